@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from mqspark.errors import TableFull
@@ -42,6 +42,7 @@ __all__ = [
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+M = TypeVar("M", bound="BoundedMap[Any, Any]")
 
 ENTRY_BYTES = 104
 """Size of an entry in a dict, including its share of free slots."""
@@ -100,13 +101,21 @@ class TableBudget:
 
 class Ledger:
     """``holds``: the attributes it accounts for beside its bounded maps and sets, as ``Class.attribute``.
-    ``setting``: the configuration key of its limit. ``shares``: what each user holds of it."""
+    ``setting``: the configuration key of its limit. ``most``: how many entries there are for all users; None: as many
+    as have room. ``shares``: what each user holds of it."""
 
     __slots__ = (
         "_bound", "_budget", "_maps", "bytes", "entries", "holds", "name", "refused", "setting", "shares",
     )  # fmt: skip
 
-    def __init__(self, name: str, bound: Callable[[], int], *holds: str, setting: str = "") -> None:
+    def __init__(
+        self,
+        name: str,
+        bound: Callable[[], int],
+        *holds: str,
+        setting: str = "",
+        most: Callable[[], int] | None = None,
+    ) -> None:
         self.name = name
         self.holds = holds
         self.setting = setting
@@ -116,7 +125,7 @@ class Ledger:
         self.bytes = 0
         self.refused = 0
         """Number of refused entries."""
-        self.shares = Shares(name, bound)
+        self.shares = Shares(name, bound, most)
         self._maps: list[BoundedMap[Any, Any]] = []
 
     def map(
@@ -128,13 +137,14 @@ class Ledger:
         setting: str = "",
     ) -> BoundedMap[Any, V]:
         """A new map of this table: see there."""
-        made: BoundedMap[Any, V] = BoundedMap(self, entry_bytes, value_bytes, most=most, setting=setting)
-        self._maps.append(made)
-        return made
+        return self.include(BoundedMap(self, entry_bytes, value_bytes, most=most, setting=setting))
 
     def set(self, entry_bytes: int = 0, key_bytes: Callable[[K], int] | None = None) -> BoundedSet[K]:
         """A new set of this table: see there."""
-        made: BoundedSet[K] = BoundedSet(self, entry_bytes, key_bytes)
+        return self.include(BoundedSet(self, entry_bytes, key_bytes))
+
+    def include(self, made: M) -> M:
+        """``validate`` looks at it from now on; at those within others it does anyway."""
         self._maps.append(made)
         return made
 
@@ -199,10 +209,12 @@ class Ledger:
         self._budget.bytes -= self.bytes
         self.entries = self.bytes = 0
 
-    def validate(self, sizes: Iterable[int] = ()) -> None:
-        """Compare with what is in the maps and sets, and with the ``sizes`` of what the owner has noted besides. Raises
+    def validate(self) -> None:
+        """Compare with what is in the maps and sets. A ledger without any keeps the books of an owner. Raises
         AssertionError; for tests, like every ``validate``."""
-        entries = [*sizes, *(size for each in self._maps for size in each.sizes())]
+        if not self._maps:
+            return
+        entries = [size for each in self._maps for size in each.sizes()]
         require(
             (self.entries, self.bytes) == (len(entries), sum(entries)),
             f"{self.name}: {self.entries} entries of {self.bytes} bytes, there are {len(entries)} of {sum(entries)}",
@@ -211,8 +223,8 @@ class Ledger:
 
 class BoundedMap(dict[K, V]):
     """``table[key] = value`` weighs, and raises TableFull and changes nothing when there is no room; ``del`` frees. A
-    value is replaced, never modified, unless its size stays: ``replace`` is for that. A value that is a bounded map, or
-    has some as ``bounded``, is weighed without what is in these: it weighs itself.
+    value is replaced, by ``replace`` if its size stays; what is modified in place is told to ``grow``. A value that is
+    a bounded map, or has some as ``bounded``, is weighed without what is in these: it weighs itself.
     """
 
     __slots__ = (
@@ -245,8 +257,12 @@ class BoundedMap(dict[K, V]):
         """The owners of the entries that are somebody's: mostly there is none."""
 
     def size_of(self, key: K, value: V) -> int:
-        own_bytes = 0 if self._value_bytes is None else self._value_bytes(value)
-        return self._entry_bytes + own_bytes + _key_bytes(key)
+        size_bytes = self._entry_bytes + _key_bytes(key)
+        return size_bytes if self._value_bytes is None else size_bytes + self._value_bytes(value)
+
+    def share_of(self, key: K, size_bytes: int) -> int:
+        """What an entry of this size takes of its user's share."""
+        return size_bytes + self.share_bytes
 
     def owner_of(self, key: K) -> str:
         return NOBODY if self._owners is None else self._owners.get(key, NOBODY)
@@ -261,8 +277,8 @@ class BoundedMap(dict[K, V]):
         more_bytes = self.size_of(key, value) - old_bytes
         owner = self.owner_of(key)
         if session is not None:
-            more = self.share_bytes if is_new else 0
-            owner = ledger.shares.admit(session, max(0, more_bytes) + more, int(is_new))
+            share_bytes = self.share_of(key, more_bytes) if is_new else max(0, more_bytes)
+            owner = ledger.shares.admit(session, share_bytes, int(is_new))
         if more_bytes > 0:
             ledger.admit(more_bytes)
         return owner
@@ -271,9 +287,8 @@ class BoundedMap(dict[K, V]):
         """Whether a new entry has room that no request makes, but that counts for ``owner``. False counts as a
         refusal."""
         size_bytes, ledger = self.size_of(key, value), self._ledger
-        return ledger.shares.has_room_for(owner, size_bytes + self.share_bytes) and ledger.has_room(
-            size_bytes
-        )
+        has_share = ledger.shares.has_room_for(owner, self.share_of(key, size_bytes))
+        return has_share and ledger.has_room(size_bytes)
 
     def put(self, key: K, value: V, session: object = None) -> None:
         """``session``: to whose user the entry belongs from now on; without, it stays whose it is, and a new one is
@@ -304,8 +319,24 @@ class BoundedMap(dict[K, V]):
             if self._owners is None:
                 self._owners = {}
             self._owners[key] = owner
-            self._ledger.shares.hold(owner, size_bytes + self.share_bytes)
-        super().__setitem__(key, value)
+            self._ledger.shares.hold(owner, self.share_of(key, size_bytes))
+        dict.__setitem__(self, key, value)
+
+    def hold(self, key: K, value: V, session: object) -> None:
+        """Put what ``admit`` has allowed: a new entry belongs to the user of ``session``, if there is one."""
+        is_new = session is not None and key not in self
+        self.keep(key, value, self._ledger.shares.user_of(session) if is_new else NOBODY)
+
+    def admit_more(self, more_bytes: int, session: object) -> None:
+        """Raise TableFull when an entry may not ``grow`` as much."""
+        self._ledger.shares.admit(session, more_bytes, 0)
+        self._ledger.admit(more_bytes)
+
+    def grow(self, key: K, more_bytes: int) -> None:
+        """The value of an entry was modified after all, and takes ``more_bytes``, or below 0 fewer."""
+        self._ledger.free(-more_bytes, 0)
+        if owner := self.owner_of(key):
+            self._ledger.shares.hold(owner, more_bytes, 0)
 
     def refill(self, entries: Mapping[K, V]) -> None:
         """Have these entries, which must not be refused, and no others."""
@@ -317,11 +348,11 @@ class BoundedMap(dict[K, V]):
         size_bytes = self.size_of(key, value)
         self._ledger.free(size_bytes)
         if self._owners is not None and (owner := self._owners.pop(key, NOBODY)):
-            self._ledger.shares.release(owner, size_bytes + self.share_bytes)
+            self._ledger.shares.release(owner, self.share_of(key, size_bytes))
 
     def __delitem__(self, key: K) -> None:
         self._free(key, self[key])
-        super().__delitem__(key)
+        dict.__delitem__(self, key)
 
     if not TYPE_CHECKING:  # their types are those of a dict
 
@@ -366,12 +397,12 @@ class BoundedSet(BoundedMap[K, None]):
         *,
         share_bytes: int = 0,
     ) -> None:
-        """``key_bytes(key)``: of a key that is no text."""
+        """``key_bytes(key)``: its bytes, by default those of its texts."""
         super().__init__(ledger, entry_bytes, share_bytes=share_bytes)
-        self._of_key = key_bytes
+        self._of_key = key_bytes or _key_bytes
 
     def size_of(self, key: K, value: None = None) -> int:
-        return self._entry_bytes + _key_bytes(key) + (0 if self._of_key is None else self._of_key(key))
+        return self._entry_bytes + self._of_key(key)
 
     def add(self, key: K, session: object = None) -> None:
         """Raises TableFull."""
@@ -383,9 +414,9 @@ class BoundedSet(BoundedMap[K, None]):
 
 def _key_bytes(key: object) -> int:
     """What the texts of a key weigh."""
-    if isinstance(key, str):
-        return text_bytes(key)
-    return text_bytes(*(each for each in key if isinstance(each, str))) if isinstance(key, tuple) else 0
+    if isinstance(key, tuple):
+        return text_bytes(*[each for each in key if isinstance(each, str)])
+    return text_bytes(key) if isinstance(key, str) else 0
 
 
 class Memo(dict[K, V]):

@@ -306,22 +306,18 @@ class BrokerCore:
                 lambda: config.max_table_share_per_user,
                 lambda: budget.bound,
             )
-        for shares in (state.delayed, state.check_points, state.acknowledgements, state.calls.shares):
+        for shares in self._timed_shares:
             shares.holders = holders
         parts = (
             state.clients, state.filters, state.topics, state.mappings, state.peers, state.subscriptions,
             state.offsets, state.locks, state.stats, state.slow_readers, state.cold_reads, self.pulls.held, modes,
             self.pulls.parked, self.waiting_reads, self.routes, self._changes, self.transactions, state.halves,
-            self.timers.metrics,
+            self.timers.metrics, extensions, authority, None if authority is None else authority.users,
         )  # fmt: skip
+        services = self.pop, self.lite, store, acting
         return Tables(
-            *(part.ledger for part in parts),
-            *self.pop.ledgers,
-            *self.lite.ledgers,
-            *store.ledgers,
-            *(() if extensions is None else (extensions.ledger,)),
-            *(() if acting is None else acting.ledgers),
-            *(() if authority is None else (authority.users.ledger, authority.ledger)),
+            *(part.ledger for part in parts if part is not None),
+            *(table for service in services if service is not None for table in service.ledgers),
             budget=budget,
             holders=holders,
         )
@@ -472,11 +468,14 @@ class BrokerCore:
             )
 
     def validate(self) -> None:
-        """Check the invariants of clients, locks, parked requests, POP and timers. For tests: it visits everything."""
+        """Check the invariants of all tables, of clients, locks, parked requests, POP and timers. For tests: it visits
+        everything."""
         state = self.state
         pulls = self.pulls
         for part in (state.clients, state.filters, state.locks, pulls.parked, pulls.held):
             part.validate()
+        for table in self._ledgers:
+            table.validate()
         self.pop.validate()
         self.lite.validate()
         self.timers.validate()
@@ -555,10 +554,17 @@ class BrokerCore:
         """What users hold, by kind; empty without users."""
         if self.authority is None:
             return []
-        ledgers = [table for table in self.tables if isinstance(table, Ledger)]
+        return [*(each.shares for each in self._ledgers), *self._timed_shares]
+
+    @property
+    def _ledgers(self) -> list[Ledger]:
+        return [table for table in self.tables if isinstance(table, Ledger)]
+
+    @property
+    def _timed_shares(self) -> tuple[Shares, ...]:
+        """Of what is in no table."""
         state = self.state
-        others = state.delayed, state.check_points, state.acknowledgements, state.calls.shares
-        return [*(each.shares for each in ledgers), *others]
+        return state.delayed, state.check_points, state.acknowledgements, state.calls.shares
 
     @property
     def sends_refused(self) -> str | None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
-from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, NUMBER_BYTES, Ledger, require, text_bytes
+from mqspark.bounded import BoundedMap, Ledger, require, weigh
 from mqspark.broker.lite.litenames import flag, is_exclusive, is_wildcard, most_events, parent_and_lite
 from mqspark.broker.state.state import BrokerState
 from mqspark.logs import printable, sparing
@@ -28,7 +28,6 @@ from mqspark.protocol.dispatch import Refusal
 from mqspark.protocol.headers.client_headers import NotifyUnsubscribeLiteRequestHeader
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import ESSENTIAL, Work
-from mqspark.shares import NOBODY
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID
 
 __all__ = ["CLIENTS_AT_ONCE", "EVENTS_AT_ONCE", "LiteClient", "LiteClients"]
@@ -52,10 +51,10 @@ EVENTS_AT_ONCE = 256
 CANDIDATES = 64
 """Clients of a group that are looked at to find one for an event."""
 
-_CLIENT_BYTES = 4 * ENTRY_BYTES + 3 * CONTAINER_BYTES + 600
-_EVENT_BYTES = 2 * ENTRY_BYTES + 64
+_CLIENT_BYTES = 1_600
+_EVENT_BYTES = 280
 """What an event of a client weighs, with that of its group."""
-_PAIR_BYTES = 3 * ENTRY_BYTES + CONTAINER_BYTES + NUMBER_BYTES + 88 + _EVENT_BYTES
+_PAIR_BYTES = 900
 """A client's subscription to one queue: in both tables, and perhaps among its events."""
 
 _log = sparing(__name__)
@@ -69,7 +68,6 @@ class LiteClient:
         "consumed_ms",
         "events",
         "group",
-        "owner",
         "place",
         "queues",
         "session",
@@ -77,14 +75,12 @@ class LiteClient:
         "updated_ms",
     )
 
-    def __init__(self, client_id: str, group: str, topic: str, now_ms: int) -> None:
+    def __init__(self, client_id: str, group: str, topic: str, now_ms: int, ledger: Ledger) -> None:
         self.client_id = client_id
         self.group = group
         self.topic = topic
-        self.owner = NOBODY
-        """The user over whose connection it came."""
         self.session: Session | None = None
-        self.queues: dict[str, int] = {}
+        self.queues: BoundedMap[str, int] = BoundedMap(ledger, _PAIR_BYTES)
         """The lite queues that it subscribes to, and its place among the clients of its group that do."""
         self.place = -1
         """Its place among the clients of its group, if that reads all lite topics of the parent."""
@@ -99,6 +95,10 @@ class LiteClient:
         self.avoided_until_ms = 0
         """Monotonic."""
 
+    @property
+    def bounded(self) -> tuple[BoundedMap[str, int]]:
+        return (self.queues,)
+
 
 class LiteClients:
     def __init__(
@@ -111,17 +111,16 @@ class LiteClients:
         self.ledger = Ledger(
             "liteSubscriptions",
             lambda: state.config.max_lite_table_bytes,
-            "LiteClients._clients",
             "LiteClients._by_queue",
             "LiteClients._holders",
             "LiteClients._wildcards",
             "LiteClients._full_due_ms",
-            "LiteClient.queues",
             "LiteClient.events",
             setting="maxLiteTableBytes",
+            most=lambda: state.config.max_lite_subscription_count,
         )
-        self.ledger.shares.limit_entries(lambda: state.config.max_lite_subscription_count)
-        self._clients: dict[str, LiteClient] = {}
+        self._clients: BoundedMap[str, LiteClient] = self.ledger.map(_CLIENT_BYTES, _names_bytes)
+        """A client belongs to the user over whose connection it came, with all its queues and events."""
         self._by_queue: dict[str, dict[str, list[LiteClient]]] = {}
         """Lite queue → group → its clients that subscribe to the queue."""
         self._wildcards: dict[str, dict[str, list[LiteClient]]] = {}
@@ -250,8 +249,6 @@ class LiteClients:
         if self._clients.get(client.client_id) is client and not client.queues and not client.events:
             del self._clients[client.client_id]
             self._full_due_ms.pop(client.client_id, None)
-            self.ledger.free(_client_bytes(client))
-            self.ledger.shares.release(client.owner, _client_bytes(client))
 
     def _leave_all(self, client: LiteClient) -> None:
         """It no longer reads all lite topics of its parent."""
@@ -306,11 +303,8 @@ class LiteClients:
                 f"client id {printable(client_id, 80)} subscribes for another group or topic already",
             )
         if client is None:
-            client = LiteClient(client_id, group, topic, now_ms)
-            client.owner = self.ledger.shares.admit(session, _client_bytes(client))
-            self.ledger.charge(_client_bytes(client))
-            self.ledger.shares.hold(client.owner, _client_bytes(client))
-            self._clients[client_id] = client
+            client = LiteClient(client_id, group, topic, now_ms, self.ledger)
+            self._clients.put(client_id, client, session)
         client.session = session
         client.updated_ms = now_ms
         return client
@@ -318,12 +312,10 @@ class LiteClients:
     def _join(self, client: LiteClient, queue: str, session: Session) -> None:
         if queue in client.queues or self._clients.get(client.client_id) is not client:
             return
-        self.ledger.shares.admit(session, _pair_bytes(queue))
-        self.ledger.charge(_pair_bytes(queue))
-        self.ledger.shares.hold(client.owner, _pair_bytes(queue))
+        client.queues.admit(queue, 0, session)
         has_event = self._take_event(client, queue)
         readers = self._by_queue.setdefault(queue, {}).setdefault(client.group, [])
-        client.queues[queue] = len(readers)
+        client.queues.keep(queue, len(readers), self._clients.owner_of(client.client_id))
         readers.append(client)
         self.active += 1
         if has_event:
@@ -341,14 +333,12 @@ class LiteClients:
         last = readers.pop()
         if last is not client:
             readers[place] = last
-            last.queues[queue] = place
+            last.queues.replace(queue, place)
         if not readers:
             del groups[client.group]
         if not groups:
             del self._by_queue[queue]
         self.active -= 1
-        self.ledger.free(_pair_bytes(queue))
-        self.ledger.shares.release(client.owner, _pair_bytes(queue))
         if had_event:  # another client of the group may need it
             self.dispatch(queue, client.group)
         return True
@@ -444,17 +434,16 @@ class LiteClients:
             return False
         if queue in client.queues or not client.events:
             return True
-        size_bytes = _event_bytes(queue)
+        owner, size_bytes = self._clients.owner_of(client.client_id), _event_bytes(queue)
         return self.ledger.has_room(size_bytes) and self.ledger.shares.has_room_for(
-            client.owner, size_bytes, entries=0
+            owner, size_bytes, entries=0
         )
 
     def _put_event(self, client: LiteClient, queue: str) -> None:
         client.events[queue] = None
         self._holders[queue, client.group] = client
         if queue not in client.queues:
-            self.ledger.note(_event_bytes(queue))
-            self.ledger.shares.hold(client.owner, _event_bytes(queue), entries=0)
+            self._clients.grow(client.client_id, _event_bytes(queue))
 
     def _take_event(self, client: LiteClient, queue: str) -> bool:
         """Whether the client had it."""
@@ -463,8 +452,7 @@ class LiteClients:
         del client.events[queue]
         del self._holders[queue, client.group]
         if queue not in client.queues:
-            self.ledger.free(_event_bytes(queue))
-            self.ledger.shares.release(client.owner, _event_bytes(queue), entries=0)
+            self._clients.grow(client.client_id, -_event_bytes(queue))
         return True
 
     def subscribes(self, client_id: str, group: str, topic: str) -> bool:
@@ -580,7 +568,7 @@ class LiteClients:
         return [client for client in self._clients.values() if client.group == group]
 
     def validate(self) -> None:
-        """Check that both tables agree, and the ledger with them. For tests."""
+        """Check that the tables agree. For tests."""
         clients = self._clients.values()
         pairs = {
             (queue, client.client_id): place
@@ -599,23 +587,15 @@ class LiteClients:
         events = {(queue, client.group): client for client in clients for queue in client.events}
         require(events == self._holders, "the events and their holders differ")
         require(sum(len(client.events) for client in clients) == len(events), "a group has an event twice")
-        extra = [queue for client in clients for queue in client.events if queue not in client.queues]
-        sizes = [
-            *map(_client_bytes, clients),
-            *(_pair_bytes(queue) for queue, _ in pairs),
-            *map(_event_bytes, extra),
-        ]
-        self.ledger.validate(sizes)
 
 
-def _client_bytes(client: LiteClient) -> int:
-    return _CLIENT_BYTES + text_bytes(client.client_id, client.group, client.topic)
+def _names_bytes(client: LiteClient) -> int:
+    """With its events of queues that it does not name."""
+    return weigh((client.group, client.topic)) + sum(
+        _event_bytes(queue) for queue in client.events if queue not in client.queues
+    )
 
 
 def _event_bytes(queue: str) -> int:
     """What an event weighs whose queue the client does not name."""
-    return _EVENT_BYTES + text_bytes(queue)
-
-
-def _pair_bytes(queue: str) -> int:
-    return _PAIR_BYTES + 2 * text_bytes(queue)
+    return _EVENT_BYTES + weigh(queue)

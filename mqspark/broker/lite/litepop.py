@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
+from mqspark.bounded import BoundedSet, Ledger, require, weigh
 from mqspark.broker.lite.liteclients import EVENTS_AT_ONCE, LiteClients
 from mqspark.broker.lite.litenames import bound_topic, is_lite_type, lite_queue
 from mqspark.broker.pop.checks import check_invisible_time, check_readable, check_time
@@ -34,7 +35,6 @@ from mqspark.protocol.headers.client_headers import (
 from mqspark.protocol.receipts import ORDER_REVIVE_QUEUE, parse_receipt
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Work
-from mqspark.shares import NOBODY
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID
 from mqspark.store.store import GetResult, GetStatus
 
@@ -47,6 +47,7 @@ MAX_MESSAGES = 32
 INIT_MAX = 1
 SERVED_AT_ONCE = 8
 """Woken pops that are served in one slice."""
+_POP_BYTES = 600
 _MOVED = frozenset(
     {
         GetStatus.OFFSET_TOO_SMALL,
@@ -72,11 +73,9 @@ class LitePop:
         "grant",
         "group",
         "invisible_ms",
-        "is_over",
         "looked_at",
         "max_messages",
         "opaque",
-        "owner",
         "session",
         "topic",
         "was_parked",
@@ -96,12 +95,8 @@ class LitePop:
         self.began_ms = now_ms
         self.deadline_ms = now_ms + wait_ms
         self.was_parked = False
-        self.is_over = False
-        """It is no longer parked."""
         self.looked_at = 0
         """Events that were looked at when it was served last. After EVENTS_AT_ONCE there may be more."""
-        self.owner = NOBODY
-        """The user whose share of the parked pops it takes."""
         self.grant: Grant | None = None
         """Set when it is parked."""
 
@@ -115,7 +110,7 @@ class LitePop:
 
     @property
     def size_bytes(self) -> int:
-        return 3 * ENTRY_BYTES + 400 + text_bytes(self.client_id, self.group, self.topic, self.attempt_id)
+        return _POP_BYTES + weigh((self.client_id, self.group, self.topic, self.attempt_id))
 
 
 class _LiteTaking:
@@ -155,8 +150,9 @@ class LitePops:
             "LitePops._deadlines",
             "LitePops._woken",
             setting="maxParkedBytes",
+            most=lambda: state.config.max_pop_polling_size,
         )
-        self.ledger.shares.limit_entries(lambda: state.config.max_pop_polling_size)
+        self._all: BoundedSet[LitePop] = self.ledger.set(0, attrgetter("size_bytes"))
         self._parked: dict[str, deque[LitePop]] = {}
         """By client id, oldest first."""
         self._deadlines: list[LitePop] = []
@@ -164,8 +160,11 @@ class LitePops:
         self._woken: dict[str, None] = {}
         """Clients with parked pops and new events."""
         self._is_serving = False
-        self.count = 0
+
+    @property
+    def count(self) -> int:
         """Parked pops."""
+        return len(self._all)
 
     # --- requests ---
 
@@ -179,15 +178,14 @@ class LitePops:
             if (
                 self.count < config.max_pop_polling_size
                 and len(parked) <= config.pop_polling_size
-                and self.ledger.has_room(pop.size_bytes)
+                and self.ledger.has_room(self._all.size_of(pop))
             ):
                 try:
-                    pop.owner = self.ledger.shares.admit(session, pop.size_bytes)
                     pop.grant = self._state.grant(session, command.code)
+                    self._park(pop)
                 except TableFull as error:
                     remark = str(error)
                 else:
-                    self._park(pop)
                     if pop.looked_at >= EVENTS_AT_ONCE:
                         self.wake(pop.client_id)
                     return None
@@ -259,9 +257,11 @@ class LitePops:
 
     def expire(self) -> None:
         now_ms = self._state.clock.monotonic_ms()
-        while self._deadlines and (self._deadlines[0].is_over or self._deadlines[0].deadline_ms <= now_ms):
+        while self._deadlines and (
+            self._deadlines[0] not in self._all or self._deadlines[0].deadline_ms <= now_ms
+        ):
             pop = heapq.heappop(self._deadlines)
-            if not pop.is_over:
+            if pop in self._all:
                 self._parked[pop.client_id].remove(pop)
                 self._left(pop)
                 if not self._is_refused(pop):
@@ -310,19 +310,15 @@ class LitePops:
         )
 
     def _park(self, pop: LitePop) -> None:
+        """Raises TableFull."""
+        self._all.add(pop, pop.session)
         pop.was_parked = True
-        self.ledger.note(pop.size_bytes)
-        self.ledger.shares.hold(pop.owner, pop.size_bytes)
         self._parked.setdefault(pop.client_id, deque()).append(pop)
         heapq.heappush(self._deadlines, pop)
-        self.count += 1
 
     def _left(self, pop: LitePop) -> None:
         """The pop was taken from its queue of parked pops."""
-        pop.is_over = True
-        self.ledger.free(pop.size_bytes)
-        self.ledger.shares.release(pop.owner, pop.size_bytes)
-        self.count -= 1
+        del self._all[pop]
         if not self._parked.get(pop.client_id):
             self._parked.pop(pop.client_id, None)
 
@@ -411,7 +407,7 @@ class LitePops:
             return
         state.offsets.admit(pop.session, group, queue, LMQ_QUEUE_ID)
         self._order.admit(pop.session, group, queue, pop.attempt_id)
-        offset, is_reset = self._offsets.begin(group, queue, LMQ_QUEUE_ID, INIT_MAX)
+        offset, is_reset = self._offsets.begin(pop.session, group, queue, LMQ_QUEUE_ID, INIT_MAX)
         if is_reset:
             self._order.clear(queue, group, LMQ_QUEUE_ID)
         wanted = pop.max_messages - taking.count
@@ -452,6 +448,4 @@ class LitePops:
 
     def validate(self) -> None:
         parked = [pop for waiting in self._parked.values() for pop in waiting]
-        if len(parked) != self.count or any(pop.is_over for pop in parked):
-            raise AssertionError(f"{self.count} pops are counted, {len(parked)} are parked")
-        self.ledger.validate(pop.size_bytes for pop in parked)
+        require(set(parked) == set(self._all), "what is held is not what waits")

@@ -146,9 +146,6 @@ class _EscapingLog(ReviveLog):
         self._ends.clear()
         self._under_way.clear()
 
-    def validate(self) -> None:
-        self.ledger.validate()
-
 
 class ActingPops:
     """Serves pops and their acknowledgements while a slave acts. Pops still in progress at the ``end`` count as not
@@ -173,7 +170,8 @@ class ActingPops:
         self.handlers: dict[int, Handler] = merged(self._pops.handlers, self._acks.handlers)
         self.kept_acks = ActingAcks(state)
         """For the revival."""
-        self.ledgers = self._log.ledger, self._pops.parked.ledger, order.ledger, self.kept_acks.ledger
+        parts = self._log, self._pops.parked, order, self.kept_acks
+        self.ledgers = tuple(part.ledger for part in parts)
 
     def begin(self, revival: ActingRevival) -> None:
         """``revival``: takes acknowledgements of what the dead master handed out."""
@@ -209,5 +207,5 @@ class ActingPops:
         self.kept_acks.clear()
 
     def validate(self) -> None:
-        for part in (self._pops.parked, self._offsets, self._log, self.kept_acks):
+        for part in (self._pops.parked, self._offsets):
             part.validate()

@@ -103,9 +103,6 @@ class ActingAcks:
     def clear(self) -> None:
         self._kept.clear()
 
-    def validate(self) -> None:
-        self.ledger.validate()
-
 
 class ActingRevival(PopRevival):
     """The number of records in memory is bounded by the bridge that holds their positions."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes, weigh
+from mqspark.bounded import BoundedMap, Ledger, weigh
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.tables.topics import MAX_QUEUES
 from mqspark.logs import sparing
@@ -28,7 +28,7 @@ FORGET_MS = 600_000
 MAX_TOPICS = 10_000
 MAX_ROUTE_QUEUES = 4 * MAX_QUEUES
 """Queues of a topic on all brokers."""
-_ROUTE_BYTES = ENTRY_BYTES + 300
+_ROUTE_BYTES = 300
 _ANSWER_BYTES = 600
 WAIT_MS = 1_500
 """How long a request waits for a name server; clients wait for 3 s."""
@@ -47,6 +47,9 @@ class _Route:
         self.waiting: list[tuple[int, Session, Callable[[], bytes], int]] = []
         """Deadline (monotonic), session, the function that builds the answer, and the bytes this takes."""
 
+    def size_bytes(self) -> int:
+        return self.data_bytes + sum(size_bytes for *_, size_bytes in self.waiting)
+
 
 class ClusterRoutes:
     def __init__(self, state: BrokerState) -> None:
@@ -54,12 +57,11 @@ class ClusterRoutes:
         self.ledger = Ledger(
             "clusterRoutes",
             lambda: state.config.max_waiting_bytes,
-            "ClusterRoutes._routes",
             "_Route.waiting",
             "_Route.queue_datas",
             setting="maxWaitingBytes",
         )
-        self._routes: dict[str, _Route] = {}
+        self._routes: BoundedMap[str, _Route] = self.ledger.map(_ROUTE_BYTES, _Route.size_bytes)
         self._next_due_ms = 0
 
     def answer(self, session: Session, topic: str, answer: Callable[[], bytes], question_bytes: int) -> None:
@@ -72,19 +74,17 @@ class ClusterRoutes:
             return
         route = self._routes.get(topic)
         if route is None:
-            size_bytes = _ROUTE_BYTES + text_bytes(topic)
-            if len(self._routes) >= MAX_TOPICS or not self.ledger.has_room(size_bytes):
+            route = _Route(now_ms)
+            if len(self._routes) >= MAX_TOPICS or not self._routes.offer(topic, route):
                 session.send(answer())
                 return
-            self.ledger.note(size_bytes)
-            route = self._routes[topic] = _Route(now_ms)
             self._next_due_ms = now_ms
         route.asked_ms = now_ms
         question_bytes += _ANSWER_BYTES
         if route.is_known or not self.ledger.has_room(question_bytes):
             session.send(answer())
         else:
-            self.ledger.note(question_bytes)
+            self._routes.grow(topic, question_bytes)
             route.waiting.append((now_ms + WAIT_MS, session, answer, question_bytes))
 
     def queues(self, topic: str) -> Queues | None:
@@ -111,9 +111,7 @@ class ClusterRoutes:
         if now_ms < self._next_due_ms:
             return []
         for topic in [name for name, route in self._routes.items() if now_ms - route.asked_ms > FORGET_MS]:
-            route = self._routes.pop(topic)
-            self.ledger.free(_ROUTE_BYTES + text_bytes(topic) + route.data_bytes)
-            self._send(route.waiting)
+            self._send(self._routes.pop(topic).waiting)
         due = [topic for topic, route in self._routes.items() if route.refresh_ms <= now_ms]
         for topic in due:
             self._routes[topic].refresh_ms = now_ms + REFRESH_MS
@@ -129,29 +127,31 @@ class ClusterRoutes:
         data_bytes = weigh(route.queue_datas)
         if data_bytes > route.data_bytes and not self.ledger.has_room(data_bytes - route.data_bytes):
             route.queue_datas, data_bytes = [], 0
-        self.ledger.free(route.data_bytes - data_bytes, entries=0)
+        self._routes.grow(topic, data_bytes - route.data_bytes)
         route.data_bytes = data_bytes
         route.is_known = True
         if route_data is None:
             route.refresh_ms = self._state.clock.monotonic_ms() + WAIT_MS  # it may be created at any time
-        waiting, route.waiting = route.waiting, []
-        self._send(waiting)
+        self._answer(topic, route, len(route.waiting))
 
     def _send(self, waiting: list[tuple[int, Session, Callable[[], bytes], int]]) -> None:
-        for _, session, answer, size_bytes in waiting:
-            self.ledger.free(size_bytes)
+        for _, session, answer, _ in waiting:
             session.send(answer())
+
+    def _answer(self, topic: str, route: _Route, count: int) -> None:
+        """The first ``count`` that wait."""
+        due, route.waiting = route.waiting[:count], route.waiting[count:]
+        self._routes.grow(topic, -sum(size_bytes for *_, size_bytes in due))
+        self._send(due)
 
     def expire(self) -> None:
         """Answer the requests that have waited long enough with the routes known here."""
         now_ms = self._state.clock.monotonic_ms()
-        for route in self._routes.values():
+        for topic, route in self._routes.items():
             if not route.waiting or route.waiting[0][0] > now_ms:
                 continue
-            due = [entry for entry in route.waiting if entry[0] <= now_ms]
-            route.waiting = route.waiting[len(due) :]
             route.refresh_ms = min(route.refresh_ms, now_ms)  # no answer: ask again
-            self._send(due)
+            self._answer(topic, route, sum(entry[0] <= now_ms for entry in route.waiting))
 
 
 def _sound(topic: str, queue_datas: list[QueueData]) -> list[QueueData]:

@@ -444,7 +444,7 @@ class PopProcessor:
 
     def _take_of_queue(self, pop: Pop, taking: _Taking, topic: str, queue_id: int, flag: str) -> None:
         state = self._state
-        offset, is_reset = self._offsets.begin(pop.group, topic, queue_id, pop.init_mode)
+        offset, is_reset = self._offsets.begin(pop.session, pop.group, topic, queue_id, pop.init_mode)
         if is_reset:
             self._order.clear(topic, pop.group, queue_id)
         if pop.order and self._order.is_blocked(topic, pop.group, queue_id, pop.attempt_id):

@@ -23,7 +23,6 @@ from mqspark.protocol import fastjson
 from mqspark.protocol.bodies.body import Body, decode_table, to_document
 from mqspark.protocol.receipts import NORMAL
 from mqspark.protocol.session import Session
-from mqspark.shares import NOBODY
 
 __all__ = ["ILLEGAL", "PopOrder"]
 
@@ -149,7 +148,7 @@ class PopOrder:
             counts=counts,
             pop_time=pop_time_ms,
         )
-        self._infos.keep(key, info, NOBODY if old is not None else self.ledger.shares.user_of(session))
+        self._infos.hold(key, info, session)
         self._changed(key, info)
         entries = [f"{NORMAL} qo{queue_id}%{offset} {count}" for offset, count in counts.items()]
         least = min(counts.values(), default=0) if len(counts) == len(offsets) else 0
@@ -228,7 +227,7 @@ class PopOrder:
         return freed
 
     def validate(self) -> None:
-        """Check that every blocked queue has a time at which it is looked at again, and that the ledger agrees."""
+        """Check that every blocked queue has a time at which it is looked at again."""
         times = set(self._free)
         for key, free_ms in self._free_at.items():
             require((free_ms, key) in times, f"{key} is not in the heap for {free_ms}")
@@ -237,7 +236,6 @@ class PopOrder:
             visible_ms = info.visible_ms()
             if visible_ms is not None and visible_ms > now_ms:
                 require(key in self._free_at, f"{key} is blocked forever")
-        self.ledger.validate()
 
     def _changed(self, key: _Key, info: _Info) -> None:
         self.generation += 1

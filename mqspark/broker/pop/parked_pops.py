@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, require, text_bytes
-from mqspark.broker.state.selection import HeldFilters, Wanted, wanted_bytes
+from mqspark.bounded import BoundedMap, Ledger, require, text_bytes
+from mqspark.broker.state.selection import HeldRequests, Wanted
 from mqspark.clock import Clock
 from mqspark.protocol.receipts import retry_topic_v1, retry_topic_v2
 from mqspark.protocol.session import Session
@@ -28,9 +28,10 @@ __all__ = ["ANY_QUEUE", "ParkedPops", "Waiter"]
 ANY_QUEUE = -1
 
 MAX_WAITERS_BYTES = 256 << 20
-_WAITER_BYTES = 300
-_QUEUE_BYTES = ENTRY_BYTES + 700
-_PAIR_BYTES = 5 * ENTRY_BYTES + 3 * CONTAINER_BYTES
+_WAITER_BYTES = 200
+_QUEUE_BYTES = 800
+_PAIR_BYTES = 2_000
+"""With the names of its retry topics."""
 SWEEP_INTERVAL_MS = 100
 """A sweep visits every waiter, so its rate is limited."""
 
@@ -47,6 +48,7 @@ class Waiter:
         "owner",
         "queue_id",
         "session",
+        "size_bytes",
         "topic",
         "wanted",
     )
@@ -71,6 +73,8 @@ class Waiter:
         self.deadline_ms = deadline_ms
         self.attempt_id = attempt_id
         self.wanted = wanted
+        self.size_bytes = _WAITER_BYTES + text_bytes(topic, group, attempt_id)
+        """Without the filter."""
         self.owner = NOBODY
         """The user whose share of the parked requests it takes."""
         self.grant: Grant | None = None
@@ -80,16 +84,6 @@ class Waiter:
     def lapsed(self) -> str:
         """Why it may no longer be answered, or ''."""
         return "" if self.grant is None else self.grant.problem(self.topic, self.group)
-
-    @property
-    def shared_bytes(self) -> int:
-        """What it takes of that share."""
-        return self.size_bytes + _PAIR_BYTES + wanted_bytes(self.wanted)
-
-    @property
-    def size_bytes(self) -> int:
-        """Size in bytes, without the filter."""
-        return _WAITER_BYTES + text_bytes(self.topic, self.group, self.attempt_id)
 
 
 W = TypeVar("W", bound=Waiter)
@@ -107,23 +101,26 @@ class ParkedPops(Generic[W]):
         self.ledger = Ledger(
             name,
             max_bytes,
-            "ParkedPops._waiting",
             "ParkedPops._groups",
             "ParkedPops._retries",
-            "HeldFilters._uses",
             setting="maxParkedBytes",
+            most=most,
         )
-        self.ledger.shares.limit_entries(most)
-        self._filters = HeldFilters(self.ledger)
+        self._requests: HeldRequests[W] = HeldRequests(self.ledger, _PAIR_BYTES)
         self._clock = clock
-        self._waiting: dict[tuple[str, str], dict[int, deque[W]]] = {}
+        self._waiting: BoundedMap[tuple[str, str], dict[int, deque[W]]] = self.ledger.map(
+            _PAIR_BYTES, lambda queues: _QUEUE_BYTES * len(queues)
+        )
         """(topic, group) → queue id → waiters, oldest first."""
         self._groups: dict[str, set[str]] = {}
         """topic → the groups that wait for it."""
         self._retries: dict[str, tuple[str, str]] = {}
         """retry topic → the (topic, group) that waits for it too."""
         self._next_sweep_ms: int | None = None
-        self.count = 0
+
+    @property
+    def count(self) -> int:
+        return len(self._requests)
 
     def __contains__(self, pair: tuple[str, str]) -> bool:
         """Whether anybody waits for this topic and group."""
@@ -133,63 +130,51 @@ class ParkedPops(Generic[W]):
         return len(self._waiting.get((topic, group), {}).get(queue_id, ()))
 
     def has_room(self, waiter: W) -> bool:
-        return self.ledger.has_room(
-            _PAIR_BYTES + _QUEUE_BYTES + waiter.size_bytes + self._filters.room_for(waiter.wanted)
-        )
+        return self.ledger.has_room(_PAIR_BYTES + _QUEUE_BYTES + self._requests.size_of(waiter))
 
     def admit(self, waiter: W) -> None:
         """Raises TableFull when its user has their share."""
-        waiter.owner = self.ledger.shares.admit(waiter.session, waiter.shared_bytes)
+        waiter.owner = self._requests.admit(waiter)
 
     def park(self, waiter: W, *, first: bool = False) -> None:
         """``first``: it was woken in vain and goes back to the front. Never refuses: see ``has_room`` and ``admit``."""
-        self.ledger.note(waiter.size_bytes)
-        if waiter.owner:
-            self.ledger.shares.hold(waiter.owner, waiter.shared_bytes)
-        self._filters.hold(waiter.wanted)
+        self._requests.hold(waiter)
         key = (waiter.topic, waiter.group)
         queues = self._waiting.get(key)
         if queues is None:
-            queues = self._waiting[key] = {}
-            self.ledger.note(_pair_bytes(key))
+            queues = {waiter.queue_id: deque()}
+            self._waiting.keep(key, queues)
             self._groups.setdefault(waiter.topic, set()).add(waiter.group)
             for name in (retry_topic_v1(*key), retry_topic_v2(*key)):
                 self._retries[name] = key
         waiters = queues.get(waiter.queue_id)
         if waiters is None:
             waiters = queues[waiter.queue_id] = deque()
-            self.ledger.note(_QUEUE_BYTES)
+            self._waiting.grow(key, _QUEUE_BYTES)
         if first:
             waiters.appendleft(waiter)
         else:
             waiters.append(waiter)
-        self.count += 1
         if self._next_sweep_ms is None or waiter.deadline_ms < self._next_sweep_ms:
             self._next_sweep_ms = waiter.deadline_ms
 
     def validate(self) -> None:
-        """Check that messages of a topic and of its retry topics find their waiters, that a sweep finds each, and that
-        the ledger agrees."""
+        """Check that messages of a topic and of its retry topics find their waiters, and that a sweep finds each."""
         parked: list[W] = []
-        sizes = []
         for key, queues in self._waiting.items():
             require(bool(queues), f"nobody waits for {key}")
             require(key[1] in self._groups.get(key[0], ()), f"{key} is not found by its topic")
             for name in (retry_topic_v1(*key), retry_topic_v2(*key)):
                 require(name in self._retries, f"{key} is not found by {name}")
-            sizes.append(_pair_bytes(key))
             for queue_id, waiters in queues.items():
                 require(bool(waiters), f"nobody waits for queue {queue_id} of {key}")
-                sizes.append(_QUEUE_BYTES)
                 parked += waiters
         pairs = {(topic, group) for topic, groups in self._groups.items() for group in groups}
         require(
             pairs == self._waiting.keys(), f"{pairs} are found by their topics, {self._waiting.keys()} wait"
         )
-        require(self.count == len(parked), f"{self.count} are counted, {len(parked)} are parked")
         require(not parked or self._next_sweep_ms is not None, "no sweep is due")
-        sizes += [waiter.size_bytes for waiter in parked]
-        self.ledger.validate(sizes + self._filters.sizes(waiter.wanted for waiter in parked))
+        self._requests.validate(parked)
 
     def interested(self, topic: str) -> list[tuple[str, str, bool]]:
         """The waiters that a message in ``topic`` may concern: (topic, group, whether the topic is their retry
@@ -210,7 +195,7 @@ class ParkedPops(Generic[W]):
         taken = None
         while waiters and taken is None:
             waiter = waiters.popleft()
-            self._left(waiter)
+            self._requests.release(waiter)
             if waiter.session.open:
                 taken = waiter
         if waiters is not None and not waiters:
@@ -232,7 +217,7 @@ class ParkedPops(Generic[W]):
                 due += [waiter for waiter in waiters if waiter.session.open and waiter.deadline_ms <= now_ms]
                 for waiter in waiters:
                     if not waiter.session.open or waiter.deadline_ms <= now_ms:
-                        self._left(waiter)
+                        self._requests.release(waiter)
                 if not kept:
                     self._forget(*key, queue_id)
                     continue
@@ -257,28 +242,20 @@ class ParkedPops(Generic[W]):
             waiter for queues in self._waiting.values() for waiters in queues.values() for waiter in waiters
         ]
         for waiter in found:
-            self._left(waiter)
+            self._requests.release(waiter)
         for key, queues in list(self._waiting.items()):
             for queue_id in list(queues):
                 self._forget(*key, queue_id)
         self._next_sweep_ms = None
         return [waiter for waiter in found if waiter.session.open]
 
-    def _left(self, waiter: W) -> None:
-        self.count -= 1
-        self.ledger.free(waiter.size_bytes)
-        if waiter.owner:
-            self.ledger.shares.release(waiter.owner, waiter.shared_bytes)
-        self._filters.release(waiter.wanted)
-
     def _forget(self, topic: str, group: str, queue_id: int) -> None:
         queues = self._waiting[topic, group]
-        del queues[queue_id]
-        self.ledger.free(_QUEUE_BYTES)
-        if queues:
+        if len(queues) > 1:
+            del queues[queue_id]
+            self._waiting.grow((topic, group), -_QUEUE_BYTES)
             return
         del self._waiting[topic, group]
-        self.ledger.free(_pair_bytes((topic, group)))
         groups = self._groups[topic]
         groups.discard(group)
         if not groups:
@@ -286,10 +263,6 @@ class ParkedPops(Generic[W]):
         for name in (retry_topic_v1(topic, group), retry_topic_v2(topic, group)):
             if self._retries.get(name) == (topic, group):
                 del self._retries[name]
-
-
-def _pair_bytes(key: tuple[str, str]) -> int:
-    return _PAIR_BYTES + 4 * text_bytes(*key)
 
 
 def _soonest(waiters: Iterable[Waiter]) -> int:

@@ -55,12 +55,8 @@ class PopService:
         self._watch = PopWatchProcessor(state, self.pops, offsets, self._order)
         self._acks = AckProcessor(state, log, self._order, acks, self._wake)
         self._revival = PopRevival(state, log, self._durably, timer_is_idle)
-        self.ledgers = (
-            self.pops.parked.ledger,
-            self._watch.parked.ledger,
-            self._order.ledger,
-            self._revival.ledger,
-        )
+        parts = self.pops.parked, self._watch.parked, self._order, self._revival
+        self.ledgers = tuple(part.ledger for part in parts)
         self.handlers: dict[int, Handler] = merged(
             self.pops.handlers,
             self._acks.handlers,

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from mqspark.bounded import require
 from mqspark.broker.state.state import BrokerState
 from mqspark.message import RETRY_PREFIX
+from mqspark.protocol.session import Session
 
 __all__ = ["PopOffsets", "Step"]
 
@@ -63,19 +64,21 @@ class PopOffsets:
         ahead = self._ahead.get((topic, group, queue_id))
         return offset if ahead is None else max(offset, ahead.next_offset)
 
-    def begin(self, group: str, topic: str, queue_id: int, init_mode: int) -> tuple[int, bool]:
-        """The start offset of this pop, and whether it comes from a reset. A group's first offset is committed at
-        once."""
+    def begin(
+        self, session: Session, group: str, topic: str, queue_id: int, init_mode: int
+    ) -> tuple[int, bool]:
+        """The start offset of this pop of ``session``, and whether it comes from a reset. A group's first offset is
+        committed at once."""
         offsets = self._state.offsets
         reset = offsets.take_reset(group, topic, queue_id)
         if reset is not None:
             self.void(group, topic, queue_id)
-            offsets.commit(group, topic, queue_id, reset)
+            offsets.commit(group, topic, queue_id, reset, session)
             return reset, True
         offset = offsets.query(group, topic, queue_id)
         if offset < 0:
             offset = self._first(topic, queue_id, init_mode)
-            offsets.commit(group, topic, queue_id, offset)
+            offsets.commit(group, topic, queue_id, offset, session)
         ahead = self._ahead.get((topic, group, queue_id))
         return (offset if ahead is None else max(offset, ahead.next_offset)), False
 

@@ -10,8 +10,9 @@ from collections import deque
 
 from mqspark.bounded import Ledger, require
 from mqspark.broker.pull.parked_pulls import MAX_BYTES, Pull
-from mqspark.broker.state.selection import HeldFilters, wanted_bytes
+from mqspark.broker.state.selection import HeldRequests
 from mqspark.clock import Clock
+from mqspark.errors import TableFull
 
 __all__ = ["HeldPulls"]
 
@@ -21,9 +22,10 @@ MAX_HELD = 10_000
 
 class HeldPulls:
     def __init__(self, clock: Clock) -> None:
-        self.ledger = Ledger("heldPulls", lambda: MAX_BYTES, "HeldPulls._held", setting="maxParkedBytes")
-        self.ledger.shares.limit_entries(lambda: MAX_HELD)
-        self._filters = HeldFilters(self.ledger)
+        self.ledger = Ledger(
+            "heldPulls", lambda: MAX_BYTES, "HeldPulls._held", setting="maxParkedBytes", most=lambda: MAX_HELD
+        )
+        self._requests: HeldRequests[Pull] = HeldRequests(self.ledger)
         self._clock = clock
         self._held: deque[Pull] = deque()
 
@@ -32,14 +34,13 @@ class HeldPulls:
 
     def hold(self, pull: Pull) -> bool:
         """False if too many are held."""
-        if len(self._held) >= MAX_HELD or not self.ledger.has_room(self._filters.room_for(pull.wanted)):
+        if len(self._held) >= MAX_HELD or not self.ledger.has_room(self._requests.size_of(pull)):
             return False
-        owner = self.ledger.shares.has_room(pull.session, wanted_bytes(pull.wanted))
-        if owner is None:
+        try:
+            pull.owner = self._requests.admit(pull)
+        except TableFull:
             return False
-        pull.owner = owner
-        self.ledger.shares.hold(owner, wanted_bytes(pull.wanted))
-        self._filters.hold(pull.wanted)
+        self._requests.hold(pull)
         pull.deadline_ms = self._clock.monotonic_ms() + HOLD_MS
         self._held.append(pull)
         return True
@@ -50,13 +51,12 @@ class HeldPulls:
         found = []
         while self._held and self._held[0].deadline_ms <= now_ms:
             pull = self._held.popleft()
-            self._filters.release(pull.wanted)
-            self.ledger.shares.release(pull.owner, wanted_bytes(pull.wanted))
+            self._requests.release(pull)
             found.append(pull)
         return found
 
     def validate(self) -> None:
-        """Check that the longest waiting pulls come first, and that the ledger agrees."""
+        """Check that the longest waiting pulls come first."""
         times = [pull.deadline_ms for pull in self._held]
         require(times == sorted(times), "a held pull waits behind a later one")
-        self.ledger.validate(self._filters.sizes(pull.wanted for pull in self._held))
+        self._requests.validate(self._held)

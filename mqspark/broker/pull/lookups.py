@@ -152,7 +152,7 @@ class LookupProcessor:
             return encode_response(
                 command.opaque, ResponseCode.SUCCESS, {}, remark="Offset has been previously reset"
             )
-        state.offsets.commit(group, topic, queue_id, header.commit_offset)
+        state.offsets.commit(group, topic, queue_id, header.commit_offset, session)
         return ok(command, {})
 
     def search_offset(self, session: Session, command: Command) -> bytes | None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mqspark.bounded import Ledger, require
-from mqspark.broker.state.selection import HeldFilters, Wanted, wanted_bytes
+from mqspark.broker.state.selection import HeldRequests, Wanted
 from mqspark.broker.statictopic.logicreads import LogicRead
 from mqspark.clock import Clock
 from mqspark.protocol.codes import RequestCode
@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # imported where users have to log in
 __all__ = ["Pull", "ParkedPulls"]
 
 MAX_BYTES = 256 << 20
+_PULL_BYTES = 300
 SWEEP_INTERVAL_MS = 200
 """A sweep visits every parked pull, so its rate is limited; a suspension ends at most this much late. RocketMQ: 5
 s."""
@@ -50,6 +51,7 @@ class Pull:
         "owner",
         "queue_id",
         "session",
+        "size_bytes",
         "topic",
         "topic_sys_flag",
         "wanted",
@@ -89,6 +91,8 @@ class Pull:
         self.deadline_ms = 0
         self.code = code
         self.began_ms = -1
+        self.size_bytes = _PULL_BYTES
+        """Without the filter."""
         self.owner = NOBODY
         """The user whose share of the parked or held pulls it takes."""
         self.grant: Grant | None = None
@@ -113,41 +117,37 @@ class ParkedPulls:
             "parkedPulls",
             max_bytes,
             "ParkedPulls._waiting",
-            "HeldFilters._uses",
             setting="maxParkedBytes",
+            most=most,
         )
-        self.ledger.shares.limit_entries(most)
-        self._filters = HeldFilters(self.ledger)
+        self._requests: HeldRequests[Pull] = HeldRequests(self.ledger)
         self._clock = clock
         self._waiting: dict[tuple[str, int], list[Pull]] = {}
         self._next_sweep_ms: int | None = None
-        self.count = 0
+
+    @property
+    def count(self) -> int:
+        return len(self._requests)
 
     def admit(self, pull: Pull) -> None:
         """Raises TableFull."""
-        self.ledger.admit(self._filters.room_for(pull.wanted))
-        pull.owner = self.ledger.shares.admit(pull.session, wanted_bytes(pull.wanted))
+        self.ledger.admit(self._requests.size_of(pull))
+        pull.owner = self._requests.admit(pull)
 
     def _left(self, pulls: list[Pull]) -> None:
-        self.count -= len(pulls)
         for pull in pulls:
-            self._filters.release(pull.wanted)
-            if pull.owner:
-                self.ledger.shares.release(pull.owner, wanted_bytes(pull.wanted))
+            self._requests.release(pull)
 
     def park(self, pull: Pull) -> None:
         """``deadline_ms`` (monotonic) must be set. Never refuses; callers that park for a peer call ``admit``
         first."""
-        self._filters.hold(pull.wanted)
-        if pull.owner:
-            self.ledger.shares.hold(pull.owner, wanted_bytes(pull.wanted))
+        self._requests.hold(pull)
         key = (pull.topic, pull.queue_id)
         waiting = self._waiting.get(key)
         if waiting is None:
             self._waiting[key] = [pull]
         else:
             waiting.append(pull)
-        self.count += 1
         if self._next_sweep_ms is None or pull.deadline_ms < self._next_sweep_ms:
             self._next_sweep_ms = pull.deadline_ms
 
@@ -159,9 +159,8 @@ class ParkedPulls:
             parked += pulls
             for pull in pulls:
                 require((pull.topic, pull.queue_id) == (topic, queue_id), f"{pull.topic} waits for {topic}")
-        require(self.count == len(parked), f"{self.count} pulls are counted, {len(parked)} are parked")
         require(not parked or self._next_sweep_ms is not None, "no sweep is due")
-        self.ledger.validate(self._filters.sizes(pull.wanted for pull in parked))
+        self._requests.validate(parked)
 
     def arrived(self, topic: str, queue_id: int, max_offset: int) -> list[Pull]:
         """The queue has grown: remove and return the pulls that may now find something."""

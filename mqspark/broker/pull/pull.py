@@ -178,7 +178,7 @@ class PullProcessor:
                 queue_id, commit_offset = logic.committed(commit_offset)
             if commit_offset >= 0:
                 state.offsets.admit(session, pull.group, pull.topic, queue_id)
-                state.offsets.commit(pull.group, pull.topic, queue_id, commit_offset)
+                state.offsets.commit(pull.group, pull.topic, queue_id, commit_offset, session)
         suspend = header.sys_flag & PullFlag.SUSPEND != 0
         if not self._serve(pull, may_wait=suspend):
             if self.parked.count + len(self._woken) >= config.pull_thread_pool_queue_capacity:

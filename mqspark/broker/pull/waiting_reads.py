@@ -62,8 +62,13 @@ class WaitingReads:
         grant: Callable[[Session, int], Grant | None],
     ) -> None:
         self._grant = grant
-        self.ledger = Ledger("waitingReads", max_bytes, "WaitingReads._waiting", setting="maxParkedBytes")
-        self.ledger.shares.limit_entries(lambda: MAX_SHARED)
+        self.ledger = Ledger(
+            "waitingReads",
+            max_bytes,
+            "WaitingReads._waiting",
+            setting="maxParkedBytes",
+            most=lambda: MAX_SHARED,
+        )
         self._all: BoundedSet[_WaitingRead] = self.ledger.set(0, attrgetter("size_bytes"))
         self._clock = clock
         self._long_work = long_work

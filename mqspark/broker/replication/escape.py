@@ -158,7 +158,7 @@ class EscapeBridge:
     """An ``Outlet`` of services. Positions grow with the bytes put."""
 
     def __init__(self, name: str, config: BrokerConfig, precision_ms: int) -> None:
-        """``name``: of its ledger."""
+        """``name``: of its table."""
         self._precision_ms = precision_ms
         self._producer_group = f"InnerProducerGroup_{config.broker_name}_{config.broker_id}"
         self.ledger = Ledger(name, lambda: MAX_ESCAPEES_BYTES, "EscapeBridge._new")
@@ -283,6 +283,3 @@ class EscapeBridge:
     def is_waiting(self, position: int) -> bool:
         """Whether the message still has to be stored."""
         return position in self._open
-
-    def validate(self) -> None:
-        self.ledger.validate()

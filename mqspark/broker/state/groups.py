@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
-from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, require, text_bytes, weigh
+from mqspark.bounded import CONTAINER_BYTES, BoundedMap, BoundedSet, Ledger, require, weigh
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.state.selection import Wanted
 from mqspark.broker.tables.consumer_filters import ConsumerFilters
@@ -28,7 +28,6 @@ from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.dispatch import Refusal
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Work
-from mqspark.shares import NOBODY
 
 __all__ = ["ClientGroups", "ConsumerGroup", "GroupMember", "Subscription", "TAG"]
 
@@ -41,10 +40,10 @@ MEMBERS_AT_ONCE = 512
 PREPARED_AT_ONCE = 8_192
 """Weight of the subscriptions that are prepared in one slice: some 100 short ones."""
 
-_MEMBER_BYTES = ENTRY_BYTES + 216
-_HOLDER_BYTES = ENTRY_BYTES + 64
-_SESSION_BYTES = ENTRY_BYTES + CONTAINER_BYTES + 32
-_GROUP_BYTES = 700
+_MEMBER_BYTES = 216
+_HOLDER_BYTES = 64
+_SESSION_BYTES = CONTAINER_BYTES + 32
+_GROUP_BYTES = 600
 _SUBSCRIPTION_BYTES = 200
 _CODE_BYTES = 100
 
@@ -57,7 +56,6 @@ class GroupMember:
         "fingerprint",
         "language",
         "last_seen_ms",
-        "owner",
         "seen_wall_ms",
         "session",
         "version",
@@ -70,8 +68,6 @@ class GroupMember:
         self.version = version
         self.last_seen_ms = 0
         self.seen_wall_ms = 0
-        self.owner = NOBODY
-        """The user over whose connection it came first."""
         self.fingerprint: int | None = None
         """The last heartbeatFingerprint that came with subscriptions."""
 
@@ -90,12 +86,10 @@ class _Holder:
 class Subscription:
     """A group's subscription to one topic."""
 
-    __slots__ = ("_codes", "_filter", "data", "is_tag", "owner", "size_bytes", "version")
+    __slots__ = ("_codes", "_filter", "data", "is_tag", "size_bytes", "version")
 
     def __init__(self, data: SubscriptionData, default_version: int) -> None:
         self.data = data
-        self.owner = NOBODY
-        """The user over whose connection it came."""
         self.version = data.sub_version or default_version
         self.is_tag = not data.expression_type or data.expression_type == TAG
         self._codes: frozenset[int] | None = None
@@ -121,7 +115,6 @@ class Subscription:
 
 class ConsumerGroup:
     __slots__ = (
-        "_ledger",
         "consume_from_where",
         "consume_type",
         "members",
@@ -130,16 +123,19 @@ class ConsumerGroup:
         "subscriptions",
     )
 
-    def __init__(self, name: str, ledger: Ledger) -> None:
-        """Raises TableFull."""
-        ledger.charge(_GROUP_BYTES + text_bytes(name))
-        self._ledger = ledger
+    def __init__(self, name: str, members: BoundedMap[str, GroupMember], ledger: Ledger) -> None:
         self.name = name
-        self.members: dict[str, GroupMember] = {}
-        self.subscriptions: dict[str, Subscription] = {}
+        self.members = members
+        self.subscriptions: BoundedMap[str, Subscription] = BoundedMap(
+            ledger, 0, lambda subscription: subscription.size_bytes
+        )
         self.consume_type: str | None = None
         self.message_model: str | None = None
         self.consume_from_where: str | None = None
+
+    @property
+    def bounded(self) -> tuple[BoundedMap[str, GroupMember], BoundedMap[str, Subscription]]:
+        return self.members, self.subscriptions
 
     @property
     def broadcasting(self) -> bool:
@@ -168,39 +164,18 @@ class ConsumerGroup:
                 continue
             wanted.add(data.topic)
             old = self.subscriptions.get(data.topic)
-            if old is None:
-                new = prepared.get(id(data)) or Subscription(data, default_version)
-                new.owner = self._ledger.shares.admit(session, new.size_bytes)
-                self._ledger.charge(new.size_bytes)
-                self._ledger.shares.hold(new.owner, new.size_bytes)
-                changed = True
-                self.subscriptions[data.topic] = new
-                if not new.is_tag:
-                    filters.subscribed(self.name, data)
-            elif data.sub_version > old.version:
-                new = prepared.get(id(data)) or Subscription(data, default_version)
-                new.owner = self._ledger.shares.admit(session, max(0, new.size_bytes - old.size_bytes))
-                self._ledger.resize(old.size_bytes, new.size_bytes)
-                self._ledger.shares.release(old.owner, old.size_bytes)
-                self._ledger.shares.hold(new.owner, new.size_bytes)
-                self.subscriptions[data.topic] = new
-                if not new.is_tag:
-                    filters.subscribed(self.name, data)
+            if old is not None and data.sub_version <= old.version:
+                continue
+            new = prepared.get(id(data)) or Subscription(data, default_version)
+            self.subscriptions.put(data.topic, new, session)
+            changed = changed or old is None
+            if not new.is_tag:
+                filters.subscribed(self.name, data)
         for topic in [topic for topic in self.subscriptions if topic not in wanted]:
-            self._free(self.subscriptions.pop(topic))
+            del self.subscriptions[topic]
             filters.unsubscribed(self.name, topic)
             changed = True
         return changed
-
-    def forget(self) -> None:
-        """The group is gone: free the memory of the group and its subscriptions."""
-        for subscription in self.subscriptions.values():
-            self._free(subscription)
-        self._ledger.free(_GROUP_BYTES + text_bytes(self.name))
-
-    def _free(self, subscription: Subscription) -> None:
-        self._ledger.free(subscription.size_bytes)
-        self._ledger.shares.release(subscription.owner, subscription.size_bytes)
 
 
 class ClientGroups:
@@ -216,13 +191,6 @@ class ClientGroups:
         self.ledger = Ledger(
             "clients",
             lambda: config.max_client_table_bytes,
-            "ClientGroups._consumers",
-            "ClientGroups._producers",
-            "ClientGroups._groups_of",
-            "ClientGroups._holders",
-            "ClientGroups._owners",
-            "ConsumerGroup.members",
-            "ConsumerGroup.subscriptions",
             "SubscriptionData.code_set",
             "SubscriptionData.tags_set",
             setting="maxClientTableBytes",
@@ -230,15 +198,13 @@ class ClientGroups:
         self._clock = clock
         self._filters = filters
         self._on_change = on_change
-        self._consumers: dict[str, ConsumerGroup] = {}
-        self._producers: dict[str, dict[str, GroupMember]] = {}
-        self._groups_of: dict[int, set[str]] = {}
+        self._consumers: BoundedMap[str, ConsumerGroup] = self.ledger.map(_GROUP_BYTES)
+        self._producers: BoundedMap[str, BoundedMap[str, GroupMember]] = self.ledger.map(_GROUP_BYTES)
+        self._groups_of: BoundedMap[int, BoundedSet[str]] = self.ledger.map(_SESSION_BYTES)
         """session id → names of the groups it may be a member of, so a lost connection costs only as much as it
         used."""
-        self._holders: dict[str, _Holder] = {}
+        self._holders: BoundedMap[str, _Holder] = self.ledger.map(_HOLDER_BYTES)
         """By client id."""
-        self._owners: dict[int, str] = {}
-        """session id → the user to whom its names in ``_groups_of`` belong."""
         self.may_replace: Callable[[Session, Session], bool] = lambda new, old: True
         """Whether a connection may take over the client id of another one that is open."""
         self.consumer = self._consumers.get
@@ -250,7 +216,8 @@ class ClientGroups:
         return {group: list(members.values()) for group, members in self._producers.items()}
 
     def producer_members(self, group: str) -> list[GroupMember]:
-        return list(self._producers.get(group, {}).values())
+        members = self._producers.get(group)
+        return [] if members is None else list(members.values())
 
     def check_holder(self, client_id: str, session: Session) -> None:
         """Raises Refusal for the client id of another user."""
@@ -282,8 +249,7 @@ class ClientGroups:
         """Raises TableFull."""
         members = self._producers.get(group)
         if members is None:
-            self.ledger.charge(_GROUP_BYTES + text_bytes(group))
-            members = self._producers[group] = {}
+            members = self._producers[group] = self._members(group)
         try:
             self._seen(members, group, client_id, session, language, version)
         finally:
@@ -324,7 +290,7 @@ class ClientGroups:
         name = data.group_name
         group = self._consumers.get(name)
         if group is None:
-            group = self._consumers[name] = ConsumerGroup(name, self.ledger)
+            group = self._consumers[name] = ConsumerGroup(name, self._members(name), self.ledger)
         try:
             joined = self._seen(group.members, name, client_id, session, language, version)
         finally:
@@ -371,11 +337,7 @@ class ClientGroups:
         for name in list(names):
             done = yield from self._remove(name, lambda member: member.session is session, done)
             names.discard(name)
-            self.ledger.free(_name_bytes(name))
-            self.ledger.shares.release(self._owners.get(session.id, NOBODY), _name_bytes(name))
         del self._groups_of[session.id]
-        self._owners.pop(session.id, None)
-        self.ledger.free(_SESSION_BYTES, 0)
 
     def is_member(self, group: str, client_id: str) -> bool:
         found = self._consumers.get(group)
@@ -397,35 +359,32 @@ class ClientGroups:
             done = yield from self._remove(name, lambda member: member.last_seen_ms < oldest_ms, done)
 
     def validate(self) -> None:
-        """Check that no group is empty, that a lost connection finds its members, and that the ledger agrees."""
-        sizes = []
+        """Check that no group is empty, and that a lost connection finds its members."""
         tables = [(group.name, group.members) for group in self._consumers.values()]
         for name, members in (*tables, *self._producers.items()):
             require(bool(members), f"group {name} has no members")
-            sizes.append(_GROUP_BYTES + text_bytes(name))
             for client_id, member in members.items():
                 known = self._groups_of.get(member.session.id, ())
                 require(name in known, f"connection {member.session.id} of {client_id} is not one of {name}")
-                sizes.append(_member_bytes(client_id))
-        for group in self._consumers.values():
-            sizes += [subscription.size_bytes for subscription in group.subscriptions.values()]
         counted = Counter(
             client_id for _, members in (*tables, *self._producers.items()) for client_id in members
         )
         held = {client_id: holder.memberships for client_id, holder in self._holders.items()}
-        sizes += [_HOLDER_BYTES] * len(held)
         require(held == counted, f"client ids {held} have the memberships {counted}")
         for session_id, names in self._groups_of.items():
             require(bool(names), f"connection {session_id} has no groups")
-            first, *rest = map(_name_bytes, names)
-            sizes += [_SESSION_BYTES + first, *rest]
-        self.ledger.validate(sizes)
 
     # --- inside ---
 
+    def _members(self, group: str) -> BoundedMap[str, GroupMember]:
+        """A member takes as much of its user's share as if it was the only one of its group."""
+        members: BoundedMap[str, GroupMember] = BoundedMap(self.ledger, _MEMBER_BYTES)
+        members.share_bytes = _GROUP_BYTES + _HOLDER_BYTES + weigh(group)
+        return members
+
     def _seen(
         self,
-        members: dict[str, GroupMember],
+        members: BoundedMap[str, GroupMember],
         group: str,
         client_id: str,
         session: Session,
@@ -436,27 +395,21 @@ class ClientGroups:
         self.check_holder(client_id, session)
         member = members.get(client_id)
         joined = member is None
-        groups, shares = self._groups_of.get(session.id), self.ledger.shares
+        groups = self._groups_of.get(session.id)
         if groups is None or group not in groups:
-            user = shares.admit(session, _name_bytes(group))
-            self.ledger.charge(_name_bytes(group) + (_SESSION_BYTES if groups is None else 0))
             if groups is None:
-                groups = self._groups_of[session.id] = set()
-                if user:
-                    self._owners[session.id] = user
-            groups.add(group)
-            shares.hold(self._owners.get(session.id, NOBODY), _name_bytes(group))
+                groups = self._groups_of[session.id] = BoundedSet(self.ledger)
+            try:
+                groups.add(group, session)
+            finally:
+                if not groups:
+                    del self._groups_of[session.id]
         if member is None:
-            holder = self._holders.get(client_id)
-            owner = shares.admit(session, _owned_bytes(group, client_id))
-            self.ledger.admit(_member_bytes(client_id) + _HOLDER_BYTES)
-            self.ledger.note(_member_bytes(client_id))
-            member = members[client_id] = GroupMember(client_id, session, language, version)
-            member.owner = owner
-            shares.hold(owner, _owned_bytes(group, client_id))
-            if holder is None:
-                self.ledger.note(_HOLDER_BYTES)
-                holder = self._holders[client_id] = _Holder(session)
+            member = GroupMember(client_id, session, language, version)
+            holder = self._holders.get(client_id) or _Holder(session)
+            self.ledger.admit(members.size_of(client_id, member) + self._holders.size_of(client_id, holder))
+            members.put(client_id, member, session)
+            self._holders.keep(client_id, holder)
             holder.memberships += 1
         self._holders[client_id].session = member.session = session
         member.last_seen_ms = self._clock.monotonic_ms()
@@ -467,7 +420,8 @@ class ClientGroups:
         """Remove these members of both groups of this name. Others may join and leave between the slices. ``done``:
         how many members the work has looked at; the result is the same after this group."""
         for client_id in list(self._producers.get(name, ())):
-            member = self._producers.get(name, {}).get(client_id)
+            members = self._producers.get(name)
+            member = None if members is None else members.get(client_id)
             if member is not None and is_over(member):
                 self._leave_producers(name, client_id)
             done += 1
@@ -486,16 +440,15 @@ class ClientGroups:
 
     def _end(self, group: ConsumerGroup) -> None:
         del self._consumers[group.name]
-        group.forget()
         for topic, subscription in group.subscriptions.items():
             if not subscription.is_tag:
                 self._filters.unsubscribed(group.name, topic)
+        group.subscriptions.clear()
 
     def _end_if_empty(self, group: str) -> None:
         """For producer groups."""
         if not self._producers.get(group, True):
             del self._producers[group]
-            self.ledger.free(_GROUP_BYTES + text_bytes(group))
 
     def _leave_producers(self, group: str, client_id: str) -> None:
         members = self._producers.get(group)
@@ -503,40 +456,22 @@ class ClientGroups:
             return
         member = members.pop(client_id, None)
         if member is not None:
-            self._left(group, member)
+            self._left(client_id)
         self._end_if_empty(group)
 
     def _leave(self, group: ConsumerGroup, client_id: str) -> None:
         member = group.members.pop(client_id, None)
         if member is None:
             return
-        self._left(group.name, member)
+        self._left(client_id)
         if not group.members:
             self._end(group)
         elif not group.broadcasting:
             self._on_change(group)
 
-    def _left(self, group: str, member: GroupMember) -> None:
-        """It is no longer a member."""
-        client_id = member.client_id
-        self.ledger.free(_member_bytes(client_id))
-        self.ledger.shares.release(member.owner, _owned_bytes(group, client_id))
+    def _left(self, client_id: str) -> None:
+        """It is no longer a member of a group."""
         holder = self._holders[client_id]
         holder.memberships -= 1
         if not holder.memberships:
             del self._holders[client_id]
-            self.ledger.free(_HOLDER_BYTES)
-
-
-def _member_bytes(client_id: str) -> int:
-    return _MEMBER_BYTES + text_bytes(client_id)
-
-
-def _owned_bytes(group: str, client_id: str) -> int:
-    """What a membership takes of its user's share: as if it was the only one of its group."""
-    return _member_bytes(client_id) + _HOLDER_BYTES + _GROUP_BYTES + text_bytes(group)
-
-
-def _name_bytes(group: str) -> int:
-    """Bytes of a name in a session's table."""
-    return ENTRY_BYTES + text_bytes(group)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from mqspark.bounded import BoundedMap, Ledger, require
+from mqspark.bounded import BoundedMap, Ledger
 from mqspark.clock import Clock
 from mqspark.protocol.session import Session
 from mqspark.shares import NOBODY
@@ -75,8 +75,3 @@ class HeldHalves:
             if found.began_ms >= oldest_ms:
                 return
             self._end(key, found)
-
-    def validate(self) -> None:
-        """Check that each is counted, and that the ledger agrees."""
-        require(all(found.times > 0 for found in self._open.values()), "a half message is open no times")
-        self.ledger.validate()

@@ -8,17 +8,20 @@ for tags) and in work. The reader continues where the last get ended.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
+from operator import attrgetter
+from typing import Generic, Protocol, TypeVar
 
-from mqspark.bounded import Ledger, require
+from mqspark.bounded import BoundedMap, BoundedSet, Ledger, require
 from mqspark.errors import InvalidMessage
 from mqspark.filter.sql import SqlFilter, filter_bytes
+from mqspark.protocol.session import Session
 from mqspark.record import peek_properties
 from mqspark.store.older import NotAtHand
 from mqspark.store.queue.consumequeue import ENTRY_BYTES
 from mqspark.store.store import GetResult, GetStatus, MessageStore
 
-__all__ = ["HeldFilters", "Wanted", "get_selected", "get_wanted", "wanted_bytes"]
+__all__ = ["HeldRequests", "Wanted", "get_selected", "get_wanted"]
 
 Wanted = frozenset[int] | SqlFilter | None
 """What a subscription selects: tags by their hashes, records for which a filter is TRUE, or everything."""
@@ -34,41 +37,80 @@ _CODE_BYTES = 100
 _HELD_BYTES = 200
 
 
-class HeldFilters:
-    """The filters that parked requests hold. A filter shared by several requests is counted once."""
+class Held(Hashable, Protocol):
+    """A request that waits."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._uses: dict[int, int] = {}
-        """Filter identity → requests that hold it."""
+    session: Session
+    wanted: Wanted
+    owner: str
+    """The user whose share of the requests that wait it takes."""
 
-    def room_for(self, wanted: Wanted) -> int:
-        """The additional bytes that holding it takes."""
-        return 0 if wanted is None or id(wanted) in self._uses else _filter_bytes(wanted)
+    size_bytes: int
+    """Without the filter."""
 
-    def hold(self, wanted: Wanted) -> None:
+
+R = TypeVar("R", bound=Held)
+
+
+class _Requests(BoundedSet[R]):
+    def share_of(self, key: R, size_bytes: int) -> int:
+        """As if nobody else waited with its filter."""
+        return super().share_of(key, size_bytes) + wanted_bytes(key.wanted)
+
+
+class HeldRequests(Generic[R]):
+    """Requests that wait, with their filters. A filter that several of them share is weighed once."""
+
+    def __init__(self, ledger: Ledger, share_bytes: int = 0) -> None:
+        """``share_bytes``: what each takes of its user's share beside its size."""
+        self._requests: BoundedSet[R] = ledger.include(
+            _Requests(ledger, 0, attrgetter("size_bytes"), share_bytes=share_bytes)
+        )
+        self._filters: BoundedMap[int, tuple[Wanted, int]] = ledger.map(0, lambda held: wanted_bytes(held[0]))
+        """Filter identity → the filter and how many requests hold it."""
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def size_of(self, request: R) -> int:
+        """How much more is held with this request."""
+        size_bytes, wanted = self._requests.size_of(request), request.wanted
+        is_known = wanted is None or id(wanted) in self._filters
+        return size_bytes if is_known else size_bytes + self._filters.size_of(id(wanted), (wanted, 1))
+
+    def hold(self, request: R) -> None:
+        """Never refuses; its ``owner`` has been admitted."""
+        self._requests.keep(request, None, request.owner)
+        wanted = request.wanted
         if wanted is not None:
-            uses = self._uses.get(id(wanted), 0)
-            self._uses[id(wanted)] = uses + 1
-            if not uses:
-                self._ledger.note(_filter_bytes(wanted))
+            uses = self._filters.get(id(wanted), (wanted, 0))[1]
+            self._filters.keep(id(wanted), (wanted, uses + 1))
 
-    def sizes(self, wanted: Iterable[Wanted]) -> list[int]:
-        """What the ledger has for the filters of all parked requests. Raises AssertionError if others are held."""
-        filters = [each for each in wanted if each is not None]
-        require(self._uses == Counter(map(id, filters)), "the filters held are not those of the requests")
-        return [_filter_bytes(each) for each in {id(each): each for each in filters}.values()]
+    def admit(self, request: R) -> str:
+        """Whose share the request takes. Raises TableFull."""
+        return self._requests.admit(request, None, request.session)
 
-    def release(self, wanted: Wanted) -> None:
+    def release(self, request: R) -> None:
+        del self._requests[request]
+        wanted = request.wanted
         if wanted is not None:
-            self._uses[id(wanted)] -= 1
-            if not self._uses[id(wanted)]:
-                del self._uses[id(wanted)]
-                self._ledger.free(_filter_bytes(wanted))
+            uses = self._filters[id(wanted)][1]
+            if uses > 1:
+                self._filters.replace(id(wanted), (wanted, uses - 1))
+            else:
+                del self._filters[id(wanted)]
+
+    def validate(self, requests: Iterable[R]) -> None:
+        """Raises AssertionError unless these are held."""
+        there = Counter(map(id, requests))
+        require(there == Counter(map(id, self._requests)), "what is held is not what waits")
+        filters = Counter(id(each.wanted) for each in self._requests if each.wanted is not None)
+        require(
+            filters == {key: uses for key, (_, uses) in self._filters.items()}, "the filters held are others"
+        )
 
 
 def wanted_bytes(wanted: Wanted) -> int:
-    """The bytes of a filter that nobody else holds."""
     return 0 if wanted is None else _filter_bytes(wanted)
 
 

@@ -72,8 +72,8 @@ class Peers:
             "Peers._open",
             "Peers._due",
             setting="maxWaitingBytes",
+            most=lambda: MAX_TALKS,
         )
-        self.ledger.shares.limit_entries(lambda: MAX_TALKS)
         self._talks: BoundedSet[_OpenTalk] = self.ledger.set(0, attrgetter("size_bytes"))
         self._open: dict[int, _OpenTalk] = {}
         """By the number of the question."""

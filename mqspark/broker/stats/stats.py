@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
+from mqspark.bounded import BoundedMap, Ledger
 from mqspark.broker.histogram import Histogram
 from mqspark.broker.stats.meters import MINUTE_SAMPLES, TEN_MINUTE_SAMPLES, Meter, Totals
 from mqspark.broker.stats.rpctimes import RpcTimes
@@ -90,16 +90,16 @@ ROWS_AT_ONCE = 256
 """Rows in one slice of a sample."""
 
 MAX_BYTES = 512 << 20
-_COUNTER_BYTES = ENTRY_BYTES + 176
-_TRAFFIC_BYTES = ENTRY_BYTES + 360
-_EVENTS_BYTES = ENTRY_BYTES + 900
+_COUNTER_BYTES = 176
+_TRAFFIC_BYTES = 360
+_EVENTS_BYTES = 900
 FINISH_BOUNDS_S = (5, 60, 600, 3_600, 43_200, 86_400)
 DELAY_BOUNDS_S = (60, 600, 3_600, 43_200, 86_400, 3 * 86_400)
 CREATE_BOUNDS_MS = (10, 100, 1_000, 3_000, 5_000)
 """The buckets of BrokerMetricsManager and DefaultStoreMetricsManager."""
-_REVIVAL_BYTES = ENTRY_BYTES + 4_000
+_REVIVAL_BYTES = 4_000
 """With counters for each revive queue."""
-_METER_BYTES = ENTRY_BYTES + 1_200
+_METER_BYTES = 1_200
 """With all samples that it can have."""
 
 
@@ -195,21 +195,12 @@ class Stats:
         self.ledger = Ledger(
             "statistics",
             max_bytes,
-            "Stats.gets",
-            "Stats.sent_back",
-            "Stats.dead",
-            "Stats.acks",
-            "Stats.checks",
-            "Stats.disk_reads",
-            "Stats.put_latencies",
-            "Stats.queue_puts",
-            "Stats.revivals",
-            "Stats.of_topics",
             "Stats._tables",
             "Revival.put",
             "Revival.read",
             setting="maxStatisticsBytes",
         )
+        rows = self.ledger.map
         self._clock = clock
         self._cluster = cluster
         self.first_position = log_end
@@ -220,22 +211,22 @@ class Stats:
         self.get_bytes = 0
         self.pulls_found = 0
         self.pulls_missed = 0
-        self.gets: dict[tuple[str, str, int], Traffic] = {}
+        self.gets: BoundedMap[tuple[str, str, int], Traffic] = rows(_TRAFFIC_BYTES)
         """(topic, group, queue id) → traffic."""
-        self.disk_reads: dict[tuple[str, str], Traffic] = {}
+        self.disk_reads: BoundedMap[tuple[str, str], Traffic] = rows(_TRAFFIC_BYTES)
         """(topic, group) → what it read that is probably not in memory."""
-        self.put_latencies: dict[tuple[str, int], PutLatency] = {}
+        self.put_latencies: BoundedMap[tuple[str, int], PutLatency] = rows(_COUNTER_BYTES)
         """(topic, queue id) → of queues whose messages ever took a millisecond."""
-        self.queue_puts: dict[tuple[str, int], tuple[int, int]] = {}
+        self.queue_puts: BoundedMap[tuple[str, int], tuple[int, int]] = rows(_COUNTER_BYTES)
         """(topic, queue id) → messages and bytes of delayed messages and of those sent back (RocketMQ counts no others
         by queue)."""
-        self.sent_back: dict[tuple[str, str], int] = {}
+        self.sent_back: BoundedMap[tuple[str, str], int] = rows(_COUNTER_BYTES)
         """(topic, group) → messages that consumers sent back."""
-        self.dead: dict[tuple[str, str], int] = {}
+        self.dead: BoundedMap[tuple[str, str], int] = rows(_COUNTER_BYTES)
         """(topic, group) → messages that became dead letters of the group."""
-        self.acks: dict[tuple[str, str], int] = {}
+        self.acks: BoundedMap[tuple[str, str], int] = rows(_COUNTER_BYTES)
         """(topic, group) → popped messages that were acknowledged."""
-        self.checks: dict[tuple[str, str], int] = {}
+        self.checks: BoundedMap[tuple[str, str], int] = rows(_COUNTER_BYTES)
         """(topic, group) → check points of POP."""
         self.acked_messages = self.check_points = 0
         self.connected = self.closed = 0
@@ -246,13 +237,13 @@ class Stats:
         """Time that registrations took; None until the first."""
         self.producer_registrations_ms: int | None = None
         self.rpc = RpcTimes(clock)
-        self.of_topics: dict[str, TopicEvents] = {}
+        self.of_topics: BoundedMap[str, TopicEvents] = rows(_EVENTS_BYTES)
         """topic → events that only some topics have."""
         self.creations: dict[tuple[bool, bool, bool], Histogram] = {}
         """(of a topic, not a group; succeeded; is a system topic) → ms that it took."""
         self.get_longest_ms = 0
         """The longest time for which a pull or pop read."""
-        self.revivals: dict[tuple[str, str], Revival] = {}
+        self.revivals: BoundedMap[tuple[str, str], Revival] = rows(_REVIVAL_BYTES)
         """(topic, group) → its records in the revive log."""
         self.junk: Counter[str] = Counter()
         """Invalid records of the broker's own topics that were skipped, by reason."""
@@ -261,8 +252,8 @@ class Stats:
         }
         self._watched: dict[str, Callable[[], int]] = {}
         self._ticks = 0
-        self._tables: dict[str, dict[str, Meter]] = {
-            name: {}
+        self._tables: dict[str, BoundedMap[str, Meter]] = {
+            name: rows(_METER_BYTES)
             for name in (
                 "TOPIC_PUT_NUMS",
                 "TOPIC_PUT_SIZE",
@@ -293,9 +284,9 @@ class Stats:
         key = (topic, group, queue_id)
         traffic = self.gets.get(key)
         if traffic is None:
-            if not self._has_room(_TRAFFIC_BYTES, topic, group):
+            traffic = Traffic()
+            if not self.gets.offer(key, traffic):
                 return None
-            traffic = self.gets[key] = Traffic()
         traffic.messages += messages
         traffic.bytes += size_bytes
         traffic.reads += 1
@@ -314,9 +305,9 @@ class Stats:
         key = (SCHEDULE_TOPIC, SCHEDULE_GROUP, queue_id)
         traffic = self.gets.get(key)
         if traffic is None:
-            if not self._has_room(_TRAFFIC_BYTES, *key[:2]):
+            traffic = Traffic()
+            if not self.gets.offer(key, traffic):
                 return
-            traffic = self.gets[key] = Traffic()
         traffic.messages += 1
         traffic.bytes += size_bytes
         traffic.reads += 1
@@ -325,9 +316,9 @@ class Stats:
         key = (topic, group)
         traffic = self.disk_reads.get(key)
         if traffic is None:
-            if not self._has_room(_TRAFFIC_BYTES, topic, group):
+            traffic = Traffic()
+            if not self.disk_reads.offer(key, traffic):
                 return
-            traffic = self.disk_reads[key] = Traffic()
         traffic.messages += messages
         traffic.bytes += size_bytes
 
@@ -338,9 +329,9 @@ class Stats:
         for topic, queue_id, max_offset in arrivals:
             found = latencies.get((topic, queue_id))
             if found is None:
-                if not self._has_room(_COUNTER_BYTES, topic):
+                found = PutLatency(max_offset - 1)
+                if not latencies.offer((topic, queue_id), found):
                     continue
-                found = latencies[(topic, queue_id)] = PutLatency(max_offset - 1)
             found.total_ms += took_ms * max(0, max_offset - found.max_offset)
             found.max_offset = max_offset
 
@@ -349,18 +340,16 @@ class Stats:
         key = (topic, queue_id)
         found = self.queue_puts.get(key)
         if found is None:
-            if not self._has_room(_COUNTER_BYTES, topic):
-                return
-            found = (0, 0)
-        self.queue_puts[key] = found[0] + 1, found[1] + size_bytes
+            self.queue_puts.offer(key, (1, size_bytes))
+        else:
+            self.queue_puts.replace(key, (found[0] + 1, found[1] + size_bytes))
 
     def events(self, topic: str) -> TopicEvents:
         """The events of a topic; they are kept when there is room for them."""
         found = self.of_topics.get(topic)
         if found is None:
             found = TopicEvents()
-            if self._has_room(_EVENTS_BYTES, topic):
-                self.of_topics[topic] = found
+            self.of_topics.offer(topic, found)
         return found
 
     @contextmanager
@@ -413,27 +402,21 @@ class Stats:
         self.check_points += 1
         self._count(self.checks, topic, group)
 
-    def _count(self, counts: dict[tuple[str, str], int], topic: str, group: str, more: int = 1) -> None:
+    def _count(self, counts: BoundedMap[tuple[str, str], int], topic: str, group: str, more: int = 1) -> None:
         key = (topic, group)
-        if key in counts or self._has_room(_COUNTER_BYTES, topic, group):
-            counts[key] = counts.get(key, 0) + more
+        found = counts.get(key)
+        if found is None:
+            counts.offer(key, more)
+        else:
+            counts.replace(key, found + more)
 
     def revival(self, topic: str, group: str) -> Revival:
         key = (topic, group)
         found = self.revivals.get(key)
         if found is None:
             found = Revival()
-            if self._has_room(_REVIVAL_BYTES, topic, group):
-                self.revivals[key] = found
+            self.revivals.offer(key, found)
         return found
-
-    def _has_room(self, row_bytes: int, *names: str) -> bool:
-        """Whether there is room for a row; if so, its bytes are counted."""
-        size_bytes = row_bytes + text_bytes(*names)
-        has_room = self.ledger.has_room(size_bytes)
-        if has_room:
-            self.ledger.note(size_bytes)
-        return has_room
 
     def watch(self, name: str, total: Callable[[], int]) -> None:
         """Sample a total that is also counted elsewhere."""
@@ -573,9 +556,9 @@ class Stats:
     def _note(self, table: str, key: str, now_ms: int, total: int, tick: int) -> None:
         meter = self._tables[table].get(key)
         if meter is None:
-            if not self._has_room(_METER_BYTES, key):
+            meter = Meter(now_ms)
+            if not self._tables[table].offer(key, meter):
                 return
-            meter = self._tables[table][key] = Meter(now_ms)
         meter.note(now_ms, total, tick)
 
     def forget_group(self, group: str) -> Work[None]:
@@ -583,32 +566,23 @@ class Stats:
 
     def _drop(self, is_gone: Callable[[str, str], bool]) -> Work[None]:
         """Remove the rows of a deleted (topic, group); "" where a table has none."""
-        counters: tuple[tuple[dict[Any, Any], int], ...] = (
-            (self.gets, _TRAFFIC_BYTES),
-            (self.disk_reads, _TRAFFIC_BYTES),
-            (self.put_latencies, _COUNTER_BYTES),
-            (self.queue_puts, _COUNTER_BYTES),
-            (self.sent_back, _COUNTER_BYTES),
-            (self.dead, _COUNTER_BYTES),
-            (self.acks, _COUNTER_BYTES),
-            (self.checks, _COUNTER_BYTES),
-            (self.revivals, _REVIVAL_BYTES),
-            (self.of_topics, _EVENTS_BYTES),
-        )
-        for counted, row_bytes in counters:
+        counters: tuple[BoundedMap[Any, Any], ...] = (
+            self.gets, self.disk_reads, self.put_latencies, self.queue_puts, self.sent_back, self.dead, self.acks,
+            self.checks, self.revivals, self.of_topics,
+        )  # fmt: skip
+        for counted in counters:
             for number, key in enumerate(list(counted), 1):
                 names = [key] if isinstance(key, str) else [name for name in key if isinstance(name, str)]
-                gone = is_gone(names[0], names[1] if len(names) > 1 else "")
-                if gone and counted.pop(key, None) is not None:
-                    self.ledger.free(row_bytes + text_bytes(*names))
+                if is_gone(names[0], names[1] if len(names) > 1 else ""):
+                    counted.pop(key, None)
                 if number % ROWS_AT_ONCE == 0:
                     yield ESSENTIAL
         for table, rows in self._tables.items():
             if table in FIXED_TABLES:
                 continue
             for number, name in enumerate(list(rows), 1):
-                if is_gone(*_topic_and_group(table, name)) and rows.pop(name, None) is not None:
-                    self.ledger.free(_METER_BYTES + text_bytes(name))
+                if is_gone(*_topic_and_group(table, name)):
+                    rows.pop(name, None)
                 if number % ROWS_AT_ONCE == 0:
                     yield ESSENTIAL
 
@@ -624,11 +598,15 @@ class Stats:
 
     def meter(self, table: str, key: str) -> Meter | None:
         """None if unknown."""
-        return None if table in TIMES_TABLES else self._tables.get(table, {}).get(key)
+        return None if table in TIMES_TABLES else self._row(table, key)
 
     def times(self, table: str, key: str) -> Meter | None:
         """How often something was added to a row; None: as often as its sum says."""
-        return self._tables.get(MEANS.get(table, ""), {}).get(key)
+        return self._row(MEANS.get(table, ""), key)
+
+    def _row(self, table: str, key: str) -> Meter | None:
+        rows = self._tables.get(table)
+        return None if rows is None else rows.get(key)
 
     def rates(self, name: str) -> str:
         """The means of the last 10 s, minute and ten minutes, separated by spaces."""

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Set
 
-from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, text_bytes
+from mqspark.bounded import BoundedMap, Ledger
 from mqspark.clock import Clock
+from mqspark.errors import TableFull
 from mqspark.message import SYSTEM_GROUP_PREFIX, is_broker_topic
 from mqspark.names import sound_only
 from mqspark.protocol import fastjson
@@ -24,7 +25,6 @@ from mqspark.protocol.bodies.body import decode_table, to_document
 from mqspark.protocol.bodies.topic_bodies import DataVersion
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import ESSENTIAL, Work
-from mqspark.shares import NOBODY
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID, is_lmq
 
 __all__ = ["ConsumerOffsets", "NOT_FOUND", "is_brokers_own"]
@@ -33,8 +33,8 @@ NOT_FOUND = -1
 
 COPIED_AT_ONCE = 4_096
 
-Table = dict[tuple[str, str], dict[int, int]]
-"""(topic, group) → queue id → offset."""
+Table = BoundedMap[tuple[str, str], dict[int, int]]
+"""(topic, group) → queue id → offset. A pair belongs to the user who was the first to consume it since the start."""
 
 SEARCHED_AT_ONCE = 8_192
 """Pairs of topic and group that are compared in one slice."""
@@ -43,9 +43,10 @@ DROPPED_AT_ONCE = 512
 """Pairs whose offsets are removed in one slice."""
 
 MAX_BYTES = 512 << 20
-_PAIR_BYTES = 2 * ENTRY_BYTES + CONTAINER_BYTES + 64
+_PAIR_BYTES = 400
 """With the entry that says whose it is."""
 _QUEUE_BYTES = 128
+_ONE_QUEUE = {0: 0}
 
 
 def is_brokers_own(topic: str, group: str) -> bool:
@@ -64,26 +65,14 @@ class ConsumerOffsets:
     ) -> None:
         """``lmq``: a group that reads light message queues has one offset per topic, whatever the queue id, in a
         table of its own in the file (LmqConsumerOffsetManager)."""
-        self.ledger = Ledger(
-            "offsets",
-            max_bytes,
-            "ConsumerOffsets._table",
-            "ConsumerOffsets._pulled",
-            "ConsumerOffsets._resets",
-            "ConsumerOffsets._owners",
-            setting="maxOffsetTableBytes",
-        )
+        self.ledger = Ledger("offsets", max_bytes, setting="maxOffsetTableBytes")
         self._clock = clock
         self._lmq = lmq
         self._version_step = version_step
         self._commits = 0
-        self._table: Table = {}
-        self._pulled: Table = {}
-        self._resets: Table = {}
-        self._owners: dict[tuple[str, str], str] = {}
-        """(topic, group) → the user who was the first to consume it since the start."""
-        self._asking = ("", NOBODY)
-        """The group and the user of the last ``admit``: what the group begins to consume is that user's."""
+        self._table: Table = self.ledger.map(_PAIR_BYTES, _queues_bytes)
+        self._pulled: Table = self.ledger.map(_PAIR_BYTES, _queues_bytes)
+        self._resets: Table = self.ledger.map(_PAIR_BYTES, _queues_bytes)
         self.data_version = DataVersion(state_version=0, timestamp=clock.now_ms(), counter=0)
         self.generation = 0
 
@@ -93,17 +82,28 @@ class ConsumerOffsets:
         Raises TableFull.
         """
         queues = self._table.get((topic, group))
-        if queues is None:
-            size_bytes = _pair_bytes((topic, group)) + _QUEUE_BYTES
-            self.ledger.admit(size_bytes)
-            self._asking = group, self.ledger.shares.admit(session, size_bytes)
-        elif queue_id is not None and queue_id not in queues and not (self._lmq and is_lmq(group)):
-            self.ledger.admit(_QUEUE_BYTES)
-            self.ledger.shares.admit(session, _QUEUE_BYTES)
+        if queues is None or not (queue_id is None or queue_id in queues or (self._lmq and is_lmq(group))):
+            self._admit(self._table, session, (topic, group), queue_id)
 
-    def commit(self, group: str, topic: str, queue_id: int, offset: int, *, is_brokers: bool = False) -> None:
-        """Store an offset. For the broker's own groups on its own topics (POP's revival, transactions) only the
-        broker may (``is_brokers``); commits by others are ignored.
+    def _admit(self, table: Table, session: Session, key: tuple[str, str], queue_id: int | None) -> None:
+        queues = table.get(key)
+        if queues is None:
+            table.admit(key, _ONE_QUEUE, session)
+        elif queue_id is not None and queue_id not in queues:
+            table.admit_more(_QUEUE_BYTES, session)
+
+    def commit(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        session: Session | None = None,
+        *,
+        is_brokers: bool = False,
+    ) -> None:
+        """Store an offset. ``session``: whose user a new pair belongs to. For the broker's own groups on its own topics
+        (POP's revival, transactions) only the broker may (``is_brokers``); commits by others are ignored.
 
         Never refuses for lack of room; callers that commit for a peer call ``admit`` first.
         """
@@ -111,31 +111,22 @@ class ConsumerOffsets:
             return
         if self._lmq and is_lmq(group):
             queue_id = LMQ_QUEUE_ID
-        self._put(self._table, (topic, group), queue_id, offset)
+        self._put(self._table, (topic, group), queue_id, offset, session)
         self.generation += 1
         self._commits += 1
         if self._commits % self._version_step == 0:
             self.step_version()
 
-    def _put(self, table: Table, key: tuple[str, str], queue_id: int, offset: int) -> None:
+    def _put(
+        self, table: Table, key: tuple[str, str], queue_id: int, offset: int, session: Session | None = None
+    ) -> None:
         queues = table.get(key)
         if queues is None:
-            group, user = self._asking
-            if user and group == key[1] and not self._has(key):
-                self._owners[key] = user
-            queues = table[key] = {}
-            self._note(key, _pair_bytes(key))
+            table.hold(key, {queue_id: offset}, session)
+            return
         if queue_id not in queues:
-            self._note(key, _QUEUE_BYTES)
+            table.grow(key, _QUEUE_BYTES)
         queues[queue_id] = offset
-
-    def _note(self, key: tuple[str, str], size_bytes: int) -> None:
-        self.ledger.note(size_bytes)
-        self.ledger.shares.hold(self._owners.get(key, NOBODY), size_bytes)
-
-    def _free(self, key: tuple[str, str], size_bytes: int, entries: int = 1) -> None:
-        self.ledger.free(size_bytes, entries)
-        self.ledger.shares.release(self._owners.get(key, NOBODY), size_bytes, entries)
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
         """The pending reset if there is one, otherwise the stored offset, otherwise NOT_FOUND."""
@@ -156,13 +147,11 @@ class ConsumerOffsets:
         if queues is not None and queue_id in queues:
             queues[queue_id] = offset
             return
-        size_bytes = _pair_bytes((topic, group)) + _QUEUE_BYTES
-        if not self.ledger.has_room(size_bytes):
+        try:
+            self._admit(self._pulled, session, (topic, group), queue_id)
+        except TableFull:
             return
-        user = self.ledger.shares.has_room(session, size_bytes)
-        if user is not None:
-            self._asking = group, user
-            self._put(self._pulled, (topic, group), queue_id, offset)
+        self._put(self._pulled, (topic, group), queue_id, offset, session)
 
     def pull_offset(self, group: str, topic: str, queue_id: int) -> int:
         return self._pulled.get((topic, group), {}).get(queue_id, NOT_FOUND)
@@ -174,9 +163,10 @@ class ConsumerOffsets:
         """
         if is_brokers_own(topic, group):
             return
-        self._admit_more(session, group, 2 * (_pair_bytes((topic, group)) + _QUEUE_BYTES))
-        self._put(self._resets, (topic, group), queue_id, offset)
-        self.commit(group, topic, queue_id, offset)
+        for table in (self._resets, self._table):
+            self._admit(table, session, (topic, group), queue_id)
+        self._put(self._resets, (topic, group), queue_id, offset, session)
+        self.commit(group, topic, queue_id, offset, session)
 
     def pending_reset(self, group: str, topic: str, queue_id: int) -> int | None:
         if not self._resets:
@@ -191,9 +181,9 @@ class ConsumerOffsets:
             return None
         offset = queues.pop(queue_id, None)
         if offset is not None:
-            self._free((topic, group), _QUEUE_BYTES)
+            self._resets.grow((topic, group), -_QUEUE_BYTES)
         if not queues:
-            self._drop(self._resets, (topic, group))
+            del self._resets[topic, group]
         return offset
 
     def topics_of(self, group: str) -> Work[list[str]]:
@@ -206,21 +196,12 @@ class ConsumerOffsets:
         """Every (topic, group) that has offsets."""
         return list(self._table)
 
-    def _admit_more(self, session: Session, group: str, size_bytes: int) -> None:
-        self.ledger.admit(size_bytes)
-        self._asking = group, self.ledger.shares.admit(session, size_bytes)
-
     def clone(self, session: Session, source: str, target: str, topic: str) -> int:
         """Replace the target's offsets of ``topic`` with the source's. Returns their number. Raises TableFull."""
         queues = self._table.get((topic, source))
         if queues is None or is_brokers_own(topic, target):
             return 0
-        key = topic, target
-        self._admit_more(session, target, _pair_bytes(key) + len(queues) * _QUEUE_BYTES)
-        queues = dict(queues)
-        self._drop(self._table, key)
-        for queue_id, offset in queues.items():
-            self._put(self._table, key, queue_id, offset)
+        self._table.put((topic, target), queues.copy(), session)
         self._changed()
         return len(queues)
 
@@ -241,7 +222,7 @@ class ConsumerOffsets:
     def remove_pair(self, group: str, topic: str) -> None:
         """Forget what a group has of one topic."""
         for table in (self._table, self._pulled, self._resets):
-            self._drop(table, (topic, group))
+            table.pop((topic, group), None)
         self._changed()
 
     def remove_group(self, group: str) -> Work[None]:
@@ -251,20 +232,10 @@ class ConsumerOffsets:
         for table in (self._table, self._pulled, self._resets):
             doomed = yield from self._search(table, is_doomed, is_essential=True)
             for number, key in enumerate(doomed, 1):
-                self._drop(table, key)
+                table.pop(key, None)
                 if number % DROPPED_AT_ONCE == 0:
                     yield ESSENTIAL
         self._changed()
-
-    def _drop(self, table: Table, key: tuple[str, str]) -> None:
-        queues = table.pop(key, None)
-        if queues is not None:
-            self._free(key, _pair_bytes(key) + len(queues) * _QUEUE_BYTES, 1 + len(queues))
-            if not self._has(key):
-                self._owners.pop(key, None)
-
-    def _has(self, key: tuple[str, str]) -> bool:
-        return key in self._table or key in self._pulled or key in self._resets
 
     def _changed(self) -> None:
         self.generation += 1
@@ -328,7 +299,7 @@ class ConsumerOffsets:
             known = self._table.get((topic, group))
             if not at or known == queues:
                 continue
-            self.ledger.admit(_pair_bytes((topic, group)) + _QUEUE_BYTES)
+            self.ledger.admit(self._table.size_of((topic, group), _ONE_QUEUE))
             for queue_id, offset in queues.items():
                 self._put(self._table, (topic, group), queue_id, offset)
             changed = True
@@ -378,8 +349,8 @@ def _age(version: DataVersion) -> tuple[int, int, int]:
     return version.state_version, version.counter, version.timestamp
 
 
-def _pair_bytes(key: tuple[str, str]) -> int:
-    return _PAIR_BYTES + text_bytes(*key)
+def _queues_bytes(queues: dict[int, int]) -> int:
+    return _QUEUE_BYTES * len(queues)
 
 
 def _is_light(key: str) -> bool:

@@ -22,7 +22,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from mqspark.auth.policies import Action, Kind
-from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
+from mqspark.bounded import BoundedMap, Ledger
 from mqspark.broker.state.acks import Acks
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.writer import Draft, StoredPosition
@@ -78,6 +78,7 @@ SLICE_BYTES = 1 << 20
 MAX_COPIES = 200_000
 """Transactions whose current copy is remembered under the identity of the first. Beyond this, the oldest is
 dropped: an END_TRANSACTION for its first copy then changes nothing, and the next check decides."""
+_COPY_BYTES = 200
 MAX_COPIES_BYTES = 128 << 20
 MAX_ABSENT = 1_000
 """Producer groups that one round logs as having no live member."""
@@ -115,12 +116,8 @@ class TransactionService:
         self._acks = acks
         self._store_host = store_host
         self.decisions = Decisions(0, 0)
-        self.ledger = Ledger(
-            "transactionCopies",
-            lambda: MAX_COPIES_BYTES,
-            "TransactionService._copies",
-        )
-        self._copies: dict[Identity, int] = {}
+        self.ledger = Ledger("transactionCopies", lambda: MAX_COPIES_BYTES)
+        self._copies: BoundedMap[Identity, int] = self.ledger.map(_COPY_BYTES)
         """The current copy of each open transaction that was stored again."""
         self._unwritten: deque[int] = deque()
         """Decided half messages that no op message names yet."""
@@ -216,16 +213,11 @@ class TransactionService:
 
     def _remember(self, identity: Identity, offset: int) -> None:
         """Remember the current copy."""
-        self._forget(identity)
-        copies, ledger = self._copies, self.ledger
-        ledger.note(_copy_bytes(identity))
-        copies[identity] = offset
-        while len(copies) > MAX_COPIES or (ledger.bytes > ledger.bound and len(copies) > 1):
-            self._forget(next(iter(copies)))
-
-    def _forget(self, identity: Identity) -> None:
-        if self._copies.pop(identity, None) is not None:
-            self.ledger.free(_copy_bytes(identity))
+        copies, held = self._copies, self.ledger
+        copies.pop(identity, None)
+        copies.keep(identity, offset)
+        while len(copies) > MAX_COPIES or (held.bytes > held.bound and len(copies) > 1):
+            copies.popitem()
 
     def _half_at(self, position: int) -> Half | None:
         record = self._store.reads.record_at(position)
@@ -349,7 +341,7 @@ class TransactionService:
 
     def _decide(self, identity: Identity, offset: int) -> None:
         self.decisions.decide(offset)
-        self._forget(identity)
+        self._copies.pop(identity, None)
         self._state.halves.ended(identity)
         self._unwritten.append(offset)
         self._unwritten_chars += len(str(offset)) + 1
@@ -529,7 +521,7 @@ class TransactionService:
         """Move the message to the topic for unresolved transactions."""
         topic = self._state.topics.ensure(TRANS_CHECK_MAX_TIME_TOPIC, 1, needed=True)
         self._put_copy(half.parts, topic.name, half.properties)
-        self._forget(half.identity)
+        self._copies.pop(half.identity, None)
         self._state.halves.ended(half.identity)
         self._state.stats.events(half.real_topic).given_up()
         for each in self.listeners:
@@ -635,7 +627,3 @@ def _shown(half: Half) -> OpenTransaction:
         half.parts.born_timestamp_ms,
         half.check_count,
     )
-
-
-def _copy_bytes(identity: Identity) -> int:
-    return ENTRY_BYTES + 200 + text_bytes(identity.unique_id)

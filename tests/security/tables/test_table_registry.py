@@ -92,6 +92,7 @@ SERVERS = BOTH | {
     "Ledger._maps": "made at the start",
     "BoundedMap": "by its ledger",
     "BoundedSet": "by its ledger",
+    "_Requests": "by its ledger",
     # --- emptied with every turn, write or round, or bounded in number with entries of a fixed size
     "MemberNotices._changed": "groups of the table of groups, emptied within the turns that follow",
     "Acks._turns": "one entry a turn, as long as answers of it wait",

@@ -62,13 +62,13 @@ def a_group_without_members(broker: BrokerCore) -> None:
 
 
 def a_pull_too_many(broker: BrokerCore) -> None:
-    broker.pulls.parked.count += 1
+    broker.pulls.parked.ledger.note(1_000)
 
 
 MISTAKES: list[tuple[Callable[[BrokerCore], None], str]] = [
     (a_member_over_a_forgotten_connection, "of c is not one of G"),
     (a_group_without_members, "group G has no members"),
-    (a_pull_too_many, "2 pulls are counted, 1 are parked"),
+    (a_pull_too_many, "parkedPulls: 2 entries of .* bytes, there are 1 of"),
 ]
 
 

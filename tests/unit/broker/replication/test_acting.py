@@ -82,7 +82,7 @@ class Pair:
                     is_record = message.topic.startswith("rmq_sys_REVIVE_LOG_")
                     place = RevivePlace("b-b", message.queue_id or 0) if is_record else None
                     bridge.stored(message.position, message.place or place)
-            bridge.validate()
+            bridge.ledger.validate()
 
     def return_master(self) -> Bench:
         """The master starts again, and talks to its slave before it goes online."""
