@@ -1,11 +1,6 @@
 """The stored message record: one format in the CommitLog and in pull bodies.
 
-Source: RocketMQ's MessageExtEncoder and MessageDecoder. All integers are big-endian and signed. A record is
-
-    total size i32, magic i32, body CRC i32, queue id i32, flag i32, queue offset i64, physical offset i64,
-    system flag i32, born timestamp i64, born host 8|20, store timestamp i64, store host 8|20,
-    reconsume times i32, prepared transaction offset i64, body length i32, body,
-    topic length i8 (V1) | i16 (V2), topic, properties length i16, properties
+Source: RocketMQ's MessageExtEncoder and MessageDecoder. Where the fields are: ``mqspark.recordlayout``.
 
 Every decoder takes bytes, bytearray, memoryview or mmap and checks lengths before it uses them. Malformed
 bytes raise InvalidMessage (or give a DAMAGED verdict), never an IndexError.
@@ -19,8 +14,7 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Iterable, Mapping
-from mmap import mmap
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
@@ -54,18 +48,23 @@ from mqspark.message import (
     java_hash,
 )
 from mqspark.propertystring import NAME_END, find_marked, find_property, item, joined, mark
+from mqspark.recordlayout import (
+    BLANK_BYTES,
+    BLANK_MAGIC,
+    HEADS,
+    MAGIC_V1,
+    MAGIC_V2,
+    MAGICS,
+    MIN_RECORD_BYTES,
+    SIZE_MAGIC,
+    Buffer,
+    fields,
+)
 
 __all__ = [
-    "MAGIC_V1",
-    "MAGIC_V2",
-    "BLANK_MAGIC",
-    "BLANK_BYTES",
-    "MIN_RECORD_BYTES",
-    "HEADS",
     "CRC_PROPERTY_BYTES",
     "MAX_RECONSUME_TIMES",
     "TAGS_START",
-    "Buffer",
     "Verdict",
     "CheckedRecord",
     "PendingRecord",
@@ -83,7 +82,6 @@ __all__ = [
     "is_inner_batch",
     "parts_at",
     "peek_properties",
-    "queue_offsets",
     "readdressed",
     "tags_code",
     "take_apart",
@@ -94,29 +92,9 @@ __all__ = [
     "is_seal_broken",
 ]
 
-Buffer = bytes | bytearray | memoryview | mmap
-
-MAGIC_V1 = 0xDAA320A7 - (1 << 32)
-"""Topic length in one byte (MessageVersion.MESSAGE_VERSION_V1)."""
-MAGIC_V2 = 0xDAA320AB - (1 << 32)
-"""Topic length in two bytes; written when the topic is longer than 127 bytes."""
-BLANK_MAGIC = 0xCBD43194 - (1 << 32)
-"""Magic of the record that ends a CommitLog segment: i32 remaining bytes, then this as i32."""
-BLANK_BYTES = 8
-"""Space at the end of every segment that is reserved for the blank record."""
-
-HEADS = tuple(
-    struct.Struct(f">iiiiiqqiq{born}sq{store}siqi") for store, born in ((8, 8), (8, 20), (20, 8), (20, 20))
-)
-"""The head, everything before the body, by (system flag >> 4) & 3: bit 0 = born host IPv6, bit 1 = store host
-IPv6."""
 _PACK_HEAD = tuple(head.pack for head in HEADS)
 _HEAD_V4 = HEADS[0]
-MIN_RECORD_BYTES = _HEAD_V4.size + 1 + 2
-"""91: a record without body, topic and properties, with IPv4 hosts."""
-
-_SIZE_MAGIC = struct.Struct(">ii")
-_MAGIC_PREFIX = b"\xda\xa3\x20"
+_MAGIC_PREFIX = MAGICS[0][:3]
 """The first bytes of both magics."""
 _I32 = struct.Struct(">i")
 _I16 = struct.Struct(">h")
@@ -136,7 +114,7 @@ MAX_RECONSUME_TIMES = (1 << 31) - 1
 # --- what is read without decoding --------------------------------------------------------------------------
 
 
-_PEEK = struct.Struct(">ii28xi44xi")
+_PEEK = fields("size", "magic", "sys_flag", "body_bytes")
 """Total size, magic, system flag and body length of a record with IPv4 hosts."""
 
 
@@ -165,23 +143,6 @@ def peek_properties(buffer: Buffer, position: int) -> tuple[int, bytes]:
     return size, bytes(buffer[start:end])
 
 
-_SIZE_OFFSET = struct.Struct(">i16xq")
-"""Total size and queue offset."""
-
-
-def queue_offsets(buffers: Iterable[Buffer]) -> list[int]:
-    """The queue offsets of the records in ``buffers``. The records are contiguous and the caller guarantees
-    their sizes."""
-    offsets = []
-    for buffer in buffers:
-        position, limit = 0, len(buffer)
-        while position < limit:
-            size, offset = _SIZE_OFFSET.unpack_from(buffer, position)
-            offsets.append(offset)
-            position += size
-    return offsets
-
-
 def readdressed(buffer: Buffer, position: int, topic: str, more_properties: bytes) -> bytes:
     """The record at ``position`` with another topic and additional encoded properties, which are dropped when
     they do not fit. The caller guarantees that its total size is correct. Raises InvalidMessage."""
@@ -196,7 +157,7 @@ def readdressed(buffer: Buffer, position: int, topic: str, more_properties: byte
     magic, field = topic_field(topic)
     tail = b"".join((field, _pack_i16(len(properties)), properties))
     size = body_end - position + len(tail)
-    return b"".join((_SIZE_MAGIC.pack(size, magic), buffer[position + 8 : body_end], tail))
+    return b"".join((SIZE_MAGIC.pack(size, magic), buffer[position + 8 : body_end], tail))
 
 
 def _hash_tags(tags: bytes) -> int:
@@ -522,12 +483,12 @@ def _behind_damage(data: bytes, position: int) -> int:
     """Where the next record of a pull body begins, after a damaged one: behind its own size, if one begins there or the
     body ends, otherwise at the next magic."""
     end = len(data)
-    if end - position >= _SIZE_MAGIC.size:
-        size: int = _SIZE_MAGIC.unpack_from(data, position)[0]
+    if end - position >= SIZE_MAGIC.size:
+        size: int = SIZE_MAGIC.unpack_from(data, position)[0]
         behind = position + size
         if behind > position and (behind == end or data[behind + 4 : behind + 7] == _MAGIC_PREFIX):
             return behind
-    found = data.find(_MAGIC_PREFIX, position + _SIZE_MAGIC.size)
+    found = data.find(_MAGIC_PREFIX, position + SIZE_MAGIC.size)
     return found - _I32.size if found >= 0 else end
 
 
@@ -826,7 +787,7 @@ def check_record(
     available = limit - position
     if available < BLANK_BYTES:
         return _DAMAGED
-    size, magic = _SIZE_MAGIC.unpack_from(buffer, position)
+    size, magic = SIZE_MAGIC.unpack_from(buffer, position)
     if magic == BLANK_MAGIC:
         return _BLANK
     if (magic != MAGIC_V1 and magic != MAGIC_V2) or not MIN_RECORD_BYTES <= size <= available:

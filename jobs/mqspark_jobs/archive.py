@@ -26,6 +26,7 @@ import numpy as np
 from mqspark.crc import crc32
 from mqspark.errors import ConfigError, StoreCorrupt, StoreLocked
 from mqspark.message import COMPRESSED, TRANSACTION_PREPARED_TYPE, is_system_topic
+from mqspark.recordlayout import AT
 from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.disk.layout import StorePaths
@@ -63,7 +64,6 @@ _COLUMNS = {name: kind for name, kind in COLUMNS.items() if name != HEADERS} | {
 }
 _UNIT_BYTES = 128 << 20
 _PIECE_BYTES = 8 << 20
-_CRC_AT, _SYS_FLAG_AT, _QUEUE_ID_AT, _OFFSET_AT, _PHYSICAL_AT = 8, 36, 12, 20, 28
 _CRC_BITS = 0x7FFFFFFF
 _DEFAULT_COMMIT_BYTES = 4 << 30
 
@@ -226,7 +226,7 @@ class _Chosen:
         """Positions, topics and store times of the selected records; None if there are none."""
         import pyarrow as pa
 
-        sys_flags = records.ints(at + _SYS_FLAG_AT)
+        sys_flags = records.ints(at + AT["sys_flag"])
         heads = self._topics(records, at)
         coded = heads.column("topic").dictionary_encode()
         names = coded.dictionary.to_pylist()
@@ -247,18 +247,18 @@ class _Chosen:
         return at, topics, times_ms
 
     def _count(self, records: Any, at: Any, sys_flags: Any, codes: Any, names: list[str]) -> None:
-        offsets = records.longs(at + _OFFSET_AT)
+        offsets = records.longs(at + AT["queue_offset"])
         self._rows += len(at)
         self._offsets += int(offsets.sum())
-        self._positions += int((records.longs(at + _PHYSICAL_AT) - self._task.unit.low).sum())
+        self._positions += int((records.longs(at + AT["position"]) - self._task.unit.low).sum())
         # The log's CRC covers the stored body, which is the value unless it is compressed.
         by_value = np.ones(len(at), np.bool_) if self._task.by_value else sys_flags & COMPRESSED != 0
-        self._crcs += int((records.ints(at[~by_value] + _CRC_AT) & _CRC_BITS).sum())
+        self._crcs += int((records.ints(at[~by_value] + AT["crc"]) & _CRC_BITS).sum())
         if by_value.any():
             for batch in self._values.batches(records, at[by_value]):
                 values = batch.column(0).to_pylist()
                 self._crcs += sum(crc32(value) & _CRC_BITS for value in values if value is not None)
-        queues = codes.astype(np.int64) << 32 | records.ints(at + _QUEUE_ID_AT)
+        queues = codes.astype(np.int64) << 32 | records.ints(at + AT["queue_id"])
         order = np.lexsort((offsets, queues))
         queues, offsets = queues[order], offsets[order]
         firsts = np.flatnonzero(np.diff(queues, prepend=-1))

@@ -27,6 +27,7 @@ import numpy as np
 
 from mqspark.errors import ConfigError, StoreLocked
 from mqspark.names import path_below
+from mqspark.recordlayout import AT, queue_offset_of
 from mqspark.store.compaction.compacted import (
     COMPACT_LOCK,
     COMPACTED,
@@ -56,7 +57,7 @@ __all__ = ["CompactOptions", "QueuePlan", "check", "plan_queue", "run"]
 _PIECE_OFFSETS = 1 << 20
 _READ_OFFSETS = 1 << 14
 _SPAN_BYTES = 8 << 20
-_QUEUE_OFFSET_AT = 20
+_QUEUE_OFFSET_AT = AT["queue_offset"]
 _OLD, _THEIRS = (-1, -1), (-2, -2)
 """Used in place of a range of offsets: the previous generation; RocketMQ's files."""
 _LOCK_WAIT_S = 600
@@ -427,7 +428,7 @@ class _Copier:
                 strict=True,
             ):
                 record = memoryview(self._reader.record(position, size))
-                offset = int.from_bytes(record[20:28], "big")
+                offset = queue_offset_of(record)
                 if offset in wanted:
                     self._writer.append(record, offset, code)
             new = new[len(here) :]

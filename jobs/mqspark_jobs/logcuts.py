@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from mqspark.record import MAGIC_V1, MAGIC_V2
+from mqspark.recordlayout import MAGIC_V1, MAGIC_V2, fields
 from mqspark.store.disk.layout import file_start
 from mqspark.store.queue.consumequeue import ENTRY, ENTRY_BYTES, FILLER_SIZE
 from pyspark_pymq.files.locations import is_remote, local_path
@@ -21,7 +21,7 @@ __all__ = ["cuts"]
 
 _QUEUES = 8
 """The number of longest queues to search; one that is busy in the segment is enough."""
-_HEAD_BYTES = 36
+_PLACED = fields("magic", "position")
 
 
 def cuts(consume_queues: Path, log: Sequence[LogFile], every_bytes: int) -> list[int]:
@@ -90,8 +90,8 @@ def _first_from(queue: list[tuple[Path, int]], target: int) -> int | None:
 
 def _is_record(file: LogFile, position: int) -> bool:
     with local_path(file.url).open("rb") as segment:
-        head = os.pread(segment.fileno(), _HEAD_BYTES, position - file.start)
-    if len(head) < _HEAD_BYTES:
+        head = os.pread(segment.fileno(), _PLACED.size, position - file.start)
+    if len(head) < _PLACED.size:
         return False
-    magic = int.from_bytes(head[4:8], "big", signed=True)
-    return magic in (MAGIC_V1, MAGIC_V2) and int.from_bytes(head[28:36], "big") == position
+    magic, own_position = _PLACED.unpack_from(head)
+    return magic in (MAGIC_V1, MAGIC_V2) and own_position == position

@@ -21,6 +21,7 @@ import numpy as np
 
 from mqspark.compression import InflateLimits
 from mqspark.message import BORN_HOST_V6
+from mqspark.recordlayout import AT
 from pyspark_pymq.files.locations import filesystem_of, is_remote, join, local_path, make_parent
 from pyspark_pymq.records.decode import Decoder
 from pyspark_pymq.records.records import Ints, Records
@@ -47,7 +48,7 @@ COLUMNS = (
     "reconsumeTimes",
 )
 """Columns that are decoded; ``topic`` and ``date`` are the table's partitions."""
-_FLAG_AT, _SYS_FLAG_AT, _BORN_HOST_AT = 16, 36, 48
+_FLAG_AT, _SYS_FLAG_AT, _BORN_HOST_AT = AT["flag"], AT["sys_flag"], AT["born_host"]
 DATE = "date"
 _GROUP_BYTES = 32 << 20
 """Approximate bytes of log for one row group."""

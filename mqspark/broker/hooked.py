@@ -32,6 +32,7 @@ from mqspark.protocol.headers.client_headers import (
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Slices
 from mqspark.record import decode_pull
+from mqspark.recordlayout import record_size
 from mqspark.store.store import MessageStore
 
 __all__ = ["BrokerHooks"]
@@ -181,7 +182,7 @@ def _count_records(body: Sequence[memoryview]) -> int:
     count = position = 0
     for part in body:
         while position + 4 <= len(part):
-            size_bytes = int.from_bytes(part[position : position + 4])
+            size_bytes = record_size(part, position)
             if size_bytes <= 0:
                 return count
             position += size_bytes

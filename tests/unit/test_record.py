@@ -19,9 +19,6 @@ from mqspark.errors import InvalidMessage
 from mqspark.message import Message, crc32, decode_properties, encode_host, encode_offset_id, java_hash
 from mqspark.propertystring import find_property
 from mqspark.record import (
-    BLANK_MAGIC,
-    MAGIC_V1,
-    MAGIC_V2,
     Verdict,
     check_record,
     decode_record,
@@ -30,6 +27,7 @@ from mqspark.record import (
     peek_properties,
     tags_code,
 )
+from mqspark.recordlayout import BLANK_MAGIC, MAGIC_V1, MAGIC_V2
 
 VECTORS = [
     json.loads(line)

@@ -38,7 +38,8 @@ from mqspark.message import (
     is_dispatched,
 )
 from mqspark.propertystring import ITEM_END, NAME_END
-from mqspark.record import MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES, decode_record
+from mqspark.record import decode_record
+from mqspark.recordlayout import MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES
 from pyspark_pymq.records.records import BODY, BODY_LENGTH, BORN_HOST_END, V6_EXTRA_BYTES, Ints, Records
 from pyspark_pymq.schema import arrow_schema, arrow_type
 

@@ -7,7 +7,6 @@ not know about columns.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,13 +19,16 @@ from mqspark.compression import LIMITS, InflateLimits
 from mqspark.errors import InvalidMessage
 from mqspark.logs import sparing
 from mqspark.message import BORN_HOST_V6, COMPRESSED, INNER_BATCH, NEED_UNWRAP, STORE_HOST_V6
-from mqspark.record import (
+from mqspark.record import MAX_BATCH_MESSAGES, decode_record, encode_record
+from mqspark.recordlayout import (
+    AT,
+    BODY_AT,
+    MAGIC_BYTE,
     MAGIC_V1,
     MAGIC_V2,
-    MAX_BATCH_MESSAGES,
     MIN_RECORD_BYTES,
-    decode_record,
-    encode_record,
+    V6_EXTRA_BYTES,
+    spans,
 )
 
 __all__ = [
@@ -50,11 +52,9 @@ Ints = npt.NDArray[np.int64]
 _UNWRAPPED_BYTES = 16 << 20
 """Approximate bytes of records unpacked from inner batches at a time."""
 
-_MAGIC_BYTE = 0xDA
-"""Both magic numbers start with it."""
-V6_EXTRA_BYTES = 12
-QUEUE_OFFSET, SYS_FLAG, BODY_LENGTH, BODY = 20, 36, 84, 88
-_BORN_HOST, BORN_HOST_END, _BORN_HOST_END_V6 = 48, 56, 68
+QUEUE_OFFSET, SYS_FLAG, BODY_LENGTH, BODY = AT["queue_offset"], AT["sys_flag"], AT["body_bytes"], BODY_AT
+_BORN_HOST, BORN_HOST_END = AT["born_host"], AT["store_ms"]
+_BORN_HOST_END_V6 = BORN_HOST_END + V6_EXTRA_BYTES
 
 _HEAD = np.dtype(
     [
@@ -169,7 +169,7 @@ def record_positions(records: Records) -> Ints:
             alike = np.arange(0, records.size_bytes, size, dtype=np.int64)
             if (records.i32[alike] == records.i32[0]).all() and _is_magic(records.ints(alike + 4)).all():
                 return alike
-    found = np.flatnonzero(records.bytes[4 : max(4, records.size_bytes - 3)] == _MAGIC_BYTE)
+    found = np.flatnonzero(records.bytes[4 : max(4, records.size_bytes - 3)] == MAGIC_BYTE)
     positions: Ints = found[_is_magic(records.ints(found + 4))]
     ends = positions + records.ints(positions)
     whole = len(positions) and positions[0] == 0 and ends[-1] == records.size_bytes
@@ -184,21 +184,7 @@ def _is_magic(values: Ints) -> npt.NDArray[np.bool_]:
 
 
 def _walked_positions(records: Records) -> Ints:
-    view, length = memoryview(records.arrow), records.size_bytes
-    size_at = struct.Struct(">i").unpack_from
-    positions = []
-    position = 0
-    while position < length:
-        if length - position < MIN_RECORD_BYTES:
-            raise InvalidMessage(
-                f"{length - position} bytes after the last record of a pull", field="totalSize"
-            )
-        (size,) = size_at(view, position)
-        if size < MIN_RECORD_BYTES or size > length - position:
-            raise InvalidMessage(f"record of {size} bytes in {length - position}", field="totalSize")
-        positions.append(position)
-        position += size
-    return np.array(positions, dtype=np.int64)
+    return np.array([begin for begin, _ in spans(memoryview(records.arrow))], dtype=np.int64)
 
 
 def has_inner_batches(records: Records, positions: Ints) -> bool:

@@ -34,6 +34,7 @@ from mqspark.protocol.headers.header import to_ext
 from mqspark.protocol.receipts import normal_topic
 from mqspark.protocol.session import Session
 from mqspark.record import Parts, Verdict, check_record, is_inner_batch, take_apart
+from mqspark.recordlayout import record_size
 
 __all__ = ["ForeignChecks", "found_record", "is_at", "pull_question"]
 
@@ -127,7 +128,7 @@ def found_record(answer: Command, key: CheckKey, offset: int) -> Parts | None:
         raise NotNow(f"broker {key.broker_name} does not give message {offset}: code {answer.code}, {remark}")
     body = memoryview(answer.body)
     if check_record(body, 0, len(body), verify_crc=True).verdict is Verdict.VALID:
-        record = take_apart(body[: int.from_bytes(body[:4])])
+        record = take_apart(body[: record_size(body)])
         if (record.topic, record.queue_id) == (key.topic, key.queue_id) and is_at(record, offset):
             return record
     raise NotNow(f"broker {key.broker_name} returned something else than message {offset}")

@@ -49,7 +49,8 @@ from mqspark.protocol.receipts import (
 )
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Work
-from mqspark.record import peek_properties, queue_offsets, readdressed
+from mqspark.record import peek_properties, readdressed
+from mqspark.recordlayout import queue_offsets, spans
 from mqspark.store.older import NotAtHand
 from mqspark.store.store import GetResult, GetStatus
 
@@ -621,11 +622,8 @@ def _as_of_topic(
     acknowledgement."""
     remaining = iter(offsets)
     for buffer in buffers:
-        position = 0
-        while position < len(buffer):
-            size = int.from_bytes(buffer[position : position + 4])
+        for begin, _ in spans(buffer):
             offset = next(remaining)
-            given = find_property(peek_properties(buffer, position)[1], POP_CK.encode())
+            given = find_property(peek_properties(buffer, begin)[1], POP_CK.encode())
             property_ = b"" if given else item(POP_CK, receipt._replace(offset=offset).encode()).encode()
-            yield readdressed(buffer, position, topic, property_)
-            position += size
+            yield readdressed(buffer, begin, topic, property_)

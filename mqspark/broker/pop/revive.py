@@ -57,9 +57,11 @@ from mqspark.record import (
     check_members,
     check_record,
     is_inner_batch,
+    parts_at,
     take_apart,
     take_members,
 )
+from mqspark.recordlayout import spans
 from mqspark.shares import NOBODY
 from mqspark.store.store import GetStatus
 
@@ -281,13 +283,10 @@ class PopRevival:
         result = store.reads.get(topic, queue_id, queue.next_offset, READ_MESSAGES, READ_BYTES)
         if result.status is GetStatus.FOUND:
             for buffer in result.buffers:
-                position = 0
-                while position < len(buffer):
-                    record = check_record(buffer, position, len(buffer), verify_crc=False)
-                    size = int.from_bytes(buffer[position : position + 4])
-                    if record.verdict is Verdict.VALID:
-                        self._take(queue, take_apart(buffer[position : position + size]))
-                    position += size
+                for begin, end in spans(buffer):
+                    record = parts_at(buffer, begin, end)
+                    if record is not None:
+                        self._take(queue, record)
             queue.last_read_ms = self._state.clock.monotonic_ms()
         elif result.next_offset == queue.next_offset or result.max_offset == 0:
             return False

@@ -3,7 +3,6 @@ QueryMessageProcessor)."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 
 from mqspark.auth.policies import Action, Kind
@@ -33,13 +32,11 @@ from mqspark.protocol.headers.client_headers import (
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Slices
 from mqspark.record import Parts, parts_at
+from mqspark.recordlayout import record_position
 from mqspark.store.index.keys import Sought
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID
 
 __all__ = ["LookupProcessor", "readable"]
-
-_PHYSICAL_OFFSET_AT = 28
-"""Where a stored record keeps its own physical offset."""
 
 
 _NO_OFFSET = "Not found, do not set to zero, maybe this group boot first"
@@ -115,7 +112,7 @@ class LookupProcessor:
         first = store.reads.get(topic, queue_id, 0, 1, 1, None)
         if not first.buffers:
             return False
-        (physical_offset,) = struct.unpack_from(">q", first.buffers[0], _PHYSICAL_OFFSET_AT)
+        physical_offset = record_position(first.buffers[0])
         window_bytes = self._memory_bytes * self._state.store_config.access_message_in_memory_max_ratio // 100
         return bool(store.log.position - physical_offset <= window_bytes)
 

@@ -8,7 +8,6 @@ Facts: docs/rocketmq/broker.md#pull.
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from collections.abc import Callable, Iterable
 
@@ -33,6 +32,7 @@ from mqspark.protocol.dispatch import Handler, Refusal
 from mqspark.protocol.headers.client_headers import PullMessageRequestHeader
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Work
+from mqspark.recordlayout import record_position
 from mqspark.store.queue.consumequeue import ENTRY_BYTES
 from mqspark.store.store import GetResult, GetStatus
 
@@ -76,9 +76,6 @@ _CODES = {
 _PULL = int(RequestCode.PULL_MESSAGE)
 FAR_BEHIND = 4_096
 """A group that is fewer messages behind the end of a queue counts as reading from memory; others are checked."""
-
-_POSITION = struct.Struct(">28xq")
-"""The physical offset in the head of a record."""
 
 
 def check_expression_type(config: BrokerConfig, kind: str | None) -> None:
@@ -523,7 +520,7 @@ class PullProcessor:
     def _is_on_disk(self, result: GetResult) -> bool:
         """Whether the messages are probably no longer in memory (DefaultMessageStore.checkInDiskByCommitOffset)."""
         state, last = self._state, result.buffers[-1]
-        end = _POSITION.unpack_from(last)[0] + len(last)
+        end = record_position(last) + len(last)
         ratio = state.store_config.access_message_in_memory_max_ratio
         return bool(state.store.log.position - end > self._memory_bytes * ratio // 100)
 

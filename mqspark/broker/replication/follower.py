@@ -19,7 +19,6 @@ Must not know sockets or what a record is.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable
 
 from mqspark.broker.config import BrokerConfig
@@ -28,6 +27,7 @@ from mqspark.config import INT64_MAX
 from mqspark.errors import NotNow, ProtocolError
 from mqspark.protocol.bodies.replica_bodies import HAClientRuntimeInfo
 from mqspark.protocol.replication import DataFrames, encode_report
+from mqspark.recordlayout import SIZE, record_size
 from mqspark.store.store import MessageStore
 
 __all__ = ["Diverged", "Follower", "CutRefused"]
@@ -43,7 +43,6 @@ MAX_REST_BYTES = 128 << 20
 
 RATE_MS = 1_000
 
-_SIZE = struct.Struct(">i")
 """The field that a record begins with."""
 
 
@@ -229,7 +228,7 @@ class Follower:
     def _hold(self, rest: memoryview) -> None:
         """Keep the beginning of a record, whose size was checked."""
         self._parts, self._rest_bytes = [bytes(rest)], len(rest)
-        self._wanted_bytes = _SIZE.unpack_from(rest)[0] if len(rest) >= _SIZE.size else 0
+        self._wanted_bytes = record_size(rest) if len(rest) >= SIZE.size else 0
 
     def _compare(self, data: memoryview) -> memoryview:
         """Compare with the tail of the log here; returns what comes after it."""

@@ -18,7 +18,6 @@ Must not know connections, nor how valid records are put into a log.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +34,7 @@ from mqspark.protocol.dispatch import Handler, Refusal, ok
 from mqspark.protocol.headers.cluster_headers import ExchangeHAInfoRequestHeader
 from mqspark.protocol.session import Session
 from mqspark.protocol.signature import ACCESS_KEY
-from mqspark.record import MIN_RECORD_BYTES
+from mqspark.recordlayout import MIN_RECORD_BYTES, record_size
 from mqspark.store.disk.damage import Damage, Outcome
 from mqspark.store.store import MessageStore
 
@@ -72,7 +71,6 @@ one is wrong. Two replicas alone cannot."""
 MAX_FAILURES = 3
 """After so many failed rounds a slave without a controller counts as in sync as before."""
 
-_I32 = struct.Struct(">i")
 
 LOW, BEGIN, END, CHECKSUM = "mqsparkLow", "mqsparkBegin", "mqsparkEnd", "mqsparkChecksum"
 WANTED, DISPUTED, DECIDED = "mqsparkWanted", "mqsparkDisputed", "mqsparkDecided"
@@ -422,7 +420,7 @@ class Healing:
         sound = mender.whole(at, theirs).size_bytes
         low = 0
         while low < len(own):
-            size = _I32.unpack_from(own, low)[0] if len(own) - low > 8 else len(own) - low
+            size = record_size(own, low) if len(own) - low > 8 else len(own) - low
             ours = own[low : low + size]
             place, low = at + low, low + size
             other = theirs[place - at : place - at + size]

@@ -17,6 +17,7 @@ from mqspark.errors import InvalidMessage
 from mqspark.filter.sql import SqlFilter, filter_bytes
 from mqspark.protocol.session import Session
 from mqspark.record import peek_properties
+from mqspark.recordlayout import record_size
 from mqspark.store.older import NotAtHand
 from mqspark.store.queue.consumequeue import ENTRY_BYTES
 from mqspark.store.store import GetResult, GetStatus, MessageStore
@@ -224,7 +225,7 @@ class _Selection:
                 taken = matches(properties)
             except InvalidMessage:
                 # The store returns whole records with a valid head, but this one's content cannot be parsed.
-                size, properties, taken = int.from_bytes(buffer[position : position + 4]), b"", False
+                size, properties, taken = record_size(buffer, position), b"", False
             if taken:
                 if self.count and self.size_bytes + size > self._max_bytes:
                     self.full = True

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from struct import Struct
 
 import msgspec
 
@@ -17,6 +16,7 @@ from mqspark.broker.config import BrokerConfig
 from mqspark.broker.tables.subscriptions import SubscriptionGroups
 from mqspark.clock import Clock
 from mqspark.errors import TableFull
+from mqspark.recordlayout import record_position
 from mqspark.store.store import MessageStore
 
 __all__ = ["CHECK_INTERVAL_MS", "SlowReaders"]
@@ -24,8 +24,6 @@ __all__ = ["CHECK_INTERVAL_MS", "SlowReaders"]
 CHECK_INTERVAL_MS = 180_000
 
 _log = logging.getLogger("mqspark.broker")
-_POSITION = Struct(">28xq")
-"""The physical offset in a record."""
 _ROW_BYTES = 200
 
 
@@ -51,7 +49,7 @@ class SlowReaders:
             return
         key = (group, topic, queue_id)
         last = buffers[-1]
-        behind = self._store.log.position - _POSITION.unpack_from(last)[0] - len(last)
+        behind = self._store.log.position - record_position(last) - len(last)
         if behind <= config.consumer_fallbehind_threshold:
             self._behind.pop(key, None)
         else:

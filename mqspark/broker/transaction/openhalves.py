@@ -38,6 +38,7 @@ from mqspark.message import (
     parse_number,
 )
 from mqspark.record import Parts, take_apart
+from mqspark.recordlayout import spans
 from mqspark.store.queue.delay import DelayLevels
 from mqspark.store.store import MessageStore
 
@@ -200,11 +201,8 @@ def _read(
                 raw = bytes(buffer)
                 if not any(mark in raw for mark in marks):
                     continue
-            position = 0
-            while position < len(buffer):
-                size = int.from_bytes(buffer[position : position + 4], "big")
-                parts = take_apart(buffer[position : position + size])
-                position += size
+            for begin, high in spans(buffer):
+                parts = take_apart(buffer[begin:high])
                 if parts.queue_offset < end:
                     yield parts
         if result.next_offset <= offset:

@@ -33,7 +33,6 @@ from __future__ import annotations
 import errno
 import itertools
 import json
-import struct
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -48,6 +47,7 @@ from mqspark.errors import ConfigError
 from mqspark.logs import sparing
 from mqspark.names import path_below
 from mqspark.record import CheckedRecord, Verdict, check_record
+from mqspark.recordlayout import fields, record_position
 from mqspark.store.compaction.rocketcompaction import (
     COMPACTION,
     RocketCompaction,
@@ -95,8 +95,7 @@ LOOK_MS = 1000
 _WRITE_BYTES = 1 << 20
 _SYNC_BYTES = 64 << 20
 """A generation is synced in steps: the syncs of a broker on the same disk wait for what one sync has to write."""
-_PHYSICAL_OFFSET = struct.Struct(">q")
-_PHYSICAL_OFFSET_AT = 28
+_PLACE_BYTES = fields("position").size
 """Offset in a record."""
 
 
@@ -283,8 +282,8 @@ class Generation:
     def _log_position(self, number: int) -> int:
         """Where in the log a kept record was."""
         position = int(self.entries["position"][number])
-        head = self._bytes(position, _PHYSICAL_OFFSET_AT + _PHYSICAL_OFFSET.size)
-        return int(_PHYSICAL_OFFSET.unpack_from(head, _PHYSICAL_OFFSET_AT)[0])
+        head = self._bytes(position, _PLACE_BYTES)
+        return record_position(head)
 
     def cut(self, low: int, log_begin: int) -> Current:
         """The first part of this generation: what the log does not have. ``low``: the first offset that it has;
@@ -590,11 +589,10 @@ class CompactedQueues:
                 continue
             fd = self._files.open_read(directory / name)
             try:
-                head = self._files.read_at(fd, _PHYSICAL_OFFSET_AT + _PHYSICAL_OFFSET.size, 0)
+                head = self._files.read_at(fd, _PLACE_BYTES, 0)
             finally:
                 self._files.close(fd)
-            is_whole = len(head) == _PHYSICAL_OFFSET_AT + _PHYSICAL_OFFSET.size
-            if is_whole and _PHYSICAL_OFFSET.unpack_from(head, _PHYSICAL_OFFSET_AT)[0] >= position:
+            if len(head) == _PLACE_BYTES and record_position(head) >= position:
                 return False
         return True
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from mqspark.names import path_below
 from mqspark.record import check_record, tags_code
+from mqspark.recordlayout import AT
 from mqspark.store.disk.files import FileLayer, OsFiles
 from mqspark.store.disk.layout import file_start
 from mqspark.store.index.keys import Ints
@@ -32,7 +33,7 @@ __all__ = ["COMPACTION", "RocketCompaction", "compacted_by_rocketmq", "topics_co
 
 COMPACTION = "compaction"
 
-_QUEUE_OFFSET_AT = 20
+_QUEUE_OFFSET_AT = AT["queue_offset"]
 _LOOK_AT = 4096
 """Records that one read examines when few of them match a tag filter."""
 _PLACES = ("", "compacting", "replicating")

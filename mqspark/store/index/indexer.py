@@ -9,13 +9,13 @@ Must not know queues.
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from collections.abc import Callable, Iterator
 
 from mqspark.errors import NotNow, is_shortage
 from mqspark.logs import sparing
-from mqspark.record import BLANK_BYTES, BLANK_MAGIC, Verdict, check_record
+from mqspark.record import Verdict, check_record
+from mqspark.recordlayout import BLANK_BYTES, BLANK_MAGIC, SIZE_MAGIC
 from mqspark.store.disk.flush import run_here
 from mqspark.store.index.index import IndexJob, MessageIndex
 from mqspark.store.index.keys import run_keys
@@ -43,7 +43,6 @@ _IDLE_INTERVAL_MS = 1000
 _SYNC_INTERVAL_MS = 10_000
 """A sync writes every touched slot page, which under load is all of them. After a crash, the log of this
 interval is indexed again."""
-_SIZE_MAGIC = struct.Struct(">ii")
 _MAGIC_PREFIX = b"\xda\xa3\x20"
 
 
@@ -266,7 +265,7 @@ class Indexer:
         size, magic = 0, 0
         if position + BLANK_BYTES <= stop:
             view, at, _ = self._log.around(segment, position, position + BLANK_BYTES)
-            size, magic = _SIZE_MAGIC.unpack_from(view, at)
+            size, magic = SIZE_MAGIC.unpack_from(view, at)
         if magic == BLANK_MAGIC:
             return end
         if size > 0 and self._is_record(segment, position + size, stop):

@@ -15,7 +15,6 @@ from __future__ import annotations
 import bisect
 import errno
 import itertools
-import struct
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from mmap import MADV_NORMAL, MADV_RANDOM, mmap
@@ -24,7 +23,16 @@ from pathlib import Path
 from mqspark.bounded import require
 from mqspark.config import INT64_MAX
 from mqspark.errors import MessageTooLarge, NotNow, StoreCorrupt
-from mqspark.record import BLANK_BYTES, BLANK_MAGIC, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES
+from mqspark.recordlayout import (
+    BLANK_BYTES,
+    BLANK_MAGIC,
+    MAGIC_V1,
+    MAGIC_V2,
+    MIN_RECORD_BYTES,
+    SIZE_MAGIC,
+    STORE_TIME_HEAD_BYTES,
+    store_time_ms,
+)
 from mqspark.store.disk.damage import Damage, Note, Outcome
 from mqspark.store.disk.files import FileLayer, disk_full_as_typed, is_disk_full
 from mqspark.store.disk.flush import ReadAheadJob, joined
@@ -34,7 +42,6 @@ from mqspark.store.disk.mapping import MapBudget, try_map
 
 __all__ = ["MAX_COPY_BYTES", "CommitLog", "Segment", "missing_begin", "missing_parts", "segment_size"]
 
-_BLANK = struct.Struct(">ii")
 _REWRITE_BYTES = 1 << 20
 _SEARCH_BYTES = 1 << 20
 MAX_COPY_BYTES = 64 << 20
@@ -42,8 +49,6 @@ MAX_COPY_BYTES = 64 << 20
 as damaged, and no memory is allocated for it."""
 _MARK = -1
 """Marker in ``_views``, which is ordered by last use: see ``drop_idle``."""
-_I64 = struct.Struct(">q")
-_RECORD_STORE_TIME = struct.Struct(">36xi16xq")
 """System flag and store timestamp of a record whose born host is IPv4 (12 bytes later for IPv6)."""
 
 
@@ -422,7 +427,7 @@ class CommitLog:
         old = self.segments[-1]
         segment, fd, allocated_end = self._create_segment(old.end)
         if self.position < old.end:
-            self.pending.append(_BLANK.pack(old.end - self.position, BLANK_MAGIC))
+            self.pending.append(SIZE_MAGIC.pack(old.end - self.position, BLANK_MAGIC))
         try:
             self.write_pending()
         except OSError:
@@ -666,8 +671,8 @@ class CommitLog:
         high = max(min(limit - segment.start, segment.length), low)
         if view is not None:
             return view, low, high
-        head = self.copied(segment, [(low, min(low + _BLANK.size, high))])
-        size, magic = _BLANK.unpack(head) if len(head) == _BLANK.size else (0, 0)
+        head = self.copied(segment, [(low, min(low + SIZE_MAGIC.size, high))])
+        size, magic = SIZE_MAGIC.unpack(head) if len(head) == SIZE_MAGIC.size else (0, 0)
         if magic not in (MAGIC_V1, MAGIC_V2) or not MIN_RECORD_BYTES <= size <= min(
             high - low, MAX_COPY_BYTES
         ):
@@ -714,13 +719,8 @@ class CommitLog:
 
     def store_timestamp_at(self, position: int) -> int:
         """Store time of the record at this position; -1 when there is no record."""
-        head = self.slice(position, _RECORD_STORE_TIME.size + 12)
-        if head is None:
-            return -1
-        sys_flag, timestamp = _RECORD_STORE_TIME.unpack_from(head)
-        if sys_flag & 0x10:
-            (timestamp,) = _I64.unpack_from(head, 68)
-        return int(timestamp)
+        head = self.slice(position, STORE_TIME_HEAD_BYTES)
+        return -1 if head is None else store_time_ms(head)
 
 
 def segment_size(lengths: dict[int, int], configured: int, known_end: int) -> int:

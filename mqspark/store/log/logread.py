@@ -10,17 +10,10 @@ Must not know queues.
 
 from __future__ import annotations
 
-import struct
 from abc import ABC, abstractmethod
 
-from mqspark.record import (
-    BLANK_BYTES,
-    BLANK_MAGIC,
-    MIN_RECORD_BYTES,
-    CheckedRecord,
-    Verdict,
-    check_record,
-)
+from mqspark.record import CheckedRecord, Verdict, check_record
+from mqspark.recordlayout import BLANK_BYTES, BLANK_MAGIC, MIN_RECORD_BYTES, SIZE_MAGIC, record_size
 from mqspark.store.disk.layout import is_storable_topic
 from mqspark.store.log.commitlog import CommitLog, Segment
 from mqspark.store.log.scan import Run, read_run
@@ -28,8 +21,6 @@ from mqspark.store.log.stretch import LogWindow
 
 __all__ = ["LogReader"]
 
-_I32 = struct.Struct(">i")
-_SIZE_MAGIC = struct.Struct(">ii")
 _MAGIC_PREFIX = b"\xda\xa3\x20"
 
 
@@ -142,14 +133,14 @@ class LogReader(ABC):
         if position + BLANK_BYTES > data_end:
             return False
         view, low, _ = self._log.around(segment, position, position + BLANK_BYTES)
-        size, magic = _SIZE_MAGIC.unpack_from(view, low)
+        size, magic = SIZE_MAGIC.unpack_from(view, low)
         return bool(magic == BLANK_MAGIC and size == segment.end - position)
 
     def _next_valid(self, segment: Segment, position: int, data_end: int) -> int | None:
         """The next position in this segment, after a damaged one, with a valid record or the blank record."""
         if position + BLANK_BYTES <= data_end:
             view, at, _ = self._log.around(segment, position, position + BLANK_BYTES)
-            (size,) = _I32.unpack_from(view, at)
+            size = record_size(view, at)
             if size >= MIN_RECORD_BYTES and self._is_record_or_blank(segment, position + size, data_end):
                 return position + int(size)
         low = position + 1 - segment.start

@@ -9,7 +9,6 @@ Must not know queues or files.
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,7 +18,18 @@ import numpy.typing as npt
 from mqspark.crc import crc32
 from mqspark.message import BORN_HOST_V6, STORE_HOST_V6
 from mqspark.propertystring import ITEM_END
-from mqspark.record import HEADS, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES, TAGS_START, is_seal_broken, tags_code
+from mqspark.record import TAGS_START, is_seal_broken, tags_code
+from mqspark.recordlayout import (
+    AT,
+    HEADS,
+    MAGIC_BYTE,
+    MAGIC_V1,
+    MAGIC_V2,
+    MIN_RECORD_BYTES,
+    SIZE,
+    V6_EXTRA_BYTES,
+    columns,
+)
 from mqspark.store.disk.layout import is_storable_topic
 from mqspark.store.log.record_tables import Layout, find_layouts
 
@@ -31,14 +41,11 @@ MIN_RUN_RECORDS = 32
 _SHORT_RECORD_BYTES = 512
 """Up to this size, searching all bytes for magics is faster than one Python step per record."""
 _WINDOW_BYTES = 1 << 20
-_MAGIC_BYTE = 0xDA
-"""The first byte of both magics."""
 _FEW = 32
 _MAX_ROW_BYTES = 512
 """Longer property strings are processed one by one."""
 _MAX_HASHED_BYTES = 32
 _STOP = ord(ITEM_END)
-_I32 = struct.Struct(">i")
 _EVEN_RECORDS = 1024
 """Number of records of one size that form a run of their own."""
 _V6_HOSTS = BORN_HOST_V6 | STORE_HOST_V6
@@ -49,18 +56,9 @@ _FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)
 _BODIES_AT_ONCE = 2048
 _COPIED_BODY_BYTES = 448
 """Python has a fast allocator for objects up to 512 bytes."""
-_IPV6_EXTRA_BYTES = 12
-_STORE_TIMESTAMP_AT = 56
-_HEAD = np.dtype(
-    {
-        "names": [
-            "magic", "crc", "queue_id", "queue_offset", "position", "sys_flag", "store_timestamp_ms", "body_length"
-        ],
-        "formats": [">i4", ">i4", ">i4", ">i8", ">i8", ">i4", ">i8", ">i4"],
-        "offsets": [4, 8, 12, 20, 28, 36, _STORE_TIMESTAMP_AT, 84],
-        "itemsize": HEADS[0].size,
-    }
-)  # fmt: skip
+_HEAD: np.dtype[np.void] = np.dtype(
+    columns("magic", "crc", "queue_id", "queue_offset", "position", "sys_flag", "store_ms", "body_bytes")
+)
 """The head of a record whose hosts are IPv4."""
 
 Int64s = npt.NDArray[np.int64]
@@ -201,13 +199,13 @@ def _any_run(view: memoryview, low: int, limit: int, base: int, min_records: int
     column = _Columns(view, limit)
     heads = column.heads(starts)
     sys_flags = heads["sys_flag"].astype(np.int64)
-    store_times_ms = heads["store_timestamp_ms"]
+    store_times_ms = heads["store_ms"]
     body_starts = starts + HEADS[0].size
-    body_lengths = heads["body_length"].astype(np.int64)
+    body_lengths = heads["body_bytes"].astype(np.int64)
     if (sys_flags & _V6_HOSTS).any():
-        born_extra = (sys_flags & BORN_HOST_V6 != 0) * _IPV6_EXTRA_BYTES
-        body_starts += born_extra + (sys_flags & STORE_HOST_V6 != 0) * _IPV6_EXTRA_BYTES
-        store_times_ms = column.i64(starts + _STORE_TIMESTAMP_AT + born_extra)
+        born_extra = (sys_flags & BORN_HOST_V6 != 0) * V6_EXTRA_BYTES
+        body_starts += born_extra + (sys_flags & STORE_HOST_V6 != 0) * V6_EXTRA_BYTES
+        store_times_ms = column.i64(starts + AT["store_ms"] + born_extra)
         body_lengths = column.i32(body_starts - 4)
     is_wide = heads["magic"] == MAGIC_V2
     topic_length_bytes = 1 + is_wide if is_wide.any() else 1
@@ -238,7 +236,7 @@ def _even_run(view: memoryview, low: int, limit: int, base: int) -> _Records | N
     when the records differ."""
     if limit - low < MIN_RECORD_BYTES:
         return None
-    (size,) = _I32.unpack_from(view, low)
+    (size,) = SIZE.unpack_from(view, low)
     most = min((limit - low) // size, MAX_RUN_RECORDS) if size >= MIN_RECORD_BYTES else 0
     if most < _EVEN_RECORDS:
         return None
@@ -247,7 +245,7 @@ def _even_run(view: memoryview, low: int, limit: int, base: int) -> _Records | N
         return np.ndarray((most,), dtype, buffer=view, offset=low + at, strides=(size,))
 
     heads = column(_HEAD, 0)
-    magic, body_length = int(heads["magic"][0]), int(heads["body_length"][0])
+    magic, body_length = int(heads["magic"][0]), int(heads["body_bytes"][0])
     is_wide = magic == MAGIC_V2
     body_end = HEADS[0].size + body_length
     topic_at = body_end + 1 + is_wide
@@ -261,7 +259,7 @@ def _even_run(view: memoryview, low: int, limit: int, base: int) -> _Records | N
     good = column(">i4", 0) == size
     good &= heads["magic"] == magic
     good &= heads["sys_flag"] & _V6_HOSTS == 0
-    good &= heads["body_length"] == body_length
+    good &= heads["body_bytes"] == body_length
     good &= topic_lengths == topic_length
     good &= column(">i2", properties_at - 2) == size - properties_at
     if size > properties_at:
@@ -279,7 +277,7 @@ def _even_run(view: memoryview, low: int, limit: int, base: int) -> _Records | N
         np.full(most, body_length),
         starts + topic_at,
         starts + properties_at,
-        heads["store_timestamp_ms"],
+        heads["store_ms"],
     )
 
 
@@ -304,7 +302,7 @@ def _crcs(view: memoryview, starts: Int64s, lengths: Int64s) -> Int64s:
 
 def chain(view: memoryview, low: int, limit: int) -> tuple[Int64s, int]:
     """Starts of the records when each ends where its size says, and the end of the last one; at most 16,384."""
-    unpack_size = _I32.unpack_from
+    unpack_size = SIZE.unpack_from
     last_head = limit - MIN_RECORD_BYTES
     (size,) = unpack_size(view, low) if low <= last_head else (0,)
     if size >= MIN_RECORD_BYTES:
@@ -332,7 +330,7 @@ def _has_records(view: memoryview, low: int, limit: int, count: int) -> bool:
     for _ in range(count):
         if low > last_head:
             return False
-        (size,) = _I32.unpack_from(view, low)
+        (size,) = SIZE.unpack_from(view, low)
         low += size
         if size < MIN_RECORD_BYTES or low > limit:
             return False
@@ -358,9 +356,9 @@ def _short_chain(view: memoryview, low: int, limit: int) -> tuple[Int64s, int] |
     """
     window = min(limit, low + _WINDOW_BYTES) - low
     octets = np.frombuffer(view[low : low + window], np.uint8)
-    at = np.flatnonzero(octets[4 : window - 3] == _MAGIC_BYTE)
+    at = np.flatnonzero(octets[4 : window - 3] == MAGIC_BYTE)
     every = np.ndarray((window - 3,), "<i4", buffer=view[low : low + window], strides=(1,))
-    magics = every[at + 4].byteswap()
+    magics = every[at + AT["magic"]].byteswap()
     at = at[(magics == MAGIC_V1) | (magics == MAGIC_V2)][:MAX_RUN_RECORDS]
     ends = at + every[at].byteswap()
     linked = ends[:-1] == at[1:]

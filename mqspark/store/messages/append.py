@@ -29,16 +29,8 @@ from mqspark.message import (
     TRANSACTION_PREPARED_TYPE,
 )
 from mqspark.propertystring import item, joined
-from mqspark.record import (
-    BLANK_BYTES,
-    CRC_PROPERTY_BYTES,
-    HEADS,
-    PendingRecord,
-    pack_head,
-    room_for_crc,
-    sealed,
-    tags_code,
-)
+from mqspark.record import CRC_PROPERTY_BYTES, PendingRecord, pack_head, room_for_crc, sealed, tags_code
+from mqspark.recordlayout import BLANK_BYTES, HEADS
 from mqspark.store.config import StoreConfig
 from mqspark.store.log.commitlog import CommitLog
 from mqspark.store.messages.members import Common, queue_entries

@@ -10,14 +10,14 @@ Must not write, and must not know who asks.
 from __future__ import annotations
 
 import enum
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from mqspark.record import MAGIC_V1, MIN_RECORD_BYTES, Parts, Verdict, check_record, parts_at
+from mqspark.record import Parts, Verdict, check_record, parts_at
+from mqspark.recordlayout import MAGIC_V1, MIN_RECORD_BYTES, SIZE, columns, fields, record_size
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.files import usable_memory_bytes
 from mqspark.store.log.commitlog import MAX_COPY_BYTES, CommitLog, Segment
@@ -36,9 +36,8 @@ Int64s = npt.NDArray[np.int64]
 _MAGIC_MASK = ~0x0C
 """V1 and V2 differ in two bits."""
 _MAGIC = MAGIC_V1 & _MAGIC_MASK
-_PLACED_DTYPE = np.dtype(
-    {"names": ["size", "magic", "position"], "formats": [">i4", ">i4", ">i8"], "offsets": [0, 4, 28]}
-)
+_PLACED = fields("size", "magic", "position")
+_PLACED_DTYPE: np.dtype[np.void] = np.dtype(columns("size", "magic", "position") | {"itemsize": _PLACED.size})
 _MIN_COLUMN_ENTRIES = 64
 """Below this number, the column operations cost more than a loop."""
 VOUCHED_MS = 5_000
@@ -50,8 +49,6 @@ _NO_RECORD_BYTES = 256
 """Zeros, longer than the head of a record."""
 _LARGE_BYTES = 1 << 20
 """From this size on, the record's own size is checked before the bytes are copied."""
-_PLACED = struct.Struct(">ii20xq")
-"""Size, magic and physical offset of a record."""
 
 
 class GetStatus(enum.Enum):
@@ -482,7 +479,8 @@ class Fetcher:
         good &= ends <= log.length_now(segment)
         for index in np.flatnonzero(good & (ends - starts > _LARGE_BYTES)).tolist():
             low = int(starts[index])
-            said = int.from_bytes(log.copied(segment, [(low, low + 4)]), "big", signed=True)
+            head = log.copied(segment, [(low, low + SIZE.size)])
+            said = record_size(head) if len(head) == SIZE.size else 0
             good[index] = said == ends[index] - low and said <= MAX_COPY_BYTES
         sizes = np.where(good, ends - starts, 0)
         if not good.any():

@@ -9,10 +9,10 @@ Must not know who asks.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 
-from mqspark.record import MAGIC_V1, MAGIC_V2, CheckedRecord, Verdict, check_record, tags_code
+from mqspark.record import CheckedRecord, Verdict, check_record, tags_code
+from mqspark.recordlayout import MAGIC_V1, MAGIC_V2, fields
 from mqspark.store.disk.damage import Damage, Note, Outcome
 from mqspark.store.log.commitlog import CommitLog
 from mqspark.store.queue.consumequeue import ENTRY, ENTRY_BYTES, FILLER, ConsumeQueue
@@ -20,7 +20,7 @@ from mqspark.store.queue.delay import DelayLevels
 
 __all__ = ["EntryHealer"]
 
-_HEAD = struct.Struct(">ii4xi4xq")
+_HEAD = fields("size", "magic", "queue_id", "queue_offset")
 """Size, magic, queue id and queue offset of a record."""
 _SEARCH_BYTES = 8 << 20
 """Limit of the log walked in one call: some tens of milliseconds of the loop's thread. The scrub finds what lies

@@ -23,6 +23,7 @@ from mqspark.crc import crc32
 from mqspark.errors import InvalidMessage
 from mqspark.propertystring import ITEM_END
 from mqspark.record import TAGS_START
+from mqspark.recordlayout import HEAD, columns
 from mqspark.store.log.scan import tags_codes
 from mqspark.store.queue.consumequeue import ENTRY_DTYPE
 
@@ -50,20 +51,11 @@ MessageDecoder.decodeMessage."""
 MIN_BYTES = HEAD_BYTES + 2
 
 
-def _head_dtype(born_host: int, store_host: int) -> np.dtype[np.void]:
-    """The fields of ``mqspark.record.pack_head``."""
-    # fmt: off
-    return np.dtype([
-        ("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("queue_id", ">i4"), ("flag", ">i4"),
-        ("queue_offset", ">i8"), ("position", ">i8"), ("sys_flag", ">i4"), ("born_ms", ">i8"),
-        ("born_host", f"V{born_host}"), ("store_ms", ">i8"), ("store_host", f"V{store_host}"),
-        ("reconsume_times", ">i4"), ("prepared_offset", ">i8"), ("body_bytes", ">i4"),
-    ])
-    # fmt: on
-
-
-HEAD_DTYPES = tuple(_head_dtype(born, store) for store, born in ((8, 8), (8, 20), (20, 8), (20, 20)))
-"""By (system flag >> 4) & 3, as ``mqspark.record.HEADS``."""
+HEAD_DTYPES: tuple[np.dtype[np.void], ...] = tuple(
+    np.dtype(columns(*HEAD, born_bytes=born, store_bytes=store))
+    for store, born in ((8, 8), (8, 20), (20, 8), (20, 20))
+)
+"""By (system flag >> 4) & 3, as ``mqspark.recordlayout.HEADS``."""
 
 
 class Common(NamedTuple):

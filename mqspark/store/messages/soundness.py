@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from mqspark.crc import crc32
 from mqspark.message import BORN_HOST_V6, STORE_HOST_V6
+from mqspark.recordlayout import fields
 from mqspark.store.messages.members import HEAD_DTYPES
 from mqspark.store.queue.consumequeue import ConsumeQueue
 
@@ -26,7 +27,9 @@ __all__ = ["are_surely_sound", "is_surely_sound"]
 Int64s = npt.NDArray[np.int64]
 
 _HEAD = HEAD_DTYPES[0]
-_read_head = struct.Struct(">4i4xqqi44xi").unpack_from
+_read_head = fields(
+    "size", "magic", "crc", "queue_id", "queue_offset", "position", "sys_flag", "body_bytes"
+).unpack_from
 """Size, magic, CRC, queue id, queue offset, physical offset, system flag and body length, at their places in
 a record."""
 _HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6

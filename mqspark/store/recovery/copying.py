@@ -10,22 +10,21 @@ Must not know where the bytes come from, nor what of them is written, durable or
 
 from __future__ import annotations
 
-import struct
 from array import array
 from collections.abc import Callable
 
 import numpy as np
 
 from mqspark.errors import InvalidMessage, NotNow
-from mqspark.record import (
+from mqspark.record import CheckedRecord, Verdict, check_record
+from mqspark.recordlayout import (
     BLANK_BYTES,
     BLANK_MAGIC,
     MAGIC_V1,
     MAGIC_V2,
     MIN_RECORD_BYTES,
-    CheckedRecord,
-    Verdict,
-    check_record,
+    SIZE_MAGIC,
+    store_time_ms,
 )
 from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.layout import is_storable_topic
@@ -40,9 +39,6 @@ from mqspark.store.recovery.recovery import Recovery
 
 __all__ = ["LogCopier"]
 
-_SIZE_MAGIC = struct.Struct(">ii")
-_SYS_FLAG_STORE_TIME = struct.Struct(">36xi16xq")
-_I64 = struct.Struct(">q")
 _RUN_BYTES = 4 << 20
 """Bytes read as one run; fewer records than ``Recovery`` settles at once."""
 _MAX_GAP = 1 << 20
@@ -145,10 +141,10 @@ class LogCopier(Recovery):
 
     def _skip_padding(self, view: memoryview, at: int) -> int:
         """The end of the segment's padding, if it begins here; ``at`` when more bytes are needed to know."""
-        if len(view) - at < _SIZE_MAGIC.size:
+        if len(view) - at < SIZE_MAGIC.size:
             return at
         log = self._log
-        size, magic = _SIZE_MAGIC.unpack_from(view, at)
+        size, magic = SIZE_MAGIC.unpack_from(view, at)
         room = log.segments[-1].end - log.position
         if magic == BLANK_MAGIC:
             if size != room:
@@ -198,10 +194,7 @@ class LogCopier(Recovery):
                 batch_queue.advance(entry)
 
     def _store_time_at(self, position: int) -> int:
-        sys_flag, timestamp = _SYS_FLAG_STORE_TIME.unpack_from(self._view, position - self._base)
-        if sys_flag & 0x10:
-            (timestamp,) = _I64.unpack_from(self._view, position - self._base + 68)
-        return int(timestamp)
+        return store_time_ms(self._view, position - self._base)
 
     def _plan(
         self, key: tuple[str, int], offsets: array[int], entries: bytearray

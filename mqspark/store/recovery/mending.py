@@ -11,20 +11,17 @@ Must not know replicas, nor who is right where two valid records differ.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
 from mqspark.errors import InvalidMessage, StoreReadOnly
-from mqspark.record import (
+from mqspark.record import CheckedRecord, Verdict, check_record
+from mqspark.recordlayout import (
     BLANK_BYTES,
     BLANK_MAGIC,
-    MAGIC_V1,
-    MAGIC_V2,
+    MAGICS,
     MIN_RECORD_BYTES,
-    CheckedRecord,
-    Verdict,
-    check_record,
+    SIZE_MAGIC,
 )
 from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.damage import Damage, Note, Outcome
@@ -43,8 +40,7 @@ from mqspark.store.recovery.recovery import Recovery, is_queued
 
 __all__ = ["LogMender", "Whole"]
 
-_SIZE_MAGIC = struct.Struct(">ii")
-_MAGICS = tuple(struct.pack(">i", magic) for magic in (MAGIC_V1, MAGIC_V2, BLANK_MAGIC))
+_MAGICS = (*MAGICS, BLANK_MAGIC.to_bytes(4, "big", signed=True))
 _BEHIND_BYTES = 1 << 16
 """How many bytes of valid records behind a healed part, whose entries are looked at, too."""
 _MAX_GAP = 1 << 20
@@ -164,8 +160,8 @@ class LogMender:
             return b""
         most = min(segment.start + segment.length, log.written) - position
         data = bytes(log.slice(position, min(size_bytes, most)) or b"") if most > 0 else b""
-        if len(data) >= _SIZE_MAGIC.size:
-            size, magic = _SIZE_MAGIC.unpack_from(data)
+        if len(data) >= SIZE_MAGIC.size:
+            size, magic = SIZE_MAGIC.unpack_from(data)
             if len(data) < size <= min(most, MAX_COPY_BYTES) and magic != BLANK_MAGIC:
                 data = bytes(log.slice(position, size) or b"")
         return data
@@ -190,7 +186,7 @@ class LogMender:
                 at += record.size_bytes
                 continue
             if len(view) - at >= BLANK_BYTES:
-                size, magic = _SIZE_MAGIC.unpack_from(view, at)
+                size, magic = SIZE_MAGIC.unpack_from(view, at)
                 if magic == BLANK_MAGIC and position + at + size == end:
                     return Whole(at + BLANK_BYTES, ends_segment=True)
             break
@@ -254,7 +250,7 @@ class LogMender:
     def _end_of_healing(self, position: int, view: memoryview, *, is_right: bool) -> int:
         at, heads = 0, self.read(position, len(view))
         while at < len(view):
-            size = BLANK_BYTES if len(view) - at == BLANK_BYTES else _SIZE_MAGIC.unpack_from(view, at)[0]
+            size = BLANK_BYTES if len(view) - at == BLANK_BYTES else SIZE_MAGIC.unpack_from(view, at)[0]
             # Mostly there are zeros, or something else that does not even begin as a record.
             if (at or not is_right) and heads[at + 4 : at + 8] in _MAGICS:
                 own = self.read(position + at, MIN_RECORD_BYTES)

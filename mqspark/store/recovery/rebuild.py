@@ -31,7 +31,8 @@ import numpy.typing as npt
 
 from mqspark.errors import StoreCorrupt
 from mqspark.message import BORN_HOST_V6
-from mqspark.record import MAGIC_V1, MAGIC_V2, CheckedRecord
+from mqspark.record import CheckedRecord
+from mqspark.recordlayout import AT, MAGIC_V1, MAGIC_V2, V6_EXTRA_BYTES, record_size
 from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.cuts import GuardedMap, guarded_map
 from mqspark.store.disk.files import FileLayer, OsFiles
@@ -60,8 +61,6 @@ __all__ = [
 _ENTRY_FIELDS = ("position", "size", "tags_code")
 _KEYS_AT_ONCE = 1 << 18
 _RECORDS_AT_ONCE = 1 << 16
-_PHYSICAL_OFFSET_AT, _SYS_FLAG_AT, _STORE_TIME_AT = 28, 36, 56
-_V6_EXTRA_BYTES = 12
 _MAX_MAPPED = 64
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 """Linux draws it at each start."""
@@ -174,7 +173,7 @@ class SegmentRecords:
             if len(at):
                 yield at
                 last = int(at[-1])
-                position = segment.start + last + int.from_bytes(self.view[last : last + 4], "big")
+                position = segment.start + last + record_size(self.view, last)
                 continue
             if scan.is_blank(position, data_end):
                 return
@@ -268,9 +267,9 @@ class _SegmentScan(Recovery):
             return starts
         longs = np.ndarray((len(self.view) - 7,), "<i8", buffer=self.view, strides=(1,))
         ints = np.ndarray((len(self.view) - 3,), "<i4", buffer=self.view, strides=(1,))
-        magics = ints[starts + 4].byteswap()
+        magics = ints[starts + AT["magic"]].byteswap()
         good = (magics == MAGIC_V1) | (magics == MAGIC_V2)
-        good &= longs[starts + _PHYSICAL_OFFSET_AT].byteswap() == starts + self._segment.start
+        good &= longs[starts + AT["position"]].byteswap() == starts + self._segment.start
         wrong = np.flatnonzero(~good)
         return starts[: wrong[0]] if len(wrong) else starts
 
@@ -337,9 +336,9 @@ class _SegmentScan(Recovery):
         """In milliseconds, 0 for fillers."""
         is_record = entries["size"] != FILLER_SIZE
         at = np.where(is_record, entries["position"].astype(np.int64) - self._segment.start, 0)
-        flags = np.ndarray((len(self.view) - 3,), ">i4", buffer=self.view, strides=(1,))[at + _SYS_FLAG_AT]
+        flags = np.ndarray((len(self.view) - 3,), ">i4", buffer=self.view, strides=(1,))[at + AT["sys_flag"]]
         times = np.ndarray((len(self.view) - 7,), ">i8", buffer=self.view, strides=(1,))
-        at = at + _STORE_TIME_AT + (flags & BORN_HOST_V6 != 0) * _V6_EXTRA_BYTES
+        at = at + AT["store_ms"] + (flags & BORN_HOST_V6 != 0) * V6_EXTRA_BYTES
         return np.where(is_record, times[at], 0).astype(np.int64)
 
 

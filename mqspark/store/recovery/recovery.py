@@ -37,7 +37,8 @@ import numpy.typing as npt
 from mqspark.errors import InvalidMessage
 from mqspark.message import INNER_BATCH, SCHEDULE_TOPIC, TRANSACTION_PREPARED_TYPE, parse_number
 from mqspark.propertystring import find_property
-from mqspark.record import MIN_RECORD_BYTES, CheckedRecord, Verdict, check_record, tags_code
+from mqspark.record import CheckedRecord, Verdict, check_record, tags_code
+from mqspark.recordlayout import MIN_RECORD_BYTES
 from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.damage import Damage, LostOffsets, Note, Outcome
 from mqspark.store.log.commitlog import CommitLog

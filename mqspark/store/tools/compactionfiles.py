@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from mqspark.errors import ConfigError
 from mqspark.names import path_below
-from mqspark.record import BLANK_MAGIC, check_record
+from mqspark.record import check_record
+from mqspark.recordlayout import BLANK_MAGIC, SIZE_MAGIC, queue_offset_of
 from mqspark.store.compaction.compacted import COMPACTED, Generation, read_current
 from mqspark.store.compaction.rocketcompaction import COMPACTION, RocketCompaction
 from mqspark.store.config import StoreConfig
@@ -39,7 +39,6 @@ __all__ = ["Written", "write_compaction"]
 _ENTRY_BYTES = BATCH_ENTRY.size
 _LEAST_SEGMENTS = 5
 """Length of a log file in multiples of a queue file (CompactionLog.getCompactionLogSize)."""
-_END = struct.Struct(">ii")
 _LAST_ENTRY = BatchEntry(-1, 0, 0, 0, 0, 0).pack()
 _PHYSICAL_OFFSET = slice(28, 36)
 _READ_OFFSETS = 1 << 14
@@ -114,7 +113,7 @@ def served(reader: StoreReader, topic: str, queue_id: int) -> Iterator[Served]:
         entries = reader.entries(topic, queue_id, first, min(first + _READ_OFFSETS, high))
         for position, size, tags_code in entries.tolist():
             record = memoryview(reader.record(position, size))
-            yield record, int.from_bytes(record[20:28], "big"), tags_code
+            yield record, queue_offset_of(record), tags_code
 
 
 class _QueueWriter:
@@ -135,15 +134,15 @@ class _QueueWriter:
         self._records = 0
 
     def append(self, record: memoryview, offset: int, tags_code: int) -> None:
-        if len(record) + _END.size > self._log_bytes:
+        if len(record) + SIZE_MAGIC.size > self._log_bytes:
             raise ConfigError(
                 f"compactionMappedFileSize: a record of {len(record)} bytes is larger than a file of"
                 f" {self._log_bytes}",
                 key="compactionMappedFileSize",
             )
         room = self._log_bytes - len(self._log)
-        if len(self._entries) + _ENTRY_BYTES >= self._queue_bytes or len(record) + _END.size > room:
-            self._log += _END.pack(room, BLANK_MAGIC)
+        if len(self._entries) + _ENTRY_BYTES >= self._queue_bytes or len(record) + SIZE_MAGIC.size > room:
+            self._log += SIZE_MAGIC.pack(room, BLANK_MAGIC)
             self._entries += _LAST_ENTRY
             self._write()
             self._start += self._log_bytes

@@ -28,7 +28,8 @@ from mqspark.errors import MQError, Picklable, StoreCorrupt, StoreLocked
 from mqspark.logs import printable
 from mqspark.names import path_below
 from mqspark.propertystring import find_property
-from mqspark.record import HEADS, CheckedRecord, Verdict, check_record
+from mqspark.record import CheckedRecord, Verdict, check_record
+from mqspark.recordlayout import HEADS
 from mqspark.store.compaction.compacted import (
     COMPACT_LOCK,
     COMPACTED,

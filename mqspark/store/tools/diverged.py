@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mqspark.message import MessageExt
-from mqspark.record import BLANK_BYTES, BLANK_MAGIC, MAGIC_V1, MAGIC_V2, Verdict, check_record, decode_record
+from mqspark.record import Verdict, check_record, decode_record
+from mqspark.recordlayout import BLANK_BYTES, BLANK_MAGIC, MAGICS, record_size
 from mqspark.store.disk.files import FileLayer, OsFiles
 
 __all__ = ["Damaged", "SavedPart", "messages_of", "saved_parts"]
 
 _NAME = re.compile(r"(\d{20})-(\d{1,15})\.log")
-_MAGICS = tuple(magic.to_bytes(4, "big", signed=True) for magic in (MAGIC_V1, MAGIC_V2))
 
 _PIECE_BYTES = 1 << 20
 
@@ -86,14 +86,14 @@ def _is_record(data: mmap, low: int, end: int, begin: int) -> bool:
 def _message_at(data: mmap, low: int, end: int, begin: int) -> MessageExt | None:
     if not _is_record(data, low, end, begin):
         return None
-    size = int.from_bytes(data[low : low + 4], "big")
+    size = record_size(data, low)
     return decode_record(data[low : low + size], 0, decompress=False)
 
 
 def _next_record(data: mmap, low: int, end: int, begin: int) -> int:
     """Where the next valid record begins; ``end`` without one."""
     while True:
-        found = [at - 4 for magic in _MAGICS if (at := data.find(magic, low + 4)) >= 0]
+        found = [at - 4 for magic in MAGICS if (at := data.find(magic, low + 4)) >= 0]
         if not found:
             return end
         low = min(found)

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from mqspark.errors import InvalidMessage
-from mqspark.record import BLANK_BYTES, BLANK_MAGIC, Verdict, check_record, decode_record
+from mqspark.record import Verdict, check_record, decode_record
+from mqspark.recordlayout import BLANK_BYTES, BLANK_MAGIC, SIZE_MAGIC
 from mqspark.store.index.keys import index_hash
 from mqspark.store.log.commitlog import Segment
 from mqspark.store.queue.consumequeue import FILLER_SIZE
@@ -38,7 +39,7 @@ def _records_of(store: OfflineStore, segment: Segment, low: int, topic: str | No
     end = max((high for _, high in ranges), default=segment.start) - segment.start
     released = low
     while low + BLANK_BYTES <= end:
-        if int.from_bytes(view[low + 4 : low + 8], "big", signed=True) == BLANK_MAGIC:
+        if SIZE_MAGIC.unpack_from(view, low)[1] == BLANK_MAGIC:
             return
         record = check_record(view, low, end, verify_crc=True)
         if record.verdict is Verdict.VALID and record.physical_offset == segment.start + low:

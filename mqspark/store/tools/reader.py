@@ -29,6 +29,7 @@ import numpy.typing as npt
 
 from mqspark.errors import InvalidMessage, StoreCorrupt
 from mqspark.names import path_below
+from mqspark.recordlayout import MIN_RECORD_BYTES, queue_offset_of
 from mqspark.store.disk.cuts import guarded_map, release
 from mqspark.store.disk.files import OsFiles, StrPath
 from mqspark.store.disk.layout import StorePaths, file_name, file_start, is_storable_topic
@@ -210,7 +211,7 @@ class StoreReader:
 
     def queue_offset(self, position: int) -> int:
         """The queue offset in the record at a position of the log."""
-        return int.from_bytes(self.record(position + _QUEUE_OFFSET_AT, 8), "big")
+        return queue_offset_of(self.record(position, MIN_RECORD_BYTES))
 
     def _read(self, path: Path, size: int, offset: int) -> bytes:
         fd = self._open(path)
@@ -398,7 +399,6 @@ class Piece(NamedTuple):
 
 
 _NONCE_BYTES = 256
-_QUEUE_OFFSET_AT = 20
 _OPEN_SEGMENTS = 64
 _MAX_UNUSED_LOOKS = 2
 """A deleted segment is let go if nobody has come back to it for more looks than these."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mqspark.clock import Clock
-from mqspark.record import MIN_RECORD_BYTES
+from mqspark.recordlayout import MIN_RECORD_BYTES
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.durable import DurableNote

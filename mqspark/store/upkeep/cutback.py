@@ -10,13 +10,12 @@ Must not know the master.
 from __future__ import annotations
 
 import contextlib
-import struct
 from collections.abc import Callable
 from pathlib import Path
 
 from mqspark.errors import NotNow
 from mqspark.logs import sparing
-from mqspark.record import BLANK_MAGIC, MAGIC_V1, MAGIC_V2
+from mqspark.recordlayout import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, SIZE_MAGIC
 from mqspark.store.disk.files import FileLayer, disk_full_as_typed
 from mqspark.store.index.indexer import Indexer
 from mqspark.store.log.commitlog import CommitLog, Segment
@@ -24,12 +23,11 @@ from mqspark.store.queue.batchqueue import BatchTable
 from mqspark.store.queue.consumequeue import FILLER_SIZE, ConsumeQueue
 from mqspark.store.queue.queuetable import QueueTable
 
-__all__ = ["SIZE_MAGIC", "CutBackJob", "last_whole_record", "walk_records"]
+__all__ = ["CutBackJob", "last_whole_record", "walk_records"]
 
 _log = sparing(__name__)
 
 _COPY_BYTES = 1 << 20
-SIZE_MAGIC = struct.Struct(">ii")
 MAX_WALK = 100_000
 
 

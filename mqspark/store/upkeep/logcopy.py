@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 from mqspark.clock import Clock
 from mqspark.errors import InvalidMessage, NotNow, StoreReadOnly
-from mqspark.record import BLANK_MAGIC, Verdict, check_record
+from mqspark.record import Verdict, check_record
+from mqspark.recordlayout import BLANK_MAGIC, SIZE_MAGIC
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.beginnote import BeginNote
 from mqspark.store.disk.durable import DurableNote
@@ -27,7 +28,7 @@ from mqspark.store.queue.queuetable import QueueTable
 from mqspark.store.recovery.copying import LogCopier
 from mqspark.store.recovery.recoveryreport import RecoveryReport
 from mqspark.store.upkeep.checkpoints import Checkpoints
-from mqspark.store.upkeep.cutback import SIZE_MAGIC, CutBackJob, last_whole_record, walk_records
+from mqspark.store.upkeep.cutback import CutBackJob, last_whole_record, walk_records
 
 __all__ = ["LogCopy"]
 

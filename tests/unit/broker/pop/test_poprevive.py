@@ -18,7 +18,7 @@ from mqspark.errors import DiskFull, InvalidMessage
 from mqspark.message import encode_properties
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.command import Command
-from mqspark.record import Parts, PendingRecord, take_apart
+from mqspark.record import Parts, PendingRecord, parts_at
 from tests.unit.broker.test_queues import batch_topic
 from tests.unit.broker_kit import SEND, Bench, send_ext
 from tests.unit.pop_kit import ACK, INVISIBLE_MS, POP, ack_ext, pass_time, pop, pop_ext, put
@@ -480,13 +480,13 @@ def test_one_tick_reads_and_revives_no_more_when_more_queues_have_something_and_
     bench.broker.turn()
     read: Counter[int] = Counter()
 
-    def count(stored: memoryview) -> Parts:
-        record = take_apart(stored)
-        if record.topic == REVIVE_TOPIC:
+    def count(stored: memoryview, begin: int, end: int) -> Parts | None:
+        record = parts_at(stored, begin, end)
+        if record is not None and record.topic == REVIVE_TOPIC:
             read[record.queue_id] += 1
         return record
 
-    monkeypatch.setattr(revive, "take_apart", count)
+    monkeypatch.setattr(revive, "parts_at", count)
     for tick in range(1, len(queues) + 1):
         before = read.total()
         assert bench.broker.tick() == 0
