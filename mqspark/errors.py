@@ -73,6 +73,9 @@ __all__ = [
     "BadRoute",
 ]
 
+MAX_MESSAGE = 4_000
+"""Characters of what is said about a setting or a message."""
+
 
 class Picklable(BaseException):
     """Mixed into exceptions whose constructors take other arguments than ``args``."""
@@ -99,14 +102,22 @@ class MQError(Picklable, Exception):
 
 class ConfigError(MQError):
     def __init__(self, message: str, *, key: str | None = None) -> None:
-        super().__init__(message)
+        super().__init__(_shortened(message))
         self.key = key
 
 
 class InvalidMessage(MQError, ValueError):
     def __init__(self, message: str, *, field: str | None = None) -> None:
-        super().__init__(message)
+        super().__init__(_shortened(message))
         self.field = field
+
+
+def _shortened(message: str) -> str:
+    """With both ends: it may quote what was given, which has any length."""
+    if len(message) <= MAX_MESSAGE:
+        return message
+    half = MAX_MESSAGE // 2 - 50
+    return f"{message[:half]}... ({len(message)} characters) ...{message[-half:]}"
 
 
 class InvalidFilter(MQError, ValueError):

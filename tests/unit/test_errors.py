@@ -18,7 +18,7 @@ import mqspark
 import mqspark_jobs
 import mqspark_server
 import pyspark_pymq
-from mqspark.errors import NoRoute, NoSuchTopic
+from mqspark.errors import MAX_MESSAGE, ConfigError, InvalidMessage, NoRoute, NoSuchTopic
 
 PACKAGES = (mqspark, mqspark_jobs, mqspark_server, pyspark_pymq)
 VALUES = {
@@ -93,6 +93,18 @@ def test_it_survives_pickling(kind: type[Exception], data: st.DataObject) -> Non
 def test_they_survive_sparks_pickling_too() -> None:
     error = NoSuchTopic("T", "; did you mean 'U'?")
     assert str(pickle.loads(cloudpickle.dumps(error))) == "there is no topic 'T'; did you mean 'U'?"  # noqa: S301
+
+
+@pytest.mark.parametrize("length", [MAX_MESSAGE, MAX_MESSAGE + 1, 1_000_000])
+@pytest.mark.parametrize("kind", [ConfigError, InvalidMessage])
+def test_what_was_given_may_be_long_and_the_error_is_not(kind: type[Exception], length: int) -> None:
+    text = f"minPartitions: a whole number, not {'9' * (length - 45)}; see docs"
+    said = str(kind(text))
+    assert len(said) <= MAX_MESSAGE
+    assert said.startswith("minPartitions: a whole number, not 999")
+    assert said.endswith("999; see docs")
+    assert (said == text) == (len(text) <= MAX_MESSAGE)
+    assert str(pickle.loads(pickle.dumps(kind(text)))) == said  # noqa: S301
 
 
 def test_a_missing_topic_is_said_once_for_all() -> None:
