@@ -59,15 +59,25 @@ def examples(*pages: str) -> dict[str, str]:
     }
 
 
+PAGES = ("README.md", "docs/client.md", "docs/extensions.md", "datasource/README.md")
+"""Those with examples in Python."""
+
+
+def test_no_page_is_left_out() -> None:
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("*/README.md"), *(ROOT / "docs").rglob("*.md")]
+    assert {str(page.relative_to(ROOT)) for page in pages if "```python\n" in page.read_text()} == set(PAGES)
+
+
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
     """A folder of whole programs: the parts of a page that follow each other are one."""
-    programs = examples("README.md", "docs/client.md")
+    readme, client, extensions, source = PAGES
+    programs = examples(readme, client)
     assert len(programs) > 8
-    sources = examples("datasource/README.md")
+    sources = examples(source)
     assert len(sources) > 2
     programs |= {
-        "extensions": EXTENSIONS + "\n".join(examples("docs/extensions.md").values()),
+        "extensions": EXTENSIONS + "\n".join(examples(extensions).values()),
         "sources": "\n".join(sources.values()),
         "listeners": LISTENERS,
         "wrong": WRONG,
