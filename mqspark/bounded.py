@@ -414,9 +414,11 @@ class BoundedSet(BoundedMap[K, None]):
 
 def _key_bytes(key: object) -> int:
     """What the texts of a key weigh."""
-    if isinstance(key, tuple):
-        return text_bytes(*[each for each in key if isinstance(each, str)])
-    return text_bytes(key) if isinstance(key, str) else 0
+    size_bytes = 0
+    for each in key if isinstance(key, tuple) else (key,):
+        if isinstance(each, str):
+            size_bytes += _TEXT_BYTES + len(each) * (1 if each.isascii() else _WIDE_BYTES)
+    return size_bytes
 
 
 class Memo(dict[K, V]):
