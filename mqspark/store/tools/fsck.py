@@ -202,6 +202,15 @@ def _check_files(store: OfflineStore, report: FsckReport) -> None:
         )
     for path in store.strange:
         report.add(Finding("note", "log.strange-file", f"{path} is not a segment of the log"))
+    _check_missing(store, report)
+    _check_notes(store, report)
+    _check_queue_files(store, report)
+    _check_index_files(store, report)
+
+
+def _check_missing(store: OfflineStore, report: FsckReport) -> None:
+    """The begin of the log and its parts that should be there."""
+    log = store.log
     begin = None
     if store.checkpoint.position >= 0:  # else a RocketMQ broker may have deleted segments
         begin = BeginNote(store.paths.begin, store.files).load()
@@ -226,6 +235,11 @@ def _check_files(store: OfflineStore, report: FsckReport) -> None:
             f"; {each.topic}/{each.queue_id} {each.low}..{each.high - 1}" for each in lost
         )
         report.add(finding)
+
+
+def _check_notes(store: OfflineStore, report: FsckReport) -> None:
+    """What the checkpoint and the notes beside it say, against what is there."""
+    log = store.log
     report.queues = store.table.used_queues + store.batch_table.used_queues
     if report.queues < store.checkpoint.queue_count:
         text = f"{store.checkpoint.queue_count - report.queues} of {store.checkpoint.queue_count} queues are gone"
@@ -243,6 +257,9 @@ def _check_files(store: OfflineStore, report: FsckReport) -> None:
         report.add(Finding("note", "checkpoint.unknown", text, repair=START))
     if store.ends_problem is not None and not store.in_use:
         report.add(Finding("note", "checkpoint.damaged", store.ends_problem, repair=START))
+
+
+def _check_queue_files(store: OfflineStore, report: FsckReport) -> None:
     for table in (store.table, store.batch_table):
         for queue in table.queues.values():
             for start, following in itertools.pairwise(queue.file_starts):
@@ -255,6 +272,9 @@ def _check_files(store: OfflineStore, report: FsckReport) -> None:
             if doubt.kind != "queue.file-gone" or not doubt.sure_end:
                 severity = "error" if store.clean and not store.in_use else "note"
                 report.add(_of_queue(queue, severity, doubt.kind, doubt.text, doubt.sure_end))
+
+
+def _check_index_files(store: OfflineStore, report: FsckReport) -> None:
     report.index_files = len(store.index_files)
     for name in store.strange_index_files:
         is_ours = name.isascii() and name.isdigit() and len(name) == 17

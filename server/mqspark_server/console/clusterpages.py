@@ -52,6 +52,25 @@ def _charts(columns: list[list[float | None]], disk: str) -> list[dict[str, Any]
 
 
 def add_cluster_pages(router: APIRouter, site: Site, history: History, now_ms: Any) -> None:
+    _add_overview(router, site, history, now_ms)
+    _add_brokers(router, site, history)
+    _add_broker_settings(router, site)
+    _add_users(router, site)
+    _add_rules(router, site)
+
+
+async def _everywhere(asked: Asking) -> Accounts:
+    """Raises MQError, so that all servers that have users are changed, or none."""
+    accounts = await accounts_of(asked.admin)
+    accounts.check_open()
+    return accounts
+
+
+def _places(accounts: Accounts) -> tuple[str, str]:
+    return "At", ", ".join(accounts.servers)
+
+
+def _add_overview(router: APIRouter, site: Site, history: History, now_ms: Any) -> None:
     @router.get(ROOT)
     @router.get(f"{ROOT}/")
     async def overview(request: Request) -> Response:
@@ -76,6 +95,22 @@ def add_cluster_pages(router: APIRouter, site: Site, history: History, now_ms: A
 
         return await site.show(request, "lags.html", "Overview", work)
 
+    @router.get(f"{ROOT}/producers")
+    async def producers(request: Request) -> Response:
+        async def work(asked: Asking) -> dict[str, Any]:
+            return await producers_of(asked.admin)
+
+        return await site.show(request, "producers.html", "Producers", work)
+
+    @router.get(f"{ROOT}/delayed")
+    async def delayed(request: Request) -> Response:
+        async def work(asked: Asking) -> dict[str, Any]:
+            return await delayed_of(asked.admin)
+
+        return await site.show(request, "delayed.html", "Delayed", work)
+
+
+def _add_brokers(router: APIRouter, site: Site, history: History) -> None:
     @router.get(f"{ROOT}/brokers")
     async def brokers(request: Request) -> Response:
         async def work(asked: Asking) -> dict[str, Any]:
@@ -103,6 +138,8 @@ def add_cluster_pages(router: APIRouter, site: Site, history: History, now_ms: A
 
         return await site.show(request, "broker.html", "Brokers", work)
 
+
+def _add_broker_settings(router: APIRouter, site: Site) -> None:
     @router.get(f"{ROOT}/brokers/{{name}}/config")
     async def config(name: str, request: Request) -> Response:
         async def work(asked: Asking) -> dict[str, Any]:
@@ -155,22 +192,8 @@ def add_cluster_pages(router: APIRouter, site: Site, history: History, now_ms: A
 
         return await site.change(request, "Brokers", ask, do)
 
-    @router.get(f"{ROOT}/producers")
-    async def producers(request: Request) -> Response:
-        async def work(asked: Asking) -> dict[str, Any]:
-            return await producers_of(asked.admin)
 
-        return await site.show(request, "producers.html", "Producers", work)
-
-    @router.get(f"{ROOT}/delayed")
-    async def delayed(request: Request) -> Response:
-        async def work(asked: Asking) -> dict[str, Any]:
-            return await delayed_of(asked.admin)
-
-        return await site.show(request, "delayed.html", "Delayed", work)
-
-    # --- users ---
-
+def _add_users(router: APIRouter, site: Site) -> None:
     @router.get(f"{ROOT}/users")
     async def users(request: Request) -> Response:
         async def work(asked: Asking) -> dict[str, Any]:
@@ -179,15 +202,6 @@ def add_cluster_pages(router: APIRouter, site: Site, history: History, now_ms: A
             return {**await users_of(asked.admin), "actions": ACTIONS}
 
         return await site.show(request, "users.html", "Users", work)
-
-    async def everywhere(asked: Asking) -> Accounts:
-        """Raises MQError, so that all servers that have users are changed, or none."""
-        accounts = await accounts_of(asked.admin)
-        accounts.check_open()
-        return accounts
-
-    def places(accounts: Accounts) -> tuple[str, str]:
-        return "At", ", ".join(accounts.servers)
 
     @router.post(f"{ROOT}/users")
     async def put_user(request: Request) -> Response:
@@ -206,14 +220,14 @@ def add_cluster_pages(router: APIRouter, site: Site, history: History, now_ms: A
 
         async def ask(asked: Asking, form: Form) -> Confirmation:
             name, info = given(form)
-            accounts = await everywhere(asked)
+            accounts = await _everywhere(asked)
             is_new = name not in [each["user"] for each in await accounts.rows()]
             if is_new and not info.password:
                 raise InvalidMessage("a new user needs a password", field="password")
             facts = [("User", name), ("Password", "a new one" if info.password else "stays")]
             facts += [("Type", info.user_type or "Normal" if is_new else info.user_type or "stays")]
             facts += [("Status", info.user_status or "enable" if is_new else info.user_status or "stays")]
-            facts.append(places(accounts))
+            facts.append(_places(accounts))
             title = f"Create the user {name}?" if is_new else f"Change the user {name}?"
             return Confirmation(
                 title, "Create" if is_new else "Change", facts, is_dangerous=info.user_type == "Super"
@@ -221,7 +235,7 @@ def add_cluster_pages(router: APIRouter, site: Site, history: History, now_ms: A
 
         async def do(asked: Asking, form: Form) -> Done:
             name, info = given(form)
-            accounts = await everywhere(asked)
+            accounts = await _everywhere(asked)
             is_new = name not in [each["user"] for each in await accounts.rows()]
             await accounts.put(name, password=info.password, kind=info.user_type, status=info.user_status)
             return Done(f"User {name} was {'created' if is_new else 'changed'}.", f"{ROOT}/users")
@@ -231,14 +245,18 @@ def add_cluster_pages(router: APIRouter, site: Site, history: History, now_ms: A
     @router.post(f"{ROOT}/users/{{name}}/delete")
     async def delete_user(name: str, request: Request) -> Response:
         async def ask(asked: Asking, form: Form) -> Confirmation:
-            facts = [("User", name), places(await everywhere(asked))]
+            facts = [("User", name), _places(await _everywhere(asked))]
             return Confirmation(f"Delete the user {name} with all rules?", "Delete", facts, is_dangerous=True)
 
         async def do(asked: Asking, form: Form) -> Done:
-            await (await everywhere(asked)).remove(name)
+            await (await _everywhere(asked)).remove(name)
             return Done(f"User {name} was deleted.", f"{ROOT}/users")
 
         return await site.change(request, "Users", ask, do)
+
+
+def _add_rules(router: APIRouter, site: Site) -> None:
+    """What users may do."""
 
     @router.post(f"{ROOT}/users/{{name}}/rules")
     async def put_rule(name: str, request: Request) -> Response:
@@ -261,13 +279,13 @@ def add_cluster_pages(router: APIRouter, site: Site, history: History, now_ms: A
                 ("Resource", rule.resource or ""),
                 ("Actions", ", ".join(rule.actions or ())),
                 ("From", ", ".join(rule.source_ips or ()) or "anywhere"),
-                places(await everywhere(asked)),
+                _places(await _everywhere(asked)),
             ]
             return Confirmation(f"{rule.decision} this for {name}?", str(rule.decision), facts)
 
         async def do(asked: Asking, form: Form) -> Done:
             rule = given(form)
-            await (await everywhere(asked)).put_rule(
+            await (await _everywhere(asked)).put_rule(
                 name,
                 rule.resource or "",
                 rule.actions or (),
@@ -281,11 +299,11 @@ def add_cluster_pages(router: APIRouter, site: Site, history: History, now_ms: A
     @router.post(f"{ROOT}/users/{{name}}/rules/delete")
     async def delete_rule(name: str, request: Request) -> Response:
         async def ask(asked: Asking, form: Form) -> Confirmation:
-            facts = [("User", name), ("Resource", form.one("resource")), places(await everywhere(asked))]
+            facts = [("User", name), ("Resource", form.one("resource")), _places(await _everywhere(asked))]
             return Confirmation("Delete this rule?", "Delete", facts, is_dangerous=True)
 
         async def do(asked: Asking, form: Form) -> Done:
-            accounts = await everywhere(asked)
+            accounts = await _everywhere(asked)
             await accounts.forget(name, form.one("resource"), form.one("kind") or None)
             return Done(f"The rules of {name} are changed.", f"{ROOT}/users")
 

@@ -30,15 +30,22 @@ MAX_PREVIEW = 256
 _SECTION = "Groups"
 _MODES = ("PULL", "POP")
 _TARGETS = ("earliest", "latest", "time", "offset")
+_PATH = f"{ROOT}/groups"
 
 
 def add_group_pages(router: APIRouter, site: Site, history: History, now_ms: Any) -> None:
-    path = f"{ROOT}/groups"
+    _add_groups(router, site)
+    _add_members(router, site, history, now_ms)
+    _add_resets(router, site)
+    _add_group_settings(router, site)
 
-    def of(name: str) -> str:
-        return f"{path}/{quote(name, safe='')}"
 
-    @router.get(path)
+def _page_of(name: str) -> str:
+    return f"{_PATH}/{quote(name, safe='')}"
+
+
+def _add_groups(router: APIRouter, site: Site) -> None:
+    @router.get(_PATH)
     async def groups(request: Request) -> Response:
         async def work(asked: Asking) -> dict[str, Any]:
             wanted, number, every = wanted_page(request)
@@ -47,7 +54,7 @@ def add_group_pages(router: APIRouter, site: Site, history: History, now_ms: Any
 
         return await site.show(request, "groups.html", _SECTION, work)
 
-    @router.post(path)
+    @router.post(_PATH)
     async def make(request: Request) -> Response:
         async def ask(asked: Asking, form: Form) -> Confirmation:
             name = form.one("name").strip()
@@ -69,11 +76,32 @@ def add_group_pages(router: APIRouter, site: Site, history: History, now_ms: Any
                 consume_message_orderly=form.is_on("ordered"),
             )
             await asked.admin.create_group(name, config=config)
-            return Done(f"Group {name} was created.", of(name))
+            return Done(f"Group {name} was created.", _page_of(name))
 
         return await site.change(request, _SECTION, ask, do)
 
-    @router.get(f"{path}/{{name}}")
+    @router.post(f"{_PATH}/{{name}}/delete")
+    async def delete(name: str, request: Request) -> Response:
+        async def ask(asked: Asking, form: Form) -> Confirmation:
+            check_group(name)
+            values = await ConsoleData(asked.admin).group(name)
+            facts = [
+                ("Members that are connected", str(values["member_count"])),
+                ("Messages that it has not consumed", f"{values['lag']:,}"),
+                ("Its offsets", "are deleted, too"),
+            ]
+            return Confirmation(f"Delete the group {name}?", "Delete", facts, is_dangerous=True)
+
+        async def do(asked: Asking, form: Form) -> Done:
+            check_group(name)
+            await asked.admin.delete_group(name)
+            return Done(f"Group {name} was deleted.", _PATH)
+
+        return await site.change(request, _SECTION, ask, do)
+
+
+def _add_members(router: APIRouter, site: Site, history: History, now_ms: Any) -> None:
+    @router.get(f"{_PATH}/{{name}}")
     async def group(name: str, request: Request) -> Response:
         async def work(asked: Asking) -> dict[str, Any]:
             check_group(name)
@@ -85,7 +113,7 @@ def add_group_pages(router: APIRouter, site: Site, history: History, now_ms: Any
 
         return await site.show(request, "group.html", _SECTION, work)
 
-    @router.get(f"{path}/{{name}}/members/{{client}}")
+    @router.get(f"{_PATH}/{{name}}/members/{{client}}")
     async def member(name: str, client: str, request: Request) -> Response:
         async def work(asked: Asking) -> dict[str, Any]:
             check_group(name)
@@ -98,7 +126,9 @@ def add_group_pages(router: APIRouter, site: Site, history: History, now_ms: Any
 
         return await site.show(request, "member.html", _SECTION, work)
 
-    @router.get(f"{path}/{{name}}/reset")
+
+def _add_resets(router: APIRouter, site: Site) -> None:
+    @router.get(f"{_PATH}/{{name}}/reset")
     async def resetting(name: str, request: Request) -> Response:
         async def work(asked: Asking) -> dict[str, Any]:
             check_group(name)
@@ -107,7 +137,7 @@ def add_group_pages(router: APIRouter, site: Site, history: History, now_ms: Any
 
         return await site.show(request, "reset.html", _SECTION, work)
 
-    @router.post(f"{path}/{{name}}/reset")
+    @router.post(f"{_PATH}/{{name}}/reset")
     async def reset(name: str, request: Request) -> Response:
         async def ask(asked: Asking, form: Form) -> Confirmation:
             check_group(name)
@@ -126,11 +156,13 @@ def add_group_pages(router: APIRouter, site: Site, history: History, now_ms: Any
                 moved = 1
             else:
                 moved = len(await asked.admin.reset_offsets(name, topic, _target_ms(form)))
-            return Done(f"{name} was moved in {moved} queues of {topic}.", of(name))
+            return Done(f"{name} was moved in {moved} queues of {topic}.", _page_of(name))
 
         return await site.change(request, _SECTION, ask, do)
 
-    @router.get(f"{path}/{{name}}/config")
+
+def _add_group_settings(router: APIRouter, site: Site) -> None:
+    @router.get(f"{_PATH}/{{name}}/config")
     async def config(name: str, request: Request) -> Response:
         async def work(asked: Asking) -> dict[str, Any]:
             check_group(name)
@@ -147,7 +179,7 @@ def add_group_pages(router: APIRouter, site: Site, history: History, now_ms: Any
 
         return await site.show(request, "groupconfig.html", _SECTION, work)
 
-    @router.post(f"{path}/{{name}}/config")
+    @router.post(f"{_PATH}/{{name}}/config")
     async def configure(name: str, request: Request) -> Response:
         async def ask(asked: Asking, form: Form) -> Confirmation:
             check_group(name)
@@ -169,11 +201,11 @@ def add_group_pages(router: APIRouter, site: Site, history: History, now_ms: Any
             await asked.admin.create_group(
                 name, config=msgspec.structs.replace(_changed(old, form), attributes={})
             )
-            return Done(f"Group {name} was changed.", f"{of(name)}/config")
+            return Done(f"Group {name} was changed.", f"{_page_of(name)}/config")
 
         return await site.change(request, _SECTION, ask, do)
 
-    @router.post(f"{path}/{{name}}/mode")
+    @router.post(f"{_PATH}/{{name}}/mode")
     async def mode(name: str, request: Request) -> Response:
         def given(form: Form) -> tuple[str, str, int]:
             topic, wanted = form.one("topic").strip(), form.one("mode")
@@ -196,26 +228,7 @@ def add_group_pages(router: APIRouter, site: Site, history: History, now_ms: Any
             check_group(name)
             topic, wanted, share = given(form)
             await asked.admin.set_consume_mode(topic, name, wanted, share_queues=share)
-            return Done(f"{name} consumes {topic} by {wanted}.", f"{of(name)}/config")
-
-        return await site.change(request, _SECTION, ask, do)
-
-    @router.post(f"{path}/{{name}}/delete")
-    async def delete(name: str, request: Request) -> Response:
-        async def ask(asked: Asking, form: Form) -> Confirmation:
-            check_group(name)
-            values = await ConsoleData(asked.admin).group(name)
-            facts = [
-                ("Members that are connected", str(values["member_count"])),
-                ("Messages that it has not consumed", f"{values['lag']:,}"),
-                ("Its offsets", "are deleted, too"),
-            ]
-            return Confirmation(f"Delete the group {name}?", "Delete", facts, is_dangerous=True)
-
-        async def do(asked: Asking, form: Form) -> Done:
-            check_group(name)
-            await asked.admin.delete_group(name)
-            return Done(f"Group {name} was deleted.", path)
+            return Done(f"{name} consumes {topic} by {wanted}.", f"{_page_of(name)}/config")
 
         return await site.change(request, _SECTION, ask, do)
 

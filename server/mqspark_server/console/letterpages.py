@@ -45,13 +45,18 @@ MAX_BEHIND = 200
 """Messages of a queue that a tail catches up with; what is further behind is skipped."""
 _READ_AT_ONCE = 32
 _SECTION = "Dead letters"
+_PATH = f"{ROOT}/dead-letters"
 
 
 def add_letter_pages(router: APIRouter, site: Site) -> None:
-    path = f"{ROOT}/dead-letters"
-    tails = Places("tails are open")
+    _add_letters(router, site)
+    _add_resending(router, site)
+    _add_traces(router, site)
+    _add_tails(router, site)
 
-    @router.get(path)
+
+def _add_letters(router: APIRouter, site: Site) -> None:
+    @router.get(_PATH)
     async def groups(request: Request) -> Response:
         async def work(asked: Asking) -> dict[str, Any]:
             wanted, number, every = wanted_page(request)
@@ -60,7 +65,7 @@ def add_letter_pages(router: APIRouter, site: Site) -> None:
 
         return await site.show(request, "deadgroups.html", _SECTION, work)
 
-    @router.get(f"{path}/{{name}}")
+    @router.get(f"{_PATH}/{{name}}")
     async def letters(name: str, request: Request) -> Response:
         async def work(asked: Asking) -> dict[str, Any]:
             check_group(name)
@@ -83,7 +88,9 @@ def add_letter_pages(router: APIRouter, site: Site) -> None:
 
         return await site.show(request, "deadletters.html", _SECTION, work)
 
-    @router.post(f"{path}/{{name}}/resend")
+
+def _add_resending(router: APIRouter, site: Site) -> None:
+    @router.post(f"{_PATH}/{{name}}/resend")
     async def again(name: str, request: Request) -> Response:
         def given(form: Form) -> tuple[LetterFilter, Literal["group", "topic"]]:
             ids = None
@@ -136,10 +143,12 @@ def add_letter_pages(router: APIRouter, site: Site) -> None:
                     f" {unknown:,} were not sent: their origin is unknown, or the group does not consume it."
                 )
             fields = {"origin": chosen.origin, "tag": chosen.tag, "key": chosen.key}
-            return Done(text, f"{path}/{quote(name, safe='')}?{urlencode(fields)}")
+            return Done(text, f"{_PATH}/{quote(name, safe='')}?{urlencode(fields)}")
 
         return await site.change(request, _SECTION, ask, do)
 
+
+def _add_traces(router: APIRouter, site: Site) -> None:
     @router.get(f"{ROOT}/trace")
     async def trace(request: Request) -> Response:
         async def work(asked: Asking) -> dict[str, Any]:
@@ -157,6 +166,10 @@ def add_letter_pages(router: APIRouter, site: Site) -> None:
             return values
 
         return await site.show(request, "trace.html", "Trace", work)
+
+
+def _add_tails(router: APIRouter, site: Site) -> None:
+    tails = Places("tails are open")
 
     @router.get(f"{ROOT}/topics/{{name}}/tail")
     async def tail(name: str, request: Request) -> Response:

@@ -58,10 +58,18 @@ def number_in(form: Form, name: str, low: int, high: int, default: int | None = 
     raise InvalidMessage(f"{name}: give a whole number from {low} to {high}", field=name)
 
 
-def add_topic_pages(router: APIRouter, site: Site) -> None:
-    path = f"{ROOT}/topics"
+_PATH = f"{ROOT}/topics"
 
-    @router.get(path)
+
+def add_topic_pages(router: APIRouter, site: Site) -> None:
+    _add_topics(router, site)
+    _add_messages(router, site)
+    _add_sending(router, site)
+    _add_topic_settings(router, site)
+
+
+def _add_topics(router: APIRouter, site: Site) -> None:
+    @router.get(_PATH)
     async def topics(request: Request) -> Response:
         async def work(asked: Asking) -> dict[str, Any]:
             wanted, number, every = wanted_page(request)
@@ -70,11 +78,11 @@ def add_topic_pages(router: APIRouter, site: Site) -> None:
 
         return await site.show(request, "topics.html", _SECTION, work)
 
-    @router.post(path)
+    @router.post(_PATH)
     async def make(request: Request) -> Response:
         return await site.change(request, _SECTION, _ask_make, _do_make)
 
-    @router.get(f"{path}/{{name}}")
+    @router.get(f"{_PATH}/{{name}}")
     async def topic(name: str, request: Request) -> Response:
         async def work(asked: Asking) -> dict[str, Any]:
             check_topic(name)
@@ -82,7 +90,30 @@ def add_topic_pages(router: APIRouter, site: Site) -> None:
 
         return await site.show(request, "topic.html", _SECTION, work)
 
-    @router.get(f"{path}/{{name}}/messages")
+    @router.post(f"{_PATH}/{{name}}/delete")
+    async def delete(name: str, request: Request) -> Response:
+        async def ask(asked: Asking, form: Form) -> Confirmation:
+            check_topic(name)
+            data = ConsoleData(asked.admin)
+            bounds = await data.bounds(name)
+            groups = await data.groups_of(name)
+            facts = [
+                ("Messages in it", f"{sum(high - low for low, high in bounds.values()):,}"),
+                ("Queues", str(len(bounds))),
+                ("Groups that consume it", ", ".join(groups[:20]) or "none"),
+            ]
+            return Confirmation(f"Delete {name} with its messages?", "Delete", facts, is_dangerous=True)
+
+        async def do(asked: Asking, form: Form) -> Done:
+            check_topic(name)
+            await asked.admin.delete_topic(name)
+            return Done(f"Topic {name} was deleted.", _PATH)
+
+        return await site.change(request, _SECTION, ask, do)
+
+
+def _add_messages(router: APIRouter, site: Site) -> None:
+    @router.get(f"{_PATH}/{{name}}/messages")
     async def messages(name: str, request: Request) -> Response:
         given = request.query_params
         look = Look(
@@ -114,7 +145,7 @@ def add_topic_pages(router: APIRouter, site: Site) -> None:
 
         return await site.show(request, "messages.html", _SECTION, work)
 
-    @router.get(f"{path}/{{name}}/live")
+    @router.get(f"{_PATH}/{{name}}/live")
     async def live(name: str, request: Request) -> Response:
         async def work(asked: Asking) -> dict[str, Any]:
             check_topic(name)
@@ -124,7 +155,9 @@ def add_topic_pages(router: APIRouter, site: Site) -> None:
 
         return await site.show(request, "live.html", _SECTION, work)
 
-    @router.get(f"{path}/{{name}}/send")
+
+def _add_sending(router: APIRouter, site: Site) -> None:
+    @router.get(f"{_PATH}/{{name}}/send")
     async def sending(name: str, request: Request) -> Response:
         async def work(asked: Asking) -> dict[str, Any]:
             check_topic(name)
@@ -133,7 +166,7 @@ def add_topic_pages(router: APIRouter, site: Site) -> None:
 
         return await site.show(request, "send.html", _SECTION, work)
 
-    @router.post(f"{path}/{{name}}/send")
+    @router.post(f"{_PATH}/{{name}}/send")
     async def send(name: str, request: Request) -> Response:
         async def ask(asked: Asking, form: Form) -> Confirmation:
             message = _message(name, form)
@@ -149,11 +182,13 @@ def add_topic_pages(router: APIRouter, site: Site) -> None:
             async with Producer(asked.namesrv, group=_PRODUCER_GROUP, options=asked.options) as producer:
                 sent = await producer.send(message)
             text = f"Stored in queue {sent.queue.queue_id} of {sent.queue.broker_name} at offset {sent.queue_offset}."
-            return Done(text, f"{path}/{quote(name, safe='')}/messages")
+            return Done(text, f"{_PATH}/{quote(name, safe='')}/messages")
 
         return await site.change(request, _SECTION, ask, do)
 
-    @router.get(f"{path}/{{name}}/config")
+
+def _add_topic_settings(router: APIRouter, site: Site) -> None:
+    @router.get(f"{_PATH}/{{name}}/config")
     async def config(name: str, request: Request) -> Response:
         async def work(asked: Asking) -> dict[str, Any]:
             check_topic(name)
@@ -168,7 +203,7 @@ def add_topic_pages(router: APIRouter, site: Site) -> None:
 
         return await site.show(request, "topicconfig.html", _SECTION, work)
 
-    @router.post(f"{path}/{{name}}/config")
+    @router.post(f"{_PATH}/{{name}}/config")
     async def configure(name: str, request: Request) -> Response:
         async def ask(asked: Asking, form: Form) -> Confirmation:
             check_topic(name)
@@ -193,28 +228,7 @@ def add_topic_pages(router: APIRouter, site: Site) -> None:
             check_topic(name)
             route = await asked.admin.topic_route(name)
             await asked.admin.create_topic(name, brokers=[*route.brokers], **_settings(form))
-            return Done(f"Topic {name} was changed.", f"{path}/{quote(name, safe='')}/config")
-
-        return await site.change(request, _SECTION, ask, do)
-
-    @router.post(f"{path}/{{name}}/delete")
-    async def delete(name: str, request: Request) -> Response:
-        async def ask(asked: Asking, form: Form) -> Confirmation:
-            check_topic(name)
-            data = ConsoleData(asked.admin)
-            bounds = await data.bounds(name)
-            groups = await data.groups_of(name)
-            facts = [
-                ("Messages in it", f"{sum(high - low for low, high in bounds.values()):,}"),
-                ("Queues", str(len(bounds))),
-                ("Groups that consume it", ", ".join(groups[:20]) or "none"),
-            ]
-            return Confirmation(f"Delete {name} with its messages?", "Delete", facts, is_dangerous=True)
-
-        async def do(asked: Asking, form: Form) -> Done:
-            check_topic(name)
-            await asked.admin.delete_topic(name)
-            return Done(f"Topic {name} was deleted.", path)
+            return Done(f"Topic {name} was changed.", f"{_PATH}/{quote(name, safe='')}/config")
 
         return await site.change(request, _SECTION, ask, do)
 

@@ -17,7 +17,7 @@ import asyncio
 import ipaddress
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import h11
@@ -121,142 +121,142 @@ class Guarded:
         )
 
 
-def bounded_protocol(max_connections: int, tls: Certificates | None = None) -> type[H11Protocol]:
-    """uvicorn's protocol with the limits of one server. ``tls``: inside of TLS, whose handshake counts as a part of
-    the first head."""
+class GuardedProtocol(H11Protocol):
+    """uvicorn's protocol with the limits of one server."""
 
-    class GuardedProtocol(H11Protocol):
-        _phase: str | None = None
-        _since = 0.0
-        _limit: asyncio.TimerHandle | None = None
-        _host = ""
+    max_connections: ClassVar[int]
+    _phase: str | None = None
+    _since = 0.0
+    _limit: asyncio.TimerHandle | None = None
+    _host = ""
 
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            peer = transport.get_extra_info("peername")
-            self._host = str(peer[0]) if peer else ""
-            if len(self.connections) > max_connections and not self._make_room():
-                transport.write(_FULL)
-                transport.close()
-                return
-            self._watch()
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        peer = transport.get_extra_info("peername")
+        self._host = str(peer[0]) if peer else ""
+        if len(self.connections) > self.max_connections and not self._make_room():
+            transport.write(_FULL)
+            transport.close()
+            return
+        self._watch()
 
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._enter(None)
-            super().connection_lost(exc)
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._enter(None)
+        super().connection_lost(exc)
 
-        def handle_events(self) -> None:
-            super().handle_events()
-            self._watch()
+    def handle_events(self) -> None:
+        super().handle_events()
+        self._watch()
 
-        def send_400_response(self, msg: str) -> None:
-            """A request that is not HTTP gets a problem, as all others do."""
-            body = (
-                b'{"type":"about:blank","title":"Bad Request","status":400,"detail":"this is not HTTP/1.1"}'
-            )
-            headers = [
-                (b"content-type", b"application/problem+json"),
-                (b"content-length", b"%d" % len(body)),
-                (b"connection", b"close"),
-            ]
-            event = h11.Response(status_code=400, headers=headers, reason=b"Bad Request")
-            for part in (event, h11.Data(data=body)):
-                self.transport.write(self.conn.send(part) or b"")
-            self.transport.close()
+    def send_400_response(self, msg: str) -> None:
+        """A request that is not HTTP gets a problem, as all others do."""
+        body = b'{"type":"about:blank","title":"Bad Request","status":400,"detail":"this is not HTTP/1.1"}'
+        headers = [
+            (b"content-type", b"application/problem+json"),
+            (b"content-length", b"%d" % len(body)),
+            (b"connection", b"close"),
+        ]
+        event = h11.Response(status_code=400, headers=headers, reason=b"Bad Request")
+        for part in (event, h11.Data(data=body)):
+            self.transport.write(self.conn.send(part) or b"")
+        self.transport.close()
 
-        def _make_room(self) -> bool:
-            """Close the connection that has been idle for longest. If there is none, close one of the address that has
-            the most: the oldest that still sends its request, or else the oldest; of this address only the former."""
-            others = [
-                other
-                for other in self.connections
-                if isinstance(other, GuardedProtocol) and other is not self
-            ]
-            leaving = [other for other in others if other._phase in ("idle", "head")]
-            if not leaving:
-                held = Counter(other._host for other in others)
-                largest = max(held, key=held.__getitem__, default="")
-                is_others = held[largest] > held[self._host] + 1
-                crowd = [other for other in others if other._host == (largest if is_others else self._host)]
-                sending = [other for other in crowd if other._phase == "body"]
-                leaving = sending or (crowd if is_others else [])
-            if not leaving:
-                return False
-            oldest = min(leaving, key=lambda other: other._since)
-            self.connections.discard(oldest)
-            oldest.transport.abort()
-            return True
+    def _make_room(self) -> bool:
+        """Close the connection that has been idle for longest. If there is none, close one of the address that has
+        the most: the oldest that still sends its request, or else the oldest; of this address only the former."""
+        others = [
+            other for other in self.connections if isinstance(other, GuardedProtocol) and other is not self
+        ]
+        leaving = [other for other in others if other._phase in ("idle", "head")]
+        if not leaving:
+            held = Counter(other._host for other in others)
+            largest = max(held, key=held.__getitem__, default="")
+            is_others = held[largest] > held[self._host] + 1
+            crowd = [other for other in others if other._host == (largest if is_others else self._host)]
+            sending = [other for other in crowd if other._phase == "body"]
+            leaving = sending or (crowd if is_others else [])
+        if not leaving:
+            return False
+        oldest = min(leaving, key=lambda other: other._since)
+        self.connections.discard(oldest)
+        oldest.transport.abort()
+        return True
 
-        def _watch(self) -> None:
-            theirs, ours = self.conn.their_state, self.conn.our_state
-            if self.transport.is_closing():
-                phase = None
-            elif theirs is h11.SEND_BODY:
-                phase = "body"
-            elif ours is not h11.IDLE or theirs is not h11.IDLE:
-                is_stream = self.cycle is not None and self.cycle.scope["path"].endswith(STREAMS)
-                phase = "stream" if is_stream else "answer"
-            elif self.cycle is None or self.conn.trailing_data[0]:
-                phase = "head"
-            else:
-                phase = "idle"  # uvicorn's own keep-alive timeout applies
-            if phase != self._phase:
-                self._enter(phase)
+    def _watch(self) -> None:
+        theirs, ours = self.conn.their_state, self.conn.our_state
+        if self.transport.is_closing():
+            phase = None
+        elif theirs is h11.SEND_BODY:
+            phase = "body"
+        elif ours is not h11.IDLE or theirs is not h11.IDLE:
+            is_stream = self.cycle is not None and self.cycle.scope["path"].endswith(STREAMS)
+            phase = "stream" if is_stream else "answer"
+        elif self.cycle is None or self.conn.trailing_data[0]:
+            phase = "head"
+        else:
+            phase = "idle"  # uvicorn's own keep-alive timeout applies
+        if phase != self._phase:
+            self._enter(phase)
 
-        def _enter(self, phase: str | None) -> None:
-            if self._limit is not None:
-                self._limit.cancel()
-                self._limit = None
-            self._phase = phase
-            self._since = self.loop.time()
-            limits = {
-                "head": HEAD_S,
-                "idle": IDLE_S,
-                "body": BODY_S,
-                "answer": ANSWER_S,
-                "stream": STREAM_S,
-            }
-            seconds = limits.get(phase or "")
-            if seconds is not None:
-                self._limit = self.loop.call_later(seconds, self.transport.abort)
+    def _enter(self, phase: str | None) -> None:
+        if self._limit is not None:
+            self._limit.cancel()
+            self._limit = None
+        self._phase = phase
+        self._since = self.loop.time()
+        limits = {
+            "head": HEAD_S,
+            "idle": IDLE_S,
+            "body": BODY_S,
+            "answer": ANSWER_S,
+            "stream": STREAM_S,
+        }
+        seconds = limits.get(phase or "")
+        if seconds is not None:
+            self._limit = self.loop.call_later(seconds, self.transport.abort)
 
+
+class TlsProtocol(GuardedProtocol):
+    """Inside of TLS, whose handshake counts as a part of the first head."""
+
+    certificates: ClassVar[Certificates]
+    _stream: TlsStream
+    _begun = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._stream = TlsStream(self.certificates.context())
+        super().connection_made(TlsTransport(transport, self._stream))
+
+    def data_received(self, data: bytes) -> None:
+        transport, stream = self.transport, self._stream
+        if not isinstance(transport, TlsTransport) or transport.is_closing():
+            return
+        if not self._begun and data[0] != HANDSHAKE_BYTE:
+            transport.plain.write(_NEEDS_TLS)
+            transport.plain.close()
+            return
+        self._begun = True
+        try:
+            stream.receive(data)
+            plain = stream.read() if stream.established or stream.shake_hands() else b""
+        except EOFError:
+            transport.close()
+            return
+        except ProtocolError:
+            transport.plain.write(stream.to_send())  # send the TLS alert that says why
+            transport.plain.close()
+            return
+        if reply := stream.to_send():
+            transport.plain.write(reply)
+        if plain:
+            super().data_received(plain)
+
+
+def bounded_protocol(limit: int, tls: Certificates | None = None) -> type[H11Protocol]:
+    """The protocol of a server with at most ``limit`` connections, inside of TLS if ``tls`` says so."""
     if tls is None:
-        return GuardedProtocol
-    certificates = tls
-
-    class TlsProtocol(GuardedProtocol):
-        _stream: TlsStream
-        _begun = False
-
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            self._stream = TlsStream(certificates.context())
-            super().connection_made(TlsTransport(transport, self._stream))
-
-        def data_received(self, data: bytes) -> None:
-            transport, stream = self.transport, self._stream
-            if not isinstance(transport, TlsTransport) or transport.is_closing():
-                return
-            if not self._begun and data[0] != HANDSHAKE_BYTE:
-                transport.plain.write(_NEEDS_TLS)
-                transport.plain.close()
-                return
-            self._begun = True
-            try:
-                stream.receive(data)
-                plain = stream.read() if stream.established or stream.shake_hands() else b""
-            except EOFError:
-                transport.close()
-                return
-            except ProtocolError:
-                transport.plain.write(stream.to_send())  # send the TLS alert that says why
-                transport.plain.close()
-                return
-            if reply := stream.to_send():
-                transport.plain.write(reply)
-            if plain:
-                super().data_received(plain)
-
-    return TlsProtocol
+        return type("BoundedProtocol", (GuardedProtocol,), {"max_connections": limit})
+    return type("BoundedTlsProtocol", (TlsProtocol,), {"max_connections": limit, "certificates": tls})
 
 
 class TlsTransport(asyncio.Transport):
