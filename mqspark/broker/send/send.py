@@ -388,11 +388,49 @@ class SendProcessor:
         sent: Properties,
     ) -> None:
         """A message with a property that concerns the broker."""
-        topic, sys_flag = to.topic, to.sys_flag
+        topic, draft = to.topic, self._draft(session, command, header, to, sent)
+        unique_id = draft.properties[UNIQ_KEY]
+        # Of a transaction, sender and checks rely on the half message.
+        is_transactional = to.sys_flag & TRANSACTION_MASK or TRANSACTION_PREPARED in draft.properties
+        is_dead = draft.topic != topic.name
+        if is_transactional:
+            self._prepare(draft)
+        is_half, halves = draft.topic == TRANS_HALF_TOPIC, self._state.halves
+        try:
+            user = halves.admit(session, unique_id) if is_half else NOBODY
+            stored = self._state.writer.put(draft)
+        except (MessageTooLarge, InvalidMessage, StoreReadOnly, NotNow) as error:
+            raise self._store_refusal(error) from None
+        if is_half:
+            halves.began(user, (unique_id, draft.born_timestamp_ms, draft.born_host))
+            self._state.stats.events(topic.name).halves += 1
+        if is_dead and topic.retry_of is not None:
+            self._state.stats.became_dead(topic.name, topic.retry_of)
+        if command.is_oneway:
+            return
+        queue_id, queue_offset = to.told(stored.queue_offset)
+        if draft.topic != topic.name:  # an offset elsewhere is no one of the logic queue
+            queue_offset = stored.queue_offset
+        frame = self._answer(
+            command.opaque,
+            f"{self._id_prefix}{stored.physical_offset:016X}",
+            queue_id,
+            queue_offset,
+            unique_id,
+            self._region,
+            self._recall_handle(draft, unique_id),
+        )
+        waits = is_transactional or self._waits(sent)
+        (self._waiting if waits else self._unsafe).append((stored.end_offset, session, frame))
+
+    def _draft(
+        self, session: Session, command: Command, header: SendHeader, to: Destination, sent: Properties
+    ) -> Draft:
+        """The message with the broker's properties; for the dead letter topic when its group gives it up."""
+        topic = to.topic
         properties = self._own(sent)
-        unique_id = properties.get(UNIQ_KEY)
-        if not unique_id:
-            unique_id = properties[UNIQ_KEY] = self._state.new_unique_id()
+        if not properties.get(UNIQ_KEY):
+            properties[UNIQ_KEY] = self._state.new_unique_id()
         if topic.needs_key and not properties.get(KEYS):
             raise self._needs_key()
         properties.update(self._marks)
@@ -407,49 +445,18 @@ class SendProcessor:
             properties.pop(PRIORITY, None)
         if self._multi_dispatch:
             self._dispatch_lite(topic, properties)
-        draft = Draft(
+        return Draft(
             target,
             target_queue,
             self._body(command),
             properties,
             header.born_timestamp,
             session.peer_host,
-            sys_flag,
+            to.sys_flag,
             header.flag,
             header.reconsume_times or 0,
             session=session,
         )
-        if sys_flag & TRANSACTION_MASK or TRANSACTION_PREPARED in properties:
-            self._prepare(draft)
-        is_half, halves = draft.topic == TRANS_HALF_TOPIC, self._state.halves
-        try:
-            user = halves.admit(session, unique_id) if is_half else NOBODY
-            stored = self._state.writer.put(draft)
-        except (MessageTooLarge, InvalidMessage, StoreReadOnly, NotNow) as error:
-            raise self._store_refusal(error) from None
-        if is_half:
-            halves.began(user, (unique_id, draft.born_timestamp_ms, draft.born_host))
-            self._state.stats.events(topic.name).halves += 1
-        if topic.retry_of is not None and target != topic.name:
-            self._state.stats.became_dead(topic.name, topic.retry_of)
-        if not command.is_oneway:
-            message_id = f"{self._id_prefix}{stored.physical_offset:016X}"
-            queue_id, queue_offset = to.told(stored.queue_offset)
-            if draft.topic != topic.name:  # an offset elsewhere is no one of the logic queue
-                queue_offset = stored.queue_offset
-            frame = self._answer(
-                command.opaque,
-                message_id,
-                queue_id,
-                queue_offset,
-                unique_id,
-                self._region,
-                self._recall_handle(draft, unique_id),
-            )
-            # Of a transaction, sender and checks rely on the half message.
-            is_transactional = sys_flag & TRANSACTION_MASK or TRANSACTION_PREPARED in properties
-            waits = is_transactional or self._waits(sent)
-            (self._waiting if waits else self._unsafe).append((stored.end_offset, session, frame))
 
     def _store_foreign(
         self, foreign: ForeignRecords, session: Session, command: Command, header: SendHeader
@@ -682,25 +689,7 @@ class SendProcessor:
                 f"the broker[{state.config.broker_ip1}] sending message is forbidden",
             )
         if topic is None:
-            try:
-                check_topic(header.topic)
-            except InvalidMessage as error:
-                raise self._refusal(ResponseCode.INVALID_PARAMETER, str(error)) from None
-            if is_broker_topic(header.topic):
-                raise self._forbidden(header.topic)
-            is_retry = header.topic.startswith(RETRY_PREFIX)
-            flag = (UNIT_SUB if is_retry else UNIT) if header.unit_mode else 0
-            topic = state.topics.auto_create(
-                header.topic, header.default_topic, header.default_topic_queue_nums, session, sys_flag=flag
-            )
-            if topic is None and is_retry:
-                topic = state.topics.ensure(header.topic, 1, sys_flag=flag, session=session)
-            if topic is None:
-                raise self._refusal(
-                    ResponseCode.TOPIC_NOT_EXIST,
-                    f"topic[{header.topic}] not exist, apply first please! See"
-                    " https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details.",
-                )
+            topic = self._created(session, header)
         if topic.send_forbidden and topic.name != state.config.msg_trace_topic_name:
             raise self._forbidden(topic.name)
         text = header.properties or ""
@@ -716,6 +705,30 @@ class SendProcessor:
                 state.store.appender.use_batch_queues(topic.name)
             except InvalidMessage as error:
                 raise self._store_refusal(error) from None
+        return topic
+
+    def _created(self, session: Session, header: SendHeader) -> Topic:
+        """A topic that a send creates. Raises Refusal."""
+        topics = self._state.topics
+        try:
+            check_topic(header.topic)
+        except InvalidMessage as error:
+            raise self._refusal(ResponseCode.INVALID_PARAMETER, str(error)) from None
+        if is_broker_topic(header.topic):
+            raise self._forbidden(header.topic)
+        is_retry = header.topic.startswith(RETRY_PREFIX)
+        flag = (UNIT_SUB if is_retry else UNIT) if header.unit_mode else 0
+        topic = topics.auto_create(
+            header.topic, header.default_topic, header.default_topic_queue_nums, session, sys_flag=flag
+        )
+        if topic is None and is_retry:
+            topic = topics.ensure(header.topic, 1, sys_flag=flag, session=session)
+        if topic is None:
+            raise self._refusal(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{header.topic}] not exist, apply first please! See"
+                " https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details.",
+            )
         return topic
 
     def _needs_key(self) -> Refusal:
