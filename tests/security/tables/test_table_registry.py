@@ -203,6 +203,7 @@ SERVERS = BOTH | {
         for job in (
             "CheckpointJob",
             "CleaningJob",
+            "EndsBlock",
             "FlushJob",
             "IndexJob",
             "KernelSync",
