@@ -223,56 +223,13 @@ class QueueCalls:
         back.
         """
         replica = await self._readable(queue, broker_id)
-        address = replica.address
-        expression_type = "TAG"
-        if subscription is not None and subscription.expression_type == SQL92:
-            require_sql(self._instance, address)
-            expression_type = SQL92
-        flags = PullFlag.SUSPEND
-        if lite:
-            flags |= PullFlag.SUBSCRIPTION | PullFlag.LITE_PULL
-        if commit_offset > 0 and replica.broker_id == MASTER_ID and not self._settings.broadcasting:
-            flags |= PullFlag.COMMIT
-        else:
+        if replica.broker_id != MASTER_ID or self._settings.broadcasting:
             commit_offset = 0
-        header = PullMessageRequestHeader(
-            consumer_group=self._settings.group,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            queue_offset=offset,
-            max_msg_nums=self._settings.pull_batch_size,
-            sys_flag=flags,
-            commit_offset=commit_offset,
-            suspend_timeout_millis=self._settings.suspend_ms,
-            sub_version=0 if lite or subscription is None else subscription.sub_version,
-            subscription=(subscription.sub_string if subscription else "*") if lite else None,
-            expression_type=expression_type,
-            max_msg_bytes=_MAX_PULL_BYTES,
-            bname=queue.broker_name,
-            mqspark_bulk=self._settings.pull_batch_size > _ANYBODYS_MESSAGES or None,
-        )
-        self._instance.silence.uses(address)
+        header = self._pull_header(queue, offset, subscription, replica, max(commit_offset, 0), lite=lite)
+        self._instance.silence.uses(replica.address)
         clock = self._instance.clock
         began_ms = clock.monotonic_ms()
-        try:
-            response = await self._instance.remoting.invoke(
-                address,
-                RequestCode.LITE_PULL_MESSAGE if lite else RequestCode.PULL_MESSAGE,
-                header,
-                timeout_ms=self._settings.suspend_ms + _LONG_POLL_SLACK_MS,
-                poll_ms=self._settings.suspend_ms,
-                accept=_PULL_CODES,
-            )
-        except (ConnectionLost, RequestTimeout):
-            if replica.broker_id == MASTER_ID:
-                self._masters.record(address, 0, isolate=True)
-            raise
-        except BrokerError:
-            if broker_id == MASTER_ID != replica.broker_id:  # a slave that serves no pulls is no help
-                master = self._instance.replicas(self._instance.broker_of(queue)).get(MASTER_ID)
-                if master is not None:
-                    self._masters.forgive(master)
-            raise
+        response = await self._pulled_from(replica, queue, header, broker_id, lite=lite)
         code = response.code
         answer = response.header(PullMessageResponseHeader)
         messages: list[MessageExt] = []
@@ -291,21 +248,7 @@ class QueueCalls:
             if is_logic_broker(queue.broker_name):
                 place_in_logic_queue(messages, queue, answer.offset_delta)
             check_messages(queue, offset, next_offset, messages)
-            if messages and messages[0].sys_flag & INNER_BATCH:
-                # The broker returns the whole record that contains the offset; earlier messages in it were
-                # already consumed.
-                messages = [
-                    message
-                    for message in messages
-                    if message.queue_offset >= offset or not message.sys_flag & INNER_BATCH
-                ]
-            if subscription is not None and subscription.tags_set:
-                # The broker compared hashes, and two tags may share one.
-                tags = frozenset(subscription.tags_set)
-                messages = [message for message in messages if message.properties.get(TAGS) in tags]
-            if self._namespace or queue.topic.startswith(RETRY_PREFIX):
-                for message in messages:
-                    self.show(message)
+            messages = self._wanted(messages, queue, offset, subscription)
         self.recovered(queue)
         await self._pace(queue, code, is_stuck=next_offset == offset, took_ms=clock.monotonic_ms() - began_ms)
         return Pulled(
@@ -316,6 +259,98 @@ class QueueCalls:
             answer.max_offset,
             answer.suggest_which_broker_id,
         )
+
+    def _pull_header(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        subscription: SubscriptionData | None,
+        replica: BrokerReplica,
+        commit_offset: int,
+        *,
+        lite: bool,
+    ) -> PullMessageRequestHeader:
+        """Raises ClientError if the broker is too old for the filter."""
+        expression_type = "TAG"
+        if subscription is not None and subscription.expression_type == SQL92:
+            require_sql(self._instance, replica.address)
+            expression_type = SQL92
+        flags = PullFlag.SUSPEND
+        if lite:
+            flags |= PullFlag.SUBSCRIPTION | PullFlag.LITE_PULL
+        if commit_offset:
+            flags |= PullFlag.COMMIT
+        return PullMessageRequestHeader(
+            consumer_group=self._settings.group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=offset,
+            max_msg_nums=self._settings.pull_batch_size,
+            sys_flag=flags,
+            commit_offset=commit_offset,
+            suspend_timeout_millis=self._settings.suspend_ms,
+            sub_version=0 if lite or subscription is None else subscription.sub_version,
+            subscription=(subscription.sub_string if subscription else "*") if lite else None,
+            expression_type=expression_type,
+            max_msg_bytes=_MAX_PULL_BYTES,
+            bname=queue.broker_name,
+            mqspark_bulk=self._settings.pull_batch_size > _ANYBODYS_MESSAGES or None,
+        )
+
+    async def _pulled_from(
+        self,
+        replica: BrokerReplica,
+        queue: MessageQueue,
+        header: PullMessageRequestHeader,
+        broker_id: int,
+        *,
+        lite: bool,
+    ) -> Command:
+        """The answer of one replica; ``broker_id``: the one that was to be asked."""
+        try:
+            return await self._instance.remoting.invoke(
+                replica.address,
+                RequestCode.LITE_PULL_MESSAGE if lite else RequestCode.PULL_MESSAGE,
+                header,
+                timeout_ms=self._settings.suspend_ms + _LONG_POLL_SLACK_MS,
+                poll_ms=self._settings.suspend_ms,
+                accept=_PULL_CODES,
+            )
+        except (ConnectionLost, RequestTimeout):
+            if replica.broker_id == MASTER_ID:
+                self._masters.record(replica.address, 0, isolate=True)
+            raise
+        except BrokerError:
+            if broker_id == MASTER_ID != replica.broker_id:  # a slave that serves no pulls is no help
+                master = self._instance.replicas(self._instance.broker_of(queue)).get(MASTER_ID)
+                if master is not None:
+                    self._masters.forgive(master)
+            raise
+
+    def _wanted(
+        self,
+        messages: list[MessageExt],
+        queue: MessageQueue,
+        offset: int,
+        subscription: SubscriptionData | None,
+    ) -> list[MessageExt]:
+        """Those that the reader asked for, as it knows them."""
+        if messages and messages[0].sys_flag & INNER_BATCH:
+            # The broker returns the whole record that contains the offset; earlier messages in it were already
+            # consumed.
+            messages = [
+                message
+                for message in messages
+                if message.queue_offset >= offset or not message.sys_flag & INNER_BATCH
+            ]
+        if subscription is not None and subscription.tags_set:
+            # The broker compared hashes, and two tags may share one.
+            tags = frozenset(subscription.tags_set)
+            messages = [message for message in messages if message.properties.get(TAGS) in tags]
+        if self._namespace or queue.topic.startswith(RETRY_PREFIX):
+            for message in messages:
+                self.show(message)
+        return messages
 
     async def _pace(self, queue: MessageQueue, code: int, *, is_stuck: bool, took_ms: int) -> None:
         """Keep a broker that sends the reader to and fro, or answers nothing at once, from being asked without end."""
