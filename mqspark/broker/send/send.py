@@ -499,8 +499,10 @@ class SendProcessor:
 
     def _recall_handle(self, draft: Draft, unique_id: str) -> str | None:
         """The recall handle of a delayed message."""
+        if draft.topic != TIMER_TOPIC:
+            return None
         topic, due_ms = draft.properties.get(REAL_TOPIC), parse_number(draft.properties.get(TIMER_OUT_MS))
-        if draft.topic != TIMER_TOPIC or topic is None or due_ms is None or topic.startswith(RETRY_PREFIX):
+        if topic is None or due_ms is None or topic.startswith(RETRY_PREFIX):
             return None
         # The handle's text is parsed as a delivery time again.
         return encode_recall_handle(topic, self._state.config.broker_name, due_ms + 1, unique_id)
