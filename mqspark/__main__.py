@@ -8,8 +8,6 @@ from __future__ import annotations
 import importlib.util
 import sys
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """The console script. A client installation has it without its dependencies; it then exits with the

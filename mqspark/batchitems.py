@@ -19,8 +19,6 @@ from collections.abc import Iterable
 from mqspark.errors import InvalidMessage
 from mqspark.message import MAX_PROPERTIES_BYTES, Message, encode_properties
 
-__all__ = ["encode_batch", "encode_items", "item_bytes", "split_batch", "take_items"]
-
 _HEAD = struct.Struct(">iiiii")
 _I16 = struct.Struct(">h")
 _pack_i16 = _I16.pack

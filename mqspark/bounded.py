@@ -25,21 +25,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from mqspark.errors import TableFull
 from mqspark.shares import NOBODY, Holders, Shares
 
-__all__ = [
-    "ENTRY_BYTES",
-    "MEMOS",
-    "Bounded",
-    "BoundedMap",
-    "BoundedSet",
-    "Ledger",
-    "Memo",
-    "TableBudget",
-    "Tables",
-    "require",
-    "text_bytes",
-    "weigh",
-]
-
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 M = TypeVar("M", bound="BoundedMap[Any, Any]")

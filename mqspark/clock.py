@@ -9,8 +9,6 @@ from __future__ import annotations
 import time
 from typing import Protocol, runtime_checkable
 
-__all__ = ["Clock", "ClockDriver", "MovableClock", "SystemClock", "local_utc_offset_ms"]
-
 
 class Clock(Protocol):
     def now_ms(self) -> int: ...

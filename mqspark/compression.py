@@ -14,19 +14,6 @@ from typing import Any, NamedTuple
 
 from mqspark.errors import ConfigError, InvalidMessage
 
-__all__ = [
-    "LIMITS",
-    "LZ4",
-    "MAX_INFLATED_BYTES",
-    "Budget",
-    "InflateLimits",
-    "ZLIB",
-    "ZSTD",
-    "compress",
-    "compressor",
-    "decompress",
-]
-
 LZ4, ZSTD, ZLIB = 1, 2, 3
 """Values of bits 8 to 10 of the system flag (CompressionType)."""
 

@@ -25,29 +25,6 @@ from typing import Any, TypedDict, TypeVar, Unpack
 
 from mqspark.errors import ConfigError
 
-__all__ = [
-    "INT32_MAX",
-    "INT64_MAX",
-    "Declared",
-    "ForeignKeys",
-    "camel_case",
-    "change_settings",
-    "check_settings",
-    "did_you_mean",
-    "known_keys",
-    "no_foreign_keys",
-    "parse_addresses",
-    "is_live",
-    "parse_settings",
-    "percentage",
-    "port",
-    "rocketmq_key",
-    "set_setting",
-    "setting",
-    "to_properties",
-    "value_of",
-]
-
 INT32_MAX = 0x7FFFFFFF
 INT64_MAX = 0x7FFFFFFFFFFFFFFF
 

@@ -18,20 +18,6 @@ from collections.abc import Hashable
 from datetime import UTC, datetime
 from typing import Any
 
-__all__ = [
-    "JsonLines",
-    "OneLine",
-    "Outages",
-    "Sparing",
-    "TextEscaping",
-    "escaping",
-    "forget",
-    "printable",
-    "sparing",
-    "shown_setting",
-    "without_secrets",
-]
-
 PERIOD_S = 60.0
 MAX_KINDS = 1_000
 MAX_TEXT = 300

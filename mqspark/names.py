@@ -23,19 +23,6 @@ from typing import NamedTuple, TypeVar
 from mqspark.errors import IllegalName
 from mqspark.logs import printable, sparing
 
-__all__ = [
-    "ID",
-    "NAME",
-    "Rule",
-    "are_sound",
-    "bracketed",
-    "check",
-    "is_address",
-    "is_sound",
-    "path_below",
-    "sound_only",
-]
-
 MAX_NAME_LENGTH = 255
 """Length of RocketMQ's longest names, those of retry topics."""
 MAX_ID_LENGTH = 1024

@@ -17,21 +17,6 @@ from msgspec import Struct
 
 from mqspark.errors import InvalidMessage
 
-__all__ = [
-    "ITEM_END",
-    "NAME_END",
-    "Properties",
-    "decode_properties",
-    "encode_properties",
-    "encode_stored_properties",
-    "find_marked",
-    "find_property",
-    "item",
-    "joined",
-    "mark",
-    "text_of",
-]
-
 NAME_END, ITEM_END = "\x01", "\x02"
 
 

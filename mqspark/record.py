@@ -61,37 +61,6 @@ from mqspark.recordlayout import (
     fields,
 )
 
-__all__ = [
-    "CRC_PROPERTY_BYTES",
-    "MAX_RECONSUME_TIMES",
-    "TAGS_START",
-    "Verdict",
-    "CheckedRecord",
-    "PendingRecord",
-    "encode_record",
-    "pack_head",
-    "MAX_BATCH_MESSAGES",
-    "PackedMessage",
-    "decode_pull",
-    "decode_record",
-    "decode_records",
-    "check_record",
-    "Parts",
-    "check_members",
-    "find_member",
-    "is_inner_batch",
-    "parts_at",
-    "peek_properties",
-    "readdressed",
-    "tags_code",
-    "take_apart",
-    "take_members",
-    "topic_field",
-    "room_for_crc",
-    "sealed",
-    "is_seal_broken",
-]
-
 _PACK_HEAD = tuple(head.pack for head in HEADS)
 _HEAD_V4 = HEADS[0]
 _MAGIC_PREFIX = MAGICS[0][:3]

@@ -22,33 +22,6 @@ from typing import Any
 
 from mqspark.errors import InvalidMessage
 
-__all__ = [
-    "AT",
-    "BLANK_BYTES",
-    "BLANK_MAGIC",
-    "BODY_AT",
-    "Buffer",
-    "HEAD",
-    "HEADS",
-    "MAGICS",
-    "MAGIC_BYTE",
-    "MAGIC_V1",
-    "MAGIC_V2",
-    "MIN_RECORD_BYTES",
-    "SIZE",
-    "SIZE_MAGIC",
-    "STORE_TIME_HEAD_BYTES",
-    "V6_EXTRA_BYTES",
-    "columns",
-    "fields",
-    "queue_offset_of",
-    "queue_offsets",
-    "record_position",
-    "record_size",
-    "spans",
-    "store_time_ms",
-]
-
 Buffer = bytes | bytearray | memoryview | mmap
 
 MAGIC_V1 = 0xDAA320A7 - (1 << 32)

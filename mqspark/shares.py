@@ -19,8 +19,6 @@ from typing import Any
 
 from mqspark.errors import TableFull
 
-__all__ = ["NOBODY", "Holders", "Shares", "TimedShares"]
-
 NOBODY = ""
 SETTING = "maxTableSharePerUser"
 _MINUTE_MS = 60_000

@@ -18,8 +18,6 @@ from mqspark.errors import ConfigError
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["check_fields", "check_value", "checked"]
-
 K = TypeVar("K", bound=type)
 
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1

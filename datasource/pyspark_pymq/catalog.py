@@ -21,8 +21,6 @@ from mqspark.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["options_of_created", "options_of_read", "with_options"]
-
 _METADATA = "pymq.options"
 _PREFIX = "option."
 """Spark passes each option of OPTIONS twice while it creates a table: under its name, and with this prefix."""

@@ -27,8 +27,6 @@ from typing import Any
 
 from mqspark.logs import escaping
 
-__all__ = ["CheckResult", "checks", "examine", "main", "python_mismatch", "report", "warn_of_mismatch"]
-
 log = escaping("pyspark_pymq")
 
 _OLDEST, _NEWEST = (4, 1), (4, 3)

@@ -25,8 +25,6 @@ from mqspark.message import check_topic
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Observer", "ProgressPublisher", "document_of"]
-
 MAX_WAITING = 1_000
 """Limit of events that wait to be published."""
 MAX_MESSAGE_BYTES = 64 * 1024

@@ -19,16 +19,6 @@ from mqspark.errors import ConfigError, InvalidFilter, InvalidMessage
 from mqspark.message import check_group, check_topic
 from pyspark_pymq.signing import SigningOptions
 
-__all__ = [
-    "EARLIEST_OFFSET",
-    "LATEST_OFFSET",
-    "OffsetSpec",
-    "OptionTexts",
-    "Position",
-    "QueueTexts",
-    "TopicSelection",
-]
-
 QueueTexts = dict[str, dict[str, int]]
 """Topic to queue to number, as users write it: the queue is ``"0"`` or ``"broker-a:0"``."""
 

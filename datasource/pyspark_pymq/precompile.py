@@ -19,8 +19,6 @@ import warnings
 import zipfile
 from pathlib import Path
 
-__all__ = ["archive_of_pyspark", "main", "precompile"]
-
 _ARCHIVE = Path("python", "lib", "pyspark.zip")
 
 

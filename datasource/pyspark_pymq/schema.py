@@ -24,19 +24,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = [
-    "COLUMNS",
-    "HEADERS",
-    "PROPERTIES",
-    "STORE_COLUMNS",
-    "arrow_schema",
-    "arrow_type",
-    "arrow_type_of",
-    "default_columns",
-    "selected_columns",
-    "spark_schema",
-]
-
 PROPERTIES = "properties"
 HEADERS = "headers"
 """The properties in the shape of Kafka's record headers."""

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.errors import ConfigError
 
-__all__ = ["ENVIRONMENT", "SigningOptions"]
-
 
 @dataclass(frozen=True, slots=True)
 class SigningOptions:

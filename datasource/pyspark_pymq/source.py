@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pyspark_pymq.reading.stream import CheckpointedReader, RefusedReader
     from pyspark_pymq.writing.sink import BatchWriter, StreamWriter
 
-__all__ = ["DefaultSource"]
-
 # Here, because Spark has processes that only look up or make a source, keeps them for more, and ends them like others.
 end_with_spark()
 

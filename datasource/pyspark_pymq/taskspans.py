@@ -23,8 +23,6 @@ from pyspark_pymq.schema import PROPERTIES
 if TYPE_CHECKING:
     from opentelemetry.trace import Link, Span, TracerProvider
 
-__all__ = ["TaskSpans", "with_properties"]
-
 MAX_LINKS = 128
 """Links of one span (OTEL_SPAN_LINK_COUNT_LIMIT); further messages are counted."""
 _PARENT = "traceparent"

@@ -17,8 +17,6 @@ from typing import Any
 
 from mqspark.logs import escaping
 
-__all__ = ["Watch", "end_with_parent", "end_with_spark"]
-
 log = escaping("pyspark_pymq")
 
 

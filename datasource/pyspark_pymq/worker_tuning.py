@@ -25,8 +25,6 @@ from typing import Any
 
 from pyspark_pymq.watching import end_with_spark
 
-__all__ = ["PickledToTask", "begin_task"]
-
 _tasks = itertools.count()
 
 

@@ -44,19 +44,6 @@ from pyspark_pymq.schema import COLUMNS, HEADERS, spark_schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = [
-    "ArchiveOptions",
-    "ArchivedUnit",
-    "Unit",
-    "UnitTask",
-    "archive_unit",
-    "archived_mark",
-    "check",
-    "group_units",
-    "plan_units",
-    "run",
-]
-
 _COLUMNS = {name: kind for name, kind in COLUMNS.items() if name != HEADERS} | {
     "flag": "int",
     "bornHost": "binary",

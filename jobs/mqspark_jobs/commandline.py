@@ -26,18 +26,6 @@ from mqspark_jobs.job import ProgressLine, Summary, write_metrics
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "DELTA_VERSION",
-    "JOBS",
-    "check_arguments",
-    "check_delta_package",
-    "delta_settings",
-    "main",
-    "object_store_settings",
-    "relevant_text",
-    "session_settings",
-]
-
 JOBS = ("rebuild-index", "archive", "compact", "redeliver")
 
 DELTA_VERSION = "4.4.0"

@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-__all__ = ["CompactOptions", "QueuePlan", "check", "plan_queue", "run"]
-
 _PIECE_OFFSETS = 1 << 20
 _READ_OFFSETS = 1 << 14
 _SPAN_BYTES = 8 << 20

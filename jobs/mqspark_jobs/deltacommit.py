@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["commit_files", "make_table"]
-
 
 def make_table(spark: SparkSession, url: str, columns: StructType, *, partitions: Sequence[str] = ()) -> None:
     """Create an empty Delta table unless one exists."""

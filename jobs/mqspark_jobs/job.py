@@ -21,8 +21,6 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["ProgressLine", "Summary", "run_tasks", "write_metrics"]
-
 Summary = dict[str, Any]
 """The result of a job, as JSON: ``job`` and figures with their units in the names."""
 

@@ -17,8 +17,6 @@ from mqspark.store.queue.consumequeue import ENTRY, ENTRY_BYTES, FILLER_SIZE
 from pyspark_pymq.files.locations import is_remote, local_path
 from pyspark_pymq.files.logfiles import LogFile
 
-__all__ = ["cuts"]
-
 _QUEUES = 8
 """The number of longest queues to search; one that is busy in the segment is enough."""
 _PLACED = fields("magic", "position")

@@ -26,21 +26,6 @@ from mqspark.store.recovery.rebuild import (
 )
 from pyspark_pymq.files.logfiles import LogFile, local_copy, segment_bytes_of
 
-__all__ = [
-    "Built",
-    "BuiltQueue",
-    "IndexFileTask",
-    "QueueTask",
-    "RebuildOptions",
-    "ScanTask",
-    "build",
-    "index_names",
-    "plan_index",
-    "plan_queues",
-    "plan_scans",
-    "scan",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class RebuildOptions:

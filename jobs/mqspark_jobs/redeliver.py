@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from delta.tables import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["DELIVER_AT", "TARGET", "DlqOptions", "ParkedOptions", "redrive", "run_parked"]
-
 DELIVER_AT, TARGET = "MQSPARK_DELIVER_AT_MS", "MQSPARK_TARGET_TOPIC"
 _OWN = (DELIVER_AT, TARGET)
 _NAMED = 5

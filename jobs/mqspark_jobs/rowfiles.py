@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-__all__ = ["ANY_RATIO", "COLUMNS", "DATE", "RowFile", "RowFiles"]
-
 COLUMNS = (
     "key",
     "value",

@@ -19,8 +19,6 @@ from mqspark.store.index.indexfile import HEADER_BYTES, IndexHeader, Shape
 from mqspark.store.queue.consumequeue import ENTRY, ENTRY_BYTES
 from mqspark_jobs.job import Summary
 
-__all__ = ["Swap", "names_in"]
-
 
 class Swap:
     """A swap of files. The new files are in ``new`` below ``work``, which is in the store's root; their paths there are

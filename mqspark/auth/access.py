@@ -66,18 +66,6 @@ from mqspark.protocol.headers import cluster_headers as cluster
 from mqspark.protocol.headers.header import Header
 from mqspark.protocol.receipts import real_topic
 
-__all__ = [
-    "TABLE",
-    "Facts",
-    "Need",
-    "NoFacts",
-    "AskedFor",
-    "Patience",
-    "Row",
-    "TouchedMessage",
-    "accesses",
-]
-
 MAX_BODY_OBJECTS = 16_385
 """Limit of groups, subscriptions or queues in one body. A body with more is refused before it is decoded."""
 _ORIGIN = re.compile(f"(?:{RETRY_TOPIC}|{DLQ_ORIGIN_TOPIC}){NAME_END}([^{ITEM_END}\0]*)".encode())

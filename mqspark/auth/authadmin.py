@@ -38,8 +38,6 @@ from mqspark.protocol.headers.admin_headers import (
 )
 from mqspark.protocol.session import Session
 
-__all__ = ["AclInfo", "AuthAdmin", "PolicyEntryInfo", "PolicyInfo", "UserInfo"]
-
 AnswerWhenSaved = Callable[[Session, Command], None]
 T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)

@@ -26,8 +26,6 @@ from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.flush import Job
 from mqspark.store.disk.saved import SavedTable
 
-__all__ = ["Authority"]
-
 MAX_WAITING_BYTES = 1 << 20
 """Limit of answers that wait until their changes are on disk."""
 _WAITING_BYTES = 500

@@ -27,8 +27,6 @@ from mqspark.protocol.command import JSON, Command
 from mqspark.protocol.session import Session
 from mqspark.protocol.signature import signed_names
 
-__all__ = ["Bindings", "SignedText", "signed_text"]
-
 MAX_CONNECTIONS = 32_768
 """Limit of remembered ids, of some 300 bytes each."""
 LOOKED_AT = 8

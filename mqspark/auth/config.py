@@ -15,8 +15,6 @@ from mqspark.errors import ConfigError
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.signature import Signer
 
-__all__ = ["AuthConfig", "BindingRule"]
-
 DEFAULT_PROVIDER = "org.apache.rocketmq.auth.authentication.provider.DefaultAuthenticationProvider"
 
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import ipaddress
 
-__all__ = ["Attempts", "Failures"]
-
 MAX_KEYS = 4_096
 MAX_USER_LENGTH = 64
 FAILURES = 10

@@ -40,8 +40,6 @@ from mqspark.protocol.session import CERTIFICATE_NAME, Session
 from mqspark.protocol.signature import ACCESS_KEY, SIGNATURE, Signer
 from mqspark.protocol.slices import Slices
 
-__all__ = ["Audited", "Gate", "Grant", "changes_more"]
-
 MAX_DECISIONS = 512
 """Limit of cached decisions for one connection."""
 MAX_SIGNATURE_LENGTH = 64

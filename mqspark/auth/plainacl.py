@@ -19,8 +19,6 @@ from mqspark.auth.policies import AclPolicy, Action, Entry, Kind, PolicyType, Re
 from mqspark.auth.users import Users, UserType
 from mqspark.errors import ConfigError, IllegalName, InvalidMessage, TableFull
 
-__all__ = ["MAX_FILE_BYTES", "PlainAccount", "migrate", "read_accounts"]
-
 MAX_FILE_BYTES = 1 << 20
 MAX_LINES = 20_000
 MAX_DEPTH = 8

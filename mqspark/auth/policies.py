@@ -21,19 +21,6 @@ from mqspark.errors import InvalidMessage
 from mqspark.logs import printable
 from mqspark.names import check
 
-__all__ = [
-    "Acl",
-    "Access",
-    "Action",
-    "Ruling",
-    "Entry",
-    "Kind",
-    "AclPolicy",
-    "PolicyType",
-    "Resource",
-    "named",
-]
-
 MAX_SOURCES = 256
 """Limit of source addresses in one entry."""
 ANY_NAME = "*"

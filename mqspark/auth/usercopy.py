@@ -23,8 +23,6 @@ from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.signature import Signer
 
-__all__ = ["NONCE", "UserCopy", "UserSource"]
-
 NONCE, VERSION = "mqsparkReplicaNonce", "mqsparkUsersVersion"
 """Fields of the slave's request."""
 NONCE_LENGTH = 64

@@ -28,8 +28,6 @@ from mqspark.errors import InvalidMessage, ProtocolError
 from mqspark.names import check
 from mqspark.protocol.signature import Signer
 
-__all__ = ["Cipher", "User", "UserStatus", "UserType", "Users", "acl_document", "user_subject"]
-
 MAX_NAME_LENGTH = 128
 MAX_PASSWORD_LENGTH = 512
 MAX_ENTRIES = 1_024

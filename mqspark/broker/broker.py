@@ -75,8 +75,6 @@ if TYPE_CHECKING:  # imported where users have to log in
     from mqspark.auth.authority import Authority
     from mqspark.auth.gate import Gate
 
-__all__ = ["BrokerCore"]
-
 _UNTIMED = frozenset(
     {
         RequestCode.SEND_MESSAGE,

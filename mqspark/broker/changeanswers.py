@@ -17,8 +17,6 @@ from mqspark.protocol.dispatch import ok
 from mqspark.protocol.session import Session
 from mqspark.store.log.commitlog import CommitLog
 
-__all__ = ["ChangeAnswers"]
-
 
 class _Settled:
     """A session whose answers are sent once all messages stored so far are acknowledged."""

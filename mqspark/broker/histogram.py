@@ -5,8 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from itertools import accumulate
 
-__all__ = ["Histogram"]
-
 
 class Histogram:
     """``quick`` counts values of the first class whose share of the total is 0."""

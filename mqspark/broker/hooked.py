@@ -35,8 +35,6 @@ from mqspark.record import decode_pull
 from mqspark.recordlayout import record_size
 from mqspark.store.store import MessageStore
 
-__all__ = ["BrokerHooks"]
-
 READ_MESSAGES = 32
 READ_BYTES = 1 << 20
 """Limits of one read by an observer."""

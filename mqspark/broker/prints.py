@@ -14,8 +14,6 @@ from mqspark.broker.replication.replicas import Replicas
 from mqspark.clock import Clock
 from mqspark.store.store import MessageStore
 
-__all__ = ["BrokerPrints"]
-
 FIRST_MS = 10_000
 """Delay of the first line."""
 WATERMARK_MS = 1_000

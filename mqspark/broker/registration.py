@@ -37,8 +37,6 @@ from mqspark.protocol.headers.cluster_headers import (
     UnRegisterBrokerRequestHeader,
 )
 
-__all__ = ["MAX_PIECE_BYTES", "Publication", "Registration", "registrations"]
-
 MAX_PIECE_BYTES = 8 * 1024 * 1024
 """Half of the largest frame that RocketMQ's name server accepts; some 40,000 topics."""
 

@@ -11,8 +11,6 @@ from mqspark.broker.state.state import BrokerState
 from mqspark.broker.statictopic.partcleaning import PartCleaner
 from mqspark.broker.stats.meters import SAMPLE_INTERVAL_MS
 
-__all__ = ["Rounds"]
-
 CLIENT_SCAN_INTERVAL_MS = 10_000
 
 

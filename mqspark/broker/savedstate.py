@@ -26,8 +26,6 @@ from mqspark.store.disk.flush import Job
 from mqspark.store.disk.saved import ChangedSettings, SavedTable
 from mqspark.store.disk.tablenotes import OlderTable, TableNotes, Watched
 
-__all__ = ["SavedState"]
-
 SHORT_SAVE_MS = 20
 """After a longer save, the next changes wait to be saved together."""
 REST_FACTOR = 3

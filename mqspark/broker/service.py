@@ -8,8 +8,6 @@ from typing import Protocol
 
 from mqspark.store.disk.saved import SavedTable
 
-__all__ = ["Service"]
-
 
 class Service(Protocol):
     """Runs in the broker's thread. Each call does a bounded amount of work; if more is left, the service asks for

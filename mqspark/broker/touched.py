@@ -7,8 +7,6 @@ from mqspark.broker.state.state import BrokerState
 from mqspark.message import PhysicalOffset, decode_properties
 from mqspark.record import take_apart
 
-__all__ = ["Touched"]
-
 
 class Touched:
     def __init__(self, state: BrokerState) -> None:

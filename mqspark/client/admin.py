@@ -99,8 +99,6 @@ from mqspark.protocol.headers.cluster_headers import (
 from mqspark.protocol.headers.header import to_ext
 from mqspark.valuetypes import checked
 
-__all__ = ["AdminClient", "GroupOffset", "QueueRead"]
-
 _ROUTE_POLL_S = 0.02
 """The group of reads by tools, which every broker has from the start (MixAll)."""
 _EVER_MS = (1 << 63) - 1

@@ -73,14 +73,6 @@ from mqspark.protocol.headers.cluster_headers import (
 )
 from mqspark.protocol.headers.header import Header
 
-__all__ = [
-    "BUSY",
-    "FIRST_CONTACT_MS",
-    "BlockingClient",
-    "meet",
-    "pull_header",
-]
-
 log = escaping(__name__)
 
 FIRST_CONTACT_MS = 3500

@@ -21,25 +21,6 @@ from mqspark.protocol.bodies.topic_bodies import (
     TopicRemappingDetailWrapper,
 )
 
-__all__ = [
-    "EPOCH_STEP",
-    "REMAPPING",
-    "Configs",
-    "StaticTopicProblem",
-    "block_after",
-    "check",
-    "check_plan",
-    "complete",
-    "copied",
-    "decide_offset",
-    "detail_of",
-    "leaders",
-    "plan_growth",
-    "plan_move",
-    "plan_rest",
-    "undecided",
-]
-
 BLOCK = 10_000
 """Logic offsets that a moved queue skips are a multiple of this."""
 EPOCH_STEP = 1_000

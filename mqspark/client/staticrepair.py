@@ -29,8 +29,6 @@ from mqspark.protocol.bodies.topic_bodies import (
     TopicRemappingDetailWrapper,
 )
 
-__all__ = ["plan_repair"]
-
 Items = list[LogicQueueMappingItem]
 
 

@@ -37,8 +37,6 @@ from mqspark.protocol.headers.admin_headers import (
     GetTopicStatsInfoRequestHeader,
 )
 
-__all__ = ["StaticTopics"]
-
 MAX_STEPS = 100_000
 """The most steps of a repair: some for each logic queue."""
 

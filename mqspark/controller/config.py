@@ -9,8 +9,6 @@ from mqspark.config import check_settings, setting
 from mqspark.errors import ConfigError
 from mqspark.names import ID, is_address, is_sound
 
-__all__ = ["ControllerConfig"]
-
 EMBEDDED, ETCD = "embedded", "etcd"
 MAX_ETCD_BYTES = 1 << 20
 MAX_PREFIX_LENGTH = 256

@@ -66,8 +66,6 @@ from mqspark.protocol.session import Session
 from mqspark.protocol.slices import LongWork
 from mqspark.store.disk.flush import Job
 
-__all__ = ["TICK_MS", "Controller", "DurableState", "Guard", "Notice", "unguarded"]
-
 _log = sparing(__name__, lines=20)
 
 TICK_MS = 500

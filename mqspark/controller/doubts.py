@@ -21,8 +21,6 @@ from mqspark.clock import Clock
 from mqspark.controller.replicasets import FIRST_ID, NOBODY, ReplicaSet
 from mqspark.protocol.byid import decode_ids
 
-__all__ = ["Claim", "Doubts", "is_newer", "read_claim"]
-
 IMPOSSIBLE_EPOCH = 1 << 30
 HEAR_MS = 3_000
 """How long a controller that has just started waits for the first heartbeats of all replicas: some intervals."""

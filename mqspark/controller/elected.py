@@ -26,8 +26,6 @@ from mqspark.protocol.session import Session
 from mqspark.protocol.slices import LongWork
 from mqspark.store.disk.flush import Job
 
-__all__ = ["ElectedController"]
-
 _log = sparing(__name__, lines=20)
 
 MAX_HEARD = 4_096

@@ -20,8 +20,6 @@ from mqspark.protocol.byid import decode_by_id, decode_ids
 from mqspark.protocol.headers.cluster_headers import BrokerHeartbeatRequestHeader
 from mqspark.protocol.session import Session
 
-__all__ = ["LiveReplica", "Liveness"]
-
 DEFAULT_TIMEOUT_MS = 10_000
 MIN_TIMEOUT_MS, MAX_TIMEOUT_MS = 100, 600_000
 """The timeout that a heartbeat asks for is kept within these limits."""

@@ -11,8 +11,6 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, ok, settings_to_change
 from mqspark.protocol.session import Session
 
-__all__ = ["settings_handlers"]
-
 _PROTECTED_KEYS = frozenset({"configBlackList", "configStorePath", "rocketmqHome"})
 
 

@@ -24,8 +24,6 @@ from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.dispatch import Refusal
 from mqspark.protocol.headers.header import I32, I64
 
-__all__ = ["FIRST_ID", "NOBODY", "KnownReplica", "ReplicaSet", "ReplicaTable"]
-
 FIRST_ID = 1
 NOBODY = 0
 """The id of no replica: in ``ReplicaSet.to_hear`` it stands for replicas that are not known."""

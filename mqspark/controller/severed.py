@@ -23,8 +23,6 @@ from mqspark.clock import Clock
 from mqspark.controller.replicasets import ReplicaSet
 from mqspark.controller.succession import Standing, choose
 
-__all__ = ["LinkStanding", "Severance"]
-
 ASKS_AT, MOVES_AT, LASTS = 0.25, 0.375, 0.125
 """Shares of the master's timeout: the silence at which heirs are asked whom they reach, the one at which a link is
 broken, and for how long all links have to be broken."""

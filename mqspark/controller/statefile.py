@@ -14,8 +14,6 @@ from mqspark.crc import crc32
 from mqspark.errors import StoreCorrupt
 from mqspark.store.disk.files import FileLayer, OsFiles
 
-__all__ = ["StateFile"]
-
 VERSION = 1
 _MAGIC = b"mqspark-controller"
 

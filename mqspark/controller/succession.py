@@ -18,8 +18,6 @@ from typing import NamedTuple, Protocol
 
 from mqspark.controller.replicasets import ReplicaSet
 
-__all__ = ["Choice", "Standing", "choose"]
-
 
 class Standing(Protocol):
     """What a replica says of itself in its heartbeats."""

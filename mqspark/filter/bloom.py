@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["BloomFilter", "murmur3"]
-
 
 class BloomFilter:
     """``error_percent``: chance that a key which was not added counts as added. ``keys``: how many it is made for."""

@@ -34,8 +34,6 @@ from mqspark.filter.values import (
 from mqspark.message import decode_properties
 from mqspark.propertystring import find_property
 
-__all__ = ["MAX_COST", "MAX_DEPTH", "MAX_LENGTH", "SQL92", "SqlFilter", "compile_sql"]
-
 SQL92 = "SQL92"
 """The expression type of these filters (ExpressionType)."""
 

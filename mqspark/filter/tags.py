@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from mqspark.bounded import Memo
 from mqspark.message import java_hash, split_tags
 
-__all__ = ["Tags", "parse_tags", "tag_codes"]
-
 
 @dataclass(frozen=True, slots=True)
 class Tags:

@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from mqspark.errors import InvalidFilter
 
-__all__ = ["END", "FLOAT", "INTEGER", "NAME", "STRING", "Token", "Tokens"]
-
 NAME, STRING, INTEGER, FLOAT, END = "name", "string", "integer", "float", "end"
 """Kinds of tokens. The kind of a keyword is the keyword in capitals, that of a symbol the symbol."""
 

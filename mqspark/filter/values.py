@@ -18,8 +18,6 @@ from typing import Any
 
 from mqspark.errors import FilterFailed
 
-__all__ = ["Long", "Value", "equal", "is_number", "negate", "order", "parse_double", "parse_integer"]
-
 
 class Long(int):
     """An integer that is a 64-bit Long in Java: a literal beyond 32 bits."""

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from mqspark.config import check_settings, setting
 
-__all__ = ["NamesrvConfig"]
-
 
 @dataclass(slots=True)
 class NamesrvConfig:

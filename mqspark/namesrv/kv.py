@@ -12,8 +12,6 @@ from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, text_bytes
 from mqspark.names import ID, sound_only
 from mqspark.protocol import fastjson
 
-__all__ = ["KVConfig", "ORDER_TOPICS"]
-
 ORDER_TOPICS = "ORDER_TOPIC_CONFIG"
 """Namespace of ordered topics: topic → ``brokerName:queues;…``."""
 

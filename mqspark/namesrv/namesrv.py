@@ -72,8 +72,6 @@ from mqspark.store.disk.saved import ChangedSettings, SavedTable
 if TYPE_CHECKING:  # imported where users have to log in
     from mqspark.auth.authority import Authority
 
-__all__ = ["NameServer"]
-
 _log = sparing(__name__, lines=20)
 _kv_log = logging.getLogger(f"{__name__}.kv")
 _watermark = logging.getLogger("mqspark.watermark")

@@ -45,8 +45,6 @@ from mqspark.protocol.headers.cluster_headers import NotifyMinBrokerIdChangeRequ
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Work, finished
 
-__all__ = ["BrokerIdentity", "LiveBroker", "RegistrationResult", "RouteTable", "keep_zone"]
-
 UNIT, UNIT_SUB = 0x1, 0x2
 """Bits of topicSysFlag (TopicSysFlag)."""
 

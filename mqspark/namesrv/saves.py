@@ -13,8 +13,6 @@ from mqspark.protocol.session import Session
 from mqspark.store.disk.flush import Job
 from mqspark.store.disk.saved import SavedTable
 
-__all__ = ["Saves"]
-
 SAVE_TIMEOUT_MS = 3_000
 """The longest time that an answer waits for the disk."""
 MAX_WAITING_BYTES = 1 << 20

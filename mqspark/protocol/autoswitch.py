@@ -21,18 +21,6 @@ from mqspark.config import INT64_MAX
 from mqspark.errors import ProtocolError
 from mqspark.protocol.replication import MAX_DATA_BYTES
 
-__all__ = [
-    "EpochData",
-    "EpochFrames",
-    "MasterHello",
-    "SlaveHello",
-    "SlaveWords",
-    "encode_hello",
-    "encode_master_hello",
-    "encode_position",
-    "epoch_data_head",
-]
-
 HANDSHAKE, TRANSFER = 1, 2
 """Ordinals of HAConnectionState."""
 

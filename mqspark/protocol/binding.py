@@ -33,8 +33,6 @@ from mqspark.bounded import Memo
 from mqspark.errors import InvalidMessage
 from mqspark.protocol.signature import SIGNATURE, Buffer, Signer, signed_names
 
-__all__ = ["BINDING", "MARK", "Binder", "Description", "description_of", "endpoint", "shape_of"]
-
 BINDING = "!mqspark"
 """The name of the field. All other names begin with a letter or ``_``, which come later in the order."""
 MARK = "mqspark-bound-1 "

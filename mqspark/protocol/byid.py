@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-__all__ = ["decode_by_id", "decode_ids", "encode_by_id", "encode_ids"]
-
 MAX_IDS = 64
 MAX_TEXT_LENGTH = MAX_IDS * 300
 MAX_ID_DIGITS = 18

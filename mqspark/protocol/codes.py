@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["RequestCode", "ResponseCode", "Language", "PullFlag", "CURRENT_VERSION"]
-
 CURRENT_VERSION = 513
 """The ordinal of V5_5_0 in MQVersion, the version that this project reports. Peers adapt to it."""
 

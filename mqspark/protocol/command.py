@@ -32,24 +32,6 @@ from mqspark.protocol.codes import CURRENT_VERSION, Language
 from mqspark.protocol.headers.header import I32, Header, from_ext, from_texts, json_decoder, to_ext
 from mqspark.protocol.named import check_header, names_getter
 
-__all__ = [
-    "JSON",
-    "BINARY",
-    "UNREAD_CODE",
-    "RESPONSE_FLAG",
-    "ONEWAY_FLAG",
-    "Command",
-    "SentFrames",
-    "UnreadRequest",
-    "decode_header",
-    "encode_command",
-    "encode_request",
-    "encode_request_head",
-    "encode_response",
-    "encode_response_head",
-    "send_response_frame",
-]
-
 JSON, BINARY = 0, 1
 """Serialisation types of a header."""
 

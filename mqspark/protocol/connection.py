@@ -20,14 +20,6 @@ import struct
 from mqspark.errors import FrameTooLarge, ProtocolError
 from mqspark.protocol.command import JSON, UNREAD_CODE, Command, UnreadRequest, decode_header
 
-__all__ = [
-    "MAX_FRAME_BYTES",
-    "MAX_HEADER_BYTES",
-    "MAX_ANSWER_HEADER_BYTES",
-    "LARGE_BODY_BYTES",
-    "Connection",
-]
-
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 """Limit of a frame, length prefix included (com.rocketmq.remoting.frameMaxLength)."""
 

@@ -30,17 +30,6 @@ from mqspark.protocol.headers.header import Header
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import LongWork, Slices, Work
 
-__all__ = [
-    "Handler",
-    "Refusal",
-    "dispatch",
-    "failure",
-    "merged",
-    "ok",
-    "parse_properties",
-    "settings_to_change",
-]
-
 Handler = Callable[[Session, Command], bytes | Slices | None]
 
 MAX_SETTINGS_BYTES = 256 * 1024

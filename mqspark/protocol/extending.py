@@ -34,8 +34,6 @@ from mqspark.protocol.dispatch import Handler, Refusal
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Slices
 
-__all__ = ["Answer", "ExtensionCalls", "Extensions", "Loaded", "TappedSession", "fields_bytes"]
-
 SLOW_MS = 100
 """A call that takes longer is counted as slow and logged."""
 MAX_AWAITED_BYTES = 64 << 20

@@ -24,21 +24,6 @@ import msgspec
 
 from mqspark.errors import ProtocolError
 
-__all__ = [
-    "JsonParser",
-    "Limits",
-    "NOT_JSON",
-    "FILE",
-    "HEADER",
-    "PEER",
-    "canonical",
-    "check_containers",
-    "dumps_pretty",
-    "loads",
-    "parse_with_bare_keys",
-    "pretty_pieces",
-]
-
 MAX_DEPTH = 64
 """RocketMQ's deepest body has 8 levels."""
 

@@ -17,8 +17,6 @@ from msgspec import inspect
 from mqspark.names import ID, NAME, Rule, are_sound, check
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 
-__all__ = ["FREE_TEXTS", "NAMES", "check_header", "check_names", "names_getter"]
-
 
 class Name(NamedTuple):
     what: str

@@ -18,24 +18,6 @@ from typing import NamedTuple
 from mqspark.errors import ProtocolError
 from mqspark.message import RETRY_PREFIX
 
-__all__ = [
-    "NORMAL",
-    "ORDER_REVIVE_QUEUE",
-    "RETRY_V1",
-    "RETRY_V2",
-    "Receipt",
-    "OrderCounts",
-    "normal_topic",
-    "parse_message_offsets",
-    "parse_order_counts",
-    "parse_receipt",
-    "parse_start_offsets",
-    "real_topic",
-    "retry_flag",
-    "retry_topic_v1",
-    "retry_topic_v2",
-]
-
 ORDER_REVIVE_QUEUE = 999
 """The revive queue in receipts of ordered pops, which have no check point in the log."""
 

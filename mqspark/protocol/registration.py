@@ -30,16 +30,6 @@ from mqspark.protocol.bodies.topic_bodies import (
 from mqspark.protocol.named import check_names
 from mqspark.protocol.slices import Work, finished
 
-__all__ = [
-    "MAX_REGISTER_BYTES",
-    "SMALL_BYTES",
-    "decode_register_body",
-    "decode_topic_line",
-    "encode_register_body",
-    "encode_topic_line",
-    "read_registration",
-]
-
 MAX_REGISTER_BYTES = 16 * 1024 * 1024
 """Limit of an inflated registration: that of an uncompressed one, some 200,000 topics."""
 

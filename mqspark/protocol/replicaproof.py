@@ -22,8 +22,6 @@ from collections.abc import Callable
 from mqspark.errors import ProtocolError
 from mqspark.protocol.signature import Signer
 
-__all__ = ["MAGIC", "MasterProof", "SlaveProof"]
-
 MAGIC = b"\xffMQSPK\x00\x01"
 NONCE_BYTES = MAC_BYTES = 32
 MAX_KEY_BYTES = 255

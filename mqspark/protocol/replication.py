@@ -14,8 +14,6 @@ import struct
 
 from mqspark.errors import ProtocolError
 
-__all__ = ["DataFrames", "Reports", "data_head", "encode_report"]
-
 _REPORT = struct.Struct(">q")
 _HEAD = struct.Struct(">qi")
 

@@ -13,8 +13,6 @@ from typing import Protocol
 from mqspark.message import encode_host
 from mqspark.protocol.command import Command
 
-__all__ = ["CERTIFICATE_NAME", "Session", "Core"]
-
 CERTIFICATE_NAME = "certificateName"
 """Attribute of a session whose peer has shown a trusted certificate: the common name of its subject."""
 

@@ -13,8 +13,6 @@ from operator import itemgetter
 
 from mqspark.bounded import Memo, text_bytes
 
-__all__ = ["ACCESS_KEY", "SECURITY_TOKEN", "SIGNATURE", "Signer", "SignedNames", "content_of", "signed_names"]
-
 ACCESS_KEY, SECURITY_TOKEN, SIGNATURE = "AccessKey", "SecurityToken", "Signature"
 """The fields that carry a signature in a request."""
 

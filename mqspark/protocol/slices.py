@@ -14,8 +14,6 @@ from typing import Any, TypeVar
 
 from mqspark.protocol.session import Session
 
-__all__ = ["ESSENTIAL", "LongWork", "Slices", "Work", "finished"]
-
 T = TypeVar("T")
 
 Work = Generator[Any, None, T]

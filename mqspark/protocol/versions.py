@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-__all__ = ["version_name"]
-
 _FIRST = ["SNAPSHOT", "ALPHA1", *(f"BETA{number}" for number in range(1, 6))]
 _FIRST += [f"BETA{number}{kind}" for number in range(6, 10) for kind in ("_SNAPSHOT", "")]
 _FIRST += ["FINAL"]

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["ZONE_MODE", "ZONE_NAME", "zone_fields"]
-
 ZONE_NAME, ZONE_MODE = "__ZONE_NAME", "__ZONE_MODE"
 _VARIABLES = {ZONE_NAME: "ROCKETMQ_ZONE", ZONE_MODE: "ROCKETMQ_ZONE_MODE"}
 

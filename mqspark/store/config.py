@@ -10,8 +10,6 @@ from mqspark.config import Declared, check_settings, percentage, setting
 from mqspark.errors import ConfigError
 from mqspark.store.disk.retention import RetentionRules, delete_hours
 
-__all__ = ["FlushDiskType", "StoreConfig", "DEFAULT_DELAY_LEVELS"]
-
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 

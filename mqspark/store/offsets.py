@@ -14,8 +14,6 @@ from mqspark.store.queue.batchqueue import BatchQueue, BatchTable
 from mqspark.store.queue.consumequeue import FILLER_SIZE, ConsumeQueue
 from mqspark.store.queue.queuetable import QueueTable
 
-__all__ = ["QueueOffsets"]
-
 
 class QueueOffsets:
     """The offset queries of one store."""

@@ -13,8 +13,6 @@ from typing import Protocol
 from mqspark.errors import StoreUnreadable
 from mqspark.store.messages.fetch import GetResult
 
-__all__ = ["NotAtHand", "OlderMessages"]
-
 
 class NotAtHand(StoreUnreadable):
     """What is asked for is being fetched. ``key`` says what: whoever waits for it is told by that name."""

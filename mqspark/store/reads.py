@@ -23,8 +23,6 @@ from mqspark.store.messages.commit import CommitPipeline
 from mqspark.store.messages.fetch import Fetcher, GetResult, GetStatus
 from mqspark.store.older import OlderMessages
 
-__all__ = ["Reads"]
-
 _log = sparing(__name__)
 
 MAX_COMPARED = 100_000

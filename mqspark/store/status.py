@@ -15,8 +15,6 @@ from mqspark.store.upkeep.checkpoints import Checkpoints
 from mqspark.store.upkeep.cleaning import Cleaner
 from mqspark.store.upkeep.walltime import WallTime
 
-__all__ = ["StoreStatus"]
-
 
 class StoreStatus:
     """What is known about one store. A problem is one of an otherwise healthy store, or None."""

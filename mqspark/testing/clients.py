@@ -30,8 +30,6 @@ from mqspark.client.sync import (
 from mqspark.client.sync.facade import Facade
 from mqspark.clock import Clock
 
-__all__ = ["Clients"]
-
 _numbers = itertools.count(1)
 
 OPTIONS = ClientOptions(route_interval_ms=500, heartbeat_interval_ms=1_000, request_timeout_ms=30_000)

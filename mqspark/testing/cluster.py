@@ -16,8 +16,6 @@ from mqspark_server.broker_app import BrokerApp
 from mqspark_server.dev_cluster import DevCluster
 from mqspark_server.settings.settings import Layer
 
-__all__ = ["Broker", "Cluster"]
-
 R = TypeVar("R")
 
 

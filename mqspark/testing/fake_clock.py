@@ -6,8 +6,6 @@ import threading
 
 from mqspark.clock import ClockDriver, SystemClock
 
-__all__ = ["FakeClock", "RunningClock"]
-
 MAX_STEPS = 1_000
 """The most steps of one ``advance``, unless these would be longer than LONGEST_STEP_MS."""
 LONGEST_STEP_MS = 30_000

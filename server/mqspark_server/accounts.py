@@ -22,8 +22,6 @@ from mqspark.protocol.headers.admin_headers import (
     UpdateUserRequestHeader,
 )
 
-__all__ = ["ACTIONS", "Accounts"]
-
 ACTIONS = ("All", "Pub", "Sub", "Create", "Update", "Delete", "Get", "List")
 """The actions of a rule (RocketMQ's Action)."""
 

@@ -21,8 +21,6 @@ from mqspark.clock import Clock
 from mqspark.logs import printable, sparing
 from mqspark.protocol.codes import RequestCode
 
-__all__ = ["AuditLog"]
-
 LINES_PER_S = 200
 USES_PER_S = 50
 """Limit of lines per second that are neither refusals nor changes."""

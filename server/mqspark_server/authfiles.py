@@ -26,8 +26,6 @@ from mqspark.errors import ConfigError, ProtocolError
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark_server.auditlog import AuditLog
 
-__all__ = ["AesGcm", "auth_directory", "open_authority"]
-
 USERS_FILE = "users.auth"
 KEY_FILE = "users.auth.key"
 LOCK_FILE = "users.auth.lock"

@@ -56,8 +56,6 @@ if TYPE_CHECKING:  # imported where users have to log in
     from mqspark_server.console.history.sampler import Sampler
     from mqspark_server.tiered.archivetier import ArchivedMessages
 
-__all__ = ["BrokerApp"]
-
 log = logging.getLogger("mqspark.app")
 
 MAX_PORT = 65535

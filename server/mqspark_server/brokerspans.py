@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from mqspark.broker.broker import BrokerCore
 
-__all__ = ["BrokerSpans"]
-
 MAX_OPEN = 10_000
 """Limit of spans that wait for an acknowledgement. Further ones end with their request."""
 _FIELDS = {

@@ -21,8 +21,6 @@ from mqspark.errors import MQError
 from mqspark_server.commands.loading import HELP, LazyCommands
 from mqspark_server.commands.refusals import FAILED, INTERRUPTED, describe, exit_code_of
 
-__all__ = ["main"]
-
 _NOUNS = {
     "cluster": (
         "administration.cluster_cli:cluster",

@@ -51,8 +51,6 @@ from mqspark_server.process.phases import Phase, ProcessLifecycle
 from mqspark_server.process.startup import Ends
 from mqspark_server.settings.settings import BrokerSettings
 
-__all__ = ["ControlledApp", "broker_app"]
-
 log = logging.getLogger("mqspark.app")
 _troubles = sparing("mqspark.controlled", lines=10)
 

@@ -28,8 +28,6 @@ from mqspark_server.settings.settings import WILDCARDS, ControllerSettings, fore
 if TYPE_CHECKING:  # imported where users have to log in
     from mqspark.auth.authority import Authority
 
-__all__ = ["ControllerApp"]
-
 log = logging.getLogger("mqspark.app")
 
 DEFAULT_DIRECTORY = "mqsparkController"

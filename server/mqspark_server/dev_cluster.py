@@ -34,8 +34,6 @@ from mqspark_server.settings.settings import (
 if TYPE_CHECKING:  # imported with a controller
     from mqspark_server.controller_app import ControllerApp
 
-__all__ = ["DevCluster"]
-
 CONTROLLER = "controller"
 """The only kind of replication."""
 IN_SYNC_S = 60.0

@@ -31,8 +31,6 @@ from mqspark_server.broker_app import LOOPBACK_TOKEN_VARIABLE
 from mqspark_server.net.outbound import Outbound
 from mqspark_server.settings.settings import DEVELOPMENT, Layer, broker_settings
 
-__all__ = ["ProcessCluster"]
-
 log = logging.getLogger("mqspark.dev")
 
 RESTART_S = 10.0

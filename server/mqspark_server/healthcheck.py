@@ -13,8 +13,6 @@ import sys
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-__all__ = ["main"]
-
 VARIABLE = "MQSPARK_HEALTH"
 DEFAULT = "http://127.0.0.1:10914/health/ready"
 TIMEOUT_S = 4.0

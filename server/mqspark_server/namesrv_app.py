@@ -31,8 +31,6 @@ if TYPE_CHECKING:  # imported where users have to log in, or with a controller
     from mqspark_server.controller_app import ControllerApp
     from mqspark_server.net.tcp import RemotingServer
 
-__all__ = ["NameServerApp"]
-
 log = logging.getLogger("mqspark.app")
 
 

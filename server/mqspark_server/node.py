@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from mqspark_server.settings.settings import BrokerSettings
     from mqspark_server.tiered.archivetier import ArchivedMessages
 
-__all__ = ["BrokerNode", "BrokerParts"]
-
 
 @dataclass(frozen=True, slots=True)
 class BrokerParts:

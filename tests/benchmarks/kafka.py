@@ -10,8 +10,6 @@ from pathlib import Path
 
 from tests.spark.delta_jars import ALONE, maven_jars
 
-__all__ = ["PARTITIONS", "Kafka", "kafka_jars"]
-
 PARTITIONS = 4
 READY_S = 60
 

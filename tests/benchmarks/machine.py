@@ -16,8 +16,6 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ALTHOUGH_LOADED", "LOAD_BEFORE", "Disturbance", "Watch", "described", "load_average"]
-
 ALTHOUGH_LOADED = "MQSPARK_BENCH_ALTHOUGH_LOADED"
 """Environment: ratios are printed on a loaded machine, too."""
 LOAD_BEFORE = "MQSPARK_BENCH_LOAD_BEFORE"

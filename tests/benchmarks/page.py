@@ -11,8 +11,6 @@ from itertools import groupby
 
 from tests.benchmarks.report import OURS, SHORT_S, Benchmark, Figure, Report, number
 
-__all__ = ["html"]
-
 STYLE = """
 :root { --ink: #1c2530; --soft: #5c6b7a; --line: #dde3e9; --paper: #fff; --ours: #0b6e99; --peer: #9aa7b3;
   --warn: #8a5300; --warn-paper: #fff4e0 }

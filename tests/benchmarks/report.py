@@ -18,19 +18,6 @@ import msgspec
 
 from tests.benchmarks.machine import ALTHOUGH_LOADED, WATCH, Disturbance
 
-__all__ = [
-    "Benchmark",
-    "Change",
-    "Figure",
-    "Report",
-    "changes",
-    "figure",
-    "peer",
-    "ratio",
-    "ratio_line",
-    "refusal",
-]
-
 RECORD = "MQSPARK_BENCH_RECORD"
 """Environment: the file to which ``figure`` and ``peer`` append, one JSON object a line."""
 

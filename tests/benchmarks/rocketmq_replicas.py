@@ -21,8 +21,6 @@ from tests.support.clusters import Cluster, brokers_known_to
 from tests.support.remoting import ask
 from tests.support.waiting import eventually
 
-__all__ = ["HEAP_MIB", "rocketmq_pair", "rocketmq_replicas"]
-
 HEAP_MIB = 1024
 _COMPILE = ("-XX:TieredStopAtLevel=4",)  # although the heap is small
 _SHIPPED = {

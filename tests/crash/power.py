@@ -610,22 +610,3 @@ def describe(image: Image, script: Script) -> str:
         )
         lines.append(f"  {name} [{part}]: version {version}")
     return "\n".join(lines)
-
-
-__all__ = [
-    "PARTS",
-    "QUEUES",
-    "Image",
-    "Script",
-    "assert_images",
-    "assert_part",
-    "check",
-    "deletions",
-    "describe",
-    "everyday",
-    "images",
-    "images_of_recovery",
-    "restarts",
-    "run_everyday",
-    "retention",
-]

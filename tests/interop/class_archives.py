@@ -14,8 +14,6 @@ from tests.interop.jars import HERE, fetch
 from tests.interop.rocketmq import BROKER, NAMESRV, rocketmq_broker, rocketmq_namesrv
 from tests.support.jvm import make_archive, spark_class_archive
 
-__all__ = ["rocketmq_classes", "spark_classes"]
-
 SPARK_TIMEOUT_S = 300
 
 

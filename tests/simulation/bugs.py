@@ -49,8 +49,6 @@ from tests.simulation.disk import SimulatedFiles
 from tests.simulation.shape import draw_shape
 from tests.simulation.simulation import Bug, Result, simulate
 
-__all__ = ["BUGS", "SHOWN_BY", "shows"]
-
 BUGS: dict[str, Bug] = {}
 _NEEDS: dict[str, str] = {}
 """Bugs that only runs with this kind of program, or with this story, are likely to show."""

@@ -16,8 +16,6 @@ from mqspark.store.disk.files import StrPath
 from mqspark.store.disk.retention import OldSegment
 from tests.crash.disk import SECTOR_BYTES, Directory, File, MemoryFiles, Tree
 
-__all__ = ["SimulatedFiles"]
-
 _Step = tuple[tuple[str, "File | Directory | None"], ...]
 
 

@@ -8,20 +8,6 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = [
-    "NODES",
-    "ROLES",
-    "SMALL_STEPS_MS",
-    "SPOILS",
-    "STEPS_MS",
-    "UNSEEN",
-    "Fault",
-    "draw_changes",
-    "draw_faults",
-    "draw_spoil",
-    "draw_story",
-]
-
 NODES = ("broker-0", "broker-1", "broker-2", "controller")
 KINDS = (
     ("kill", 4),

@@ -48,8 +48,6 @@ from tests.simulation.scheduler import Process, ProcessLoop, World, here
 from tests.simulation.shape import DELAYS_S, TIMER_SLOTS, Shape
 from tests.simulation.spoils import spoilt
 
-__all__ = ["QUEUES", "BrokerMachine", "ControllerMachine", "Machine", "NameServerMachine", "replaced_host"]
-
 QUEUES = (0, 1)
 """Of each topic."""
 

@@ -18,8 +18,6 @@ from typing import Any
 
 from tests.simulation.scheduler import Process, World, here
 
-__all__ = ["FakeSocket", "Network"]
-
 KERNEL_BYTES = 256 * 1024
 """What a connection takes before a program's own buffer fills."""
 SYN_S = 1.0

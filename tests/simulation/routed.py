@@ -15,8 +15,6 @@ from tests.simulation.history import DECIDED, LATER, ORDERS, Delayed, History, S
 from tests.simulation.scheduler import EPOCH_MS, Process
 from tests.simulation.shape import DELAYS_S, TICK_MS
 
-__all__ = ["PROGRAMS", "Program"]
-
 FAILURES = (MQError, OSError, TimeoutError)
 PAUSES_S = (0.01, 0.1, 0.4)
 INVISIBLE_MS = 2_000

@@ -18,8 +18,6 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-__all__ = ["Process", "ProcessLoop", "World", "here"]
-
 T = TypeVar("T")
 
 MOST_AT_ONCE = 20_000

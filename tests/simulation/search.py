@@ -11,8 +11,6 @@ from contextlib import nullcontext
 from tests.simulation.bugs import BUGS
 from tests.simulation.simulation import Bug, Result, shrink, simulate
 
-__all__ = ["Attempt", "attempts", "planted"]
-
 Attempt = tuple[int, str | None]
 """How many messages were acknowledged, and what to say of a failure."""
 

@@ -10,8 +10,6 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["DELAYS_S", "SHARES", "TICK_MS", "TIMER_SLOTS", "Shape", "draw_shape"]
-
 DELAYS_S = (1, 2)
 """The delay levels of the brokers."""
 

@@ -40,8 +40,6 @@ from tests.simulation.scheduler import Process, Stuck, World
 from tests.simulation.shape import Shape, draw_shape
 from tests.simulation.traffic import Client, Consumer, Producer, Reader, RouteWatcher
 
-__all__ = ["Result", "shrink", "simulate"]
-
 CLIENTS_S = 1.5
 KNOWN_S = 8.0
 """A slave that is silent is in the SyncStateSet for haMaxTimeSlaveNotCatchup and haHousekeepingInterval at most."""

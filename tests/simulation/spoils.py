@@ -11,8 +11,6 @@ from mqspark.crc import crc32
 from tests.crash.disk import Tree
 from tests.support.damages import FIELDS, in_body, in_properties, records
 
-__all__ = ["spoilt"]
-
 EPOCHS, IDENTITY, LOG, NOTE = "epochFileCheckpoint", "brokerIdentity", "commitlog", "mqspark.member"
 FEW_BYTES = 3_000
 

@@ -25,8 +25,6 @@ from mqspark_server.net.outbound import Outbound
 from tests.simulation.history import GROUP, ORDERS, QUEUES, Broken, History, Sent
 from tests.simulation.scheduler import Process
 
-__all__ = ["Client", "Consumer", "Producer", "Reader", "RouteWatcher"]
-
 TIMEOUT_S = 2.0
 _PAUSES_S = (0.004, 0.06, 0.3)
 QUIET_FACTOR = 3

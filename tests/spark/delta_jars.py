@@ -13,8 +13,6 @@ from pathlib import Path
 from tests.support.maven import ToolMissing, cached, copy_dependencies
 from tests.support.pyspark_versions import has_spark_of_delta
 
-__all__ = ["ALONE", "NO_DELTA", "delta_jars", "fetch_delta_jars", "maven_jars"]
-
 POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
 <groupId>t</groupId><artifactId>{name}</artifactId><version>1</version><packaging>pom</packaging><dependencies>
 {dependencies}</dependencies></project>"""

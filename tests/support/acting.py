@@ -19,8 +19,6 @@ from tests.support.clusters import Cluster, brokers_known_to
 from tests.support.remoting import ask, log_end
 from tests.support.waiting import eventually
 
-__all__ = ["ACTING", "MASTER", "NAME", "OTHER", "QUICK_CHECKS", "SLAVE", "deliver_once"]
-
 NAME, TOPIC, GROUP = "pair", "Acted", "PG"
 SEND_V2, GET_ALL_TOPIC_CONFIG, GET_ROUTE = 310, 21, 105
 DELAY_LEVEL = 3

@@ -10,8 +10,6 @@ from mqspark_jobs.archive import UnitTask, archive_unit, plan_units
 from pyspark_pymq.files.locations import join, read_bytes, write_bytes
 from pyspark_pymq.files.logfiles import find_log
 
-__all__ = ["archive_log"]
-
 PROTOCOL = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
 
 

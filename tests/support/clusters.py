@@ -23,16 +23,6 @@ from tests.support.processes import (
 )
 from tests.support.remoting import GET_BROKER_CLUSTER_INFO, ask
 
-__all__ = [
-    "Cluster",
-    "brokers_known_to",
-    "mqspark_broker",
-    "mqspark_cluster",
-    "mqspark_controller",
-    "mqspark_namesrv",
-    "write_conf",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Cluster:

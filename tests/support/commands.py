@@ -10,8 +10,6 @@ from unittest.mock import patch
 
 from mqspark_server.cli import main
 
-__all__ = ["Outcome", "mqspark"]
-
 
 class Outcome(NamedTuple):
     code: int

@@ -31,8 +31,6 @@ from tests.support.replicaset import ELECT_MASTER, LEASE_MS, SETTINGS, state_of
 from tests.support.store_tools import copy_store
 from tests.support.waiting import eventually
 
-__all__ = ["IDS", "ROLES", "SCHEDULES", "Case", "Image", "Images", "play"]
-
 IDS = (1, 2, 3)
 TOPIC, QUEUES = "Kept", 2
 FEW, MANY, MORE = 24, 56, 8

@@ -16,8 +16,6 @@ from pathlib import Path
 from mqspark.crc import crc32
 from tests.support.store_tools import copy_store
 
-__all__ = ["FIELDS", "KINDS", "Around", "in_body", "in_properties", "log_bytes", "records"]
-
 BLANK_MAGIC = 0xCBD43194
 FIELDS = {
     "size": 3,

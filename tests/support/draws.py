@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from hypothesis import settings
 
-__all__ = ["draws"]
-
 ALL = 100
 """Hypothesis's default number. The profiles in tests/conftest.py are fractions of it."""
 

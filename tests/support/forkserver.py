@@ -20,8 +20,6 @@ import threading
 from pathlib import Path
 from typing import Any, NoReturn
 
-__all__ = ["IS_SUPPORTED", "Forked"]
-
 IS_SUPPORTED = sys.platform == "linux"
 MODULES = (
     "mqspark_server.cli",

@@ -6,8 +6,6 @@ from pathlib import Path
 
 from tests.support.maven import ToolMissing, cached, digest, require_tools, run
 
-__all__ = ["go_program"]
-
 FETCH_TIMEOUT_S = 600
 BUILD_TIMEOUT_S = 1_800
 

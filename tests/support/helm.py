@@ -11,8 +11,6 @@ import yaml
 
 from tests.support.gotools import go_program
 
-__all__ = ["CHART", "KUBERNETES", "helm", "helm_program", "rendered"]
-
 MODULE = Path(__file__).parent / "helm_module"
 CHART = Path("conf/helm/mqspark")
 KUBERNETES = "1.30"

@@ -19,8 +19,6 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-__all__ = ["Install", "build_wheel", "declared", "distributions"]
-
 ROOT = Path(__file__).parents[2]
 
 

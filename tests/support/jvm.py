@@ -15,8 +15,6 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-__all__ = ["class_archive", "make_archive", "spark_class_archive", "spark_options", "with_classes_of"]
-
 SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Compiling well would cost such a JVM more than it saves, and so would the threads of another collector."""
 ERRORS_ONLY = ("-Xlog:disable", "-Xlog:all=error:stderr")

@@ -7,8 +7,6 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["LAUNCHER", "Request", "accepted", "listener_at"]
-
 LAUNCHER = Path(__file__).with_name("launcher.py")
 MOST_BYTES = 1 << 20
 """Of a request: arguments and environment."""

@@ -14,17 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = [
-    "FETCH_TIMEOUT_S",
-    "ToolMissing",
-    "cache_folder",
-    "cached",
-    "copy_dependencies",
-    "digest",
-    "require_tools",
-    "run",
-]
-
 FETCH_TIMEOUT_S = 900
 
 

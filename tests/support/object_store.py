@@ -13,8 +13,6 @@ import httpx
 
 from tests.support.processes import HOST, free_port, listens, process, wait_for_start
 
-__all__ = ["BUCKET", "ObjectStore", "object_store"]
-
 BUCKET = "store"
 
 

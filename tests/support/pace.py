@@ -10,8 +10,6 @@ import json
 import time
 from typing import Self
 
-__all__ = ["ProcessorTime", "slowness"]
-
 USUAL_S = 0.0025
 """What the known piece of work takes on the machine for which bounds are written."""
 FRESH_S = 1.0

@@ -19,8 +19,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-__all__ = ["OUTSIDE", "Partitions"]
-
 OUTSIDE = "outside"
 """Any process that is not a node: the test and its clients."""
 READ_BYTES = 1 << 16

@@ -18,20 +18,6 @@ from typing import IO
 from tests.support.forkserver import IS_SUPPORTED, Forked
 from tests.support.waiting import eventually
 
-__all__ = [
-    "HOST",
-    "free_port",
-    "listens",
-    "mqspark_command",
-    "process",
-    "ready_line",
-    "set_options",
-    "start",
-    "stop",
-    "tail",
-    "wait_for_start",
-]
-
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 150.0
 STOP_TIMEOUT_S = 60.0

@@ -14,8 +14,6 @@ from mqspark.protocol import bodies, headers
 from mqspark.protocol.bodies.body import Body
 from mqspark.protocol.headers.header import Header
 
-__all__ = ["BODIES", "HEADERS", "STRUCTS"]
-
 
 def _structs(package: ModuleType) -> Iterator[type[msgspec.Struct]]:
     for info in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):

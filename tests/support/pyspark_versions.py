@@ -16,8 +16,6 @@ from mqspark_jobs.commandline import DELTA_VERSION
 from pyspark_pymq.precompile import precompile
 from tests.support.maven import FETCH_TIMEOUT_S, ToolMissing, cached, run
 
-__all__ = ["OLDEST", "WITH_DELTA", "environment_of", "has_spark_of_delta", "pyspark_of", "spark_of_delta"]
-
 OLDEST = "4.1.4"
 WITH_DELTA = "4.2.0"
 """The newest that delta-spark takes."""

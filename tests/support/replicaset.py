@@ -16,8 +16,6 @@ from tests.support.clusters import Cluster, mqspark_broker, mqspark_controller, 
 from tests.support.remoting import ask, log_end
 from tests.support.waiting import eventually
 
-__all__ = ["LEASE_MS", "NAME", "SETTINGS", "ReplicaSet", "log_of", "state_of"]
-
 ELECT_MASTER, GET_SYNC_STATE_DATA, CLEAN_BROKER_DATA = 1002, 1006, 1011
 NAME, CLUSTER = "set", "Set"
 LEASE_MS = 2_000

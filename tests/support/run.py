@@ -21,8 +21,6 @@ from typing import IO, NamedTuple
 from tests.support.maven import ToolMissing
 from tests.support.pyspark_versions import environment_of, has_spark_of_delta, spark_of_delta
 
-__all__ = ["OF_DELTA", "Part", "main", "parts"]
-
 ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
 """The tests start hundreds of processes of the same code; compiling it each time would take half of a start."""
 PYTEST = [sys.executable, "-m", "pytest", "-p", "tests.support.again", "-p", "tests.support.preforked"]

@@ -11,8 +11,6 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-__all__ = ["Scheduling", "group_of", "is_late", "seconds_of"]
-
 SPARK, JOBS, DRIVERS = "spark", "spark: jobs", "spark: drivers of their own"
 BROKERS, CLIENTS, TOPICS = "interop: brokers of their own", "interop: clients", "interop: topics and users"
 GROUPS = {

@@ -13,20 +13,6 @@ from mqspark.protocol.codes import CURRENT_VERSION, RequestCode
 from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.connection import Connection
 
-__all__ = [
-    "SILENCE",
-    "STORED",
-    "Answer",
-    "Scripted",
-    "broker",
-    "cluster",
-    "namesrv",
-    "refusal",
-    "route_of",
-    "sends",
-    "served",
-]
-
 Answer = tuple[int, dict[str, str] | None, bytes] | None
 """Code, fields, body; None closes the connection; ``SILENCE`` answers nothing."""
 SILENCE: Answer = (-1, None, b"")

@@ -9,8 +9,6 @@ import httpx
 from mqspark.testing import Broker
 from tests.support.web import get
 
-__all__ = ["browser", "change", "check_safe", "csrf", "log_in", "page", "set_aside"]
-
 
 def browser(broker: Broker) -> httpx.Client:
     origin = broker.http_url or ""

@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-__all__ = ["eventually", "eventually_async"]
-
 T = TypeVar("T")
 What = str | Callable[[], object]
 

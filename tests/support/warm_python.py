@@ -24,8 +24,6 @@ from typing import NoReturn
 from tests.support.forkserver import IS_SUPPORTED
 from tests.support.launched import LAUNCHER, Request, accepted, listener_at
 
-__all__ = ["warm_python"]
-
 PYTHON = Path(__file__).with_name("warm_python.sh")
 
 

@@ -6,8 +6,6 @@ import ssl
 
 import httpx
 
-__all__ = ["get"]
-
 _NO_AUTHORITIES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 

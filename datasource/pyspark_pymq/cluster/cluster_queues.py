@@ -25,8 +25,6 @@ from pyspark_pymq.cluster.stream_offsets import LogicPlace, Offsets, QueueRange
 from pyspark_pymq.options import EARLIEST_OFFSET, LATEST_OFFSET, OffsetSpec, Position, QueueTexts, ReadOptions
 from pyspark_pymq.watching import end_with_spark
 
-__all__ = ["BrokerPlace", "ClusterQueues", "DataLoss"]
-
 log = escaping("pyspark_pymq")
 
 ROUTE_LIFE_S = 1.0

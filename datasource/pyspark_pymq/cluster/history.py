@@ -31,17 +31,6 @@ from pyspark_pymq.schema import HEADERS, PROPERTIES, arrow_schema, arrow_type
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "Archive",
-    "ArchiveTask",
-    "Manifest",
-    "first_offsets",
-    "load_manifests",
-    "note_gap",
-    "plan_archive",
-    "read_archive",
-]
-
 MANIFESTS = "_mqspark"
 """Delta ignores what begins with an underscore."""
 _LIFE_S = 5.0

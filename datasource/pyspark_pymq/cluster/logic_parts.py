@@ -23,8 +23,6 @@ from mqspark.protocol.bodies.topic_bodies import LogicQueueMappingItem, TopicQue
 from mqspark.protocol.codes import ResponseCode
 from pyspark_pymq.cluster.stream_offsets import LogicPlace, Offsets, QueueRange
 
-__all__ = ["LogicQueues", "Part", "check_kind", "parts_of"]
-
 log = escaping("pyspark_pymq")
 
 _MAX_MOVES = 4

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from pyspark_pymq.cluster.cluster_queues import ClusterQueues
 
-__all__ = ["CONTENT_TYPE", "arrow_schema_of", "newest_schema", "pack", "spark_schema_of", "unpack"]
-
 log = sparing(__name__)
 
 _SLICE_ROWS = 1 << 16

@@ -25,8 +25,6 @@ from pyspark_pymq.signing import ENVIRONMENT, SigningOptions
 if TYPE_CHECKING:
     from pyspark_pymq.cluster.cluster_queues import BrokerPlace
 
-__all__ = ["SMALL_TASK_ROWS", "ReadTask", "plan_tasks"]
-
 SMALL_TASK_ROWS = 10_000
 """Below this number of rows another task costs more than it saves."""
 

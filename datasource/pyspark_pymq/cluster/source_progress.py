@@ -15,8 +15,6 @@ from mqspark.errors import MQError
 from mqspark.message import MessageQueue
 from pyspark_pymq.cluster.stream_offsets import Positions
 
-__all__ = ["SourceProgress", "source_progress"]
-
 
 @dataclass(frozen=True, slots=True)
 class SourceProgress:

@@ -17,8 +17,6 @@ from typing import Any, NamedTuple
 from mqspark.errors import MQError
 from mqspark.message import MessageQueue
 
-__all__ = ["LogicPlace", "Offsets", "Positions", "QueueRange", "batch_ranges", "limit_rows"]
-
 VERSION = 1
 
 Offsets = dict[MessageQueue, int]

@@ -16,8 +16,6 @@ from typing import Any
 from mqspark.errors import MQError
 from pyspark_pymq.files.locations import join, names, open_input, read_bytes
 
-__all__ = ["DeltaFile", "DeltaTable", "delta_table"]
-
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.\d{10})?\.parquet")
 

@@ -12,19 +12,6 @@ from typing import IO, Any
 
 from mqspark.errors import ConfigError, MQError
 
-__all__ = [
-    "filesystem_of",
-    "is_remote",
-    "join",
-    "local_path",
-    "make_parent",
-    "names",
-    "open_input",
-    "read_bytes",
-    "remove_tree",
-    "write_bytes",
-]
-
 MAX_SMALL_FILE_BYTES = 64 << 20
 """A manifest of 200,000 queues with long names has 40 MiB."""
 _READ_BYTES = 1 << 20

@@ -18,8 +18,6 @@ from mqspark.errors import ConfigError
 from mqspark.store.disk.layout import file_start
 from pyspark_pymq.files.locations import filesystem_of, is_remote, local_path
 
-__all__ = ["LogFile", "find_log", "list_log", "local_copy", "local_log", "segment_bytes_of"]
-
 _COPY_BYTES = 8 << 20
 
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from pyspark_pymq.cluster.history import ArchiveTask
 
-__all__ = ["ArchivePartition", "BatchReader", "RangePartition", "partitions_of", "read_partition"]
-
 DEFAULT_GROUP = "mqspark-spark-source"
 """The group of pulls when the user named none; its offsets are never committed."""
 

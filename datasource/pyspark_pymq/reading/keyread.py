@@ -22,8 +22,6 @@ from pyspark_pymq.options import ReadOptions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["KeyReader", "Lookup"]
-
 MAX_MESSAGES = 64
 
 

@@ -58,8 +58,6 @@ from pyspark_pymq.records.records import (
 )
 from pyspark_pymq.watching import Watch
 
-__all__ = ["ALLOWED_VARIABLE", "read_task"]
-
 log = escaping("pyspark_pymq")
 
 ALLOWED_VARIABLE = "MQSPARK_LOCAL_STORES"

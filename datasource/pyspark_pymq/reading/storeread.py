@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 _LOG_BYTES = 2 << 20
 """Bytes of log for one batch (``pyspark_pymq.reading.range_fetch``)."""
 
-__all__ = ["SegmentRange", "StoreBatchReader", "plan_segments", "read_segment"]
-
 
 @dataclass
 class SegmentRange(InputPartition):  # type: ignore[misc]

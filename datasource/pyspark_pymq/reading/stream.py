@@ -47,8 +47,6 @@ else:
 
 log = escaping("pyspark_pymq")
 
-__all__ = ["CheckpointedReader", "RefusedReader", "stream_reader"]
-
 _PARKED_PULL_MS = 15_000
 _MAX_PARKED_PULLS = 512
 """With more queues than this an idle query sleeps instead of parking a pull for each."""

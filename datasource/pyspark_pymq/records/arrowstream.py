@@ -20,8 +20,6 @@ import pyarrow.compute as pc
 from mqspark.compression import InflateLimits
 from mqspark.errors import InvalidMessage
 
-__all__ = ["FreeRows", "batches_of", "check_stream"]
-
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 _HEADER_TYPE, _HEADER = 1, 2
 _LENGTH, _NODES, _BUFFERS, _COMPRESSION = 0, 1, 2, 3

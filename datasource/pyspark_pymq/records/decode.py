@@ -43,8 +43,6 @@ from mqspark.recordlayout import MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES
 from pyspark_pymq.records.records import BODY, BODY_LENGTH, BORN_HOST_END, V6_EXTRA_BYTES, Ints, Records
 from pyspark_pymq.schema import arrow_schema, arrow_type
 
-__all__ = ["INFLATED_BYTES", "Decoder", "as_headers"]
-
 log = sparing(__name__)
 
 INFLATED_BYTES = 16 << 20

@@ -33,8 +33,6 @@ from mqspark.message import (
 )
 from mqspark.propertystring import ITEM_END, NAME_END, item
 
-__all__ = ["EncodedBatch", "Compression", "Rows", "Waits", "key_hashes"]
-
 Ints = npt.NDArray[np.int64]
 
 _HEAD = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("length", ">i4")])

@@ -28,8 +28,6 @@ from pyspark_pymq.work.verdicts import DEAD, DISCARDED, DONE, ORDER_KEY, RETRY, 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Batches", "FailureTarget"]
-
 
 @dataclass(frozen=True, slots=True)
 class FailureTarget:

@@ -26,8 +26,6 @@ from pyspark_pymq.work.verdicts import Failure
 if TYPE_CHECKING:
     from pyspark_pymq.work.functions import ArrowFunction, RowFunction
 
-__all__ = ["DIED", "Isolated", "serve"]
-
 DIED = "WorkerDied"
 """The error type of a message that killed its process."""
 _LENGTH = struct.Struct(">Q")

@@ -16,8 +16,6 @@ from pyspark_pymq.work.functions import ArrowFunction, Handled, RowFunction
 from pyspark_pymq.work.outcome import outcome_of, plain
 from pyspark_pymq.work.verdicts import RETRY, Policy
 
-__all__ = ["Evaluation", "Order"]
-
 
 class Order:
     """Which messages wait: those whose key has a failed message that waits for its next attempt.

@@ -15,8 +15,6 @@ import pyarrow as pa
 from pyspark_pymq.work.outcome import NAMES, with_results
 from pyspark_pymq.work.verdicts import Failure
 
-__all__ = ["ERROR", "ArrowFunction", "Handled", "RowFunction"]
-
 ERROR = "error"
 """The column by which a function on batches or DataFrames says which rows failed, and why."""
 

@@ -18,8 +18,6 @@ from typing import Any
 from mqspark.errors import MQError
 from pyspark_pymq.files.locations import join, names, read_bytes, remove_tree, write_bytes
 
-__all__ = ["WHOLE", "Journal", "State", "Trial"]
-
 WHOLE = "all"
 """The outcome of a whole batch, written at once."""
 REMEMBERED_MS = 72 * 3_600_000

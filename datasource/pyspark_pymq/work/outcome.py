@@ -17,8 +17,6 @@ from pyspark_pymq.work.verdicts import DONE, WAIT, Failure, Policy
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["MESSAGE", "NAMES", "ORDER", "outcome_columns", "outcome_of", "plain", "with_results"]
-
 MESSAGE: dict[str, str] = {
     "key": "string",
     "value": "binary",

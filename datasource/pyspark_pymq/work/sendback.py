@@ -56,8 +56,6 @@ from pyspark_pymq.writing.pipeline import WORK_RETRIES, Pipeline, Send
 
 log = escaping("pyspark_pymq")
 
-__all__ = ["Failed", "RetryQueues", "SendBack", "SendBackTimes", "properties_of"]
-
 FIRST_RETRY_LEVEL = 3
 """The delay level after the first attempt; each further attempt adds one (MQClientAPIImpl, SendMessageProcessor)."""
 NEVER_DEAD = (1 << 31) - 1

@@ -24,8 +24,6 @@ from pyspark_pymq.work.journal import WHOLE, Journal, Trial
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["write_outcome"]
-
 log = escaping("pyspark_pymq")
 
 _DEATHS = re.compile(

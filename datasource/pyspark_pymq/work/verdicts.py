@@ -11,28 +11,6 @@ from dataclasses import dataclass
 
 from mqspark.errors import ConfigError
 
-__all__ = [
-    "DEAD",
-    "DISCARDED",
-    "DONE",
-    "FAILED_AT_MS",
-    "FAILED_ATTEMPT",
-    "FAILED_BATCH",
-    "FAILED_QUERY",
-    "FAILED_TEXT",
-    "FAILED_TYPE",
-    "ORDER_KEY",
-    "REASONS",
-    "RETRY",
-    "RETRY_OF",
-    "WAIT",
-    "Discard",
-    "Failure",
-    "Policy",
-    "RetryAfter",
-    "duration_ms",
-]
-
 DONE, RETRY, DEAD, DISCARDED, WAIT = "done", "retry", "dead", "discarded", "wait"
 """The kinds of outcome. ``wait``: not called, because an earlier message of its key waits for its next attempt."""
 

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
 
-__all__ = ["WorkQuery", "WorkQueue"]
-
 _SOURCE = {name: kind for name, kind in MESSAGE.items() if name not in ("attempt", "place")} | {
     "reconsumeTimes": "int"
 }

@@ -21,8 +21,6 @@ from mqspark.errors import ClientError
 from mqspark.logs import Outages, escaping
 from mqspark.message import SINK_DECISIONS_TOPIC
 
-__all__ = ["NAMESPACE", "LogNote"]
-
 log = escaping("pyspark_pymq")
 
 NAMESPACE = "MQSPARK_SINK"

@@ -28,16 +28,6 @@ from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
 from pyspark_pymq.options import WriteOptions
 from pyspark_pymq.writing.routing import DEFAULT_QUEUES
 
-__all__ = [
-    "AT_LEAST_ONCE",
-    "EXACTLY_ONCE",
-    "WORK_RETRIES",
-    "Pipeline",
-    "Send",
-    "SendPolicy",
-    "send_header",
-]
-
 log = escaping("pyspark_pymq")
 
 _UNSTORED_BYTES = 8 << 20

@@ -6,9 +6,6 @@ from dataclasses import dataclass, field
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-__all__ = ["Half", "Halves", "Sent", "Task"]
-
-
 Half = tuple[int, int]
 """Offset in the queue of half messages, and physical offset."""
 

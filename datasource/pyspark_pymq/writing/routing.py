@@ -20,8 +20,6 @@ from mqspark.message import MessageQueue, check_topic
 from pyspark_pymq.options import WriteOptions
 from pyspark_pymq.records.encode import Rows, key_hashes
 
-__all__ = ["DEFAULT_QUEUES", "Router", "integers"]
-
 log = escaping("pyspark_pymq")
 
 DEFAULT_QUEUES = 4

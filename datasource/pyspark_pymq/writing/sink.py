@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from pyspark_pymq.records.encode import Rows
     from pyspark_pymq.writing.pipeline import Send
 
-__all__ = ["BatchWriter", "StreamWriter", "send_rows"]
-
 _COLUMN_TYPES = {
     "value": ("binary", "string"),
     "key": ("string", "binary"),

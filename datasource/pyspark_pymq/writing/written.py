@@ -14,8 +14,6 @@ from pathlib import Path
 from mqspark.logs import escaping
 from pyspark_pymq.options import WriteOptions
 
-__all__ = ["has_written", "note_written"]
-
 log = escaping("pyspark_pymq")
 
 _DIRECTORIES = "SPARK_LOCAL_DIRS"

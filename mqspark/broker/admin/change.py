@@ -8,8 +8,6 @@ from typing import Any, Protocol
 from mqspark.protocol.command import Command
 from mqspark.protocol.session import Session
 
-__all__ = ["AnswerWhenSafe", "KeepSettings"]
-
 
 class AnswerWhenSafe(Protocol):
     """Sends the answer in place of the handler, once the change is safe."""

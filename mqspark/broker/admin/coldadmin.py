@@ -11,8 +11,6 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, ok, parse_properties
 from mqspark.protocol.session import Session
 
-__all__ = ["ColdAdminProcessor"]
-
 _MODE_KEY = "READ_AHEAD_MODE"
 _NORMAL, _RANDOM = 0, 1
 """Advice to the kernel, by Linux's numbers: normal reading ahead, or none."""

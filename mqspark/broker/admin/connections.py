@@ -27,8 +27,6 @@ from mqspark.protocol.headers.client_headers import (
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Slices
 
-__all__ = ["ConnectionsProcessor"]
-
 MEMBERS_AT_ONCE = 512
 
 

@@ -27,8 +27,6 @@ from mqspark.protocol.headers.admin_headers import (
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import ESSENTIAL, Slices
 
-__all__ = ["GroupAdminProcessor"]
-
 
 class GroupAdminProcessor:
     def __init__(self, state: BrokerState, change: AnswerWhenSafe) -> None:

@@ -13,8 +13,6 @@ from mqspark.protocol.dispatch import Handler, Refusal, ok
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import ESSENTIAL, Slices
 
-__all__ = ["HousekeepingProcessor"]
-
 
 class HousekeepingProcessor:
     def __init__(self, state: BrokerState, change: AnswerWhenSafe, knows_topics: Callable[[], bool]) -> None:

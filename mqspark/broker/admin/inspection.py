@@ -31,8 +31,6 @@ from mqspark.protocol.headers.admin_headers import (
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Slices
 
-__all__ = ["InspectionProcessor"]
-
 MAX_CONSUME_QUEUE_ENTRIES = 1_000
 
 QUEUES_AT_ONCE = 64

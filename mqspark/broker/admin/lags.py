@@ -36,8 +36,6 @@ from mqspark.protocol.headers.client_headers import CloneGroupOffsetRequestHeade
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import ESSENTIAL, Slices, Work
 
-__all__ = ["LagProcessor"]
-
 TOPICS_AT_ONCE = 16
 """Topics of few queues examined in one slice; about a millisecond."""
 CLONED_AT_ONCE = 4_096

@@ -10,8 +10,6 @@ from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Refusal
 
-__all__ = ["page_of"]
-
 
 def page_of(
     command: Command,

@@ -21,8 +21,6 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, merged
 from mqspark.protocol.session import Session
 
-__all__ = ["admin_handlers"]
-
 
 def admin_handlers(
     state: BrokerState,

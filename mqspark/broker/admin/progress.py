@@ -11,8 +11,6 @@ from mqspark.broker.lite.litenames import parent_and_lite
 from mqspark.broker.state.state import BrokerState
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID
 
-__all__ = ["Progress", "all_progress"]
-
 QUEUES_AT_ONCE = 64
 """Queues in one slice; of each up to two records are read."""
 

@@ -41,8 +41,6 @@ from mqspark.protocol.session import Session
 from mqspark.protocol.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
 from mqspark.protocol.slices import ESSENTIAL, Slices, Work
 
-__all__ = ["RelayProcessor"]
-
 _CALL_TIMEOUT_MS = 10_000
 _STATUS_TIMEOUT_MS = 5_000
 _RUNNING_INFO_VERSION = 62

@@ -16,8 +16,6 @@ from mqspark.broker.state.state import BrokerState
 from mqspark.protocol.codes import CURRENT_VERSION
 from mqspark.store.disk.trusted import MAX_CHALLENGE, prove
 
-__all__ = ["VERSION_TEXT", "runtime_table", "store_proof"]
-
 VERSION_TEXT = "V5_5_0"
 """The name of CURRENT_VERSION in MQVersion."""
 

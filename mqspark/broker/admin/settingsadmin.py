@@ -17,8 +17,6 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, ok, settings_to_change
 from mqspark.protocol.session import Session
 
-__all__ = ["SettingsProcessor"]
-
 
 class SettingsProcessor:
     """``changed`` is called when the settings objects have new values. ``shell_settings``: what else is shown."""

@@ -41,8 +41,6 @@ from mqspark.protocol.receipts import retry_topic_v1, retry_topic_v2
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import ESSENTIAL, Slices
 
-__all__ = ["CHANGED_AT_ONCE", "TopicAdminProcessor", "check_list_size", "existing_topic"]
-
 CHANGED_AT_ONCE = 64
 """Topics or groups of a list that are created or changed in one slice."""
 

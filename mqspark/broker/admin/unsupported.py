@@ -12,8 +12,6 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, merged, ok
 from mqspark.protocol.session import Session
 
-__all__ = ["NOTHING_TO_DO", "NOT_CONFIGURED", "NOT_SUPPORTED", "UnsupportedProcessor"]
-
 _ENGINE_KEY = "E_T"
 """Names the engine in request 5001 (MessageConst.TIMER_ENGINE_TYPE)."""
 _FILE_ENGINE, _ROCKSDB_ENGINE = "F", "R"

@@ -10,8 +10,6 @@ from mqspark.broker.state.state import BrokerState
 from mqspark.broker.tables.consumer_offsets import NOT_FOUND
 from mqspark.protocol.codes import Language
 
-__all__ = ["View", "group_names", "groups_view", "language_name", "topics_view"]
-
 QUEUES_AT_ONCE = 256
 
 

@@ -36,8 +36,6 @@ from mqspark.protocol.headers.client_headers import (
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import ESSENTIAL, LongWork, Slices, Work
 
-__all__ = ["NOTIFIED_AT_ONCE", "ClientProcessor", "MemberNotices"]
-
 MAX_HEARTBEAT_OBJECTS = 16_384
 """Groups and subscriptions of one heartbeat."""
 

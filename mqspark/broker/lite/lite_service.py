@@ -22,8 +22,6 @@ from mqspark.protocol.session import Session
 from mqspark.protocol.slices import ESSENTIAL, Slices, Work
 from mqspark.store.disk.saved import SavedTable
 
-__all__ = ["LiteService"]
-
 TICK_MS = 100
 FORGET_INTERVAL_MS = 300_000
 """How often the state of ordered pops is cleaned."""

@@ -41,8 +41,6 @@ from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Slices, Work
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID
 
-__all__ = ["LiteAdminProcessor"]
-
 MAX_LISTED = 10_000
 MAX_TOP = 1_000
 """Lite topics with the largest lag that are listed at most."""

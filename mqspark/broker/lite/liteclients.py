@@ -30,8 +30,6 @@ from mqspark.protocol.session import Session
 from mqspark.protocol.slices import ESSENTIAL, Work
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID
 
-__all__ = ["CLIENTS_AT_ONCE", "EVENTS_AT_ONCE", "LiteClient", "LiteClients"]
-
 INACTIVE_MS = 10_000
 """A client that has events, and has not asked for any for this time, is skipped."""
 LONG_POLL_MS = 35_000

@@ -15,8 +15,6 @@ from mqspark.logs import sparing
 from mqspark.protocol.slices import ESSENTIAL, Work
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID
 
-__all__ = ["LiteLife"]
-
 QUEUES_AT_ONCE = 256
 REMOVED_AT_ONCE = 32
 MINUTE_MS = 60_000

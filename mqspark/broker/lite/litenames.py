@@ -10,18 +10,6 @@ from mqspark.broker.state.state import BrokerState
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig, TopicConfig
 from mqspark.store.disk.layout import is_storable_topic
 
-__all__ = [
-    "LITE_PREFIX",
-    "bound_topic",
-    "checked_lite_queue",
-    "expiry_minutes",
-    "is_exclusive",
-    "is_lite_type",
-    "is_wildcard",
-    "lite_queue",
-    "parent_and_lite",
-]
-
 LITE_PREFIX = "%LMQ%$"
 _SEPARATOR = "$"
 

@@ -41,8 +41,6 @@ from mqspark.store.store import GetResult, GetStatus
 if TYPE_CHECKING:  # imported where users have to log in
     from mqspark.auth.gate import Grant
 
-__all__ = ["LitePops"]
-
 MAX_MESSAGES = 32
 INIT_MAX = 1
 SERVED_AT_ONCE = 8

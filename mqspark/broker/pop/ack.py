@@ -33,8 +33,6 @@ from mqspark.protocol.receipts import ORDER_REVIVE_QUEUE, Receipt, parse_receipt
 from mqspark.protocol.session import Session
 from mqspark.shares import NOBODY
 
-__all__ = ["AckProcessor", "LiteAcks"]
-
 MAX_BITS = 1 << 16
 """Bits of one entry of a batch. A check point has 32 messages, but a filter may have selected them from a wide
 range."""

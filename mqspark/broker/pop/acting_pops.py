@@ -31,8 +31,6 @@ from mqspark.protocol.dispatch import Handler, merged
 from mqspark.protocol.session import Session
 from mqspark.shares import NOBODY
 
-__all__ = ["ActingPops", "RevivePlace"]
-
 FORGET_MS = 10_000
 """How long a check point is remembered after its time."""
 

@@ -26,8 +26,6 @@ from mqspark.errors import InvalidMessage
 from mqspark.protocol.session import Session
 from mqspark.record import Parts
 
-__all__ = ["ActingAcks", "ActingRevival"]
-
 FORGOTTEN_MS = 60_000
 """How long an acknowledgement is kept after the time of its check point, which may arrive late."""
 FORGET_INTERVAL_MS = 1_000

@@ -27,8 +27,6 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, ok
 from mqspark.protocol.session import Session
 
-__all__ = ["AssignmentProcessor", "RequestModes", "allocate", "allocate_for_pop"]
-
 PULL, POP = "PULL", "POP"
 ANY_QUEUE = -1
 

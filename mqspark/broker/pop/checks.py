@@ -19,16 +19,6 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Refusal
 from mqspark.protocol.session import Session
 
-__all__ = [
-    "check_group",
-    "check_invisible_time",
-    "check_readable",
-    "check_time",
-    "unknown_topic",
-    "check_topic",
-    "parse_wanted",
-]
-
 LATE_MS = 500
 """A request whose polling time ended longer ago than this has lost its client."""
 

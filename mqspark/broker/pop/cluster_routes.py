@@ -16,8 +16,6 @@ from mqspark.message import PERM_READ, Queues
 from mqspark.protocol.bodies.topic_bodies import QueueData, TopicRouteData
 from mqspark.protocol.session import Session
 
-__all__ = ["ClusterRoutes"]
-
 _log = sparing(__name__)
 
 REFRESH_MS = 30_000

@@ -36,8 +36,6 @@ from mqspark.protocol.session import Session
 from mqspark.record import Parts, Verdict, check_record, is_inner_batch, take_apart
 from mqspark.recordlayout import record_size
 
-__all__ = ["ForeignChecks", "found_record", "is_at", "pull_question"]
-
 
 class ForeignChecks:
     """Takes records of the revive topic that acting slaves of other names send."""

@@ -54,8 +54,6 @@ from mqspark.recordlayout import queue_offsets, spans
 from mqspark.store.older import NotAtHand
 from mqspark.store.store import GetResult, GetStatus
 
-__all__ = ["MAX_MESSAGES", "PopProcessor"]
-
 _log = sparing(__name__)
 
 MAX_MESSAGES = 32

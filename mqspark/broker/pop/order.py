@@ -24,8 +24,6 @@ from mqspark.protocol.bodies.body import Body, decode_table, to_document
 from mqspark.protocol.receipts import NORMAL
 from mqspark.protocol.session import Session
 
-__all__ = ["ILLEGAL", "PopOrder"]
-
 ILLEGAL = -1
 """Result for a message that was not handed out."""
 

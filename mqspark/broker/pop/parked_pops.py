@@ -23,8 +23,6 @@ from mqspark.shares import NOBODY
 if TYPE_CHECKING:  # imported where users have to log in
     from mqspark.auth.gate import Grant
 
-__all__ = ["ANY_QUEUE", "ParkedPops", "Waiter"]
-
 ANY_QUEUE = -1
 
 MAX_WAITERS_BYTES = 256 << 20

@@ -20,8 +20,6 @@ from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.saved import SavedTable
 from mqspark.store.store import StoreProgress
 
-__all__ = ["PopService"]
-
 TICK_MS = 200
 
 

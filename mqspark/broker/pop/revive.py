@@ -65,8 +65,6 @@ from mqspark.recordlayout import spans
 from mqspark.shares import NOBODY
 from mqspark.store.store import GetStatus
 
-__all__ = ["EARLY_BYTES", "MAX_EARLY_ACKS", "READ_MESSAGES", "PopRevival", "ReviveQueue"]
-
 _log = sparing(__name__)
 
 GRACE_MS = ACK_INTERVAL_MS + 1_000

@@ -22,19 +22,6 @@ from mqspark.protocol.bodies.body import Body, decode_body
 from mqspark.protocol.session import Session
 from mqspark.shares import NOBODY
 
-__all__ = [
-    "ACK_INTERVAL_MS",
-    "ACK_TAG",
-    "BATCH_ACK_TAG",
-    "CK_TAG",
-    "MAX_MESSAGES",
-    "CheckKey",
-    "CheckPoint",
-    "ReviveLog",
-    "parse_ack",
-    "parse_check_point",
-]
-
 """Its offset in a revive queue is that of the last processed message, not of the next one."""
 
 CK_TAG, ACK_TAG, BATCH_ACK_TAG = "ck", "ack", "bAck"

@@ -13,8 +13,6 @@ from mqspark.broker.state.state import BrokerState
 from mqspark.message import RETRY_PREFIX
 from mqspark.protocol.session import Session
 
-__all__ = ["PopOffsets", "Step"]
-
 INIT_MIN = 0
 """ConsumeInitMode: a group without an offset starts at the queue's first message; otherwise at its last."""
 

@@ -30,8 +30,6 @@ from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Work
 from mqspark.store.store import GetStatus
 
-__all__ = ["PopWatchProcessor"]
-
 SEEN_AT_ONCE = 64
 """Queues that are looked at for parked notifications in one slice, or those of one notification."""
 _log = sparing(__name__)

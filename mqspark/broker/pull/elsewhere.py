@@ -19,8 +19,6 @@ from mqspark.protocol.headers.client_headers import PullMessageRequestHeader, Pu
 from mqspark.protocol.headers.header import to_ext
 from mqspark.protocol.session import Session
 
-__all__ = ["ReadsElsewhere"]
-
 PAUSE_MS = 500
 """The longest time that the answer to a suspended pull is held when the end of a part is reached and the logic offset
 of the next one is not known yet. RocketMQ's broker answers at once, and its clients ask again at once."""

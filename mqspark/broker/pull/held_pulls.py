@@ -14,8 +14,6 @@ from mqspark.broker.state.selection import HeldRequests
 from mqspark.clock import Clock
 from mqspark.errors import TableFull
 
-__all__ = ["HeldPulls"]
-
 HOLD_MS = 3_000
 MAX_HELD = 10_000
 

@@ -34,8 +34,6 @@ from mqspark.protocol.headers.client_headers import (
 )
 from mqspark.protocol.headers.header import Header, TopicHeader, to_ext
 
-__all__ = ["LogicLookups"]
-
 H = TypeVar("H", bound=Header)
 
 _NO_OFFSET = "Not found, maybe this group consumer boot first"

@@ -36,9 +36,6 @@ from mqspark.recordlayout import record_position
 from mqspark.store.index.keys import Sought
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID
 
-__all__ = ["LookupProcessor", "readable"]
-
-
 _NO_OFFSET = "Not found, do not set to zero, maybe this group boot first"
 _NO_YOUNG_QUEUE = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
 """The texts that RocketMQ's clients log for a group without an offset."""

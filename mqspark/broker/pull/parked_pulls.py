@@ -23,8 +23,6 @@ from mqspark.shares import NOBODY
 if TYPE_CHECKING:  # imported where users have to log in
     from mqspark.auth.gate import Grant
 
-__all__ = ["Pull", "ParkedPulls"]
-
 MAX_BYTES = 256 << 20
 _PULL_BYTES = 300
 SWEEP_INTERVAL_MS = 200

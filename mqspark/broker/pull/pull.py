@@ -36,8 +36,6 @@ from mqspark.recordlayout import record_position
 from mqspark.store.queue.consumequeue import ENTRY_BYTES
 from mqspark.store.store import GetResult, GetStatus
 
-__all__ = ["PullProcessor", "FAQ", "check_expression_type"]
-
 _log = sparing(__name__)
 
 """Bits of a pull's sysFlag (PullSysFlag)."""

@@ -22,8 +22,6 @@ from mqspark.store.older import NotAtHand
 if TYPE_CHECKING:  # imported where users have to log in
     from mqspark.auth.gate import Grant
 
-__all__ = ["WAITING_CODES", "WaitingReads"]
-
 WAITING_CODES = frozenset(
     {
         RequestCode.PULL_MESSAGE,

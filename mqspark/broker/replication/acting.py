@@ -41,8 +41,6 @@ from mqspark.protocol.headers.cluster_headers import (
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Slices
 
-__all__ = ["ActingMaster", "AnnouncedMaster", "BrokerMembers", "others_answers"]
-
 log = sparing(__name__)
 
 FRESH_MS = 5_000

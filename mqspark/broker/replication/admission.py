@@ -17,8 +17,6 @@ from mqspark.protocol.signature import ACCESS_KEY, Signer
 if TYPE_CHECKING:
     from mqspark.auth.authority import Authority
 
-__all__ = ["Admission"]
-
 
 class Admission:
     """``authority``: None without users. ``signer``: how this broker signs to others, if it does."""

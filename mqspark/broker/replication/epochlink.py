@@ -45,8 +45,6 @@ from mqspark.protocol.slices import Slices
 from mqspark.store.log.epochs import Epoch, EpochFile, check_order, last_common
 from mqspark.store.store import MessageStore
 
-__all__ = ["ControlledReplicas", "EpochFollower", "HaViews", "UNSURE", "reads_once_sure"]
-
 UNSURE = "this replica does not know yet which of its messages are confirmed"
 
 BEATS = 10

@@ -56,8 +56,6 @@ from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
 from mqspark.protocol.receipts import normal_topic
 from mqspark.record import Parts
 
-__all__ = ["EscapeBridge", "Escapee", "OtherMaster", "is_stored", "targets"]
-
 MAX_MESSAGES = 512
 _MESSAGE_BYTES = 160
 """What a message weighs without its texts and body."""

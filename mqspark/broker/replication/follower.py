@@ -30,8 +30,6 @@ from mqspark.protocol.replication import DataFrames, encode_report
 from mqspark.recordlayout import SIZE, record_size
 from mqspark.store.store import MessageStore
 
-__all__ = ["Diverged", "Follower", "CutRefused"]
-
 CHECK_BYTES = 1 << 20
 """Bytes of the tail that are compared with the master's, beside all that was not known to be synced at start."""
 

@@ -38,8 +38,6 @@ from mqspark.recordlayout import MIN_RECORD_BYTES, record_size
 from mqspark.store.disk.damage import Damage, Outcome
 from mqspark.store.store import MessageStore
 
-__all__ = ["UNHEALED", "Healing"]
-
 log = sparing("mqspark.replication.healing", lines=20)
 
 _CODE = RequestCode.EXCHANGE_BROKER_HA_INFO

@@ -52,16 +52,6 @@ from mqspark.protocol.headers.header import Header
 from mqspark.protocol.session import Session
 from mqspark.store.disk.brokeridentity import IdentityFiles
 
-__all__ = [
-    "Appointment",
-    "ControllerRequest",
-    "Leadership",
-    "LinkState",
-    "LogState",
-    "ReplicasManager",
-    "leader_of",
-]
-
 MAX_MEMBERS = 1_000
 """Replicas in one SyncStateSet."""
 

@@ -53,8 +53,6 @@ from mqspark.store.store import MessageStore
 if TYPE_CHECKING:  # imported where users have to log in
     from mqspark.auth.usercopy import UserCopy
 
-__all__ = ["FRESH_MS", "Metadata", "Request", "Round", "adopt_queues", "log_bounds"]
-
 log = sparing(__name__, lines=20)
 
 PAGE_ROWS = 2_000

@@ -24,8 +24,6 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.headers.cluster_headers import ExchangeHAInfoRequestHeader
 from mqspark.protocol.headers.header import Header
 
-__all__ = ["PreOnline", "SlaveRequest", "comes_back"]
-
 
 def comes_back(config: BrokerConfig) -> bool:
     """Whether a broker is a master in whose place a slave may have acted, and has to learn what that did."""

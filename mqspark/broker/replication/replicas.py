@@ -26,8 +26,6 @@ from mqspark.protocol.replication import Reports, data_head
 from mqspark.protocol.session import Session
 from mqspark.store.store import MessageStore
 
-__all__ = ["Replica", "Replicas"]
-
 RATE_MS = 1_000
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from mqspark.clock import Clock
 
-__all__ = ["Rivals"]
-
 
 class Rivals:
     """``forget_ms``: a controller that has not said for so long that it leads does so no more."""

@@ -49,8 +49,6 @@ from mqspark.store.log.epochs import EpochFile, begin_term
 if TYPE_CHECKING:  # imported where users have to log in
     from mqspark.auth.authority import Authority
 
-__all__ = ["Role"]
-
 
 class Role:
     """Takes effect at once: the store of a slave only copies from now on, and the term of a master begins. Made when

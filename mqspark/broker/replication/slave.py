@@ -11,8 +11,6 @@ from mqspark.protocol.dispatch import Handler, Refusal
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Slices
 
-__all__ = ["refusals", "refusals_before"]
-
 _BUSY = "[REJECTREQUEST]system busy, this broker is a slave: its master stores messages"
 _NO_PUT = "this broker is a slave: its master stores messages"
 _NO_CHANGE = (

@@ -12,8 +12,6 @@ from mqspark.protocol.dispatch import Handler
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Slices
 
-__all__ = ["FOLLOWS", "TableNotices", "is_table_notice"]
-
 FOLLOWS = {"mqsparkFollows": "true"}
 """The field by which a slave asks for notices."""
 

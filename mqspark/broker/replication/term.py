@@ -18,8 +18,6 @@ from collections.abc import Iterable
 
 from mqspark.clock import Clock
 
-__all__ = ["Term"]
-
 DRIFT_DIVISOR = 50
 """Share by which a lease is shortened: clocks that are disciplined by NTP differ by less than 1 in 1,000."""
 

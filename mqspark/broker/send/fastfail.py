@@ -18,8 +18,6 @@ from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.session import Session
 
-__all__ = ["FastFail"]
-
 _NEVER_MS = 1 << 62
 
 

@@ -46,8 +46,6 @@ from mqspark.protocol.headers.client_headers import (
 from mqspark.protocol.named import check_header
 from mqspark.protocol.session import Session
 
-__all__ = ["ReplyProcessor"]
-
 _RESERVED_FLAGS = TRANSACTION_MASK | BORN_HOST_V6 | STORE_HOST_V6 | NEED_UNWRAP | INNER_BATCH
 """Flags that a sender must not set. A start would take the queues of a topic with a stored inner batch for BatchCQ."""
 _NOT_STORED = frozenset({MULTI_DISPATCH, POP_CK, DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID})

@@ -43,8 +43,6 @@ from mqspark.protocol.headers.client_headers import ConsumerSendMsgBackRequestHe
 from mqspark.protocol.session import Session
 from mqspark.record import MAX_RECONSUME_TIMES, Parts, find_member, is_inner_batch, take_apart
 
-__all__ = ["DEAD_LETTER_QUEUES", "SendBackProcessor", "dead_letter_topic", "retry_limit"]
-
 DEAD_LETTER_QUEUES = 1
 """DLQ_NUMS_PER_GROUP."""
 FIRST_RETRY_LEVEL = 3

@@ -90,8 +90,6 @@ from mqspark.shares import NOBODY
 from mqspark.store.messages.membertable import BatchMembers, batch_members
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID, is_lmq
 
-__all__ = ["SendProcessor"]
-
 MAX_BATCH_TOPIC_LENGTH = MAX_TOPIC_LENGTH
 
 _SEND_MESSAGE = int(RequestCode.SEND_MESSAGE)

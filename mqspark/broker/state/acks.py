@@ -19,8 +19,6 @@ from mqspark.protocol.command import encode_response
 from mqspark.protocol.connection import MAX_ANSWER_HEADER_BYTES, Connection
 from mqspark.protocol.dispatch import Refusal
 
-__all__ = ["Acks", "Deferred", "Receiver"]
-
 SENT = Rpc(RequestCode.SEND_MESSAGE_V2, ResponseCode.SUCCESS, waited=False)
 
 

@@ -16,8 +16,6 @@ from mqspark.protocol.headers.header import Header
 from mqspark.protocol.session import Session
 from mqspark.shares import NOBODY, Shares
 
-__all__ = ["MAX_CALLS", "CallFailed", "Calls", "Done"]
-
 MAX_CALLS = 1_000
 """Requests to clients that may be unanswered at the same time."""
 

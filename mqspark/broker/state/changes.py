@@ -21,8 +21,6 @@ from mqspark.protocol.session import Session
 from mqspark.protocol.slices import LongWork, Work
 from mqspark.store.disk.saved import SavedTable
 
-__all__ = ["PendingChanges"]
-
 ANNOUNCEMENT_TIMEOUT_MS = 2_000
 """The longest time that the first send to a topic waits for a name server; less than a client's own timeout."""
 

@@ -18,8 +18,6 @@ from mqspark.message import is_system_group
 from mqspark.protocol.bodies.admin_bodies import ColdDataFlowInfo, ColdRead
 from mqspark.store.config import StoreConfig
 
-__all__ = ["ColdReads", "PERIOD_MS"]
-
 PERIOD_MS = 5_000
 """The period in which reads are counted."""
 FORGET_MS = 60_000

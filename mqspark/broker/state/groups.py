@@ -29,8 +29,6 @@ from mqspark.protocol.dispatch import Refusal
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Work
 
-__all__ = ["ClientGroups", "ConsumerGroup", "GroupMember", "Subscription", "TAG"]
-
 TAG = "TAG"
 """The expression type of tag filters; None and "" mean it, too."""
 

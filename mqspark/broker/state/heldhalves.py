@@ -14,8 +14,6 @@ from mqspark.clock import Clock
 from mqspark.protocol.session import Session
 from mqspark.shares import NOBODY
 
-__all__ = ["HeldHalves"]
-
 Key = tuple[str, int, bytes]
 """An ``Identity``: unique id, ms of birth, host of birth."""
 

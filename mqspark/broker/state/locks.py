@@ -17,8 +17,6 @@ from mqspark.message import MessageQueue
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Work
 
-__all__ = ["QueueLocks"]
-
 EXPIRED_AT_ONCE = 1_000
 """Locks that are looked at in one slice."""
 

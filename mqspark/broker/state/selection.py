@@ -22,8 +22,6 @@ from mqspark.store.older import NotAtHand
 from mqspark.store.queue.consumequeue import ENTRY_BYTES
 from mqspark.store.store import GetResult, GetStatus, MessageStore
 
-__all__ = ["HeldRequests", "Wanted", "get_selected", "get_wanted"]
-
 Wanted = frozenset[int] | SqlFilter | None
 """What a subscription selects: tags by their hashes, records for which a filter is TRUE, or everything."""
 

@@ -19,8 +19,6 @@ from mqspark.errors import TableFull
 from mqspark.recordlayout import record_position
 from mqspark.store.store import MessageStore
 
-__all__ = ["CHECK_INTERVAL_MS", "SlowReaders"]
-
 CHECK_INTERVAL_MS = 180_000
 
 _log = logging.getLogger("mqspark.broker")

@@ -32,8 +32,6 @@ from mqspark.store.store import MessageStore
 if TYPE_CHECKING:  # imported where users have to log in
     from mqspark.auth.gate import Grant
 
-__all__ = ["BrokerState", "Random", "new_state"]
-
 
 class Permits(Protocol):
     def __call__(self, session: Session, kind: Kind, name: str, *actions: Action) -> bool: ...

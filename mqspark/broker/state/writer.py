@@ -43,9 +43,6 @@ from mqspark.store.messages.membertable import BatchMembers
 from mqspark.store.queue.multidispatch import allows_dispatch, wanted_queues
 from mqspark.store.store import MessageStore
 
-__all__ = ["Diversion", "Draft", "Outlet", "StoredPosition", "Writer"]
-
-
 _DELAYS = frozenset({DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS, "__STARTDELIVERTIME"})
 _CRC_NAME = CRC32.encode()
 _HOST_FLAGS = BORN_HOST_V6 | STORE_HOST_V6

@@ -15,17 +15,6 @@ from mqspark.protocol.bodies.topic_bodies import LogicQueueMappingItem
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.dispatch import Refusal
 
-__all__ = [
-    "MAX_LOGIC_OFFSET",
-    "LogicQueue",
-    "Part",
-    "check_parts",
-    "check_succession",
-    "logic_offset",
-    "physical_offset",
-    "sent_offset",
-]
-
 Part = LogicQueueMappingItem
 
 UNDECIDED = -1

@@ -12,8 +12,6 @@ from mqspark.broker.statictopic.logicqueues import LogicQueue, Part, logic_offse
 from mqspark.broker.statictopic.mappings import StaticTopic
 from mqspark.protocol.codes import ResponseCode
 
-__all__ = ["LogicRead", "PullOutcome"]
-
 
 class PullOutcome(NamedTuple):
     """Where a reader is: the outcome of a pull, in offsets of one kind."""

@@ -31,8 +31,6 @@ from mqspark.protocol.bodies.topic_bodies import (
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.dispatch import Refusal
 
-__all__ = ["MAX_LOGIC_QUEUES", "MAX_PARTS", "Mappings", "StaticTopic"]
-
 MAX_LOGIC_QUEUES = 65_536
 """Limit for one topic, that of its physical queues on one broker. RocketMQ has none."""
 MAX_PARTS = 1_024

@@ -23,8 +23,6 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Refusal
 
-__all__ = ["PartCleaner"]
-
 INTERVAL_MS = 300_000
 MAX_MOVES = 8
 """Brokers that are asked in turn where a logic queue has gone."""

@@ -25,8 +25,6 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Refusal, failure
 from mqspark.protocol.session import Session
 
-__all__ = ["MAX_TALKS", "Peers", "Question", "Talk"]
-
 MAX_TALKS = 4_096
 """Talks that may wait for answers at the same time."""
 MAX_QUESTIONS = 64

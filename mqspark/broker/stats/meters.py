@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from array import array
 
-__all__ = ["MINUTE_SAMPLES", "SAMPLE_INTERVAL_MS", "TEN_MINUTE_SAMPLES", "Meter", "Totals"]
-
 SAMPLE_INTERVAL_MS = 10_000
 MINUTE_SAMPLES = 7
 TEN_MINUTE_SAMPLES = 61

@@ -5,8 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from itertools import chain
 
-__all__ = ["PutTimes"]
-
 BOUNDS_MS = tuple(
     chain(
         range(20),

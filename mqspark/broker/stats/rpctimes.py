@@ -16,8 +16,6 @@ from mqspark.protocol.dispatch import Handler
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Slices
 
-__all__ = ["Rpc", "RpcTimes"]
-
 RPC_BOUNDS_MS = (1, 3, 5, 7, 10, 100, 1_000, 2_000, 3_000)
 """The buckets of rocketmq_rpc_latency (RemotingMetricsManager.getMetricsView)."""
 UNKNOWN = -1

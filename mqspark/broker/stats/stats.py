@@ -20,8 +20,6 @@ from mqspark.clock import Clock
 from mqspark.message import SCHEDULE_TOPIC, is_system_topic
 from mqspark.protocol.slices import ESSENTIAL, Work
 
-__all__ = ["MOMENT_TABLES", "Revival", "Stats", "TopicEvents", "Traffic"]
-
 DAY_MS = 86_400_000
 GROUP_TABLES = (
     "GROUP_GET_NUMS",

@@ -8,14 +8,6 @@ from collections.abc import Mapping
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.dispatch import Refusal
 
-__all__ = [
-    "PRIORITY_FACTOR",
-    "attribute_changes",
-    "changed_attributes",
-    "check_group_attribute",
-    "priority_factor",
-]
-
 PRIORITY_FACTOR = "priority.factor"
 """Attribute of a group: how many of a hundred of its pops take the highest priority of a topic first."""
 ALL_BY_PRIORITY = 100

@@ -22,8 +22,6 @@ from mqspark.protocol.bodies.body import Body, decode_table, to_document
 from mqspark.protocol.bodies.client_bodies import SubscriptionData
 from mqspark.protocol.slices import Work
 
-__all__ = ["ConsumerFilterData", "ConsumerFilters"]
-
 DEAD_AT_LOAD_MS = 30_000
 """Groups without members when the file is read count as gone since then, as in RocketMQ."""
 

@@ -27,8 +27,6 @@ from mqspark.protocol.session import Session
 from mqspark.protocol.slices import ESSENTIAL, Work
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID, is_lmq
 
-__all__ = ["ConsumerOffsets", "NOT_FOUND", "is_brokers_own"]
-
 NOT_FOUND = -1
 
 COPIED_AT_ONCE = 4_096

@@ -45,17 +45,6 @@ from mqspark.store.queue.multidispatch import is_lmq
 if TYPE_CHECKING:
     from mqspark.store.tools.offline import OfflineStore
 
-__all__ = [
-    "Bounds",
-    "adopt_topics",
-    "forget_deleted",
-    "found_in_tables",
-    "heal_delays",
-    "heal_groups",
-    "heal_offsets",
-    "heal_topics",
-]
-
 log = sparing(__name__, lines=20)
 
 _CUT_MESSAGES = 1 << 20

@@ -23,8 +23,6 @@ from mqspark.protocol.bodies.topic_bodies import (
 from mqspark.protocol.session import Session
 from mqspark.store.queue.multidispatch import is_lmq
 
-__all__ = ["SubscriptionGroups"]
-
 _MADE = "groupsMade"
 """Session key: how many groups its requests have created."""
 

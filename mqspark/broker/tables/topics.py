@@ -40,8 +40,6 @@ from mqspark.protocol.bodies.topic_bodies import DataVersion, TopicConfig, Topic
 from mqspark.protocol.session import Session
 from mqspark.store.queue.multidispatch import is_lmq
 
-__all__ = ["MAX_QUEUES", "NORMAL", "Topic", "Topics", "check_kept_topic", "is_kept", "next_version"]
-
 PERM_READ_WRITE = PERM_READ | PERM_WRITE
 SINGLE_TAG, MULTI_TAG = "SINGLE_TAG", "MULTI_TAG"
 UNIT, UNIT_SUB = 0x1, 0x2

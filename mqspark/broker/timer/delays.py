@@ -57,8 +57,6 @@ from mqspark.store.disk.saved import SavedTable
 from mqspark.store.queue.delay import DelayLevels
 from mqspark.store.store import MessageStore
 
-__all__ = ["NOWHERE", "DelayOffsets", "DelayService", "can_wait", "delay_level", "real_queue"]
-
 _log = sparing(__name__)
 
 BATCH_MESSAGES = 128

@@ -31,8 +31,6 @@ from mqspark.protocol.dispatch import Handler, Refusal, ok
 from mqspark.protocol.headers.client_headers import RecallMessageRequestHeader
 from mqspark.protocol.session import Session
 
-__all__ = ["RecallProcessor"]
-
 _TAG = "_RECALL_TAG_"
 _BODY = b"0"
 _REMARK = "not set any response code"

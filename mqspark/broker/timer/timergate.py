@@ -29,8 +29,6 @@ from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.dispatch import Refusal
 from mqspark.store.timer.timerwheel import TimerWheel
 
-__all__ = ["TimerGate"]
-
 _INTEGER = re.compile("[+-]?[0-9]+")
 
 

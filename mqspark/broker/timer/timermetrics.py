@@ -13,9 +13,6 @@ from mqspark.names import sound_only
 from mqspark.protocol.bodies.body import Body, decode_table, encode_body
 from mqspark.protocol.bodies.topic_bodies import DataVersion
 
-__all__ = ["TimerMetrics"]
-
-
 MAX_METRICS_BYTES = 64 << 20
 
 

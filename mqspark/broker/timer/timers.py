@@ -70,8 +70,6 @@ from mqspark.store.timer.timerfiles import TimerCheckpoint, TimerFiles
 from mqspark.store.timer.timerlog import DELETE, NONE, RECORD_BYTES, ROLL, TimerRecord
 from mqspark.store.timer.timerwheel import SLOTS, Slot
 
-__all__ = ["TimerService"]
-
 _log = sparing(__name__)
 
 

@@ -30,8 +30,6 @@ from mqspark.message import (
 )
 from mqspark.record import take_apart
 
-__all__ = ["EscapedHalves"]
-
 _log = sparing(__name__, lines=5)
 
 SLICE_MESSAGES = 128

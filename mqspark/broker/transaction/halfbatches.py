@@ -47,17 +47,6 @@ from mqspark.propertystring import joined
 from mqspark.record import PendingRecord
 from mqspark.store.messages.membertable import BatchMembers, batch_members
 
-__all__ = [
-    "MAX_MEMBERS",
-    "Item",
-    "Members",
-    "check_batch",
-    "commit_batch",
-    "member_count",
-    "members",
-    "still_missing",
-]
-
 MAX_MEMBERS = 0x7FFF
 """The records of one commit stay far below a segment of the log; a BatchCQ record holds no more, either."""
 _PROPERTIES_ROOM = 32

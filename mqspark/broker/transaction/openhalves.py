@@ -42,8 +42,6 @@ from mqspark.recordlayout import spans
 from mqspark.store.queue.delay import DelayLevels
 from mqspark.store.store import MessageStore
 
-__all__ = ["Recovered", "recover"]
-
 """The consumer group whose offsets are the progress in the half and op topics."""
 READ_MESSAGES = 64
 READ_BYTES = 1 << 20

@@ -66,8 +66,6 @@ from mqspark.protocol.session import Session
 from mqspark.record import Parts, encode_record, take_apart
 from mqspark.store.disk.saved import SavedTable
 
-__all__ = ["TransactionService"]
-
 _log = sparing(__name__, lines=5)
 
 OP_TAG = "d"

@@ -15,18 +15,6 @@ from typing import Protocol
 from mqspark.errors import ConfigError
 from mqspark.message import MessageQueue
 
-__all__ = [
-    "Allocation",
-    "Averagely",
-    "AveragelyByCircle",
-    "ConsistentHash",
-    "Fixed",
-    "MachineRoom",
-    "MachineRoomNearby",
-    "sort_clients",
-    "sort_queues",
-]
-
 
 class Allocation(Protocol):
     """A strategy that allocates queues to the members of a group; a program may write its own."""

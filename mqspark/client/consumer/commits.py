@@ -10,8 +10,6 @@ from collections.abc import Iterable
 
 from mqspark.message import MessageQueue
 
-__all__ = ["commit_waves"]
-
 
 def commit_waves(queues: Iterable[MessageQueue]) -> tuple[list[MessageQueue], list[MessageQueue]]:
     """Splits the queues into one for each broker and topic, and the rest, which may follow when those are answered."""

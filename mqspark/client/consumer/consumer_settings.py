@@ -17,20 +17,6 @@ from mqspark.errors import ConfigError
 from mqspark.protocol.bodies.client_bodies import ConsumeFromWhere, ConsumeType, MessageModel
 from mqspark.valuetypes import check_fields
 
-__all__ = [
-    "ConsumerKeywords",
-    "ConsumerSettings",
-    "GroupSettings",
-    "LitePullConsumerKeywords",
-    "LitePullConsumerSettings",
-    "PopConsumerKeywords",
-    "PopConsumerSettings",
-    "PullKeywords",
-    "PullSettings",
-    "PushConsumerKeywords",
-    "PushConsumerSettings",
-]
-
 E = TypeVar("E", bound=StrEnum)
 
 ConsumeFrom = (

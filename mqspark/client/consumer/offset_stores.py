@@ -29,8 +29,6 @@ from mqspark.protocol.headers.client_headers import (
 )
 from mqspark.protocol.headers.header import MAX_PLACE
 
-__all__ = ["BrokerOffsets", "LocalOffsets", "Offsets"]
-
 log = escaping(__name__)
 
 _TIMEOUT_MS = 5_000

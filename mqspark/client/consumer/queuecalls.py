@@ -40,8 +40,6 @@ from mqspark.protocol.headers.client_headers import (
 from mqspark.protocol.headers.header import Header
 from mqspark.record import decode_pull
 
-__all__ = ["Pulled", "QueueCalls"]
-
 log = escaping(__name__)
 
 DAMAGE_PATIENCE_MS = 30_000

@@ -13,8 +13,6 @@ from mqspark.errors import MQError, NoRoute
 from mqspark.logs import escaping
 from mqspark.message import MessageQueue, check_topic
 
-__all__ = ["QueueWatch", "QueuesListener"]
-
 log = escaping(__name__)
 
 QueuesListener = Callable[[str, list[MessageQueue]], Awaitable[None] | None]

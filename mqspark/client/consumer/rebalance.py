@@ -12,8 +12,6 @@ from mqspark.client.consumer.allocate import Allocation, sort_clients, sort_queu
 from mqspark.clock import Clock
 from mqspark.message import MessageQueue
 
-__all__ = ["QueueChange", "RebalanceTimer", "plan"]
-
 
 class QueueChange(NamedTuple):
     drop: list[MessageQueue]

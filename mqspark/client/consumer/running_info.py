@@ -14,8 +14,6 @@ from mqspark.protocol.bodies.admin_bodies import ConsumeRates, ConsumerRunningIn
 from mqspark.protocol.bodies.body import queue_key
 from mqspark.protocol.codes import CURRENT_VERSION
 
-__all__ = ["running_info", "stacks"]
-
 
 def running_info(
     group: GroupConsumer,

@@ -21,8 +21,6 @@ from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.valuetypes import checked
 
-__all__ = ["Listening", "Subscriber"]
-
 
 @checked(own=NAMES)
 class Subscriber(Lifecycle):

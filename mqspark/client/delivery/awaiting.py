@@ -6,8 +6,6 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["awaited", "is_coroutine_function"]
-
 
 def is_coroutine_function(function: Callable[..., Any]) -> bool:
     """Whether it says of itself that it is to be awaited; also an object whose ``__call__`` is."""

@@ -24,20 +24,6 @@ from mqspark.client.delivery.process_queue import ProcessQueue
 from mqspark.message import MessageExt
 from mqspark.valuetypes import check_fields
 
-__all__ = [
-    "Around",
-    "BatchListener",
-    "Chunk",
-    "ConsumeStatus",
-    "Delivery",
-    "Listener",
-    "Outcome",
-    "RetryLater",
-    "Skipped",
-    "failure_of",
-    "make_delivery",
-]
-
 
 class ConsumeStatus(enum.Enum):
     """What a listener may return; None counts as success."""

@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from mqspark.client.delivery.process_queue import FlowLimits, ProcessQueue
 from mqspark.message import MessageQueue
 
-__all__ = ["Flow"]
-
 _FULL_PAUSE_S = 0.05
 
 

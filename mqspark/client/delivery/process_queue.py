@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from mqspark.message import MessageExt
 
-__all__ = ["FlowLimits", "ProcessQueue"]
-
 
 @dataclass(frozen=True, slots=True)
 class FlowLimits:

@@ -15,8 +15,6 @@ from mqspark.message import (
 )
 from mqspark.protocol.codes import ResponseCode
 
-__all__ = ["RETRYABLE", "STATUSES", "SendResult", "SendStatus", "SettleFuture", "TransactionState"]
-
 
 class SettleFuture(Protocol):
     """The common interface of asyncio's and concurrent.futures' futures. Gets a SendResult, or None once a oneway

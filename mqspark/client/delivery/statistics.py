@@ -9,8 +9,6 @@ from typing import NamedTuple
 from mqspark.clock import Clock
 from mqspark.protocol.bodies.admin_bodies import ConsumeRates
 
-__all__ = ["ConsumeStatistics"]
-
 WINDOW_MS = 60_000
 _SAMPLES = 12
 

@@ -18,18 +18,6 @@ from mqspark.client.delivery.results import SendResult, TransactionState
 from mqspark.logs import escaping
 from mqspark.message import Message, MessageExt
 
-__all__ = [
-    "ConsumeContext",
-    "ConsumeKind",
-    "EndTransactionContext",
-    "Intercepted",
-    "Interceptor",
-    "RecallContext",
-    "SendContext",
-    "let_through",
-    "saw_consumed",
-]
-
 log = escaping(__name__)
 
 

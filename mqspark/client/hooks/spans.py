@@ -17,8 +17,6 @@ from mqspark.message import Message, MessageExt
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
 
-__all__ = ["OpenTelemetry"]
-
 SYSTEM = "rocketmq"
 _NOTE = "opentelemetry"
 

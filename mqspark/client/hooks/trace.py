@@ -38,17 +38,6 @@ from mqspark.message import (
     new_unique_id,
 )
 
-__all__ = [
-    "Record",
-    "Tracer",
-    "end_transaction_record",
-    "pub_record",
-    "recall_record",
-    "sub_after_records",
-    "sub_before_records",
-    "trace_group",
-]
-
 log = escaping(__name__)
 
 BUFFERED_RECORDS = 2_048

@@ -10,8 +10,6 @@ from typing import NamedTuple
 from mqspark.message import MASTER_ID, MessageExt, MessageQueue
 from mqspark.protocol.bodies.admin_bodies import ProcessQueueInfo
 
-__all__ = ["Assigned", "PulledBatch"]
-
 
 class PulledBatch(NamedTuple):
     """The result of one pull of one queue."""

@@ -28,8 +28,6 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import GetConsumerStatusRequestHeader
 from mqspark.valuetypes import checked
 
-__all__ = ["LitePullConsumer"]
-
 log = escaping(__name__)
 
 

@@ -49,8 +49,6 @@ from mqspark.protocol.headers.client_headers import (
 )
 from mqspark.valuetypes import checked
 
-__all__ = ["PopConsumer"]
-
 log = escaping(__name__)
 
 RETRY_DELAYS_MS = tuple(

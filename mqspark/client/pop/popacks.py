@@ -19,8 +19,6 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers.client_headers import AckMessageRequestHeader, ChangeInvisibleTimeRequestHeader
 from mqspark.protocol.receipts import Receipt, normal_topic
 
-__all__ = ["PopAcks"]
-
 log = escaping(__name__)
 
 TIMEOUT_MS = 3_000

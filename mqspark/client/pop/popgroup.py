@@ -15,8 +15,6 @@ from mqspark.protocol.bodies.body import decode_body, encode_body
 from mqspark.protocol.bodies.client_bodies import QueryAssignmentRequestBody, QueryAssignmentResponseBody
 from mqspark.protocol.codes import RequestCode
 
-__all__ = ["POP", "PULL", "AssignedGroup", "not_popped"]
-
 log = escaping(__name__)
 
 POP, PULL = "POP", "PULL"

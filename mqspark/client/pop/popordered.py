@@ -16,8 +16,6 @@ from mqspark.client.remoting.pauses import Timer, Timers
 from mqspark.logs import escaping
 from mqspark.message import MessageQueue
 
-__all__ = ["PoppedInOrder", "PoppedQueue"]
-
 log = escaping(__name__)
 
 RENEWALS = 3

@@ -24,8 +24,6 @@ from mqspark.protocol.receipts import (
 )
 from mqspark.record import decode_pull
 
-__all__ = ["Popped", "popped_of"]
-
 log = escaping(__name__)
 
 

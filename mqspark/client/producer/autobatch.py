@@ -27,8 +27,6 @@ from mqspark.message import (
 )
 from mqspark.valuetypes import check_fields
 
-__all__ = ["AutoBatch", "Accumulator", "can_batch"]
-
 _ALONE = frozenset(
     {
         DELAY,

@@ -10,8 +10,6 @@ from typing import Protocol, TypeVar
 
 from mqspark.clock import Clock
 
-__all__ = ["FaultTable", "QueueChooser"]
-
 _PENALTIES = ((15_000, 30_000), (5_000, 10_000), (3_000, 6_000), (1_800, 5_000), (550, 2_000))
 """(response time is at least, broker is avoided for), in ms: MQFaultStrategy's two tables without their zeros."""
 SLOW_MS = _PENALTIES[-1][0]

@@ -32,19 +32,6 @@ from mqspark.message import (
 from mqspark.propertystring import ITEM_END, NAME_END, item
 from mqspark.valuetypes import check_value
 
-__all__ = [
-    "QueueSelector",
-    "batch_of",
-    "check_batch",
-    "check_body",
-    "check_head",
-    "check_way",
-    "body_bytes",
-    "check_sendable",
-    "properties_text",
-    "selecting",
-]
-
 QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 """Selects the queue of a message among all writable queues of its topic."""
 

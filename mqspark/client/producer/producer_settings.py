@@ -13,8 +13,6 @@ from mqspark.client.remoting.keywords import described
 from mqspark.errors import ConfigError
 from mqspark.valuetypes import check_fields
 
-__all__ = ["ProducerKeywords", "ProducerSettings"]
-
 
 @described
 @dataclass(frozen=True, kw_only=True)

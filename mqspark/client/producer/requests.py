@@ -37,8 +37,6 @@ from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import ReplyMessageRequestHeader
 
-__all__ = ["Requests", "is_reply", "reply_message"]
-
 log = escaping(__name__)
 
 REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"

@@ -10,8 +10,6 @@ from typing import Protocol
 
 from mqspark.errors import ConfigError
 
-__all__ = ["WindowPlace", "ThreadWindow", "Window"]
-
 
 class Window:
     """Unanswered sends. Belongs to the running loop."""

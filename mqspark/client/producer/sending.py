@@ -45,8 +45,6 @@ from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import SendMessageResponseHeader
 
-__all__ = ["Sender", "Sending"]
-
 log = escaping(__name__)
 
 _SEND_OK = SendStatus.SEND_OK

@@ -21,8 +21,6 @@ from mqspark.protocol.codes import CURRENT_VERSION, RequestCode
 from mqspark.protocol.command import ONEWAY_FLAG
 from mqspark.protocol.signature import content_of, signed_names
 
-__all__ = ["BATCH", "CODES", "PLAIN", "REPLY", "PublishTopic", "Target", "Targets"]
-
 PLAIN, BATCH, REPLY = range(3)
 CODES = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
 """Indexed by kind."""

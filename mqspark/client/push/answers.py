@@ -28,8 +28,6 @@ from mqspark.protocol.headers.client_headers import (
 )
 from mqspark.record import decode_record
 
-__all__ = ["Asked", "answer"]
-
 log = escaping(__name__)
 
 

@@ -23,8 +23,6 @@ from mqspark.errors import MQError
 from mqspark.logs import escaping
 from mqspark.message import MessageExt
 
-__all__ = ["Concurrent", "SendBack", "chunks"]
-
 log = escaping(__name__)
 
 SendBack = Callable[[MessageExt, int], Awaitable[None]]

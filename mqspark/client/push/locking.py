@@ -18,8 +18,6 @@ from mqspark.protocol.bodies.client_bodies import (
 )
 from mqspark.protocol.codes import RequestCode
 
-__all__ = ["BrokerLocks"]
-
 log = escaping(__name__)
 
 _TIMEOUT_MS = 1_000

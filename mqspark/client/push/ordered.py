@@ -33,8 +33,6 @@ from mqspark.errors import MQError
 from mqspark.logs import escaping
 from mqspark.message import MessageExt, MessageQueue
 
-__all__ = ["Locks", "Ordered", "OrderedQueue"]
-
 log = escaping(__name__)
 
 LOCK_LIFETIME_MS = 30_000

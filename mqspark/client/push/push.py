@@ -34,8 +34,6 @@ from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.valuetypes import checked
 
-__all__ = ["PushConsumer"]
-
 log = escaping(__name__)
 
 _UNREADABLE_PAUSE_S = 0.2

@@ -23,8 +23,6 @@ from mqspark.protocol.command import Command, Fields, encode_request, encode_req
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.headers.header import Header, to_ext
 
-__all__ = ["DEFAULT_TIMEOUT_MS", "SILENT_S", "BlockingConnection"]
-
 DEFAULT_TIMEOUT_MS = 3000
 SILENT_S = 1.0
 """After so much silence, and again after as much, it is asked whether another broker has the place of a silent one."""

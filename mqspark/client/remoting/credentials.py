@@ -19,8 +19,6 @@ from mqspark.errors import ConfigError
 from mqspark.protocol.binding import Binder
 from mqspark.protocol.signature import Signer
 
-__all__ = ["Credentials", "bound", "signer_of"]
-
 ACCESS_KEY, SECRET_KEY, SECURITY_TOKEN = "MQSPARK_ACCESS_KEY", "MQSPARK_SECRET_KEY", "MQSPARK_SECURITY_TOKEN"
 CREDENTIALS_FILE = "MQSPARK_CREDENTIALS_FILE"
 """Variables of the environment."""

@@ -20,8 +20,6 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-__all__ = ["connected", "first_of", "opened"]
-
 STAGGER_S = 0.25
 """Between the beginnings of two attempts (Connection Attempt Delay)."""
 

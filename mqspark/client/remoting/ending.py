@@ -18,8 +18,6 @@ from typing import Any, Protocol
 
 from mqspark.logs import escaping
 
-__all__ = ["EXIT_TIMEOUT_MS", "Ending", "LoopEnd", "Pending", "begin_on", "begun", "over"]
-
 log = escaping(__name__)
 
 EXIT_TIMEOUT_MS = 10_000

@@ -18,8 +18,6 @@ from mqspark.protocol.bodies.client_bodies import (
 )
 from mqspark.protocol.codes import RequestCode
 
-__all__ = ["check_filters", "require_sql", "subscription_of"]
-
 log = escaping(__name__)
 
 _SQL92_VERSION = 232

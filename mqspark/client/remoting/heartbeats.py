@@ -18,8 +18,6 @@ from mqspark.protocol.bodies.body import encode_body
 from mqspark.protocol.bodies.client_bodies import ConsumerData, HeartbeatData, ProducerData
 from mqspark.protocol.command import Command
 
-__all__ = ["Heartbeats"]
-
 SUPPORTED, CHANGED = "IS_SUPPORT_HEART_BEAT_V2", "IS_SUB_CHANGE"
 """Fields of the answer."""
 

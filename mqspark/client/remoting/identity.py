@@ -22,8 +22,6 @@ from mqspark.config import parse_addresses
 from mqspark.errors import ConfigError, ConnectionLost
 from mqspark.valuetypes import check_fields
 
-__all__ = ["STREAM_FIELDS", "ClientKeywords", "ClientOptions", "client_id_of", "resolve_namesrv"]
-
 STREAM_FIELDS = {"ReqT": "0"}
 """The field of every request of a client that pulls by itself (StreamTypeRPCHook)."""
 

@@ -49,8 +49,6 @@ from mqspark.protocol.headers.cluster_headers import GetRouteInfoRequestHeader
 from mqspark.protocol.headers.header import to_ext
 from mqspark.protocol.zones import zone_fields
 
-__all__ = ["ClientInstance", "InstanceMember"]
-
 log = escaping(__name__)
 
 MAX_ANSWERING_BYTES = 64 << 20

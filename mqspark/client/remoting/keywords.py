@@ -19,8 +19,6 @@ from mqspark.config import did_you_mean
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["NAMES", "changed", "described", "spelled_out"]
-
 NAMES = frozenset({"__init__.namesrv", "__init__.group", "__init__.listener", "subscribe.topic"})
 """Arguments of which checks of their own say more than that they have another type."""
 

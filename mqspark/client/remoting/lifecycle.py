@@ -11,8 +11,6 @@ from typing import Any, Self
 from mqspark.client.remoting.ending import EXIT_TIMEOUT_MS
 from mqspark.logs import escaping
 
-__all__ = ["Lifecycle", "Tasks", "Within"]
-
 log = escaping(__name__)
 
 RESTART_PAUSE_S = 1.0

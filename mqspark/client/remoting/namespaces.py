@@ -19,8 +19,6 @@ from mqspark.message import (
     is_system_topic,
 )
 
-__all__ = ["Namespace"]
-
 SEPARATOR = "%"
 
 

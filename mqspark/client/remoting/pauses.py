@@ -13,8 +13,6 @@ from collections.abc import Callable
 
 from mqspark.clock import Clock, MovableClock, SystemClock
 
-__all__ = ["Timer", "Timers"]
-
 NOTHING_DUE_MS = 30_000
 """The result of ``follow`` when nothing is due soon."""
 _TURNS = 3

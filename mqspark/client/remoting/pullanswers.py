@@ -17,8 +17,6 @@ from mqspark.protocol.headers.client_headers import (
     QueryConsumerOffsetResponseHeader,
 )
 
-__all__ = ["check_messages", "check_offsets", "committed_in"]
-
 AHEAD = 1 << 20
 """How far a place may be behind the end that the same answer names: messages arrive while the broker answers."""
 

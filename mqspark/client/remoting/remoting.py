@@ -26,8 +26,6 @@ from mqspark.protocol.connection import MAX_ANSWER_HEADER_BYTES, Connection
 from mqspark.protocol.headers.header import Header, to_ext
 from mqspark.protocol.signature import Signer
 
-__all__ = ["Channel", "Outcome", "Remoting", "level_of", "split_address"]
-
 log = escaping(__name__)
 
 Outcome = Command | ClientError

@@ -19,8 +19,6 @@ from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.errors import ClientError
 from mqspark.logs import escaping
 
-__all__ = ["Routes", "SilenceWatch"]
-
 log = escaping(__name__)
 
 LOOK_S = 0.5

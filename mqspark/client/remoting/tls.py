@@ -16,8 +16,6 @@ from mqspark.client.remoting.keywords import described
 from mqspark.errors import ConfigError
 from mqspark.valuetypes import check_fields
 
-__all__ = ["Tls", "TlsSettings", "refusal_of", "tls_context"]
-
 TLS = "MQSPARK_TLS"
 CA_FILE, CERT_FILE, KEY_FILE = "MQSPARK_TLS_CA_FILE", "MQSPARK_TLS_CERT_FILE", "MQSPARK_TLS_KEY_FILE"
 KEY_PASSWORD, VERIFY_HOST_NAME = "MQSPARK_TLS_KEY_PASSWORD", "MQSPARK_TLS_VERIFY_HOST_NAME"

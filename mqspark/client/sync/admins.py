@@ -19,8 +19,6 @@ from mqspark.protocol.bodies.topic_bodies import ClusterInfo, SubscriptionGroupC
 from mqspark.protocol.command import Command, Fields
 from mqspark.valuetypes import checked
 
-__all__ = ["AdminClient"]
-
 
 @checked()
 @documented_by(admin.AdminClient)

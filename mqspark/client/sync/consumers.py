@@ -28,8 +28,6 @@ from mqspark.client.sync.facade import Facade, documented_by
 from mqspark.message import MessageExt, MessageQueue
 from mqspark.valuetypes import checked
 
-__all__ = ["LitePullConsumer", "PopConsumer", "PushConsumer"]
-
 
 @checked(own=NAMES)
 @documented_by(subscriber.Subscriber)

@@ -12,8 +12,6 @@ from mqspark.client.remoting.lifecycle import Lifecycle
 from mqspark.client.sync.loop import Call, LoopThread
 from mqspark.errors import ClientError
 
-__all__ = ["Facade", "documented_by"]
-
 T = TypeVar("T")
 K = TypeVar("K", bound=type)
 

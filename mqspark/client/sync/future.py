@@ -10,8 +10,6 @@ from concurrent.futures._base import FINISHED, PENDING
 from mqspark.client.delivery.results import SendResult
 from mqspark.client.producer.send_window import ThreadWindow
 
-__all__ = ["SendFuture"]
-
 _making = threading.Lock()
 
 

@@ -16,8 +16,6 @@ from typing import Any, Generic, TypeVar
 from mqspark.errors import ClientError
 from mqspark.logs import escaping
 
-__all__ = ["Call", "LoopThread"]
-
 log = escaping(__name__)
 
 T = TypeVar("T")

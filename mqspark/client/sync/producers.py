@@ -29,8 +29,6 @@ from mqspark.logs import escaping
 from mqspark.message import Message, MessageExt, MessageQueue
 from mqspark.valuetypes import checked
 
-__all__ = ["Producer", "TransactionProducer"]
-
 log = escaping(__name__)
 
 

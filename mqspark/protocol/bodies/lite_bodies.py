@@ -8,19 +8,6 @@ from mqspark.protocol.bodies.admin_bodies import OffsetWrapper, TopicOffset
 from mqspark.protocol.bodies.body import Body
 from mqspark.protocol.headers.header import I32, I64
 
-__all__ = [
-    "ClientGroup",
-    "GetBrokerLiteInfoResponseBody",
-    "GetLiteClientInfoResponseBody",
-    "GetLiteGroupInfoResponseBody",
-    "GetLiteTopicInfoResponseBody",
-    "GetParentTopicInfoResponseBody",
-    "LiteLagInfo",
-    "LiteSubscription",
-    "LiteSubscriptionCtlRequestBody",
-    "OffsetOption",
-]
-
 
 class OffsetOption(Body):
     """Where a group begins to read a lite topic. ``type``: POLICY (value 0 last, 1 first, 2 end), OFFSET, TAIL_N or

@@ -59,24 +59,6 @@ from mqspark.store.disk.files import FileLayer, OsFiles
 from mqspark.store.disk.mapping import MapBudget, try_map
 from mqspark.store.messages.fetch import GetResult, GetStatus
 
-__all__ = [
-    "COMPACTED",
-    "COMPACT_LOCK",
-    "CompactedQueues",
-    "Current",
-    "DELETE_RETENTION_MS",
-    "Generation",
-    "GenerationWriter",
-    "LOOK_MS",
-    "adopt",
-    "compaction_topics",
-    "generations",
-    "is_compacted",
-    "publish",
-    "read_current",
-    "sound_record",
-]
-
 _log = sparing(__name__, lines=20)
 
 COMPACTED = "mqspark.compacted"

@@ -14,8 +14,6 @@ from mqspark.store.compaction.compacted import COMPACT_LOCK, CompactedQueues
 from mqspark.store.disk.damage import Damage, Outcome
 from mqspark.store.disk.files import FileLayer
 
-__all__ = ["CompactedEnd"]
-
 _log = sparing(__name__)
 
 

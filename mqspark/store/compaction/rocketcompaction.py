@@ -29,8 +29,6 @@ from mqspark.store.disk.layout import file_start
 from mqspark.store.index.keys import Ints
 from mqspark.store.recovery.rebuild import SegmentRecords
 
-__all__ = ["COMPACTION", "RocketCompaction", "compacted_by_rocketmq", "topics_compacted_by_rocketmq"]
-
 COMPACTION = "compaction"
 
 _QUEUE_OFFSET_AT = AT["queue_offset"]

@@ -16,8 +16,6 @@ from zlib import crc32
 
 from mqspark.store.disk.files import FileLayer, is_disk_full
 
-__all__ = ["BeginNote"]
-
 _NOTE = re.compile(rb"(mqspark-begin-1 (\d{20})) ([0-9a-f]{8})\n")
 
 

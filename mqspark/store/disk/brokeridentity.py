@@ -14,8 +14,6 @@ from mqspark.errors import StoreCorrupt
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.files import FileLayer
 
-__all__ = ["OwnIdentity", "IdentityFiles"]
-
 
 class OwnIdentity(NamedTuple):
     cluster: str

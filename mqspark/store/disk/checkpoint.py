@@ -18,8 +18,6 @@ from pathlib import Path
 from mqspark.config import INT64_MAX
 from mqspark.store.disk.files import FileLayer, disk_full_as_typed
 
-__all__ = ["Checkpoint"]
-
 _FIELDS = struct.Struct(">5q")
 _FILE_BYTES = 4096
 _LONGEST_LEAP_MS = 10 * 365 * 86_400_000

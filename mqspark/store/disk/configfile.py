@@ -15,8 +15,6 @@ from mqspark.logs import printable, sparing
 from mqspark.store.disk.damage import Damage, Note, Outcome
 from mqspark.store.disk.files import FileLayer, OsFiles, is_disk_full
 
-__all__ = ["ConfigFile"]
-
 log = sparing(__name__, lines=20)
 
 

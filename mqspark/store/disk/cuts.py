@@ -27,8 +27,6 @@ import weakref
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["GuardedMap", "guarded_map", "release"]
-
 _MAP_FIXED = 0x10
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _SA_SIGINFO = 4

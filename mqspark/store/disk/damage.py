@@ -15,8 +15,6 @@ from typing import Any
 
 from mqspark.logs import sparing
 
-__all__ = ["Damage", "Damages", "LostOffsets", "Note", "Outcome"]
-
 MAX_KEPT = 1000
 """Damages kept in detail; further ones are only counted."""
 _MAX_LOGGED = 100

@@ -18,8 +18,6 @@ from mqspark.store.disk.durable import DurableNote
 from mqspark.store.disk.files import FileLayer
 from mqspark.store.disk.layout import StorePaths
 
-__all__ = ["StoreDirectory"]
-
 _log = sparing(__name__)
 
 _IDENTITY_BYTES = 16

@@ -18,8 +18,6 @@ from pathlib import Path
 
 from mqspark.store.disk.files import FileLayer
 
-__all__ = ["DurableNote"]
-
 
 class DurableNote:
     """The ``abort`` file of one store. ``write`` may be called in another thread, but not concurrently."""

@@ -37,20 +37,6 @@ from mqspark.errors import DiskFull, NoResources, StoreLocked, is_shortage
 from mqspark.logs import printable, sparing
 from mqspark.store.disk.retention import DiskUsage, OldSegment
 
-__all__ = [
-    "FileLayer",
-    "OsFiles",
-    "StrPath",
-    "descriptor_limit",
-    "disk_full_as_typed",
-    "failed_sync",
-    "is_disk_full",
-    "is_locked_directory",
-    "lock_name",
-    "open_regular",
-    "usable_memory_bytes",
-]
-
 StrPath = str | Path
 
 _PIECE_BYTES = 64 << 10

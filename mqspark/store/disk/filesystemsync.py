@@ -21,8 +21,6 @@ import weakref
 
 from mqspark.store.disk.files import FileLayer, OsFiles, StrPath, failed_sync
 
-__all__ = ["FilesystemSync", "filesystem_sync"]
-
 _KERNEL = (5, 8)
 _KINDS = frozenset({0xEF53, 0x58465342, 0x9123683E})
 """ext4, XFS and btrfs (linux/magic.h)."""

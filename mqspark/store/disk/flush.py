@@ -21,9 +21,6 @@ from mqspark.store.disk.files import FileLayer, failed_sync
 from mqspark.store.disk.filesystemsync import FilesystemSync
 from mqspark.store.disk.layout import StorePaths
 
-__all__ = ["CheckpointJob", "FlushJob", "Job", "StoreProgress", "ReadAheadJob", "joined", "run_here"]
-
-
 _MANY_FILES = 256
 """From so many on, one sync of the file system takes less time than theirs, though it writes what others wrote, too."""
 

@@ -16,8 +16,6 @@ import os
 import platform
 import sys
 
-__all__ = ["KernelSync"]
-
 _NUMBERS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
 """Numbers of the system calls io_setup, io_destroy, io_getevents and io_submit."""
 

@@ -11,8 +11,6 @@ from pathlib import Path
 from mqspark.config import INT64_MAX
 from mqspark.store.disk.logpaths import LogPaths
 
-__all__ = ["BEYOND", "StorePaths", "file_name", "file_start", "is_beyond", "is_storable_topic"]
-
 _TOPIC = re.compile(r"[%|+a-zA-Z0-9_-]{1,255}|(?=.{1,255}\Z)%LMQ%\$[%|+a-zA-Z0-9_-]+\$[%|+a-zA-Z0-9_-]+")
 
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["LogPaths"]
-
 
 class LogPaths:
     __slots__ = ("full", "read_only", "writable")

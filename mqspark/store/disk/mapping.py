@@ -17,8 +17,6 @@ from mmap import MADV_RANDOM, mmap
 
 from mqspark.store.disk.files import FileLayer, StrPath
 
-__all__ = ["MapBudget", "try_map"]
-
 _CANNOT_MAP = frozenset((errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENODEV))
 _UNLIMITED = 1 << 62
 _SHARE = 4

@@ -24,8 +24,6 @@ from mqspark.crc import crc32
 from mqspark.errors import is_shortage
 from mqspark.store.disk.files import FileLayer, is_disk_full
 
-__all__ = ["MemberNote", "Noted", "SyncNoteJob"]
-
 NOTE_BYTES = 512
 """Length of the file: one sector, which a power cut leaves old or new."""
 MAX_DAMAGE_LENGTH = 200

@@ -12,8 +12,6 @@ import mmap
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["PAGE_BYTES", "are_resident"]
-
 PAGE_BYTES = mmap.PAGESIZE
 _MAX_SPAN_PAGES = 4_096
 """Pages that one call asks about, of which only some may be wanted."""

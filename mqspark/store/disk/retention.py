@@ -25,8 +25,6 @@ from typing import NamedTuple
 
 from mqspark.errors import ConfigError
 
-__all__ = ["Decision", "DiskUsage", "OldSegment", "RetentionRules", "decide", "delete_hours"]
-
 _HOUR_MS = 3_600_000
 
 

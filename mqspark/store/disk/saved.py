@@ -15,8 +15,6 @@ from mqspark.errors import MQError, StoreCorrupt
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.flush import Job
 
-__all__ = ["ChangedSettings", "SavedTable", "SteppedJob"]
-
 
 class SteppedJob(Job):
     """A job whose work on the loop's thread is long. It runs in steps, between which other requests are served."""

@@ -24,8 +24,6 @@ from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.damage import Damage, Outcome
 from mqspark.store.disk.files import FileLayer
 
-__all__ = ["MAX_SAVES", "OlderTable", "TableNotes", "TableNotesJob", "Watched"]
-
 MAX_SAVES = 1000
 """The most saves of a table that are noted. The offsets change twice as often between two data versions at most."""
 _TITLE = "mqspark-tables-1"

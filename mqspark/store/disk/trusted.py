@@ -24,8 +24,6 @@ from pathlib import Path
 from mqspark.errors import StoreError
 from mqspark.store.disk.files import open_regular
 
-__all__ = ["MAX_CHALLENGE", "Trust", "Untrusted", "prove"]
-
 MAX_CHALLENGE = 128
 
 

@@ -43,9 +43,6 @@ from mqspark.store.index.indexfile import (
 )
 from mqspark.store.index.keys import KeyColumns, index_hash
 
-__all__ = ["IndexJob", "MessageIndex", "marked_position"]
-
-
 _NAME_DIGITS = 17
 _TITLE = "mqspark-index-1"
 

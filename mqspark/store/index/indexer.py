@@ -23,8 +23,6 @@ from mqspark.store.log.commitlog import CommitLog, Segment
 from mqspark.store.log.scan import read_run
 from mqspark.store.log.stretch import LogWindow
 
-__all__ = ["Indexer"]
-
 _log = sparing(__name__)
 
 _SLICE_RECORDS = 2048

@@ -31,18 +31,6 @@ from mqspark.store.disk.files import FileLayer, disk_full_as_typed
 from mqspark.store.disk.mapping import MapBudget, try_map
 from mqspark.store.index.keys import Ints, KeyColumns
 
-__all__ = [
-    "DEFAULT_SHAPE",
-    "HEADER_BYTES",
-    "IndexHeader",
-    "IndexFile",
-    "IndexMaps",
-    "Shape",
-    "find_shape",
-    "first_of",
-    "link",
-]
-
 _HEADER = struct.Struct(">qqqqii")
 HEADER_BYTES = _HEADER.size
 _SLOT_BYTES = 4

@@ -33,8 +33,6 @@ from mqspark.record import Parts
 from mqspark.store.log.record_tables import Layout
 from mqspark.store.log.scan import Run
 
-__all__ = ["Ints", "KeyColumns", "Sought", "index_hash", "run_keys"]
-
 Ints = npt.NDArray[np.int64]
 
 _NAME_END, _ITEM_END = ord(NAME_END), ord(ITEM_END)

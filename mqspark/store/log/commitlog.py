@@ -40,8 +40,6 @@ from mqspark.store.disk.layout import BEYOND, file_name, file_start, is_beyond
 from mqspark.store.disk.logpaths import LogPaths
 from mqspark.store.disk.mapping import MapBudget, try_map
 
-__all__ = ["MAX_COPY_BYTES", "CommitLog", "Segment", "missing_begin", "missing_parts", "segment_size"]
-
 _REWRITE_BYTES = 1 << 20
 _SEARCH_BYTES = 1 << 20
 MAX_COPY_BYTES = 64 << 20

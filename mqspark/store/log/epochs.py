@@ -17,19 +17,6 @@ from mqspark.crc import crc32
 from mqspark.errors import StoreCorrupt
 from mqspark.store.disk.configfile import ConfigFile
 
-__all__ = [
-    "MAX_EPOCHS",
-    "Epoch",
-    "EpochFile",
-    "EpochMark",
-    "begin_term",
-    "check_order",
-    "decode_epochs",
-    "extends",
-    "is_valid_epochs",
-    "last_common",
-]
-
 MAX_EPOCHS = 1_000
 """Entries that a master of RocketMQ can send (AutoSwitchHAConnection); the oldest ones are dropped."""
 

@@ -19,8 +19,6 @@ from mqspark.store.log.commitlog import CommitLog, Segment
 from mqspark.store.log.scan import Run, read_run
 from mqspark.store.log.stretch import LogWindow
 
-__all__ = ["LogReader"]
-
 _MAGIC_PREFIX = b"\xda\xa3\x20"
 
 

@@ -16,8 +16,6 @@ from typing import NamedTuple
 
 from mqspark.bounded import require
 
-__all__ = ["DamagedRange", "OpenDamage"]
-
 MAX_RANGES = 1_000
 """Further damage is joined with the range before it, or the first one: more is read again than has to be."""
 

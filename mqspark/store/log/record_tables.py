@@ -19,8 +19,6 @@ import numpy.typing as npt
 
 from mqspark.propertystring import ITEM_END, NAME_END
 
-__all__ = ["Layout", "find_layouts"]
-
 Ints = npt.NDArray[np.int64]
 _Words = npt.NDArray[np.uint64]
 

@@ -33,8 +33,6 @@ from mqspark.recordlayout import (
 from mqspark.store.disk.layout import is_storable_topic
 from mqspark.store.log.record_tables import Layout, find_layouts
 
-__all__ = ["Run", "chain", "read_run", "tags_codes"]
-
 MAX_RUN_RECORDS = 16384
 MIN_RUN_RECORDS = 32
 """Below this number, setting up the columns costs more than checking the records one by one."""

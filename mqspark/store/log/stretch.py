@@ -12,8 +12,6 @@ from mqspark.recordlayout import MIN_RECORD_BYTES
 from mqspark.store.log.commitlog import CommitLog, Segment
 from mqspark.store.log.scan import MIN_RUN_RECORDS, Run, read_run
 
-__all__ = ["WINDOW_BYTES", "LogWindow"]
-
 WINDOW_BYTES = 4 << 20
 
 

@@ -41,8 +41,6 @@ from mqspark.store.queue.delay import DelayLevels
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID, offsets_property
 from mqspark.store.queue.queuetable import QueueTable
 
-__all__ = ["Appender", "Group", "Item", "Place", "Queue"]
-
 _pack_entry = ENTRY.pack
 _pack_length = struct.Struct(">h").pack
 """Length of the properties."""

@@ -17,8 +17,6 @@ from mqspark.store.config import StoreConfig
 from mqspark.store.disk.residency import are_resident
 from mqspark.store.log.commitlog import MAX_COPY_BYTES, CommitLog
 
-__all__ = ["Coldness"]
-
 Int64s = npt.NDArray[np.int64]
 Entries = npt.NDArray[Any]
 """Entries of a queue of either kind: position and size of each record."""

@@ -19,8 +19,6 @@ from mqspark.store.log.commitlog import CommitLog
 from mqspark.store.messages.append import Appender, Group, Queue
 from mqspark.store.messages.condition import Condition
 
-__all__ = ["MAX_UNDISPATCHED", "Arrival", "CommitPipeline"]
-
 MAX_UNWRITTEN_BYTES = 4 * 1024 * 1024
 """Limit of the bytes that wait in memory while a sync runs. One-way sends wait for no answer, so only this
 bounds them."""

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from mqspark.errors import DiskFull, NoResources, NotNow, StoreError, StoreReadOnly, is_shortage
 
-__all__ = ["Condition"]
-
 
 class Condition:
     """The condition of one store. ``hold`` makes the next put ask ``check_writable``. ``drop`` forgets what was put

@@ -29,8 +29,6 @@ from mqspark.store.queue.multidispatch import is_lmq
 from mqspark.store.queue.queueext import EXT_ADDRESS_BELOW, QueueExt, resolve_tags_codes
 from mqspark.store.queue.queuetable import QueueTable
 
-__all__ = ["Fetcher", "GetResult", "GetStatus", "heads_agree"]
-
 Int64s = npt.NDArray[np.int64]
 
 _MAGIC_MASK = ~0x0C

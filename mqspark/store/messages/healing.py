@@ -18,8 +18,6 @@ from mqspark.store.log.commitlog import CommitLog
 from mqspark.store.queue.consumequeue import ENTRY, ENTRY_BYTES, FILLER, ConsumeQueue
 from mqspark.store.queue.delay import DelayLevels
 
-__all__ = ["EntryHealer"]
-
 _HEAD = fields("size", "magic", "queue_id", "queue_offset")
 """Size, magic, queue id and queue offset of a record."""
 _SEARCH_BYTES = 8 << 20

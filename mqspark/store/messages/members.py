@@ -27,17 +27,6 @@ from mqspark.recordlayout import HEAD, columns
 from mqspark.store.log.scan import tags_codes
 from mqspark.store.queue.consumequeue import ENTRY_DTYPE
 
-__all__ = [
-    "HEAD_BYTES",
-    "HEAD_DTYPES",
-    "MIN_BYTES",
-    "MIN_MEMBERS",
-    "Common",
-    "MemberColumns",
-    "Sizes",
-    "queue_entries",
-]
-
 Ints = npt.NDArray[np.int64]
 Heads = npt.NDArray[np.void]
 """Heads of records, of one of ``HEAD_DTYPES``."""

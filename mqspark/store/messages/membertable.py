@@ -22,8 +22,6 @@ from mqspark.record import TAGS_START
 from mqspark.store.log.scan import tags_codes
 from mqspark.store.messages.members import HEAD_BYTES, MIN_BYTES, MIN_MEMBERS, Common, MemberColumns, Sizes
 
-__all__ = ["MIN_ALIKE", "BatchMembers", "MemberTable", "batch_members"]
-
 MIN_ALIKE = 12
 """At 8 members a known layout saves a fifteenth of the cost of single processing, less than a new layout
 costs."""

@@ -22,8 +22,6 @@ from mqspark.recordlayout import fields
 from mqspark.store.messages.members import HEAD_DTYPES
 from mqspark.store.queue.consumequeue import ConsumeQueue
 
-__all__ = ["are_surely_sound", "is_surely_sound"]
-
 Int64s = npt.NDArray[np.int64]
 
 _HEAD = HEAD_DTYPES[0]

@@ -29,17 +29,6 @@ from mqspark.store.disk.mapping import MapBudget
 from mqspark.store.queue.consumequeue import ConsumeQueue, Entries
 from mqspark.store.queue.queuetable import QueueTable
 
-__all__ = [
-    "BATCH_DTYPE",
-    "BATCH_ENTRY",
-    "MAX_BATCH",
-    "NO_COMPACTED_OFFSET",
-    "BatchEntry",
-    "BatchQueue",
-    "BatchTable",
-    "batch_topics",
-]
-
 BATCH_ENTRY = struct.Struct(">qiqqqhii")
 BATCH_DTYPE = np.dtype(
     [

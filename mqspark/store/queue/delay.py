@@ -11,8 +11,6 @@ from mqspark.message import DELAY, SCHEDULE_TOPIC, parse_number
 from mqspark.propertystring import find_marked, mark
 from mqspark.record import CheckedRecord, tags_code
 
-__all__ = ["DelayLevels"]
-
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _UNKNOWN_LEVEL_MS = 1_000
 _DELAY = mark(DELAY).encode()

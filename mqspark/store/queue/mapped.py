@@ -12,8 +12,6 @@ import numpy.typing as npt
 from mqspark.store.disk.files import FileLayer
 from mqspark.store.disk.mapping import MapBudget, try_map
 
-__all__ = ["Entries", "MappedFiles"]
-
 Entries = npt.NDArray[Any]
 
 _MARK = ""

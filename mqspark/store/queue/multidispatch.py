@@ -25,17 +25,6 @@ from mqspark.message import (
 from mqspark.propertystring import NAME_END, find_property, item
 from mqspark.store.disk.layout import is_storable_topic
 
-__all__ = [
-    "DISPATCH_MARK",
-    "LMQ_QUEUE_ID",
-    "MAX_DISPATCHED",
-    "allows_dispatch",
-    "dispatched_queues",
-    "is_lmq",
-    "offsets_property",
-    "wanted_queues",
-]
-
 LMQ_QUEUE_ID = 0
 DISPATCH_MARK = f"{MULTI_QUEUE_OFFSET}{NAME_END}".encode()
 MAX_DISPATCHED = 256

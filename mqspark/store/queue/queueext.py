@@ -26,8 +26,6 @@ from mqspark.store.disk.files import FileLayer
 from mqspark.store.disk.layout import file_name, file_start
 from mqspark.store.disk.mapping import MapBudget, try_map
 
-__all__ = ["EXT_ADDRESS_BELOW", "QueueExt", "resolve_tags_codes"]
-
 EXT_ADDRESS_BELOW = -(1 << 31)
 """Tags codes below this are addresses of units."""
 

@@ -24,8 +24,6 @@ from mqspark.store.queue.mapped import MappedFiles
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID, is_lmq
 from mqspark.store.queue.queueext import QueueExt
 
-__all__ = ["QueueTable"]
-
 _LENGTH_SAMPLE = 8
 """Number of queues whose files are measured at start; a single one may be truncated."""
 _FILES_SAMPLE = 64

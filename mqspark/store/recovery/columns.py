@@ -17,8 +17,6 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Ints", "pack", "read", "skip"]
-
 Ints = npt.NDArray[np.int64]
 
 _FRAME = struct.Struct("<II")

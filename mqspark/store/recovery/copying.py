@@ -37,8 +37,6 @@ from mqspark.store.queue.delay import DelayLevels
 from mqspark.store.queue.queuetable import QueueTable
 from mqspark.store.recovery.recovery import Recovery
 
-__all__ = ["LogCopier"]
-
 _RUN_BYTES = 4 << 20
 """Bytes read as one run; fewer records than ``Recovery`` settles at once."""
 _MAX_GAP = 1 << 20

@@ -43,8 +43,6 @@ from mqspark.store.disk.files import FileLayer, OsFiles, is_disk_full
 from mqspark.store.disk.layout import is_storable_topic
 from mqspark.store.disk.saved import SteppedJob
 
-__all__ = ["STEPS_PER_ROUND", "Deletions", "SavedDeletions", "load_deletions", "read_deletions"]
-
 _TITLE = b"mqspark-deletions-1\n"
 _SAVES = "#saves"
 """In the place of a topic, which it cannot be: a version that does not know it leaves it out."""

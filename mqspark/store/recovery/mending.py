@@ -38,8 +38,6 @@ from mqspark.store.queue.multidispatch import is_lmq
 from mqspark.store.queue.queuetable import QueueTable
 from mqspark.store.recovery.recovery import Recovery, is_queued
 
-__all__ = ["LogMender", "Whole"]
-
 _MAGICS = (*MAGICS, BLANK_MAGIC.to_bytes(4, "big", signed=True))
 _BEHIND_BYTES = 1 << 16
 """How many bytes of valid records behind a healed part, whose entries are looked at, too."""

@@ -30,8 +30,6 @@ from mqspark.store.queue.batchqueue import BATCH_ENTRY, BatchEntry, BatchQueue, 
 from mqspark.store.queue.consumequeue import ENTRY, ConsumeQueue, Doubt
 from mqspark.store.queue.queuetable import QueueTable
 
-__all__ = ["EndsBlock", "EndsFile", "QueueEnds", "Range"]
-
 _TITLE = b"mqspark-ends-1 "
 _LINE = re.compile(r"(\d+)(?:@(\d+))? (\d+)(?:\+(\d+))? (\d+) (.+)")
 _LAST_LINE = re.compile(rb"\n[0-9a-f]{8}\n")

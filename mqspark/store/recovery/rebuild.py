@@ -47,17 +47,6 @@ from mqspark.store.queue.queuetable import QueueTable
 from mqspark.store.recovery import columns
 from mqspark.store.recovery.recovery import QueueChunk, Recovery
 
-__all__ = [
-    "QueuePart",
-    "QueueShape",
-    "ScanManifest",
-    "SegmentRecords",
-    "build_index_file",
-    "build_queue",
-    "fetch_keys",
-    "scan_segment",
-]
-
 _ENTRY_FIELDS = ("position", "size", "tags_code")
 _KEYS_AT_ONCE = 1 << 18
 _RECORDS_AT_ONCE = 1 << 16

@@ -62,8 +62,6 @@ from mqspark.store.queue.queuetable import QueueTable
 from mqspark.store.recovery.queueends import QueueEnds
 from mqspark.store.recovery.recoveryreport import RecoveryReport, lost_offsets
 
-__all__ = ["QueueChunk", "Recovery", "is_queued"]
-
 _NOT_QUEUED = TRANSACTION_PREPARED_TYPE | INNER_BATCH
 _LOOK_BACK_ENTRIES = 4096
 """Limit of the entries of a damaged queue that are searched backwards for one with a valid record."""

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from mqspark.store.disk.damage import LostOffsets
 from mqspark.store.queue.consumequeue import ConsumeQueue
 
-__all__ = ["RecoveryReport", "lost_offsets"]
-
 
 @dataclass(slots=True)
 class RecoveryReport:

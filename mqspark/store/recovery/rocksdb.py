@@ -26,8 +26,6 @@ from mqspark.store.queue.consumequeue import ENTRY_BYTES
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID, dispatched_queues
 from mqspark.store.recovery.recovery import is_queued
 
-__all__ = ["InRocksDB", "found_in_rocksdb", "refuse_rebuild", "refuse_rocksdb"]
-
 _QUEUES = ("consumequeue", "consumequeue_rocksdb")
 _TABLES = {
     "topics": "topics.json",

@@ -43,8 +43,6 @@ from mqspark.store.queue.queuetable import QueueTable
 from mqspark.store.recovery.recovery import Recovery
 from mqspark.store.recovery.recoveryreport import lost_offsets
 
-__all__ = ["Scrub", "ScrubJob"]
-
 _MAX_CHECKED = 4096
 """Limit of the differing entries per slice whose own records are read."""
 ROUND_MS = 10_000

@@ -19,8 +19,6 @@ from mqspark.store.disk.files import FileLayer
 from mqspark.store.disk.membernote import MemberNote
 from mqspark.store.log.epochs import decode_epochs, extends, is_valid_epochs
 
-__all__ = ["judge_member"]
-
 _log = sparing(__name__)
 
 SUFFIXES = ("", ".bak")

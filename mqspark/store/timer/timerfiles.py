@@ -33,8 +33,6 @@ from mqspark.store.disk.mapping import MapBudget
 from mqspark.store.timer.timerlog import RECORD_BYTES, TimerLog
 from mqspark.store.timer.timerwheel import SLOTS, Page, Seal, TimerWheel, save_pages
 
-__all__ = ["TimerCheckpoint", "TimerFiles", "TimerFlush", "timer_damage"]
-
 _FIELDS = struct.Struct(">7q")
 _SEAL = struct.Struct(">8sq")
 _SEAL_WORD = b"mqspark1"

@@ -31,8 +31,6 @@ from mqspark.store.disk.files import FileLayer, disk_full_as_typed
 from mqspark.store.disk.layout import file_name, file_start
 from mqspark.store.disk.mapping import MapBudget, try_map
 
-__all__ = ["DELETE", "NONE", "RECORD_BYTES", "ROLL", "TimerLog", "TimerRecord"]
-
 _RECORD = struct.Struct(">iqiqiqiiq")
 RECORD_BYTES = _RECORD.size
 _DTYPE = np.dtype(

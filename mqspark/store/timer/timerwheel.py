@@ -25,8 +25,6 @@ from mqspark.bounded import require
 from mqspark.errors import StoreCorrupt
 from mqspark.store.disk.files import FileLayer
 
-__all__ = ["SLOTS", "WHEEL_BYTES", "Seal", "Slot", "TimerWheel", "save_pages"]
-
 SLOTS = 7 * 86_400 * 2
 _SLOT = struct.Struct(">qqqii")
 _DTYPE = np.dtype([("tick", ">i8"), ("first", ">i8"), ("last", ">i8"), ("messages", ">i4"), ("magic", ">i4")])

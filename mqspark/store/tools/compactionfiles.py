@@ -34,8 +34,6 @@ from mqspark.store.queue.batchqueue import BATCH_ENTRY, BatchEntry
 from mqspark.store.tools.offline import require_store
 from mqspark.store.tools.reader import StoreReader
 
-__all__ = ["Written", "write_compaction"]
-
 _ENTRY_BYTES = BATCH_ENTRY.size
 _LEAST_SEGMENTS = 5
 """Length of a log file in multiples of a queue file (CompactionLog.getCompactionLogSize)."""

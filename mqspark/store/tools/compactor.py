@@ -44,8 +44,6 @@ from mqspark.store.compaction.rocketcompaction import RocketCompaction
 from mqspark.store.disk.files import FileLayer
 from mqspark.store.tools.reader import StoreReader
 
-__all__ = ["CompactReport", "CompactTask", "Compactor", "DamagedEntries", "TopicToCompact"]
-
 KEY_BYTES = 256
 """Memory of a key in the map, at most: 64 for its digest, 32 for its offset, and its place in a dict that has just
 grown."""

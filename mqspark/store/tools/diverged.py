@@ -17,8 +17,6 @@ from mqspark.record import Verdict, check_record, decode_record
 from mqspark.recordlayout import BLANK_BYTES, BLANK_MAGIC, MAGICS, record_size
 from mqspark.store.disk.files import FileLayer, OsFiles
 
-__all__ = ["Damaged", "SavedPart", "messages_of", "saved_parts"]
-
 _NAME = re.compile(r"(\d{20})-(\d{1,15})\.log")
 
 _PIECE_BYTES = 1 << 20

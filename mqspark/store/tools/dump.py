@@ -17,8 +17,6 @@ from mqspark.store.queue.consumequeue import FILLER_SIZE
 from mqspark.store.queue.queueext import resolve_tags_codes
 from mqspark.store.tools.offline import LogScan, OfflineStore, entries_of, release
 
-__all__ = ["Row", "dump_index", "dump_queue", "dump_records", "record_row"]
-
 Row = dict[str, Any]
 
 _BLOCK_ENTRIES = 1 << 12

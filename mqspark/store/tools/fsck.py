@@ -42,8 +42,6 @@ from mqspark.store.recovery.recoveryreport import lost_offsets
 from mqspark.store.tools.offline import LogScan, OfflineStore, entries_of, release
 from mqspark.store.tools.remake import Remade
 
-__all__ = ["Finding", "FsckReport", "cut_log", "fsck"]
-
 MAX_FINDINGS = 1000
 _BLOCK_ENTRIES = 1 << 16
 _RELEASE_BYTES = 32 << 20

@@ -31,8 +31,6 @@ from mqspark.store.log.scan import MAX_RUN_RECORDS
 from mqspark.store.log.stretch import WINDOW_BYTES
 from mqspark.store.tools.offline import release
 
-__all__ = ["BuiltIndex", "IndexBuild", "IndexTask", "WORTH_A_PROCESS_BYTES"]
-
 _STEP_BYTES = 16 << 20
 WORTH_A_PROCESS_BYTES = 256 << 20
 """Bytes of the log from which on a process is used; a process needs a third of a second to start."""

@@ -35,8 +35,6 @@ from mqspark.store.recovery.queueends import QueueEnds
 from mqspark.store.recovery.recovery import Recovery
 from mqspark.store.recovery.rocksdb import found_in_rocksdb
 
-__all__ = ["LogScan", "OfflineStore", "ReadOnlyFiles", "UnchangingFiles", "release", "require_store"]
-
 _RELEASE_BYTES = 32 << 20
 _MAX_MAPPED = 8
 

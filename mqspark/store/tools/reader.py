@@ -38,8 +38,6 @@ from mqspark.store.disk.trusted import Trust
 from mqspark.store.queue.consumequeue import ENTRY_BYTES, ENTRY_DTYPE, FILLER_SIZE, Entries
 from mqspark.store.queue.queueext import EXT_ADDRESS_BELOW, QueueExt
 
-__all__ = ["Piece", "StoreReader"]
-
 Int64s = npt.NDArray[np.int64]
 
 

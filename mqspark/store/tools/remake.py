@@ -35,8 +35,6 @@ from mqspark.store.recovery.rocksdb import refuse_rebuild
 from mqspark.store.tools.indexbuild import WORTH_A_PROCESS_BYTES, BuiltIndex, IndexBuild, IndexTask
 from mqspark.store.tools.offline import OfflineStore, release, require_store
 
-__all__ = ["Remade", "remake"]
-
 _MAX_MAPPED = 16
 _RELEASE_BYTES = 32 << 20
 

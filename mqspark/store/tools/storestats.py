@@ -13,8 +13,6 @@ from mqspark.store.index.index import marked_position
 from mqspark.store.queue.consumequeue import FILLER_SIZE, ConsumeQueue
 from mqspark.store.tools.offline import OfflineStore
 
-__all__ = ["StoreStats", "TopicStats", "store_stats"]
-
 
 @dataclass(slots=True)
 class TopicStats:

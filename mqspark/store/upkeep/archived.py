@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from mqspark.crc import crc32
 
-__all__ = ["ARCHIVED", "decode_archived", "encode_archived"]
-
 ARCHIVED = "mqspark.archived"
 _WORD = b"mqspark-archived-2"
 

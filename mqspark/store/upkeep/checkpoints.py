@@ -23,8 +23,6 @@ from mqspark.store.queue.batchqueue import BatchTable
 from mqspark.store.queue.queuetable import QueueTable, queue_of
 from mqspark.store.recovery.queueends import EndsBlock, EndsFile
 
-__all__ = ["Checkpoints"]
-
 
 class Checkpoints:
     """Call ``load``, then ``begin`` whenever ``is_due``. One job at a time."""

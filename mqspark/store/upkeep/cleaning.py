@@ -37,8 +37,6 @@ from mqspark.store.upkeep.archived import ARCHIVED, decode_archived
 from mqspark.store.upkeep.compactduty import CompactDuty
 from mqspark.store.upkeep.walltime import WallTime
 
-__all__ = ["Cleaner", "CleaningJob"]
-
 _ASKED_RUNS = 20
 """Value of DefaultMessageStore.executeDeleteFilesManually."""
 _QUEUE_FILES_PER_ROUND = 64

@@ -18,8 +18,6 @@ from mqspark.clock import Clock
 from mqspark.logs import sparing
 from mqspark.store.config import StoreConfig
 
-__all__ = ["CompactDuty"]
-
 _log = sparing(__name__, lines=5)
 
 RETRY_MS = 60_000

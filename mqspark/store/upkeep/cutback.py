@@ -23,8 +23,6 @@ from mqspark.store.queue.batchqueue import BatchTable
 from mqspark.store.queue.consumequeue import FILLER_SIZE, ConsumeQueue
 from mqspark.store.queue.queuetable import QueueTable
 
-__all__ = ["CutBackJob", "last_whole_record", "walk_records"]
-
 _log = sparing(__name__)
 
 _COPY_BYTES = 1 << 20

@@ -30,8 +30,6 @@ from mqspark.store.recovery.recoveryreport import RecoveryReport
 from mqspark.store.upkeep.checkpoints import Checkpoints
 from mqspark.store.upkeep.cutback import CutBackJob, last_whole_record, walk_records
 
-__all__ = ["LogCopy"]
-
 
 class LogCopy:
     """The log of one store as a copy, from ``follow`` on. ``may_cut``: whether the log may be taken back now;

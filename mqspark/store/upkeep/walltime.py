@@ -22,8 +22,6 @@ from mqspark.clock import Clock
 from mqspark.logs import sparing
 from mqspark.store.disk.files import FileLayer
 
-__all__ = ["STEP_MS", "WAIT_MS", "WallTime"]
-
 log = sparing(__name__, lines=5)
 
 STEP_MS = 600_000

@@ -14,8 +14,6 @@ from mqspark_server.commands.shell import connection_of
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-__all__ = ["complete_groups", "complete_topics"]
-
 _PATIENCE_MS = 800
 
 

@@ -16,8 +16,6 @@ import msgspec
 from mqspark.config import did_you_mean, parse_addresses
 from mqspark.errors import ConfigError
 
-__all__ = ["ClusterContext", "Contexts", "contexts_path", "load_contexts", "save_contexts"]
-
 MAX_FILE_BYTES = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 

@@ -10,8 +10,6 @@ import click
 
 from mqspark.config import did_you_mean
 
-__all__ = ["HELP", "LazyCommands", "noun"]
-
 HELP = {"help_option_names": ["-h", "--help"]}
 
 

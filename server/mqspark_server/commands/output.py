@@ -18,8 +18,6 @@ import click
 
 from mqspark.logs import printable
 
-__all__ = ["FORMATS", "Column", "Listing", "Output", "Row", "as_time", "counted", "json_text", "yaml_lines"]
-
 FORMATS = ("table", "wide", "json", "jsonl", "yaml")
 Row = Mapping[str, Any]
 _MAX_CELL = 200

@@ -25,18 +25,6 @@ from mqspark.errors import (
 )
 from mqspark.logs import printable
 
-__all__ = [
-    "FAILED",
-    "INTERRUPTED",
-    "MISSING",
-    "WRONG",
-    "CommandFailed",
-    "Missing",
-    "MissingTopic",
-    "describe",
-    "exit_code_of",
-]
-
 FAILED, WRONG, MISSING, INTERRUPTED = 1, 2, 3, 130
 _NO_PERMISSION = 16
 _MAX_TEXT = 2000

@@ -21,17 +21,6 @@ if TYPE_CHECKING:
     from mqspark.client.remoting.identity import ClientOptions
     from mqspark_server.commands.contexts import ClusterContext
 
-__all__ = [
-    "CONNECTION_PARAMETERS",
-    "ClusterShell",
-    "assume_yes",
-    "clustered",
-    "confirm",
-    "connection_of",
-    "connection_options",
-    "output_option",
-]
-
 DEFAULT_NAMESRV = "127.0.0.1:9876"
 _TOPIC_NOT_EXIST, _GROUP_NOT_EXIST = 17, 26
 CONNECTION_PARAMETERS = (

@@ -8,8 +8,6 @@ from datetime import datetime
 
 import click
 
-__all__ = ["parse_duration_ms", "parse_time_ms"]
-
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s|m|h|d|w)")
 _EPOCH_S, _EPOCH_MS = 10, 13

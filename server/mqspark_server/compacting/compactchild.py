@@ -18,8 +18,6 @@ import msgspec
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.tools.compactor import Compactor, CompactTask
 
-__all__ = ["main"]
-
 _NICE = 10
 """The niceness of the process: messages come first."""
 _ALIVE_S = 1.0

@@ -21,8 +21,6 @@ from mqspark.logs import sparing
 from mqspark.store.store import MessageStore
 from mqspark.store.tools.compactor import CompactReport, CompactTask, DamagedEntries, TopicToCompact
 
-__all__ = ["CompactRunner"]
-
 log = sparing("mqspark.compaction", lines=20)
 
 LOOK_S = 1.0

@@ -36,8 +36,6 @@ from mqspark.store.disk.files import FileLayer
 from mqspark.store.store import MessageStore
 from mqspark_server.net.outbound import Outbound
 
-__all__ = ["MasterCopy"]
-
 log = sparing("mqspark.compaction", lines=20)
 
 LOOK_S = 10.0

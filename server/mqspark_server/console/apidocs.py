@@ -11,8 +11,6 @@ from fastapi import APIRouter, Request, Response
 from mqspark_server.console.clusteraccess import BROKER_LINKS
 from mqspark_server.console.rendering import HEADERS, HTML, render
 
-__all__ = ["docs_router"]
-
 MAX_DEPTH = 4
 
 docs_router = APIRouter(include_in_schema=False)

@@ -16,8 +16,6 @@ from mqspark.client.remoting.identity import ClientOptions
 from mqspark.errors import Picklable
 from mqspark_server.net.httpget import WebServer
 
-__all__ = ["BROKER_LINKS", "ClusterAt", "Trouble", "admin_of"]
-
 BROKER_LINKS = (("HTTP API", "/docs"), ("Metrics", "/metrics"), ("Health", "/health/ready"))
 """Other pages of a broker's HTTP server."""
 

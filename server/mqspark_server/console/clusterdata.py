@@ -24,19 +24,6 @@ from mqspark_server.accounts import Accounts
 from mqspark_server.console.data import MAX_ROWS, Row, each_of, number_of
 from mqspark_server.settings.declarations import settings_of
 
-__all__ = [
-    "brokers_of",
-    "config_of",
-    "delayed_of",
-    "accounts_of",
-    "masters_of",
-    "one_broker",
-    "overview_of",
-    "producers_of",
-    "totals_of",
-    "users_of",
-]
-
 MAX_CLIENTS = 1_000
 _BYTES = "commitLogMinOffset", "commitLogMaxOffset"
 

@@ -30,8 +30,6 @@ from mqspark_server.console.rendering import ROOT, chart
 from mqspark_server.console.site import Asking, Confirmation, Done, Site
 from mqspark_server.console.visitors import Form
 
-__all__ = ["add_cluster_pages", "wanted_span"]
-
 MAX_WANTED = 255
 MAX_VALUE = 4_096
 

@@ -35,21 +35,6 @@ from mqspark.protocol.headers.client_headers import (
 if TYPE_CHECKING:
     from mqspark.client.admin import AdminClient
 
-__all__ = [
-    "LOOKS",
-    "MAX_ROWS",
-    "VIEWS",
-    "ConsoleData",
-    "Look",
-    "Page",
-    "Row",
-    "MESSAGES",
-    "each_of",
-    "number_of",
-    "paged",
-    "time_ms",
-]
-
 PAGE_ROWS = 50
 """Topics or groups of a page; each is asked for."""
 MAX_ROWS = 256

@@ -20,8 +20,6 @@ from mqspark.protocol.codes import ResponseCode
 from mqspark_server.web.callers import TOO_MANY, Callers
 from mqspark_server.web.problems import Problem
 
-__all__ = ["BrokerDoor", "ClusterDoor"]
-
 KNOWN_MS = 10_000
 """How long the knowledge whether the cluster has users is cached."""
 TIMEOUT_MS = 5_000

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from mqspark_server.console.history.sampler import Sampler
     from mqspark_server.console.pages import Console
 
-__all__ = ["ConsoleApp"]
-
 HOST = "127.0.0.1"
 MAX_CONNECTIONS = 64
 TOKEN_VARIABLE = "MQSPARK_HTTP_TOKEN"  # noqa: S105 - its name

@@ -22,8 +22,6 @@ from mqspark_server.console.site import Asking, Confirmation, Done, Site
 from mqspark_server.console.topicpages import number_in, wanted_page
 from mqspark_server.console.visitors import Form
 
-__all__ = ["add_group_pages"]
-
 MAX_RETRIES = 1_000_000
 MAX_OFFSET = (1 << 62) - 1
 MAX_PREVIEW = 256

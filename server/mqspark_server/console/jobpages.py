@@ -21,8 +21,6 @@ from mqspark_server.console.site import Asking, Site
 from mqspark_server.net.httpget import NotAnswered, WebServer
 from mqspark_server.scheduler.jobrecords import MAX_ERROR, JobOverview, JobRow, RunPage, RunRecord
 
-__all__ = ["add_job_pages", "job_row", "run_row", "answer_of"]
-
 RUNS_SHOWN = 50
 RUNS_OF_JOB = 20
 """Each has up to 64 KiB of figures."""

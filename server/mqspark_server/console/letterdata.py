@@ -17,8 +17,6 @@ from mqspark_server.console.site import Asking
 from mqspark_server.shown.deadletters import foreign_origins, origin_of, resent_copy
 from mqspark_server.shown.traces import trace_rows
 
-__all__ = ["LetterFilter", "dead_groups", "find_letters", "resend", "traced"]
-
 MAX_EXAMINED = 10_000
 """Dead letters that one page or one resend looks at."""
 MAX_RESENT = 5_000

@@ -32,8 +32,6 @@ from mqspark_server.web.events import EventStream, event
 from mqspark_server.web.places import Places
 from mqspark_server.web.problems import Problem
 
-__all__ = ["add_letter_pages"]
-
 MAX_WANTED = 255
 SHOWN = 200
 """Rows of the confirmation page."""

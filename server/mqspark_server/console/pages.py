@@ -24,8 +24,6 @@ from mqspark_server.console.topicpages import add_topic_pages
 from mqspark_server.console.visitors import Door, NoForm, Visitor, Visitors, read_form
 from mqspark_server.web.problems import Problem
 
-__all__ = ["Console"]
-
 
 class Console:
     """The pages of one process.

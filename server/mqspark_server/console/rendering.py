@@ -19,8 +19,6 @@ from mqspark.errors import InvalidMessage
 from mqspark.message import KEYS, TAGS, UNIQ_KEY, MessageExt
 from mqspark_server.shown.deadletters import origin_of
 
-__all__ = ["HEADERS", "HTML", "ROOT", "chart", "is_number", "message_row", "render", "static_file"]
-
 ROOT = "/console"
 HTML = "text/html; charset=utf-8"
 HEADERS = {

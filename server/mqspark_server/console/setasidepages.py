@@ -26,8 +26,6 @@ from mqspark_server.console.site import Asking, Confirmation, Done, Site
 from mqspark_server.console.visitors import Form
 from mqspark_server.shown.setaside import Again, again, messages_in, parts_of
 
-__all__ = ["add_set_aside_pages"]
-
 SHOWN = 100
 """Messages of one page."""
 MAX_SENT = 5_000

@@ -23,8 +23,6 @@ from mqspark_server.console.visitors import Form, NoForm, Visitor, Visitors, rea
 from mqspark_server.net.httpget import WebServer
 from mqspark_server.web.problems import Problem
 
-__all__ = ["Asking", "Confirmation", "Done", "Site"]
-
 PAGES_AT_ONCE = 4
 """The number of pages that are made concurrently; others wait."""
 PAGE_S = 20.0

@@ -23,8 +23,6 @@ from mqspark_server.console.data import Row
 from mqspark_server.console.rendering import ROOT, chart, is_number
 from mqspark_server.console.site import Asking, Site
 
-__all__ = ["add_spark_pages", "latest_of", "parsed"]
-
 PROGRESS_TOPIC = "mqspark_spark"
 """The default topic of ``observe``."""
 EVENTS_READ = 2_000

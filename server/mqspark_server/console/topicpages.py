@@ -18,8 +18,6 @@ from mqspark_server.console.rendering import ROOT
 from mqspark_server.console.site import Asking, Confirmation, Done, Site
 from mqspark_server.console.visitors import Form
 
-__all__ = ["add_topic_pages", "number_in", "wanted_page"]
-
 MAX_WANTED = 255
 MAX_PAGE = 1_000_000
 MAX_EXPRESSION = 1_024

@@ -19,8 +19,6 @@ from fastapi import Request
 from mqspark.client.remoting.credentials import Credentials
 from mqspark_server.web.sessions import LONGEST_MS, Login, Logins
 
-__all__ = ["Door", "Form", "NoForm", "Visitor", "Visitors", "read_form"]
-
 FORM_BYTES = 8 << 20
 """The most of one form; a message's body is in one."""
 MAX_FIELDS = 2_048

@@ -21,8 +21,6 @@ from mqspark.errors import ConfigError
 if TYPE_CHECKING:
     import httpcore
 
-__all__ = ["Etcd", "EtcdUnavailable", "Found", "compare", "etcd_client", "get", "put"]
-
 REQUEST_S = 2.0
 _SILENT_S = 1.0
 """Without a byte."""

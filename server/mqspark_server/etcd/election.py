@@ -26,8 +26,6 @@ from mqspark.names import is_address
 from mqspark_server.etcd.client import Etcd, EtcdUnavailable, Found, compare, get, put
 from mqspark_server.process.diskwork import Worker
 
-__all__ = ["Election", "EtcdState", "Fence"]
-
 log = logging.getLogger("mqspark.election")
 _troubles = sparing("mqspark.election.etcd")
 

@@ -14,16 +14,6 @@ from dataclasses import dataclass
 
 from mqspark.errors import ConfigError
 
-__all__ = [
-    "BrokerSockets",
-    "bind",
-    "bind_pair",
-    "bind_socket",
-    "cannot_listen",
-    "listening",
-    "resolve_broker_ip",
-]
-
 PORT_PAIR_ATTEMPTS = 64
 FAST_PORT_DISTANCE = 2
 """The fast port is listenPort - 2 (NettyRemotingServer of the fast listener)."""

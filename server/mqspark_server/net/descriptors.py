@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from mqspark.store.disk.files import descriptor_limit
 
-__all__ = ["PROCESS", "Descriptors"]
-
 OTHERS = 64
 """Reserve for everything that is neither a connection nor a file of a store: listening sockets, logs, libraries, name
 servers."""

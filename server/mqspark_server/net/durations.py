@@ -5,8 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from itertools import accumulate
 
-__all__ = ["Durations"]
-
 BOUNDS_S = (0.0001, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Generic, Protocol, TypeVar
 
-__all__ = ["Handshakes"]
-
 HANDSHAKE_S = 10.0
 """A TLS handshake that takes longer is aborted."""
 

@@ -12,8 +12,6 @@ from typing import Generic, Protocol, TypeVar
 
 from mqspark_server.net.memory_budget import MemoryBudget
 
-__all__ = ["MIN_BYTES_PER_S", "PartialFrames", "UnreadAnswers"]
-
 MIN_BYTES_PER_S = 1024
 """A peer that reads or sends at this rate is slow; a slower one counts as stalled."""
 

@@ -12,8 +12,6 @@ from urllib.parse import urlsplit
 
 from mqspark.errors import ConfigError
 
-__all__ = ["NotAnswered", "WebServer"]
-
 TIMEOUT_S = 5.0
 """Time limit from the name look-up to the last byte."""
 MAX_ANSWER_BYTES = 4 << 20

@@ -14,8 +14,6 @@ from typing import Protocol
 from mqspark.protocol.command import Command
 from mqspark.protocol.session import Session
 
-__all__ = ["Lateness", "Overload"]
-
 
 class Overload(Protocol):
     """Handles requests that waited too long (``mqspark.broker.send.fastfail``)."""

@@ -15,8 +15,6 @@ from mqspark.protocol.connection import MAX_ANSWER_HEADER_BYTES, Connection
 from mqspark.protocol.headers.header import Header
 from mqspark.protocol.session import Core, Session
 
-__all__ = ["LocalPeer"]
-
 
 class LocalServer(Protocol):
     """What such a client needs from its server (``tcp.RemotingServer``)."""

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-__all__ = ["MemoryBudget", "Pace"]
-
 T = TypeVar("T")
 
 KEPT = 7 / 8

@@ -13,8 +13,6 @@ from typing import Generic, Protocol, TypeVar
 
 from mqspark_server.net.descriptors import PROCESS
 
-__all__ = ["ConnectionCounts", "OpenSockets"]
-
 MIN_BACKLOG = 128
 
 MAX_EVICTED = 16

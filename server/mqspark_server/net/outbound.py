@@ -19,8 +19,6 @@ from mqspark.protocol.connection import Connection
 from mqspark.protocol.headers.header import Header, to_ext
 from mqspark.protocol.signature import Signer
 
-__all__ = ["Outbound"]
-
 CONNECT_TIMEOUT_S = 3.0
 
 

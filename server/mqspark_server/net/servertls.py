@@ -18,8 +18,6 @@ from typing import Any
 from mqspark.errors import ConfigError, ProtocolError
 from mqspark.logs import sparing
 
-__all__ = ["HANDSHAKE_BYTE", "Certificates", "ClientTls", "ServerTls", "TlsStream", "client_context"]
-
 log = sparing("mqspark.tls")
 
 HANDSHAKE_BYTE = 0x16

@@ -21,8 +21,6 @@ from mqspark_server.net.descriptors import PROCESS
 from mqspark_server.net.memory_budget import Pace
 from mqspark_server.net.servertls import HANDSHAKE_BYTE, Certificates, TlsStream
 
-__all__ = ["ReplicationServer"]
-
 log = sparing("mqspark.replication", lines=10)
 
 MAX_SLAVES = 64

@@ -43,8 +43,6 @@ from mqspark_server.net.opensockets import ConnectionCounts, OpenSockets
 from mqspark_server.net.servertls import Certificates
 from mqspark_server.net.tcpconnection import CONNECTION_S, RemotingConnection
 
-__all__ = ["Listener", "RemotingServer"]
-
 log = sparing("mqspark.tcp")
 
 TURN_BYTES = 64 * 1024

@@ -29,8 +29,6 @@ from mqspark_server.net.memory_budget import Pace
 from mqspark_server.net.opensockets import ConnectionCounts, OpenSockets
 from mqspark_server.net.servertls import HANDSHAKE_BYTE, Certificates, TlsStream
 
-__all__ = ["CONNECTION_S", "RemotingConnection"]
-
 log = sparing("mqspark.tcp")
 
 SLICE_COMMANDS = 64

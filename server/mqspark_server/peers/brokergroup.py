@@ -27,8 +27,6 @@ from mqspark.protocol.headers.cluster_headers import (
 from mqspark_server.net.outbound import Outbound
 from mqspark_server.peers.registrar import Registrar
 
-__all__ = ["BrokerGroup"]
-
 log = sparing("mqspark.brokergroup", lines=10)
 
 TIMEOUT_S = 3.0

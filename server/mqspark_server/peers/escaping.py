@@ -21,8 +21,6 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark_server.net.outbound import Outbound
 from mqspark_server.peers.registrar import Registrar
 
-__all__ = ["Escaping"]
-
 log = sparing("mqspark.escaping", lines=10)
 
 TIMEOUT_S = 3.0

@@ -30,8 +30,6 @@ from mqspark.protocol.replicaproof import SlaveProof
 from mqspark_server.net.outbound import Outbound
 from mqspark_server.peers.registrar import Master, Registrar
 
-__all__ = ["Following"]
-
 log = sparing("mqspark.replication", lines=10)
 
 RETRY_S = 1.0

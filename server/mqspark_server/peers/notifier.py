@@ -15,8 +15,6 @@ from mqspark.protocol.headers.header import Header
 from mqspark.protocol.signature import Signer
 from mqspark_server.net.outbound import Outbound
 
-__all__ = ["Notifier"]
-
 log = sparing("mqspark.notices")
 
 LINGER_S = 1.0

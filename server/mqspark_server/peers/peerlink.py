@@ -17,8 +17,6 @@ from mqspark.protocol.signature import Signer
 from mqspark_server.net.outbound import Outbound
 from mqspark_server.peers.routefinder import RouteFinder
 
-__all__ = ["PeerLink"]
-
 log = sparing("mqspark.peers")
 
 MAX_PEERS = 64

@@ -27,8 +27,6 @@ from mqspark.protocol.signature import Signer
 from mqspark.protocol.zones import zone_fields
 from mqspark_server.net.outbound import Outbound
 
-__all__ = ["FIRST_TIMEOUT_S", "UNREGISTER_TIMEOUT_S", "Master", "Registrar", "period_s"]
-
 log = sparing("mqspark.registrar")
 
 RETRY_S = 1.0

@@ -23,8 +23,6 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.signature import Signer
 from mqspark_server.net.outbound import Outbound
 
-__all__ = ["RouteFinder"]
-
 log = sparing("mqspark.routes")
 
 TIMEOUT_S = 1.0

@@ -14,8 +14,6 @@ import gc
 import sys
 from typing import Any
 
-__all__ = ["Collector"]
-
 CHECK_S = 10.0
 
 OLD_EVERY = 3

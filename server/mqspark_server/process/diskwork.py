@@ -27,8 +27,6 @@ from mqspark.store.disk.saved import SteppedJob
 from mqspark.store.store import MessageStore
 from mqspark_server.net.durations import Durations
 
-__all__ = ["Flusher", "Housekeeper", "Worker", "open_kernel_sync"]
-
 log = sparing("mqspark.flush", lines=5)
 
 R = TypeVar("R")

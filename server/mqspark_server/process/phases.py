@@ -7,8 +7,6 @@ import logging
 
 from mqspark.clock import Clock
 
-__all__ = ["ProcessLifecycle", "Phase"]
-
 log = logging.getLogger("mqspark.lifecycle")
 
 

@@ -18,8 +18,6 @@ from typing import Any
 
 from mqspark.logs import sparing
 
-__all__ = ["STALL_S", "StallWatch"]
-
 log = sparing("mqspark.stall", lines=5)
 
 STALL_S = 0.5

@@ -21,8 +21,6 @@ from mqspark_server.net.tcp import RemotingServer
 from mqspark_server.process.phases import Phase, ProcessLifecycle
 from mqspark_server.settings.serverconfig import ServerConfig
 
-__all__ = ["Ends", "ProcessApp", "remoting_server"]
-
 log = logging.getLogger("mqspark.app")
 
 End = Callable[[], Awaitable[None] | None]

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from mqspark_server.scheduler.jobsfile import JobsFile, ScheduledJob
     from mqspark_server.scheduler.schedule import Start
 
-__all__ = ["create_job_api"]
-
 R = TypeVar("R", RunRecord, RunRecord | None)
 _FIGURE = re.compile(r"[a-z][a-z0-9_]{0,60}")
 _MAX_FIGURES = 64

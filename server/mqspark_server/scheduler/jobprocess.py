@@ -27,8 +27,6 @@ from mqspark_server.scheduler.jobrecords import (
 from mqspark_server.scheduler.jobsfile import ScheduledJob
 from mqspark_server.scheduler.schedule import Start, retry_at_ms
 
-__all__ = ["CommandOf", "JobRun", "finished", "job_command"]
-
 CommandOf = Callable[[ScheduledJob], Sequence[str]]
 
 log = logging.getLogger("mqspark.jobs")

@@ -22,8 +22,6 @@ import msgspec
 
 from mqspark.protocol.headers.header import I64
 
-__all__ = ["JobDirectory", "JobOverview", "JobRow", "JobState", "RunPage", "RunRecord"]
-
 MAX_STATE_BYTES = 1 << 20
 MAX_SUMMARY_BYTES = 64 << 10
 MAX_ERROR = 2_000

@@ -22,8 +22,6 @@ from mqspark_server.scheduler.jobsfile import JobsFile, ScheduledJob
 from mqspark_server.scheduler.schedule import Start, next_start
 from mqspark_server.web.http import HttpServer
 
-__all__ = ["JobServerApp", "run_now"]
-
 log = logging.getLogger("mqspark.jobs")
 
 POLL_S = 1.0

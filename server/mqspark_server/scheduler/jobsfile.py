@@ -21,8 +21,6 @@ from mqspark.errors import ConfigError
 from mqspark_server.scheduler.schedule import check_expression
 from mqspark_server.settings.serverconfig import is_loopback
 
-__all__ = ["JobServerConfig", "JobsFile", "ScheduledJob", "read_jobs_file"]
-
 MAX_JOBS = 1_000
 MAX_FILE_BYTES = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")

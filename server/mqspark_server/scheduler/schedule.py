@@ -12,8 +12,6 @@ from croniter import CroniterError, croniter
 
 from mqspark.errors import ConfigError
 
-__all__ = ["Start", "Timed", "check_expression", "next_start", "retry_at_ms", "tick_after"]
-
 LONGEST_PAUSE_S = 6 * 3600
 """The longest pause between two retries."""
 

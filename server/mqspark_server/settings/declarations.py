@@ -23,8 +23,6 @@ from mqspark.namesrv.config import NamesrvConfig
 from mqspark.store.config import StoreConfig
 from mqspark_server.settings.serverconfig import ServerConfig
 
-__all__ = ["CLASSES", "SERVERS", "DeclaredSetting", "settings_of", "spellings_of"]
-
 SERVERS: Mapping[str, tuple[type[Any], ...]] = {
     "broker": (BrokerConfig, ServerConfig, StoreConfig, AuthConfig),
     "namesrv": (ServerConfig, NamesrvConfig, AuthConfig),

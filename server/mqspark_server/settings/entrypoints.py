@@ -20,8 +20,6 @@ from mqspark.protocol.extending import EVERY_ROLE, Extensions
 if TYPE_CHECKING:  # imported only when an extension is named
     from importlib.metadata import EntryPoint
 
-__all__ = ["GROUP", "find_extensions", "load_extensions"]
-
 GROUP = "mqspark.extensions"
 MAX_NAME = 100
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")

@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping
 
 from mqspark.errors import ConfigError
 
-__all__ = ["edit_properties", "parse_properties"]
-
 _WHITE = " \t\f"
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 

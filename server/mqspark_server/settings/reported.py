@@ -14,8 +14,6 @@ from mqspark.config import to_properties
 from mqspark_server.settings.rocketmq_keys import SHOWN
 from mqspark_server.settings.serverconfig import ServerConfig
 
-__all__ = ["more_of_broker", "more_of_namesrv"]
-
 _OF_NAME_SERVERS_ONLY = [
     "clientRequestThreadPoolNums",
     "clientRequestThreadPoolQueueCapacity",

@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from mqspark.config import rocketmq_key
 from mqspark_server.settings.declarations import CLASSES
 
-__all__ = ["HONOURED", "REFUSED", "ROCKETMQ_KEYS", "SHOWN", "WITHOUT_EFFECT", "Refused"]
-
 HONOURED = frozenset(
     rocketmq_key(field)
     for cls in CLASSES

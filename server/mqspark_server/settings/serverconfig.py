@@ -13,8 +13,6 @@ from mqspark.errors import ConfigError
 from mqspark_server.net.httpget import WebServer
 from mqspark_server.net.servertls import ClientTls, ServerTls
 
-__all__ = ["ServerConfig", "is_loopback"]
-
 HIGH_WATER_BYTES = 4 * 1024 * 1024
 BROKER = ("broker",)
 NOT_NAMESRV = ("broker", "controller")

@@ -36,26 +36,6 @@ from mqspark_server.settings.properties import parse_properties
 from mqspark_server.settings.rocketmq_keys import REFUSED, ROCKETMQ_KEYS
 from mqspark_server.settings.serverconfig import ServerConfig, is_loopback
 
-__all__ = [
-    "BrokerSettings",
-    "ControllerSettings",
-    "NamesrvSettings",
-    "DEVELOPMENT",
-    "WILDCARDS",
-    "production",
-    "Layer",
-    "broker_settings",
-    "consent_to_anonymous",
-    "controller_settings",
-    "file_layer",
-    "foreign_keys",
-    "local_address",
-    "namesrv_production",
-    "namesrv_settings",
-    "override_layer",
-    "values_in",
-]
-
 WILDCARDS = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not bound
 
 

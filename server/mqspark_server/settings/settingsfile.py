@@ -20,8 +20,6 @@ from mqspark.store.disk.files import OsFiles
 from mqspark_server.settings.properties import edit_properties
 from mqspark_server.settings.settings import values_in
 
-__all__ = ["SettingsFile", "edited", "settings_file"]
-
 log = logging.getLogger("mqspark.app")
 
 

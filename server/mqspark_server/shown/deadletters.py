@@ -7,8 +7,6 @@ from typing import Literal
 
 from mqspark.message import DLQ_ORIGIN_TOPIC, RETRY_TOPIC, SET_BY_BROKERS, Message, MessageExt, retry_topic
 
-__all__ = ["foreign_origins", "origin_of", "resent_copy"]
-
 
 def origin_of(message: MessageExt) -> str | None:
     """The topic that a dead letter came from; None: unknown."""

@@ -15,8 +15,6 @@ from mqspark.message import SET_BY_BROKERS, Message, MessageExt, is_system_topic
 from mqspark.store.disk.layout import StorePaths
 from mqspark.store.tools.diverged import SavedPart, messages_of, saved_parts
 
-__all__ = ["Again", "again", "messages_in", "parts_of"]
-
 
 def parts_of(root: Path) -> list[SavedPart]:
     """The parts of the store in this directory, the oldest first. Raises OSError."""

@@ -7,8 +7,6 @@ from typing import Any
 
 from mqspark.message import MessageExt, parse_number
 
-__all__ = ["trace_rows"]
-
 _FIELD, _RECORD = "\x01", "\x02"
 _FIELDS = {
     "Pub": "what time region group topic id tags keys host size cost kind offset_id success client",

@@ -20,8 +20,6 @@ from pyspark_pymq.cluster.history import MANIFESTS
 from pyspark_pymq.files.deltafiles import delta_table
 from pyspark_pymq.files.locations import join, names, read_bytes
 
-__all__ = ["ArchiveCatalog", "ArchivedFile", "ArchivedPart", "RangeOfLog"]
-
 MAX_PARTS = 5_000_000
 """Limit of parts of queues in all ranges together, some 300 bytes each."""
 MAX_QUEUES = 200_000

@@ -21,8 +21,6 @@ import numpy.typing as npt
 from mqspark.errors import StoreCorrupt
 from mqspark.store.messages.fetch import GetResult, GetStatus
 
-__all__ = ["ENTRY", "ArchiveChunk", "ChunkWriter"]
-
 ENTRY = np.dtype(
     [
         ("queue_id", "<i4"),

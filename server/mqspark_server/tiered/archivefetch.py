@@ -42,8 +42,6 @@ from pyspark_pymq.files.locations import open_input
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-__all__ = ["ArchiveFetcher", "main"]
-
 THREADS = 2
 MAX_FOOTERS = 256
 MAX_GROUP_BYTES = 512 << 20

@@ -33,8 +33,6 @@ from mqspark.store.store import GetResult, GetStatus, MessageStore
 from mqspark_server.process.diskwork import Worker
 from mqspark_server.tiered.archivechunks import ArchiveChunk
 
-__all__ = ["ArchivedMessages", "TierSettings", "told_to_clients"]
-
 log = sparing("mqspark.archive", lines=5)
 
 CATALOG = ("catalog",)

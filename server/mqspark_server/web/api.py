@@ -51,8 +51,6 @@ from mqspark_server.web.v1.asking import ERRORS, AskerNow, TopicName
 if TYPE_CHECKING:
     from mqspark_server.node import BrokerNode, BrokerParts
 
-__all__ = ["create_api", "store_report"]
-
 PRODUCER_GROUP = "HTTP_PRODUCER"
 ENVELOPE_BYTES = 256 * 1024
 """How much larger than maxMessageSize in base64 a request may be, for names and properties."""

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from mqspark_server.net.localpeer import LocalPeer
     from mqspark_server.node import BrokerNode, BrokerParts
 
-__all__ = ["CLUSTER", "CSRF_HEADER", "Caller", "Callers", "How", "Subject", "group", "topic"]
-
 CSRF_HEADER = "x-csrf-token"
 MAX_CREDENTIALS_LENGTH = 2_048
 """The length of one header with credentials."""

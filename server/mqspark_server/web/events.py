@@ -16,8 +16,6 @@ from starlette.types import Receive, Scope, Send
 
 from mqspark_server.web.problems import Problem
 
-__all__ = ["EVENTS", "STREAM_S", "EventStream", "event"]
-
 EVENTS = "text/event-stream"
 STREAM_S = 600.0
 """The longest duration of one stream; browsers reconnect."""

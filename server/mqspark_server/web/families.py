@@ -8,8 +8,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from mqspark.protocol.extending import Extensions
 
-__all__ = ["SERIES_AT_ONCE", "NODE", "OTHER", "Families", "extension_calls"]
-
 NODE = ("cluster", "node_type", "node_id")
 
 OTHER = "_other"

@@ -24,8 +24,6 @@ from mqspark_server.process.diskwork import Worker
 if TYPE_CHECKING:
     import uvicorn
 
-__all__ = ["HttpServer"]
-
 log = sparing("mqspark.http")
 
 BACKLOG = 128

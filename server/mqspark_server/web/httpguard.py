@@ -27,8 +27,6 @@ from mqspark.errors import ProtocolError
 from mqspark.names import bracketed
 from mqspark_server.net.servertls import HANDSHAKE_BYTE, Certificates, TlsStream
 
-__all__ = ["Guarded", "bounded_protocol", "host_of"]
-
 HEAD_S = 10.0
 IDLE_S = 30.0
 """Longer than uvicorn's keep-alive: a connection still open then does not read its answer."""

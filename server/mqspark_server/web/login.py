@@ -11,8 +11,6 @@ from mqspark_server.web.callers import Caller, Callers
 from mqspark_server.web.problems import Problem, ProblemDetails
 from mqspark_server.web.sessions import LONGEST_MS
 
-__all__ = ["CallerNow", "callers_of", "router"]
-
 ERRORS: dict[int | str, dict[str, Any]] = {
     401: {"model": ProblemDetails, "description": "the credentials are wrong"},
     403: {

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from mqspark_server.node import BrokerNode, BrokerParts
     from mqspark_server.tiered.archivetier import ArchivedMessages
 
-__all__ = ["CONTENT_TYPE", "render"]
-
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 _NODE = NODE

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from mqspark_server.net.tcp import RemotingServer
     from mqspark_server.process.phases import ProcessLifecycle
 
-__all__ = ["NamesrvNode", "create_namesrv_api"]
-
 _NODE = ("node_type", "node_id")
 
 

@@ -9,8 +9,6 @@ from collections import Counter
 
 from mqspark_server.web.problems import Problem
 
-__all__ = ["Places"]
-
 OF_ONE = 2
 """One caller may hold half of the places."""
 

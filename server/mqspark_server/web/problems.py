@@ -14,8 +14,6 @@ from starlette.exceptions import HTTPException
 
 from mqspark.errors import Picklable
 
-__all__ = ["MEDIA_TYPE", "Problem", "ProblemDetails", "answer_on", "response"]
-
 MEDIA_TYPE = "application/problem+json"
 
 

@@ -10,8 +10,6 @@ import hashlib
 import secrets
 from dataclasses import dataclass, field
 
-__all__ = ["Login", "Logins"]
-
 MAX_LOGINS = 1_024
 MAX_LOGINS_OF_ONE = 64
 """The most logins of one user; a further login ends the one that has been idle for longest."""

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from mqspark.broker.state.groups import ClientGroups, ConsumerGroup
     from mqspark.broker.state.state import BrokerState
 
-__all__ = ["clients", "consumers", "requests", "traffic", "transactions"]
-
 _REMOTING = "remoting"
 _RETRIES = (RETRY_PREFIX, DLQ_PREFIX)
 _SYSTEM_GROUP = "cid_rmq_sys_"

@@ -11,8 +11,6 @@ import msgspec
 from mqspark.broker.admin.views import View
 from mqspark.protocol.slices import Work
 
-__all__ = ["between_turns", "listed"]
-
 T = TypeVar("T")
 
 SLICE_S = 0.005

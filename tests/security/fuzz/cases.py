@@ -12,8 +12,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["Chance", "binary_frame", "document", "json_frame", "mutated", "odd_json", "text"]
-
 Chance = random.Random
 
 TOPICS = [f"Fuzz{number}" for number in range(40)]

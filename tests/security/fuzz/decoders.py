@@ -24,8 +24,6 @@ from tests.security.fuzz import cases
 from tests.security.fuzz.cases import Chance
 from tests.security.fuzz.kinds import Decoding
 
-__all__ = ["DECODERS"]
-
 NAMES = ["a", "b", "TAGS", "KEYS", "größe", "__NAME"]
 VALUES = ["1", "x", "true", "-7", "3.14", "9223372036854775807", "", "it''s", "%", "Grüße"]
 

@@ -13,8 +13,6 @@ from tests.security.fuzz.cases import Chance
 from tests.security.fuzz.victims import FREEZE_S, GROWTH_BYTES
 from tests.support.pace import ProcessorTime
 
-__all__ = ["Decoding", "Finding", "Target"]
-
 Finding = str | None
 
 

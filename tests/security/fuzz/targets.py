@@ -62,8 +62,6 @@ from tests.support import protocol_classes
 from tests.support.remoting import PULL_MESSAGE, SEND_MESSAGE_V2, UPDATE_AND_CREATE_TOPIC, RawConnection
 from tests.support.store_tools import copy_store
 
-__all__ = ["TARGETS", "Served"]
-
 HEADERS = [*protocol_classes.HEADERS.values()]
 BODIES = [*protocol_classes.BODIES.values()]
 REQUEST_BODIES: dict[int, type[msgspec.Struct]] = {

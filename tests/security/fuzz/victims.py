@@ -17,8 +17,6 @@ from tests.support import web
 from tests.support.processes import mqspark_command, process, ready_line
 from tests.support.remoting import request_frame
 
-__all__ = ["FREEZE_S", "GROWTH_BYTES", "Probe", "Victim", "running"]
-
 FREEZE_S = 1.0
 GROWTH_BYTES = 64 << 20
 PROBE_EVERY_S = 0.1

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["EXPECTED"]
-
 EXPECTED: dict[str, dict[str, Any]] = {
     "none": {},
     "none, after a kill": {"fsck": ("note store.unclean",)},

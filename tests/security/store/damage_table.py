@@ -20,8 +20,6 @@ from pathlib import Path
 from mqspark.store.queue.consumequeue import ENTRY
 from tests.security.store.damage_expected import EXPECTED
 
-__all__ = ["DAMAGE", "MESSAGES", "SETTINGS", "Expected", "expected", "markdown"]
-
 SEGMENT_BYTES = 4096
 QUEUE_FILE_BYTES = 400
 QUEUE = "consumequeue/Orders/0"

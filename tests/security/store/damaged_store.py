@@ -22,8 +22,6 @@ from tests.support.processes import set_options
 from tests.support.remoting import RawConnection
 from tests.support.store_tools import drain
 
-__all__ = ["Seen", "look", "make_store", "run_fsck"]
-
 TIMER_MS = 50_000
 DELAY_MS = 60_000
 START_MS = 1_700_000_000_000

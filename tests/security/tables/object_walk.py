@@ -11,8 +11,6 @@ import types
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-__all__ = ["containers_of", "globals_of"]
-
 OURS = ("mqspark", "mqspark_server")
 CONTAINERS = (dict, list, set, bytearray, array.array, collections.deque)
 LOOKED_AT = 200

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["SHOWN", "Shown", "shown_table"]
-
 
 class Shown(NamedTuple):
     what: str

@@ -13,8 +13,6 @@ import click
 from mqspark_server.cli import cli
 from mqspark_server.commands.administration.mqadmin_cli import VERBS
 
-__all__ = ["BEGIN", "END", "PAGE", "tables"]
-
 PAGE = Path(__file__).parents[3] / "docs" / "command-line.md"
 BEGIN, END = "<!-- made by tests/unit/server/commands_table.py -->", "<!-- end -->"
 COMMON = {

@@ -13,8 +13,6 @@ from mqspark_server.commands.output import Column
 from mqspark_server.commands.refusals import Missing
 from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm
 
-__all__ = ["broker"]
-
 broker = noun(
     "broker",
     "Brokers: run one here, or query and change those of a cluster.",

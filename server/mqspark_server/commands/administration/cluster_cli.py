@@ -10,8 +10,6 @@ from mqspark_server.commands.loading import noun
 from mqspark_server.commands.output import Column
 from mqspark_server.commands.shell import ClusterShell, clustered
 
-__all__ = ["BROKER_COLUMNS", "broker_rows", "cluster"]
-
 cluster = noun("cluster", "Clusters: their brokers, versions and rates.")
 
 BROKER_COLUMNS = (

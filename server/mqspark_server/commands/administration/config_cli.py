@@ -18,8 +18,6 @@ from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, c
 if TYPE_CHECKING:
     from mqspark_server.settings.settings import Layer
 
-__all__ = ["assignments", "check_keys", "config", "shown_settings"]
-
 config = noun("config", "Settings of brokers, under RocketMQ's names.")
 _COLUMNS = (Column("server", "SERVER"), Column("key", "KEY"), Column("value", "VALUE"))
 _DIFFERENCES = (*_COLUMNS, Column("default", "DEFAULT"))

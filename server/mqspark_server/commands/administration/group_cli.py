@@ -19,8 +19,6 @@ from mqspark_server.commands.refusals import CommandFailed, Missing
 from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm
 from mqspark_server.commands.times import parse_time_ms
 
-__all__ = ["group"]
-
 group = noun("group", "Consumer groups.")
 _GROUPS_AT_ONCE = 16
 """Groups that are queried concurrently."""

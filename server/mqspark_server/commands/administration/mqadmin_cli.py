@@ -13,8 +13,6 @@ import click
 
 from mqspark_server.commands.loading import HELP, LazyCommands
 
-__all__ = ["VERBS", "mqadmin"]
-
 Given = Mapping[str, str]
 _PERMS = {"2": "w", "4": "r", "6": "rw"}
 _NOW = ("now", "currentTimeMillis")

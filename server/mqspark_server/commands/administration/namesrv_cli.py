@@ -13,8 +13,6 @@ from mqspark_server.commands.loading import noun
 from mqspark_server.commands.output import Column
 from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm
 
-__all__ = ["namesrv"]
-
 namesrv = noun(
     "namesrv",
     "Name servers: run one here, or query and change those of a cluster.",

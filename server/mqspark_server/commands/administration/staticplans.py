@@ -15,8 +15,6 @@ from mqspark.errors import ProtocolError
 from mqspark.protocol.bodies.body import decode_body, encode_body
 from mqspark.protocol.bodies.topic_bodies import TopicRemappingDetailWrapper
 
-__all__ = ["KeptPlan", "read_plan"]
-
 MAX_PLAN_BYTES = 64 << 20
 
 

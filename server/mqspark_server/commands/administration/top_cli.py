@@ -15,8 +15,6 @@ from mqspark_server.commands.administration.cluster_cli import BROKER_COLUMNS, b
 from mqspark_server.commands.output import Column
 from mqspark_server.commands.shell import ClusterShell, clustered
 
-__all__ = ["top"]
-
 _ASKED_AT_ONCE = 16
 _TOPICS = (
     Column("topic", "TOPIC"),

@@ -17,8 +17,6 @@ from mqspark_server.commands.output import Column, as_time
 from mqspark_server.commands.refusals import CommandFailed, Missing, describe
 from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm
 
-__all__ = ["perm_text", "topic"]
-
 topic = noun("topic", "Topics.")
 _TOPICS_AT_ONCE = 16
 """Topics that are queried concurrently."""

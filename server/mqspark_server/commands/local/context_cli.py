@@ -19,8 +19,6 @@ from mqspark_server.commands.loading import noun
 from mqspark_server.commands.output import Column, Output
 from mqspark_server.commands.shell import assume_yes, confirm, output_option
 
-__all__ = ["context"]
-
 context = noun("context", "Named clusters in a configuration file; one of them is current.")
 _COLUMNS = (
     Column("current", "", text=lambda value: "*" if value else " "),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from mqspark_server.commands.loading import noun
 
-__all__ = ["controller"]
-
 controller = noun(
     "controller",
     "Controllers: which replica of each broker is master.",

@@ -12,8 +12,6 @@ from mqspark_server.commands.output import Output
 from mqspark_server.commands.refusals import MISSING
 from mqspark_server.commands.shell import connection_of, connection_options, output_option
 
-__all__ = ["doctor"]
-
 _LAZY = {"spark": ("local.job_cli:doctor_spark", 'Check whether format("pymq") works here.')}
 
 

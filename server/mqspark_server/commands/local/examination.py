@@ -25,8 +25,6 @@ from mqspark.client.remoting.identity import ClientOptions, resolve_namesrv
 from mqspark.errors import MQError, NotANameServer
 from mqspark.logs import printable
 
-__all__ = ["Diagnosis", "diagnose", "examine_from", "lines_of"]
-
 OK, NOTE, WARNING, FAULT = "ok", "note", "WARN", "FAIL"
 _PORTS = {
     9876: "the name server's",

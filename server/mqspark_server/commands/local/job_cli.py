@@ -24,8 +24,6 @@ from mqspark_server.commands.refusals import CommandFailed, Missing
 if TYPE_CHECKING:
     from mqspark_server.scheduler.jobsfile import JobsFile, ScheduledJob
 
-__all__ = ["doctor_spark", "job", "job_serve"]
-
 _file = click.option(
     "-c",
     "--config",

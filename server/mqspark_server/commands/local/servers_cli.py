@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from mqspark_server.broker_app import BrokerApp
     from mqspark_server.controller_app import ControllerApp
 
-__all__ = ["broker_run", "console", "controller_run", "dev", "log_to_stderr", "namesrv_run", "serve"]
-
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LARGEST_FROM_HEAP_BYTES = 32 << 20
 _KEPT_BYTES = 64 << 20

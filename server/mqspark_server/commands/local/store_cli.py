@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from mqspark.store.tools.fsck import FsckReport
     from mqspark.store.tools.offline import OfflineStore
 
-__all__ = ["store"]
-
 _MAX_LINE = 2_000
 _MAX_VALUE = 100_000
 """Limit of characters per value. Text of the store is escaped, because a terminal would execute control codes."""

@@ -31,8 +31,6 @@ from mqspark_server.commands.shell import (
 if TYPE_CHECKING:
     from mqspark.auth.authority import Authority
 
-__all__ = ["user"]
-
 user = noun("user", "Users and their rules, of a running cluster or in the files of a stopped server.")
 _OFFLINE_LIST = (Column("user", "USER"), Column("type", "TYPE"), Column("status", "STATUS"))
 _LIST = (

@@ -21,8 +21,6 @@ from mqspark_server.commands.refusals import CommandFailed, describe
 from mqspark_server.commands.shell import ClusterShell, clustered
 from mqspark_server.commands.times import parse_duration_ms
 
-__all__ = ["bench"]
-
 bench = noun("bench", "Measure a cluster from here: rates and percentiles.")
 GROUP = "mqspark_bench"
 _MAX_SAMPLES = 1_000_000

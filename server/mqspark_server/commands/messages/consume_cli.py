@@ -16,8 +16,6 @@ from mqspark_server.commands.messages.reading import Filter, follow, read_spans,
 from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS, message_row, parse_format, write_bytes
 from mqspark_server.commands.shell import ClusterShell, clustered
 
-__all__ = ["consume", "filter_options", "filter_of"]
-
 _MAX_ROWS = 10_000
 """Limit of messages in a table, which is held in memory."""
 

@@ -26,8 +26,6 @@ from mqspark_server.commands.shell import (
 if TYPE_CHECKING:
     from mqspark.store.tools.diverged import SavedPart
 
-__all__ = ["diverged"]
-
 diverged = noun("diverged", "Parts of the log that were set aside because a master's log differed.")
 
 MAX_SENT = 100_000

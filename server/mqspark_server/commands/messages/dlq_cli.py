@@ -21,8 +21,6 @@ from mqspark_server.commands.refusals import CommandFailed, Missing
 from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm
 from mqspark_server.shown.deadletters import foreign_origins, origin_of, resent_copy
 
-__all__ = ["dlq"]
-
 dlq = noun("dlq", "Dead letters: messages that groups could not process.")
 _LIST = (
     Column("group", "GROUP"),

@@ -19,8 +19,6 @@ from mqspark_server.commands.shell import ClusterShell, clustered
 from mqspark_server.commands.times import parse_time_ms
 from mqspark_server.shown.traces import trace_rows
 
-__all__ = ["message"]
-
 message = noun("message", "Find messages: by key, id, offset or time, and trace them.")
 _TRACE = (
     Column("time_ms", "TIME", text=as_time),

@@ -23,8 +23,6 @@ from mqspark_server.commands.times import parse_duration_ms, parse_time_ms
 if TYPE_CHECKING:
     from mqspark.client.delivery.results import SendResult
 
-__all__ = ["produce"]
-
 GROUP = "mqspark_cli"
 _BLOCK_BYTES = 1 << 16
 _MAX_BODY_BYTES = 64 << 20

@@ -18,8 +18,6 @@ from mqspark_server.commands.times import parse_time_ms
 if TYPE_CHECKING:
     from mqspark.client.admin import QueueRead
 
-__all__ = ["Filter", "Span", "follow", "read_spans", "spans"]
-
 _MESSAGES_AT_ONCE = 32
 """Messages per read: RocketMQ's brokers return no more."""
 _WAIT_MS = 10_000

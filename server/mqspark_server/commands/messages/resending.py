@@ -8,8 +8,6 @@ from mqspark.message import Message
 from mqspark_server.commands.refusals import CommandFailed
 from mqspark_server.commands.shell import ClusterShell
 
-__all__ = ["send_all"]
-
 GROUP = "mqspark_resend"
 
 

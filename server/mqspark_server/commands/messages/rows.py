@@ -18,9 +18,6 @@ from mqspark.message import SET_BY_BROKERS, Message, MessageExt
 from mqspark_server.commands.output import Column, as_time, json_text
 from mqspark_server.commands.times import parse_duration_ms, parse_time_ms
 
-__all__ = ["MESSAGE_COLUMNS", "message_row", "parse_format", "parse_row", "write_bytes"]
-
-
 _BODY_IN_TABLE = 60
 MESSAGE_COLUMNS = (
     Column("stored_ms", "STORED", text=as_time),

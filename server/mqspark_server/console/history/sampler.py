@@ -22,8 +22,6 @@ from mqspark_server.console.clusterdata import brokers_of, totals_of
 from mqspark_server.console.data import Row, each_of
 from mqspark_server.console.history.samples import History
 
-__all__ = ["ALL_LAGS", "CLUSTER", "Sampler", "broker_series", "group_series", "note_brokers"]
-
 PERIOD_S = 10.0
 PAUSE_FACTOR = 10
 """A round that takes longer than usual, as with a broker that does not answer, is followed by a longer pause."""

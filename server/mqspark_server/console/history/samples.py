@@ -12,8 +12,6 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["SPANS", "History"]
-
 MAX_SAMPLES_BYTES = 8 << 20
 """Bytes of all series, if each had all its samples."""
 MAX_NAME = 300

@@ -24,23 +24,6 @@ from mqspark_server.node import BrokerNode, BrokerParts
 from mqspark_server.web.callers import Caller, Callers, Subject
 from mqspark_server.web.problems import Problem, ProblemDetails
 
-__all__ = [
-    "ERRORS",
-    "MAX_PAGE",
-    "After",
-    "Asker",
-    "AskerNow",
-    "GroupName",
-    "Limit",
-    "TopicName",
-    "UserName",
-    "check_match",
-    "cursor",
-    "decoded",
-    "etag",
-    "page_after",
-]
-
 MAX_PAGE = 1_000
 _MAX_CURSOR_LENGTH = 65_536
 

@@ -40,8 +40,6 @@ from mqspark_server.web.v1.messageapi import (
 )
 from mqspark_server.web.v1.storedmessages import MessagesFound, MessageView, Place, choose, read_some, views
 
-__all__ = ["router"]
-
 MAX_RESENT = 10_000
 """The most of one request."""
 MAX_IDS = 1_000

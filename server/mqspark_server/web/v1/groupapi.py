@@ -35,8 +35,6 @@ from mqspark_server.web.v1.asking import (
     page_after,
 )
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/api/v1/groups", tags=["groups"], responses=ERRORS)
 
 

@@ -22,8 +22,6 @@ from mqspark_server.web.places import Places
 from mqspark_server.web.problems import Problem
 from mqspark_server.web.v1.asking import ERRORS, Asker, AskerNow, TopicName
 
-__all__ = ["INGEST_BYTES", "Lines", "batch_of", "router"]
-
 INGEST_BYTES = 64 << 20
 """The most of one request's body."""
 MAX_INGESTS = 8

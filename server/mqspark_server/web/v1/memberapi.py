@@ -23,8 +23,6 @@ from mqspark_server.web.problems import Problem
 from mqspark_server.web.v1.asking import ERRORS, After, Asker, AskerNow, GroupName, Limit, page_after
 from mqspark_server.web.v1.groupapi import Member
 
-__all__ = ["router"]
-
 MAX_QUEUES = 4_096
 MAX_PROPERTIES = 256
 MAX_STACKS_LENGTH = 1 << 20

@@ -32,18 +32,6 @@ from mqspark_server.web.v1.storedmessages import (
     views,
 )
 
-__all__ = [
-    "Filtering",
-    "MessagePage",
-    "Since",
-    "Until",
-    "found_topic",
-    "page_of",
-    "place_after",
-    "router",
-    "spans_of",
-]
-
 MAX_MESSAGES = 1_000
 """The most of one page."""
 MAX_BY_KEY = 64

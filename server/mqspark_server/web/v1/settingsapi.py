@@ -10,8 +10,6 @@ from mqspark.protocol.codes import RequestCode
 from mqspark_server.web.problems import Problem
 from mqspark_server.web.v1.asking import ERRORS, Asker, AskerNow, check_match, etag
 
-__all__ = ["router"]
-
 MAX_CHANGES = 256
 MAX_VALUE_LENGTH = 4_096
 

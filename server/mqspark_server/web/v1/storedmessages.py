@@ -24,18 +24,6 @@ from mqspark.store.store import GetStatus, MessageStore
 from mqspark_server.web.problems import Problem
 from mqspark_server.web.v1.asking import Asker
 
-__all__ = [
-    "Chosen",
-    "MessagesFound",
-    "MessageView",
-    "Place",
-    "choose",
-    "read_records",
-    "read_some",
-    "view_of",
-    "views",
-]
-
 PAGE_BYTES = 4 << 20
 """The most of the bodies of one page, but at least one message."""
 STEP_MESSAGES = 256

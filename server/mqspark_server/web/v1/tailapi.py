@@ -22,8 +22,6 @@ from mqspark_server.web.v1.asking import ERRORS, Asker, AskerNow, TopicName
 from mqspark_server.web.v1.messageapi import Filtering, found_topic
 from mqspark_server.web.v1.storedmessages import Chosen, choose, read_some, views
 
-__all__ = ["router"]
-
 MAX_TAILS = 16
 """At once; each asks its queues ten times a second."""
 MAX_BEHIND = 1_000

@@ -32,8 +32,6 @@ from mqspark_server.web.v1.asking import (
     page_after,
 )
 
-__all__ = ["router"]
-
 MAX_QUEUES_SHOWN = 10_000
 """Queues of all topics of one page; a page ends early after the topic that exceeds this number."""
 

@@ -46,8 +46,6 @@ from mqspark_server.web.v1.asking import (
     page_after,
 )
 
-__all__ = ["router"]
-
 MAX_POLICIES = 16
 MAX_RULES = 1_024
 _OTHERS_TIMEOUT_MS = 5_000
