@@ -41,7 +41,7 @@ from mqspark.protocol.bodies.replica_bodies import (
 from mqspark.protocol.bodies.topic_bodies import BrokerMemberGroup
 from mqspark.protocol.byid import encode_by_id
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.protocol.command import Command, encode_response
+from mqspark.protocol.command import ONEWAY_FLAG, Command, encode_response
 from mqspark.protocol.dispatch import Handler, Refusal, dispatch, merged, ok
 from mqspark.protocol.headers.cluster_headers import (
     AlterSyncStateSetRequestHeader,
@@ -255,7 +255,7 @@ class Controller:
             generation = self.replicas.generation
             if generation == self._durable:
                 return frame
-            if not command.flag & 2:
+            if not command.flag & ONEWAY_FLAG:
                 now_ms = self._clock.monotonic_ms()
                 self._waiting.append(_Waiting(generation, now_ms, session, command.opaque, frame, None))
             return None

@@ -81,7 +81,7 @@ from mqspark.message import (
 )
 from mqspark.propertystring import Properties, mark
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.protocol.command import Command, SentFrames, encode_response, send_response_frame
+from mqspark.protocol.command import ONEWAY_FLAG, Command, SentFrames, encode_response, send_response_frame
 from mqspark.protocol.dispatch import Handler, Refusal
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from mqspark.protocol.session import Session
@@ -210,7 +210,7 @@ class SendProcessor:
         """A request with the long names of the header's fields."""
         before = len(self._waiting) + len(self._unsafe)
         self.send(session, command)
-        if len(self._waiting) + len(self._unsafe) > before and not command.flag & 2:
+        if len(self._waiting) + len(self._unsafe) > before and not command.flag & ONEWAY_FLAG:
             self._acks.other(command.code)
 
     def send(self, session: Session, command: Command) -> None:
@@ -327,7 +327,7 @@ class SendProcessor:
                 topic.up_to_1k += 1
             else:
                 topic.up_to_4k += 1
-        if not command.flag & 2:
+        if not command.flag & ONEWAY_FLAG:
             queue_id = to.queue_id
             if to.logic is not None:
                 queue_id, queue_offset = to.told(queue_offset)
@@ -596,7 +596,7 @@ class SendProcessor:
         self._state.stats.put_messages += count
         size_bytes = end_offset - int.from_bytes(physical_offsets[:8], "big")
         topic.count(size_bytes, self._kind(shared), count)
-        if not command.flag & 2:
+        if not command.flag & ONEWAY_FLAG:
             if command.code != _SEND_MESSAGE:
                 self._acks.other(command.code)
             prefix = self._id_prefix
