@@ -90,7 +90,9 @@ def main(arguments: Sequence[str]) -> int:
     for number, each in enumerate((first, *others)):
         if codes[number] == TESTS_FAILED:
             print("Tests failed; a second try of each, alone:", flush=True)
-            codes[number] = each.start("--second-try", *ALONE).wait()
+            again = each.start("--second-try", *ALONE).wait()
+            # No test had failed: then it is pytest that did, as for warnings at its end.
+            codes[number] = TESTS_FAILED if again == NO_TESTS else again
     return next((code for code in codes if code not in (0, NO_TESTS)), lint_code)
 
 

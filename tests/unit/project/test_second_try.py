@@ -117,3 +117,38 @@ def test_spark_and_interop_are_a_group_each_and_come_first() -> None:
     assert group_of("tests/unit/test_a.py::test_x") != group_of("tests/unit/test_b.py::test_x")
     assert group_of("tests/crash/test_a.py::test_x") != group_of("tests/crash/test_a.py::test_y")
     assert seconds_of(group_of("tests/spark/test_a.py::test_x")) > seconds_of("tests/unit/test_a.py")
+
+
+class Ended:
+    """A process that ended with this code."""
+
+    def __init__(self, code: int) -> None:
+        self._code = code
+
+    def wait(self) -> int:
+        return self._code
+
+
+class EndedPart:
+    """Ends with these codes, one a try."""
+
+    def __init__(self, *codes: int) -> None:
+        self._codes = list(codes)
+
+    def start(self, attempt: str, *more: str, output: object = None) -> Ended:
+        return Ended(self._codes.pop(0))
+
+
+@pytest.mark.parametrize(
+    ("codes", "verdict"),
+    [((0,), 0), ((1, 0), 0), ((1, 1), 1), ((1, runs.NO_TESTS), 1), ((2,), 2), ((runs.NO_TESTS,), 0)],
+)
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_run_fails_unless_its_second_try_passes(
+    monkeypatch: pytest.MonkeyPatch, codes: tuple[int, ...], verdict: int, beside: bool
+) -> None:
+    """pytest may fail without a failed test, which leaves nothing to try again."""
+    these, good = EndedPart(*codes), EndedPart(0)
+    monkeypatch.setattr(runs, "parts", lambda arguments: [good, these] if beside else [these, good])
+    monkeypatch.setattr("tests.support.run.subprocess.Popen", lambda *args, **more: Ended(0))
+    assert runs.main([]) == verdict
