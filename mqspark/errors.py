@@ -316,7 +316,7 @@ class NoRoute(ClientError):
 
 
 class NoSuchTopic(NoRoute):
-    """``hint``: similar names, as ``mqspark.config.did_you_mean`` gives them."""
+    """``hint``: similar names, as ``mqspark.base.config.did_you_mean`` gives them."""
 
     def __init__(self, topic: str, hint: str = "") -> None:
         # Topics of groups, whose names begin so, are made by brokers.

@@ -3,7 +3,7 @@
 Source: RocketMQ's MessageConst, MessageSysFlag, MessageDecoder, MessageClientIDSetter, TopicValidator,
 PermName.
 
-Must not know how a message is stored (``mqspark.record``) or sent (``mqspark.protocol``).
+Must not know how a message is stored (``mqspark.record.record``) or sent (``mqspark.protocol``).
 
 Facts: docs/rocketmq/messages.md#properties.
 """
@@ -23,15 +23,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, NewType, overload
 
-from mqspark.bounded import Memo
-from mqspark.crc import crc32 as full_crc32
+from mqspark.base.bounded import Memo
+from mqspark.base.crc import crc32 as full_crc32
+from mqspark.base.propertystring import TAGS as TAGS
+from mqspark.base.propertystring import UNIQ_KEY as UNIQ_KEY
+from mqspark.base.propertystring import decode_properties as decode_properties
+from mqspark.base.propertystring import encode_properties as encode_properties
+from mqspark.base.propertystring import encode_stored_properties as encode_stored_properties
+from mqspark.base.propertystring import text_of
 from mqspark.errors import InvalidMessage
-from mqspark.propertystring import TAGS as TAGS
-from mqspark.propertystring import UNIQ_KEY as UNIQ_KEY
-from mqspark.propertystring import decode_properties as decode_properties
-from mqspark.propertystring import encode_properties as encode_properties
-from mqspark.propertystring import encode_stored_properties as encode_stored_properties
-from mqspark.propertystring import text_of
 
 PhysicalOffset = NewType("PhysicalOffset", int)
 """A byte position in the CommitLog, counted from the creation of the store."""
@@ -607,7 +607,7 @@ class _Late:
 
     encoded_properties: bytes
     packed: Any
-    """State of ``mqspark.record.PackedMessage``."""
+    """State of ``mqspark.record.record.PackedMessage``."""
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 
-from mqspark import logs
+from mqspark.base import logs
 from tests.support.schedule import Scheduling, group_of, is_late, seconds_of
 
 # `make test` draws the same few examples each time, so that whether a change passes is not a matter of luck;

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mqspark.logs import escaping
+from mqspark.base.logs import escaping
 
 log = escaping("pyspark_pymq")
 

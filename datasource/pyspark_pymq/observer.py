@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mqspark import AdminClient, Message, Producer
+from mqspark.base.logs import Outages, escaping
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.client.remoting.tls import Tls
 from mqspark.errors import MQError, NoRoute
-from mqspark.logs import Outages, escaping
 from mqspark.message import check_topic
 
 if TYPE_CHECKING:

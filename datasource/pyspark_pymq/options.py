@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mqspark.compression import LZ4, ZLIB, ZSTD, InflateLimits, compressor
 from mqspark.errors import ConfigError
+from mqspark.record.compression import LZ4, ZLIB, ZSTD, InflateLimits, compressor
 from pyspark_pymq.optiontexts import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from mqspark.base.config import INT32_MAX, did_you_mean, parse_addresses
 from mqspark.client.remoting.credentials import Credentials
-from mqspark.compression import LIMITS, MAX_INFLATED_BYTES, InflateLimits
-from mqspark.config import INT32_MAX, did_you_mean, parse_addresses
 from mqspark.errors import ConfigError, InvalidFilter, InvalidMessage
 from mqspark.message import check_group, check_topic
+from mqspark.record.compression import LIMITS, MAX_INFLATED_BYTES, InflateLimits
 from pyspark_pymq.signing import SigningOptions
 
 QueueTexts = dict[str, dict[str, int]]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
-from mqspark.logs import escaping
+from mqspark.base.logs import escaping
 
 log = escaping("pyspark_pymq")
 

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mqspark.crc import crc32
+from mqspark.base.crc import crc32
 from mqspark.errors import ConfigError, StoreCorrupt, StoreLocked
 from mqspark.message import COMPRESSED, TRANSACTION_PREPARED_TYPE, is_system_topic
-from mqspark.recordlayout import AT
+from mqspark.record.recordlayout import AT
 from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.disk.layout import StorePaths

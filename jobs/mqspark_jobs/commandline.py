@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from mqspark.config import parse_addresses
+from mqspark.base.config import parse_addresses
 from mqspark.errors import ConfigError, MQError
 from mqspark_jobs.job import ProgressLine, Summary, write_metrics
 

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mqspark.base.names import path_below
 from mqspark.errors import ConfigError, StoreLocked
-from mqspark.names import path_below
-from mqspark.recordlayout import AT, queue_offset_of
+from mqspark.record.recordlayout import AT, queue_offset_of
 from mqspark.store.compaction.compacted import (
     COMPACT_LOCK,
     COMPACTED,

@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from mqspark.recordlayout import MAGIC_V1, MAGIC_V2, fields
+from mqspark.record.recordlayout import MAGIC_V1, MAGIC_V2, fields
 from mqspark.store.disk.layout import file_start
 from mqspark.store.queue.consumequeue import ENTRY, ENTRY_BYTES, FILLER_SIZE
 from pyspark_pymq.files.locations import is_remote, local_path

@@ -22,9 +22,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mqspark.base.names import path_below
 from mqspark.errors import ConfigError, StoreLocked
 from mqspark.message import LMQ_PREFIX
-from mqspark.names import path_below
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.files import OsFiles

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from mqspark.names import path_below
+from mqspark.base.names import path_below
 from mqspark.store.config import DEFAULT_DELAY_LEVELS
 from mqspark.store.index.indexfile import Shape
 from mqspark.store.recovery.rebuild import (

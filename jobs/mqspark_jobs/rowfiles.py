@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mqspark.compression import InflateLimits
 from mqspark.message import BORN_HOST_V6
-from mqspark.recordlayout import AT
+from mqspark.record.compression import InflateLimits
+from mqspark.record.recordlayout import AT
 from pyspark_pymq.files.locations import filesystem_of, is_remote, join, local_path, make_parent
 from pyspark_pymq.records.decode import Decoder
 from pyspark_pymq.records.records import Ints, Records

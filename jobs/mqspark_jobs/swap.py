@@ -11,7 +11,7 @@ import shutil
 import struct
 from pathlib import Path
 
-from mqspark.names import path_below
+from mqspark.base.names import path_below
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.disk.layout import StorePaths, file_start
 from mqspark.store.index.index import MessageIndex

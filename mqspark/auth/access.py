@@ -23,6 +23,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
 from mqspark.auth.policies import ANY_NAME, Access, Action, Kind
+from mqspark.base.propertystring import ITEM_END, NAME_END
 from mqspark.errors import InvalidMessage
 from mqspark.message import (
     BENCHMARK_TOPIC,
@@ -40,7 +41,6 @@ from mqspark.message import (
     is_broker_topic,
     is_system_topic,
 )
-from mqspark.propertystring import ITEM_END, NAME_END
 from mqspark.protocol.bodies.admin_bodies import QueuesOfTopics
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.client_bodies import (

@@ -12,8 +12,8 @@ from mqspark.auth.plainacl import PlainAccount, migrate
 from mqspark.auth.policies import Action, Kind
 from mqspark.auth.usercopy import UserCopy, UserSource
 from mqspark.auth.users import Cipher, Users, UserStatus, UserType
-from mqspark.bounded import Ledger
-from mqspark.clock import Clock, SystemClock
+from mqspark.base.bounded import Ledger
+from mqspark.base.clock import Clock, SystemClock
 from mqspark.errors import ConfigError, IllegalName, InvalidMessage, ProtocolError, StoreCorrupt
 from mqspark.extensions import AuthenticationProvider
 from mqspark.protocol.codes import ResponseCode

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from mqspark.auth.access import Facts
 from mqspark.auth.config import AuthConfig, BindingRule
 from mqspark.auth.users import User
-from mqspark.clock import Clock
+from mqspark.base.clock import Clock
 from mqspark.protocol.binding import BINDING, MARK, Description, description_of, shape_of
 from mqspark.protocol.command import JSON, Command
 from mqspark.protocol.session import Session

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from mqspark.config import INT64_MAX, check_settings, setting
+from mqspark.base.config import INT64_MAX, check_settings, setting
 from mqspark.errors import ConfigError
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.signature import Signer

@@ -30,7 +30,7 @@ from mqspark.auth.config import AuthConfig
 from mqspark.auth.failures import Attempts
 from mqspark.auth.policies import Access, Action, Kind, Ruling
 from mqspark.auth.users import User, Users, UserStatus
-from mqspark.clock import Clock, SystemClock
+from mqspark.base.clock import Clock, SystemClock
 from mqspark.extensions import AuthenticationProvider, PresentedCredentials
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command

@@ -17,9 +17,9 @@ from enum import StrEnum
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
+from mqspark.base.logs import printable
+from mqspark.base.names import check
 from mqspark.errors import InvalidMessage
-from mqspark.logs import printable
-from mqspark.names import check
 
 MAX_SOURCES = 256
 """Limit of source addresses in one entry."""

@@ -17,8 +17,8 @@ from collections.abc import Callable
 import msgspec
 
 from mqspark.auth.users import Cipher, Users
+from mqspark.base.logs import sparing
 from mqspark.errors import ProtocolError
-from mqspark.logs import sparing
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.signature import Signer

@@ -22,10 +22,10 @@ from typing import Protocol
 import msgspec
 
 from mqspark.auth.policies import Acl, AclPolicy, Entry, PolicyType, Resource, named
-from mqspark.bounded import ENTRY_BYTES, Ledger
-from mqspark.crc import crc32
+from mqspark.base.bounded import ENTRY_BYTES, Ledger
+from mqspark.base.crc import crc32
+from mqspark.base.names import check
 from mqspark.errors import InvalidMessage, ProtocolError
-from mqspark.names import check
 from mqspark.protocol.signature import Signer
 
 MAX_NAME_LENGTH = 128

@@ -17,7 +17,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from mqspark.bounded import Ledger, TableBudget, Tables
+from mqspark.base.bounded import Ledger, TableBudget, Tables
+from mqspark.base.clock import Clock
+from mqspark.base.config import ForeignKeys, no_foreign_keys
+from mqspark.base.shares import Holders, Shares
 from mqspark.broker.admin.processors import admin_handlers
 from mqspark.broker.admin.relays import RelayProcessor
 from mqspark.broker.admin.runtime import runtime_table
@@ -55,15 +58,12 @@ from mqspark.broker.timer.recall import RecallProcessor
 from mqspark.broker.timer.timers import TimerService
 from mqspark.broker.touched import Touched
 from mqspark.broker.transaction.transactions import TransactionService
-from mqspark.clock import Clock
-from mqspark.config import ForeignKeys, no_foreign_keys
 from mqspark.message import new_unique_id
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, dispatch, merged
 from mqspark.protocol.extending import Extensions, TappedSession
 from mqspark.protocol.session import Session
-from mqspark.shares import Holders, Shares
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.files import usable_memory_bytes

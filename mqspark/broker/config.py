@@ -7,10 +7,10 @@ import enum
 import ipaddress
 from dataclasses import dataclass
 
-from mqspark.config import INT64_MAX, check_settings, parse_addresses, port, setting
+from mqspark.base.config import INT64_MAX, check_settings, parse_addresses, port, setting
+from mqspark.base.names import bracketed, is_address
 from mqspark.errors import ConfigError
 from mqspark.message import PERM_READ, PERM_WRITE, TRACE_TOPIC
-from mqspark.names import bracketed, is_address
 
 MIN_TABLES_BYTES = 64 << 20
 """The bound of all tables together on a machine with less than four times as much memory."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 
-from mqspark.bounded import text_bytes
+from mqspark.base.bounded import text_bytes
 from mqspark.extensions import (
     Arrival,
     ConsumeAttempt,
@@ -31,8 +31,8 @@ from mqspark.protocol.headers.client_headers import (
 )
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Slices
-from mqspark.record import decode_pull
-from mqspark.recordlayout import record_size
+from mqspark.record.record import decode_pull
+from mqspark.record.recordlayout import record_size
 from mqspark.store.store import MessageStore
 
 READ_MESSAGES = 32

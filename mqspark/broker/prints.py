@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
+from mqspark.base.clock import Clock
 from mqspark.broker.replication.replicas import Replicas
-from mqspark.clock import Clock
 from mqspark.store.store import MessageStore
 
 FIRST_MS = 10_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mqspark.auth.access import TouchedMessage
 from mqspark.broker.state.state import BrokerState
 from mqspark.message import PhysicalOffset, decode_properties
-from mqspark.record import take_apart
+from mqspark.record.record import take_apart
 
 
 class Touched:

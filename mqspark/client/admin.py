@@ -8,6 +8,7 @@ from typing import Literal, Unpack
 
 import msgspec
 
+from mqspark.base.valuetypes import checked
 from mqspark.client.remoting.identity import ClientKeywords, ClientOptions
 from mqspark.client.remoting.instance import ClientInstance, InstanceMember
 from mqspark.client.remoting.keywords import changed, spelled_out
@@ -97,7 +98,6 @@ from mqspark.protocol.headers.cluster_headers import (
     WipeWritePermOfBrokerRequestHeader,
 )
 from mqspark.protocol.headers.header import to_ext
-from mqspark.valuetypes import checked
 
 _ROUTE_POLL_S = 0.02
 """The group of reads by tools, which every broker has from the start (MixAll)."""
@@ -430,7 +430,7 @@ class AdminClient(Lifecycle):
         following = check_offsets(queue, offset, response.code, found)
         if response.code != ResponseCode.SUCCESS:
             return QueueRead([], following, found.min_offset, found.max_offset)
-        from mqspark.record import decode_pull
+        from mqspark.record.record import decode_pull
 
         messages, rest = decode_pull(
             response.body, broker_name=queue.broker_name, limits=self.options.inflate_limits
@@ -493,7 +493,7 @@ class AdminClient(Lifecycle):
 
     async def _query(self, topic: str, fields: dict[str, str]) -> list[MessageExt]:
         """The messages that the index of each broker finds, oldest first."""
-        from mqspark.record import decode_records
+        from mqspark.record.record import decode_records
 
         route = await self.topic_route(topic)
         found: list[MessageExt] = []
@@ -510,7 +510,7 @@ class AdminClient(Lifecycle):
     async def message_by_offset_id(self, message_id: str) -> MessageExt:
         """The message with the id that its broker gave it, which contains the broker's address and the place in its
         log. Raises InvalidMessage for text that is no such id, BrokerError if there is no such message."""
-        from mqspark.record import decode_record
+        from mqspark.record.record import decode_record
 
         host, port, offset = decode_offset_id(message_id)
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

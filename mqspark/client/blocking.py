@@ -15,13 +15,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
+from mqspark.base.config import did_you_mean, parse_addresses
+from mqspark.base.logs import Outages, escaping
+from mqspark.base.names import is_address
 from mqspark.client.consumer.commits import commit_waves
 from mqspark.client.remoting.blockingconnection import DEFAULT_TIMEOUT_MS, BlockingConnection
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.client.remoting.pullanswers import committed_in
 from mqspark.client.remoting.tls import Tls, tls_context
 from mqspark.client.remoting.topic_routes import TopicRoute
-from mqspark.config import did_you_mean, parse_addresses
 from mqspark.errors import (
     BadRoute,
     BrokerError,
@@ -33,9 +35,7 @@ from mqspark.errors import (
     ProtocolError,
     RequestTimeout,
 )
-from mqspark.logs import Outages, escaping
 from mqspark.message import DEFAULT_TOPIC, MASTER_ID, PERM_READ, PERM_WRITE, MessageQueue, QueueOffset
-from mqspark.names import is_address
 from mqspark.protocol.bodies.admin_bodies import (
     MAX_QUEUES_ASKED,
     OffsetsOfQueues,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection
 
+from mqspark.base.clock import Clock, SystemClock
 from mqspark.client.admin import AdminClient
 from mqspark.client.staticplan import (
     Configs,
@@ -24,7 +25,6 @@ from mqspark.client.staticplan import (
     undecided,
 )
 from mqspark.client.staticrepair import plan_repair
-from mqspark.clock import Clock, SystemClock
 from mqspark.errors import BrokerError
 from mqspark.message import DEFAULT_TOPIC, MASTER_ID, MessageQueue, check_topic
 from mqspark.protocol.bodies.admin_bodies import TopicStatsTable

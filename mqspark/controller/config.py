@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mqspark.config import check_settings, setting
+from mqspark.base.config import check_settings, setting
+from mqspark.base.names import ID, is_address, is_sound
 from mqspark.errors import ConfigError
-from mqspark.names import ID, is_address, is_sound
 
 EMBEDDED, ETCD = "embedded", "etcd"
 MAX_ETCD_BYTES = 1 << 20

@@ -13,13 +13,15 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol, TypeAlias
 
-from mqspark.bounded import Tables
-from mqspark.clock import Clock
-from mqspark.config import (
+from mqspark.base.bounded import Tables
+from mqspark.base.clock import Clock
+from mqspark.base.config import (
     INT64_MAX,
     ForeignKeys,
     no_foreign_keys,
 )
+from mqspark.base.logs import sparing
+from mqspark.base.names import is_address
 from mqspark.controller.config import ControllerConfig
 from mqspark.controller.doubts import Claim, Doubts, is_newer, read_claim
 from mqspark.controller.liveness import Liveness
@@ -28,8 +30,6 @@ from mqspark.controller.replicasets import FIRST_ID, ReplicaSet, ReplicaTable
 from mqspark.controller.severed import Severance
 from mqspark.controller.succession import Choice
 from mqspark.errors import StoreCorrupt
-from mqspark.logs import sparing
-from mqspark.names import is_address
 from mqspark.protocol.bodies.body import decode_body, encode_body
 from mqspark.protocol.bodies.replica_bodies import (
     BrokerReplicasInfo,

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from mqspark.clock import Clock
+from mqspark.base.clock import Clock
 from mqspark.controller.replicasets import FIRST_ID, NOBODY, ReplicaSet
 from mqspark.protocol.byid import decode_ids
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mqspark.bounded import Tables
-from mqspark.clock import Clock
-from mqspark.config import ForeignKeys, no_foreign_keys
+from mqspark.base.bounded import Tables
+from mqspark.base.clock import Clock
+from mqspark.base.config import ForeignKeys, no_foreign_keys
+from mqspark.base.logs import sparing
+from mqspark.base.names import is_sound
 from mqspark.controller.config import ControllerConfig
 from mqspark.controller.controller import TICK_MS, Controller, DurableState, Guard, Notice, unguarded
 from mqspark.controller.liveness import Liveness
 from mqspark.controller.remote_settings import settings_handlers
-from mqspark.logs import sparing
-from mqspark.names import is_sound
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, dispatch, merged, ok

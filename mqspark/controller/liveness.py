@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from mqspark.clock import Clock
-from mqspark.config import INT32_MAX
+from mqspark.base.clock import Clock
+from mqspark.base.config import INT32_MAX
 from mqspark.controller.replicasets import ReplicaSet, ReplicaTable
 from mqspark.controller.succession import Choice, choose
 from mqspark.protocol.byid import decode_by_id, decode_ids

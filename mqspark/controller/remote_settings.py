@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from mqspark.config import ForeignKeys, change_settings, known_keys, to_properties
+from mqspark.base.config import ForeignKeys, change_settings, known_keys, to_properties
+from mqspark.base.logs import shown_setting
 from mqspark.controller.config import ControllerConfig
 from mqspark.errors import ConfigError
-from mqspark.logs import shown_setting
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, ok, settings_to_change

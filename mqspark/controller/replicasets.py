@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
-from mqspark.config import INT64_MAX
-from mqspark.names import is_address, is_sound
+from mqspark.base.bounded import ENTRY_BYTES, Ledger, text_bytes
+from mqspark.base.config import INT64_MAX
+from mqspark.base.names import is_address, is_sound
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.dispatch import Refusal
 from mqspark.protocol.headers.header import I32, I64

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from mqspark.clock import Clock
+from mqspark.base.clock import Clock
 from mqspark.controller.replicasets import ReplicaSet
 from mqspark.controller.succession import Standing, choose
 

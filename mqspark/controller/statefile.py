@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mqspark.crc import crc32
+from mqspark.base.crc import crc32
 from mqspark.errors import StoreCorrupt
 from mqspark.store.disk.files import FileLayer, OsFiles
 

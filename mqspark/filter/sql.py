@@ -17,7 +17,8 @@ import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from mqspark.bounded import Memo, text_bytes
+from mqspark.base.bounded import Memo, text_bytes
+from mqspark.base.propertystring import find_property
 from mqspark.errors import FilterFailed, InvalidFilter
 from mqspark.filter.tokens import FLOAT, INTEGER, NAME, STRING, Token, Tokens
 from mqspark.filter.values import (
@@ -32,7 +33,6 @@ from mqspark.filter.values import (
     parse_integer,
 )
 from mqspark.message import decode_properties
-from mqspark.propertystring import find_property
 
 SQL92 = "SQL92"
 """The expression type of these filters (ExpressionType)."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mqspark.bounded import Memo
+from mqspark.base.bounded import Memo
 from mqspark.message import java_hash, split_tags
 
 

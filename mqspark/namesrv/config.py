@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mqspark.config import check_settings, setting
+from mqspark.base.config import check_settings, setting
 
 
 @dataclass(slots=True)

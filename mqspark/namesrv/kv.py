@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, text_bytes
-from mqspark.names import ID, sound_only
+from mqspark.base.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, text_bytes
+from mqspark.base.names import ID, sound_only
 from mqspark.protocol import fastjson
 
 ORDER_TOPICS = "ORDER_TOPIC_CONFIG"

@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mqspark.auth.access import NoFacts
-from mqspark.bounded import Memo, Tables
-from mqspark.clock import Clock
-from mqspark.config import (
+from mqspark.base.bounded import Memo, Tables
+from mqspark.base.clock import Clock
+from mqspark.base.config import (
     ForeignKeys,
     change_settings,
     known_keys,
     no_foreign_keys,
     to_properties,
 )
+from mqspark.base.logs import printable, shown_setting, sparing
+from mqspark.base.names import check
 from mqspark.errors import ConfigError
-from mqspark.logs import printable, shown_setting, sparing
 from mqspark.message import crc32
-from mqspark.names import check
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.namesrv.kv import ORDER_TOPICS, KVConfig
 from mqspark.namesrv.routes import BrokerIdentity, RouteTable, keep_zone

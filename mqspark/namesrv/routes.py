@@ -23,12 +23,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes, weigh
-from mqspark.clock import Clock
-from mqspark.config import INT64_MAX
-from mqspark.logs import printable, sparing
+from mqspark.base.bounded import ENTRY_BYTES, Ledger, text_bytes, weigh
+from mqspark.base.clock import Clock
+from mqspark.base.config import INT64_MAX
+from mqspark.base.logs import printable, sparing
+from mqspark.base.names import is_address
 from mqspark.message import MASTER_ID, MEMBER_GROUP_PREFIX, PERM_READ, PERM_WRITE
-from mqspark.names import is_address
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.protocol.bodies.topic_bodies import (
     BrokerData,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mqspark.bounded import Ledger
-from mqspark.clock import Clock
+from mqspark.base.bounded import Ledger
+from mqspark.base.clock import Clock
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.dispatch import ok

@@ -17,7 +17,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mqspark.config import INT64_MAX
+from mqspark.base.config import INT64_MAX
 from mqspark.errors import ProtocolError
 from mqspark.protocol.replication import MAX_DATA_BYTES
 

@@ -29,7 +29,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from mqspark.bounded import Memo
+from mqspark.base.bounded import Memo
 from mqspark.errors import InvalidMessage
 from mqspark.protocol.signature import SIGNATURE, Buffer, Signer, signed_names
 

@@ -25,8 +25,8 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
+from mqspark.base.names import are_sound
 from mqspark.errors import ProtocolError
-from mqspark.names import are_sound
 from mqspark.protocol import fastjson
 from mqspark.protocol.codes import CURRENT_VERSION, Language
 from mqspark.protocol.headers.header import I32, Header, from_ext, from_texts, json_decoder, to_ext

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field
 from typing import Any
 
-from mqspark.config import ForeignKeys, is_live, rocketmq_key
+from mqspark.base.config import ForeignKeys, is_live, rocketmq_key
+from mqspark.base.logs import sparing
 from mqspark.errors import (
     ConfigError,
     IllegalName,
@@ -23,7 +24,6 @@ from mqspark.errors import (
     ProtocolError,
     is_shortage,
 )
-from mqspark.logs import sparing
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, Command, UnreadRequest, encode_response
 from mqspark.protocol.headers.header import Header

@@ -13,9 +13,10 @@ from functools import partial
 from types import MappingProxyType
 from typing import Generic, NamedTuple, ParamSpec, TypeVar
 
-from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
-from mqspark.clock import Clock
-from mqspark.config import INT32_MAX
+from mqspark.base.bounded import ENTRY_BYTES, Ledger, text_bytes
+from mqspark.base.clock import Clock
+from mqspark.base.config import INT32_MAX
+from mqspark.base.logs import printable, sparing
 from mqspark.extensions import (
     AuthenticationProvider,
     ConsumeHook,
@@ -27,7 +28,6 @@ from mqspark.extensions import (
     StoreObserver,
     TransactionListener,
 )
-from mqspark.logs import printable, sparing
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command, decode_header
 from mqspark.protocol.dispatch import Handler, Refusal

@@ -1,5 +1,5 @@
 """Checks all names in headers and bodies. Names are recognised by the names of their fields, so a new header
-or body is checked like all others (``mqspark.names`` has the rules).
+or body is checked like all others (``mqspark.base.names`` has the rules).
 
 Must not know what the names refer to.
 """
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import inspect
 
-from mqspark.names import ID, NAME, Rule, are_sound, check
+from mqspark.base.names import ID, NAME, Rule, are_sound, check
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 
 

@@ -16,8 +16,8 @@ import zlib
 
 import msgspec
 
+from mqspark.base.names import check
 from mqspark.errors import ProtocolError
-from mqspark.names import check
 from mqspark.protocol import fastjson
 from mqspark.protocol.bodies.body import Body, decode_body, encode_body
 from mqspark.protocol.bodies.topic_bodies import (

@@ -11,7 +11,7 @@ import base64
 from collections.abc import Callable, Mapping
 from operator import itemgetter
 
-from mqspark.bounded import Memo, text_bytes
+from mqspark.base.bounded import Memo, text_bytes
 
 ACCESS_KEY, SECURITY_TOKEN, SIGNATURE = "AccessKey", "SecurityToken", "Signature"
 """The fields that carry a signature in a request."""

@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mqspark.config import Declared, check_settings, percentage, setting
+from mqspark.base.config import Declared, check_settings, percentage, setting
 from mqspark.errors import ConfigError
 from mqspark.store.disk.retention import RetentionRules, delete_hours
 

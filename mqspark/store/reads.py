@@ -11,9 +11,9 @@ import contextlib
 import functools
 from collections.abc import Callable, Generator
 
+from mqspark.base.logs import sparing
 from mqspark.errors import StoreUnreadable, TooManyAlike
-from mqspark.logs import sparing
-from mqspark.record import Parts
+from mqspark.record.record import Parts
 from mqspark.store.compaction.compacted import CompactedQueues
 from mqspark.store.config import StoreConfig
 from mqspark.store.index.indexer import Indexer

@@ -22,10 +22,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from mqspark.bounded import Ledger
-from mqspark.clock import Clock
+from mqspark.base.bounded import Ledger
+from mqspark.base.clock import Clock
+from mqspark.base.logs import printable
 from mqspark.errors import InvalidMessage, StoreReadOnly
-from mqspark.logs import printable
 from mqspark.store.compaction.compacted import CompactedQueues
 from mqspark.store.compaction.compactedend import CompactedEnd
 from mqspark.store.config import StoreConfig

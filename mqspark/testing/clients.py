@@ -9,6 +9,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
+from mqspark.base.clock import Clock
 from mqspark.client.consumer.consumer import ConsumeFromWhere
 from mqspark.client.consumer.consumer_settings import (
     LitePullConsumerKeywords,
@@ -28,7 +29,6 @@ from mqspark.client.sync import (
     TransactionProducer,
 )
 from mqspark.client.sync.facade import Facade
-from mqspark.clock import Clock
 
 _numbers = itertools.count(1)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from mqspark.clock import Clock
+from mqspark.base.clock import Clock
 from mqspark.testing.fake_clock import FakeClock
 from mqspark_server.broker_app import BrokerApp
 from mqspark_server.dev_cluster import DevCluster

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from mqspark.clock import ClockDriver, SystemClock
+from mqspark.base.clock import ClockDriver, SystemClock
 
 MAX_STEPS = 1_000
 """The most steps of one ``advance``, unless these would be longer than LONGEST_STEP_MS."""
@@ -13,7 +13,7 @@ LONGEST_STEP_MS = 30_000
 
 
 class FakeClock:
-    """A ``mqspark.clock.Clock``. May be read from any thread; move it from one.
+    """A ``mqspark.base.clock.Clock``. May be read from any thread; move it from one.
 
     A ``Broker`` or ``Cluster`` that was given the clock follows ``advance``: when it returns, delayed messages, timers,
     retries, transaction checks and invisible messages that became due meanwhile are where they belong, each at its
@@ -90,7 +90,7 @@ class FakeClock:
 
 
 class RunningClock:
-    """The real time, ahead by all that a ``FakeClock`` was moved: a ``mqspark.clock.MovableClock`` for clients."""
+    """The real time, ahead by all that a ``FakeClock`` was moved: a ``mqspark.base.clock.MovableClock`` for clients."""
 
     def __init__(self, moved: FakeClock) -> None:
         self._moved = moved

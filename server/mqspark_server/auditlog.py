@@ -17,8 +17,8 @@ import os
 from pathlib import Path
 
 from mqspark.auth.gate import Audited
-from mqspark.clock import Clock
-from mqspark.logs import printable, sparing
+from mqspark.base.clock import Clock
+from mqspark.base.logs import printable, sparing
 from mqspark.protocol.codes import RequestCode
 
 LINES_PER_S = 200

@@ -21,7 +21,7 @@ from pathlib import Path
 from mqspark.auth.authority import Authority
 from mqspark.auth.config import AuthConfig
 from mqspark.auth.plainacl import MAX_FILE_BYTES, PlainAccount, read_accounts
-from mqspark.clock import Clock
+from mqspark.base.clock import Clock
 from mqspark.errors import ConfigError, ProtocolError
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark_server.auditlog import AuditLog

@@ -14,11 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mqspark.base.clock import Clock, SystemClock, local_utc_offset_ms
 from mqspark.broker.broker import BrokerCore
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.replication.admission import Admission
 from mqspark.broker.replication.term import Term
-from mqspark.clock import Clock, SystemClock, local_utc_offset_ms
 from mqspark.errors import ConfigError
 from mqspark.message import encode_host
 from mqspark.protocol.dispatch import Handler

@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from mqspark.base.propertystring import NAME_END
 from mqspark.errors import ConfigError
 from mqspark.message import decode_properties
-from mqspark.propertystring import NAME_END
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler

@@ -16,6 +16,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
+from mqspark.base.clock import Clock
+from mqspark.base.config import parse_addresses
+from mqspark.base.logs import Outages, sparing
 from mqspark.broker.config import BrokerRole
 from mqspark.broker.replication.epochlink import ControlledReplicas, EpochFollower
 from mqspark.broker.replication.manager import (
@@ -28,10 +31,7 @@ from mqspark.broker.replication.manager import (
 )
 from mqspark.broker.replication.rivals import Rivals
 from mqspark.broker.replication.term import Term
-from mqspark.clock import Clock
-from mqspark.config import parse_addresses
 from mqspark.errors import MQError, NotNow, StoreError
-from mqspark.logs import Outages, sparing
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.cluster_headers import BrokerHeartbeatResponseHeader

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mqspark.clock import Clock, SystemClock
+from mqspark.base.clock import Clock, SystemClock
 from mqspark.controller.config import ControllerConfig
 from mqspark.controller.controller import Controller, Guard, unguarded
 from mqspark.controller.elected import ElectedController

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mqspark.auth.config import AuthConfig
-from mqspark.clock import Clock
-from mqspark.config import known_keys
+from mqspark.base.clock import Clock
+from mqspark.base.config import known_keys
 from mqspark.errors import ConfigError, StoreReadOnly
 from mqspark_server.broker_app import BrokerApp
 from mqspark_server.namesrv_app import NameServerApp

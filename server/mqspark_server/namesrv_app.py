@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mqspark.clock import Clock, SystemClock
+from mqspark.base.clock import Clock, SystemClock
 from mqspark.errors import ConfigError, StoreLocked
 from mqspark.extensions import RpcHook
 from mqspark.namesrv.config import NamesrvConfig

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from mqspark.base.clock import Clock
     from mqspark.broker.broker import BrokerCore
     from mqspark.broker.config import BrokerConfig
-    from mqspark.clock import Clock
     from mqspark.store.config import StoreConfig
     from mqspark.store.store import MessageStore
     from mqspark_server.compacting.compactrunner import CompactRunner

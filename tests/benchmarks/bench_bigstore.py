@@ -25,8 +25,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from mqspark.clock import SystemClock
-from mqspark.record import PendingRecord
+from mqspark.base.clock import SystemClock
+from mqspark.record.record import PendingRecord
 from mqspark.store import StoreConfig
 from mqspark.store.tools.offline import OfflineStore
 from mqspark.store.tools.remake import remake

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mqspark.record import decode_records
+from mqspark.record.record import decode_records
 from tests.benchmarks.bench_broker import DevProcess
 from tests.benchmarks.client_sides.side import DIGITS
 from tests.benchmarks.report import figure, ratio

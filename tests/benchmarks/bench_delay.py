@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 
 from mqspark.protocol.command import encode_request
-from mqspark.record import decode_records
+from mqspark.record.record import decode_records
 from tests.benchmarks.bench_broker import DevProcess, broker
 from tests.benchmarks.report import OURS, figure
 from tests.support.remoting import GET_MAX_OFFSET, PULL_MESSAGE, SEND_MESSAGE_V2, RawConnection

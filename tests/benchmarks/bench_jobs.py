@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any
 
 import pyspark_pymq
-from mqspark.clock import SystemClock
+from mqspark.base.clock import SystemClock
 from mqspark.message import encode_host, encode_properties
-from mqspark.record import PendingRecord
+from mqspark.record.record import PendingRecord
 from mqspark.store import FlushDiskType, MessageStore, StoreConfig
 from mqspark_jobs import archive, rebuild_index
 from mqspark_jobs.commandline import delta_settings

@@ -19,9 +19,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from mqspark.clock import SystemClock
+from mqspark.base.clock import SystemClock
 from mqspark.message import encode_host, encode_properties
-from mqspark.record import PendingRecord, decode_records
+from mqspark.record.record import PendingRecord, decode_records
 from mqspark.store import FlushDiskType, FlushJob, GetStatus, MessageStore, StoreConfig
 from tests.benchmarks.report import figure
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mqspark.batchitems import encode_batch
 from mqspark.errors import DiskFull, StoreReadOnly
 from mqspark.message import TRANSACTION_PREPARED_TYPE, Message, MessageExt, decode_properties
-from mqspark.record import PendingRecord
+from mqspark.record.batchitems import encode_batch
+from mqspark.record.record import PendingRecord
 from mqspark.store import ConfigFile, MessageStore, StoreProgress
 from mqspark.store.disk.files import FileLayer, is_disk_full
 from mqspark.store.queue.batchqueue import BATCH_DTYPE

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.record import decode_record, encode_record
+from mqspark.record.record import decode_record, encode_record
 from mqspark.store.compaction.compacted import (
     CompactedQueues,
     Current,

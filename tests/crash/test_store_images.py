@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from mqspark.message import MessageExt
-from mqspark.record import encode_record
+from mqspark.record.record import encode_record
 from mqspark.store import MessageStore
 from tests.support.store_tools import QuickFiles, checkpoint, crash, drain, flush, opened, put
 

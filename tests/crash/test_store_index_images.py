@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.record import decode_record
+from mqspark.record.record import decode_record
 from mqspark.store import MessageStore
 from tests.support.store_tools import QuickFiles, TestClock, checkpoint, crash, flush, opened, put
 

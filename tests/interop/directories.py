@@ -8,8 +8,8 @@ import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mqspark.batchitems import encode_batch
 from mqspark.message import Message
+from mqspark.record.batchitems import encode_batch
 from tests.support.clusters import Cluster
 from tests.support.remoting import (
     GET_MAX_OFFSET,

@@ -7,7 +7,7 @@ from typing import Any
 
 from mqspark import ConsumeFromWhere, PushConsumer
 from mqspark.message import MessageExt
-from mqspark.record import decode_records
+from mqspark.record.record import decode_records
 from tests.interop.driver import Driver, body_of, message
 from tests.interop.topics import QUEUES, create_group, max_offset
 from tests.support.clusters import Cluster

@@ -13,7 +13,7 @@ import pytest
 from mqspark import LitePullConsumer, Message, Producer, SendStatus
 from mqspark.errors import MQError
 from mqspark.protocol.receipts import Receipt, parse_message_offsets, parse_start_offsets
-from mqspark.record import decode_records
+from mqspark.record.record import decode_records
 from tests.interop.jars import Jars
 from tests.interop.rocketmq import rocketmq_broker, rocketmq_namesrv
 from tests.interop.topics import create_group, create_topic

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.record import decode_record
+from mqspark.record.record import decode_record
 from tests.interop.directories import records_of
 from tests.interop.jars import Jars
 from tests.interop.rocketmq import rocketmq_broker

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mqspark.message import MessageExt
-from mqspark.record import decode_records
+from mqspark.record.record import decode_records
 from tests.interop.jars import Jars
 from tests.interop.rocketmq import rocketmq_broker, rocketmq_namesrv
 from tests.interop.topics import create_topic

@@ -14,7 +14,7 @@ import pytest
 
 from mqspark.broker.lite.litenames import lite_queue
 from mqspark.protocol import fastjson
-from mqspark.record import decode_records
+from mqspark.record.record import decode_records
 from tests.interop.directories import log_bytes
 from tests.interop.driver import Driver, JavaDriver
 from tests.interop.jars import Jars

@@ -15,7 +15,7 @@ import pytest
 from mqspark import ConsumeFromWhere, ConsumeStatus, MessageExt, PopConsumer
 from mqspark.protocol import fastjson
 from mqspark.protocol.receipts import Receipt, parse_message_offsets, parse_start_offsets, real_topic
-from mqspark.record import decode_records
+from mqspark.record.record import decode_records
 from tests.interop.driver import JavaDriver, body_of, java_driver
 from tests.interop.jars import Jars
 from tests.interop.rocketmq import rocketmq_broker

@@ -13,7 +13,7 @@ from mqspark import ConsumeFromWhere, Message, MessageExt, PopConsumer, Producer
 from mqspark.message import PRIORITY
 from mqspark.protocol import fastjson
 from mqspark.protocol.receipts import parse_message_offsets
-from mqspark.record import decode_records
+from mqspark.record.record import decode_records
 from tests.interop.driver import JavaDriver, message
 from tests.interop.jars import Jars
 from tests.interop.rocketmq import EITHER, either_cluster, rocketmq_broker

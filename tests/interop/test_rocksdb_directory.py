@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.record import decode_records
+from mqspark.record.record import decode_records
 from mqspark.store import StoreConfig
 from mqspark.store.tools.offline import OfflineStore
 from tests.interop import jars as jar_cache

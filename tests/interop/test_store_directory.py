@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.clock import SystemClock
+from mqspark.base.clock import SystemClock
 from mqspark.message import MessageExt, encode_host
-from mqspark.record import PendingRecord, decode_records, tags_code
+from mqspark.record.record import PendingRecord, decode_records, tags_code
 from mqspark.store import MessageStore, StoreConfig
 from tests.interop.directories import SETTINGS, Mover, View, log_bytes, make_directory
 from tests.interop.jars import Jars

@@ -15,7 +15,7 @@ from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command, send_response_frame
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.session import Session
-from mqspark.record import decode_records
+from mqspark.record.record import decode_records
 from tests.support.draws import draws
 from tests.unit.broker_kit import SEND, Bench, ManualClock, send_ext
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mqspark.message import KEYS, SHARDING_KEY, TAGS, UNIQ_KEY, WAIT
-from mqspark.propertystring import (
+from mqspark.base.propertystring import (
     Properties,
     decode_properties,
     encode_stored_properties,
@@ -16,6 +15,7 @@ from mqspark.propertystring import (
     joined,
     mark,
 )
+from mqspark.message import KEYS, SHARDING_KEY, TAGS, UNIQ_KEY, WAIT
 
 NAMES = (UNIQ_KEY, TAGS, KEYS, WAIT, SHARDING_KEY, "own", "X" + TAGS, "MY" + UNIQ_KEY)
 PARTS = st.sampled_from((*NAMES, "\x01", "\x02", "\x01\x02", "v", "_", "é", "DELAY", *map(mark, NAMES)))

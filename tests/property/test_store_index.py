@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqspark.message import decode_properties
-from mqspark.record import encode_record
+from mqspark.record.record import encode_record
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.index.index import MessageIndex
 from mqspark.store.index.indexfile import Shape

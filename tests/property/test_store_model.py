@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mqspark.message import java_hash
-from mqspark.record import PendingRecord
+from mqspark.record.record import PendingRecord
 from mqspark.store import GetStatus, MessageStore, StoreReader
 from tests.support.draws import draws
 from tests.support.store_tools import (

@@ -9,9 +9,9 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqspark.batchitems import encode_batch
 from mqspark.message import Message
-from mqspark.record import PendingRecord
+from mqspark.record.batchitems import encode_batch
+from mqspark.record.record import PendingRecord
 from tests.support.draws import draws
 from tests.support.store_tools import BORN_HOST, QuickFiles, checkpoint, crash, drain, flush, opened, put
 

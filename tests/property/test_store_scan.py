@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqspark.record import Verdict, check_record, encode_record, tags_code
+from mqspark.record.record import Verdict, check_record, encode_record, tags_code
 from mqspark.store.disk.layout import is_storable_topic
 from mqspark.store.log.scan import Run, read_run
 from tests.support.draws import draws

@@ -21,11 +21,11 @@ from hypothesis.stateful import (
     rule,
 )
 
-from mqspark.batchitems import encode_batch
 from mqspark.message import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, Message
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import CheckTransactionStateRequestHeader
+from mqspark.record.batchitems import encode_batch
 from tests.unit.broker.transaction.test_broker_transactions import COMMIT, ROLLBACK, Kit
 from tests.unit.broker_kit import SEND, send_ext
 

@@ -18,6 +18,7 @@ import mqspark.controller.liveness as liveness
 import mqspark.store.recovery.trustedlog as trustedlog
 import mqspark.store.upkeep.cutback as cutback
 import mqspark_server.controlled_app as controlled_app
+from mqspark.base.config import INT64_MAX
 from mqspark.broker.pop.revive import PopRevival
 from mqspark.broker.pop.revivelog import ReviveLog
 from mqspark.broker.replication.epochlink import ControlledReplicas, EpochFollower
@@ -30,7 +31,6 @@ from mqspark.broker.tables.consumer_offsets import ConsumerOffsets
 from mqspark.broker.timer.delays import DelayService
 from mqspark.broker.timer.timers import TimerService
 from mqspark.client.remoting.instance import ClientInstance
-from mqspark.config import INT64_MAX
 from mqspark.controller.liveness import Liveness
 from mqspark.controller.replicasets import ReplicaSet, ReplicaTable
 from mqspark.controller.severed import Severance

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from copy import deepcopy
 
-from mqspark.crc import crc32
+from mqspark.base.crc import crc32
 from tests.crash.disk import Tree
 from tests.support.damages import FIELDS, in_body, in_properties, records
 

@@ -20,7 +20,7 @@ from mqspark.protocol.headers.client_headers import (
     UpdateConsumerOffsetRequestHeader,
 )
 from mqspark.protocol.headers.header import Header
-from mqspark.record import decode_records
+from mqspark.record.record import decode_records
 from mqspark_server.net.outbound import Outbound
 from tests.simulation.history import GROUP, ORDERS, QUEUES, Broken, History, Sent
 from tests.simulation.scheduler import Process

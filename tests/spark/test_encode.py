@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqspark.batchitems import split_batch
 from mqspark.errors import InvalidMessage
 from mqspark.message import decode_properties
+from mqspark.record.batchitems import split_batch
 from pyspark_pymq.records.encode import Compression, Rows
 
 VALUES = st.one_of(

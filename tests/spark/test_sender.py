@@ -20,7 +20,7 @@ from mqspark.message import MessageQueue
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import PullMessageResponseHeader
-from mqspark.record import decode_records
+from mqspark.record.record import decode_records
 from pyspark_pymq.options import WriteOptions
 from pyspark_pymq.writing.sink import send_rows
 from tests.support.dev import DevCluster

@@ -16,7 +16,7 @@ import pytest
 from mqspark.client.blocking import pull_header
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.client_headers import PullMessageResponseHeader
-from mqspark.record import decode_records
+from mqspark.record.record import decode_records
 from tests.support.dev import DevCluster
 from tests.support.processes import free_port, start, stop
 

@@ -16,9 +16,9 @@ import pytest
 
 import mqspark
 import pyspark_pymq
-from mqspark.clock import SystemClock
+from mqspark.base.clock import SystemClock
 from mqspark.message import encode_host
-from mqspark.record import PendingRecord
+from mqspark.record.record import PendingRecord
 from mqspark.store import MessageStore, StoreConfig
 from tests.support.dev import DevCluster
 

@@ -14,7 +14,7 @@ from mqspark import Producer, TransactionProducer, TransactionState
 from mqspark.client.blocking import pull_header
 from mqspark.message import Message, java_hash
 from mqspark.protocol.codes import RequestCode
-from mqspark.record import decode_records
+from mqspark.record.record import decode_records
 from tests.support.dev import DevCluster
 from tests.support.waiting import eventually
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from mqspark.record import decode_records
+from mqspark.record.record import decode_records
 from tests.support.clusters import Cluster, mqspark_broker, mqspark_controller
 from tests.support.damages import KINDS, Around, log_bytes, records
 from tests.support.processes import free_port, tail

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from mqspark.crc import crc32
+from mqspark.base.crc import crc32
 from tests.support.store_tools import copy_store
 
 BLANK_MAGIC = 0xCBD43194

@@ -8,13 +8,13 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from mqspark.batchitems import encode_batch
 from mqspark.client.blocking import BlockingClient, pull_header
 from mqspark.message import DEFAULT_TOPIC, Message
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers.admin_headers import CreateTopicRequestHeader
 from mqspark.protocol.headers.client_headers import PullMessageResponseHeader, SendMessageRequestHeaderV2
-from mqspark.record import decode_records
+from mqspark.record.batchitems import encode_batch
+from mqspark.record.record import decode_records
 from tests.support.processes import mqspark_command, ready_line, start, stop
 from tests.support.waiting import eventually
 

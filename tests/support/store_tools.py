@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from mqspark.message import MessageExt, encode_host
-from mqspark.record import PendingRecord, decode_records, tags_code
+from mqspark.record.record import PendingRecord, decode_records, tags_code
 from mqspark.store import FileLayer, FlushDiskType, GetStatus, MessageStore, OsFiles, StoreConfig
 from mqspark.store.disk.files import StrPath
 from mqspark.store.disk.kernelsync import KernelSync

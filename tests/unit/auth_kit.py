@@ -12,7 +12,7 @@ from mqspark.auth.config import AuthConfig
 from mqspark.auth.gate import Audited
 from mqspark.auth.policies import AclPolicy, Entry, PolicyType
 from mqspark.auth.users import UserType
-from mqspark.clock import Clock
+from mqspark.base.clock import Clock
 from mqspark.protocol.binding import Binder, endpoint
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.header import Header, to_ext

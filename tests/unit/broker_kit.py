@@ -21,7 +21,7 @@ from mqspark.protocol.connection import Connection
 from mqspark.protocol.extending import Extensions, TappedSession
 from mqspark.protocol.headers.header import Header
 from mqspark.protocol.session import Core, Session
-from mqspark.record import decode_records
+from mqspark.record.record import decode_records
 from mqspark.store import FlushDiskType, MessageStore, StoreConfig
 from mqspark.store.disk.configfile import ConfigFile
 from tests.support.store_tools import QuickFiles

@@ -10,7 +10,7 @@ from mqspark.message import MessageExt
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.receipts import Receipt, parse_message_offsets, parse_start_offsets, real_topic
-from mqspark.record import decode_records
+from mqspark.record.record import decode_records
 from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
 
 POP, ACK, BATCH_ACK, CHANGE = (

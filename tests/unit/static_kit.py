@@ -10,7 +10,7 @@ from mqspark.protocol.bodies.body import encode_body
 from mqspark.protocol.bodies.topic_bodies import LogicQueueMappingItem, TopicQueueMappingDetail
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
-from mqspark.record import decode_records
+from mqspark.record.record import decode_records
 from tests.unit.broker_kit import PULL, SEND, Bench, Peer, pull_ext, send_ext
 
 TOPIC = "S"

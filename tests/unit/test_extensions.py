@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from mqspark.auth.authority import Authority
+from mqspark.base.logs import forget
 from mqspark.broker.state.writer import Draft, StoredPosition
 from mqspark.errors import ConfigError, InvalidMessage
 from mqspark.extensions import (
@@ -29,7 +30,6 @@ from mqspark.extensions import (
     StoreObserver,
     TransactionListener,
 )
-from mqspark.logs import forget
 from mqspark.message import encode_properties
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import encode_response

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from mqspark import message
-from mqspark.compression import LZ4, ZLIB, ZSTD, compress, decompress
 from mqspark.errors import InvalidMessage
 from mqspark.message import (
     Message,
@@ -36,6 +35,7 @@ from mqspark.message import (
     parse_number,
     retry_topic,
 )
+from mqspark.record.compression import LZ4, ZLIB, ZSTD, compress, decompress
 
 VECTORS = pathlib.Path(__file__).parents[1] / "golden" / "vectors"
 

@@ -19,7 +19,7 @@ from mqspark.protocol.bodies.client_bodies import HeartbeatData, ProducerData
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import CheckTransactionStateRequestHeader
-from mqspark.record import decode_records
+from mqspark.record.record import decode_records
 from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0

@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
+from mqspark.base.logs import escaping
 from mqspark.client.blocking import BlockingClient
 from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.errors import BadRoute, BrokerError, MQError, NoRoute
-from mqspark.logs import escaping
 from mqspark.message import MessageQueue
 from mqspark.protocol.bodies.topic_bodies import LogicQueueMappingItem, TopicQueueMappingDetail
 from mqspark.protocol.codes import ResponseCode

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from mqspark.compression import LIMITS, InflateLimits
+from mqspark.base.logs import sparing
 from mqspark.errors import ConfigError, InvalidMessage
-from mqspark.logs import sparing
 from mqspark.message import MessageQueue
+from mqspark.record.compression import LIMITS, InflateLimits
 from pyspark_pymq.options import ReadOptions
 from pyspark_pymq.records.arrowstream import FreeRows, batches_of
 
@@ -203,7 +203,7 @@ def newest_schema(options: ReadOptions) -> pa.Schema:
 def _last_message(
     cluster: ClusterQueues, queue: MessageQueue, end: int, limits: InflateLimits
 ) -> tuple[int, pa.Schema] | None:
-    from mqspark.record import decode_records
+    from mqspark.record.record import decode_records
 
     body = cluster.records_from(queue, max(0, end - 1))
     messages = decode_records(body, limits=limits) if len(body) else []

@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mqspark.compression import LIMITS, InflateLimits
 from mqspark.message import MessageQueue
+from mqspark.record.compression import LIMITS, InflateLimits
 from pyspark_pymq.cluster.stream_offsets import LogicPlace, QueueRange
 from pyspark_pymq.options import RETRY_TIMEOUT_MS
 from pyspark_pymq.signing import ENVIRONMENT, SigningOptions

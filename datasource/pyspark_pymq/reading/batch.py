@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from mqspark.compression import LIMITS, InflateLimits
 from mqspark.errors import ConfigError
+from mqspark.record.compression import LIMITS, InflateLimits
 from pyspark_pymq.cluster.cluster_queues import ClusterQueues
 from pyspark_pymq.cluster.planning import ReadTask, plan_tasks
 from pyspark_pymq.cluster.stream_offsets import QueueRange

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from mqspark.base.logs import Outages, escaping
 from mqspark.client.blocking import BUSY, BlockingClient, pull_header
 from mqspark.client.remoting.blockingconnection import BlockingConnection
 from mqspark.client.remoting.credentials import Credentials
@@ -37,7 +38,6 @@ from mqspark.errors import (
     RequestTimeout,
     StoreError,
 )
-from mqspark.logs import Outages, escaping
 from mqspark.message import LMQ_PREFIX, MessageQueue, java_hash
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers.client_headers import PullMessageRequestHeader, PullMessageResponseHeader

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from mqspark.base.logs import escaping
 from mqspark.client.remoting.blockingconnection import BlockingConnection
 from mqspark.errors import ConfigError, ConnectionLost, NoRoute
-from mqspark.logs import escaping
 from mqspark.message import MessageQueue
 from mqspark.protocol.codes import RequestCode
 from pyspark_pymq.cluster.cluster_queues import ClusterQueues

@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mqspark.compression import InflateLimits
 from mqspark.errors import InvalidMessage
+from mqspark.record.compression import InflateLimits
 
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 _HEADER_TYPE, _HEADER = 1, 2

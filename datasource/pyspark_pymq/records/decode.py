@@ -22,9 +22,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mqspark.compression import LIMITS, InflateLimits, decompress
+from mqspark.base.logs import sparing
+from mqspark.base.propertystring import ITEM_END, NAME_END
 from mqspark.errors import InvalidMessage
-from mqspark.logs import sparing
 from mqspark.message import (
     BORN_HOST_V6,
     COMPRESSED,
@@ -37,9 +37,9 @@ from mqspark.message import (
     MessageQueue,
     is_dispatched,
 )
-from mqspark.propertystring import ITEM_END, NAME_END
-from mqspark.record import decode_record
-from mqspark.recordlayout import MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES
+from mqspark.record.compression import LIMITS, InflateLimits, decompress
+from mqspark.record.record import decode_record
+from mqspark.record.recordlayout import MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES
 from pyspark_pymq.records.records import BODY, BODY_LENGTH, BORN_HOST_END, V6_EXTRA_BYTES, Ints, Records
 from pyspark_pymq.schema import arrow_schema, arrow_type
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mqspark.compression import compressor
+from mqspark.base.propertystring import ITEM_END, NAME_END, item
 from mqspark.errors import InvalidMessage
 from mqspark.message import (
     COMPRESSED,
@@ -31,7 +31,7 @@ from mqspark.message import (
     TIMER_DELIVER_MS,
     java_hash,
 )
-from mqspark.propertystring import ITEM_END, NAME_END, item
+from mqspark.record.compression import compressor
 
 Ints = npt.NDArray[np.int64]
 
@@ -57,7 +57,7 @@ class EncodedBatch:
 
 @dataclass(frozen=True, slots=True)
 class Compression:
-    """``kind`` as in ``mqspark.compression``. The messages of a batch share their flags: if one value has
+    """``kind`` as in ``mqspark.record.compression``. The messages of a batch share their flags: if one value has
     ``threshold_bytes``, all values encoded with it are compressed."""
 
     kind: int

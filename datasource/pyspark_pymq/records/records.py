@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from mqspark.batchitems import split_batch
-from mqspark.compression import LIMITS, InflateLimits
+from mqspark.base.logs import sparing
 from mqspark.errors import InvalidMessage
-from mqspark.logs import sparing
 from mqspark.message import BORN_HOST_V6, COMPRESSED, INNER_BATCH, NEED_UNWRAP, STORE_HOST_V6
-from mqspark.record import MAX_BATCH_MESSAGES, decode_record, encode_record
-from mqspark.recordlayout import (
+from mqspark.record.batchitems import split_batch
+from mqspark.record.compression import LIMITS, InflateLimits
+from mqspark.record.record import MAX_BATCH_MESSAGES, decode_record, encode_record
+from mqspark.record.recordlayout import (
     AT,
     BODY_AT,
     MAGIC_BYTE,

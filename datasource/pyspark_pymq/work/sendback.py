@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mqspark.base.logs import escaping
 from mqspark.client.blocking import BlockingClient
-from mqspark.compression import ZLIB, compress
 from mqspark.errors import MQError, NoRoute
-from mqspark.logs import escaping
 from mqspark.message import (
     COMPRESSED,
     COMPRESSION_SHIFT,
@@ -42,6 +41,7 @@ from mqspark.message import (
 )
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
+from mqspark.record.compression import ZLIB, compress
 from pyspark_pymq.work.verdicts import (
     FAILED_AT_MS,
     FAILED_ATTEMPT,

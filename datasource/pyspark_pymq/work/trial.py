@@ -15,8 +15,8 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from mqspark.base.logs import escaping
 from mqspark.errors import ConfigError
-from mqspark.logs import escaping
 from pyspark_pymq.files.locations import join
 from pyspark_pymq.work.child import DIED
 from pyspark_pymq.work.journal import WHOLE, Journal, Trial

@@ -16,9 +16,9 @@ import time
 
 import msgspec
 
+from mqspark.base.logs import Outages, escaping
 from mqspark.client.blocking import BlockingClient
 from mqspark.errors import ClientError
-from mqspark.logs import Outages, escaping
 from mqspark.message import SINK_DECISIONS_TOPIC
 
 log = escaping("pyspark_pymq")

@@ -46,8 +46,8 @@ from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from mqspark.base.logs import Outages, escaping
 from mqspark.client.blocking import BlockingClient, pull_header
-from mqspark.compression import ZLIB, decompress
 from mqspark.errors import (
     ClientError,
     ConfigError,
@@ -55,7 +55,6 @@ from mqspark.errors import (
     MQError,
     NoRoute,
 )
-from mqspark.logs import Outages, escaping
 from mqspark.message import (
     DEFAULT_TOPIC,
     KEYS,
@@ -83,7 +82,8 @@ from mqspark.protocol.headers.client_headers import (
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
 )
-from mqspark.record import decode_records
+from mqspark.record.compression import ZLIB, decompress
+from mqspark.record.record import decode_records
 from pyspark_pymq.cluster.cluster_queues import PULL_ANSWERS
 from pyspark_pymq.options import WriteOptions
 from pyspark_pymq.writing.decisionnote import LogNote

@@ -12,10 +12,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mqspark.base.logs import escaping
 from mqspark.client.blocking import BlockingClient
 from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.errors import ConfigError, InvalidMessage, MQError, NoRoute
-from mqspark.logs import escaping
 from mqspark.message import MessageQueue, check_topic
 from pyspark_pymq.options import WriteOptions
 from pyspark_pymq.records.encode import Rows, key_hashes

@@ -11,7 +11,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from mqspark.logs import escaping
+from mqspark.base.logs import escaping
 from pyspark_pymq.options import WriteOptions
 
 log = escaping("pyspark_pymq")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from mqspark.base.config import ForeignKeys
 from mqspark.broker.admin.change import AnswerWhenSafe, KeepSettings
 from mqspark.broker.admin.coldadmin import ColdAdminProcessor
 from mqspark.broker.admin.connections import ConnectionsProcessor
@@ -16,7 +17,6 @@ from mqspark.broker.admin.settingsadmin import SettingsProcessor
 from mqspark.broker.admin.topicadmin import TopicAdminProcessor
 from mqspark.broker.admin.unsupported import UnsupportedProcessor
 from mqspark.broker.state.state import BrokerState
-from mqspark.config import ForeignKeys
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, merged
 from mqspark.protocol.session import Session

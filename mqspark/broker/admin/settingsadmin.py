@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from mqspark.base.config import ForeignKeys, change_settings, known_keys, to_properties
+from mqspark.base.logs import shown_setting
 from mqspark.broker.admin.change import KeepSettings
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.state.state import BrokerState
-from mqspark.config import ForeignKeys, change_settings, known_keys, to_properties
 from mqspark.errors import ConfigError
-from mqspark.logs import shown_setting
 from mqspark.protocol.bodies.body import encode_body
 from mqspark.protocol.bodies.topic_bodies import DataVersion
 from mqspark.protocol.codes import RequestCode, ResponseCode

@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
-from mqspark.bounded import BoundedMap, Ledger, require, weigh
+from mqspark.base.bounded import BoundedMap, Ledger, require, weigh
+from mqspark.base.logs import printable, sparing
 from mqspark.broker.lite.litenames import flag, is_exclusive, is_wildcard, most_events, parent_and_lite
 from mqspark.broker.state.state import BrokerState
-from mqspark.logs import printable, sparing
 from mqspark.protocol.bodies.lite_bodies import OffsetOption
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode

@@ -6,12 +6,12 @@ of its parent, whether its messages were consumed or not. Its records stay in th
 
 from __future__ import annotations
 
+from mqspark.base.logs import sparing
 from mqspark.broker.lite.liteclients import LiteClients
 from mqspark.broker.lite.litenames import bound_topic, expiry_minutes, is_lite_type, parent_and_lite
 from mqspark.broker.pop.order import PopOrder
 from mqspark.broker.state.state import BrokerState
 from mqspark.errors import TableFull
-from mqspark.logs import sparing
 from mqspark.protocol.slices import ESSENTIAL, Work
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID
 

@@ -13,7 +13,8 @@ from collections import deque
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from mqspark.bounded import BoundedSet, Ledger, require, weigh
+from mqspark.base.bounded import BoundedSet, Ledger, require, weigh
+from mqspark.base.logs import sparing
 from mqspark.broker.lite.liteclients import EVENTS_AT_ONCE, LiteClients
 from mqspark.broker.lite.litenames import bound_topic, is_lite_type, lite_queue
 from mqspark.broker.pop.checks import check_invisible_time, check_readable, check_time
@@ -22,7 +23,6 @@ from mqspark.broker.pop.start_offsets import PopOffsets
 from mqspark.broker.pull.pull import FAQ
 from mqspark.broker.state.state import BrokerState
 from mqspark.errors import NotNow, TableFull
-from mqspark.logs import sparing
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response, encode_response_head
 from mqspark.protocol.dispatch import Refusal, ok

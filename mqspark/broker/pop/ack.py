@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from mqspark.base.shares import NOBODY
 from mqspark.broker.pop.checks import check_invisible_time
 from mqspark.broker.pop.order import ILLEGAL, PopOrder
 from mqspark.broker.pop.revivelog import MAX_MESSAGES, CheckKey, CheckPoint, ReviveLog
@@ -31,7 +32,6 @@ from mqspark.protocol.headers.client_headers import (
 )
 from mqspark.protocol.receipts import ORDER_REVIVE_QUEUE, Receipt, parse_receipt, real_topic
 from mqspark.protocol.session import Session
-from mqspark.shares import NOBODY
 
 MAX_BITS = 1 << 16
 """Bits of one entry of a batch. A check point has 32 messages, but a filter may have selected them from a wide

@@ -15,7 +15,8 @@ import heapq
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from mqspark.bounded import BoundedMap, Ledger
+from mqspark.base.bounded import BoundedMap, Ledger
+from mqspark.base.shares import NOBODY
 from mqspark.broker.pop.ack import AckProcessor
 from mqspark.broker.pop.acting_revival import ActingAcks, ActingRevival
 from mqspark.broker.pop.handout import PopProcessor
@@ -29,7 +30,6 @@ from mqspark.errors import NotNow
 from mqspark.message import TIMER_DELIVER_MS, parse_number
 from mqspark.protocol.dispatch import Handler, merged
 from mqspark.protocol.session import Session
-from mqspark.shares import NOBODY
 
 FORGET_MS = 10_000
 """How long a check point is remembered after its time."""

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from mqspark.bounded import BoundedMap, Ledger
+from mqspark.base.bounded import BoundedMap, Ledger
 from mqspark.broker.pop.revive import EARLY_BYTES, MAX_EARLY_ACKS, READ_MESSAGES, PopRevival, ReviveQueue
 from mqspark.broker.pop.revivelog import MAX_MESSAGES, CheckKey, ReviveLog
 from mqspark.broker.state.acks import Deferred
@@ -24,7 +24,7 @@ from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.writer import Draft, Outlet
 from mqspark.errors import InvalidMessage
 from mqspark.protocol.session import Session
-from mqspark.record import Parts
+from mqspark.record.record import Parts
 
 FORGOTTEN_MS = 60_000
 """How long an acknowledgement is kept after the time of its check point, which may arrive late."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from mqspark.bounded import BoundedMap, Ledger, weigh
+from mqspark.base.bounded import BoundedMap, Ledger, weigh
+from mqspark.base.names import sound_only
 from mqspark.broker.pop.cluster_routes import ClusterRoutes
 from mqspark.broker.state.state import BrokerState
 from mqspark.message import LMQ_PREFIX, RETRY_PREFIX, MessageQueue, Queues
-from mqspark.names import sound_only
 from mqspark.protocol import fastjson
 from mqspark.protocol.bodies.body import Queue, decode_body, decode_table, encode_body, to_document
 from mqspark.protocol.bodies.client_bodies import (

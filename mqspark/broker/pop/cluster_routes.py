@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mqspark.bounded import BoundedMap, Ledger, weigh
+from mqspark.base.bounded import BoundedMap, Ledger, weigh
+from mqspark.base.logs import sparing
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.tables.topics import MAX_QUEUES
-from mqspark.logs import sparing
 from mqspark.message import PERM_READ, Queues
 from mqspark.protocol.bodies.topic_bodies import QueueData, TopicRouteData
 from mqspark.protocol.session import Session

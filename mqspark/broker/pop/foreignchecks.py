@@ -10,6 +10,7 @@ Must not know connections, nor when messages are revived.
 
 from __future__ import annotations
 
+from mqspark.base.names import is_sound
 from mqspark.broker.pop.checks import check_group
 from mqspark.broker.pop.revivelog import (
     ACK_TAG,
@@ -25,7 +26,6 @@ from mqspark.broker.state.state import BrokerState
 from mqspark.broker.statictopic.peers import Question
 from mqspark.errors import InvalidMessage, NotNow
 from mqspark.message import REVIVE_GROUP, TAGS, TIMER_DELIVER_MS, decode_properties, parse_number
-from mqspark.names import is_sound
 from mqspark.protocol.codes import PullFlag, RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Refusal
@@ -33,8 +33,8 @@ from mqspark.protocol.headers.client_headers import PullMessageRequestHeader
 from mqspark.protocol.headers.header import to_ext
 from mqspark.protocol.receipts import normal_topic
 from mqspark.protocol.session import Session
-from mqspark.record import Parts, Verdict, check_record, is_inner_batch, take_apart
-from mqspark.recordlayout import record_size
+from mqspark.record.record import Parts, Verdict, check_record, is_inner_batch, take_apart
+from mqspark.record.recordlayout import record_size
 
 
 class ForeignChecks:

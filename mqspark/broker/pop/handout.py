@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
+from mqspark.base.logs import sparing
+from mqspark.base.propertystring import find_property, item
 from mqspark.broker.pop.checks import (
     check_group,
     check_invisible_time,
@@ -31,9 +33,7 @@ from mqspark.broker.state.state import BrokerState
 from mqspark.broker.tables.attributes import priority_factor
 from mqspark.broker.tables.topics import Topic
 from mqspark.errors import InvalidMessage, NotNow, StoreReadOnly, TableFull
-from mqspark.logs import sparing
 from mqspark.message import POP_CK
-from mqspark.propertystring import find_property, item
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response, encode_response_head
 from mqspark.protocol.dispatch import Handler, Refusal
@@ -49,8 +49,8 @@ from mqspark.protocol.receipts import (
 )
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Work
-from mqspark.record import peek_properties, readdressed
-from mqspark.recordlayout import queue_offsets, spans
+from mqspark.record.record import peek_properties, readdressed
+from mqspark.record.recordlayout import queue_offsets, spans
 from mqspark.store.older import NotAtHand
 from mqspark.store.store import GetResult, GetStatus
 

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import field
 
-from mqspark.bounded import BoundedMap, Ledger, require, weigh
+from mqspark.base.bounded import BoundedMap, Ledger, require, weigh
+from mqspark.base.names import sound_only
 from mqspark.broker.state.state import BrokerState
-from mqspark.names import sound_only
 from mqspark.protocol import fastjson
 from mqspark.protocol.bodies.body import Body, decode_table, to_document
 from mqspark.protocol.receipts import NORMAL

@@ -13,12 +13,12 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from mqspark.bounded import BoundedMap, Ledger, require, text_bytes
+from mqspark.base.bounded import BoundedMap, Ledger, require, text_bytes
+from mqspark.base.clock import Clock
+from mqspark.base.shares import NOBODY
 from mqspark.broker.state.selection import HeldRequests, Wanted
-from mqspark.clock import Clock
 from mqspark.protocol.receipts import retry_topic_v1, retry_topic_v2
 from mqspark.protocol.session import Session
-from mqspark.shares import NOBODY
 
 if TYPE_CHECKING:  # imported where users have to log in
     from mqspark.auth.gate import Grant

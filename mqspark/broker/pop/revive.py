@@ -15,8 +15,10 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from mqspark.batchitems import item_bytes
-from mqspark.bounded import BoundedMap, Ledger, require
+from mqspark.base.bounded import BoundedMap, Ledger, require
+from mqspark.base.logs import sparing
+from mqspark.base.propertystring import find_property
+from mqspark.base.shares import NOBODY
 from mqspark.broker.pop.foreignchecks import found_record, is_at, pull_question
 from mqspark.broker.pop.revivelog import (
     ACK_INTERVAL_MS,
@@ -34,7 +36,6 @@ from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.writer import Outlet
 from mqspark.broker.statictopic.peers import Talk
 from mqspark.errors import InvalidMessage, NotNow, StoreReadOnly
-from mqspark.logs import sparing
 from mqspark.message import (
     FIRST_POP_TIME,
     ORIGIN_GROUP,
@@ -47,10 +48,10 @@ from mqspark.message import (
     encode_stored_properties,
     parse_number,
 )
-from mqspark.propertystring import find_property
 from mqspark.protocol.dispatch import Refusal
 from mqspark.protocol.receipts import normal_topic, retry_topic_v1, retry_topic_v2
-from mqspark.record import (
+from mqspark.record.batchitems import item_bytes
+from mqspark.record.record import (
     MAX_RECONSUME_TIMES,
     Parts,
     Verdict,
@@ -61,8 +62,7 @@ from mqspark.record import (
     take_apart,
     take_members,
 )
-from mqspark.recordlayout import spans
-from mqspark.shares import NOBODY
+from mqspark.record.recordlayout import spans
 from mqspark.store.store import GetStatus
 
 _log = sparing(__name__)

@@ -13,6 +13,7 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from mqspark.base.shares import NOBODY
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.writer import Draft
 from mqspark.broker.tables.topics import copy_config
@@ -20,7 +21,6 @@ from mqspark.errors import InvalidMessage, ProtocolError
 from mqspark.message import REVIVE_LOG_PREFIX, TAGS, TIMER_DELIVER_MS, UNIQ_KEY, parse_number
 from mqspark.protocol.bodies.body import Body, decode_body
 from mqspark.protocol.session import Session
-from mqspark.shares import NOBODY
 
 """Its offset in a revive queue is that of the last processed message, not of the next one."""
 

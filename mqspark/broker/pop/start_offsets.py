@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mqspark.bounded import require
+from mqspark.base.bounded import require
 from mqspark.broker.state.state import BrokerState
 from mqspark.message import RETRY_PREFIX
 from mqspark.protocol.session import Session

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 
+from mqspark.base.logs import sparing
 from mqspark.broker.pop.checks import check_group, check_readable, check_time, check_topic
 from mqspark.broker.pop.handout import MAX_MESSAGES, PopProcessor
 from mqspark.broker.pop.order import PopOrder
@@ -13,7 +14,6 @@ from mqspark.broker.pop.parked_pops import ANY_QUEUE, ParkedPops, Waiter
 from mqspark.broker.pop.start_offsets import PopOffsets
 from mqspark.broker.state.state import BrokerState
 from mqspark.errors import TableFull
-from mqspark.logs import sparing
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response, encode_response_head
 from mqspark.protocol.dispatch import Handler, Refusal, ok

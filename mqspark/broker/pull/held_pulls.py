@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 
-from mqspark.bounded import Ledger, require
+from mqspark.base.bounded import Ledger, require
+from mqspark.base.clock import Clock
 from mqspark.broker.pull.parked_pulls import MAX_BYTES, Pull
 from mqspark.broker.state.selection import HeldRequests
-from mqspark.clock import Clock
 from mqspark.errors import TableFull
 
 HOLD_MS = 3_000

@@ -31,8 +31,8 @@ from mqspark.protocol.headers.client_headers import (
 )
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Slices
-from mqspark.record import Parts, parts_at
-from mqspark.recordlayout import record_position
+from mqspark.record.record import Parts, parts_at
+from mqspark.record.recordlayout import record_position
 from mqspark.store.index.keys import Sought
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID
 

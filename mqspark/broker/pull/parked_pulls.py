@@ -12,13 +12,13 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from mqspark.bounded import Ledger, require
+from mqspark.base.bounded import Ledger, require
+from mqspark.base.clock import Clock
+from mqspark.base.shares import NOBODY
 from mqspark.broker.state.selection import HeldRequests, Wanted
 from mqspark.broker.statictopic.logicreads import LogicRead
-from mqspark.clock import Clock
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.session import Session
-from mqspark.shares import NOBODY
 
 if TYPE_CHECKING:  # imported where users have to log in
     from mqspark.auth.gate import Grant

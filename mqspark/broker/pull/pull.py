@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from mqspark.base.logs import sparing
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.pull.elsewhere import ReadsElsewhere
 from mqspark.broker.pull.held_pulls import HeldPulls
@@ -23,7 +24,6 @@ from mqspark.broker.stats.rpctimes import Rpc
 from mqspark.errors import InvalidFilter, InvalidMessage, NotNow
 from mqspark.filter.sql import SQL92, SqlFilter, compile_sql
 from mqspark.filter.tags import tag_codes
-from mqspark.logs import sparing
 from mqspark.message import MASTER_ID, PERM_READ
 from mqspark.protocol.bodies.client_bodies import ConsumeType
 from mqspark.protocol.codes import PullFlag, RequestCode, ResponseCode
@@ -32,7 +32,7 @@ from mqspark.protocol.dispatch import Handler, Refusal
 from mqspark.protocol.headers.client_headers import PullMessageRequestHeader
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Work
-from mqspark.recordlayout import record_position
+from mqspark.record.recordlayout import record_position
 from mqspark.store.queue.consumequeue import ENTRY_BYTES
 from mqspark.store.store import GetResult, GetStatus
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Hashable, Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from mqspark.bounded import BoundedSet, Ledger
-from mqspark.clock import Clock
+from mqspark.base.bounded import BoundedSet, Ledger
+from mqspark.base.clock import Clock
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import ONEWAY_FLAG, Command, encode_response
 from mqspark.protocol.dispatch import Handler, dispatch

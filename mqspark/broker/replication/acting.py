@@ -18,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from mqspark.base.clock import Clock
+from mqspark.base.logs import sparing
 from mqspark.broker.config import BrokerConfig, BrokerRole
 from mqspark.broker.pop.acting_pops import ActingPops
 from mqspark.broker.pop.acting_revival import ActingRevival
@@ -27,8 +29,6 @@ from mqspark.broker.state.state import BrokerState
 from mqspark.broker.timer.delays import DelayService
 from mqspark.broker.timer.timers import TimerService
 from mqspark.broker.transaction.escaped_halves import EscapedHalves
-from mqspark.clock import Clock
-from mqspark.logs import sparing
 from mqspark.message import MASTER_ID
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from mqspark.base.clock import Clock
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.replication.follower import CutRefused, Diverged, Follower
 from mqspark.broker.replication.replicas import Replica, Replicas
 from mqspark.broker.replication.term import Term
-from mqspark.clock import Clock
 from mqspark.errors import ProtocolError, TooFewReplicas
 from mqspark.protocol.autoswitch import (
     EpochFrames,

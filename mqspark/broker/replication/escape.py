@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from mqspark.bounded import BoundedMap, Ledger
+from mqspark.base.bounded import BoundedMap, Ledger
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.pop.acting_pops import RevivePlace
 from mqspark.broker.state.state import Random
@@ -54,7 +54,7 @@ from mqspark.protocol.bodies.topic_bodies import TopicRouteData
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
 from mqspark.protocol.receipts import normal_topic
-from mqspark.record import Parts
+from mqspark.record.record import Parts
 
 MAX_MESSAGES = 512
 _MESSAGE_BYTES = 160

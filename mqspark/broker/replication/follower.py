@@ -21,13 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from mqspark.base.clock import Clock
+from mqspark.base.config import INT64_MAX
 from mqspark.broker.config import BrokerConfig
-from mqspark.clock import Clock
-from mqspark.config import INT64_MAX
 from mqspark.errors import NotNow, ProtocolError
 from mqspark.protocol.bodies.replica_bodies import HAClientRuntimeInfo
 from mqspark.protocol.replication import DataFrames, encode_report
-from mqspark.recordlayout import SIZE, record_size
+from mqspark.record.recordlayout import SIZE, record_size
 from mqspark.store.store import MessageStore
 
 CHECK_BYTES = 1 << 20

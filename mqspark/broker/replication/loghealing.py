@@ -21,12 +21,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from mqspark.base.clock import Clock
+from mqspark.base.crc import crc32
+from mqspark.base.logs import sparing
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.replication.metadata import Request, Round
-from mqspark.clock import Clock
-from mqspark.crc import crc32
 from mqspark.errors import InvalidMessage, MQError, ProtocolError
-from mqspark.logs import sparing
 from mqspark.message import parse_number
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
@@ -34,7 +34,7 @@ from mqspark.protocol.dispatch import Handler, Refusal, ok
 from mqspark.protocol.headers.cluster_headers import ExchangeHAInfoRequestHeader
 from mqspark.protocol.session import Session
 from mqspark.protocol.signature import ACCESS_KEY
-from mqspark.recordlayout import MIN_RECORD_BYTES, record_size
+from mqspark.record.recordlayout import MIN_RECORD_BYTES, record_size
 from mqspark.store.disk.damage import Damage, Outcome
 from mqspark.store.store import MessageStore
 

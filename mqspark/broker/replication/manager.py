@@ -21,11 +21,11 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
+from mqspark.base.clock import Clock
+from mqspark.base.names import is_address
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.replication.term import Term
-from mqspark.clock import Clock
 from mqspark.errors import NotNow, ProtocolError
-from mqspark.names import is_address
 from mqspark.protocol.bodies.body import decode_body, encode_body
 from mqspark.protocol.bodies.replica_bodies import ElectMasterResponseBody, SyncStateSet
 from mqspark.protocol.byid import decode_by_id, encode_by_id, encode_ids

@@ -20,6 +20,7 @@ import contextlib
 from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from mqspark.base.logs import sparing
 from mqspark.broker.pop.assignment import RequestModes
 from mqspark.broker.replication.tablenotices import FOLLOWS
 from mqspark.broker.state.state import BrokerState
@@ -27,7 +28,6 @@ from mqspark.broker.tables.topics import MAX_QUEUES, Topics
 from mqspark.broker.timer.delays import DelayService
 from mqspark.broker.timer.timers import TimerService
 from mqspark.errors import InvalidMessage, ProtocolError, StoreError
-from mqspark.logs import sparing
 from mqspark.message import parse_number
 from mqspark.protocol.bodies.admin_bodies import (
     ConsumerOffsetSerializeWrapper,

@@ -12,10 +12,10 @@ Facts: docs/rocketmq/replication.md#acknowledgement.
 
 from __future__ import annotations
 
+from mqspark.base.clock import Clock
+from mqspark.base.config import INT64_MAX
 from mqspark.broker.config import BrokerConfig, BrokerRole
 from mqspark.broker.replication.follower import Follower
-from mqspark.clock import Clock
-from mqspark.config import INT64_MAX
 from mqspark.errors import ProtocolError, TooFewReplicas
 from mqspark.protocol.bodies.body import encode_body
 from mqspark.protocol.bodies.replica_bodies import HAConnectionRuntimeInfo, HARuntimeInfo

@@ -6,7 +6,7 @@ Must not know connections.
 
 from __future__ import annotations
 
-from mqspark.clock import Clock
+from mqspark.base.clock import Clock
 
 
 class Rivals:

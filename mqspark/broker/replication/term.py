@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mqspark.clock import Clock
+from mqspark.base.clock import Clock
 
 DRIFT_DIVISOR = 50
 """Share by which a lease is shortened: clocks that are disciplined by NTP differ by less than 1 in 1,000."""

@@ -9,13 +9,13 @@ Facts: docs/rocketmq/broker.md#replies.
 
 from __future__ import annotations
 
+from mqspark.base.logs import sparing
 from mqspark.broker.send.send import SendHeader, SendProcessor
 from mqspark.broker.state.calls import CallFailed, Done
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.writer import Draft, StoredPosition
 from mqspark.broker.tables.topics import Topic
 from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreReadOnly
-from mqspark.logs import sparing
 from mqspark.message import (
     BORN_HOST_V6,
     DLQ_ORIGIN_MESSAGE_ID,

@@ -41,7 +41,7 @@ from mqspark.protocol.connection import Connection
 from mqspark.protocol.dispatch import Handler, Refusal, ok
 from mqspark.protocol.headers.client_headers import ConsumerSendMsgBackRequestHeader
 from mqspark.protocol.session import Session
-from mqspark.record import MAX_RECONSUME_TIMES, Parts, find_member, is_inner_batch, take_apart
+from mqspark.record.record import MAX_RECONSUME_TIMES, Parts, find_member, is_inner_batch, take_apart
 
 DEAD_LETTER_QUEUES = 1
 """DLQ_NUMS_PER_GROUP."""

@@ -16,7 +16,8 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mqspark.batchitems import split_batch
+from mqspark.base.propertystring import Properties, mark
+from mqspark.base.shares import NOBODY
 from mqspark.broker.lite.litenames import checked_lite_queue
 from mqspark.broker.send.retry import dead_letter_topic, retry_limit
 from mqspark.broker.state.acks import Acks, Receiver
@@ -79,14 +80,13 @@ from mqspark.message import (
     parse_number,
     parse_priority,
 )
-from mqspark.propertystring import Properties, mark
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import ONEWAY_FLAG, Command, SentFrames, encode_response, send_response_frame
 from mqspark.protocol.dispatch import Handler, Refusal
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from mqspark.protocol.session import Session
-from mqspark.record import PendingRecord
-from mqspark.shares import NOBODY
+from mqspark.record.batchitems import split_batch
+from mqspark.record.record import PendingRecord
 from mqspark.store.messages.membertable import BatchMembers, batch_members
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID, is_lmq
 

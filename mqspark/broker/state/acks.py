@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from mqspark.base.clock import Clock
 from mqspark.broker.histogram import Histogram
 from mqspark.broker.stats.puttimes import PutTimes
 from mqspark.broker.stats.rpctimes import Rpc, RpcTimes
-from mqspark.clock import Clock
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import encode_response
 from mqspark.protocol.connection import MAX_ANSWER_HEADER_BYTES, Connection

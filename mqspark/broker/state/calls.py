@@ -8,13 +8,13 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping
 
-from mqspark.clock import Clock
+from mqspark.base.clock import Clock
+from mqspark.base.shares import NOBODY, Shares
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.dispatch import Refusal
 from mqspark.protocol.headers.header import Header
 from mqspark.protocol.session import Session
-from mqspark.shares import NOBODY, Shares
 
 MAX_CALLS = 1_000
 """Requests to clients that may be unanswered at the same time."""

@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from mqspark.bounded import Ledger
+from mqspark.base.bounded import Ledger
+from mqspark.base.clock import Clock
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.state.acks import Receiver
 from mqspark.broker.stats.rpctimes import RpcTimes
-from mqspark.clock import Clock
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.session import Session

@@ -11,9 +11,9 @@ Facts: docs/rocketmq/broker.md#cold-reads.
 
 from __future__ import annotations
 
-from mqspark.bounded import BoundedMap, Ledger
+from mqspark.base.bounded import BoundedMap, Ledger
+from mqspark.base.clock import Clock
 from mqspark.broker.config import BrokerConfig
-from mqspark.clock import Clock
 from mqspark.message import is_system_group
 from mqspark.protocol.bodies.admin_bodies import ColdDataFlowInfo, ColdRead
 from mqspark.store.config import StoreConfig

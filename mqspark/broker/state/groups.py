@@ -15,14 +15,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
-from mqspark.bounded import CONTAINER_BYTES, BoundedMap, BoundedSet, Ledger, require, weigh
+from mqspark.base.bounded import CONTAINER_BYTES, BoundedMap, BoundedSet, Ledger, require, weigh
+from mqspark.base.clock import Clock
+from mqspark.base.logs import printable
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.state.selection import Wanted
 from mqspark.broker.tables.consumer_filters import ConsumerFilters
-from mqspark.clock import Clock
 from mqspark.filter.sql import SqlFilter, compile_sql, filter_bytes
 from mqspark.filter.tags import parse_tags
-from mqspark.logs import printable
 from mqspark.protocol.bodies.client_bodies import ConsumerData, SubscriptionData
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.dispatch import Refusal

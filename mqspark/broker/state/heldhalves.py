@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from mqspark.bounded import BoundedMap, Ledger
-from mqspark.clock import Clock
+from mqspark.base.bounded import BoundedMap, Ledger
+from mqspark.base.clock import Clock
+from mqspark.base.shares import NOBODY
 from mqspark.protocol.session import Session
-from mqspark.shares import NOBODY
 
 Key = tuple[str, int, bytes]
 """An ``Identity``: unique id, ms of birth, host of birth."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from mqspark.bounded import BoundedMap, Ledger, require, weigh
+from mqspark.base.bounded import BoundedMap, Ledger, require, weigh
+from mqspark.base.clock import Clock
 from mqspark.broker.config import BrokerConfig
-from mqspark.clock import Clock
 from mqspark.message import MessageQueue
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Work

@@ -12,12 +12,12 @@ from collections.abc import Hashable, Iterable
 from operator import attrgetter
 from typing import Generic, Protocol, TypeVar
 
-from mqspark.bounded import BoundedMap, BoundedSet, Ledger, require
+from mqspark.base.bounded import BoundedMap, BoundedSet, Ledger, require
 from mqspark.errors import InvalidMessage
 from mqspark.filter.sql import SqlFilter, filter_bytes
 from mqspark.protocol.session import Session
-from mqspark.record import peek_properties
-from mqspark.recordlayout import record_size
+from mqspark.record.record import peek_properties
+from mqspark.record.recordlayout import record_size
 from mqspark.store.older import NotAtHand
 from mqspark.store.queue.consumequeue import ENTRY_BYTES
 from mqspark.store.store import GetResult, GetStatus, MessageStore

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from mqspark.bounded import BoundedMap, Ledger
+from mqspark.base.bounded import BoundedMap, Ledger
+from mqspark.base.clock import Clock
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.tables.subscriptions import SubscriptionGroups
-from mqspark.clock import Clock
 from mqspark.errors import TableFull
-from mqspark.recordlayout import record_position
+from mqspark.record.recordlayout import record_position
 from mqspark.store.store import MessageStore
 
 CHECK_INTERVAL_MS = 180_000

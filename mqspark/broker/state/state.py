@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from mqspark.auth.policies import Action, Kind
+from mqspark.base.clock import Clock
+from mqspark.base.shares import TimedShares
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.state.calls import Calls
 from mqspark.broker.state.coldreads import ColdReads
@@ -22,10 +24,8 @@ from mqspark.broker.tables.consumer_filters import ConsumerFilters
 from mqspark.broker.tables.consumer_offsets import ConsumerOffsets
 from mqspark.broker.tables.subscriptions import SubscriptionGroups
 from mqspark.broker.tables.topics import Topics
-from mqspark.clock import Clock
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import LongWork, Work
-from mqspark.shares import TimedShares
 from mqspark.store.config import StoreConfig
 from mqspark.store.store import MessageStore
 

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
 
+from mqspark.base.propertystring import find_property
 from mqspark.broker.statictopic.mappings import Mappings
 from mqspark.broker.stats.stats import Stats
 from mqspark.broker.tables.topics import Topic, Topics
@@ -36,9 +37,8 @@ from mqspark.message import (
     encode_stored_properties,
     java_hashes,
 )
-from mqspark.propertystring import find_property
 from mqspark.protocol.session import Session
-from mqspark.record import Parts, PendingRecord, tags_code
+from mqspark.record.record import Parts, PendingRecord, tags_code
 from mqspark.store.messages.membertable import BatchMembers
 from mqspark.store.queue.multidispatch import allows_dispatch, wanted_queues
 from mqspark.store.store import MessageStore

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from mqspark.bounded import BoundedMap, Ledger, weigh
+from mqspark.base.bounded import BoundedMap, Ledger, weigh
+from mqspark.base.clock import Clock
+from mqspark.base.logs import sparing
+from mqspark.base.names import check, sound_only
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.statictopic.logicqueues import LogicQueue, check_parts, check_succession
-from mqspark.clock import Clock
 from mqspark.errors import IllegalName
-from mqspark.logs import sparing
-from mqspark.names import check, sound_only
 from mqspark.protocol import fastjson
 from mqspark.protocol.bodies.body import decode_table, to_document
 from mqspark.protocol.bodies.topic_bodies import (

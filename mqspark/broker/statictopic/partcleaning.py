@@ -10,11 +10,11 @@ from collections.abc import Callable, Generator
 
 from msgspec.structs import replace
 
+from mqspark.base.clock import Clock
+from mqspark.base.logs import sparing
 from mqspark.broker.statictopic.logicqueues import Part
 from mqspark.broker.statictopic.mappings import Mappings, StaticTopic
 from mqspark.broker.statictopic.peers import Peers, Question, Talk
-from mqspark.clock import Clock
-from mqspark.logs import sparing
 from mqspark.message import MessageQueue
 from mqspark.protocol.bodies.admin_bodies import TopicOffset, TopicStatsTable
 from mqspark.protocol.bodies.body import decode_body, queue_key

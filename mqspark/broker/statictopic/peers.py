@@ -15,11 +15,11 @@ from collections.abc import Callable, Generator, Mapping
 from operator import attrgetter
 from typing import NamedTuple
 
-from mqspark.bounded import BoundedSet, Ledger, weigh
+from mqspark.base.bounded import BoundedSet, Ledger, weigh
+from mqspark.base.clock import Clock
+from mqspark.base.logs import sparing
 from mqspark.broker.config import BrokerConfig
-from mqspark.clock import Clock
 from mqspark.errors import MQError, TableFull
-from mqspark.logs import sparing
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Refusal, failure

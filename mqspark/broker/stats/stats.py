@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from mqspark.bounded import BoundedMap, Ledger
+from mqspark.base.bounded import BoundedMap, Ledger
+from mqspark.base.clock import Clock
 from mqspark.broker.histogram import Histogram
 from mqspark.broker.stats.meters import MINUTE_SAMPLES, TEN_MINUTE_SAMPLES, Meter, Totals
 from mqspark.broker.stats.rpctimes import RpcTimes
 from mqspark.broker.tables.topics import Topic
-from mqspark.clock import Clock
 from mqspark.message import SCHEDULE_TOPIC, is_system_topic
 from mqspark.protocol.slices import ESSENTIAL, Work
 

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from mqspark.bounded import CONTAINER_BYTES, BoundedMap, Ledger, require, weigh
+from mqspark.base.bounded import CONTAINER_BYTES, BoundedMap, Ledger, require, weigh
+from mqspark.base.clock import Clock
+from mqspark.base.names import sound_only
 from mqspark.broker.config import BrokerConfig
-from mqspark.clock import Clock
 from mqspark.errors import InvalidFilter
 from mqspark.filter.bloom import BloomFilter
 from mqspark.filter.sql import check_sql
-from mqspark.names import sound_only
 from mqspark.protocol import fastjson
 from mqspark.protocol.bodies.body import Body, decode_table, to_document
 from mqspark.protocol.bodies.client_bodies import SubscriptionData

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Set
 
-from mqspark.bounded import BoundedMap, Ledger
-from mqspark.clock import Clock
+from mqspark.base.bounded import BoundedMap, Ledger
+from mqspark.base.clock import Clock
+from mqspark.base.names import sound_only
 from mqspark.errors import TableFull
 from mqspark.message import SYSTEM_GROUP_PREFIX, is_broker_topic
-from mqspark.names import sound_only
 from mqspark.protocol import fastjson
 from mqspark.protocol.bodies.admin_bodies import (
     ConsumerOffsetSerializeWrapper,

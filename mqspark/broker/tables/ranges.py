@@ -20,15 +20,15 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from mqspark.base.clock import Clock
+from mqspark.base.config import INT64_MAX
+from mqspark.base.logs import sparing
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.statictopic.mappings import Mappings
 from mqspark.broker.tables.consumer_offsets import ConsumerOffsets
 from mqspark.broker.tables.subscriptions import SubscriptionGroups
 from mqspark.broker.tables.topics import MAX_QUEUES, Topics, copy_config, is_kept
-from mqspark.clock import Clock
-from mqspark.config import INT64_MAX
 from mqspark.errors import ProtocolError, StoreCorrupt
-from mqspark.logs import sparing
 from mqspark.message import SCHEDULE_TOPIC
 from mqspark.protocol.bodies.admin_bodies import DelayOffsetSerializeWrapper
 from mqspark.protocol.bodies.body import Body, decode_table

@@ -6,13 +6,13 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from mqspark.bounded import BoundedMap, Ledger, weigh
+from mqspark.base.bounded import BoundedMap, Ledger, weigh
+from mqspark.base.clock import Clock
+from mqspark.base.names import sound_only
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.tables.topics import next_version
-from mqspark.clock import Clock
 from mqspark.errors import InvalidMessage
 from mqspark.message import BUILT_IN_GROUPS, SYSTEM_GROUP_PREFIX, check_group
-from mqspark.names import sound_only
 from mqspark.protocol import fastjson
 from mqspark.protocol.bodies.body import decode_table, to_document
 from mqspark.protocol.bodies.topic_bodies import (

@@ -8,10 +8,11 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from mqspark.bounded import BoundedMap, Ledger, weigh
+from mqspark.base.bounded import BoundedMap, Ledger, weigh
+from mqspark.base.clock import Clock
+from mqspark.base.names import sound_only
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.histogram import Histogram
-from mqspark.clock import Clock
 from mqspark.errors import InvalidMessage
 from mqspark.message import (
     BENCHMARK_TOPIC,
@@ -33,7 +34,6 @@ from mqspark.message import (
     is_broker_topic,
     is_system_topic,
 )
-from mqspark.names import sound_only
 from mqspark.protocol import fastjson
 from mqspark.protocol.bodies.body import decode_table, to_document
 from mqspark.protocol.bodies.topic_bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper

@@ -19,14 +19,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from mqspark.bounded import Memo
+from mqspark.base.bounded import Memo
+from mqspark.base.clock import Clock
+from mqspark.base.logs import sparing
+from mqspark.base.propertystring import find_property, mark
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.writer import Draft, Outlet
 from mqspark.broker.tables.ranges import heal_delays
 from mqspark.broker.tables.topics import next_version
-from mqspark.clock import Clock
 from mqspark.errors import InvalidMessage, MessageTooLarge, MQError, NotNow, StoreReadOnly
-from mqspark.logs import sparing
 from mqspark.message import (
     DELAY,
     REAL_QUEUE_ID,
@@ -43,7 +44,6 @@ from mqspark.message import (
     TRANSACTION_MASK,
     parse_number,
 )
-from mqspark.propertystring import find_property, mark
 from mqspark.protocol import fastjson
 from mqspark.protocol.bodies.admin_bodies import DelayOffsetSerializeWrapper
 from mqspark.protocol.bodies.body import decode_table, to_document

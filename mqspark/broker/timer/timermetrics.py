@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from mqspark.bounded import BoundedMap, Ledger
+from mqspark.base.bounded import BoundedMap, Ledger
+from mqspark.base.clock import Clock
+from mqspark.base.names import sound_only
 from mqspark.broker.tables.topics import Topics, next_version
-from mqspark.clock import Clock
-from mqspark.names import sound_only
 from mqspark.protocol.bodies.body import Body, decode_table, encode_body
 from mqspark.protocol.bodies.topic_bodies import DataVersion
 

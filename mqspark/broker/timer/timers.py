@@ -33,14 +33,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from mqspark.bounded import require
+from mqspark.base.bounded import require
+from mqspark.base.logs import sparing
+from mqspark.base.propertystring import find_property, item, joined
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.writer import Outlet
 from mqspark.broker.timer.delays import NOWHERE, real_queue
 from mqspark.broker.timer.timergate import TimerGate
 from mqspark.broker.timer.timermetrics import TimerMetrics
 from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreCorrupt, StoreReadOnly, is_shortage
-from mqspark.logs import sparing
 from mqspark.message import (
     MAX_PROPERTIES_BYTES,
     REAL_TOPIC,
@@ -55,13 +56,12 @@ from mqspark.message import (
     java_hashes,
     parse_number,
 )
-from mqspark.propertystring import find_property, item, joined
 from mqspark.protocol.bodies.body import encode_body
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, ok
 from mqspark.protocol.session import Session
-from mqspark.record import Parts
+from mqspark.record.record import Parts
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.damage import Damage, Outcome
 from mqspark.store.disk.flush import Job

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections import deque
 
+from mqspark.base.logs import sparing
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.writer import Outlet
 from mqspark.broker.transaction.halfmessages import CHECK_TIMES, FIRST_OFFSET, TRANSACTION_ID, Half
 from mqspark.broker.transaction.openhalves import recover
 from mqspark.errors import NotNow
-from mqspark.logs import sparing
 from mqspark.message import (
     REAL_QUEUE_ID,
     REAL_TOPIC,
@@ -28,7 +28,7 @@ from mqspark.message import (
     TRANSACTION_PREPARED_TYPE,
     encode_stored_properties,
 )
-from mqspark.record import take_apart
+from mqspark.record.record import take_apart
 
 _log = sparing(__name__, lines=5)
 

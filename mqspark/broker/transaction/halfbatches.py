@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mqspark.batchitems import split_batch
+from mqspark.base.propertystring import joined
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.writer import Draft, StoredPosition
 from mqspark.broker.transaction.halfmessages import Half
@@ -43,8 +43,8 @@ from mqspark.message import (
     decode_properties,
     encode_stored_properties,
 )
-from mqspark.propertystring import joined
-from mqspark.record import PendingRecord
+from mqspark.record.batchitems import split_batch
+from mqspark.record.record import PendingRecord
 from mqspark.store.messages.membertable import BatchMembers, batch_members
 
 MAX_MEMBERS = 0x7FFF

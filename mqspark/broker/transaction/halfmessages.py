@@ -39,7 +39,7 @@ from mqspark.message import (
 )
 from mqspark.message import TRANSACTION_CHECK_TIMES as CHECK_TIMES
 from mqspark.message import TRANSACTION_FIRST_OFFSET as FIRST_OFFSET
-from mqspark.record import Parts
+from mqspark.record.record import Parts
 
 __all__ = [
     "CHECK_TIMES",

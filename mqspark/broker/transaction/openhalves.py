@@ -37,8 +37,8 @@ from mqspark.message import (
     TRANSACTION_MASK,
     parse_number,
 )
-from mqspark.record import Parts, take_apart
-from mqspark.recordlayout import spans
+from mqspark.record.record import Parts, take_apart
+from mqspark.record.recordlayout import spans
 from mqspark.store.queue.delay import DelayLevels
 from mqspark.store.store import MessageStore
 

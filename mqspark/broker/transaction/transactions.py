@@ -22,7 +22,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from mqspark.auth.policies import Action, Kind
-from mqspark.bounded import BoundedMap, Ledger
+from mqspark.base.bounded import BoundedMap, Ledger
+from mqspark.base.logs import sparing
 from mqspark.broker.state.acks import Acks
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.writer import Draft, StoredPosition
@@ -39,7 +40,6 @@ from mqspark.broker.transaction.halfmessages import (
 from mqspark.broker.transaction.openhalves import recover
 from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreReadOnly
 from mqspark.extensions import OpenTransaction, TransactionDecision, TransactionListener
-from mqspark.logs import sparing
 from mqspark.message import (
     TAGS,
     TRANS_CHECK_MAX_TIME_TOPIC,
@@ -63,7 +63,7 @@ from mqspark.protocol.headers.client_headers import (
     ResumeCheckHalfMessageRequestHeader,
 )
 from mqspark.protocol.session import Session
-from mqspark.record import Parts, encode_record, take_apart
+from mqspark.record.record import Parts, encode_record, take_apart
 from mqspark.store.disk.saved import SavedTable
 
 _log = sparing(__name__, lines=5)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from mqspark.base.logs import escaping
 from mqspark.client.consumer.consumer_settings import GroupSettings
 from mqspark.client.consumer.offset_stores import BrokerOffsets, LocalOffsets, Offsets
 from mqspark.client.consumer.queuecalls import Pulled, QueueCalls
@@ -27,7 +28,6 @@ from mqspark.client.remoting.namespaces import Namespace
 from mqspark.client.remoting.remoting import level_of
 from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.errors import BrokerError, ClientError, MQError, NoRoute
-from mqspark.logs import escaping
 from mqspark.message import RETRY_PREFIX, MessageQueue, check_group
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.client_bodies import (

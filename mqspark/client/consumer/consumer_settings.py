@@ -9,13 +9,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from mqspark.base.valuetypes import check_fields
 from mqspark.client.consumer.allocate import Allocation, Averagely
 from mqspark.client.hooks.hooks import Interceptor
 from mqspark.client.remoting.identity import ClientKeywords
 from mqspark.client.remoting.keywords import described
 from mqspark.errors import ConfigError
 from mqspark.protocol.bodies.client_bodies import ConsumeFromWhere, ConsumeType, MessageModel
-from mqspark.valuetypes import check_fields
 
 E = TypeVar("E", bound=StrEnum)
 

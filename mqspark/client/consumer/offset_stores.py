@@ -12,14 +12,14 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
+from mqspark.base.logs import escaping
+from mqspark.base.names import path_below
 from mqspark.client.consumer.commits import commit_waves
 from mqspark.client.remoting.instance import ClientInstance
 from mqspark.client.remoting.pullanswers import committed_in
 from mqspark.client.remoting.topic_routes import BrokerReplica, replica_of
 from mqspark.errors import BrokerError, ClientError, ConnectionLost, MQError, NoRoute, ProtocolError
-from mqspark.logs import escaping
 from mqspark.message import MASTER_ID, MessageQueue
-from mqspark.names import path_below
 from mqspark.protocol import fastjson
 from mqspark.protocol.bodies.body import encode_body, queue_key, queue_of
 from mqspark.protocol.codes import RequestCode, ResponseCode

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple
 
+from mqspark.base.logs import escaping
 from mqspark.client.consumer.consumer_settings import GroupSettings
 from mqspark.client.producer.faults import FaultTable
 from mqspark.client.remoting.filters import require_sql
@@ -18,10 +19,8 @@ from mqspark.client.remoting.topic_routes import (
     place_in_logic_queue,
     replica_of,
 )
-from mqspark.compression import InflateLimits
 from mqspark.errors import BrokerError, ConnectionLost, InvalidMessage, MQError, NoRoute, RequestTimeout
 from mqspark.filter.sql import SQL92
-from mqspark.logs import escaping
 from mqspark.message import INNER_BATCH, MASTER_ID, RETRY_PREFIX, RETRY_TOPIC, TAGS, MessageExt, MessageQueue
 from mqspark.protocol.bodies.client_bodies import SubscriptionData
 from mqspark.protocol.codes import PullFlag, RequestCode, ResponseCode
@@ -38,7 +37,8 @@ from mqspark.protocol.headers.client_headers import (
     SearchOffsetResponseHeader,
 )
 from mqspark.protocol.headers.header import Header
-from mqspark.record import decode_pull
+from mqspark.record.compression import InflateLimits
+from mqspark.record.record import decode_pull
 
 log = escaping(__name__)
 

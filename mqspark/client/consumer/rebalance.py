@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
+from mqspark.base.clock import Clock
 from mqspark.client.consumer.allocate import Allocation, sort_clients, sort_queues
-from mqspark.clock import Clock
 from mqspark.message import MessageQueue
 
 

@@ -7,6 +7,7 @@ import functools
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 
+from mqspark.base.valuetypes import checked
 from mqspark.client.consumer.consumer import GroupConsumer
 from mqspark.client.consumer.consumer_settings import ConsumerSettings
 from mqspark.client.hooks.hooks import Interceptor
@@ -19,7 +20,6 @@ from mqspark.errors import ClientError, ConfigError
 from mqspark.message import MessageQueue, retry_topic
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.valuetypes import checked
 
 
 @checked(own=NAMES)

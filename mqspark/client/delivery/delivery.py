@@ -19,10 +19,10 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from mqspark.base.valuetypes import check_fields
 from mqspark.client.delivery.awaiting import awaited, is_coroutine_function
 from mqspark.client.delivery.process_queue import ProcessQueue
 from mqspark.message import MessageExt
-from mqspark.valuetypes import check_fields
 
 
 class ConsumeStatus(enum.Enum):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from mqspark.clock import Clock
+from mqspark.base.clock import Clock
 from mqspark.protocol.bodies.admin_bodies import ConsumeRates
 
 WINDOW_MS = 60_000

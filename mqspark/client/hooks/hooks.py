@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mqspark.base.logs import escaping
 from mqspark.client.delivery.delivery import Outcome, failure_of
 from mqspark.client.delivery.results import SendResult, TransactionState
-from mqspark.logs import escaping
 from mqspark.message import Message, MessageExt
 
 log = escaping(__name__)

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
+from mqspark.base.logs import Outages, escaping
 from mqspark.client.delivery.results import TransactionState
 from mqspark.client.hooks.hooks import (
     ConsumeContext,
@@ -26,7 +27,6 @@ from mqspark.client.hooks.hooks import (
     SendContext,
 )
 from mqspark.errors import MQError
-from mqspark.logs import Outages, escaping
 from mqspark.message import (
     DELAY,
     MSG_REGION,

@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from typing import Unpack
 
+from mqspark.base.logs import escaping
+from mqspark.base.valuetypes import checked
 from mqspark.client.consumer.consumer_settings import LitePullConsumerKeywords, LitePullConsumerSettings
 from mqspark.client.consumer.queuewatch import QueuesListener, QueueWatch
 from mqspark.client.consumer.running_info import running_info
@@ -19,14 +21,12 @@ from mqspark.client.lite.assigned import Assigned, PulledBatch
 from mqspark.client.remoting.identity import ClientOptions
 from mqspark.client.remoting.keywords import NAMES, changed, spelled_out
 from mqspark.errors import ClientError, ConfigError, MQError
-from mqspark.logs import escaping
 from mqspark.message import MASTER_ID, MessageExt, MessageQueue
 from mqspark.protocol.bodies.admin_bodies import GetConsumerStatusBody
 from mqspark.protocol.bodies.body import encode_body, queue_key
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import GetConsumerStatusRequestHeader
-from mqspark.valuetypes import checked
 
 log = escaping(__name__)
 

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Unpack
 
+from mqspark.base.logs import escaping
+from mqspark.base.valuetypes import checked
 from mqspark.client.consumer.consumer import ConsumeFromWhere
 from mqspark.client.consumer.consumer_settings import PopConsumerKeywords, PopConsumerSettings
 from mqspark.client.consumer.running_info import running_info, stacks
@@ -37,7 +39,6 @@ from mqspark.client.remoting.keywords import NAMES, changed, spelled_out
 from mqspark.client.remoting.lifecycle import Within
 from mqspark.client.remoting.remoting import level_of
 from mqspark.errors import ConfigError, MQError, NoRoute
-from mqspark.logs import escaping
 from mqspark.message import RETRY_PREFIX, TAGS, MessageExt, MessageQueue
 from mqspark.protocol.bodies.admin_bodies import PopProcessQueueInfo
 from mqspark.protocol.bodies.body import encode_body, queue_key
@@ -47,7 +48,6 @@ from mqspark.protocol.headers.client_headers import (
     GetConsumerRunningInfoRequestHeader,
     PopMessageRequestHeader,
 )
-from mqspark.valuetypes import checked
 
 log = escaping(__name__)
 

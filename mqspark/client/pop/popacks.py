@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from mqspark.base.logs import escaping
 from mqspark.client.remoting.instance import ClientInstance
 from mqspark.errors import BrokerError, ConnectionLost, MQError
-from mqspark.logs import escaping
 from mqspark.protocol.bodies.body import encode_body
 from mqspark.protocol.bodies.client_bodies import BatchAck, BatchAckMessageRequestBody
 from mqspark.protocol.codes import RequestCode, ResponseCode

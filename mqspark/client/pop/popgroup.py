@@ -6,10 +6,10 @@ from __future__ import annotations
 import logging
 import random
 
+from mqspark.base.logs import escaping
 from mqspark.client.consumer.consumer import GroupConsumer
 from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.errors import NoRoute, ProtocolError
-from mqspark.logs import escaping
 from mqspark.message import RETRY_PREFIX, MessageQueue
 from mqspark.protocol.bodies.body import decode_body, encode_body
 from mqspark.protocol.bodies.client_bodies import QueryAssignmentRequestBody, QueryAssignmentResponseBody

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 
+from mqspark.base.logs import escaping
 from mqspark.client.pop.popped import Popped
 from mqspark.client.remoting.pauses import Timer, Timers
-from mqspark.logs import escaping
 from mqspark.message import MessageQueue
 
 log = escaping(__name__)

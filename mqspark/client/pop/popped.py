@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from mqspark.base.logs import escaping
 from mqspark.client.remoting.namespaces import Namespace
-from mqspark.compression import LIMITS, InflateLimits
 from mqspark.errors import InvalidMessage, ProtocolError
-from mqspark.logs import escaping
 from mqspark.message import FIRST_POP_TIME, POP_CK, MessageExt, MessageQueue
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import PopMessageResponseHeader
@@ -22,7 +21,8 @@ from mqspark.protocol.receipts import (
     real_topic,
     retry_flag,
 )
-from mqspark.record import decode_pull
+from mqspark.record.compression import LIMITS, InflateLimits
+from mqspark.record.record import decode_pull
 
 log = escaping(__name__)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from mqspark.base.valuetypes import check_fields
 from mqspark.client.delivery.results import SendResult, SettleFuture
 from mqspark.errors import ConfigError
 from mqspark.message import (
@@ -25,7 +26,6 @@ from mqspark.message import (
     MessageQueue,
     QueueOffset,
 )
-from mqspark.valuetypes import check_fields
 
 _ALONE = frozenset(
     {

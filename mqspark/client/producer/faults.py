@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
-from mqspark.clock import Clock
+from mqspark.base.clock import Clock
 
 _PENALTIES = ((15_000, 30_000), (5_000, 10_000), (3_000, 6_000), (1_800, 5_000), (550, 2_000))
 """(response time is at least, broker is avoided for), in ms: MQFaultStrategy's two tables without their zeros."""

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mqspark.batchitems import encode_items
+from mqspark.base.propertystring import ITEM_END, NAME_END, item
+from mqspark.base.valuetypes import check_value
 from mqspark.errors import ConfigError, InvalidMessage, MessageTooLarge
 from mqspark.message import (
     DELAY,
@@ -29,8 +30,7 @@ from mqspark.message import (
     java_hash,
     new_unique_id,
 )
-from mqspark.propertystring import ITEM_END, NAME_END, item
-from mqspark.valuetypes import check_value
+from mqspark.record.batchitems import encode_items
 
 QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 """Selects the queue of a message among all writable queues of its topic."""

@@ -9,6 +9,9 @@ from typing import Any, Unpack
 
 import msgspec
 
+from mqspark.base.logs import escaping
+from mqspark.base.propertystring import item
+from mqspark.base.valuetypes import checked
 from mqspark.client.delivery.results import SendResult, SendStatus, SettleFuture
 from mqspark.client.hooks.hooks import RecallContext, SendContext
 from mqspark.client.hooks.hooks import call as call_hooks
@@ -42,7 +45,6 @@ from mqspark.client.remoting.namespaces import Namespace
 from mqspark.client.remoting.remoting import Channel
 from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.errors import ClientError, MQError, NoRoute, RequestTimeout
-from mqspark.logs import escaping
 from mqspark.message import (
     INSTANCE_ID,
     TRANSACTION_PREPARED_TYPE,
@@ -55,11 +57,9 @@ from mqspark.message import (
     decode_recall_handle,
     new_unique_id,
 )
-from mqspark.propertystring import item
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import RecallMessageRequestHeader, RecallMessageResponseHeader
-from mqspark.valuetypes import checked
 
 __all__ = ["Producer", "QueueSelector", "SendResult", "SendStatus", "tracer_of"]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mqspark.base.valuetypes import check_fields
 from mqspark.client.hooks.hooks import Interceptor
 from mqspark.client.producer.autobatch import AutoBatch
 from mqspark.client.remoting.ending import EXIT_TIMEOUT_MS
 from mqspark.client.remoting.identity import ClientKeywords
 from mqspark.client.remoting.keywords import described
 from mqspark.errors import ConfigError
-from mqspark.valuetypes import check_fields
 
 
 @described

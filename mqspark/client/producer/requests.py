@@ -11,10 +11,9 @@ import asyncio
 import time
 import uuid
 
-from mqspark import compression
+from mqspark.base.logs import escaping
 from mqspark.client.remoting.remoting import Channel
 from mqspark.errors import ConnectionLost, InvalidMessage, MQError
-from mqspark.logs import escaping
 from mqspark.message import (
     ARRIVE_TIME,
     CLUSTER,
@@ -36,6 +35,7 @@ from mqspark.message import (
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import ReplyMessageRequestHeader
+from mqspark.record import compression
 
 log = escaping(__name__)
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from mqspark import compression
+from mqspark.base.logs import escaping
 from mqspark.client.delivery.results import RETRYABLE, STATUSES, SendResult, SendStatus, SettleFuture
 from mqspark.client.hooks.hooks import Interceptor, SendContext
 from mqspark.client.hooks.hooks import call as call_hooks
@@ -38,12 +38,12 @@ from mqspark.errors import (
     NoRoute,
     RequestTimeout,
 )
-from mqspark.logs import escaping
 from mqspark.message import COMPRESSED, COMPRESSION_SHIFT, MessageQueue, QueueOffset
 from mqspark.protocol.binding import BINDING, Binder
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import SendMessageResponseHeader
+from mqspark.record import compression
 
 log = escaping(__name__)
 

@@ -22,6 +22,8 @@ from typing import Any, NamedTuple, Unpack
 
 import msgspec
 
+from mqspark.base.logs import escaping
+from mqspark.base.valuetypes import checked
 from mqspark.client.delivery.awaiting import awaited, is_coroutine_function
 from mqspark.client.delivery.results import SendResult, SendStatus, TransactionState
 from mqspark.client.hooks.hooks import EndTransactionContext
@@ -35,7 +37,6 @@ from mqspark.client.remoting.lifecycle import Within
 from mqspark.client.remoting.remoting import Channel, level_of
 from mqspark.client.remoting.topic_routes import is_logic_broker
 from mqspark.errors import ClientError, ConfigError, InvalidMessage, MQError, NoRoute, ProtocolError
-from mqspark.logs import escaping
 from mqspark.message import (
     DEFAULT_TOPIC,
     DELAY,
@@ -54,8 +55,7 @@ from mqspark.protocol.headers.client_headers import (
     CheckTransactionStateRequestHeader,
     EndTransactionRequestHeader,
 )
-from mqspark.record import decode_record
-from mqspark.valuetypes import checked
+from mqspark.record.record import decode_record
 
 __all__ = ["Check", "Execute", "Prepared", "TransactionProducer", "TransactionResult", "TransactionState"]
 

@@ -6,10 +6,10 @@ import time
 from collections.abc import Mapping
 from typing import Protocol
 
+from mqspark.base.logs import escaping
 from mqspark.client.consumer.running_info import stacks
 from mqspark.client.delivery.delivery import ConsumeStatus, Outcome, failure_of
 from mqspark.errors import ProtocolError
-from mqspark.logs import escaping
 from mqspark.message import MessageExt, MessageQueue
 from mqspark.protocol.bodies.admin_bodies import (
     ConsumeMessageDirectlyResult,
@@ -26,7 +26,7 @@ from mqspark.protocol.headers.client_headers import (
     GetConsumerStatusRequestHeader,
     ResetOffsetRequestHeader,
 )
-from mqspark.record import decode_record
+from mqspark.record.record import decode_record
 
 log = escaping(__name__)
 

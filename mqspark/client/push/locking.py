@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 
+from mqspark.base.logs import escaping
 from mqspark.client.remoting.instance import ClientInstance
 from mqspark.client.remoting.remoting import level_of
 from mqspark.errors import ClientError, MQError
-from mqspark.logs import escaping
 from mqspark.message import MessageQueue
 from mqspark.protocol.bodies.body import Queue, decode_body, encode_body
 from mqspark.protocol.bodies.client_bodies import (

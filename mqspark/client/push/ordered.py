@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, Protocol
 
+from mqspark.base.clock import SystemClock
+from mqspark.base.logs import escaping
 from mqspark.client.delivery.delivery import (
     Around,
     Chunk,
@@ -28,9 +30,7 @@ from mqspark.client.delivery.statistics import ConsumeStatistics
 from mqspark.client.push.concurrent import SendBack
 from mqspark.client.remoting.pauses import Timer, Timers
 from mqspark.client.remoting.remoting import level_of
-from mqspark.clock import SystemClock
 from mqspark.errors import MQError
-from mqspark.logs import escaping
 from mqspark.message import MessageExt, MessageQueue
 
 log = escaping(__name__)

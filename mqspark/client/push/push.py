@@ -10,6 +10,8 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Unpack
 
+from mqspark.base.logs import escaping
+from mqspark.base.valuetypes import checked
 from mqspark.client.consumer.consumer_settings import PushConsumerKeywords, PushConsumerSettings
 from mqspark.client.consumer.running_info import running_info
 from mqspark.client.consumer.subscriber import Listening
@@ -27,12 +29,10 @@ from mqspark.client.remoting.keywords import NAMES, changed, spelled_out
 from mqspark.client.remoting.lifecycle import Within
 from mqspark.client.remoting.remoting import level_of
 from mqspark.errors import ClientError, ConfigError, MQError
-from mqspark.logs import escaping
 from mqspark.message import MASTER_ID, MessageExt, MessageQueue, dlq_topic
 from mqspark.protocol.bodies.admin_bodies import ConsumerRunningInfo, ProcessQueueInfo
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.valuetypes import checked
 
 log = escaping(__name__)
 

@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from mqspark.base.config import parse_addresses
 from mqspark.client.remoting.credentials import Credentials, bound, signer_of
 from mqspark.client.remoting.dialing import connected
 from mqspark.client.remoting.tls import Tls, refusal_of, tls_context
-from mqspark.config import parse_addresses
 from mqspark.errors import ConnectionLost, ProtocolError, RequestTimeout
 from mqspark.protocol.command import Command, Fields, encode_request, encode_request_head
 from mqspark.protocol.connection import Connection

@@ -16,7 +16,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, Protocol
 
-from mqspark.logs import escaping
+from mqspark.base.logs import escaping
 
 log = escaping(__name__)
 

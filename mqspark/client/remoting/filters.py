@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from mqspark.base.logs import escaping
 from mqspark.client.remoting.instance import ClientInstance
 from mqspark.errors import ClientError, ConfigError, ConnectionLost, RequestTimeout
 from mqspark.filter.sql import SQL92
-from mqspark.logs import escaping
 from mqspark.message import check_topic
 from mqspark.protocol.bodies.body import encode_body
 from mqspark.protocol.bodies.client_bodies import (

@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypedDict
 
+from mqspark.base.clock import Clock
+from mqspark.base.config import parse_addresses
+from mqspark.base.valuetypes import check_fields
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.client.remoting.keywords import described
 from mqspark.client.remoting.remoting import split_address
 from mqspark.client.remoting.tls import Tls
-from mqspark.clock import Clock
-from mqspark.compression import LIMITS, MAX_INFLATED_BYTES, InflateLimits
-from mqspark.config import parse_addresses
 from mqspark.errors import ConfigError, ConnectionLost
-from mqspark.valuetypes import check_fields
+from mqspark.record.compression import LIMITS, MAX_INFLATED_BYTES, InflateLimits
 
 STREAM_FIELDS = {"ReqT": "0"}
 """The field of every request of a client that pulls by itself (StreamTypeRPCHook)."""

@@ -13,6 +13,9 @@ import zlib
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 
+from mqspark.base.clock import SystemClock
+from mqspark.base.config import did_you_mean
+from mqspark.base.logs import Outages, escaping
 from mqspark.client.remoting.credentials import signer_of
 from mqspark.client.remoting.heartbeats import Heartbeats
 from mqspark.client.remoting.identity import STREAM_FIELDS, ClientOptions, client_id_of, resolve_namesrv
@@ -22,8 +25,6 @@ from mqspark.client.remoting.remoting import Channel, Remoting, level_of
 from mqspark.client.remoting.silence import SilenceWatch
 from mqspark.client.remoting.tls import tls_context
 from mqspark.client.remoting.topic_routes import TopicRoute, address_of, is_logic_broker
-from mqspark.clock import SystemClock
-from mqspark.config import did_you_mean
 from mqspark.errors import (
     BadRoute,
     BrokerError,
@@ -37,7 +38,6 @@ from mqspark.errors import (
     ProtocolError,
     RequestTimeout,
 )
-from mqspark.logs import Outages, escaping
 from mqspark.message import DEFAULT_TOPIC, MASTER_ID, MessageQueue
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.client_bodies import ConsumerData

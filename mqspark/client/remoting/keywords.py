@@ -14,7 +14,7 @@ from dataclasses import MISSING, Field, fields, replace
 from textwrap import dedent, indent
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from mqspark.config import did_you_mean
+from mqspark.base.config import did_you_mean
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -8,8 +8,8 @@ from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, Self
 
+from mqspark.base.logs import escaping
 from mqspark.client.remoting.ending import EXIT_TIMEOUT_MS
-from mqspark.logs import escaping
 
 log = escaping(__name__)
 

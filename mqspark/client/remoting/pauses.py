@@ -1,8 +1,8 @@
 """Pauses and time limits that a program has set, measured by the client's clock.
 
 What keeps connections, memberships and locks alive uses real time instead. When a movable clock
-(``mqspark.clock.MovableClock``) is moved, everything that became due happens at once. Otherwise, and with any other
-clock, the event loop's timers run.
+(``mqspark.base.clock.MovableClock``) is moved, everything that became due happens at once. Otherwise, and with any
+other clock, the event loop's timers run.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from mqspark.clock import Clock, MovableClock, SystemClock
+from mqspark.base.clock import Clock, MovableClock, SystemClock
 
 NOTHING_DUE_MS = 30_000
 """The result of ``follow`` when nothing is due soon."""

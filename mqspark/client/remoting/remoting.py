@@ -14,11 +14,11 @@ import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from typing import cast
 
+from mqspark.base.logs import Outages, escaping
 from mqspark.client.remoting.credentials import bound
 from mqspark.client.remoting.dialing import opened
 from mqspark.client.remoting.tls import refusal_of
 from mqspark.errors import BrokerError, ClientError, ConnectionLost, NoRoute, ProtocolError, RequestTimeout
-from mqspark.logs import Outages, escaping
 from mqspark.protocol.binding import Binder
 from mqspark.protocol.codes import Language, ResponseCode
 from mqspark.protocol.command import RESPONSE_FLAG, Command, Fields, encode_request, encode_response

@@ -13,11 +13,11 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
+from mqspark.base.logs import escaping
 from mqspark.client.remoting.lifecycle import Tasks
 from mqspark.client.remoting.remoting import Remoting
 from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.errors import ClientError
-from mqspark.logs import escaping
 
 log = escaping(__name__)
 

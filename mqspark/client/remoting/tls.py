@@ -12,9 +12,9 @@ import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mqspark.base.valuetypes import check_fields
 from mqspark.client.remoting.keywords import described
 from mqspark.errors import ConfigError
-from mqspark.valuetypes import check_fields
 
 TLS = "MQSPARK_TLS"
 CA_FILE, CERT_FILE, KEY_FILE = "MQSPARK_TLS_CA_FILE", "MQSPARK_TLS_CERT_FILE", "MQSPARK_TLS_KEY_FILE"

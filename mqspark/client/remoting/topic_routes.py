@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from mqspark.base.logs import printable, sparing
+from mqspark.base.names import is_address, is_sound
 from mqspark.errors import BadRoute
-from mqspark.logs import printable, sparing
 from mqspark.message import (
     MASTER_ID,
     PERM_READ,
@@ -24,7 +25,6 @@ from mqspark.message import (
     Queues,
     parse_number,
 )
-from mqspark.names import is_address, is_sound
 from mqspark.protocol.bodies.topic_bodies import QueueData, TopicQueueMappingInfo, TopicRouteData
 
 __all__ = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, Unpack
 
+from mqspark.base.valuetypes import checked
 from mqspark.client import admin
 from mqspark.client.admin import GroupOffset, QueueRead
 from mqspark.client.remoting.identity import ClientKeywords, ClientOptions
@@ -17,7 +18,6 @@ from mqspark.protocol.bodies.client_bodies import ConsumerConnection, ProducerCo
 from mqspark.protocol.bodies.replica_bodies import HARuntimeInfo
 from mqspark.protocol.bodies.topic_bodies import ClusterInfo, SubscriptionGroupConfig, TopicConfig
 from mqspark.protocol.command import Command, Fields
-from mqspark.valuetypes import checked
 
 
 @checked()

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Unpack
 
+from mqspark.base.valuetypes import checked
 from mqspark.client.consumer import subscriber
 from mqspark.client.consumer.consumer_settings import (
     LitePullConsumerKeywords,
@@ -26,7 +27,6 @@ from mqspark.client.remoting.identity import ClientOptions
 from mqspark.client.remoting.keywords import NAMES, spelled_out
 from mqspark.client.sync.facade import Facade, documented_by
 from mqspark.message import MessageExt, MessageQueue
-from mqspark.valuetypes import checked
 
 
 @checked(own=NAMES)

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
+from mqspark.base.logs import escaping
 from mqspark.errors import ClientError
-from mqspark.logs import escaping
 
 log = escaping(__name__)
 

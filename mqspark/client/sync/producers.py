@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Unpack
 
+from mqspark.base.logs import escaping
+from mqspark.base.valuetypes import checked
 from mqspark.client.delivery.awaiting import awaited, is_coroutine_function
 from mqspark.client.delivery.results import SendResult, SendStatus
 from mqspark.client.producer import producer, transaction
@@ -25,9 +27,7 @@ from mqspark.client.remoting.identity import ClientOptions
 from mqspark.client.remoting.keywords import NAMES, spelled_out
 from mqspark.client.sync.facade import Facade
 from mqspark.client.sync.future import SendFuture
-from mqspark.logs import escaping
 from mqspark.message import Message, MessageExt, MessageQueue
-from mqspark.valuetypes import checked
 
 log = escaping(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import field
 
-from mqspark.config import INT64_MAX
+from mqspark.base.config import INT64_MAX
 from mqspark.protocol.bodies.body import Body
 from mqspark.protocol.bodies.topic_bodies import BrokerMemberGroup
 from mqspark.protocol.headers.header import I32, I64

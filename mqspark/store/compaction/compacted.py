@@ -42,12 +42,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mqspark.crc import crc32
+from mqspark.base.crc import crc32
+from mqspark.base.logs import sparing
+from mqspark.base.names import path_below
 from mqspark.errors import ConfigError
-from mqspark.logs import sparing
-from mqspark.names import path_below
-from mqspark.record import CheckedRecord, Verdict, check_record
-from mqspark.recordlayout import fields, record_position
+from mqspark.record.record import CheckedRecord, Verdict, check_record
+from mqspark.record.recordlayout import fields, record_position
 from mqspark.store.compaction.rocketcompaction import (
     COMPACTION,
     RocketCompaction,

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from mqspark.base.logs import sparing
 from mqspark.errors import StoreLocked
-from mqspark.logs import sparing
 from mqspark.store.compaction.compacted import COMPACT_LOCK, CompactedQueues
 from mqspark.store.disk.damage import Damage, Outcome
 from mqspark.store.disk.files import FileLayer

@@ -21,9 +21,9 @@ from pathlib import Path
 
 import numpy as np
 
-from mqspark.names import path_below
-from mqspark.record import check_record, tags_code
-from mqspark.recordlayout import AT
+from mqspark.base.names import path_below
+from mqspark.record.record import check_record, tags_code
+from mqspark.record.recordlayout import AT
 from mqspark.store.disk.files import FileLayer, OsFiles
 from mqspark.store.disk.layout import file_start
 from mqspark.store.index.keys import Ints

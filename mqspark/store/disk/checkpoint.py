@@ -15,7 +15,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from mqspark.config import INT64_MAX
+from mqspark.base.config import INT64_MAX
 from mqspark.store.disk.files import FileLayer, disk_full_as_typed
 
 _FIELDS = struct.Struct(">5q")

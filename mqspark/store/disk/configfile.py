@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from mqspark.base.logs import printable, sparing
 from mqspark.errors import is_shortage
-from mqspark.logs import printable, sparing
 from mqspark.store.disk.damage import Damage, Note, Outcome
 from mqspark.store.disk.files import FileLayer, OsFiles, is_disk_full
 

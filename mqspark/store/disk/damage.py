@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from mqspark.logs import sparing
+from mqspark.base.logs import sparing
 
 MAX_KEPT = 1000
 """Damages kept in detail; further ones are only counted."""

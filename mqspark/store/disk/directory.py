@@ -12,8 +12,8 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
+from mqspark.base.logs import sparing
 from mqspark.errors import StoreLocked, is_shortage
-from mqspark.logs import sparing
 from mqspark.store.disk.durable import DurableNote
 from mqspark.store.disk.files import FileLayer
 from mqspark.store.disk.layout import StorePaths

@@ -33,8 +33,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol, Self
 
+from mqspark.base.logs import printable, sparing
 from mqspark.errors import DiskFull, NoResources, StoreLocked, is_shortage
-from mqspark.logs import printable, sparing
 from mqspark.store.disk.retention import DiskUsage, OldSegment
 
 StrPath = str | Path

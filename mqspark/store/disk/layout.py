@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from mqspark.config import INT64_MAX
+from mqspark.base.config import INT64_MAX
 from mqspark.store.disk.logpaths import LogPaths
 
 _TOPIC = re.compile(r"[%|+a-zA-Z0-9_-]{1,255}|(?=.{1,255}\Z)%LMQ%\$[%|+a-zA-Z0-9_-]+\$[%|+a-zA-Z0-9_-]+")

@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from mqspark.crc import crc32
+from mqspark.base.crc import crc32
 from mqspark.errors import is_shortage
 from mqspark.store.disk.files import FileLayer, is_disk_full
 

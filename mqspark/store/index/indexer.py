@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from mqspark.base.logs import sparing
 from mqspark.errors import NotNow, is_shortage
-from mqspark.logs import sparing
-from mqspark.record import Verdict, check_record
-from mqspark.recordlayout import BLANK_BYTES, BLANK_MAGIC, SIZE_MAGIC
+from mqspark.record.record import Verdict, check_record
+from mqspark.record.recordlayout import BLANK_BYTES, BLANK_MAGIC, SIZE_MAGIC
 from mqspark.store.disk.flush import run_here
 from mqspark.store.index.index import IndexJob, MessageIndex
 from mqspark.store.index.keys import run_keys

@@ -27,9 +27,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from mqspark.base.propertystring import ITEM_END, NAME_END, find_property, mark
 from mqspark.message import KEYS, TAGS, TRANSACTION_MASK, TRANSACTION_ROLLBACK_TYPE, UNIQ_KEY, java_hash
-from mqspark.propertystring import ITEM_END, NAME_END, find_property, mark
-from mqspark.record import Parts
+from mqspark.record.record import Parts
 from mqspark.store.log.record_tables import Layout
 from mqspark.store.log.scan import Run
 

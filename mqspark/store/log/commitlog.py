@@ -20,10 +20,10 @@ from collections.abc import Iterable
 from mmap import MADV_NORMAL, MADV_RANDOM, mmap
 from pathlib import Path
 
-from mqspark.bounded import require
-from mqspark.config import INT64_MAX
+from mqspark.base.bounded import require
+from mqspark.base.config import INT64_MAX
 from mqspark.errors import MessageTooLarge, NotNow, StoreCorrupt
-from mqspark.recordlayout import (
+from mqspark.record.recordlayout import (
     BLANK_BYTES,
     BLANK_MAGIC,
     MAGIC_V1,

@@ -12,8 +12,8 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from mqspark.config import INT64_MAX
-from mqspark.crc import crc32
+from mqspark.base.config import INT64_MAX
+from mqspark.base.crc import crc32
 from mqspark.errors import StoreCorrupt
 from mqspark.store.disk.configfile import ConfigFile
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from mqspark.record import CheckedRecord, Verdict, check_record
-from mqspark.recordlayout import BLANK_BYTES, BLANK_MAGIC, MIN_RECORD_BYTES, SIZE_MAGIC, record_size
+from mqspark.record.record import CheckedRecord, Verdict, check_record
+from mqspark.record.recordlayout import BLANK_BYTES, BLANK_MAGIC, MIN_RECORD_BYTES, SIZE_MAGIC, record_size
 from mqspark.store.disk.layout import is_storable_topic
 from mqspark.store.log.commitlog import CommitLog, Segment
 from mqspark.store.log.scan import Run, read_run

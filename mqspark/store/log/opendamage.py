@@ -14,7 +14,7 @@ import bisect
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from mqspark.bounded import require
+from mqspark.base.bounded import require
 
 MAX_RANGES = 1_000
 """Further damage is joined with the range before it, or the first one: more is read again than has to be."""

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mqspark.propertystring import ITEM_END, NAME_END
+from mqspark.base.propertystring import ITEM_END, NAME_END
 
 Ints = npt.NDArray[np.int64]
 _Words = npt.NDArray[np.uint64]

@@ -1,6 +1,6 @@
 """Checks many records of the log at once: the fast path of recovery.
 
-The rules are those of ``mqspark.record.check_record`` and ``Recovery._record_at``, applied to columns: only
+The rules are those of ``mqspark.record.record.check_record`` and ``Recovery._record_at``, applied to columns: only
 the chain of sizes is followed step by step. A run ends before the first record that breaks a rule; the caller
 checks that one alone.
 
@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mqspark.crc import crc32
+from mqspark.base.crc import crc32
+from mqspark.base.propertystring import ITEM_END
 from mqspark.message import BORN_HOST_V6, STORE_HOST_V6
-from mqspark.propertystring import ITEM_END
-from mqspark.record import TAGS_START, is_seal_broken, tags_code
-from mqspark.recordlayout import (
+from mqspark.record.record import TAGS_START, is_seal_broken, tags_code
+from mqspark.record.recordlayout import (
     AT,
     HEADS,
     MAGIC_BYTE,
@@ -108,7 +108,7 @@ class Run:
         return self._layouts
 
     def tags_codes(self) -> Int64s:
-        """``mqspark.record.tags_code`` of every record."""
+        """``mqspark.record.record.tags_code`` of every record."""
         codes = np.zeros(len(self.positions), np.int64)
         layouts, rest = self.layouts()
         for layout in layouts:

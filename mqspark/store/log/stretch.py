@@ -8,7 +8,7 @@ Must not know how the records are used.
 
 from __future__ import annotations
 
-from mqspark.recordlayout import MIN_RECORD_BYTES
+from mqspark.record.recordlayout import MIN_RECORD_BYTES
 from mqspark.store.log.commitlog import CommitLog, Segment
 from mqspark.store.log.scan import MIN_RUN_RECORDS, Run, read_run
 

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from mqspark.clock import Clock
+from mqspark.base.clock import Clock
+from mqspark.base.propertystring import item, joined
 from mqspark.errors import DiskFull, InvalidMessage, MessageTooLarge, StoreError
 from mqspark.message import (
     BORN_HOST_V6,
@@ -28,9 +29,15 @@ from mqspark.message import (
     STORE_HOST_V6,
     TRANSACTION_PREPARED_TYPE,
 )
-from mqspark.propertystring import item, joined
-from mqspark.record import CRC_PROPERTY_BYTES, PendingRecord, pack_head, room_for_crc, sealed, tags_code
-from mqspark.recordlayout import BLANK_BYTES, HEADS
+from mqspark.record.record import (
+    CRC_PROPERTY_BYTES,
+    PendingRecord,
+    pack_head,
+    room_for_crc,
+    sealed,
+    tags_code,
+)
+from mqspark.record.recordlayout import BLANK_BYTES, HEADS
 from mqspark.store.config import StoreConfig
 from mqspark.store.log.commitlog import CommitLog
 from mqspark.store.messages.members import Common, queue_entries
@@ -47,7 +54,7 @@ _pack_length = struct.Struct(">h").pack
 _OF_BATCHES = INNER_BATCH | NEED_UNWRAP
 
 Item = tuple[int, bytes, bytes]
-"""Flag, body and properties of a message of a batch (``mqspark.batchitems.split_batch``)."""
+"""Flag, body and properties of a message of a batch (``mqspark.record.batchitems.split_batch``)."""
 
 Parts = tuple[bytes | memoryview, ...]
 """A record, in pieces."""

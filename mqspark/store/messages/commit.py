@@ -8,8 +8,8 @@ Must not know how messages are encoded, and who waits for them.
 
 from __future__ import annotations
 
-from mqspark.clock import Clock
-from mqspark.config import INT64_MAX
+from mqspark.base.clock import Clock
+from mqspark.base.config import INT64_MAX
 from mqspark.errors import is_shortage
 from mqspark.store.config import FlushDiskType, StoreConfig
 from mqspark.store.disk.durable import DurableNote

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from mqspark.record import Parts, Verdict, check_record, parts_at
-from mqspark.recordlayout import MAGIC_V1, MIN_RECORD_BYTES, SIZE, columns, fields, record_size
+from mqspark.record.record import Parts, Verdict, check_record, parts_at
+from mqspark.record.recordlayout import MAGIC_V1, MIN_RECORD_BYTES, SIZE, columns, fields, record_size
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.files import usable_memory_bytes
 from mqspark.store.log.commitlog import MAX_COPY_BYTES, CommitLog, Segment

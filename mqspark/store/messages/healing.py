@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mqspark.record import CheckedRecord, Verdict, check_record, tags_code
-from mqspark.recordlayout import MAGIC_V1, MAGIC_V2, fields
+from mqspark.record.record import CheckedRecord, Verdict, check_record, tags_code
+from mqspark.record.recordlayout import MAGIC_V1, MAGIC_V2, fields
 from mqspark.store.disk.damage import Damage, Note, Outcome
 from mqspark.store.log.commitlog import CommitLog
 from mqspark.store.queue.consumequeue import ENTRY, ENTRY_BYTES, FILLER, ConsumeQueue

@@ -3,7 +3,7 @@ member.
 
 A batch is walked once, from size to size. Everything else is arithmetic on columns and one join of slices.
 For thousands of small members that takes a third of the time of single processing. Below ``MIN_MEMBERS`` the
-columns cost more than they save (``mqspark.batchitems.split_batch``). Members with equal lengths are faster as a
+columns cost more than they save (``mqspark.record.batchitems.split_batch``). Members with equal lengths are faster as a
 table (``mqspark.store.messages.membertable``).
 
 Must not know queues or files.
@@ -18,12 +18,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mqspark.batchitems import split_batch
-from mqspark.crc import crc32
+from mqspark.base.crc import crc32
+from mqspark.base.propertystring import ITEM_END
 from mqspark.errors import InvalidMessage
-from mqspark.propertystring import ITEM_END
-from mqspark.record import TAGS_START
-from mqspark.recordlayout import HEAD, columns
+from mqspark.record.batchitems import split_batch
+from mqspark.record.record import TAGS_START
+from mqspark.record.recordlayout import HEAD, columns
 from mqspark.store.log.scan import tags_codes
 from mqspark.store.queue.consumequeue import ENTRY_DTYPE
 
@@ -44,7 +44,7 @@ HEAD_DTYPES: tuple[np.dtype[np.void], ...] = tuple(
     np.dtype(columns(*HEAD, born_bytes=born, store_bytes=store))
     for store, born in ((8, 8), (8, 20), (20, 8), (20, 20))
 )
-"""By (system flag >> 4) & 3, as ``mqspark.recordlayout.HEADS``."""
+"""By (system flag >> 4) & 3, as ``mqspark.record.recordlayout.HEADS``."""
 
 
 class Common(NamedTuple):
@@ -137,7 +137,7 @@ class MemberColumns:
         return replace(self, tails=tails, tail_bytes=tail_bytes)
 
     def items(self) -> list[tuple[int, bytes, bytes]]:
-        """Flag, body and properties of each member, as ``mqspark.batchitems.split_batch``."""
+        """Flag, body and properties of each member, as ``mqspark.record.batchitems.split_batch``."""
         each = zip(
             self.flags.tolist(), self.body_starts.tolist(), self.body_ends.tolist(), self.tails, strict=True
         )
@@ -167,7 +167,7 @@ class MemberColumns:
         return Sizes(sizes, int(sizes.sum()))
 
     def tags_codes(self) -> Ints | int:
-        """``mqspark.record.tags_code`` of every member, or one for all."""
+        """``mqspark.record.record.tags_code`` of every member, or one for all."""
         if not self.any_has(TAGS_START):
             return 0
         return tags_codes(memoryview(self.data), self.body_ends + 2, self.ends)

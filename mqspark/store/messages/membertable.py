@@ -3,7 +3,7 @@
 The batch is an array of structures, one per member, and so are its records. Each field is one strided copy of
 a column; only the CRC of a body takes a call per member. For thousands of small members this takes a fifth of
 the time of finding the start of each (``mqspark.store.messages.members``). From ``MIN_ALIKE`` on it is
-cheaper than single processing (``mqspark.batchitems.split_batch``), and the records enter the log as one piece.
+cheaper than single processing (``mqspark.record.batchitems.split_batch``), and the records enter the log as one piece.
 
 Must not know queues or files.
 """
@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from mqspark.propertystring import ITEM_END
-from mqspark.record import TAGS_START
+from mqspark.base.propertystring import ITEM_END
+from mqspark.record.record import TAGS_START
 from mqspark.store.log.scan import tags_codes
 from mqspark.store.messages.members import HEAD_BYTES, MIN_BYTES, MIN_MEMBERS, Common, MemberColumns, Sizes
 

@@ -3,7 +3,7 @@ a consumer gets from the disk is checked.
 
 Returns True only for the common case: IPv4 hosts, the queue's own topic, offset and position, consistent
 lengths, and a body that matches its CRC. The caller checks the others one by one
-(``mqspark.record.check_record``).
+(``mqspark.record.record.check_record``).
 
 Must not know files.
 """
@@ -16,9 +16,9 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from mqspark.crc import crc32
+from mqspark.base.crc import crc32
 from mqspark.message import BORN_HOST_V6, STORE_HOST_V6
-from mqspark.recordlayout import fields
+from mqspark.record.recordlayout import fields
 from mqspark.store.messages.members import HEAD_DTYPES
 from mqspark.store.queue.consumequeue import ConsumeQueue
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mqspark.bounded import Ledger
+from mqspark.base.bounded import Ledger
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.files import FileLayer
 from mqspark.store.disk.mapping import MapBudget

@@ -28,11 +28,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from mqspark.bounded import require
+from mqspark.base.bounded import require
+from mqspark.base.names import path_below
 from mqspark.errors import StoreCorrupt
 from mqspark.message import SCHEDULE_TOPIC
-from mqspark.names import path_below
-from mqspark.record import topic_field
+from mqspark.record.record import topic_field
 from mqspark.store.disk.files import disk_full_as_typed
 from mqspark.store.disk.layout import file_name, file_start
 from mqspark.store.queue.mapped import Entries

@@ -6,10 +6,10 @@ In SCHEDULE_TOPIC_XXXX it is the deliver time, elsewhere the hash of the tags
 
 from __future__ import annotations
 
+from mqspark.base.propertystring import find_marked, mark
 from mqspark.errors import ConfigError
 from mqspark.message import DELAY, SCHEDULE_TOPIC, parse_number
-from mqspark.propertystring import find_marked, mark
-from mqspark.record import CheckedRecord, tags_code
+from mqspark.record.record import CheckedRecord, tags_code
 
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _UNKNOWN_LEVEL_MS = 1_000

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mqspark.base.propertystring import NAME_END, find_property, item
 from mqspark.errors import InvalidMessage
 from mqspark.message import (
     LMQ_PREFIX,
@@ -22,7 +23,6 @@ from mqspark.message import (
     TRANS_OP_HALF_TOPIC,
     parse_number,
 )
-from mqspark.propertystring import NAME_END, find_property, item
 from mqspark.store.disk.layout import is_storable_topic
 
 LMQ_QUEUE_ID = 0

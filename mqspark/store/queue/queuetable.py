@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from mqspark.bounded import Ledger, require, text_bytes
-from mqspark.config import INT32_MAX
+from mqspark.base.bounded import Ledger, require, text_bytes
+from mqspark.base.config import INT32_MAX
+from mqspark.base.names import path_below
 from mqspark.errors import InvalidMessage
-from mqspark.names import path_below
 from mqspark.store.disk.files import FileLayer
 from mqspark.store.disk.layout import file_start, is_storable_topic
 from mqspark.store.disk.mapping import MapBudget

@@ -16,8 +16,8 @@ from collections.abc import Callable
 import numpy as np
 
 from mqspark.errors import InvalidMessage, NotNow
-from mqspark.record import CheckedRecord, Verdict, check_record
-from mqspark.recordlayout import (
+from mqspark.record.record import CheckedRecord, Verdict, check_record
+from mqspark.record.recordlayout import (
     BLANK_BYTES,
     BLANK_MAGIC,
     MAGIC_V1,

@@ -35,7 +35,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
+from mqspark.base.bounded import ENTRY_BYTES, Ledger, text_bytes
 from mqspark.errors import StoreCorrupt
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.damage import Damage, Note, Outcome

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from mqspark.errors import InvalidMessage, StoreReadOnly
-from mqspark.record import CheckedRecord, Verdict, check_record
-from mqspark.recordlayout import (
+from mqspark.record.record import CheckedRecord, Verdict, check_record
+from mqspark.record.recordlayout import (
     BLANK_BYTES,
     BLANK_MAGIC,
     MAGICS,

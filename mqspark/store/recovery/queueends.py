@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from mqspark.config import INT64_MAX
+from mqspark.base.config import INT64_MAX
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.files import FileLayer, disk_full_as_typed
 from mqspark.store.queue.batchqueue import BATCH_ENTRY, BatchEntry, BatchQueue, BatchTable

@@ -31,8 +31,8 @@ import numpy.typing as npt
 
 from mqspark.errors import StoreCorrupt
 from mqspark.message import BORN_HOST_V6
-from mqspark.record import CheckedRecord
-from mqspark.recordlayout import AT, MAGIC_V1, MAGIC_V2, V6_EXTRA_BYTES, record_size
+from mqspark.record.record import CheckedRecord
+from mqspark.record.recordlayout import AT, MAGIC_V1, MAGIC_V2, V6_EXTRA_BYTES, record_size
 from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.cuts import GuardedMap, guarded_map
 from mqspark.store.disk.files import FileLayer, OsFiles

@@ -34,11 +34,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from mqspark.base.propertystring import find_property
 from mqspark.errors import InvalidMessage
 from mqspark.message import INNER_BATCH, SCHEDULE_TOPIC, TRANSACTION_PREPARED_TYPE, parse_number
-from mqspark.propertystring import find_property
-from mqspark.record import CheckedRecord, Verdict, check_record, tags_code
-from mqspark.recordlayout import MIN_RECORD_BYTES
+from mqspark.record.record import CheckedRecord, Verdict, check_record, tags_code
+from mqspark.record.recordlayout import MIN_RECORD_BYTES
 from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.damage import Damage, LostOffsets, Note, Outcome
 from mqspark.store.log.commitlog import CommitLog

@@ -17,9 +17,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mqspark.base.names import path_below
 from mqspark.errors import StoreCorrupt
-from mqspark.names import path_below
-from mqspark.record import CheckedRecord, Verdict, check_record
+from mqspark.record.record import CheckedRecord, Verdict, check_record
 from mqspark.store.disk.files import FileLayer
 from mqspark.store.disk.layout import StorePaths, file_name, file_start, is_storable_topic
 from mqspark.store.queue.consumequeue import ENTRY_BYTES

@@ -24,11 +24,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mqspark.config import INT64_MAX
+from mqspark.base.config import INT64_MAX
+from mqspark.base.names import path_below
 from mqspark.errors import MQError
 from mqspark.message import SCHEDULE_TOPIC
-from mqspark.names import path_below
-from mqspark.record import Verdict, check_record
+from mqspark.record.record import Verdict, check_record
 from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.damage import Damage, Note, Outcome
 from mqspark.store.disk.files import FileLayer

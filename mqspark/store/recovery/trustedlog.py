@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from mqspark.logs import sparing
+from mqspark.base.logs import sparing
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.damage import Damage, Outcome
 from mqspark.store.disk.files import FileLayer

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mqspark.bounded import require
+from mqspark.base.bounded import require
 from mqspark.errors import StoreCorrupt
 from mqspark.store.disk.files import FileLayer
 

@@ -21,10 +21,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from mqspark.base.names import path_below
 from mqspark.errors import ConfigError
-from mqspark.names import path_below
-from mqspark.record import check_record
-from mqspark.recordlayout import BLANK_MAGIC, SIZE_MAGIC, queue_offset_of
+from mqspark.record.record import check_record
+from mqspark.record.recordlayout import BLANK_MAGIC, SIZE_MAGIC, queue_offset_of
 from mqspark.store.compaction.compacted import COMPACTED, Generation, read_current
 from mqspark.store.compaction.rocketcompaction import COMPACTION, RocketCompaction
 from mqspark.store.config import StoreConfig

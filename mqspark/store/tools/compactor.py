@@ -24,12 +24,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from mqspark.base.logs import printable
+from mqspark.base.names import path_below
+from mqspark.base.propertystring import find_property
 from mqspark.errors import MQError, Picklable, StoreCorrupt, StoreLocked
-from mqspark.logs import printable
-from mqspark.names import path_below
-from mqspark.propertystring import find_property
-from mqspark.record import CheckedRecord, Verdict, check_record
-from mqspark.recordlayout import HEADS
+from mqspark.record.record import CheckedRecord, Verdict, check_record
+from mqspark.record.recordlayout import HEADS
 from mqspark.store.compaction.compacted import (
     COMPACT_LOCK,
     COMPACTED,

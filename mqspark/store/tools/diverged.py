@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mqspark.message import MessageExt
-from mqspark.record import Verdict, check_record, decode_record
-from mqspark.recordlayout import BLANK_BYTES, BLANK_MAGIC, MAGICS, record_size
+from mqspark.record.record import Verdict, check_record, decode_record
+from mqspark.record.recordlayout import BLANK_BYTES, BLANK_MAGIC, MAGICS, record_size
 from mqspark.store.disk.files import FileLayer, OsFiles
 
 _NAME = re.compile(r"(\d{20})-(\d{1,15})\.log")

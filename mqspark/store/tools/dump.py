@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from mqspark.errors import InvalidMessage
-from mqspark.record import Verdict, check_record, decode_record
-from mqspark.recordlayout import BLANK_BYTES, BLANK_MAGIC, SIZE_MAGIC
+from mqspark.record.record import Verdict, check_record, decode_record
+from mqspark.record.recordlayout import BLANK_BYTES, BLANK_MAGIC, SIZE_MAGIC
 from mqspark.store.index.keys import index_hash
 from mqspark.store.log.commitlog import Segment
 from mqspark.store.queue.consumequeue import FILLER_SIZE

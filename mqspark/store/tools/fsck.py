@@ -22,8 +22,8 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from mqspark.record import check_record, tags_code
-from mqspark.recordlayout import BLANK_BYTES, MIN_RECORD_BYTES
+from mqspark.record.record import check_record, tags_code
+from mqspark.record.recordlayout import BLANK_BYTES, MIN_RECORD_BYTES
 from mqspark.store.compaction.compacted import Generation, generations, sound_record
 from mqspark.store.disk.beginnote import BeginNote
 from mqspark.store.disk.checkpoint import Checkpoint

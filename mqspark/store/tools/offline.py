@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mqspark.errors import StoreCorrupt
-from mqspark.record import CheckedRecord
+from mqspark.record.record import CheckedRecord
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.configfile import ConfigFile

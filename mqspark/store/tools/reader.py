@@ -27,9 +27,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from mqspark.base.names import path_below
 from mqspark.errors import InvalidMessage, StoreCorrupt
-from mqspark.names import path_below
-from mqspark.recordlayout import MIN_RECORD_BYTES, queue_offset_of
+from mqspark.record.recordlayout import MIN_RECORD_BYTES, queue_offset_of
 from mqspark.store.disk.cuts import guarded_map, release
 from mqspark.store.disk.files import OsFiles, StrPath
 from mqspark.store.disk.layout import StorePaths, file_name, file_start, is_storable_topic

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from mqspark.clock import Clock
-from mqspark.recordlayout import MIN_RECORD_BYTES
+from mqspark.base.clock import Clock
+from mqspark.record.recordlayout import MIN_RECORD_BYTES
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.durable import DurableNote

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from mqspark.record import Verdict, check_record
+from mqspark.record.record import Verdict, check_record
 from mqspark.store.index.index import marked_position
 from mqspark.store.queue.consumequeue import FILLER_SIZE, ConsumeQueue
 from mqspark.store.tools.offline import OfflineStore

@@ -7,7 +7,7 @@ Retention deletes what lies before the position, so a number that is not sure co
 
 from __future__ import annotations
 
-from mqspark.crc import crc32
+from mqspark.base.crc import crc32
 
 ARCHIVED = "mqspark.archived"
 _WORD = b"mqspark-archived-2"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from mqspark.clock import Clock
+from mqspark.base.clock import Clock
 from mqspark.errors import DiskFull, is_shortage
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.checkpoint import Checkpoint

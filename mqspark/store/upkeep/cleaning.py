@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from mqspark.clock import Clock
+from mqspark.base.clock import Clock
 from mqspark.errors import is_shortage
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.beginnote import BeginNote

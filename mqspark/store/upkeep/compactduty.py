@@ -14,8 +14,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from mqspark.clock import Clock
-from mqspark.logs import sparing
+from mqspark.base.clock import Clock
+from mqspark.base.logs import sparing
 from mqspark.store.config import StoreConfig
 
 _log = sparing(__name__, lines=5)

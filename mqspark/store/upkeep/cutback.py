@@ -13,9 +13,9 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
+from mqspark.base.logs import sparing
 from mqspark.errors import NotNow
-from mqspark.logs import sparing
-from mqspark.recordlayout import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, SIZE_MAGIC
+from mqspark.record.recordlayout import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, SIZE_MAGIC
 from mqspark.store.disk.files import FileLayer, disk_full_as_typed
 from mqspark.store.index.indexer import Indexer
 from mqspark.store.log.commitlog import CommitLog, Segment

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mqspark.clock import Clock
+from mqspark.base.clock import Clock
 from mqspark.errors import InvalidMessage, NotNow, StoreReadOnly
-from mqspark.record import Verdict, check_record
-from mqspark.recordlayout import BLANK_MAGIC, SIZE_MAGIC
+from mqspark.record.record import Verdict, check_record
+from mqspark.record.recordlayout import BLANK_MAGIC, SIZE_MAGIC
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.beginnote import BeginNote
 from mqspark.store.disk.durable import DurableNote

@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from mqspark.clock import Clock
-from mqspark.logs import sparing
+from mqspark.base.clock import Clock
+from mqspark.base.logs import sparing
 from mqspark.store.disk.files import FileLayer
 
 log = sparing(__name__, lines=5)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from mqspark.config import did_you_mean, parse_addresses
+from mqspark.base.config import did_you_mean, parse_addresses
 from mqspark.errors import ConfigError
 
 MAX_FILE_BYTES = 1 << 20

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import click
 
-from mqspark.config import did_you_mean
+from mqspark.base.config import did_you_mean
 
 HELP = {"help_option_names": ["-h", "--help"]}
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self
 
 import click
 
-from mqspark.logs import printable
+from mqspark.base.logs import printable
 
 FORMATS = ("table", "wide", "json", "jsonl", "yaml")
 Row = Mapping[str, Any]

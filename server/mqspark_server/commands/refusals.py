@@ -11,7 +11,8 @@ from collections.abc import Iterable
 
 import click
 
-from mqspark.config import did_you_mean
+from mqspark.base.config import did_you_mean
+from mqspark.base.logs import printable
 from mqspark.errors import (
     BrokerError,
     ConfigError,
@@ -23,7 +24,6 @@ from mqspark.errors import (
     Picklable,
     RequestTimeout,
 )
-from mqspark.logs import printable
 
 FAILED, WRONG, MISSING, INTERRUPTED = 1, 2, 3, 130
 _NO_PERMISSION = 16

@@ -15,9 +15,9 @@ from subprocess import PIPE, Popen
 
 import msgspec
 
-from mqspark.clock import Clock
+from mqspark.base.clock import Clock
+from mqspark.base.logs import sparing
 from mqspark.errors import StoreUnreadable
-from mqspark.logs import sparing
 from mqspark.store.store import MessageStore
 from mqspark.store.tools.compactor import CompactReport, CompactTask, DamagedEntries, TopicToCompact
 

@@ -17,13 +17,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from mqspark.base.logs import Outages, sparing
+from mqspark.base.names import path_below
 from mqspark.errors import MQError, ProtocolError
-from mqspark.logs import Outages, sparing
 from mqspark.message import TOOLS_GROUP
-from mqspark.names import path_below
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.record import Verdict, check_record, tags_code
+from mqspark.record.record import Verdict, check_record, tags_code
 from mqspark.store.compaction.compacted import (
     COMPACT_LOCK,
     COMPACTED,

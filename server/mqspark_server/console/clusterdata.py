@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
+from mqspark.base.config import is_live
 from mqspark.client.admin import AdminClient
-from mqspark.config import is_live
 from mqspark.errors import BrokerError, MQError, NoRoute
 from mqspark.message import (
     SCHEDULE_TOPIC,

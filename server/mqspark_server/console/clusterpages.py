@@ -8,7 +8,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Request, Response
 
 from mqspark.auth.authadmin import PolicyEntryInfo, UserInfo
-from mqspark.config import did_you_mean
+from mqspark.base.config import did_you_mean
 from mqspark.errors import InvalidMessage
 from mqspark_server.accounts import ACTIONS, Accounts
 from mqspark_server.console.clusteraccess import Trouble

@@ -7,9 +7,9 @@ import os
 import secrets
 from typing import TYPE_CHECKING
 
+from mqspark.base.clock import SystemClock
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.client.remoting.identity import ClientOptions
-from mqspark.clock import SystemClock
 from mqspark_server.net.addresses import bind
 from mqspark_server.net.httpget import WebServer
 from mqspark_server.process.diskwork import Worker

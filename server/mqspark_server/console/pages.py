@@ -8,7 +8,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
-from mqspark.clock import Clock
+from mqspark.base.clock import Clock
 from mqspark_server.console.clusteraccess import ClusterAt
 from mqspark_server.console.clusterpages import add_cluster_pages
 from mqspark_server.console.grouppages import add_group_pages

@@ -18,11 +18,11 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from mqspark.clock import Clock
+from mqspark.base.clock import Clock
+from mqspark.base.logs import sparing
+from mqspark.base.names import is_address
 from mqspark.controller.config import ControllerConfig
 from mqspark.errors import NotNow, StoreCorrupt
-from mqspark.logs import sparing
-from mqspark.names import is_address
 from mqspark_server.etcd.client import Etcd, EtcdUnavailable, Found, compare, get, put
 from mqspark_server.process.diskwork import Worker
 

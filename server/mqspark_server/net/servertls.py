@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
+from mqspark.base.logs import sparing
 from mqspark.errors import ConfigError, ProtocolError
-from mqspark.logs import sparing
 
 log = sparing("mqspark.tls")
 

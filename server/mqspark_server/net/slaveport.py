@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import cast
 
+from mqspark.base.logs import sparing
 from mqspark.broker.replication.admission import Admission
 from mqspark.broker.replication.replicas import Replica, Replicas
 from mqspark.errors import ProtocolError
-from mqspark.logs import sparing
 from mqspark.protocol.replicaproof import MAGIC, MasterProof
 from mqspark_server.net.descriptors import PROCESS
 from mqspark_server.net.memory_budget import Pace

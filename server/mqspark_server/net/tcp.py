@@ -32,7 +32,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Protocol
 
-from mqspark.logs import sparing
+from mqspark.base.logs import sparing
 from mqspark.protocol.session import Core, Session
 from mqspark_server.net.durations import Durations
 from mqspark_server.net.handshakes import Handshakes

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Iterator
 from time import monotonic
 from typing import Protocol, cast
 
+from mqspark.base.logs import sparing
 from mqspark.errors import ProtocolError
-from mqspark.logs import sparing
 from mqspark.protocol.binding import endpoint
 from mqspark.protocol.command import Command
 from mqspark.protocol.connection import Connection

@@ -11,11 +11,11 @@ import contextlib
 from collections.abc import Callable
 from functools import partial
 
+from mqspark.base.logs import Outages, sparing
 from mqspark.broker.broker import BrokerCore
 from mqspark.broker.replication.acting import ActingMaster
 from mqspark.broker.replication.preonline import PreOnline, Talk
 from mqspark.errors import MQError, NotNow, ProtocolError
-from mqspark.logs import Outages, sparing
 from mqspark.message import MASTER_ID
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.topic_bodies import GetBrokerMemberGroupResponseBody

@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from mqspark.base.logs import Outages, sparing
 from mqspark.broker.broker import BrokerCore
 from mqspark.broker.pop.acting_pops import RevivePlace
 from mqspark.broker.replication.escape import EscapeBridge, Escapee, OtherMaster, is_stored, targets
 from mqspark.errors import MQError, NotNow
-from mqspark.logs import Outages, sparing
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.topic_bodies import TopicRouteData
 from mqspark.protocol.codes import RequestCode, ResponseCode

@@ -13,6 +13,8 @@ import socket
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
+from mqspark.base.config import INT64_MAX
+from mqspark.base.logs import Outages, sparing
 from mqspark.broker.replication.acting import ActingMaster
 from mqspark.broker.replication.admission import Admission
 from mqspark.broker.replication.follower import Follower
@@ -20,9 +22,7 @@ from mqspark.broker.replication.loghealing import Healing
 from mqspark.broker.replication.metadata import Metadata, Request, Round, log_bounds
 from mqspark.broker.replication.tablenotices import is_table_notice
 from mqspark.broker.replication.term import Term
-from mqspark.config import INT64_MAX
 from mqspark.errors import InvalidMessage, MQError, NotNow, ProtocolError
-from mqspark.logs import Outages, sparing
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.cluster_headers import ExchangeHAInfoResponseHeader

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import ssl
 
+from mqspark.base.logs import Outages, sparing
 from mqspark.errors import ClientError
-from mqspark.logs import Outages, sparing
 from mqspark.protocol.headers.header import Header
 from mqspark.protocol.signature import Signer
 from mqspark_server.net.outbound import Outbound

@@ -9,10 +9,10 @@ import asyncio
 import ssl
 from collections.abc import Callable
 
+from mqspark.base.logs import Outages, sparing
 from mqspark.broker.broker import BrokerCore
 from mqspark.broker.statictopic.peers import Question
 from mqspark.errors import ClientError, ProtocolError
-from mqspark.logs import Outages, sparing
 from mqspark.protocol.signature import Signer
 from mqspark_server.net.outbound import Outbound
 from mqspark_server.peers.routefinder import RouteFinder

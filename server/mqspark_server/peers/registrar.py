@@ -15,11 +15,11 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from mqspark.base.config import parse_addresses
+from mqspark.base.logs import sparing
 from mqspark.broker.broker import BrokerCore
 from mqspark.broker.registration import Registration
-from mqspark.config import parse_addresses
 from mqspark.errors import ClientError, ProtocolError
-from mqspark.logs import sparing
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.header import to_ext

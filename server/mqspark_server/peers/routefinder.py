@@ -11,10 +11,10 @@ import asyncio
 import ssl
 from collections.abc import Callable
 
+from mqspark.base.config import parse_addresses
+from mqspark.base.logs import Outages, sparing
 from mqspark.broker.broker import BrokerCore
-from mqspark.config import parse_addresses
 from mqspark.errors import ClientError, ProtocolError
-from mqspark.logs import Outages, sparing
 from mqspark.message import MASTER_ID
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.topic_bodies import GetBrokerMemberGroupResponseBody, TopicRouteData

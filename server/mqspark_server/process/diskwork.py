@@ -17,9 +17,9 @@ import time
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
+from mqspark.base.logs import sparing
 from mqspark.broker.broker import BrokerCore
 from mqspark.errors import NotNow
-from mqspark.logs import sparing
 from mqspark.store.config import FlushDiskType
 from mqspark.store.disk.flush import FlushJob, Job
 from mqspark.store.disk.kernelsync import KernelSync

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import logging
 
-from mqspark.clock import Clock
+from mqspark.base.clock import Clock
 
 log = logging.getLogger("mqspark.lifecycle")
 

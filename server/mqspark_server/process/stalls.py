@@ -16,7 +16,7 @@ import time
 from types import FrameType
 from typing import Any
 
-from mqspark.logs import sparing
+from mqspark.base.logs import sparing
 
 log = sparing("mqspark.stall", lines=5)
 

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 
-from mqspark.clock import Clock
+from mqspark.base.clock import Clock
 from mqspark.protocol.extending import Extensions, TappedSession
 from mqspark.protocol.session import Core, Session
 from mqspark_server.net.lateness import Overload

@@ -15,8 +15,8 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 
-from mqspark.clock import Clock
-from mqspark.logs import printable, without_secrets
+from mqspark.base.clock import Clock
+from mqspark.base.logs import printable, without_secrets
 from mqspark_server.scheduler.jobrecords import (
     MAX_ERROR,
     MAX_SUMMARY_BYTES,

@@ -10,8 +10,8 @@ import asyncio
 import logging
 import os
 
-from mqspark.clock import Clock, SystemClock
-from mqspark.logs import printable
+from mqspark.base.clock import Clock, SystemClock
+from mqspark.base.logs import printable
 from mqspark_server.net.addresses import bind
 from mqspark_server.process.diskwork import Worker
 from mqspark_server.process.phases import Phase

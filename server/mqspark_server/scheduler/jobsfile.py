@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from mqspark.config import check_settings, did_you_mean, known_keys, parse_settings, rocketmq_key, setting
+from mqspark.base.config import (
+    check_settings,
+    did_you_mean,
+    known_keys,
+    parse_settings,
+    rocketmq_key,
+    setting,
+)
 from mqspark.errors import ConfigError
 from mqspark_server.scheduler.schedule import check_expression
 from mqspark_server.settings.serverconfig import is_loopback

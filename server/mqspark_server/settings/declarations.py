@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from mqspark.auth.config import AuthConfig
+from mqspark.base.config import rocketmq_key
 from mqspark.broker.config import BrokerConfig
-from mqspark.config import rocketmq_key
 from mqspark.controller.config import ControllerConfig
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.store.config import StoreConfig

@@ -11,10 +11,10 @@ import re
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from mqspark.clock import Clock
+from mqspark.base.clock import Clock
+from mqspark.base.logs import printable
 from mqspark.errors import ConfigError
 from mqspark.extensions import AuthenticationProvider, StoreObserver
-from mqspark.logs import printable
 from mqspark.protocol.extending import EVERY_ROLE, Extensions
 
 if TYPE_CHECKING:  # imported only when an extension is named

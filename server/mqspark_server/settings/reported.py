@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from mqspark.config import to_properties
+from mqspark.base.config import to_properties
 from mqspark_server.settings.rocketmq_keys import SHOWN
 from mqspark_server.settings.serverconfig import ServerConfig
 

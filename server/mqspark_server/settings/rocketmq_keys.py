@@ -16,7 +16,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mqspark.config import rocketmq_key
+from mqspark.base.config import rocketmq_key
 from mqspark_server.settings.declarations import CLASSES
 
 HONOURED = frozenset(

@@ -8,7 +8,7 @@ import ipaddress
 from dataclasses import dataclass
 
 from mqspark.auth.config import AuthConfig
-from mqspark.config import INT64_MAX, check_settings, known_keys, port, rocketmq_key, setting
+from mqspark.base.config import INT64_MAX, check_settings, known_keys, port, rocketmq_key, setting
 from mqspark.errors import ConfigError
 from mqspark_server.net.httpget import WebServer
 from mqspark_server.net.servertls import ClientTls, ServerTls

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from mqspark.auth.config import AuthConfig
+from mqspark.base.config import ForeignKeys, did_you_mean, known_keys, parse_settings, rocketmq_key
 from mqspark.broker.config import BrokerConfig, BrokerRole
-from mqspark.config import ForeignKeys, did_you_mean, known_keys, parse_settings, rocketmq_key
 from mqspark.controller.config import ControllerConfig
 from mqspark.errors import ConfigError
 from mqspark.namesrv.config import NamesrvConfig

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import msgspec
 
-from mqspark.compression import compress
+from mqspark.base.propertystring import ITEM_END, NAME_END, item
 from mqspark.errors import MQError, StoreCorrupt
 from mqspark.message import (
     COMPRESSED,
@@ -33,8 +33,8 @@ from mqspark.message import (
     MAX_PROPERTIES_BYTES,
     NEED_UNWRAP,
 )
-from mqspark.propertystring import ITEM_END, NAME_END, item
-from mqspark.record import encode_record, tags_code
+from mqspark.record.compression import compress
+from mqspark.record.record import encode_record, tags_code
 from mqspark_server.tiered.archivecatalog import ArchiveCatalog, ArchivedFile, ArchivedPart, RangeOfLog
 from mqspark_server.tiered.archivechunks import ChunkWriter
 from pyspark_pymq.files.locations import open_input

@@ -22,9 +22,9 @@ from typing import Any
 
 import msgspec
 
-from mqspark.clock import Clock
+from mqspark.base.clock import Clock
+from mqspark.base.logs import printable, sparing, without_secrets
 from mqspark.errors import ConfigError, StoreCorrupt, StoreUnreadable
-from mqspark.logs import printable, sparing, without_secrets
 from mqspark.message import is_system_topic
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.older import NotAtHand

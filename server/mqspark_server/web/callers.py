@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mqspark.auth.failures import Attempts
 from mqspark.auth.gate import changes_more
 from mqspark.auth.policies import Action, Kind
-from mqspark.logs import printable, sparing
+from mqspark.base.logs import printable, sparing
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Refusal
 from mqspark.protocol.headers.header import Header

@@ -17,7 +17,7 @@ import socket
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from mqspark.logs import sparing
+from mqspark.base.logs import sparing
 from mqspark_server.net.servertls import Certificates
 from mqspark_server.process.diskwork import Worker
 

@@ -23,8 +23,8 @@ from urllib.parse import urlsplit
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from mqspark.base.names import bracketed
 from mqspark.errors import ProtocolError
-from mqspark.names import bracketed
 from mqspark_server.net.servertls import HANDSHAKE_BYTE, Certificates, TlsStream
 
 HEAD_S = 10.0

@@ -13,7 +13,7 @@ import pytest
 
 from mqspark import AdminClient, LitePullConsumer, Message, Producer
 from mqspark.message import MessageQueue
-from mqspark.record import decode_records
+from mqspark.record.record import decode_records
 from mqspark.store.compaction import compacted
 from mqspark.store.compaction.compacted import COMPACT_LOCK
 from mqspark.store.disk.files import OsFiles

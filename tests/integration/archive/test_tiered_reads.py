@@ -19,7 +19,7 @@ from mqspark.message import MessageExt, MessageQueue
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import PullMessageResponseHeader
-from mqspark.record import decode_records
+from mqspark.record.record import decode_records
 from mqspark.store.upkeep.archived import ARCHIVED, encode_archived
 from mqspark.testing import Broker
 from tests.support.archive_tools import archive_log

@@ -25,7 +25,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Slices
-from mqspark.record import encode_record
+from mqspark.record.record import encode_record
 from mqspark.testing import Broker
 from tests.support.scripted import SILENCE, Answer, Scripted, broker, cluster, namesrv
 from tests.support.waiting import eventually_async

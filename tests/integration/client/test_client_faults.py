@@ -19,9 +19,9 @@ from mqspark.aio import (
     PushConsumer,
     SendStatus,
 )
+from mqspark.base.logs import printable
 from mqspark.client.remoting.instance import ClientInstance
 from mqspark.errors import BadRoute, BrokerError, ClientError, ConnectionLost, NoRoute, RequestTimeout
-from mqspark.logs import printable
 from mqspark.protocol.bodies.body import Queue, decode_body, encode_body
 from mqspark.protocol.bodies.client_bodies import (
     CheckClientRequestBody,
@@ -308,7 +308,7 @@ async def test_a_route_with_control_characters_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("module", "name"),
-    [("mqspark.client.remoting.remoting.Remoting", "connect"), ("mqspark.compression", "compress")],
+    [("mqspark.client.remoting.remoting.Remoting", "connect"), ("mqspark.record.compression", "compress")],
 )
 async def test_the_unexpected_is_the_callers_and_the_producer_can_stop(
     module: str, name: str, monkeypatch: pytest.MonkeyPatch

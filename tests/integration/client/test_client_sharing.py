@@ -31,7 +31,7 @@ from mqspark.protocol.bodies.client_bodies import GetConsumerListByGroupResponse
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.headers.client_headers import CheckTransactionStateRequestHeader
-from mqspark.record import encode_record
+from mqspark.record.record import encode_record
 from mqspark.testing import Broker
 from tests.support.scripted import SILENCE, Answer, Scripted, broker, cluster, namesrv
 from tests.support.waiting import eventually_async

@@ -29,7 +29,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_request, encode_response
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.receipts import Receipt
-from mqspark.record import decode_record, encode_record
+from mqspark.record.record import decode_record, encode_record
 from tests.support.scripted import Answer, Scripted, broker, cluster
 from tests.support.waiting import eventually_async
 

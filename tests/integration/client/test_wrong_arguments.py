@@ -19,7 +19,7 @@ from mqspark.errors import ConfigError, InvalidMessage, MQError
 from mqspark.message import MessageQueue
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.record import decode_record, encode_record
+from mqspark.record.record import decode_record, encode_record
 from tests.support.scripted import Answer, Scripted, namesrv, served
 
 KINDS = ("Producer", "TransactionProducer", "PushConsumer", "PopConsumer", "LitePullConsumer", "AdminClient")

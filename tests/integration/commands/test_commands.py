@@ -55,7 +55,7 @@ with contextlib.suppress(SystemExit):
     main(["topic", "list"])
 unused = {
     "difflib", "fastapi", "hmac", "json", "numpy", "pyarrow", "tempfile", "tomllib",
-    "click.shell_completion", "mqspark.broker", "mqspark.record", "mqspark.store",
+    "click.shell_completion", "mqspark.broker", "mqspark.record.record", "mqspark.store",
 }
 print(unused & set(sys.modules))
 """

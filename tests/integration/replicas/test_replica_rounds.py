@@ -22,7 +22,7 @@ import pytest
 
 from mqspark import Message, Producer, SendStatus
 from mqspark.errors import MQError
-from mqspark.record import decode_records
+from mqspark.record.record import decode_records
 from mqspark.testing import Clients
 from tests.support.clusters import Cluster, mqspark_broker, mqspark_controller, mqspark_namesrv
 from tests.support.partitions import OUTSIDE, Partitions

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.clock import SystemClock
+from mqspark.base.clock import SystemClock
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.connection import Connection

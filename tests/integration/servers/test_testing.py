@@ -23,7 +23,7 @@ from mqspark.errors import ClientError, ConfigError, StoreLocked
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.connection import Connection
-from mqspark.record import decode_records
+from mqspark.record.record import decode_records
 from mqspark.testing import Broker, Clients, Cluster, FakeClock
 from mqspark_server.broker_app import BrokerApp
 from mqspark_server.dev_cluster import DevCluster

@@ -9,15 +9,15 @@ from typing import Any
 
 from mqspark.auth.plainacl import migrate, read_accounts
 from mqspark.auth.users import Users
-from mqspark.batchitems import encode_items, split_batch
+from mqspark.base.propertystring import find_property
 from mqspark.errors import ConfigError, FilterFailed, InvalidFilter, InvalidMessage, MQError
 from mqspark.filter.sql import compile_sql
 from mqspark.message import decode_properties, encode_properties
-from mqspark.propertystring import find_property
 from mqspark.protocol.autoswitch import EpochFrames, SlaveWords
 from mqspark.protocol.replicaproof import MAGIC, MasterProof, SlaveProof
 from mqspark.protocol.replication import DataFrames, Reports, data_head, encode_report
 from mqspark.protocol.signature import Signer
+from mqspark.record.batchitems import encode_items, split_batch
 from mqspark.store.messages.membertable import batch_members
 from mqspark_server.authfiles import AesGcm
 from tests.security.fuzz import cases

@@ -24,7 +24,6 @@ from typing import Any
 import msgspec
 
 from mqspark.auth.access import TABLE, header_of
-from mqspark.compression import LZ4, ZLIB, ZSTD, decompress
 from mqspark.errors import MQError
 from mqspark.filter import sql
 from mqspark.message import decode_properties
@@ -49,7 +48,8 @@ from mqspark.protocol.bodies.topic_bodies import (
 )
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.connection import Connection
-from mqspark.record import decode_records
+from mqspark.record.compression import LZ4, ZLIB, ZSTD, decompress
+from mqspark.record.record import decode_records
 from mqspark.testing import Broker, FakeClock
 from mqspark_server.process import diskwork
 from mqspark_server.web.api import store_report

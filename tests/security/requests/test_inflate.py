@@ -16,14 +16,14 @@ import lz4.frame
 import pytest
 import zstandard
 
-from mqspark.batchitems import encode_items
 from mqspark.client.blocking import BlockingClient
-from mqspark.compression import LIMITS, LZ4, ZLIB, ZSTD, Budget, InflateLimits, decompress
 from mqspark.errors import InvalidMessage
 from mqspark.message import COMPRESSED, COMPRESSION_SHIFT, INNER_BATCH, NEED_UNWRAP, MessageExt
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
-from mqspark.record import decode_pull, decode_records, encode_record
+from mqspark.record.batchitems import encode_items
+from mqspark.record.compression import LIMITS, LZ4, ZLIB, ZSTD, Budget, InflateLimits, decompress
+from mqspark.record.record import decode_pull, decode_records, encode_record
 from mqspark.testing import Broker, Clients, Cluster
 
 MIB = 1 << 20

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from mqspark.base.logs import PERIOD_S, OneLine, Sparing, escaping, printable, sparing, without_secrets
 from mqspark.errors import BrokerError
-from mqspark.logs import PERIOD_S, OneLine, Sparing, escaping, printable, sparing, without_secrets
 from mqspark.protocol.command import encode_request
 from mqspark.protocol.session import Session
 from mqspark_server import dev_cluster

@@ -9,8 +9,8 @@ import zlib
 
 import pytest
 
+from mqspark.base.names import is_address
 from mqspark.errors import ProtocolError
-from mqspark.names import is_address
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.namesrv.namesrv import NameServer
 from mqspark.protocol.bodies.body import decode_body, encode_body

@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import inspect
 
+from mqspark.base.names import ID, NAME, check, is_sound, path_below
 from mqspark.client.consumer.offset_stores import LocalOffsets
 from mqspark.client.remoting.blockingconnection import BlockingConnection
 from mqspark.errors import IllegalName, InvalidMessage, ProtocolError
 from mqspark.message import retry_topic
-from mqspark.names import ID, NAME, check, is_sound, path_below
 from mqspark.namesrv.kv import KVConfig
 from mqspark.protocol import fastjson
 from mqspark.protocol.bodies.body import decode_body

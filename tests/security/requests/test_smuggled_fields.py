@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.batchitems import encode_batch, encode_items
 from mqspark.message import (
     SCHEDULE_TOPIC,
     TRANS_CHECK_MAX_TIME_TOPIC,
@@ -23,7 +22,8 @@ from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import RequestCode as R
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.record import PendingRecord
+from mqspark.record.batchitems import encode_batch, encode_items
+from mqspark.record.record import PendingRecord
 from mqspark.store.queue.multidispatch import MAX_DISPATCHED
 from tests.support.pace import ProcessorTime
 from tests.unit import timer_kit

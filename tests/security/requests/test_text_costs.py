@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from mqspark.base.logs import without_secrets
 from mqspark.broker.pop import revive
 from mqspark.filter.sql import compile_sql
-from mqspark.logs import without_secrets
 from tests.support.pace import ProcessorTime
 from tests.unit.broker.pop.test_poprevive import put_record
 from tests.unit.broker_kit import Bench

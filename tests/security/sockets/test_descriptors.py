@@ -62,7 +62,7 @@ def test_connections_of_every_kind_have_what_files_leave() -> None:
 
 PROGRAM = """
     import asyncio, logging, os, resource, socket, sys, time
-    from mqspark.logs import sparing
+    from mqspark.base.logs import sparing
     from mqspark_server.net.addresses import bind_socket
     from mqspark_server.net.tcp import RemotingServer
     from mqspark_server.net import descriptors

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from mqspark.batchitems import encode_items
 from mqspark.errors import InvalidMessage, MQError, ProtocolError
 from mqspark.message import INNER_BATCH, NEED_UNWRAP, MessageQueue
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import encode_response
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.headers.client_headers import PullMessageResponseHeader
-from mqspark.record import encode_record
+from mqspark.record.batchitems import encode_items
+from mqspark.record.record import encode_record
 
 pytest.importorskip("pyspark", reason="the reader is Spark's")
 

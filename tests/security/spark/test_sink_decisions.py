@@ -25,7 +25,7 @@ from mqspark.protocol.headers.client_headers import (
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
 )
-from mqspark.record import decode_records
+from mqspark.record.record import decode_records
 from mqspark.testing import Broker, Cluster
 from pyspark_pymq.options import WriteOptions
 from pyspark_pymq.writing import exactlyonce

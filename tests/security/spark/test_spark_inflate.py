@@ -13,9 +13,9 @@ from functools import cache
 import pyarrow as pa
 import pytest
 
-from mqspark.compression import LIMITS, ZSTD, InflateLimits
+from mqspark.base.logs import forget
 from mqspark.errors import ConfigError, InvalidMessage
-from mqspark.logs import forget
+from mqspark.record.compression import LIMITS, ZSTD, InflateLimits
 from mqspark.testing import Broker, Clients, Cluster
 from pyspark_pymq.cluster import payload
 from pyspark_pymq.cluster.cluster_queues import ClusterQueues as Driver

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mqspark.errors import MQError
-from mqspark.record import decode_records
+from mqspark.record.record import decode_records
 from mqspark_server.tiered.archivechunks import ArchiveChunk
 from mqspark_server.tiered.archivefetch import ArchiveFetcher
 from pyspark_pymq.cluster.history import Archive

@@ -26,7 +26,7 @@ from mqspark.client.remoting.blockingconnection import BlockingConnection
 from mqspark.errors import BrokerError, StoreReadOnly
 from mqspark.message import Message, MessageQueue, java_hash
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.record import decode_records
+from mqspark.record.record import decode_records
 from mqspark.store.compaction.compacted import KEPT_DTYPE, Current, GenerationWriter, publish
 from mqspark.store.disk.files import OsFiles, StrPath
 from mqspark.store.store import MessageStore

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mqspark.record import tags_code
+from mqspark.record.record import tags_code
 from mqspark.store import MessageStore
 from mqspark.testing import Broker
 from tests.security.store.damage_table import DAMAGE, MESSAGES, SETTINGS

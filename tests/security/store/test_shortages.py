@@ -13,7 +13,7 @@ import pytest
 from mqspark.errors import NoResources, NotNow
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers.client_headers import PopMessageRequestHeader
-from mqspark.record import PendingRecord
+from mqspark.record.record import PendingRecord
 from mqspark.store import MessageStore
 from mqspark.store.disk.files import OsFiles, StrPath
 from mqspark.store.reads import Reads

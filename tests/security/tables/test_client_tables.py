@@ -22,7 +22,7 @@ from mqspark.errors import RequestTimeout
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_request, encode_response
 from mqspark.protocol.connection import Connection
-from mqspark.record import encode_record
+from mqspark.record.record import encode_record
 from tests.unit.broker_kit import ManualClock
 
 pytestmark = pytest.mark.anyio

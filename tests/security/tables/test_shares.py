@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from mqspark.auth.gate import Audited
-from mqspark.bounded import Ledger
+from mqspark.base.bounded import Ledger
+from mqspark.base.shares import NOBODY, Holders, Shares
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.pop import acting_revival, revive
 from mqspark.broker.pull import held_pulls, waiting_reads
@@ -30,7 +31,6 @@ from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.dispatch import Handler, dispatch, ok
 from mqspark.protocol.session import Session
-from mqspark.shares import NOBODY, Holders, Shares
 from mqspark.store.older import NotAtHand
 from tests.unit import pop_kit
 from tests.unit.auth_kit import ROOT, SignedPeer, allow, authority

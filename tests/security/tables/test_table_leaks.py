@@ -19,7 +19,7 @@ REQUESTS = 10
 NO_LEAK = {
     "Session.out": "answers",
     "Calls._waiting": "MAX_CALLS",
-    "mqspark.names._known": "_MAX_KNOWN",
+    "mqspark.base.names._known": "_MAX_KNOWN",
 }
 
 

@@ -19,7 +19,7 @@ import pytest
 
 import mqspark_server.console.rendering
 import mqspark_server.web.sessions  # noqa: F401, a broker imports it once users log in
-from mqspark.bounded import MEMOS, Memo
+from mqspark.base.bounded import MEMOS, Memo
 from mqspark.client.remoting import instance
 from mqspark.message import Message
 from mqspark.testing import Broker, Clients
@@ -342,17 +342,17 @@ CLIENTS = BOTH | {
 
 GLOBALS = {
     "mqspark.client.remoting.ending._open": "clients of the program",
-    "mqspark.valuetypes._hints": "one entry a class of settings",
+    "mqspark.base.valuetypes._hints": "one entry a class of settings",
     "mqspark.protocol.bodies.body._names": "one entry a class of bodies",
-    "mqspark.config.camel_case": "MAX_NAMES names of fields of settings",
-    "mqspark.config._types_of": "MAX_CLASSES classes of settings",
+    "mqspark.base.config.camel_case": "MAX_NAMES names of fields of settings",
+    "mqspark.base.config._types_of": "MAX_CLASSES classes of settings",
     "mqspark_server.settings.declarations._texts": "one a settings class",
     "mqspark_server.settings.settings.foreign_keys": "one a kind of servers",
     "mqspark_server.console.rendering._environment": "made once",
     "mqspark_server.console.rendering._static": "made once, of the files in static/",
     "mqspark.client.remoting.instance._instances": "clients of the program",
-    "mqspark.logs._filters": "one a logger",
-    "mqspark.names._known": "_MAX_KNOWN texts of _MAX_KNOWN_LENGTH",
+    "mqspark.base.logs._filters": "one a logger",
+    "mqspark.base.names._known": "_MAX_KNOWN texts of _MAX_KNOWN_LENGTH",
     "mqspark.protocol.bodies.body._decoders": "one a body class",
     "mqspark.protocol.command._layouts": "_MAX_LENGTHS times _MAX_LAYOUTS, each of _MAX_FRAMES_BYTES",
     "mqspark.protocol.command._reader": "made once",

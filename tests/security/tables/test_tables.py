@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from mqspark.bounded import MEMOS, Bounded, Ledger, Memo, TableBudget, Tables, text_bytes, weigh
+from mqspark.base.bounded import MEMOS, Bounded, Ledger, Memo, TableBudget, Tables, text_bytes, weigh
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.state.groups import ClientGroups
 from mqspark.broker.state.locks import QueueLocks

@@ -6,10 +6,10 @@ import pytest
 
 from mqspark.auth.policies import PolicyType
 from mqspark.auth.users import UserStatus
-from mqspark.batchitems import encode_items
 from mqspark.message import decode_offset_id
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.record import decode_records
+from mqspark.record.batchitems import encode_items
+from mqspark.record.record import decode_records
 from tests.security.users.conftest import Guarded
 from tests.unit.auth_kit import SignedPeer
 from tests.unit.broker_kit import pull_ext, send_ext

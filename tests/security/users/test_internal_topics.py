@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.batchitems import encode_items
 from mqspark.broker.state.writer import Draft
 from mqspark.message import (
     BENCHMARK_TOPIC,
@@ -25,7 +24,8 @@ from mqspark.message import (
 )
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.record import PendingRecord
+from mqspark.record.batchitems import encode_items
+from mqspark.record.record import PendingRecord
 from tests.unit.broker_kit import SEND, Bench, send_ext
 from tests.unit.pop_kit import ACK, ack_ext, pass_time, pop, put, settle
 

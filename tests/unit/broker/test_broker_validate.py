@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.bounded import Ledger, require
+from mqspark.base.bounded import Ledger, require
 from mqspark.broker.broker import BrokerCore
 from mqspark.message import MessageQueue
 from mqspark.protocol.bodies.client_bodies import ConsumerData, SubscriptionData

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from mqspark.base.clock import SystemClock
 from mqspark.broker.broker import BrokerCore
 from mqspark.broker.config import BrokerConfig
-from mqspark.clock import SystemClock
 from mqspark.message import encode_host
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.namesrv.namesrv import NameServer

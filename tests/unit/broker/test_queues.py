@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.batchitems import encode_batch
 from mqspark.message import Message, MessageExt
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.record import decode_record, decode_records
+from mqspark.record.batchitems import encode_batch
+from mqspark.record.record import decode_record, decode_records
 from tests.unit.broker_kit import PULL, SEND, Bench, Peer, pull_ext, send_ext
 
 LMQ = {"enable_lmq": True, "enable_multi_dispatch": True}

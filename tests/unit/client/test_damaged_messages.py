@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
+from mqspark.base.logs import Outages
 from mqspark.client.consumer.consumer_settings import GroupSettings
 from mqspark.client.consumer.queuecalls import DAMAGE_PATIENCE_MS, QueueCalls
 from mqspark.client.remoting.namespaces import Namespace
-from mqspark.compression import LIMITS
 from mqspark.errors import InvalidMessage
-from mqspark.logs import Outages
 from mqspark.message import MASTER_ID, MessageQueue
 from mqspark.protocol.bodies.client_bodies import ConsumeType
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.headers.client_headers import PullMessageResponseHeader
-from mqspark.record import decode_pull, encode_record
+from mqspark.record.compression import LIMITS
+from mqspark.record.record import decode_pull, encode_record
 from tests.unit.broker_kit import ManualClock
 from tests.unit.client.test_popped import popped
 

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
+from mqspark.base.clock import MovableClock, SystemClock
 from mqspark.client.remoting.pauses import NOTHING_DUE_MS, Timers
-from mqspark.clock import MovableClock, SystemClock
 from mqspark.testing import FakeClock
 
 pytestmark = pytest.mark.anyio

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from mqspark.base.logs import Outages
 from mqspark.client.pop.popacks import MAX_SPAN, PopAcks
 from mqspark.errors import BrokerError
-from mqspark.logs import Outages
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.client_bodies import BatchAckMessageRequestBody
 from mqspark.protocol.codes import RequestCode, ResponseCode

@@ -13,7 +13,7 @@ from mqspark.message import MessageQueue
 from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.headers.client_headers import PopMessageResponseHeader
-from mqspark.record import encode_record
+from mqspark.record.record import encode_record
 
 QUEUE = MessageQueue("N%T", "b-a", -1)
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import mqspark
+from mqspark.base.valuetypes import check_value
 from mqspark.client.producer.outgoing import batch_of, check_head, check_way, properties_text
 from mqspark.errors import ConfigError, InvalidMessage
-from mqspark.valuetypes import check_value
 
 ROOT = Path(__file__).parents[3]
 SETTINGS = (

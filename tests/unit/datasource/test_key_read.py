@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mqspark.record import encode_record
+from mqspark.record.record import encode_record
 from pyspark_pymq.options import ReadOptions
 from pyspark_pymq.reading import keyread
 from pyspark_pymq.reading.keyread import KeyReader, Lookup

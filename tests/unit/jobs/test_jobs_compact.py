@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from mqspark.message import encode_host
-from mqspark.record import decode_record, encode_record, tags_code
+from mqspark.record.record import decode_record, encode_record, tags_code
 from mqspark.store.compaction.compacted import KEPT_DTYPE, Current, GenerationWriter, publish
 from mqspark.store.compaction.rocketcompaction import RocketCompaction
 from mqspark_jobs.compact import CompactOptions, _plans, read_keys, write_generations

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.record import PendingRecord
+from mqspark.record.record import PendingRecord
 from mqspark.store import MessageStore
 from tests.support.store_tools import BORN_HOST, make_store
 

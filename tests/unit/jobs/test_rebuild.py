@@ -10,9 +10,9 @@ from typing import Any
 import fsspec
 import pytest
 
-from mqspark.batchitems import encode_batch
 from mqspark.message import Message
-from mqspark.record import PendingRecord
+from mqspark.record.batchitems import encode_batch
+from mqspark.record.record import PendingRecord
 from mqspark.store import MessageStore
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.disk.layout import StorePaths

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mqspark.auth.access import TABLE
+from mqspark.base.config import camel_case
 from mqspark.broker.admin.unsupported import NOT_CONFIGURED, NOT_SUPPORTED, NOTHING_TO_DO
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.replication.manager import ReplicasManager
-from mqspark.config import camel_case
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.namesrv.namesrv import NameServer
 from mqspark.protocol.codes import RequestCode

@@ -14,7 +14,7 @@ from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import merged
 from mqspark.protocol.session import Session
-from mqspark.recordlayout import HEADS
+from mqspark.record.recordlayout import HEADS
 
 ROOT = Path(__file__).parents[3]
 

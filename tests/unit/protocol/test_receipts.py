@@ -19,8 +19,8 @@ from mqspark.protocol.receipts import (
     real_topic,
     retry_flag,
 )
-from mqspark.record import decode_record, encode_record, readdressed
-from mqspark.recordlayout import queue_offsets
+from mqspark.record.record import decode_record, encode_record, readdressed
+from mqspark.record.recordlayout import queue_offsets
 
 VECTORS = Path(__file__).parents[2] / "golden" / "vectors" / "ids.jsonl"
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from mqspark.base.logs import forget
 from mqspark.client.remoting.identity import ClientOptions
 from mqspark.errors import ClientError
-from mqspark.logs import forget
 from mqspark.testing import FakeClock
 from mqspark_server.console.clusteraccess import ClusterAt, Trouble
 from mqspark_server.console.history import sampler, samples

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqspark.batchitems import encode_items, split_batch
+from mqspark.record.batchitems import encode_items, split_batch
 from mqspark_server.web.problems import Problem
 from mqspark_server.web.v1 import ingest
 from mqspark_server.web.v1.ingest import Lines, batch_of

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from mqspark.batchitems import encode_items
 from mqspark.message import MessageExt
+from mqspark.record.batchitems import encode_items
 from mqspark_server.web.v1 import storedmessages
 from mqspark_server.web.v1.storedmessages import MAX_FOUND, SMALL_BYTES, Chosen, read_records, read_some
 from tests.unit.broker.test_queues import batch_topic

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from mqspark.base.logs import forget
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.replication.escape import Escapee
 from mqspark.broker.statictopic.peers import Question
-from mqspark.logs import forget
 from mqspark.protocol.bodies.body import encode_body
 from mqspark.protocol.bodies.topic_bodies import BrokerMemberGroup, GetBrokerMemberGroupResponseBody
 from mqspark.protocol.codes import RequestCode

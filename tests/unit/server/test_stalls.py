@@ -11,8 +11,8 @@ import time
 
 import pytest
 
+from mqspark.base.logs import JsonLines, forget
 from mqspark.errors import ConfigError
-from mqspark.logs import JsonLines, forget
 from mqspark_server.process.stalls import StallWatch
 from mqspark_server.settings.serverconfig import ServerConfig
 

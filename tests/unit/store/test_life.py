@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.config import parse_settings
+from mqspark.base.config import parse_settings
 from mqspark.errors import (
     StoreCorrupt,
     StoreLocked,

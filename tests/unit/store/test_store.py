@@ -15,7 +15,7 @@ from mqspark.errors import (
     MessageTooLarge,
 )
 from mqspark.message import SCHEDULE_TOPIC, encode_host, java_hash
-from mqspark.record import PendingRecord, decode_record, encode_record
+from mqspark.record.record import PendingRecord, decode_record, encode_record
 from mqspark.store import (
     GetStatus,
     MessageStore,

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from mqspark.record import decode_record
+from mqspark.record.record import decode_record
 from mqspark.store import GetStatus, MessageStore
 from tests.support.store_tools import crash, drain, make_store
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mqspark.config import did_you_mean
+from mqspark.base.config import did_you_mean
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.output import FORMATS, Column, Output
 from mqspark_server.commands.refusals import Missing
@@ -114,8 +114,8 @@ def _defaults() -> dict[str, str]:
 
 def _properties(*parts: Any) -> dict[str, str]:
     """RocketMQ key → text. For a secret, only whether it is set; a URL without its user."""
-    from mqspark.config import rocketmq_key, to_properties
-    from mqspark.logs import shown_setting
+    from mqspark.base.config import rocketmq_key, to_properties
+    from mqspark.base.logs import shown_setting
 
     found: dict[str, str] = {}
     for part in parts:

@@ -20,10 +20,10 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from mqspark.base.logs import printable
 from mqspark.client.admin import AdminClient
 from mqspark.client.remoting.identity import ClientOptions, resolve_namesrv
 from mqspark.errors import MQError, NotANameServer
-from mqspark.logs import printable
 
 OK, NOTE, WARNING, FAULT = "ok", "note", "WARN", "FAIL"
 _PORTS = {

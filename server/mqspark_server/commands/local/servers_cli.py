@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from mqspark.logs import JsonLines, OneLine, sparing
+from mqspark.base.logs import JsonLines, OneLine, sparing
 from mqspark_server.commands.shell import connection_of, connection_options
 from mqspark_server.process.collector import Collector
 from mqspark_server.process.stalls import StallWatch

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mqspark.logs import printable
+from mqspark.base.logs import printable
 from mqspark_server.commands.loading import noun
 
 if TYPE_CHECKING:
@@ -97,9 +97,9 @@ def _opened(directory: str, config: str | None, assignments: Sequence[str]) -> O
 @_set
 def fsck(directory: str, repair: bool, output: str, config: str | None, assignments: Sequence[str]) -> None:
     """Compare all records, queue entries and index entries with each other."""
+    from mqspark.base.clock import SystemClock
+    from mqspark.base.config import INT64_MAX
     from mqspark.broker.tables.ranges import found_in_tables
-    from mqspark.clock import SystemClock
-    from mqspark.config import INT64_MAX
     from mqspark.message import TIMER_TOPIC
     from mqspark.store.timer.timerfiles import timer_damage
     from mqspark.store.tools.fsck import START, Finding, cut_log
@@ -219,7 +219,7 @@ def stats(directory: str, output: str, config: str | None, assignments: Sequence
 @_set
 def rebuild(directory: str, config: str | None, assignments: Sequence[str]) -> None:
     """Rebuild ConsumeQueues and index from the CommitLog. No broker may be running on the directory."""
-    from mqspark.clock import SystemClock
+    from mqspark.base.clock import SystemClock
     from mqspark.store.tools.fsck import cut_log
     from mqspark.store.tools.remake import remake
 

@@ -288,7 +288,7 @@ def _password() -> str:
 def _offline(store: str | None, directory: str | None) -> Iterator[Authority]:
     """The authority of a stopped server. Saves changes at the end."""
     from mqspark.auth.config import AuthConfig
-    from mqspark.clock import SystemClock
+    from mqspark.base.clock import SystemClock
     from mqspark_server.authfiles import auth_directory, open_authority
 
     if store is not None and directory is not None:

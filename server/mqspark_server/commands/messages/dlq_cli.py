@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import click
 
+from mqspark.base.logs import printable
 from mqspark.errors import NoRoute
-from mqspark.logs import printable
 from mqspark.message import DLQ_PREFIX, MessageExt, dlq_topic
 from mqspark_server.commands.completing import complete_groups
 from mqspark_server.commands.loading import noun

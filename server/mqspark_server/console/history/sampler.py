@@ -13,8 +13,8 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
+from mqspark.base.clock import Clock
 from mqspark.client.admin import AdminClient
-from mqspark.clock import Clock
 from mqspark.errors import MQError
 from mqspark.message import is_system_group
 from mqspark_server.console.clusteraccess import ClusterAt, Trouble, admin_of

@@ -14,9 +14,9 @@ from fastapi import Depends, Path, Query, Request
 from fastapi.routing import APIRoute
 
 from mqspark.auth.policies import Action
+from mqspark.base.logs import printable
 from mqspark.broker.state.state import BrokerState
 from mqspark.errors import FrameTooLarge
-from mqspark.logs import printable
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.header import Header

@@ -13,9 +13,9 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 from starlette.requests import ClientDisconnect
 
+from mqspark.base.propertystring import item
 from mqspark.errors import InvalidMessage
 from mqspark.message import DEFAULT_TOPIC, WAIT, check_topic, encode_properties
-from mqspark.propertystring import item
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
 from mqspark_server.web.places import Places

@@ -15,7 +15,7 @@ from mqspark.broker.tables.topics import Topic
 from mqspark.errors import InvalidMessage, NoSuchTopic, StoreUnreadable
 from mqspark.message import MessageExt, decode_offset_id, has_key
 from mqspark.protocol.slices import Work
-from mqspark.record import Parts, take_apart
+from mqspark.record.record import Parts, take_apart
 from mqspark.store.index.keys import Sought
 from mqspark_server.web.callers import topic as topic_named
 from mqspark_server.web.problems import Problem

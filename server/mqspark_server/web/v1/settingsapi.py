@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from mqspark.config import did_you_mean
+from mqspark.base.config import did_you_mean
 from mqspark.protocol.codes import RequestCode
 from mqspark_server.web.problems import Problem
 from mqspark_server.web.v1.asking import ERRORS, Asker, AskerNow, check_match, etag

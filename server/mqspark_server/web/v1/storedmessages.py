@@ -19,7 +19,7 @@ from mqspark.filter.sql import SQL92, compile_sql
 from mqspark.filter.tags import tag_codes
 from mqspark.message import MessageExt, split_tags
 from mqspark.protocol.dispatch import Refusal
-from mqspark.record import decode_pull, decode_records
+from mqspark.record.record import decode_pull, decode_records
 from mqspark.store.store import GetStatus, MessageStore
 from mqspark_server.web.problems import Problem
 from mqspark_server.web.v1.asking import Asker

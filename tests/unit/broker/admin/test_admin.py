@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from mqspark.base.config import is_live, known_keys, rocketmq_key
 from mqspark.broker.config import BrokerConfig
-from mqspark.config import is_live, known_keys, rocketmq_key
 from mqspark.errors import ConfigError
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command

@@ -17,7 +17,7 @@ from mqspark.protocol.bodies.admin_bodies import (
 from mqspark.protocol.bodies.body import decode_body, encode_body, queue_of
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.record import decode_record
+from mqspark.record.record import decode_record
 from tests.unit.broker.admin.admin_kit import body_of, commit, group
 from tests.unit.broker_kit import PULL, SEND, Bench, Peer, pull_ext, send_ext
 

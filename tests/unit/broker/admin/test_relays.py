@@ -19,7 +19,7 @@ from mqspark.protocol.bodies.client_bodies import ConsumerData, HeartbeatData, S
 from mqspark.protocol.codes import Language, RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.headers.client_headers import ResetOffsetRequestHeader
-from mqspark.record import decode_record
+from mqspark.record.record import decode_record
 from tests.unit.broker_kit import PULL, SEND, Bench, Peer, pull_ext, send_ext
 
 INFO = {"consumerGroup": "CG", "clientId": "c1", "jstackEnable": "true"}

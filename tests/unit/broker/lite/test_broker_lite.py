@@ -10,7 +10,7 @@ import pytest
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig, TopicConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.record import decode_records
+from mqspark.record.record import decode_records
 from mqspark_server.web.families import Families
 from mqspark_server.web.trafficmetrics import consumers
 from tests.unit.broker_kit import Bench, Peer, send_ext

@@ -17,7 +17,7 @@ from mqspark.message import decode_properties, encode_properties
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.header import to_ext
-from mqspark.record import Parts, decode_records
+from mqspark.record.record import Parts, decode_records
 from tests.unit.broker.replication.test_acting import ACTING, HA, Pair, acting_of
 from tests.unit.broker.replication.test_follower import make_master
 from tests.unit.broker_kit import SEND, Bench, Peer, send_ext

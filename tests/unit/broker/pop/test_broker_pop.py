@@ -11,7 +11,7 @@ import pytest
 from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
-from mqspark.record import decode_records
+from mqspark.record.record import decode_records
 from tests.unit.broker_kit import PULL, SEND, Bench, pull_ext, send_ext
 from tests.unit.pop_kit import (
     ACK,

@@ -16,7 +16,7 @@ from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.connection import MAX_ANSWER_HEADER_BYTES, Connection
 from mqspark.protocol.receipts import parse_message_offsets, parse_start_offsets
-from mqspark.record import PendingRecord, decode_records
+from mqspark.record.record import PendingRecord, decode_records
 from tests.unit.broker_kit import Bench, Peer
 from tests.unit.pop_kit import ACK, CHANGE, POP, pop
 

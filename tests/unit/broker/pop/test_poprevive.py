@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.batchitems import encode_items
 from mqspark.broker.pop import revive
 from mqspark.broker.pop.revive import READ_MESSAGES, READS_A_TICK, REVIVES_A_TICK, PopRevival
 from mqspark.broker.state.writer import StoredPosition
@@ -18,7 +17,8 @@ from mqspark.errors import DiskFull, InvalidMessage
 from mqspark.message import encode_properties
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.command import Command
-from mqspark.record import Parts, PendingRecord, parts_at
+from mqspark.record.batchitems import encode_items
+from mqspark.record.record import Parts, PendingRecord, parts_at
 from tests.unit.broker.test_queues import batch_topic
 from tests.unit.broker_kit import SEND, Bench, send_ext
 from tests.unit.pop_kit import ACK, INVISIBLE_MS, POP, ack_ext, pass_time, pop, pop_ext, put

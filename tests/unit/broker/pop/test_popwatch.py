@@ -11,7 +11,7 @@ import pytest
 from mqspark.broker.pop.watch import PopWatchProcessor
 from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode
-from mqspark.record import decode_records
+from mqspark.record.record import decode_records
 from tests.unit.broker_kit import Bench
 from tests.unit.pop_kit import INVISIBLE_MS, POP, pass_time, pop, pop_ext, put, settle
 

@@ -13,7 +13,7 @@ from mqspark.filter.sql import compile_sql
 from mqspark.message import encode_properties
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.record import decode_records
+from mqspark.record.record import decode_records
 from mqspark.store.store import GetStatus
 from tests.unit.broker_kit import PULL, SEND, Bench, Peer, pull_ext, send_ext
 

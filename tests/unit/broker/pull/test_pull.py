@@ -12,7 +12,7 @@ from mqspark.broker.pull import pull as pull_module
 from mqspark.message import java_hash
 from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.record import decode_records
+from mqspark.record.record import decode_records
 from tests.unit.broker_kit import PULL, SEND, Bench, Peer, pull_ext, send_ext
 
 SUSPEND = "6"  # expression in the request, may wait

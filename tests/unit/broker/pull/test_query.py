@@ -12,7 +12,7 @@ import pytest
 from mqspark.broker.pull import lookups
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.record import decode_records
+from mqspark.record.record import decode_records
 from mqspark.store import reads
 from tests.unit.broker_kit import Bench, Peer, send_ext
 

@@ -28,7 +28,7 @@ from mqspark.message import MASTER_ID, SCHEDULE_TOPIC, TRANS_HALF_TOPIC, decode_
 from mqspark.protocol.bodies.admin_bodies import ConsumerOffsetSerializeWrapper
 from mqspark.protocol.bodies.topic_bodies import BrokerData, DataVersion, QueueData, TopicRouteData
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.record import Parts
+from mqspark.record.record import Parts
 from mqspark.store.timer.timerfiles import TimerCheckpoint
 from tests.unit.broker.replication.test_follower import connected, make_master, make_slave, pieces
 from tests.unit.broker.replication.test_slave_metadata import copy_log, one_round

@@ -34,7 +34,7 @@ from mqspark.protocol.autoswitch import (
     epoch_data_head,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.record import decode_records
+from mqspark.record.record import decode_records
 from tests.unit.broker.replication.test_slave_metadata import one_round
 from tests.unit.broker_kit import PULL, SEND, Bench, ManualClock, pull_ext, send_ext
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.batchitems import encode_batch
 from mqspark.message import Message, encode_properties, java_hash
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig, TopicConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import encode_request
-from mqspark.record import decode_records
+from mqspark.record.batchitems import encode_batch
+from mqspark.record.record import decode_records
 from tests.unit.broker_kit import PULL, SEND, Bench, last_registration, pull_ext, send_ext
 
 TRACE = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}

@@ -15,7 +15,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.headers.client_headers import ReplyMessageRequestHeader
-from mqspark.record import decode_records
+from mqspark.record.record import decode_records
 from tests.unit.broker_kit import Bench, Peer, send_ext
 
 FRAMES = Path(__file__).parents[3] / "golden" / "frames"

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.batchitems import encode_batch
+from mqspark.base.clock import SystemClock
 from mqspark.broker.state.acks import Acks
-from mqspark.clock import SystemClock
 from mqspark.message import TRANSACTION_PREPARED_TYPE, Message
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, send_response_frame
 from mqspark.protocol.connection import MAX_ANSWER_HEADER_BYTES, MAX_HEADER_BYTES, Connection
 from mqspark.protocol.session import Session
+from mqspark.record.batchitems import encode_batch
 from tests.unit.broker_kit import Bench, send_ext
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from mqspark.base.clock import Clock
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.tables.consumer_filters import ConsumerFilters
-from mqspark.clock import Clock
 from mqspark.errors import ConfigError
 from mqspark.filter.bloom import BloomFilter, murmur3
 from mqspark.protocol.bodies.client_bodies import SubscriptionData

@@ -12,7 +12,7 @@ import pytest
 
 from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.record import PendingRecord
+from mqspark.record.record import PendingRecord
 from mqspark.store.config import DEFAULT_DELAY_LEVELS
 from mqspark.store.queue.delay import DelayLevels
 from tests.unit.broker_kit import SEND, Bench, Peer, send_ext

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from mqspark.batchitems import encode_batch
 from mqspark.broker.transaction import transactions
 from mqspark.broker.transaction.halfbatches import MAX_MEMBERS, still_missing
 from mqspark.message import (
@@ -20,6 +19,7 @@ from mqspark.message import (
     Message,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.record.batchitems import encode_batch
 from mqspark.store.log.commitlog import CommitLog
 from tests.unit.broker.transaction.test_broker_transactions import COMMIT, ROLLBACK, Kit
 from tests.unit.broker_kit import SEND, send_ext

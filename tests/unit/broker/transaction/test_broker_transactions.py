@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.batchitems import encode_batch
 from mqspark.message import (
     TRANS_CHECK_MAX_TIME_TOPIC,
     TRANS_HALF_TOPIC,
@@ -17,7 +16,8 @@ from mqspark.message import (
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers.client_headers import CheckTransactionStateRequestHeader
-from mqspark.record import decode_record
+from mqspark.record.batchitems import encode_batch
+from mqspark.record.record import decode_record
 from tests.unit.broker_kit import SEND, send_ext
 from tests.unit.transaction_kit import COMMIT, ROLLBACK, Kit
 

@@ -29,7 +29,7 @@ from mqspark.message import (
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.connection import Connection
-from mqspark.record import decode_record, encode_record, take_apart
+from mqspark.record.record import decode_record, encode_record, take_apart
 from mqspark.store.messages.append import Appender
 from mqspark.store.reads import Reads
 from mqspark.store.store import GetResult, GetStatus

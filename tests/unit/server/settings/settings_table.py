@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mqspark.config import INT64_MAX
+from mqspark.base.config import INT64_MAX
 from mqspark_server.settings.declarations import DeclaredSetting, settings_of
 from mqspark_server.settings.rocketmq_keys import HONOURED, REFUSED, WITHOUT_EFFECT
 from mqspark_server.settings.settings import (

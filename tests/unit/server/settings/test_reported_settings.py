@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from mqspark.base.config import known_keys
 from mqspark.broker.config import BrokerConfig
-from mqspark.config import known_keys
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.protocol.codes import RequestCode
 from mqspark.store.config import StoreConfig

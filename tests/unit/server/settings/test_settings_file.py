@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqspark.config import is_live
+from mqspark.base.config import is_live
 from mqspark.errors import ConfigError
 from mqspark_server.settings.declarations import settings_of
 from mqspark_server.settings.settings import broker_settings, file_layer, values_in

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.config import rocketmq_key
+from mqspark.base.config import rocketmq_key
 from mqspark.errors import ConfigError
 from mqspark_server.settings.declarations import CLASSES, SERVERS, spellings_of
 from mqspark_server.settings.rocketmq_keys import HONOURED, REFUSED, ROCKETMQ_KEYS, WITHOUT_EFFECT

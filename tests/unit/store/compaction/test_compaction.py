@@ -10,7 +10,7 @@ import pytest
 
 from mqspark.errors import ConfigError
 from mqspark.message import MessageExt
-from mqspark.record import decode_record
+from mqspark.record.record import decode_record
 from mqspark.store.compaction.rocketcompaction import RocketCompaction
 from mqspark.store.config import StoreConfig
 from mqspark.store.tools.compactionfiles import write_compaction

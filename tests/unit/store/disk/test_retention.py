@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqspark.errors import ConfigError, DiskFull
-from mqspark.record import PendingRecord, decode_records
+from mqspark.record.record import PendingRecord, decode_records
 from mqspark.store import GetStatus, MessageStore, OsFiles, StoreConfig
 from mqspark.store.disk.layout import file_name
 from mqspark.store.disk.retention import Decision, DiskUsage, OldSegment, RetentionRules, decide, delete_hours

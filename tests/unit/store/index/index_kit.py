@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mqspark.record import decode_record
+from mqspark.record.record import decode_record
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.index import indexer
 from mqspark.store.index.index import MessageIndex

@@ -17,7 +17,7 @@ import pytest
 
 from mqspark.errors import DiskFull
 from mqspark.message import INNER_BATCH, TRANSACTION_ROLLBACK_TYPE
-from mqspark.record import encode_record
+from mqspark.record.record import encode_record
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.index import indexer, indexfile
 from mqspark.store.index.index import MessageIndex

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqspark.record import PendingRecord, encode_record
+from mqspark.record.record import PendingRecord, encode_record
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.index import indexer
 from mqspark.store.index.indexfile import IndexHeader, Shape

@@ -8,7 +8,7 @@ import random
 import numpy as np
 
 from mqspark.message import encode_host
-from mqspark.record import encode_record, tags_code
+from mqspark.record.record import encode_record, tags_code
 from mqspark.store.index.keys import KeyColumns, run_keys
 from mqspark.store.log.record_tables import find_layouts
 from mqspark.store.log.scan import read_run

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mqspark.errors import DiskFull, StoreCorrupt
-from mqspark.record import decode_record, encode_record, is_seal_broken
+from mqspark.record.record import decode_record, encode_record, is_seal_broken
 from mqspark.store import MessageStore, StoreReader
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.disk.flush import ReadAheadJob

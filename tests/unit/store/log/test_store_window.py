@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mqspark.message import encode_host
-from mqspark.record import encode_record
+from mqspark.record.record import encode_record
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.log.commitlog import CommitLog
 from mqspark.store.log.scan import read_run

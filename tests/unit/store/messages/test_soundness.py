@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqspark.message import encode_host
-from mqspark.record import PendingRecord, Verdict, check_record
+from mqspark.record.record import PendingRecord, Verdict, check_record
 from mqspark.store import MessageStore
 from mqspark.store.messages.soundness import are_surely_sound, is_surely_sound
 from tests.support.draws import draws

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqspark.batchitems import split_batch
 from mqspark.errors import InvalidMessage, MessageTooLarge
 from mqspark.message import SCHEDULE_TOPIC, TRANSACTION_PREPARED_TYPE, encode_host
-from mqspark.record import PendingRecord
+from mqspark.record.batchitems import split_batch
+from mqspark.record.record import PendingRecord
 from mqspark.store import MessageStore
 from mqspark.store.messages.members import MIN_MEMBERS, MemberColumns
 from mqspark.store.messages.membertable import MIN_ALIKE, BatchMembers, MemberTable, batch_members

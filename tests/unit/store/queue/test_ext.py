@@ -12,7 +12,7 @@ import pytest
 
 from mqspark.errors import DiskFull
 from mqspark.message import java_hash
-from mqspark.record import decode_record, decode_records
+from mqspark.record.record import decode_record, decode_records
 from mqspark.store import MessageStore, StoreReader
 from mqspark.store.queue.queueext import EXT_ADDRESS_BELOW
 from tests.support.store_tools import (

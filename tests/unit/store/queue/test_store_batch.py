@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.batchitems import encode_batch
 from mqspark.errors import InvalidMessage, MessageTooLarge
 from mqspark.message import INNER_BATCH, NEED_UNWRAP, Message
-from mqspark.record import PendingRecord, decode_records
+from mqspark.record.batchitems import encode_batch
+from mqspark.record.record import PendingRecord, decode_records
 from mqspark.store import GetStatus, MessageStore
 from mqspark.store.queue.batchqueue import BATCH_DTYPE
 from mqspark.store.tools.fsck import fsck

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.batchitems import encode_batch
 from mqspark.message import Message
-from mqspark.record import PendingRecord
+from mqspark.record.batchitems import encode_batch
+from mqspark.record.record import PendingRecord
 from mqspark.store import MessageStore
 from tests.support.store_tools import BORN_HOST, drain, flush, opened, put
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mqspark.errors import DiskFull, StoreCorrupt, StoreReadOnly
-from mqspark.record import PendingRecord
+from mqspark.record.record import PendingRecord
 from mqspark.store import ConfigFile, MessageStore, OsFiles
 from mqspark.store.compaction.compacted import Current, GenerationWriter, publish
 from mqspark.store.disk.flush import run_here

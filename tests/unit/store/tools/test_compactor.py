@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from mqspark.message import MessageExt
-from mqspark.record import decode_record
+from mqspark.record.record import decode_record
 from mqspark.store import MessageStore
 from mqspark.store.compaction.compacted import COMPACT_LOCK, DELETE_RETENTION_MS, Generation, read_current
 from mqspark.store.disk.files import OsFiles

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from mqspark.errors import StoreCorrupt
 from mqspark.message import encode_host
-from mqspark.record import PendingRecord
+from mqspark.record.record import PendingRecord
 from mqspark.store import MessageStore, StoreConfig
 from mqspark.store.tools.fsck import fsck
 from mqspark.store.tools.offline import OfflineStore

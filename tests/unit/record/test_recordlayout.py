@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from mqspark.errors import InvalidMessage
-from mqspark.record import encode_record
-from mqspark.recordlayout import (
+from mqspark.record.record import encode_record
+from mqspark.record.recordlayout import (
     AT,
     BODY_AT,
     HEAD,

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqspark.batchitems import encode_batch, split_batch
+from mqspark.base.propertystring import find_property
 from mqspark.errors import InvalidMessage
 from mqspark.message import Message, crc32, decode_properties, encode_host, encode_offset_id, java_hash
-from mqspark.propertystring import find_property
-from mqspark.record import (
+from mqspark.record.batchitems import encode_batch, split_batch
+from mqspark.record.record import (
     Verdict,
     check_record,
     decode_record,
@@ -27,11 +27,11 @@ from mqspark.record import (
     peek_properties,
     tags_code,
 )
-from mqspark.recordlayout import BLANK_MAGIC, MAGIC_V1, MAGIC_V2
+from mqspark.record.recordlayout import BLANK_MAGIC, MAGIC_V1, MAGIC_V2
 
 VECTORS = [
     json.loads(line)
-    for line in (Path(__file__).parents[1] / "golden/vectors/messages.jsonl").read_text().splitlines()
+    for line in (Path(__file__).parents[2] / "golden/vectors/messages.jsonl").read_text().splitlines()
 ]
 ENCODER = [v for v in VECTORS if v["kind"].startswith("broker encoder") and v["record_hex"]]
 DECODER = [v for v in VECTORS if v["kind"].startswith("MessageDecoder.encode(") and "hex" in v]

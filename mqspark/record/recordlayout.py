@@ -8,7 +8,7 @@
 Source: RocketMQ's MessageExtEncoder. ``HEAD`` declares it; structs, offsets and dtypes follow from it. Offsets are
 those with IPv4 hosts: behind an IPv6 host, everything is V6_EXTRA_BYTES further.
 
-Must not know what the fields mean (``mqspark.record``).
+Must not know what the fields mean (``mqspark.record.record``).
 
 Facts: docs/rocketmq/messages.md#record.
 """

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from mqspark.bounded import BoundedMap, Ledger, Tables, weigh
+from mqspark.base.bounded import BoundedMap, Ledger, Tables, weigh
+from mqspark.base.shares import Holders
 from mqspark.errors import TableFull
-from mqspark.shares import Holders
 
 
 class Room:

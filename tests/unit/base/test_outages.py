@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
+from mqspark.base.logs import MAX_REASONS, Outages
 from mqspark.errors import BrokerError, ClientError
-from mqspark.logs import MAX_REASONS, Outages
 
 LOG = logging.getLogger("tests.outages")
 
@@ -49,7 +49,7 @@ def test_what_the_log_knows_from_elsewhere_has_no_end(caplog: pytest.LogCaptureF
 
 
 def test_what_is_out_is_bounded(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqspark.logs.MAX_OUT", 3)
+    monkeypatch.setattr("mqspark.base.logs.MAX_OUT", 3)
     outages = Outages(LOG)
     for number in range(10):
         outages.failed(number, None, "%d fails", number)

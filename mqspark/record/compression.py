@@ -3,7 +3,7 @@
 Type 0 with the compressed bit set is ZLIB, as old clients send it. LZ4 is the frame format. Output is
 bounded: a body that inflates past a limit raises InvalidMessage, so a small message cannot exhaust memory.
 Readers bound the total of many small messages: consumers inflate a body on access and keep what the
-``Budget`` of their pull allows (``mqspark.record``); Spark's source cuts its batches by inflated bytes.
+``Budget`` of their pull allows (``mqspark.record.record``); Spark's source cuts its batches by inflated bytes.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from mqspark.base.shares import NOBODY, Holders, Shares
 from mqspark.errors import TableFull
-from mqspark.shares import NOBODY, Holders, Shares
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")

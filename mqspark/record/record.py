@@ -1,6 +1,6 @@
 """The stored message record: one format in the CommitLog and in pull bodies.
 
-Source: RocketMQ's MessageExtEncoder and MessageDecoder. Where the fields are: ``mqspark.recordlayout``.
+Source: RocketMQ's MessageExtEncoder and MessageDecoder. Where the fields are: ``mqspark.record.recordlayout``.
 
 Every decoder takes bytes, bytearray, memoryview or mmap and checks lengths before it uses them. Malformed
 bytes raise InvalidMessage (or give a DAMAGED verdict), never an IndexError.
@@ -19,11 +19,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
-from mqspark import compression
-from mqspark.batchitems import split_batch, take_items
-from mqspark.bounded import Memo
-from mqspark.compression import LIMITS, Budget, InflateLimits
-from mqspark.crc import crc32 as full_crc32
+from mqspark.base.bounded import Memo
+from mqspark.base.crc import crc32 as full_crc32
+from mqspark.base.propertystring import NAME_END, find_marked, find_property, item, joined, mark
 from mqspark.errors import InvalidMessage
 from mqspark.message import (
     BORN_HOST_V6,
@@ -47,8 +45,10 @@ from mqspark.message import (
     format_host,
     java_hash,
 )
-from mqspark.propertystring import NAME_END, find_marked, find_property, item, joined, mark
-from mqspark.recordlayout import (
+from mqspark.record import compression
+from mqspark.record.batchitems import split_batch, take_items
+from mqspark.record.compression import LIMITS, Budget, InflateLimits
+from mqspark.record.recordlayout import (
     BLANK_BYTES,
     BLANK_MAGIC,
     HEADS,

@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from mqspark.base.logs import printable, sparing
 from mqspark.errors import IllegalName
-from mqspark.logs import printable, sparing
 
 MAX_NAME_LENGTH = 255
 """Length of RocketMQ's longest names, those of retry topics."""

@@ -4,7 +4,7 @@ Every reader builds a map of it: the last of several values of a name counts, an
 or a value counts for nobody (MessageDecoder.string2messageProperties). A header has the string as text, which
 ``Properties`` searches and extends without a map; a record has it as bytes, for which the functions with ``bytes`` are.
 
-Must not know which names there are (``mqspark.message``) or where a record has its string (``mqspark.record``).
+Must not know which names there are (``mqspark.message``) or where a record has its string (``mqspark.record.record``).
 
 Facts: docs/rocketmq/messages.md#properties.
 """

@@ -1,0 +1,4 @@
+"""What every part stands on: names that peers choose, bounded tables, settings, clocks, log lines, the property string.
+
+Knows ``mqspark.errors`` alone. Must not know messages, the wire or the disk.
+"""
