@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 
 from mqspark.base.logs import sparing
 from mqspark.errors import StoreUnreadable, TooManyAlike
@@ -67,8 +67,9 @@ class Reads:
         self._pipeline = pipeline
         self.older: OlderMessages | None = None
         """What an archive has, if there is one."""
-        self.why_unhealed: Callable[[], str] = str
-        """Asked when a read has missed a damaged record: why it is not to lead its reader past it yet, or ''."""
+        self.why_unhealed: Callable[[Mapping[int, int]], str] = lambda missed: ""
+        """Asked when a read has missed damaged records: why it is not to lead its reader past them yet, or ''. Gets
+        their places in the log, and since when reads miss them (monotonic)."""
         self._failed: Callable[[], object] | None = None
         self.problem: str | None = None
         """Why the last failed read failed, or None when it works again."""
@@ -98,9 +99,8 @@ class Reads:
             if kept is not None:
                 return kept
             fetcher = self.fetcher
-            missed = fetcher.damaged_reads
             found = fetcher.get(topic, queue_id, offset, max_messages, max_bytes, tag_codes, bulk=bulk)
-            if fetcher.damaged_reads > missed and (reason := self.why_unhealed()):
+            if found.missed and (reason := self.why_unhealed(found.missed)):
                 raise StoreUnreadable(reason, BlockingIOError())
             older = self.older
             if older is None or not found.min_offset:

@@ -19,7 +19,7 @@ Must not know commands, sockets or consumer groups.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from mqspark.base.bounded import Ledger
@@ -246,6 +246,7 @@ class MessageStore:
             self.table,
             self.batch_table,
             lambda: pipeline.visible_end,
+            clock.monotonic_ms,
             lambda queue, first, end: condition.read_only is None and healer.heal(queue, first, end),
             self._look_at,
             lambda topic: topic in self.deletions.positions,
@@ -474,7 +475,7 @@ class MessageStore:
                 lost = lost_offsets(self.table.queues.values(), low, high, most=1)
                 self.log_damage.add(low, high, is_led_into=bool(lost))
 
-    def _look_at(self, positions: list[int]) -> None:
+    def _look_at(self, positions: Iterable[int]) -> None:
         """A reader finds no records at these places, where a queue says that they are."""
         if self.scrub is not None:
             for position in positions:

@@ -46,7 +46,14 @@ ALONE_S = LEASE_MS / 1000 + 1.0
 """How long a replica is alone with the controller: longer than the lease, and than several rounds of heartbeats."""
 SAID_S = 10.0
 """How soon it is said why nobody leads."""
-REASONS = ("not heard", "has reported damage", "sound, but too few", "ends at", "is registered at")
+REASONS = (
+    "not heard",
+    "has reported damage",
+    "sound, but too few",
+    "ends at",
+    "is registered at",
+    "is alive at",
+)
 REFUSED = "the controller does not "
 """Begins what a broker says of each refusal of the controller."""
 HOST = "127.88.{worker}.{node}"

@@ -18,7 +18,7 @@ Must not know connections, nor how valid records are put into a log.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mqspark.base.clock import Clock
@@ -50,9 +50,8 @@ that is known to be damaged."""
 GIVEN_BYTES = 64 << 20
 """The most that is given to a master in one round."""
 UNHEALED = "a message here is damaged, and is being healed from another replica"
-HEAL_MS, QUIET_MS = 10_000, 5_000
-"""For so long reads wait until what they miss is healed; and how long after a read that missed something the next one
-is another case."""
+HEAL_MS = 10_000
+"""For so long reads wait until a record that they miss is healed."""
 PAUSE_MS = 10_000
 """Between two comparisons of the whole log."""
 GIVE_UP_MS = 10_000
@@ -97,8 +96,6 @@ class Healing:
         self._at = self._until = 0
         self._next_ms = 0
         self._asked_ms = -ASK_MS
-        self._missed_ms = self._missing_since_ms = -QUIET_MS
-        """When a read has last missed a damaged record (monotonic), and since when reads do."""
         self._cuts = 0
         self._doubt: int | None = None
         self._places: list[int] = []
@@ -222,16 +219,13 @@ class Healing:
         is_open = bool(self._places) or bool(self._refused) or len(self._store.log_damage) > 0
         return is_open or self._doubt is not None
 
-    def may_come(self) -> bool:
-        """A read has missed a damaged record: whether another replica may still give it. One that nobody heals stops no
-        reader for ever."""
-        now_ms = self._clock.monotonic_ms()
-        if now_ms - self._missed_ms >= QUIET_MS:
-            self._missing_since_ms = now_ms
-        self._missed_ms = now_ms
-        missed = self._store.reads.fetcher.damaged
-        is_lost = self._unable or (bool(missed) and all(self._is_lost(each, each + 1) for each in missed))
-        return not is_lost and now_ms - self._missing_since_ms < HEAL_MS
+    def may_come(self, missed: Mapping[int, int]) -> bool:
+        """Whether another replica may still give one of these records. ``missed``: places, and since when reads miss
+        them (monotonic). One that nobody heals does not stop readers for ever."""
+        if self._unable:
+            return False
+        since_ms = self._clock.monotonic_ms() - HEAL_MS
+        return any(each_ms > since_ms and not self._is_lost(at, at + 1) for at, each_ms in missed.items())
 
     def as_dict(self) -> dict[str, object]:
         """The state for the health report."""

@@ -19,7 +19,7 @@ Must not know connections, nor the services that a broker runs.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from mqspark.broker.config import BrokerRole
@@ -145,14 +145,14 @@ class Role:
         """Why no messages may be read now, or ''."""
         return "" if self.replicas.is_sure else UNSURE
 
-    def why_unhealed(self) -> str:
-        """Why a read that has missed a damaged record may not lead its reader past it, or ''. One that nobody heals
-        does not stop readers for ever."""
+    def why_unhealed(self, missed: Mapping[int, int]) -> str:
+        """Why a read that has missed records may not lead its reader past them, or ''. ``missed``: their places, and
+        since when reads miss them (monotonic)."""
         replicas = self.replicas
         has_others = (
             isinstance(replicas, ControlledReplicas) or self.follower is not None or len(replicas) > 0
         )
-        return UNHEALED if has_others and self.healing.may_come() else ""
+        return UNHEALED if has_others and self.healing.may_come(missed) else ""
 
     def govern(self, handlers: dict[int, Handler]) -> dict[int, Handler]:
         """The handlers of a broker in this role: with its own, and where it must not answer, refusals."""

@@ -10,7 +10,7 @@ Must not write, and must not know who asks.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -77,6 +77,9 @@ class GetResult:
     cold_bytes: int = 0
     """Bytes of records that were on the disk alone, whether or not they are returned; counted with
     coldDataFlowControlEnable."""
+    missed: Mapping[int, int] = field(default_factory=dict)
+    """Places of the log where a record should be and is none, the first hundred, and since when reads miss them
+    (monotonic)."""
 
 
 class Fetcher:
@@ -89,8 +92,9 @@ class Fetcher:
         table: QueueTable,
         batch_table: BatchTable,
         visible_end: Callable[[], int],
+        monotonic_ms: Callable[[], int],
         heal: Callable[[ConsumeQueue, int, int], bool] = lambda queue, first, end: False,
-        suspect: Callable[[list[int]], None] = lambda positions: None,
+        suspect: Callable[[Iterable[int]], None] = lambda positions: None,
         was_made_again: Callable[[str], bool] = lambda topic: False,
     ) -> None:
         """``heal`` is called with entries of which some do not lead to their records, and corrects what it can
@@ -100,6 +104,7 @@ class Fetcher:
         self._was_made_again = was_made_again
         self._heal = heal
         self._suspect = suspect
+        self._monotonic_ms = monotonic_ms
         self._log = log
         self._queues = table.queues
         self._batch_queues = batch_table.batch_queues
@@ -108,9 +113,10 @@ class Fetcher:
         self._coldness = Coldness(config, log, self._memory_bytes)
         self.damaged_reads = 0
         """Number of records skipped because they do not match their queue entry or their CRC."""
-        self.damaged: dict[int, None] = {}
-        """Places of the log at which a read found no record: the first thousand."""
-        self._missed: list[int] = []
+        self.damaged: dict[int, int] = {}
+        """Places of the log at which a read found no record, the first thousand, and when one first did
+        (monotonic)."""
+        self._missed: dict[int, int] = {}
         """Those of the present read."""
         self._written_from = self._young_from = 0
         """Records before the first may come from the disk, and are checked when they are read. Those before the second
@@ -135,9 +141,15 @@ class Fetcher:
             self._written_from, self._young_from = self._young_from, self._log.written
 
     def _note(self, positions: list[int]) -> None:
-        self._missed += positions[: _MAX_MISSED - len(self._missed)]
-        for position in positions[: max(_MAX_DAMAGED - len(self.damaged), 0)]:
-            self.damaged[position] = None
+        damaged, now_ms = self.damaged, self._monotonic_ms()
+        for position in positions:
+            since_ms = damaged.get(position)
+            if since_ms is None and len(damaged) < _MAX_DAMAGED:
+                since_ms = damaged[position] = now_ms
+            elif since_ms is None:  # as long as the youngest of those that are known
+                since_ms = next(reversed(damaged.values()))
+            if len(self._missed) < _MAX_MISSED:
+                self._missed[position] = since_ms
 
     def _outside(self, topic: str, offset: int, low: int, high: int) -> GetResult:
         """The answer for an offset outside the queue."""
@@ -202,21 +214,24 @@ class Fetcher:
             if self._heal(queue, offset, last):
                 self._missed.clear()
                 return self.get(topic, queue_id, offset, max_messages, max_bytes, tag_codes, bulk=bulk)
-        self._tell_missed()
+        missed = self._tell_missed()
         if matched is None:
             next_offset = offset + count
         else:
             next_offset = offset + (int(matched[count]) if count < len(matched) else len(entries))
         status = GetStatus.FOUND if found else GetStatus.MESSAGE_WAS_REMOVING
         result = GetResult(status, next_offset, low, high, buffers, found, sum(map(len, buffers)))
+        result.missed = missed
         if cold is not None:
             result.cold_bytes = int(cold[:count].sum())
         return result
 
-    def _tell_missed(self) -> None:
-        if self._missed:
-            missed, self._missed = self._missed, []
+    def _tell_missed(self) -> Mapping[int, int]:
+        missed = self._missed
+        if missed:
+            self._missed = {}
             self._suspect(missed)
+        return missed
 
     def is_in_cold_area(self, topic: str, queue_id: int, offset: int) -> bool:
         """Whether a message lies so far behind the end of the log that it is probably not in memory."""
@@ -306,6 +321,7 @@ class Fetcher:
                 segment = log.segment_of(position)
                 if segment is None:
                     self.damaged_reads += 1
+                    self._note([position])
                     continue
                 mapped = log.mapped(segment)
                 if mapped is None:
@@ -402,12 +418,13 @@ class Fetcher:
         taken = chosen[: max(1, int(counts.cumsum().searchsorted(max_messages, "right")))]
         cold = self._coldness.sizes(taken)
         buffers, found, count = self._take(taken, max_bytes, None, range(len(taken)))
-        self._tell_missed()
+        missed = self._tell_missed()
         next_offset = int(chosen_ends[count - 1]) if count < len(chosen) else int(ends[-1])
         there = (taken["position"] >= self._log.min_offset) & (taken["size"] != FILLER_SIZE)
         messages = int(counts[:count][there[:count]].sum()) if found else 0
         status = GetStatus.FOUND if found else GetStatus.MESSAGE_WAS_REMOVING
         result = GetResult(status, next_offset, low, high, buffers, messages, sum(map(len, buffers)))
+        result.missed = missed
         if cold is not None:
             result.cold_bytes = int(cold[:count].sum())
         return result
@@ -429,6 +446,7 @@ class Fetcher:
         while len(positions):  # once per segment; a range rarely spans two
             segment = log.segment_of(int(positions[0]))
             if segment is None:
+                self._note([int(positions[0])])
                 positions, sizes = positions[1:], sizes[1:]
                 offsets = offsets[1:] if offsets is not None else None
                 self.damaged_reads += 1

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mqspark.broker.replication.follower import Diverged
-from mqspark.broker.replication.loghealing import DECIDE_MS, GIVE_UP_MS, PAUSE_MS, Healing
+from mqspark.broker.replication.loghealing import DECIDE_MS, GIVE_UP_MS, HEAL_MS, PAUSE_MS, Healing
 from mqspark.errors import InvalidMessage, ProtocolError
 from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -431,6 +431,22 @@ def test_a_reader_waits_for_a_record_that_a_slave_has(
         heal(slave, master, PAUSE_MS // 1000 + 5)
         assert read(master, number) == ResponseCode.SUCCESS
     assert numbers(master) == list(range(COUNT))
+
+
+def test_each_record_has_a_wait_of_its_own(pair: tuple[Bench, Bench]) -> None:
+    """Somebody who reads an unhealed record again and again takes nothing from another one."""
+    master, slave = pair
+    with followed(master, slave):
+        DAMAGE["a size"](master, 60)
+        for _ in range(HEAL_MS // 1_000):
+            assert pulled(master, 60) == ResponseCode.SYSTEM_BUSY
+            master.clock.advance(1_000)
+        assert pulled(master, 60) == ResponseCode.SUCCESS
+        DAMAGE["a size"](master, 20)
+        assert pulled(master, 20) == ResponseCode.SYSTEM_BUSY
+        assert pulled(master, 60) == ResponseCode.SUCCESS
+        master.clock.advance(HEAL_MS)
+        assert pulled(master, 20) == ResponseCode.SUCCESS
 
 
 def test_a_reader_of_a_slave_waits_until_it_is_healed(tmp_path: Path) -> None:
