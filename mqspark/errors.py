@@ -2,6 +2,7 @@
 
     MQError
     ├── ConfigError              a setting is unknown, malformed or contradictory      (.key)
+    │   └── NoNameServer         no address of a name server is given
     ├── InvalidMessage           a message, topic or group breaks a rule of the format (.field)
     ├── InvalidFilter            a SQL92 filter does not compile                       (.expression, .position)
     ├── FilterFailed             a filter has no value for these properties; counts as no match
@@ -21,7 +22,7 @@
     │   ├── TooManyAlike         a look-up by key meets too many other keys of the same hash
     │   └── MessageTooLarge      body, properties or record over a limit               (.size_bytes, .limit_bytes)
     └── ClientError              the client part
-        ├── BrokerError          a server answered with a response code                (.code, .remark, .address)
+        ├── BrokerError          a server answered with a response code       (.code, .remark, .address, .reason)
         │   └── NotANameServer   a request for a name server was sent to a broker
         ├── RequestTimeout       no answer in time                                     (.address, .timeout_ms)
         ├── ConnectionLost       the connection ended before the answer                (.address)
@@ -44,6 +45,7 @@ __all__ = [
     "MQError",
     "Picklable",
     "ConfigError",
+    "NoNameServer",
     "InvalidMessage",
     "InvalidFilter",
     "FilterFailed",
@@ -104,6 +106,11 @@ class ConfigError(MQError):
     def __init__(self, message: str, *, key: str | None = None) -> None:
         super().__init__(_shortened(message))
         self.key = key
+
+
+class NoNameServer(ConfigError):
+    def __init__(self, advice: str, *, key: str) -> None:
+        super().__init__(f"no name server: {advice}", key=key)
 
 
 class InvalidMessage(MQError, ValueError):
@@ -267,9 +274,12 @@ SUBSCRIPTION_NOT_EXIST, SUBSCRIPTION_NOT_LATEST, SUBSCRIPTION_GROUP_NOT_EXIST.""
 
 
 class BrokerError(ClientError):
-    """A response whose code is not a success; ``code`` is one of ``mqspark.protocol.codes.ResponseCode``."""
+    """A response whose code is not a success; ``code`` is one of ``mqspark.protocol.codes.ResponseCode``, ``reason``
+    one of its ``Reason`` if the server gave one."""
 
-    def __init__(self, code: int, remark: str | None, *, address: str | None = None) -> None:
+    def __init__(
+        self, code: int, remark: str | None, *, address: str | None = None, reason: str | None = None
+    ) -> None:
         where = f" from {address}" if address else ""
         hint = _HINTS.get(code)
         super().__init__(
@@ -278,6 +288,7 @@ class BrokerError(ClientError):
         self.code = code
         self.remark = remark
         self.address = address
+        self.reason = reason
 
 
 class NotANameServer(BrokerError):

@@ -23,7 +23,7 @@ import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypedDict, TypeVar, Unpack
 
-from mqspark.errors import ConfigError
+from mqspark.errors import ConfigError, NoNameServer
 
 INT32_MAX = 0x7FFFFFFF
 INT64_MAX = 0x7FFFFFFFFFFFFFFF
@@ -223,7 +223,7 @@ def parse_addresses(text: str, *, key: str, required: bool = False) -> list[str]
         if not host or not port.isdecimal() or not 0 < int(port) <= 65535:
             raise ConfigError(f"name server {address!r} is not of the form host:port", key=key)
     if required and not addresses:
-        raise ConfigError("no name server given: host:port, several separated by ';'", key=key)
+        raise NoNameServer("give host:port, several separated by ';'", key=key)
     return addresses
 
 

@@ -238,7 +238,7 @@ class BlockingClient:
 
     def _check(self, address: str, answer: Command, accept: Sequence[int]) -> None:
         if answer.code not in accept:
-            raise BrokerError(answer.code, answer.remark, address=address)
+            raise BrokerError(answer.code, answer.remark, address=address, reason=answer.reason)
 
     def _retrying(self, address: str, once: Callable[[str], T]) -> T:
         """The outcome of ``once`` at this address, or at the one of the broker's new master."""

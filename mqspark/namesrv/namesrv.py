@@ -39,7 +39,7 @@ from mqspark.protocol.bodies.topic_bodies import (
     TopicList,
     TopicRouteData,
 )
-from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.codes import Reason, RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, dispatch, ok, settings_to_change
 from mqspark.protocol.extending import Extensions, TappedSession
@@ -475,7 +475,7 @@ class NameServer:
         try:
             kept = change_settings(changes, self.config)
         except ConfigError as error:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from None
+            raise Refusal(ResponseCode.SYSTEM_ERROR, str(error), reason=Reason.WRONG_VALUE) from None
         self._cached_generation = -1
         self._changed_settings.note(kept)
         return self._saves.answer(session, command, self._saved_settings)

@@ -8,7 +8,7 @@ Facts: docs/rocketmq/protocol.md#request-codes.
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 
 CURRENT_VERSION = 513
 """The ordinal of V5_5_0 in MQVersion, the version that this project reports. Peers adapt to it."""
@@ -278,6 +278,24 @@ class ResponseCode(IntEnum):
     RPC_ADDR_IS_NULL = -1002
     RPC_SEND_TO_CHANNEL_FAILED = -1004
     RPC_TIME_OUT = -1006
+
+
+REASON_FIELD = "mqsparkReason"
+"""The field of an answer with a Reason. RocketMQ's clients ignore it."""
+
+
+class Reason(StrEnum):
+    """Why a server of this project refuses a request for which RocketMQ has only a code that it also uses for other
+    reasons."""
+
+    WRONG_VALUE = "wrongValue"
+    """A value of the request breaks a rule."""
+    FIXED_SETTING = "fixedSetting"
+    """The setting cannot be changed by a request."""
+    FEATURE_OFF = "featureOff"
+    """The server does not have the feature, or its settings turn it off."""
+    NOT_NOW = "notNow"
+    """A retry may succeed."""
 
 
 class PullFlag:

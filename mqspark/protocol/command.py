@@ -28,7 +28,7 @@ import msgspec
 from mqspark.base.names import are_sound
 from mqspark.errors import ProtocolError
 from mqspark.protocol import fastjson
-from mqspark.protocol.codes import CURRENT_VERSION, Language
+from mqspark.protocol.codes import CURRENT_VERSION, REASON_FIELD, Language, Reason
 from mqspark.protocol.headers.header import I32, Header, from_ext, from_texts, json_decoder, to_ext
 from mqspark.protocol.named import check_header, names_getter
 
@@ -99,6 +99,12 @@ class Command(msgspec.Struct, eq=False, gc=False):
                 return {}
             self.ext_texts = _decode_ext(self.raw_ext)
         return self.ext_texts
+
+    @property
+    def reason(self) -> Reason | None:
+        """Why a server of this project refused the request, where the code does not say it. Raises ProtocolError."""
+        given = self.ext.get(REASON_FIELD)
+        return next((each for each in Reason if each == given), None)
 
     def header(self, header_type: type[H]) -> H:
         """``extFields`` as a typed header. Raises ProtocolError, which names the missing or malformed field,

@@ -24,9 +24,9 @@ from mqspark.errors import (
     ProtocolError,
     is_shortage,
 )
-from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.codes import REASON_FIELD, Reason, RequestCode, ResponseCode
 from mqspark.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, Command, UnreadRequest, encode_response
-from mqspark.protocol.headers.header import Header
+from mqspark.protocol.headers.header import Header, to_ext
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import LongWork, Slices, Work
 
@@ -76,12 +76,23 @@ _SENDS = frozenset(
 
 
 class Refusal(MQError):
-    """A request is answered with a code other than success. The text becomes the remark."""
+    """A request is answered with a code other than success. The text becomes the remark. ``reason``: what a program may
+    want to know beyond the code."""
 
-    def __init__(self, code: int, remark: str, header: Header | Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        code: int,
+        remark: str,
+        header: Header | Mapping[str, str] | None = None,
+        *,
+        reason: Reason | None = None,
+    ) -> None:
         super().__init__(remark)
         self.code = code
         self.remark = remark
+        if reason is not None:
+            fields = to_ext(header) if isinstance(header, Header) else header or {}
+            header = {**fields, REASON_FIELD: reason}
         self.header = header
 
 
@@ -226,17 +237,20 @@ def settings_to_change(
     asked = parse_properties(body).items()
     changes = {rocketmq_key(fields[key]) if key in fields else key: value for key, value in asked}
     if not changes.keys().isdisjoint(black_list):
-        raise Refusal(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
+        raise Refusal(
+            ResponseCode.NO_PERMISSION, "Can not update config in black list.", reason=Reason.FIXED_SETTING
+        )
     foreign = {key: value for key, value in changes.items() if key not in fields}
     try:
         fixed = {*foreign_keys(foreign)}
     except ConfigError as error:
-        raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        raise Refusal(ResponseCode.SYSTEM_ERROR, str(error), reason=Reason.WRONG_VALUE) from None
     fixed.update(key for key in changes if key in fields and not is_live(fields[key]))
     if fixed:
         raise Refusal(
             ResponseCode.NO_PERMISSION,
             f"Can not update config {min(fixed)}: it cannot change while the process runs",
+            reason=Reason.FIXED_SETTING,
         )
     if foreign:
         _settings_log.info("settings without an effect here: %s", ", ".join(foreign))

@@ -11,7 +11,7 @@ from mqspark.auth.authadmin import AclInfo, PolicyEntryInfo, PolicyInfo, UserInf
 from mqspark.client.admin import AdminClient
 from mqspark.errors import BrokerError, ClientError, InvalidMessage, MQError
 from mqspark.protocol.bodies.body import decode_body, encode_body
-from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.codes import Reason, RequestCode, ResponseCode
 from mqspark.protocol.headers.admin_headers import (
     CreateAclRequestHeader,
     CreateUserRequestHeader,
@@ -197,7 +197,7 @@ async def _has_users(admin: AdminClient, address: str) -> bool:
     try:
         await admin.ask(address, RequestCode.AUTH_LIST_USER, header)
     except BrokerError as error:
-        if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED or "has no users" in (error.remark or ""):
+        if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED or error.reason == Reason.FEATURE_OFF:
             return False
         raise
     return True

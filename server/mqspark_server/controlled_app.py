@@ -25,6 +25,7 @@ from mqspark.broker.replication.manager import (
     ControllerRequest,
     LinkState,
     LogState,
+    NotRegistered,
     ReplicasManager,
     Talk,
     leader_of,
@@ -476,7 +477,7 @@ class ControlledApp(BrokerApp):
                     checked_s = now_s
                     await self._alter()
             except NotNow as error:
-                if "know this broker" in str(error):
+                if isinstance(error, NotRegistered):
                     self._is_registered = False
                 self._outages.failed("part", str(error), "%s; trying again", error)
                 await asyncio.sleep(RETRY_S)

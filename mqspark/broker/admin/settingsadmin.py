@@ -12,7 +12,7 @@ from mqspark.broker.state.state import BrokerState
 from mqspark.errors import ConfigError
 from mqspark.protocol.bodies.body import encode_body
 from mqspark.protocol.bodies.topic_bodies import DataVersion
-from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.codes import Reason, RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, ok, settings_to_change
 from mqspark.protocol.session import Session
@@ -56,7 +56,7 @@ class SettingsProcessor:
         try:
             kept = change_settings(changes, state.config, state.store_config)
         except ConfigError as error:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from None
+            raise Refusal(ResponseCode.SYSTEM_ERROR, str(error), reason=Reason.WRONG_VALUE) from None
         version = self._version
         self._version = DataVersion(
             state_version=version.state_version, timestamp=state.clock.now_ms(), counter=version.counter + 1

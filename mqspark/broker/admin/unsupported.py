@@ -7,7 +7,7 @@ All other requests are refused with a remark that names the missing part.
 from __future__ import annotations
 
 from mqspark.broker.state.state import BrokerState
-from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.codes import Reason, RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, merged, ok
 from mqspark.protocol.session import Session
@@ -63,7 +63,8 @@ class UnsupportedProcessor:
         )
 
     def refuse_unconfigured(self, session: Session, command: Command) -> bytes:
-        raise Refusal(ResponseCode.SYSTEM_ERROR, NOT_CONFIGURED[RequestCode(command.code)])
+        remark = NOT_CONFIGURED[RequestCode(command.code)]
+        raise Refusal(ResponseCode.SYSTEM_ERROR, remark, reason=Reason.FEATURE_OFF)
 
     def refuse_unsupported(self, session: Session, command: Command) -> bytes:
         reason = NOT_SUPPORTED[RequestCode(command.code)]

@@ -135,8 +135,12 @@ def leader_of(answer: Command) -> Leadership:
     return Leadership(address, bool(address) and bool(found.is_leader), found.state_id)
 
 
-def _refuse(answer: Command, what: str) -> NotNow:
-    return NotNow(f"the controller does not {what}: code {answer.code}, {(answer.remark or '')[:200]}")
+class NotRegistered(NotNow):
+    """The controllers do not know this broker, or have forgotten it."""
+
+
+def _refuse(answer: Command, what: str, kind: type[NotNow] = NotNow) -> NotNow:
+    return kind(f"the controller does not {what}: code {answer.code}, {(answer.remark or '')[:200]}")
 
 
 class ReplicasManager:
@@ -255,14 +259,14 @@ class ReplicasManager:
         )
 
     def poll(self, term: Term | None) -> Talk[bool]:
-        """Whether there is a master. Raises NotNow."""
+        """Whether there is a master. Raises NotNow, NotRegistered."""
         header = GetReplicaInfoRequestHeader(
             broker_name=self._config.broker_name, known_epoch=self._known_epoch
         )
         sent_ms = self._clock.monotonic_ms()
         answer = yield ControllerRequest(RequestCode.CONTROLLER_GET_REPLICA_INFO, header)
         if answer.code != ResponseCode.SUCCESS:
-            raise _refuse(answer, "know this broker")
+            raise _refuse(answer, "know this broker", NotRegistered)
         found = answer.header(GetReplicaInfoResponseHeader)
         now = decode_body(SyncStateSet, bytes(answer.body)) if answer.body else SyncStateSet()
         self._decide(

@@ -80,7 +80,7 @@ from mqspark.message import (
     parse_number,
     parse_priority,
 )
-from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.codes import Reason, RequestCode, ResponseCode
 from mqspark.protocol.command import ONEWAY_FLAG, Command, SentFrames, encode_response, send_response_frame
 from mqspark.protocol.dispatch import Handler, Refusal
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
@@ -682,7 +682,7 @@ class SendProcessor:
         """The checks for a new topic or one with a rule of its own, in RocketMQ's order."""
         state = self._state
         if (refusing := self.why_refusing) is not None:
-            raise self._refusal(ResponseCode.SYSTEM_ERROR, refusing)
+            raise self._refusal(ResponseCode.SYSTEM_ERROR, refusing, Reason.NOT_NOW)
         if topic is not None and topic.order and not state.config.broker_permission & PERM_WRITE:
             raise self._refusal(
                 ResponseCode.NO_PERMISSION,
@@ -787,5 +787,5 @@ class SendProcessor:
             code = ResponseCode.SYSTEM_ERROR
         return self._refusal(code, str(error))
 
-    def _refusal(self, code: int, remark: str) -> Refusal:
-        return Refusal(code, remark, self._trace)
+    def _refusal(self, code: int, remark: str, reason: Reason | None = None) -> Refusal:
+        return Refusal(code, remark, self._trace, reason=reason)

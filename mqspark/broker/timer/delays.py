@@ -48,7 +48,7 @@ from mqspark.protocol import fastjson
 from mqspark.protocol.bodies.admin_bodies import DelayOffsetSerializeWrapper
 from mqspark.protocol.bodies.body import decode_table, to_document
 from mqspark.protocol.bodies.topic_bodies import DataVersion
-from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.codes import Reason, RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, ok
 from mqspark.protocol.session import Session
@@ -94,7 +94,8 @@ def delay_level(text: str | None) -> int:
     except ValueError:
         level = None
     if level is None or not -(1 << 31) <= level < 1 << 31:
-        raise Refusal(ResponseCode.SYSTEM_ERROR, f"property DELAY={text[:40]} is not a delay level")
+        remark = f"property DELAY={text[:40]} is not a delay level"
+        raise Refusal(ResponseCode.SYSTEM_ERROR, remark, reason=Reason.WRONG_VALUE)
     return level
 
 

@@ -25,7 +25,7 @@ from mqspark.message import (
     TIMER_TOPIC,
     is_system_topic,
 )
-from mqspark.protocol.codes import ResponseCode
+from mqspark.protocol.codes import Reason, ResponseCode
 from mqspark.protocol.dispatch import Refusal
 from mqspark.store.timer.timerwheel import TimerWheel
 
@@ -58,6 +58,7 @@ class TimerGate:
             raise Refusal(
                 ResponseCode.SYSTEM_ERROR,
                 "accurate timer message is not enabled, timerWheelEnable is false",
+                reason=Reason.FEATURE_OFF,
             )
         now_ms = self._clock.now_ms()
         deliver_ms = self._deliver_time_ms(properties, now_ms)
@@ -111,4 +112,5 @@ class TimerGate:
                 ResponseCode.SYSTEM_ERROR,
                 f"timer message is under flow control, max num limit is {limit * 2} or the current value is"
                 f" greater than {limit} and less than {limit * 2}, trigger random flow control",
+                reason=Reason.NOT_NOW,
             )

@@ -19,7 +19,7 @@ from mqspark.client.remoting.credentials import Credentials
 from mqspark.client.remoting.keywords import described
 from mqspark.client.remoting.remoting import split_address
 from mqspark.client.remoting.tls import Tls
-from mqspark.errors import ConfigError, ConnectionLost
+from mqspark.errors import ConfigError, ConnectionLost, NoNameServer
 from mqspark.record.compression import LIMITS, MAX_INFLATED_BYTES, InflateLimits
 
 STREAM_FIELDS = {"ReqT": "0"}
@@ -138,9 +138,7 @@ def resolve_namesrv(namesrv: str | Sequence[str] | None) -> list[str]:
         raise ConfigError(f"namesrv={namesrv!r} is neither text nor a list of text", key="namesrv")
     addresses = parse_addresses(";".join(parts), key="namesrv")
     if not addresses:
-        raise ConfigError(
-            "no name server: give namesrv='host:port;host:port' or set NAMESRV_ADDR", key="namesrv"
-        )
+        raise NoNameServer("give namesrv='host:port;host:port' or set NAMESRV_ADDR", key="namesrv")
     return addresses
 
 

@@ -462,7 +462,7 @@ class Remoting:
             raise
         self.answered(address)
         if response.code not in accept:
-            raise BrokerError(response.code, response.remark, address=address)
+            raise BrokerError(response.code, response.remark, address=address, reason=response.reason)
         return response
 
     async def _ask(

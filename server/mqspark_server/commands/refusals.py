@@ -19,6 +19,7 @@ from mqspark.errors import (
     ConnectionLost,
     InvalidMessage,
     MQError,
+    NoNameServer,
     NoSuchTopic,
     NotANameServer,
     Picklable,
@@ -77,14 +78,9 @@ def describe(error: Exception) -> str:
 def _next_step(error: MQError) -> str:
     if isinstance(error, NotANameServer):
         return ""
-    if isinstance(error, ConfigError) and error.key == "namesrv" and "no name server" in str(error):
+    if isinstance(error, NoNameServer) and error.key == "namesrv":
         return "; or on the command line: --nameserver HOST:PORT, or mqspark context add NAME --nameserver HOST:PORT"
-    # A setting that cannot be changed is refused with the same code.
-    if (
-        isinstance(error, BrokerError)
-        and error.code == _NO_PERMISSION
-        and "Can not update config" not in str(error)
-    ):
+    if isinstance(error, BrokerError) and error.code == _NO_PERMISSION and error.reason is None:
         return "; a cluster with access control needs --credentials FILE or MQSPARK_ACCESS_KEY and MQSPARK_SECRET_KEY"
     if isinstance(error, (ConnectionLost, RequestTimeout)):
         return "; mqspark doctor finds the reason"

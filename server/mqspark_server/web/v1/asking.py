@@ -17,7 +17,7 @@ from mqspark.auth.policies import Action
 from mqspark.base.logs import printable
 from mqspark.broker.state.state import BrokerState
 from mqspark.errors import FrameTooLarge
-from mqspark.protocol.codes import ResponseCode
+from mqspark.protocol.codes import Reason, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.header import Header
 from mqspark_server.node import BrokerNode, BrokerParts
@@ -27,7 +27,7 @@ from mqspark_server.web.problems import Problem, ProblemDetails
 MAX_PAGE = 1_000
 _MAX_CURSOR_LENGTH = 65_536
 
-_STATUS = {
+_STATUS: dict[int, int] = {
     ResponseCode.MESSAGE_ILLEGAL: 400,
     ResponseCode.INVALID_PARAMETER: 400,
     ResponseCode.SUBSCRIPTION_PARSE_FAILED: 400,
@@ -41,17 +41,10 @@ _STATUS = {
     ResponseCode.SERVICE_NOT_AVAILABLE: 503,
     ResponseCode.FLUSH_DISK_TIMEOUT: 504,
 }
-"""Broker response code → HTTP status; all others are a 500."""
+"""Broker response code → HTTP status; all others are that of their reason, or a 500."""
 
-_REMARKS = {
-    "property DELAY": 400,
-    "accurate timer message is not enabled": 501,
-    "this broker has no users": 501,
-    "setting ": 400,
-    "timer message is under flow control": 503,
-    "broker unable to service, until": 503,
-}
-"""Beginning of a remark → HTTP status, where RocketMQ uses SYSTEM_ERROR for several reasons."""
+_REASONS = {Reason.WRONG_VALUE: 400, Reason.FEATURE_OFF: 501, Reason.NOT_NOW: 503}
+"""Reason → HTTP status, where RocketMQ uses SYSTEM_ERROR for several reasons."""
 
 _PROBLEMS = {
     400: "the request is malformed, or the broker refuses its values",
@@ -124,11 +117,8 @@ class Asker(NamedTuple):
 
 
 def refused(answer: Command) -> Problem:
-    remark = answer.remark or ""
-    status = _STATUS.get(ResponseCode(answer.code), 500) if answer.code in set(ResponseCode) else 500
-    if answer.code == ResponseCode.SYSTEM_ERROR:
-        status = next((status for begin, status in _REMARKS.items() if remark.startswith(begin)), status)
-    return Problem(status, f"code {answer.code}: {remark}", code=answer.code)
+    status = _STATUS.get(answer.code) or (_REASONS.get(answer.reason, 500) if answer.reason else 500)
+    return Problem(status, f"code {answer.code}: {answer.remark or ''}", code=answer.code)
 
 
 def _check_parameters(request: Request) -> None:
