@@ -6,310 +6,180 @@ silently ignored. A destructive verb asks for confirmation, like all commands he
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import click
 
 from mqspark_server.commands.loading import HELP, LazyCommands
 
 Given = Mapping[str, str]
-_PERMS = {"2": "w", "4": "r", "6": "rw"}
-_NOW = ("now", "currentTimeMillis")
+"""Letter of an option → its value."""
 
 
 class Verb(NamedTuple):
     options: str
-    """``letter/longName``; ``!`` marks a flag, ``*`` a required option."""
-    commands: Callable[[Given], Sequence[Sequence[str]]]
-    """The equivalent commands, as words."""
+    """``letter/longName``, and for some ``=a,b``, the values that exist. Then ``!`` marks a flag, ``*`` a must. At
+    least one of those with ``|`` must be given, and exactly one of those with ``^``."""
+    commands: Sequence[str]
+    """The same in words of this command line: ``{a}`` is the value of -a. ``[a: words]`` stay if -a is given,
+    ``[a=x|y: words]`` if it is x or y, ``[!…: words]`` if it is not; several conditions must all hold.
+    ``[a,: words]`` are repeated for each part of -a between commas."""
 
 
-def _one(*words: str) -> list[list[str]]:
-    return [list(words)]
-
-
-def _option(name: str, value: str | None) -> list[str]:
-    return [] if value is None else [name, value]
-
-
-def _key_type(given: str | None) -> str:
-    """The command for -p of queryMsgByKey."""
-    if given not in (None, "K", "T"):
-        raise click.UsageError("index type error, just support K for keys or T for tags")
-    return "tag" if given == "T" else "key"
-
-
-def _where(given: Given) -> list[str]:
-    """-b and -c of the verbs that change brokers."""
-    if "b" not in given and "c" not in given:
-        raise click.UsageError("give -b BROKER or -c CLUSTER")
-    return [*_option("--broker", given.get("b")), *_option("--cluster", given.get("c"))]
-
-
-def _static_where(given: Given) -> list[str]:
-    """-b or -c, and -mf, of the verbs for static topics."""
-    if ("b" in given) == ("c" in given):
-        raise click.UsageError("give either -b BROKER,BROKER or -c CLUSTER")
-    if "," in given.get("c", ""):
-        raise click.UsageError("-c names several clusters: name their brokers with -b")
-    brokers = [name.strip() for name in given.get("b", "").split(",") if name.strip()]
-    words = [word for name in brokers for word in ("--broker", name)]
-    return [*words, *_option("--cluster", given.get("c")), *_option("--plan", given.get("mf"))]
-
-
-def _perm(given: Given) -> list[str]:
-    text = given.get("p")
-    if text is not None and text not in _PERMS:
-        raise click.UsageError(f"-p {text[:20]!r}: a permission is 2 (write), 4 (read) or 6 (both)")
-    return _option("--perm", None if text is None else _PERMS[text])
-
-
-def _flag(given: Given, letter: str, yes: str, no: str) -> list[str]:
-    text = given.get(letter, "").lower()
-    return [] if not text else [yes if text == "true" else no]
-
-
-def _update_topic(given: Given) -> list[list[str]]:
-    read, write = given.get("r", "8"), given.get("w", "8")
-    attributes: list[str] = []
-    for text in filter(None, given.get("a", "").split(",")):
-        if not text.startswith("+"):
-            raise click.UsageError(f"-a {text[:40]!r}: only +key=value is supported")
-        attributes += ["--attribute", text[1:]]
-    more = [*_perm(given), *_where(given), *attributes]
-    order = _flag(given, "o", "--order", "--no-order")
-    return [
-        ["topic", "create", given["t"], "--queues", write, "--exist-ok", *more],
-        ["topic", "update", given["t"], "--read-queues", read, "--write-queues", write, *order, *more],
-    ]
-
-
-def _reset(given: Given) -> list[list[str]]:
-    words = ["group", "reset", given["g"], given["t"], *_option("--cluster", given.get("c"))]
-    if "q" in given:
-        if "b" not in given:
-            raise click.UsageError("-q QUEUE needs -b BROKER")
-        words += ["--queue", f"{given['b']}:{given['q']}"]
-    if "o" in given:
-        return [[*words, "--to-offset", given["o"]]]
-    stamp = given["s"]
-    return [[*words, *(["--latest"] if stamp in (*_NOW, "-1") else ["--to-time", stamp])]]
-
-
-def _consume(given: Given) -> list[list[str]]:
-    words = ["consume", given["t"], *_option("--count", given.get("c"))]
-    if "i" in given:
-        if "b" not in given:
-            raise click.UsageError("-i QUEUE needs -b BROKER")
-        words += ["--queue", f"{given['b']}:{given['i']}"]
-    return [
-        [*words, *_option("--from", given.get("o") or given.get("s")), *_option("--until", given.get("e"))]
-    ]
-
-
-def _print(given: Given) -> list[list[str]]:
-    words = ["consume", given["t"], *_option("--tag", given.get("s")), *_option("--from", given.get("b"))]
-    if "a" in given:
-        words += ["--queue", f"{given['a']}:{given['i']}"]
-    return [[*words, *_option("--until", given.get("e"))]]
-
-
-def _send(given: Given) -> list[list[str]]:
-    words = ["produce", given["t"], "--body", given["p"], *_option("--key", given.get("k"))]
-    words += _option("--tag", given.get("c"))
-    if "i" in given:
-        if "b" not in given:
-            raise click.UsageError("-i QUEUE needs -b BROKER")
-        words += ["--queue", f"{given['b']}:{given['i']}"]
-    return [[*words, *(["--trace"] if given.get("m", "").lower() == "true" else [])]]
-
-
-def _update_group(given: Given) -> list[list[str]]:
-    return [
-        [
-            *("group", "create", given["g"], *_option("--cluster", given.get("c"))),
-            *_flag(given, "s", "--enabled", "--disabled"),
-            *_flag(given, "d", "--broadcast", "--no-broadcast"),
-            *_flag(given, "o", "--ordered", "--unordered"),
-            *_option("--retry-queues", given.get("q")),
-            *_option("--retries", given.get("r")),
-        ]
-    ]
-
-
-def _clean(what: str) -> Verb:
-    return Verb(
-        "b/brokerAddr c/cluster",
-        lambda given: _one(
-            "broker",
-            "clean",
-            what,
-            *_option("--broker", given.get("b")),
-            *_option("--cluster", given.get("c")),
-        ),
-    )
-
-
-def _bench(given: Given) -> list[list[str]]:
-    return _one(
-        "bench", "send", given["t"], "--count", given.get("a", "100"), "--size", given.get("s", "128")
-    )
-
+_IN = " [c: --cluster {c}]"
+_AT = " [b: --broker {b}]" + _IN
+_ON = " [b,: --broker {b}]" + _IN + " [mf: --plan {mf}]"
+_PERM = " [p=2: --perm w] [p=4: --perm r] [p=6: --perm rw]"
+_UPDATE = _PERM + _AT + " [a,: --attribute {a}]"
+_TO_END = "s=now|currentTimeMillis|-1"
+_PRINT = "consume {t} [s: --tag {s}] [b: --from {b}] [a: --queue {a}:{i}] [e: --until {e}]"
 
 VERBS: Mapping[str, Verb] = {
-    "clusterList": Verb(
-        "m/moreStats! c/clusterName",
-        lambda given: _one(
-            "cluster",
-            "list",
-            *(["-o", "wide"] if "m" in given else []),
-            *_option("--cluster", given.get("c")),
+    name: Verb(options, commands)
+    for name, options, *commands in (
+        ("clusterList", "m/moreStats! c/clusterName", "cluster list [m: -o wide]" + _IN),
+        ("brokerStatus", "b/brokerAddr*", "broker describe {b}"),
+        ("haStatus", "b/brokerAddr*", "broker replicas {b}"),
+        ("getBrokerConfig", "b/brokerAddr| c/clusterName|", "config get" + _AT),
+        ("updateBrokerConfig", "b/brokerAddr| c/clusterName| k/key* v/value*", "config set {k}={v}" + _AT),
+        ("getNamesrvConfig", "", "namesrv config"),
+        ("updateNamesrvConfig", "k/key* v/value*", "namesrv set {k}={v}"),
+        ("wipeWritePerm", "b/brokerName*", "broker drain {b}"),
+        ("addWritePerm", "b/brokerName*", "broker undrain {b}"),
+        ("cleanExpiredCQ", "b/brokerAddr c/cluster", "broker clean queues" + _AT),
+        ("cleanUnusedTopic", "b/brokerAddr c/cluster", "broker clean topics" + _AT),
+        ("deleteExpiredCommitLog", "b/brokerAddr c/cluster", "broker clean log" + _AT),
+        ("producer", "b/broker*", "broker producers {b}"),
+        ("producerConnection", "g/producerGroup* t/topic*", "topic producers {t} {g}"),
+        ("topicList", "c/clusterModel!", "topic list --all [c: -o wide]"),
+        ("topicStatus", "t/topic*", "topic describe {t}"),
+        ("topicRoute", "t/topic* l/list!", "topic describe {t}"),
+        ("topicClusterList", "t/topic*", "topic describe {t}"),
+        ("statsAll", "t/topic", "topic stats [t: {t}]"),
+        (
+            "updateTopic",
+            "b/brokerAddr| c/clusterName| t/topic* r/readQueueNums w/writeQueueNums p/perm=2,4,6 o/order a/attributes",
+            "topic create {t} [w: --queues {w}] [!w: --queues 8] --exist-ok" + _UPDATE,
+            "topic update {t} [r: --read-queues {r}] [!r: --read-queues 8] [w: --write-queues {w}]"
+            " [!w: --write-queues 8] [o=true: --order] [o !o=true: --no-order]" + _UPDATE,
         ),
-    ),
-    "brokerStatus": Verb("b/brokerAddr*", lambda given: _one("broker", "describe", given["b"])),
-    "haStatus": Verb("b/brokerAddr*", lambda given: _one("broker", "replicas", given["b"])),
-    "getBrokerConfig": Verb(
-        "b/brokerAddr c/clusterName", lambda given: _one("config", "get", *_where(given))
-    ),
-    "updateBrokerConfig": Verb(
-        "b/brokerAddr c/clusterName k/key* v/value*",
-        lambda given: _one("config", "set", f"{given['k']}={given['v']}", *_where(given)),
-    ),
-    "getNamesrvConfig": Verb("", lambda given: _one("namesrv", "config")),
-    "updateNamesrvConfig": Verb(
-        "k/key* v/value*", lambda given: _one("namesrv", "set", f"{given['k']}={given['v']}")
-    ),
-    "wipeWritePerm": Verb("b/brokerName*", lambda given: _one("broker", "drain", given["b"])),
-    "addWritePerm": Verb("b/brokerName*", lambda given: _one("broker", "undrain", given["b"])),
-    "cleanExpiredCQ": _clean("queues"),
-    "cleanUnusedTopic": _clean("topics"),
-    "deleteExpiredCommitLog": _clean("log"),
-    "producer": Verb("b/broker*", lambda given: _one("broker", "producers", given["b"])),
-    "producerConnection": Verb(
-        "g/producerGroup* t/topic*", lambda given: _one("topic", "producers", given["t"], given["g"])
-    ),
-    "topicList": Verb(
-        "c/clusterModel!",
-        lambda given: _one("topic", "list", "--all", *(["-o", "wide"] if "c" in given else [])),
-    ),
-    "topicStatus": Verb("t/topic*", lambda given: _one("topic", "describe", given["t"])),
-    "topicRoute": Verb("t/topic* l/list!", lambda given: _one("topic", "describe", given["t"])),
-    "topicClusterList": Verb("t/topic*", lambda given: _one("topic", "describe", given["t"])),
-    "statsAll": Verb(
-        "t/topic", lambda given: _one("topic", "stats", *([given["t"]] if "t" in given else []))
-    ),
-    "updateTopic": Verb(
-        "b/brokerAddr c/clusterName t/topic* r/readQueueNums w/writeQueueNums p/perm o/order a/attributes",
-        _update_topic,
-    ),
-    "updateTopicPerm": Verb(
-        "b/brokerAddr c/clusterName t/topic* p/perm*",
-        lambda given: _one("topic", "update", given["t"], *_perm(given), *_where(given)),
-    ),
-    "updateStaticTopic": Verb(
-        "b/brokers c/clusters t/topic* qn/totalQueueNum* mf/mapFile",
-        lambda given: _one(
-            "topic", "create-static", given["t"], "--queues", given["qn"], *_static_where(given)
+        (
+            "updateTopicPerm",
+            "b/brokerAddr| c/clusterName| t/topic* p/perm=2,4,6*",
+            "topic update {t}" + _PERM + _AT,
         ),
-    ),
-    "remappingStaticTopic": Verb(
-        "b/brokers c/clusters t/topic* mf/mapFile",
-        lambda given: _one("topic", "remap", given["t"], *_static_where(given)),
-    ),
-    "deleteTopic": Verb(
-        "t/topic* c/clusterName",
-        lambda given: _one("topic", "delete", given["t"], *_option("--cluster", given.get("c"))),
-    ),
-    "updateSubGroup": Verb(
-        "c/clusterName g/groupName* s/consumeEnable d/consumeBroadcastEnable o/consumeMessageOrderly"
-        " q/retryQueueNums r/retryMaxTimes",
-        _update_group,
-    ),
-    "deleteSubGroup": Verb(
-        "c/clusterName g/groupName* r/removeOffset",
-        lambda given: _one(
-            "group",
-            "delete",
-            given["g"],
-            *_option("--cluster", given.get("c")),
-            *([] if given.get("r", "true").lower() == "true" else ["--keep-offsets"]),
+        (
+            "updateStaticTopic",
+            "b/brokers^ c/clusters^ t/topic* qn/totalQueueNum* mf/mapFile",
+            "topic create-static {t} --queues {qn}" + _ON,
         ),
-    ),
-    "getConsumerConfig": Verb("g/groupName*", lambda given: _one("group", "describe", given["g"])),
-    "consumerProgress": Verb(
-        "g/groupName t/topicName",
-        lambda given: (
-            _one("group", "lag", given["g"], *_option("--topic", given.get("t")))
-            if "g" in given
-            else _one("group", "list", "-o", "wide")
+        ("remappingStaticTopic", "b/brokers^ c/clusters^ t/topic* mf/mapFile", "topic remap {t}" + _ON),
+        ("deleteTopic", "t/topic* c/clusterName", "topic delete {t}" + _IN),
+        (
+            "updateSubGroup",
+            "c/clusterName g/groupName* s/consumeEnable d/consumeBroadcastEnable o/consumeMessageOrderly"
+            " q/retryQueueNums r/retryMaxTimes",
+            "group create {g}" + _IN + " [s=true: --enabled] [s !s=true: --disabled] [d=true: --broadcast]"
+            " [d !d=true: --no-broadcast] [o=true: --ordered] [o !o=true: --unordered]"
+            " [q: --retry-queues {q}] [r: --retries {r}]",
         ),
-    ),
-    "consumerConnection": Verb("g/consumerGroup*", lambda given: _one("group", "members", given["g"])),
-    "consumerStatus": Verb(
-        "g/consumerGroup*", lambda given: _one("group", "members", given["g"], "-o", "wide")
-    ),
-    "brokerConsumeStats": Verb(
-        "b/brokerAddr", lambda given: _one("group", "lag", *_option("--broker", given.get("b")))
-    ),
-    "setConsumeMode": Verb(
-        "c/clusterName t/topicName* g/groupName* m/mode* q/popShareQueueNum",
-        lambda given: _one(
-            "group",
-            "mode",
-            given["g"],
-            given["t"],
-            given["m"],
-            *_option("--share", given.get("q")),
-            *_option("--cluster", given.get("c")),
+        (
+            "deleteSubGroup",
+            "c/clusterName g/groupName* r/removeOffset",
+            "group delete {g}" + _IN + " [r !r=true: --keep-offsets]",
         ),
-    ),
-    "resetOffsetByTime": Verb(
-        "g/group* t/topic* s/timestamp* f/force b/broker q/queue o/offset c/cluster", _reset
-    ),
-    "skipAccumulatedMessage": Verb(
-        "g/group* t/topic* f/force c/cluster",
-        lambda given: _one(
-            "group", "reset", given["g"], given["t"], "--latest", *_option("--cluster", given.get("c"))
+        ("getConsumerConfig", "g/groupName*", "group describe {g}"),
+        (
+            "consumerProgress",
+            "g/groupName t/topicName",
+            "group [g: lag {g}] [g t: --topic {t}] [!g: list -o wide]",
         ),
-    ),
-    "cloneGroupOffset": Verb(
-        "s/srcGroup* d/destGroup* t/topic* o/offline",
-        lambda given: _one("group", "clone", given["s"], given["d"], given["t"]),
-    ),
-    "queryMsgById": Verb(
-        "i/msgId* t/topic",
-        lambda given: _one("message", "id", given["i"], *_option("--topic", given.get("t"))),
-    ),
-    "queryMsgByUniqueKey": Verb(
-        "i/msgId* t/topic* a/showAll!", lambda given: _one("message", "id", given["i"], "--topic", given["t"])
-    ),
-    "queryMsgByKey": Verb(
-        "t/topic* k/msgKey* p/keyType m/maxNum",
-        lambda given: _one(
-            "message", _key_type(given.get("p")), given["t"], given["k"], *_option("--count", given.get("m"))
+        ("consumerConnection", "g/consumerGroup*", "group members {g}"),
+        ("consumerStatus", "g/consumerGroup*", "group members {g} -o wide"),
+        ("brokerConsumeStats", "b/brokerAddr", "group lag [b: --broker {b}]"),
+        (
+            "setConsumeMode",
+            "c/clusterName t/topicName* g/groupName* m/mode* q/popShareQueueNum",
+            "group mode {g} {t} {m} [q: --share {q}]" + _IN,
         ),
-    ),
-    "queryMsgByOffset": Verb(
-        "t/topic* b/brokerName* i/queueId* o/offset*",
-        lambda given: _one("message", "offset", given["t"], f"{given['b']}:{given['i']}", given["o"]),
-    ),
-    "queryMsgTraceById": Verb(
-        "i/msgId* t/traceTopic",
-        lambda given: _one("message", "trace", given["i"], *_option("--trace-topic", given.get("t"))),
-    ),
-    "printMsg": Verb("t/topic* s/subExpression b/beginTimestamp e/endTimestamp d/printBody", _print),
-    "printMsgByQueue": Verb(
-        "t/topic* a/brokerName* i/queueId* s/subExpression b/beginTimestamp e/endTimestamp p/print d/printBody",
-        _print,
-    ),
-    "consumeMessage": Verb(
-        "t/topic* b/brokerName i/queueId o/offset s/beginTimestamp e/endTimestamp c/MessageNumber", _consume
-    ),
-    "sendMessage": Verb("t/topic* p/body* k/key c/tags b/broker i/qid m/msgTraceEnable", _send),
-    "checkMsgSendRT": Verb("t/topic* a/amount s/size", _bench),
+        (
+            "resetOffsetByTime",
+            "g/group* t/topic* s/timestamp* f/force b/broker q/queue o/offset c/cluster",
+            "group reset {g} {t}" + _IN + " [q: --queue {b}:{q}] [o: --to-offset {o}]"
+            f" [!o {_TO_END}: --latest] [!o !{_TO_END}: --to-time {{s}}]",
+        ),
+        (
+            "skipAccumulatedMessage",
+            "g/group* t/topic* f/force c/cluster",
+            "group reset {g} {t} --latest" + _IN,
+        ),
+        ("cloneGroupOffset", "s/srcGroup* d/destGroup* t/topic* o/offline", "group clone {s} {d} {t}"),
+        ("queryMsgById", "i/msgId* t/topic", "message id {i} [t: --topic {t}]"),
+        ("queryMsgByUniqueKey", "i/msgId* t/topic* a/showAll!", "message id {i} --topic {t}"),
+        (
+            "queryMsgByKey",
+            "t/topic* k/msgKey* p/keyType=K,T m/maxNum",
+            "message [p=T: tag] [!p=T: key] {t} {k} [m: --count {m}]",
+        ),
+        ("queryMsgByOffset", "t/topic* b/brokerName* i/queueId* o/offset*", "message offset {t} {b}:{i} {o}"),
+        ("queryMsgTraceById", "i/msgId* t/traceTopic", "message trace {i} [t: --trace-topic {t}]"),
+        ("printMsg", "t/topic* s/subExpression b/beginTimestamp e/endTimestamp d/printBody", _PRINT),
+        (
+            "printMsgByQueue",
+            "t/topic* a/brokerName* i/queueId* s/subExpression b/beginTimestamp e/endTimestamp p/print d/printBody",
+            _PRINT,
+        ),
+        (
+            "consumeMessage",
+            "t/topic* b/brokerName i/queueId o/offset s/beginTimestamp e/endTimestamp c/MessageNumber",
+            "consume {t} [c: --count {c}] [i: --queue {b}:{i}] [o: --from {o}] [!o s: --from {s}] [e: --until {e}]",
+        ),
+        (
+            "sendMessage",
+            "t/topic* p/body* k/key c/tags b/broker i/qid m/msgTraceEnable",
+            "produce {t} --body {p} [k: --key {k}] [c: --tag {c}] [i: --queue {b}:{i}] [m=true: --trace]",
+        ),
+        (
+            "checkMsgSendRT",
+            "t/topic* a/amount s/size",
+            "bench send {t} [a: --count {a}] [!a: --count 100] [s: --size {s}] [!s: --size 128]",
+        ),
+    )
 }
 """RocketMQ's name → verb."""
+
+_PART = re.compile(r"\[([^]:]+): ([^]]+)\]|(\S+)")
+
+
+def words_of(command: str, given: Given) -> Iterator[str]:
+    """Raises click.UsageError when a value is missing."""
+    for conditions, words, word in _PART.findall(command):
+        if word:
+            yield _filled(word, given)
+        elif conditions.endswith(","):
+            letter = conditions.removesuffix(",")
+            for value in filter(None, map(str.strip, given.get(letter, "").split(","))):
+                yield from (_filled(each, {letter: value}) for each in words.split())
+        elif all(_holds(each, given) for each in conditions.split()):
+            yield from (_filled(each, given) for each in words.split())
+
+
+def _holds(condition: str, given: Given) -> bool:
+    letter, equals, values = condition.removeprefix("!").partition("=")
+    value = given.get(letter)
+    holds = value is not None and (not equals or value.lower() in values.lower().split("|"))
+    return holds != condition.startswith("!")
+
+
+def _filled(word: str, given: Given) -> str:
+    def value(named: re.Match[str]) -> str:
+        if named[1] not in given:
+            raise click.UsageError(f"give -{named[1]}, too")
+        return given[named[1]]
+
+    return re.sub(r"\{(\w+)\}", value, word)
 
 
 class _Verbs(LazyCommands):
@@ -330,23 +200,35 @@ def _command(name: str, verb: Verb) -> click.Command:
         click.Option(["-n", "--namesrvAddr", "namesrv"], metavar="HOST:PORT", help="Name servers."),
         click.Option(["-y", "--yes", "yes"], is_flag=True, help="Do not ask for confirmation."),
     ]
+    alternatives: dict[str, list[str]] = {"|": [], "^": []}
     for text in verb.options.split():
-        letter, _, long = text.rstrip("!*").partition("/")
-        # is_flag=False would make click take "-1" for an option instead of a value.
-        more: dict[str, Any] = {"is_flag": True} if text.endswith("!") else {}
+        letter, _, long = text.rstrip("!*|^").partition("/")
+        long, _, values = long.partition("=")
         names = [f"-{letter}", f"--{long}", f"option_{letter}"]
-        options.append(click.Option(names, required=text.endswith("*"), **more))
+        if text.endswith("!"):
+            options.append(click.Option(names, is_flag=True))
+        else:
+            kind = click.Choice(values.split(",")) if values else None
+            options.append(click.Option(names, required=text.endswith("*"), type=kind))
+        if text[-1] in alternatives:
+            alternatives[text[-1]].append(letter)
 
-    def run(namesrv: str | None, yes: bool, **given: Any) -> None:
+    def run(namesrv: str | None, yes: bool, **given: object) -> None:
         root = click.get_current_context().find_root().command
         plain = {
             key.removeprefix("option_"): str(value).strip()
             for key, value in given.items()
             if value is not None and value is not False
         }
-        for words in verb.commands(plain):
-            more = [*_option("--nameserver", namesrv), *(["--yes"] if yes and _asks(words) else [])]
-            code = root.main(args=[*words, *more], prog_name="mqspark", standalone_mode=False)
+        for mark, letters in alternatives.items():
+            count = sum(letter in plain for letter in letters)
+            if letters and (not count or (mark == "^" and count > 1)):
+                raise click.UsageError(f"give {' or '.join(f'-{letter}' for letter in letters)}")
+        for command in verb.commands:
+            words = list(words_of(command, plain))
+            words += ["--nameserver", namesrv] if namesrv is not None else []
+            words += ["--yes"] if yes and _asks(root, words) else []
+            code = root.main(args=words, prog_name="mqspark", standalone_mode=False)
             if isinstance(code, int) and code:
                 click.get_current_context().exit(code)
 
@@ -355,17 +237,16 @@ def _command(name: str, verb: Verb) -> click.Command:
     )
 
 
-_ASKING = {
-    "topic": ("update", "delete"),
-    "group": ("delete", "reset", "clone"),
-    "broker": ("drain", "undrain", "clean"),
-    "config": ("set",),
-    "namesrv": ("set",),
-}
-
-
-def _asks(words: Sequence[str]) -> bool:
-    return words[1] in _ASKING.get(words[0], ())
+def _asks(command: click.Command, words: Sequence[str]) -> bool:
+    """Whether the command for these words asks for confirmation."""
+    for word in words:
+        if not isinstance(command, click.Group):
+            break
+        found = command.get_command(click.Context(command), word)
+        if found is None:
+            break
+        command = found
+    return any(each.name == "yes" for each in command.params)
 
 
 mqadmin = _Verbs(

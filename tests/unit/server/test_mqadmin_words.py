@@ -1,0 +1,62 @@
+"""RocketMQ's verbs are templates: options become words of this command line."""
+
+from __future__ import annotations
+
+import pytest
+from click import UsageError
+
+from mqspark_server.commands.administration.mqadmin_cli import VERBS, words_of
+
+
+@pytest.mark.parametrize(
+    ("command", "given", "words"),
+    [
+        ("a {x} [y: --y {y}]", {"x": "1 2"}, ["a", "1 2"]),
+        ("a [y z: --y {y}:{z}]", {"y": "-1", "z": "2"}, ["a", "--y", "-1:2"]),
+        ("a [y z: --y {y}:{z}]", {"y": "1"}, ["a"]),
+        ("[x=p|q: yes] [x !x=p|q: no]", {"x": "Q"}, ["yes"]),
+        ("[x=p|q: yes] [x !x=p|q: no]", {"x": "r"}, ["no"]),
+        ("[x=p|q: yes] [x !x=p|q: no] [!x: none]", {}, ["none"]),
+        ("[x,: --each {x}]", {"x": "1, 2,"}, ["--each", "1", "--each", "2"]),
+        ("[x,: --each {x}]", {}, []),
+        ("{x}", {"x": "{y} [z: w]"}, ["{y} [z: w]"]),
+    ],
+)
+def test_a_command_has_the_words_of_what_is_given(
+    command: str, given: dict[str, str], words: list[str]
+) -> None:
+    assert list(words_of(command, given)) == words
+
+
+@pytest.mark.parametrize(
+    ("verb", "given", "commands"),
+    [
+        (
+            "updateTopic",
+            {"t": "T", "c": "C", "r": "2", "p": "4", "o": "false", "a": "+k=v,+l=w"},
+            [
+                "topic create T --queues 8 --exist-ok --perm r --cluster C --attribute +k=v --attribute +l=w",
+                "topic update T --read-queues 2 --write-queues 8 --no-order --perm r --cluster C"
+                " --attribute +k=v --attribute +l=w",
+            ],
+        ),
+        ("resetOffsetByTime", {"g": "G", "t": "T", "s": "now"}, ["group reset G T --latest"]),
+        ("resetOffsetByTime", {"g": "G", "t": "T", "s": "99"}, ["group reset G T --to-time 99"]),
+        (
+            "resetOffsetByTime",
+            {"g": "G", "t": "T", "s": "-1", "b": "B", "q": "3", "o": "7"},
+            ["group reset G T --queue B:3 --to-offset 7"],
+        ),
+        ("consumeMessage", {"t": "T", "o": "5", "s": "9"}, ["consume T --from 5"]),
+        ("deleteSubGroup", {"g": "G", "r": "false"}, ["group delete G --keep-offsets"]),
+        ("remappingStaticTopic", {"t": "T", "b": "a, b"}, ["topic remap T --broker a --broker b"]),
+    ],
+)
+def test_verbs_say_the_same(verb: str, given: dict[str, str], commands: list[str]) -> None:
+    assert [" ".join(words_of(each, given)) for each in VERBS[verb].commands] == commands
+
+
+def test_a_value_that_needs_another_names_it() -> None:
+    (command,) = VERBS["sendMessage"].commands
+    with pytest.raises(UsageError, match="give -b, too"):
+        list(words_of(command, {"t": "T", "p": "x", "i": "1"}))
