@@ -100,8 +100,7 @@ from mqspark.protocol.headers.cluster_headers import (
 from mqspark.protocol.headers.header import to_ext
 
 _ROUTE_POLL_S = 0.02
-"""The group of reads by tools, which every broker has from the start (MixAll)."""
-_EVER_MS = (1 << 63) - 1
+EVER_MS = (1 << 63) - 1
 _PULL_ANSWERS = (
     ResponseCode.SUCCESS,
     ResponseCode.PULL_NOT_FOUND,
@@ -453,7 +452,7 @@ class AdminClient(Lifecycle):
         unique: bool = False,
         max_messages: int = 32,
         begin_ms: int = 0,
-        end_ms: int = _EVER_MS,
+        end_ms: int = EVER_MS,
     ) -> list[MessageExt]:
         """Messages with that key, oldest first; with ``unique`` those with that unique id. Each broker looks up at
         most ``max_messages``. Raises NoRoute."""
@@ -476,7 +475,7 @@ class AdminClient(Lifecycle):
         *,
         max_messages: int = 32,
         begin_ms: int = 0,
-        end_ms: int = _EVER_MS,
+        end_ms: int = EVER_MS,
     ) -> list[MessageExt]:
         """Messages with that tag, oldest first, by the brokers' index. Each broker looks up at most the newest
         ``max_messages``. A RocketMQ before 5.5 finds none. Raises NoRoute."""

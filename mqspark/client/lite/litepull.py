@@ -41,6 +41,9 @@ class LitePullConsumer(Subscriber):
     with``, the last delivered messages do not count as consumed. Not thread-safe.
     """
 
+    settings: LitePullConsumerSettings
+    """In effect, keywords included."""
+
     @spelled_out(LitePullConsumerSettings, ClientOptions)
     def __init__(
         self,

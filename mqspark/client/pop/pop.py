@@ -110,6 +110,9 @@ class PopConsumer(Listening):
 
     _group: AssignedGroup
 
+    settings: PopConsumerSettings
+    """In effect, keywords included."""
+
     @spelled_out(PopConsumerSettings, ClientOptions)
     def __init__(
         self,

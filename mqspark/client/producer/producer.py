@@ -79,6 +79,11 @@ class Producer(Lifecycle):
     thread-safe: use it on the loop it was started on (``mqspark.Producer`` is the one for threads).
     """
 
+    group: str
+    """The producer group, under the cluster's name."""
+    settings: ProducerSettings
+    """In effect, keywords included."""
+
     @spelled_out(ProducerSettings, ClientOptions)
     def __init__(
         self,

@@ -79,6 +79,9 @@ class PushConsumer(Listening):
     Delivery is at least once. Not thread-safe: use it on the loop it was started on.
     """
 
+    settings: PushConsumerSettings
+    """In effect, keywords included."""
+
     @spelled_out(PushConsumerSettings, ClientOptions)
     def __init__(
         self,

@@ -9,10 +9,15 @@ Imported from outside: the names below. The other packages of the client must no
 
 from __future__ import annotations
 
-from mqspark.client.sync.admins import AdminClient
-from mqspark.client.sync.consumers import LitePullConsumer, PopConsumer, PushConsumer
+from mqspark.client.sync.generated import (
+    AdminClient,
+    LitePullConsumer,
+    PopConsumer,
+    Producer,
+    PushConsumer,
+    TransactionProducer,
+)
 from mqspark.client.sync.loop import LoopThread
-from mqspark.client.sync.producers import Producer, TransactionProducer
 
 __all__ = [
     "AdminClient",

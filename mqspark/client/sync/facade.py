@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -13,23 +12,6 @@ from mqspark.client.sync.loop import Call, LoopThread
 from mqspark.errors import ClientError
 
 T = TypeVar("T")
-K = TypeVar("K", bound=type)
-
-
-def documented_by(aio: type) -> Callable[[K], K]:
-    """Decorate a blocking class: methods without a docstring have that of the method of ``aio`` with their name."""
-
-    def decorate(kind: K) -> K:
-        for name, value in vars(kind).items():
-            function = value.fget if isinstance(value, property) else value
-            described = getattr(aio, name, None)
-            if inspect.isfunction(function) and described is not None and not function.__doc__:
-                function.__doc__ = inspect.getdoc(described)
-                if isinstance(value, property):
-                    setattr(kind, name, property(function))
-        return kind
-
-    return decorate
 
 
 class Facade:
@@ -39,6 +21,10 @@ class Facade:
     _thread: LoopThread | None = None
     _leaving: tuple[LoopThread, Call[None]] | None = None
     """The last end, with which the thread is released."""
+
+    def _adopt(self, aio: Lifecycle) -> None:
+        """The last of a constructor."""
+        self._aio = aio
 
     def start(self) -> None:
         """Join the cluster, as ``with`` does; a second call does nothing. Raises ConfigError when something is

@@ -1,12 +1,12 @@
-"""Blocking producers."""
+"""What blocking producers do by themselves: sends that do not wait for the loop, and local transactions."""
 
 from __future__ import annotations
 
 import concurrent.futures
 import inspect
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Unpack
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from mqspark.base.logs import escaping
 from mqspark.base.valuetypes import checked
@@ -14,61 +14,32 @@ from mqspark.client.delivery.awaiting import awaited, is_coroutine_function
 from mqspark.client.delivery.results import SendResult, SendStatus
 from mqspark.client.producer import producer, transaction
 from mqspark.client.producer.outgoing import QueueSelector, body_bytes, check_batch
-from mqspark.client.producer.producer_settings import ProducerKeywords, ProducerSettings
 from mqspark.client.producer.send_window import ThreadWindow
 from mqspark.client.producer.transaction import (
-    Check,
     Execute,
     TransactionResult,
     TransactionState,
     state_of,
 )
-from mqspark.client.remoting.identity import ClientOptions
-from mqspark.client.remoting.keywords import NAMES, spelled_out
+from mqspark.client.remoting.keywords import NAMES
+from mqspark.client.remoting.lifecycle import Lifecycle
 from mqspark.client.sync.facade import Facade
 from mqspark.client.sync.future import SendFuture
-from mqspark.message import Message, MessageExt, MessageQueue
+from mqspark.message import Message, MessageQueue
 
 log = escaping(__name__)
 
 
 @checked(but=("send", "send_async", "send_batch", "send_oneway"), own=NAMES)
-class Producer(Facade):
-    """The blocking ``mqspark.aio.Producer``; takes the same arguments. Safe to use from many threads."""
+class SendingFacade(Facade):
+    """The sends of a blocking producer."""
 
     _aio: producer.Producer
 
-    @spelled_out(ProducerSettings, ClientOptions)
-    def __init__(
-        self,
-        namesrv: str | Sequence[str] | None = None,
-        *,
-        group: str,
-        settings: ProducerSettings | None = None,
-        options: ClientOptions | None = None,
-        **changes: Unpack[ProducerKeywords],
-    ) -> None:
-        """As ``mqspark.aio.Producer``."""
-        self._adopt(producer.Producer(namesrv, group=group, settings=settings, options=options, **changes))
-
-    def _adopt(self, aio: producer.Producer) -> None:
-        self._aio = aio
-        self._window = ThreadWindow(aio.settings.max_in_flight, aio.settings.max_in_flight_bytes)
-
-    @property
-    def group(self) -> str:
-        """The producer group, under the cluster's name."""
-        return self._aio.group
-
-    @property
-    def client_id(self) -> str:
-        """The id by which brokers know this producer. Raises ClientError unless it is started."""
-        return self._aio.client_id
-
-    @property
-    def settings(self) -> ProducerSettings:
-        """The settings in effect, keywords included."""
-        return self._aio.settings
+    def _adopt(self, aio: Lifecycle) -> None:
+        super()._adopt(aio)
+        settings = self._aio.settings
+        self._window = ThreadWindow(settings.max_in_flight, settings.max_in_flight_bytes)
 
     def send(
         self,
@@ -138,32 +109,6 @@ class Producer(Facade):
         check_batch(messages)
         size_bytes = sum(map(body_bytes, messages))
         return self._wait(size_bytes, self._aio.begin_batch, messages, queue, timeout_ms)
-
-    def request(
-        self,
-        message: Message,
-        timeout_ms: int = 3_000,
-        *,
-        queue: MessageQueue | None = None,
-        hash_key: str | int | None = None,
-        selector: QueueSelector | None = None,
-    ) -> MessageExt:
-        """Send a message and wait for the reply of its consumer; see ``mqspark.aio.Producer.request``."""
-        return self._call(
-            self._aio.request, message, timeout_ms, queue=queue, hash_key=hash_key, selector=selector
-        )
-
-    def reply(self, request: MessageExt, body: bytes | str, *, timeout_ms: int | None = None) -> SendResult:
-        """Answer a consumed request; see ``mqspark.aio.Producer.reply``."""
-        return self._call(self._aio.reply, request, body, timeout_ms=timeout_ms)
-
-    def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues that a message to ``topic`` can currently be sent to. Raises NoRoute."""
-        return self._call(self._aio.queues, topic)
-
-    def recall(self, topic: str, handle: str, *, timeout_ms: int | None = None) -> str:
-        """Cancel a timed message that is not delivered yet; see ``mqspark.aio.Producer.recall``."""
-        return self._call(self._aio.recall, topic, handle, timeout_ms=timeout_ms)
 
     def _wait(self, size_bytes: int, begin: Callable[..., None], what: Any, *arguments: Any) -> SendResult:
         thread = self._running
@@ -277,48 +222,11 @@ def _begin_oneway(begin: Callable[..., None], message: Message, future: _Unheard
         future.set_exception(error)
 
 
-@checked(own=NAMES)
-class TransactionProducer(Producer):
-    """The blocking ``mqspark.aio.TransactionProducer``; takes the same arguments. Safe to use from many threads.
-
-    An ``execute`` that is a function runs in the thread that calls ``send_in_transaction``, where its connections to
-    databases are; a ``check`` that is a function in threads of its own; coroutine functions on the background loop.
-    """
+@checked()
+class TransactionFacade(Facade):
+    """Runs local transactions in the thread that calls."""
 
     _aio: transaction.TransactionProducer
-
-    @spelled_out(ProducerSettings, ClientOptions)
-    def __init__(
-        self,
-        namesrv: str | Sequence[str] | None = None,
-        *,
-        group: str,
-        check: Check,
-        execute: Execute | None = None,
-        concurrency: int = 4,
-        topics: Iterable[str] = (),
-        settings: ProducerSettings | None = None,
-        options: ClientOptions | None = None,
-        **changes: Unpack[ProducerKeywords],
-    ) -> None:
-        """As ``mqspark.aio.TransactionProducer``."""
-        self._adopt(
-            transaction.TransactionProducer(
-                namesrv,
-                group=group,
-                check=check,
-                execute=execute,
-                concurrency=concurrency,
-                topics=topics,
-                settings=settings,
-                options=options,
-                **changes,
-            )
-        )
-
-    def stop(self, timeout_ms: int = 30_000) -> None:
-        """Wait up to ``timeout_ms`` for running checks, and for sends as in ``Producer``."""
-        self._end(self._aio.stop, timeout_ms)
 
     def send_in_transaction(
         self,
