@@ -1,4 +1,4 @@
-"""Whether fields and arguments have the types of their annotations, for programs without a type checker.
+"""Whether fields and arguments have the types and ranges of their annotations, for programs without a type checker.
 
 ``"false"`` is true and ``"3"`` is no number: a setting of another type would be something else than its author meant.
 """
@@ -10,8 +10,18 @@ import inspect
 import itertools
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, fields
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from mqspark.errors import ConfigError
 
@@ -23,6 +33,26 @@ K = TypeVar("K", bound=type)
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 
+@dataclass(frozen=True, slots=True)
+class InRange:
+    """The range of a number, both ends included: ``Annotated[int, InRange(0, 9)]``."""
+
+    least: int
+    most: int | None = None
+
+    def why_not(self, value: float) -> str:
+        """Why a number is none of these, or ''."""
+        if self.least <= value and (self.most is None or value <= self.most):
+            return ""
+        if self.most is not None:
+            return f"is not between {self.least} and {self.most}"
+        return {0: "is negative", 1: "must be positive"}.get(self.least, f"is less than {self.least}")
+
+
+PositiveInt = Annotated[int, InRange(1)]
+NonNegativeInt = Annotated[int, InRange(0)]
+
+
 def check_fields(value: DataclassInstance) -> None:
     """Raises ConfigError, whose ``key`` names the first field of another type."""
     hints = _hints(type(value))
@@ -31,7 +61,7 @@ def check_fields(value: DataclassInstance) -> None:
 
 
 def check_value(key: str, value: object, hint: Any) -> None:
-    """Raises ConfigError unless the value has the type ``hint``."""
+    """Raises ConfigError unless the value has the type ``hint``, and is in its range."""
     if not _fits(value, hint):
         if isinstance(value, str) and not _is_text(value):
             why = "has a character that is half of one (a lone surrogate)"
@@ -40,12 +70,14 @@ def check_value(key: str, value: object, hint: Any) -> None:
         else:
             why = f"is {type(value).__name__}, not {_name(hint)}"
         raise ConfigError(f"{key}={_shown(value):.80} {why}", key=key)
+    if why := _out_of_range(value, hint):
+        raise ConfigError(f"{key}={value} {why}", key=key)
 
 
 def checked(*, but: Collection[str] = (), own: Collection[str] = ()) -> Callable[[K], K]:
     """Decorate a class: its constructor and public methods, except those named ``but`` that check by themselves, raise
-    ConfigError for an argument of another type, whose ``key`` names it. ``own``: arguments (``method.argument``) that
-    have errors of their own."""
+    ConfigError for an argument of another type or out of range, whose ``key`` names it. ``own``: arguments
+    (``method.argument``) that have errors of their own."""
 
     def decorate(kind: K) -> K:
         for name, function in list(vars(kind).items()):
@@ -91,6 +123,16 @@ def _checked(function: Callable[..., Any], but: Collection[str]) -> Callable[...
     return now
 
 
+def _out_of_range(value: object, hint: Any) -> str:
+    """Why a number is out of the range of its annotation, or ''."""
+    if not isinstance(value, (int, float)):
+        return ""
+    if get_origin(hint) in (Union, types.UnionType):
+        return next(filter(None, (_out_of_range(value, each) for each in get_args(hint))), "")
+    ranges = getattr(hint, "__metadata__", ())
+    return next(filter(None, (each.why_not(value) for each in ranges if isinstance(each, InRange))), "")
+
+
 def _is_int64(value: int) -> bool:
     return _INT64_MIN <= value <= _INT64_MAX  # a range looks for an enum's member number by number
 
@@ -112,11 +154,13 @@ def _shown(value: object) -> str:
 
 @functools.cache
 def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
+    return get_type_hints(kind, include_extras=True)
 
 
 def _fits(value: object, hint: Any) -> bool:
     origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _fits(value, arguments[0])
     if hint is Any:
         return True
     if hint is None or hint is type(None):
@@ -156,6 +200,8 @@ def _is_named_tuple(hint: Any) -> bool:
 
 
 def _name(hint: Any) -> str:
+    if get_origin(hint) is Annotated:
+        return _name(get_args(hint)[0])
     if get_origin(hint) in (Union, types.UnionType):
         return " or ".join(_name(each) for each in get_args(hint))
     if get_origin(hint) is Literal:

@@ -8,7 +8,7 @@ from typing import Literal, Unpack
 
 import msgspec
 
-from mqspark.base.valuetypes import checked
+from mqspark.base.valuetypes import NonNegativeInt, PositiveInt, checked
 from mqspark.client.remoting.identity import ClientKeywords, ClientOptions
 from mqspark.client.remoting.instance import ClientInstance, InstanceMember
 from mqspark.client.remoting.keywords import changed, spelled_out
@@ -150,7 +150,7 @@ class AdminClient(Lifecycle):
         self,
         namesrv: str | Sequence[str] | None = None,
         *,
-        timeout_ms: int = 5_000,
+        timeout_ms: PositiveInt = 5_000,
         options: ClientOptions | None = None,
         **changes: Unpack[ClientKeywords],
     ) -> None:
@@ -253,9 +253,9 @@ class AdminClient(Lifecycle):
         self,
         topic: str,
         *,
-        queues: int = 4,
-        read_queues: int | None = None,
-        write_queues: int | None = None,
+        queues: PositiveInt = 4,
+        read_queues: PositiveInt | None = None,
+        write_queues: PositiveInt | None = None,
         cluster: str | None = None,
         brokers: Collection[str] | None = None,
         perm: int = PERM_READ | PERM_WRITE,
@@ -391,12 +391,12 @@ class AdminClient(Lifecycle):
     async def read(
         self,
         queue: MessageQueue,
-        offset: int,
+        offset: NonNegativeInt,
         *,
-        max_messages: int = 32,
+        max_messages: PositiveInt = 32,
         expression: str = "*",
         expression_type: str = "TAG",
-        wait_ms: int = 0,
+        wait_ms: NonNegativeInt = 0,
         group: str = TOOLS_GROUP,
     ) -> QueueRead:
         """Messages of a queue from ``offset`` on, without being a member of a group and without committing.
@@ -450,7 +450,7 @@ class AdminClient(Lifecycle):
         key: str,
         *,
         unique: bool = False,
-        max_messages: int = 32,
+        max_messages: PositiveInt = 32,
         begin_ms: int = 0,
         end_ms: int = EVER_MS,
     ) -> list[MessageExt]:
@@ -473,7 +473,7 @@ class AdminClient(Lifecycle):
         topic: str,
         tag: str,
         *,
-        max_messages: int = 32,
+        max_messages: PositiveInt = 32,
         begin_ms: int = 0,
         end_ms: int = EVER_MS,
     ) -> list[MessageExt]:
@@ -553,7 +553,13 @@ class AdminClient(Lifecycle):
             )
 
     async def set_consume_mode(
-        self, topic: str, group: str, mode: str, *, share_queues: int = 0, cluster: str | None = None
+        self,
+        topic: str,
+        group: str,
+        mode: str,
+        *,
+        share_queues: NonNegativeInt = 0,
+        cluster: str | None = None,
     ) -> None:
         """Set how consumers that leave the mode to the brokers consume the topic: by ``PULL`` or by ``POP``. With
         POP, each consumer shares the queues of ``share_queues`` neighbours (0: all share all)."""
@@ -670,7 +676,7 @@ class AdminClient(Lifecycle):
             return None
         return committed_in(response)
 
-    async def update_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
+    async def update_offset(self, group: str, queue: MessageQueue, offset: NonNegativeInt) -> None:
         """Set the group's committed offset. Live consumers continue from their own positions."""
         header = UpdateConsumerOffsetRequestHeader(
             consumer_group=group,
@@ -692,7 +698,7 @@ class AdminClient(Lifecycle):
             moved |= {queue_of(key): offset for key, offset in table.items()}
         return dict(sorted(moved.items()))
 
-    async def reset_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
+    async def reset_offset(self, group: str, queue: MessageQueue, offset: NonNegativeInt) -> None:
         """Move a group to an offset of one queue, live members included. Brokers with ``useServerSideResetOffset``
         (the default) can do that; others move all queues, so check first. Raises NoRoute, BrokerError."""
         header = ResetOffsetRequestHeader(

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
-from mqspark.base.valuetypes import check_fields
+from mqspark.base.valuetypes import InRange, NonNegativeInt, PositiveInt, check_fields
 from mqspark.client.consumer.allocate import Allocation, Averagely
 from mqspark.client.hooks.hooks import Interceptor
 from mqspark.client.remoting.identity import ClientKeywords
@@ -59,7 +59,7 @@ class ConsumerSettings:
     the queue. POP consumers take only the first and the last offset."""
     allocation: Allocation = AVERAGELY
     """How the group's members share the queues; all members must use the same."""
-    rebalance_interval_ms: int = 20_000
+    rebalance_interval_ms: PositiveInt = 20_000
     """Interval of rebalances; a change of the group's members also causes one."""
     interceptors: Sequence[Interceptor] = ()
     """The program's own code around each call of the listener, called in this order."""
@@ -75,7 +75,6 @@ class ConsumerSettings:
         if isinstance(self, PullSettings):
             _make_named(self, "message_model", MessageModel)
         check_fields(self)
-        _check_positive(self, "rebalance_interval_ms")
 
     def in_group(self, group: str) -> GroupSettings:
         """The settings of a member of ``group``."""
@@ -90,26 +89,21 @@ class PullSettings(ConsumerSettings):
     message_model: MessageModel | Literal["CLUSTERING", "BROADCASTING"] = MessageModel.CLUSTERING
     """CLUSTERING: the members of a group share the messages. BROADCASTING: each member gets all; offsets are kept in
     files of this host."""
-    consume_timestamp_ms: int | None = None
+    consume_timestamp_ms: NonNegativeInt | None = None
     """For CONSUME_FROM_TIMESTAMP, since the epoch; None: half an hour before the start."""
-    pull_batch_size: int = 32
+    pull_batch_size: PositiveInt = 32
     """Messages of one pull at most. More than 32 applies to mqspark brokers; RocketMQ's return at most 32 messages
     unless configured otherwise."""
-    pull_interval_ms: int = 0
+    pull_interval_ms: Annotated[int, InRange(0, MAX_PULL_INTERVAL_MS)] = 0
     """Pause of a queue after a pull that found messages, 0 to 65535."""
-    max_cached_messages: int = 1_000
+    max_cached_messages: PositiveInt = 1_000
     """A queue is not pulled while this many of its messages are cached here."""
-    max_cached_bytes: int = 100 * 1024 * 1024
+    max_cached_bytes: PositiveInt = 100 * 1024 * 1024
     """A queue is not pulled while the bodies of its cached messages exceed this size."""
-    max_span: int = 2_000
+    max_span: PositiveInt = 2_000
     """A queue is not pulled while the offsets of its cached messages span more than this. Not for ordered consumers."""
     local_offsets_directory: Path | None = None
     """Where a BROADCASTING consumer keeps its offsets; None: ``~/.rocketmq_offsets``."""
-
-    def __post_init__(self) -> None:
-        ConsumerSettings.__post_init__(self)
-        _check_positive(self, "pull_batch_size", "max_cached_messages", "max_cached_bytes", "max_span")
-        _check_between(self, "pull_interval_ms", 0, MAX_PULL_INTERVAL_MS)
 
 
 @described
@@ -117,52 +111,38 @@ class PullSettings(ConsumerSettings):
 class PushConsumerSettings(PullSettings):
     """What one push consumer does, blocking or not."""
 
-    batch_size: int = 1
+    batch_size: PositiveInt = 1
     """Messages that ``batch_listener`` gets at most."""
-    concurrency: int = 20
+    concurrency: PositiveInt = 20
     """Calls of the listener at a time."""
     ordered: bool = False
     """One message (or batch) of a queue at a time, in the order of the queue, by one member of the group."""
     auto_commit: bool = True
     """False, for ordered consumers: messages count as consumed when the listener returns COMMIT."""
-    max_cached_messages_per_topic: int | None = None
+    max_cached_messages_per_topic: PositiveInt | None = None
     """Shared by the cached queues of a topic, instead of ``max_cached_messages``; None: no such limit."""
-    max_cached_bytes_per_topic: int | None = None
+    max_cached_bytes_per_topic: PositiveInt | None = None
     """The same for bytes, instead of ``max_cached_bytes``."""
-    max_reconsume_times: int | None = None
+    max_reconsume_times: NonNegativeInt | None = None
     """A message that failed more often goes to the dead-letter topic. None: the group's configuration, 16 if there is
     none, and no limit for ordered consumers."""
-    retry_delay_ms: int = 5_000
+    retry_delay_ms: PositiveInt = 5_000
     """How long a failed message waits here when the broker does not take it back."""
-    consume_timeout_ms: int = 15 * 60_000
+    consume_timeout_ms: PositiveInt = 15 * 60_000
     """A listener that takes longer counts as failed."""
-    suspend_queue_ms: int = 1_000
+    suspend_queue_ms: PositiveInt = 1_000
     """Ordered consumers: how long a queue rests before its failed message is delivered again."""
-    lock_interval_ms: int = 20_000
+    lock_interval_ms: PositiveInt = 20_000
     """Ordered consumers: how often the locks of the queues are renewed."""
-    persist_interval_ms: int = 5_000
+    persist_interval_ms: PositiveInt = 5_000
     """How often the offsets are committed."""
-    suspend_ms: int = 15_000
+    suspend_ms: PositiveInt = 15_000
     """How long the broker may hold a pull while there are no messages."""
 
     def __post_init__(self) -> None:
         PullSettings.__post_init__(self)
-        _check_positive(
-            self,
-            "batch_size",
-            "concurrency",
-            "max_cached_messages_per_topic",
-            "max_cached_bytes_per_topic",
-            "retry_delay_ms",
-            "consume_timeout_ms",
-            "suspend_queue_ms",
-            "lock_interval_ms",
-            "persist_interval_ms",
-            "suspend_ms",
-        )
         if not (self.auto_commit or self.ordered):
             raise ConfigError("auto_commit=False is for ordered consumers", key="auto_commit")
-        _check_not_negative(self, "max_reconsume_times")
 
     def in_group(self, group: str) -> GroupSettings:
         """As ``ConsumerSettings.in_group``."""
@@ -177,20 +157,14 @@ class LitePullConsumerSettings(PullSettings):
 
     auto_commit: bool = True
     """Commit delivered messages automatically; False: only ``commit`` does."""
-    auto_commit_interval_ms: int = 5_000
+    auto_commit_interval_ms: PositiveInt = 5_000
     """Interval of automatic commits. Stopping commits as well."""
-    max_cached_messages_in_all: int = 10_000
+    max_cached_messages_in_all: PositiveInt = 10_000
     """Queues with cached messages are not pulled while this many messages of all queues are cached."""
-    queues_interval_ms: int = 30_000
+    queues_interval_ms: PositiveInt = 30_000
     """How often the queues of topics are looked up for ``on_queues_changed``."""
-    suspend_ms: int = 20_000
+    suspend_ms: PositiveInt = 20_000
     """How long the broker may hold a pull while there are no messages."""
-
-    def __post_init__(self) -> None:
-        PullSettings.__post_init__(self)
-        _check_positive(
-            self, "auto_commit_interval_ms", "max_cached_messages_in_all", "queues_interval_ms", "suspend_ms"
-        )
 
     def in_group(self, group: str) -> GroupSettings:
         """As ``ConsumerSettings.in_group``."""
@@ -202,32 +176,28 @@ class LitePullConsumerSettings(PullSettings):
 class PopConsumerSettings(ConsumerSettings):
     """What one POP consumer does, blocking or not."""
 
-    concurrency: int = 20
+    concurrency: PositiveInt = 20
     """Calls of the listener at a time."""
     ordered: bool = False
     """One message of a queue at a time, in the order of the queue, by one member of the group. All members of a group
     must use the same value."""
-    pop_batch_size: int = MAX_POP_BATCH_SIZE
+    pop_batch_size: Annotated[int, InRange(1, MAX_POP_BATCH_SIZE)] = MAX_POP_BATCH_SIZE
     """Messages of one pop at most, up to 32."""
-    invisible_ms: int = 60_000
+    invisible_ms: Annotated[int, InRange(MIN_INVISIBLE_MS, MAX_INVISIBLE_MS)] = 60_000
     """Invisible time of a popped message, 1 s to 12 h."""
-    poll_ms: int = 15_000
+    poll_ms: PositiveInt = 15_000
     """How long the broker may hold a pop while there are no messages."""
-    max_unacknowledged: int = 1_000
+    max_unacknowledged: PositiveInt = 1_000
     """Nothing is popped while this many messages are cached here."""
-    max_reconsume_times: int = 16
+    max_reconsume_times: NonNegativeInt = 16
     """A message that failed more often goes to the dead-letter topic."""
-    suspend_queue_ms: int = 1_000
+    suspend_queue_ms: PositiveInt = 1_000
     """Ordered consumers: how long a queue rests before its failed message is delivered again."""
 
     def __post_init__(self) -> None:
         ConsumerSettings.__post_init__(self)
         if self.consume_from is ConsumeFromWhere.CONSUME_FROM_TIMESTAMP:
             raise ConfigError("a POP consumer cannot start from a timestamp", key="consume_from")
-        _check_positive(self, "concurrency", "poll_ms", "max_unacknowledged", "suspend_queue_ms")
-        _check_between(self, "pop_batch_size", 1, MAX_POP_BATCH_SIZE)
-        _check_between(self, "invisible_ms", MIN_INVISIBLE_MS, MAX_INVISIBLE_MS)
-        _check_not_negative(self, "max_reconsume_times")
 
     def in_group(self, group: str) -> GroupSettings:
         """As ``ConsumerSettings.in_group``."""
@@ -351,22 +321,3 @@ def _make_named(settings: ConsumerSettings, key: str, kind: type[E]) -> None:
     except ValueError:
         names = [*_STARTS, *kind] if kind is ConsumeFromWhere else [*kind]
         raise ConfigError(f"{key}={value!r:.80} is none of {', '.join(names)}", key=key) from None
-
-
-def _check_positive(settings: ConsumerSettings, *keys: str) -> None:
-    for key in keys:
-        value = getattr(settings, key)
-        if value is not None and value < 1:
-            raise ConfigError(f"{key}={value} must be positive", key=key)
-
-
-def _check_not_negative(settings: ConsumerSettings, key: str) -> None:
-    value = getattr(settings, key)
-    if value is not None and value < 0:
-        raise ConfigError(f"{key}={value} is negative", key=key)
-
-
-def _check_between(settings: ConsumerSettings, key: str, least: int, most: int) -> None:
-    value = getattr(settings, key)
-    if not least <= value <= most:
-        raise ConfigError(f"{key}={value} is not between {least} and {most}", key=key)

@@ -7,7 +7,7 @@ import functools
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from mqspark.base.valuetypes import checked
+from mqspark.base.valuetypes import NonNegativeInt, checked
 from mqspark.client.consumer.consumer import GroupConsumer
 from mqspark.client.consumer.consumer_settings import ConsumerSettings
 from mqspark.client.hooks.hooks import Interceptor
@@ -182,7 +182,7 @@ class Listening(Subscriber):
             self._group.subscribe(retry_topic(self.group))
         await super()._enter(rebalance=rebalance, prepare=prepare)
 
-    async def stop(self, timeout_ms: int = 30_000) -> None:
+    async def stop(self, timeout_ms: NonNegativeInt = 30_000) -> None:
         """Fetch no more, wait up to ``timeout_ms`` for running listeners, then leave the group. Called by a listener,
         it returns at once: the end waits for the listener and counts its outcome."""
         await self._ended_by(functools.partial(self._stop, timeout_ms))

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequen
 from typing import Unpack
 
 from mqspark.base.logs import escaping
-from mqspark.base.valuetypes import checked
+from mqspark.base.valuetypes import NonNegativeInt, checked
 from mqspark.client.consumer.consumer_settings import LitePullConsumerKeywords, LitePullConsumerSettings
 from mqspark.client.consumer.queuewatch import QueuesListener, QueueWatch
 from mqspark.client.consumer.running_info import running_info
@@ -193,7 +193,7 @@ class LitePullConsumer(Subscriber):
 
     # --- messages ---------------------------------------------------------------------------------------
 
-    async def poll(self, timeout_ms: int = 5_000) -> list[MessageExt]:
+    async def poll(self, timeout_ms: NonNegativeInt = 5_000) -> list[MessageExt]:
         """The next messages, all of one queue and in order; an empty list if there are none for ``timeout_ms``.
 
         The messages of the last call count as consumed. Raises ClientError before the start and after the stop.
@@ -222,7 +222,7 @@ class LitePullConsumer(Subscriber):
 
     # --- in two steps, for a program that may be interrupted between them
 
-    async def offer(self, timeout_ms: int | None) -> PulledBatch | None:
+    async def offer(self, timeout_ms: NonNegativeInt | None) -> PulledBatch | None:
         """The batch whose messages come next, ``given`` of which the program has; it stays the next one until ``hand``
         says that the program has all of them. None after ``timeout_ms`` and when the consumer is stopped. What was
         handed before counts as consumed."""

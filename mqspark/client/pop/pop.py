@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Unpack
 
 from mqspark.base.logs import escaping
-from mqspark.base.valuetypes import checked
+from mqspark.base.valuetypes import NonNegativeInt, checked
 from mqspark.client.consumer.consumer import ConsumeFromWhere
 from mqspark.client.consumer.consumer_settings import PopConsumerKeywords, PopConsumerSettings
 from mqspark.client.consumer.running_info import running_info, stacks
@@ -199,7 +199,7 @@ class PopConsumer(Listening):
             if assigned and PULL in assigned.values():
                 raise ConfigError(not_popped(topic, self.group), key="topic")
 
-    async def stop(self, timeout_ms: int = 30_000) -> None:
+    async def stop(self, timeout_ms: NonNegativeInt = 30_000) -> None:
         """Stop popping, wait up to ``timeout_ms`` for running listeners, acknowledge their messages, and release
         messages that no listener has started. Called by a listener, it returns at once: the end waits for the listener
         and counts its outcome."""

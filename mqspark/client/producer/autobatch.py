@@ -6,11 +6,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from mqspark.base.valuetypes import check_fields
+from mqspark.base.valuetypes import InRange, PositiveInt, check_fields
 from mqspark.client.delivery.results import SendResult, SettleFuture
-from mqspark.errors import ConfigError
 from mqspark.message import (
     CORRELATION_ID,
     DELAY,
@@ -47,19 +46,12 @@ class AutoBatch:
     """A batch is sent when it exceeds ``max_bytes`` or is ``max_delay_ms`` old. While ``max_total_bytes`` wait,
     messages are sent alone."""
 
-    max_delay_ms: int = 10
-    max_bytes: int = 32 * 1024
-    max_total_bytes: int = 32 * 1024 * 1024
+    max_delay_ms: Annotated[int, InRange(1, 30_000)] = 10
+    max_bytes: Annotated[int, InRange(1, 2 * 1024 * 1024)] = 32 * 1024
+    max_total_bytes: PositiveInt = 32 * 1024 * 1024
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for name, value, most in (
-            ("max_delay_ms", self.max_delay_ms, 30_000),
-            ("max_bytes", self.max_bytes, 2 * 1024 * 1024),
-            ("max_total_bytes", self.max_total_bytes, None),
-        ):
-            if value < 1 or (most is not None and value > most):
-                raise ConfigError(f"{name}={value} is not between 1 and {most or 'anything'}", key=name)
 
 
 def can_batch(message: Message) -> bool:

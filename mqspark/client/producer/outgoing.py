@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mqspark.base.propertystring import ITEM_END, NAME_END, item
-from mqspark.base.valuetypes import check_value
+from mqspark.base.valuetypes import NonNegativeInt, check_value
 from mqspark.errors import ConfigError, InvalidMessage, MessageTooLarge
 from mqspark.message import (
     DELAY,
@@ -37,6 +37,7 @@ QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 
 _KEY_BITS = 1_024
 """The most bits of a number as the key of a hash: UUIDs and digests are such, too."""
+_TIMEOUT = NonNegativeInt | None
 _TIMED = frozenset({DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS})
 
 
@@ -63,14 +64,14 @@ def check_head(message: Message) -> None:
 def check_way(
     queue: MessageQueue | None, hash_key: str | int | None, selector: object, timeout_ms: int | None
 ) -> None:
-    """Raises InvalidMessage for an argument of a send that has another type."""
+    """Raises InvalidMessage for an argument of a send that has another type, or is out of range."""
     if isinstance(hash_key, int) and not isinstance(hash_key, bool) and hash_key.bit_length() <= _KEY_BITS:
         hash_key = 0
     try:
         check_value("queue", queue, MessageQueue | None)
         check_value("hash_key", hash_key, str | int | None)
         check_value("selector", selector, Callable[..., Any] | None)
-        check_value("timeout_ms", timeout_ms, int | None)
+        check_value("timeout_ms", timeout_ms, _TIMEOUT)
     except ConfigError as error:
         raise InvalidMessage(str(error), field=error.key) from None
 

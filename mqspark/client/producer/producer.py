@@ -11,7 +11,7 @@ import msgspec
 
 from mqspark.base.logs import escaping
 from mqspark.base.propertystring import item
-from mqspark.base.valuetypes import checked
+from mqspark.base.valuetypes import NonNegativeInt, checked
 from mqspark.client.delivery.results import SendResult, SendStatus, SettleFuture
 from mqspark.client.hooks.hooks import RecallContext, SendContext
 from mqspark.client.hooks.hooks import call as call_hooks
@@ -254,7 +254,7 @@ class Producer(Lifecycle):
         queue: MessageQueue | None = None,
         hash_key: str | int | None = None,
         selector: QueueSelector | None = None,
-        timeout_ms: int | None = None,
+        timeout_ms: NonNegativeInt | None = None,
     ) -> SendResult:
         """Send and wait for the broker's answer.
 
@@ -275,7 +275,7 @@ class Producer(Lifecycle):
         queue: MessageQueue | None = None,
         hash_key: str | int | None = None,
         selector: QueueSelector | None = None,
-        timeout_ms: int | None = None,
+        timeout_ms: NonNegativeInt | None = None,
     ) -> asyncio.Future[SendResult]:
         """Like ``send``, but returns the future as soon as there is room in flight.
 
@@ -303,7 +303,7 @@ class Producer(Lifecycle):
         messages: Sequence[Message],
         *,
         queue: MessageQueue | None = None,
-        timeout_ms: int | None = None,
+        timeout_ms: NonNegativeInt | None = None,
     ) -> SendResult:
         """Send messages of one topic to one queue, stored together under one acknowledgement."""
         self._check_running()
@@ -319,7 +319,7 @@ class Producer(Lifecycle):
     async def request(
         self,
         message: Message,
-        timeout_ms: int = 3_000,
+        timeout_ms: NonNegativeInt = 3_000,
         *,
         queue: MessageQueue | None = None,
         hash_key: str | int | None = None,
@@ -367,7 +367,7 @@ class Producer(Lifecycle):
                 sent.exception()  # the reply has arrived, so the result does not matter
 
     async def reply(
-        self, request: MessageExt, body: bytes | str, *, timeout_ms: int | None = None
+        self, request: MessageExt, body: bytes | str, *, timeout_ms: NonNegativeInt | None = None
     ) -> SendResult:
         """Answer a consumed request; returns when the waiting client has the reply. Raises InvalidMessage if the
         message is not a request, BrokerError if no client waits any more."""
@@ -386,7 +386,7 @@ class Producer(Lifecycle):
         found = await self._targets.find(self._namespace.wrap(topic), refresh=True)
         return self._namespace.unwrap_queues(found.queues)
 
-    async def recall(self, topic: str, handle: str, *, timeout_ms: int | None = None) -> str:
+    async def recall(self, topic: str, handle: str, *, timeout_ms: NonNegativeInt | None = None) -> str:
         """Cancel a timed message that is not delivered yet, by its ``recall_handle``. Returns its message id.
 
         Raises InvalidMessage for a malformed handle, BrokerError if it is too late or recall is disabled at the
@@ -434,7 +434,7 @@ class Producer(Lifecycle):
         queue: MessageQueue | None = None,
         hash_key: str | int | None = None,
         selector: QueueSelector | None = None,
-        timeout_ms: int | None = None,
+        timeout_ms: NonNegativeInt | None = None,
         *,
         oneway: bool = False,
         prepared: bool = False,
@@ -502,7 +502,7 @@ class Producer(Lifecycle):
         messages: Sequence[Message],
         future: SettleFuture,
         queue: MessageQueue | None = None,
-        timeout_ms: int | None = None,
+        timeout_ms: NonNegativeInt | None = None,
     ) -> None:
         """Like ``begin``, for a batch."""
         check_way(queue, None, None, timeout_ms)

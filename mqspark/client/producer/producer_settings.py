@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
-from mqspark.base.valuetypes import check_fields
+from mqspark.base.valuetypes import InRange, NonNegativeInt, PositiveInt, check_fields
 from mqspark.client.hooks.hooks import Interceptor
 from mqspark.client.producer.autobatch import AutoBatch
 from mqspark.client.remoting.ending import EXIT_TIMEOUT_MS
 from mqspark.client.remoting.identity import ClientKeywords
 from mqspark.client.remoting.keywords import described
-from mqspark.errors import ConfigError
 
 
 @described
@@ -23,28 +23,28 @@ class ProducerSettings:
     ConfigError for a value that is out of range.
     """
 
-    send_timeout_ms: int = 3_000
+    send_timeout_ms: PositiveInt = 3_000
     """The limit of a whole send, including its retries and connecting."""
-    retries: int = 2
+    retries: NonNegativeInt = 2
     """Further attempts after one that failed or that the broker refused for the moment, on other brokers where there
     are any. Sends to a queue that the caller chose are not retried."""
-    attempt_timeout_ms: int | None = None
+    attempt_timeout_ms: PositiveInt | None = None
     """The limit of one attempt while another may follow, so that a silent broker leaves time for the next one. None: an
     attempt may take all the time of the send, as in RocketMQ. An attempt that was given up may have stored the
     message."""
-    compress_from_bytes: int = 4_096
+    compress_from_bytes: NonNegativeInt = 4_096
     """Bodies of at least this size are compressed by zlib, if that makes them smaller."""
-    compress_level: int = 5
+    compress_level: Annotated[int, InRange(0, 9)] = 5
     """The level of zlib: 1 is the fastest, 9 makes the smallest bodies."""
-    max_message_bytes: int = 4 * 1024 * 1024
+    max_message_bytes: PositiveInt = 4 * 1024 * 1024
     """A larger body is refused with MessageTooLarge before it is sent; brokers have a limit of their own."""
-    default_topic_queues: int = 4
+    default_topic_queues: PositiveInt = 4
     """The number of queues, on each broker, of a topic that a send creates."""
-    max_in_flight: int = 1_024
+    max_in_flight: PositiveInt = 1_024
     """Sends wait while this many are unanswered."""
-    max_in_flight_bytes: int = 100 * 1024 * 1024
+    max_in_flight_bytes: PositiveInt = 100 * 1024 * 1024
     """Sends wait while the bodies of unanswered sends exceed this size."""
-    exit_timeout_ms: int = EXIT_TIMEOUT_MS
+    exit_timeout_ms: NonNegativeInt = EXIT_TIMEOUT_MS
     """How long the end of a program that has not stopped the producer waits for its messages; 0: not at all. The log
     says what is lost."""
     auto_batch: AutoBatch | None = None
@@ -58,23 +58,6 @@ class ProducerSettings:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for key in (
-            "send_timeout_ms",
-            "attempt_timeout_ms",
-            "max_message_bytes",
-            "default_topic_queues",
-            "max_in_flight",
-            "max_in_flight_bytes",
-        ):
-            if (value := getattr(self, key)) is not None and value < 1:
-                raise ConfigError(f"{key}={value} must be positive", key=key)
-        for key in ("retries", "exit_timeout_ms"):
-            if getattr(self, key) < 0:
-                raise ConfigError(f"{key}={getattr(self, key)} is negative", key=key)
-        if not 0 <= self.compress_level <= 9:
-            raise ConfigError(
-                f"compress_level={self.compress_level} is not between 0 and 9", key="compress_level"
-            )
 
 
 class ProducerKeywords(ClientKeywords, total=False):

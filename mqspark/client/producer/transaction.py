@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Unpack
 import msgspec
 
 from mqspark.base.logs import escaping
-from mqspark.base.valuetypes import checked
+from mqspark.base.valuetypes import NonNegativeInt, PositiveInt, checked
 from mqspark.client.delivery.awaiting import awaited, is_coroutine_function
 from mqspark.client.delivery.results import SendResult, SendStatus, TransactionState
 from mqspark.client.hooks.hooks import EndTransactionContext
@@ -128,7 +128,7 @@ class TransactionProducer(Producer):
         group: str,
         check: Check,
         execute: Execute | None = None,
-        concurrency: int = 4,
+        concurrency: PositiveInt = 4,
         topics: Iterable[str] = (),
         settings: ProducerSettings | None = None,
         options: ClientOptions | None = None,
@@ -138,8 +138,6 @@ class TransactionProducer(Producer):
         messages even if it sends none. Brokers that create topics automatically always learn of it. Settings,
         keywords and errors are those of ``Producer``."""
         super().__init__(namesrv, group=group, settings=settings, options=options, **changes)
-        if concurrency < 1:
-            raise ConfigError("at least one check at a time", key="concurrency")
         self.execute = execute
         self._check = check
         self._concurrency = concurrency
@@ -168,7 +166,7 @@ class TransactionProducer(Producer):
         except ClientError as error:
             log.warning("the brokers of %s cannot ask this producer yet: %s", topic, error)
 
-    async def stop(self, timeout_ms: int = 30_000) -> None:
+    async def stop(self, timeout_ms: NonNegativeInt = 30_000) -> None:
         """Wait up to ``timeout_ms`` for running local transactions and checks, and for sends as in ``Producer``."""
         await self._ended_by(functools.partial(self._stop, timeout_ms))
 
@@ -207,7 +205,7 @@ class TransactionProducer(Producer):
         queue: MessageQueue | None = None,
         hash_key: str | int | None = None,
         selector: QueueSelector | None = None,
-        timeout_ms: int | None = None,
+        timeout_ms: NonNegativeInt | None = None,
     ) -> TransactionResult:
         """Prepare the message, run the local transaction, report its outcome to the broker.
 
@@ -250,7 +248,7 @@ class TransactionProducer(Producer):
         queue: MessageQueue | None = None,
         hash_key: str | int | None = None,
         selector: QueueSelector | None = None,
-        timeout_ms: int | None = None,
+        timeout_ms: NonNegativeInt | None = None,
     ) -> Prepared:
         """The first half of ``send_in_transaction``, for callers that run the local transaction themselves.
         ``end`` must follow, or the broker will check. Raises InvalidMessage for a message with a priority, which

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Unpack
 
 from mqspark.base.logs import escaping
-from mqspark.base.valuetypes import checked
+from mqspark.base.valuetypes import NonNegativeInt, checked
 from mqspark.client.consumer.consumer_settings import PushConsumerKeywords, PushConsumerSettings
 from mqspark.client.consumer.running_info import running_info
 from mqspark.client.consumer.subscriber import Listening
@@ -186,7 +186,7 @@ class PushConsumer(Listening):
                 around=around,
             )
 
-    async def stop(self, timeout_ms: int = 30_000) -> None:
+    async def stop(self, timeout_ms: NonNegativeInt = 30_000) -> None:
         """Stops pulling, waits up to ``timeout_ms`` for running listeners, commits, leaves the group. Called by a
         listener, it returns at once: the end waits for the listener and counts its outcome.
 

@@ -14,7 +14,7 @@ from typing import Literal, TypedDict
 
 from mqspark.base.clock import Clock
 from mqspark.base.config import parse_addresses
-from mqspark.base.valuetypes import check_fields
+from mqspark.base.valuetypes import NonNegativeInt, PositiveInt, check_fields
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.client.remoting.keywords import described
 from mqspark.client.remoting.remoting import split_address
@@ -53,15 +53,15 @@ class ClientOptions:
     heartbeat_v2: bool = False
     """Send subscriptions in heartbeats only after they change, to brokers that support it (RocketMQ 5.1 and later,
     and mqspark)."""
-    connect_timeout_ms: int = 3_000
+    connect_timeout_ms: PositiveInt = 3_000
     """The limit of opening a connection, the name look-up included."""
-    request_timeout_ms: int = 3_000
+    request_timeout_ms: PositiveInt = 3_000
     """The limit of a request for a route, a heartbeat or a member list."""
-    route_interval_ms: int = 30_000
+    route_interval_ms: PositiveInt = 30_000
     """How often routes are looked up again."""
-    heartbeat_interval_ms: int = 30_000
+    heartbeat_interval_ms: PositiveInt = 30_000
     """Interval of heartbeats; brokers remove a client that is silent for 120 s."""
-    idle_timeout_ms: int = 120_000
+    idle_timeout_ms: PositiveInt = 120_000
     """An idle connection is closed after this time (clientChannelMaxIdleTimeSeconds), and opened again when it is
     needed."""
 
@@ -72,27 +72,13 @@ class ClientOptions:
     clock: Clock | None = None
     """For pauses, time limits of listeners and invisible times; None: the system's. Connections, memberships and locks
     use real time."""
-    max_inflated_bytes: int = MAX_INFLATED_BYTES
+    max_inflated_bytes: PositiveInt = MAX_INFLATED_BYTES
     """Decompressed size limit of a body; a message with a larger body cannot be consumed."""
-    max_inflate_ratio: int = LIMITS.max_ratio
+    max_inflate_ratio: NonNegativeInt = LIMITS.max_ratio
     """Maximum ratio of decompressed to stored size, for bodies that decompress to more than 4 MiB; 0: no limit."""
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for key in (
-            "connect_timeout_ms",
-            "request_timeout_ms",
-            "route_interval_ms",
-            "heartbeat_interval_ms",
-            "idle_timeout_ms",
-            "max_inflated_bytes",
-        ):
-            if (value := getattr(self, key)) < 1:
-                raise ConfigError(f"{key}={value} must be positive", key=key)
-        if self.max_inflate_ratio < 0:
-            raise ConfigError(
-                f"max_inflate_ratio={self.max_inflate_ratio} is negative", key="max_inflate_ratio"
-            )
 
     @property
     def inflate_limits(self) -> InflateLimits:

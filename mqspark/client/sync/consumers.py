@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 
-from mqspark.base.valuetypes import checked
+from mqspark.base.valuetypes import NonNegativeInt, checked
 from mqspark.client.lite import litepull
 from mqspark.client.lite.assigned import PulledBatch
 from mqspark.client.sync.facade import Facade
@@ -35,7 +35,7 @@ class PollingFacade(Facade):
         else:
             self._call(self._aio.assign, queues, tags, sql=sql)
 
-    def poll(self, timeout_ms: int = 5_000) -> list[MessageExt]:
+    def poll(self, timeout_ms: NonNegativeInt = 5_000) -> list[MessageExt]:
         """The next messages, all of one queue and in order; an empty list if there are none for ``timeout_ms``."""
         offer = self._call(self._offer, timeout_ms)
         if offer is None:
@@ -73,7 +73,7 @@ class PollingFacade(Facade):
         if self._handed is not None:
             self._aio.hand(*self._handed)
 
-    async def _offer(self, timeout_ms: int | None) -> tuple[PulledBatch, int] | None:
+    async def _offer(self, timeout_ms: NonNegativeInt | None) -> tuple[PulledBatch, int] | None:
         self._tell()
         batch = await self._aio.offer(timeout_ms)
         return None if batch is None else (batch, self._aio.given)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal, Unpack
 
-from mqspark.base.valuetypes import checked
+from mqspark.base.valuetypes import NonNegativeInt, PositiveInt, checked
 from mqspark.client import admin
 from mqspark.client.admin import EVER_MS, GroupOffset, QueueRead
 from mqspark.client.consumer import subscriber
@@ -55,7 +55,7 @@ class AdminClient(Facade):
         self,
         namesrv: str | Sequence[str] | None = None,
         *,
-        timeout_ms: int = 5000,
+        timeout_ms: PositiveInt = 5000,
         options: ClientOptions | None = None,
         **changes: Unpack[ClientKeywords],
     ) -> None:
@@ -124,9 +124,9 @@ class AdminClient(Facade):
         self,
         topic: str,
         *,
-        queues: int = 4,
-        read_queues: int | None = None,
-        write_queues: int | None = None,
+        queues: PositiveInt = 4,
+        read_queues: PositiveInt | None = None,
+        write_queues: PositiveInt | None = None,
         cluster: str | None = None,
         brokers: Collection[str] | None = None,
         perm: int = PERM_READ | PERM_WRITE,
@@ -207,12 +207,12 @@ class AdminClient(Facade):
     def read(
         self,
         queue: MessageQueue,
-        offset: int,
+        offset: NonNegativeInt,
         *,
-        max_messages: int = 32,
+        max_messages: PositiveInt = 32,
         expression: str = "*",
         expression_type: str = "TAG",
-        wait_ms: int = 0,
+        wait_ms: NonNegativeInt = 0,
         group: str = TOOLS_GROUP,
     ) -> QueueRead:
         """Messages of a queue from ``offset`` on, without being a member of a group and without committing.
@@ -237,7 +237,7 @@ class AdminClient(Facade):
         key: str,
         *,
         unique: bool = False,
-        max_messages: int = 32,
+        max_messages: PositiveInt = 32,
         begin_ms: int = 0,
         end_ms: int = EVER_MS,
     ) -> list[MessageExt]:
@@ -255,7 +255,13 @@ class AdminClient(Facade):
         )
 
     def messages_by_tag(
-        self, topic: str, tag: str, *, max_messages: int = 32, begin_ms: int = 0, end_ms: int = EVER_MS
+        self,
+        topic: str,
+        tag: str,
+        *,
+        max_messages: PositiveInt = 32,
+        begin_ms: int = 0,
+        end_ms: int = EVER_MS,
     ) -> list[MessageExt]:
         """Messages with that tag, oldest first, by the brokers' index. Each broker looks up at most the newest
         ``max_messages``. A RocketMQ before 5.5 finds none. Raises NoRoute.
@@ -287,7 +293,13 @@ class AdminClient(Facade):
         self._call(self._aio.create_group, group, cluster=cluster, config=config)
 
     def set_consume_mode(
-        self, topic: str, group: str, mode: str, *, share_queues: int = 0, cluster: str | None = None
+        self,
+        topic: str,
+        group: str,
+        mode: str,
+        *,
+        share_queues: NonNegativeInt = 0,
+        cluster: str | None = None,
     ) -> None:
         """Set how consumers that leave the mode to the brokers consume the topic: by ``PULL`` or by ``POP``. With
         POP, each consumer shares the queues of ``share_queues`` neighbours (0: all share all).
@@ -330,7 +342,7 @@ class AdminClient(Facade):
         """The offset that the group has committed; None if none."""
         return self._call(self._aio.query_offset, group, queue)
 
-    def update_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
+    def update_offset(self, group: str, queue: MessageQueue, offset: NonNegativeInt) -> None:
         """Set the group's committed offset. Live consumers continue from their own positions."""
         self._call(self._aio.update_offset, group, queue, offset)
 
@@ -340,7 +352,7 @@ class AdminClient(Facade):
         """
         return self._call(self._aio.reset_offsets, group, topic, timestamp_ms)
 
-    def reset_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
+    def reset_offset(self, group: str, queue: MessageQueue, offset: NonNegativeInt) -> None:
         """Move a group to an offset of one queue, live members included. Brokers with ``useServerSideResetOffset``
         (the default) can do that; others move all queues, so check first. Raises NoRoute, BrokerError.
         """
@@ -398,7 +410,7 @@ class Producer(SendingFacade):
     def request(
         self,
         message: Message,
-        timeout_ms: int = 3000,
+        timeout_ms: NonNegativeInt = 3000,
         *,
         queue: MessageQueue | None = None,
         hash_key: str | int | None = None,
@@ -411,7 +423,9 @@ class Producer(SendingFacade):
             self._aio.request, message, timeout_ms, queue=queue, hash_key=hash_key, selector=selector
         )
 
-    def reply(self, request: MessageExt, body: bytes | str, *, timeout_ms: int | None = None) -> SendResult:
+    def reply(
+        self, request: MessageExt, body: bytes | str, *, timeout_ms: NonNegativeInt | None = None
+    ) -> SendResult:
         """Answer a consumed request; returns when the waiting client has the reply. Raises InvalidMessage if the
         message is not a request, BrokerError if no client waits any more.
         """
@@ -421,7 +435,7 @@ class Producer(SendingFacade):
         """The queues that a message to ``topic`` can currently be sent to. Raises NoRoute."""
         return self._call(self._aio.queues, topic)
 
-    def recall(self, topic: str, handle: str, *, timeout_ms: int | None = None) -> str:
+    def recall(self, topic: str, handle: str, *, timeout_ms: NonNegativeInt | None = None) -> str:
         """Cancel a timed message that is not delivered yet, by its ``recall_handle``. Returns its message id.
 
         Raises InvalidMessage for a malformed handle, BrokerError if it is too late or recall is disabled at the
@@ -449,7 +463,7 @@ class TransactionProducer(TransactionFacade, Producer):
         group: str,
         check: Check,
         execute: Execute | None = None,
-        concurrency: int = 4,
+        concurrency: PositiveInt = 4,
         topics: Iterable[str] = (),
         settings: ProducerSettings | None = None,
         options: ClientOptions | None = None,
@@ -473,7 +487,7 @@ class TransactionProducer(TransactionFacade, Producer):
             )
         )
 
-    def stop(self, timeout_ms: int = 30000) -> None:
+    def stop(self, timeout_ms: NonNegativeInt = 30000) -> None:
         """Wait up to ``timeout_ms`` for running local transactions and checks, and for sends as in ``Producer``."""
         self._end(self._aio.stop, timeout_ms)
 
@@ -520,7 +534,7 @@ class _Listening(_Consumer):
 
     _aio: subscriber.Listening
 
-    def stop(self, timeout_ms: int = 30000) -> None:
+    def stop(self, timeout_ms: NonNegativeInt = 30000) -> None:
         """Fetch no more, wait up to ``timeout_ms`` for running listeners, then leave the group. Called by a listener,
         it returns at once: the end waits for the listener and counts its outcome.
         """
@@ -577,7 +591,7 @@ class PushConsumer(_Listening):
             )
         )
 
-    def stop(self, timeout_ms: int = 30000) -> None:
+    def stop(self, timeout_ms: NonNegativeInt = 30000) -> None:
         """Stops pulling, waits up to ``timeout_ms`` for running listeners, commits, leaves the group. Called by a
         listener, it returns at once: the end waits for the listener and counts its outcome.
 
@@ -628,7 +642,7 @@ class PopConsumer(_Listening):
             )
         )
 
-    def stop(self, timeout_ms: int = 30000) -> None:
+    def stop(self, timeout_ms: NonNegativeInt = 30000) -> None:
         """Stop popping, wait up to ``timeout_ms`` for running listeners, acknowledge their messages, and release
         messages that no listener has started. Called by a listener, it returns at once: the end waits for the listener
         and counts its outcome.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mqspark.base.logs import escaping
-from mqspark.base.valuetypes import checked
+from mqspark.base.valuetypes import NonNegativeInt, checked
 from mqspark.client.delivery.awaiting import awaited, is_coroutine_function
 from mqspark.client.delivery.results import SendResult, SendStatus
 from mqspark.client.producer import producer, transaction
@@ -48,7 +48,7 @@ class SendingFacade(Facade):
         queue: MessageQueue | None = None,
         hash_key: str | int | None = None,
         selector: QueueSelector | None = None,
-        timeout_ms: int | None = None,
+        timeout_ms: NonNegativeInt | None = None,
     ) -> SendResult:
         """Send and wait for the broker's answer; see ``mqspark.aio.Producer.send``."""
         size_bytes = body_bytes(message)
@@ -61,7 +61,7 @@ class SendingFacade(Facade):
         queue: MessageQueue | None = None,
         hash_key: str | int | None = None,
         selector: QueueSelector | None = None,
-        timeout_ms: int | None = None,
+        timeout_ms: NonNegativeInt | None = None,
     ) -> concurrent.futures.Future[SendResult]:
         """Returns the future of a send. Blocks only while too much is in flight. The future raises the errors."""
         thread = self._running
@@ -103,7 +103,7 @@ class SendingFacade(Facade):
         messages: Sequence[Message],
         *,
         queue: MessageQueue | None = None,
-        timeout_ms: int | None = None,
+        timeout_ms: NonNegativeInt | None = None,
     ) -> SendResult:
         """Send messages of one topic to one queue, stored together under one acknowledgement."""
         check_batch(messages)
@@ -236,7 +236,7 @@ class TransactionFacade(Facade):
         queue: MessageQueue | None = None,
         hash_key: str | int | None = None,
         selector: QueueSelector | None = None,
-        timeout_ms: int | None = None,
+        timeout_ms: NonNegativeInt | None = None,
     ) -> TransactionResult:
         """Prepare the message, run the local transaction, report its outcome to the broker; see
         ``mqspark.aio.TransactionProducer.send_in_transaction``."""

@@ -4,15 +4,18 @@ text or its truth."""
 from __future__ import annotations
 
 import ast
+import asyncio
 import dataclasses
 import enum
+import inspect
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
 import mqspark
+from mqspark import Message, aio
 from mqspark.base.valuetypes import check_value
 from mqspark.client.producer.outgoing import batch_of, check_head, check_way, properties_text
 from mqspark.errors import ConfigError, InvalidMessage
@@ -198,3 +201,65 @@ def test_a_member_of_an_enumeration_is_a_number_as_its_value() -> None:
     check_value("codes", [Number.SMALL], Sequence[int] | None)
     with pytest.raises(ConfigError, match="does not fit into 64 bits"):
         check_value("code", Number.LARGE, int)
+
+
+CLASSES = (
+    aio.AdminClient,
+    aio.Producer,
+    aio.TransactionProducer,
+    aio.PushConsumer,
+    aio.PopConsumer,
+    aio.LitePullConsumer,
+)
+ANY_NUMBER = {"timestamp_ms", "begin_ms", "end_ms", "perm", "code", "hash_key", "seek.offset"}
+"""Arguments for which the broker or the method itself says which numbers it takes."""
+INSIDE = {"stop_at_exit", "take", "hand", "reset", "begin", "prepare"}
+"""Methods that only other parts of the client call."""
+
+
+def test_every_number_says_its_range() -> None:
+    """``timeout_ms=-1`` and ``queues=0`` are mistakes of the caller's."""
+    without = [
+        f"{kind.__name__}.{method}.{name}"
+        for kind in CLASSES
+        for method, function in inspect.getmembers(kind, inspect.isfunction)
+        if method not in INSIDE and (method[0] != "_" or method == "__init__")
+        for name, hint in get_type_hints(function, include_extras=True).items()
+        if int in (hint, *get_args(hint)) and name != "return" and not hasattr(hint, "__metadata__")
+        if not {name, f"{method}.{name}"} & ANY_NUMBER
+    ]
+    assert without == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "call", "key", "value"),
+    [
+        (aio.AdminClient, "create_topic", "queues", 0),
+        (aio.AdminClient, "create_topic", "read_queues", -1),
+        (aio.AdminClient, "messages_by_key", "max_messages", 0),
+        (aio.Producer, "request", "timeout_ms", -1),
+        (aio.LitePullConsumer, "poll", "timeout_ms", -1),
+        (mqspark.AdminClient, "create_topic", "queues", 0),
+        (mqspark.LitePullConsumer, "poll", "timeout_ms", -1),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_a_number_out_of_range_is_refused(kind: Any, call: str, key: str, value: int) -> None:
+    async def work() -> None:
+        answer = getattr(made, call)(*given, **more, **{key: value})
+        if inspect.isawaitable(answer):
+            await answer
+
+    made = kind("127.0.0.1:9") if "Admin" in kind.__name__ else kind("127.0.0.1:9", group="g")
+    first = {"send": Message("T", b""), "request": Message("T", b"")}
+    given = [] if call in ("poll", "stop") else [first.get(call, "T")]
+    more = {"key": "k"} if call == "messages_by_key" else {}
+    with pytest.raises((ConfigError, InvalidMessage), match=f"{key}={value} ") as caught:
+        asyncio.run(work())
+    assert key in (getattr(caught.value, "key", ""), getattr(caught.value, "field", ""))
+
+
+def test_a_send_refuses_a_negative_timeout() -> None:
+    with pytest.raises(InvalidMessage, match="timeout_ms=-1 is negative") as caught:
+        check_way(None, None, None, -1)
+    assert caught.value.field == "timeout_ms"
