@@ -591,10 +591,15 @@ class AdminClient(Lifecycle):
             return decode_body(ConsumerConnection, response.body)
         raise offline or NoRoute(group, "there is no broker")
 
-    async def running_info(self, group: str, client_id: str) -> ConsumerRunningInfo:
-        """The state of a live consumer as ``mqadmin consumerStatus`` shows it: its settings, queues and rates.
-        ``client_id`` is one of ``group_members``. Raises BrokerError if no broker has a connection to it."""
-        header = GetConsumerRunningInfoRequestHeader(consumer_group=group, client_id=client_id)
+    async def running_info(
+        self, group: str, client_id: str, *, with_stacks: bool = False
+    ) -> ConsumerRunningInfo:
+        """The state of a live consumer as ``mqadmin consumerStatus`` shows it: its settings, queues and rates,
+        ``with_stacks`` of its threads. ``client_id`` is one of ``group_members``. Raises BrokerError if no broker has a
+        connection to it."""
+        header = GetConsumerRunningInfoRequestHeader(
+            consumer_group=group, client_id=client_id, jstack_enable=with_stacks
+        )
         refused: BrokerError | None = None
         for address in (await self._masters(None, None)).values():
             try:

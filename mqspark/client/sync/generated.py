@@ -316,11 +316,12 @@ class AdminClient(Facade):
         """The live consumers of a group. Raises BrokerError CONSUMER_NOT_ONLINE if there are none."""
         return self._call(self._aio.group_members, group)
 
-    def running_info(self, group: str, client_id: str) -> ConsumerRunningInfo:
-        """The state of a live consumer as ``mqadmin consumerStatus`` shows it: its settings, queues and rates.
-        ``client_id`` is one of ``group_members``. Raises BrokerError if no broker has a connection to it.
+    def running_info(self, group: str, client_id: str, *, with_stacks: bool = False) -> ConsumerRunningInfo:
+        """The state of a live consumer as ``mqadmin consumerStatus`` shows it: its settings, queues and rates,
+        ``with_stacks`` of its threads. ``client_id`` is one of ``group_members``. Raises BrokerError if no broker has a
+        connection to it.
         """
-        return self._call(self._aio.running_info, group, client_id)
+        return self._call(self._aio.running_info, group, client_id, with_stacks=with_stacks)
 
     def group_offsets(self, group: str, topic: str | None = None) -> dict[MessageQueue, GroupOffset]:
         """The progress of a group, in one topic or in all topics for which its brokers have offsets.

@@ -1,46 +1,37 @@
-"""The pages about brokers: overview, brokers and their stores, settings, producers, what is delayed, users."""
+"""The pages about brokers: overview, brokers and their stores, settings, producers."""
 
 from __future__ import annotations
 
-from typing import Any
-from urllib.parse import quote
+import contextlib
+from typing import Annotated
 
-from fastapi import APIRouter, Request, Response
-
-from mqspark.auth.authadmin import PolicyEntryInfo, UserInfo
-from mqspark.base.config import did_you_mean
-from mqspark.errors import InvalidMessage
-from mqspark_server.accounts import ACTIONS, Accounts
+from mqspark.base.config import did_you_mean, is_live
+from mqspark.client.admin import AdminClient
+from mqspark.errors import InvalidMessage, MQError, NoRoute
 from mqspark_server.console.clusteraccess import Trouble
-from mqspark_server.console.clusterdata import (
-    accounts_of,
-    brokers_of,
-    config_of,
-    delayed_of,
-    described,
-    one_broker,
-    overview_of,
-    producers_of,
-    users_of,
-)
-from mqspark_server.console.data import ConsoleData
+from mqspark_server.console.fields import Line, LineField, Text
 from mqspark_server.console.history.sampler import ALL_LAGS, CLUSTER, broker_series, note_brokers
-from mqspark_server.console.history.samples import SPANS, History
-from mqspark_server.console.rendering import ROOT, chart
-from mqspark_server.console.site import Asking, Confirmation, Done, Site
-from mqspark_server.console.visitors import Form
+from mqspark_server.console.rendering import chart, path_of
+from mqspark_server.console.site import Asking, Change, Confirmation, Done, Section, Span, View
+from mqspark_server.settings.declarations import settings_of
+from mqspark_server.survey.brokersurvey import (
+    add_figures,
+    broker_rows,
+    known_brokers,
+    masters_of,
+    total,
+    totals_of,
+)
+from mqspark_server.survey.groupsurvey import group_rows, lag_of
+from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of
 
-MAX_WANTED = 255
+MAX_CLIENTS = 1_000
 MAX_VALUE = 4_096
+LAGS_ASKED = 100
+LAGS_SHOWN = 5
 
 
-def wanted_span(request: Request) -> str:
-    """How much of the past the charts show."""
-    span = request.query_params.get("span", "")
-    return span if span in SPANS else "hour"
-
-
-def _charts(columns: list[list[float | None]], disk: str) -> list[dict[str, Any]]:
+def _charts(columns: list[list[float | None]], disk: str) -> list[Row]:
     """The charts of a series of CLUSTER or of a broker."""
     used = [None if each is None else each * 100 for each in columns[3]] if columns else []
     return [
@@ -49,260 +40,199 @@ def _charts(columns: list[list[float | None]], disk: str) -> list[dict[str, Any]
     ]
 
 
-def add_cluster_pages(router: APIRouter, site: Site, history: History, now_ms: Any) -> None:
-    _add_overview(router, site, history, now_ms)
-    _add_brokers(router, site, history)
-    _add_broker_settings(router, site)
-    _add_users(router, site)
-    _add_rules(router, site)
+class Overview(View, frozen=True):
+    span: Span = "hour"
+
+    async def show(self, asked: Asking) -> Row:
+        brokers, left_out = await broker_rows(asked.admin)
+        totals = totals_of(brokers)
+        charts: list[Row] = []
+        if totals["answering"]:  # no visitor sees the past of what they may not see now
+            note_brokers(asked.history, brokers, totals, asked.now_ms)
+            charts = _charts(asked.history.columns(CLUSTER, self.span), "Fullest disk, %")
+            charts.append(chart("Lag, messages", ["lag"], asked.history.columns(ALL_LAGS, self.span)))
+        masters = [each for each in brokers if each["id"] == 0]
+        replicas: list[bool] = []
+
+        async def add_replicas(row: Row) -> None:
+            with contextlib.suppress(MQError):  # the table says which broker does not answer
+                status = await asked.admin.ha_status(row["address"])
+                replicas.extend(each.in_sync for each in status.ha_connection_info)
+
+        await each_of([row for row in masters if not row["error"]], add_replicas)
+        return {
+            "brokers": brokers,
+            "left_out": left_out,
+            **totals,
+            "replicas": len(replicas),
+            "in_sync": sum(replicas),
+            "stored_today": total(each["stored_today"] for each in masters),
+            "charts": charts,
+            "span": self.span,
+        }
 
 
-async def _everywhere(asked: Asking) -> Accounts:
-    """Raises MQError, so that all servers that have users are changed, or none."""
-    accounts = await accounts_of(asked.admin)
-    accounts.check_open()
-    return accounts
+class LargestLags(View, frozen=True):
+    """A part of the overview, which requests it after it has loaded: the groups with the largest lag among the first
+    LAGS_ASKED."""
+
+    async def show(self, asked: Asking) -> Row:
+        groups = await group_rows(asked.admin, every=False)
+        rows = groups[:LAGS_ASKED]
+
+        async def fill(row: Row) -> None:
+            row["lag"] = await lag_of(asked.admin, row["group"])
+
+        await each_of(rows, fill)
+        behind = sorted((row for row in rows if row["lag"]), key=lambda row: -row["lag"])
+        return {"behind": behind[:LAGS_SHOWN], "asked": len(rows), "count": len(groups)}
 
 
-def _places(accounts: Accounts) -> tuple[str, str]:
-    return "At", ", ".join(accounts.servers)
+class BrokerTable(View, frozen=True):
+    async def show(self, asked: Asking) -> Row:
+        brokers, left_out = await broker_rows(asked.admin)
+        return {"brokers": brokers, "left_out": left_out}
 
 
-def _add_overview(router: APIRouter, site: Site, history: History, now_ms: Any) -> None:
-    @router.get(ROOT)
-    @router.get(f"{ROOT}/")
-    async def overview(request: Request) -> Response:
-        async def work(asked: Asking) -> dict[str, Any]:
-            values = await overview_of(asked.admin)
-            span = wanted_span(request)
-            charts: list[dict[str, Any]] = []
-            if values["answering"]:  # no visitor sees the past of what they may not see now
-                note_brokers(history, values["brokers"], values, now_ms())
-                charts = _charts(history.columns(CLUSTER, span), "Fullest disk, %")
-                charts.append(chart("Lag, messages", ["lag"], history.columns(ALL_LAGS, span)))
-            return {**values, "charts": charts, "span": span}
+class OneBroker(View, frozen=True):
+    """A broker, its replicas and its store."""
 
-        return await site.show(request, "overview.html", "Overview", work)
+    broker: Text
+    span: Span = "hour"
 
-    @router.get(f"{ROOT}/lags")
-    async def lags(request: Request) -> Response:
-        """A part of the overview, which requests it after it has loaded."""
-
-        async def work(asked: Asking) -> dict[str, Any]:
-            return await ConsoleData(asked.admin).largest_lags()
-
-        return await site.show(request, "lags.html", "Overview", work)
-
-    @router.get(f"{ROOT}/producers")
-    async def producers(request: Request) -> Response:
-        async def work(asked: Asking) -> dict[str, Any]:
-            return await producers_of(asked.admin)
-
-        return await site.show(request, "producers.html", "Producers", work)
-
-    @router.get(f"{ROOT}/delayed")
-    async def delayed(request: Request) -> Response:
-        async def work(asked: Asking) -> dict[str, Any]:
-            return await delayed_of(asked.admin)
-
-        return await site.show(request, "delayed.html", "Delayed", work)
+    async def show(self, asked: Asking) -> Row:
+        rows = [each for each in await known_brokers(asked.admin) if each["broker"] == self.broker]
+        if not rows:
+            raise NoRoute(self.broker, "no broker has this name")
+        await add_figures(asked.admin, rows)
+        master = next((each for each in rows if each["id"] == 0), None)
+        values: Row = {"replicas": [], "replicas_problem": ""}
+        if master is not None:
+            try:
+                status = await asked.admin.ha_status(master["address"])
+                values["replicas"] = status.ha_connection_info[:MAX_ROWS]
+            except MQError as error:
+                values["replicas_problem"] = str(error)
+        charts: list[Row] = []
+        if master is not None and not master["error"]:
+            charts = _charts(asked.history.columns(broker_series(self.broker), self.span), "Disk, %")
+        report = asked.at.report()
+        return {
+            "tab": "Store",
+            "broker": self.broker,
+            "rows": rows,
+            **values,
+            "has_master": master is not None,
+            "report": report if report is not None and report["broker"] == self.broker else None,
+            "charts": charts,
+            "span": self.span,
+        }
 
 
-def _add_brokers(router: APIRouter, site: Site, history: History) -> None:
-    @router.get(f"{ROOT}/brokers")
-    async def brokers(request: Request) -> Response:
-        async def work(asked: Asking) -> dict[str, Any]:
-            return await brokers_of(asked.admin)
+async def _settings_of(admin: AdminClient, broker: str) -> tuple[str, dict[str, str]]:
+    """The master's address and its settings. Raises NoRoute."""
+    masters = await masters_of(admin)
+    if broker not in masters:
+        raise NoRoute(broker, "no broker with a master has this name")
+    return masters[broker], await admin.broker_config(masters[broker])
 
-        return await site.show(request, "brokers.html", "Brokers", work)
 
-    @router.get(f"{ROOT}/brokers/{{name}}")
-    async def broker(name: str, request: Request) -> Response:
-        async def work(asked: Asking) -> dict[str, Any]:
-            values = await one_broker(asked.admin, name)
-            report = asked.report()
-            is_this = report is not None and report["broker"] == name
-            span = wanted_span(request)
-            charts: list[dict[str, Any]] = []
-            if any(each["id"] == 0 and not each["error"] for each in values["rows"]):
-                charts = _charts(history.columns(broker_series(name), span), "Disk, %")
-            return {
-                "tab": "Store",
-                **values,
-                "report": report if is_this else None,
-                "charts": charts,
-                "span": span,
+class BrokerConfiguration(View, frozen=True):
+    """The settings whose key or value contains ``q``, with what mqspark's declarations say of them."""
+
+    broker: Text
+    q: Line = ""
+
+    async def show(self, asked: Asking) -> Row:
+        address, found = await _settings_of(asked.admin, self.broker)
+        declared = {each.key: each for each in settings_of("broker")}
+        settings = [
+            {
+                "key": key,
+                "value": value,
+                "meaning": declared[key].meaning if key in declared else "",
+                "live": key in declared and is_live(declared[key].field),
             }
+            for key, value in sorted(found.items())
+            if self.q.lower() in key.lower() or self.q.lower() in value.lower()
+        ]
+        return {
+            "tab": "Settings",
+            "broker": self.broker,
+            "address": address,
+            "wanted": self.q,
+            "settings": settings,
+            "count": len(found),
+        }
 
-        return await site.show(request, "broker.html", "Brokers", work)
+
+class ChangeSetting(Change, frozen=True):
+    broker: Text
+    key: Line
+    value: Annotated[str, LineField(MAX_VALUE)] = ""
+
+    def _check(self) -> None:
+        """Raises InvalidMessage."""
+        if not self.key or any(mark in self.key + self.value for mark in "\r\n"):
+            raise InvalidMessage("give a key, and a value of one line", field="key")
+
+    async def preview(self, asked: Asking) -> Confirmation:
+        self._check()
+        _, found = await _settings_of(asked.admin, self.broker)
+        if self.key not in found:
+            meant = did_you_mean(self.key, found).lstrip("; ").capitalize() or "Look it up in the table."
+            raise Trouble(404, f"{self.broker} has no setting {self.key}", meant)
+        columns, rows = ("Setting", "Now", "Then"), [(self.key, found[self.key], self.value)]
+        return Confirmation(f"Change a setting of {self.broker}?", "Change", columns=columns, rows=[*rows])
+
+    async def apply(self, asked: Asking) -> Done:
+        self._check()
+        address, _ = await _settings_of(asked.admin, self.broker)
+        await asked.admin.update_broker_config(address, {self.key: self.value})
+        where = path_of("brokers", self.broker, "config", q=self.key)
+        return Done(f"{self.key} of {self.broker} is {self.value}.", where)
 
 
-def _add_broker_settings(router: APIRouter, site: Site) -> None:
-    @router.get(f"{ROOT}/brokers/{{name}}/config")
-    async def config(name: str, request: Request) -> Response:
-        async def work(asked: Asking) -> dict[str, Any]:
-            wanted = request.query_params.get("q", "").strip()[:MAX_WANTED]
-            address, found = await config_of(asked.admin, name)
-            return {
-                "tab": "Settings",
-                "broker": name,
-                "address": address,
-                "wanted": wanted,
-                "settings": described(found, wanted),
-                "count": len(found),
-            }
+class Producers(View, frozen=True):
+    async def show(self, asked: Asking) -> Row:
+        rows: list[Row] = []
+        problems: list[str] = []
 
-        return await site.show(request, "config.html", "Brokers", work)
-
-    @router.post(f"{ROOT}/brokers/{{name}}/config")
-    async def configure(name: str, request: Request) -> Response:
-        def given(form: Form) -> tuple[str, str]:
-            key, value = form.one("key").strip(), form.one("value").strip()
-            if not key or any(mark in key + value for mark in "\r\n") or len(value) > MAX_VALUE:
-                raise InvalidMessage(
-                    f"give a key, and a value of one line with at most {MAX_VALUE} characters", field="key"
-                )
-            return key, value
-
-        async def ask(asked: Asking, form: Form) -> Confirmation:
-            key, value = given(form)
-            _, found = await config_of(asked.admin, name)
-            if key not in found:
-                raise Trouble(
-                    404,
-                    f"{name} has no setting {key[:80]}",
-                    did_you_mean(key[:80], found).lstrip("; ").capitalize() or "Look it up in the table.",
-                )
-            return Confirmation(
-                f"Change a setting of {name}?",
-                "Change",
-                columns=("Setting", "Now", "Then"),
-                rows=[(key, found[key], value)],
+        async def ask(master: tuple[str, str]) -> None:
+            name, address = master
+            try:
+                found = await asked.admin.producers(address)
+            except MQError as error:
+                problems.append(f"{name}: {error}")
+                return
+            rows.extend(
+                {"group": group, "broker": name, "client": each}
+                for group, clients in found.items()
+                for each in clients
             )
 
-        async def do(asked: Asking, form: Form) -> Done:
-            key, value = given(form)
-            address, _ = await config_of(asked.admin, name)
-            await asked.admin.update_broker_config(address, {key: value})
-            return Done(
-                f"{key} of {name} is {value}.", f"{ROOT}/brokers/{quote(name, safe='')}/config?q={quote(key)}"
-            )
-
-        return await site.change(request, "Brokers", ask, do)
+        await each_of(list((await masters_of(asked.admin)).items())[:MAX_ROWS], ask)
+        rows.sort(key=lambda row: (row["group"], row["client"].client_id, row["broker"]))
+        return {"producers": rows[:MAX_CLIENTS], "count": len(rows), "problems": problems}
 
 
-def _add_users(router: APIRouter, site: Site) -> None:
-    @router.get(f"{ROOT}/users")
-    async def users(request: Request) -> Response:
-        async def work(asked: Asking) -> dict[str, Any]:
-            if not asked.visitor.has_users:
-                return {"supported": False}
-            return {**await users_of(asked.admin), "actions": ACTIONS}
-
-        return await site.show(request, "users.html", "Users", work)
-
-    @router.post(f"{ROOT}/users")
-    async def put_user(request: Request) -> Response:
-        """A new user, or another password, type or status of one."""
-
-        def given(form: Form) -> tuple[str, UserInfo]:
-            name = form.one("name").strip()
-            if not name:
-                raise InvalidMessage("give the user's name", field="name")
-            return name, UserInfo(
-                username=name,
-                password=form.one("password") or None,
-                user_type=form.one("type") or None,
-                user_status=form.one("status") or None,
-            )
-
-        async def ask(asked: Asking, form: Form) -> Confirmation:
-            name, info = given(form)
-            accounts = await _everywhere(asked)
-            is_new = name not in [each["user"] for each in await accounts.rows()]
-            if is_new and not info.password:
-                raise InvalidMessage("a new user needs a password", field="password")
-            facts = [("User", name), ("Password", "a new one" if info.password else "stays")]
-            facts += [("Type", info.user_type or "Normal" if is_new else info.user_type or "stays")]
-            facts += [("Status", info.user_status or "enable" if is_new else info.user_status or "stays")]
-            facts.append(_places(accounts))
-            title = f"Create the user {name}?" if is_new else f"Change the user {name}?"
-            return Confirmation(
-                title, "Create" if is_new else "Change", facts, is_dangerous=info.user_type == "Super"
-            )
-
-        async def do(asked: Asking, form: Form) -> Done:
-            name, info = given(form)
-            accounts = await _everywhere(asked)
-            is_new = name not in [each["user"] for each in await accounts.rows()]
-            await accounts.put(name, password=info.password, kind=info.user_type, status=info.user_status)
-            return Done(f"User {name} was {'created' if is_new else 'changed'}.", f"{ROOT}/users")
-
-        return await site.change(request, "Users", ask, do)
-
-    @router.post(f"{ROOT}/users/{{name}}/delete")
-    async def delete_user(name: str, request: Request) -> Response:
-        async def ask(asked: Asking, form: Form) -> Confirmation:
-            facts = [("User", name), _places(await _everywhere(asked))]
-            return Confirmation(f"Delete the user {name} with all rules?", "Delete", facts, is_dangerous=True)
-
-        async def do(asked: Asking, form: Form) -> Done:
-            await (await _everywhere(asked)).remove(name)
-            return Done(f"User {name} was deleted.", f"{ROOT}/users")
-
-        return await site.change(request, "Users", ask, do)
-
-
-def _add_rules(router: APIRouter, site: Site) -> None:
-    """What users may do."""
-
-    @router.post(f"{ROOT}/users/{{name}}/rules")
-    async def put_rule(name: str, request: Request) -> Response:
-        def given(form: Form) -> PolicyEntryInfo:
-            actions = [each for each in form.all("actions") if each in ACTIONS]
-            resource = form.one("resource").strip()
-            if not actions or not resource or form.one("decision") not in ("Allow", "Deny"):
-                raise InvalidMessage("give a resource, a decision and at least one action", field="resource")
-            return PolicyEntryInfo(
-                resource=resource,
-                actions=actions,
-                decision=form.one("decision"),
-                source_ips=form.one("sources").replace(",", " ").split(),
-            )
-
-        async def ask(asked: Asking, form: Form) -> Confirmation:
-            rule = given(form)
-            facts = [
-                ("User", name),
-                ("Resource", rule.resource or ""),
-                ("Actions", ", ".join(rule.actions or ())),
-                ("From", ", ".join(rule.source_ips or ()) or "anywhere"),
-                _places(await _everywhere(asked)),
-            ]
-            return Confirmation(f"{rule.decision} this for {name}?", str(rule.decision), facts)
-
-        async def do(asked: Asking, form: Form) -> Done:
-            rule = given(form)
-            await (await _everywhere(asked)).put_rule(
-                name,
-                rule.resource or "",
-                rule.actions or (),
-                rule.source_ips or (),
-                allows=rule.decision == "Allow",
-            )
-            return Done(f"The rules of {name} are changed.", f"{ROOT}/users")
-
-        return await site.change(request, "Users", ask, do)
-
-    @router.post(f"{ROOT}/users/{{name}}/rules/delete")
-    async def delete_rule(name: str, request: Request) -> Response:
-        async def ask(asked: Asking, form: Form) -> Confirmation:
-            facts = [("User", name), ("Resource", form.one("resource")), _places(await _everywhere(asked))]
-            return Confirmation("Delete this rule?", "Delete", facts, is_dangerous=True)
-
-        async def do(asked: Asking, form: Form) -> Done:
-            accounts = await _everywhere(asked)
-            await accounts.forget(name, form.one("resource"), form.one("kind") or None)
-            return Done(f"The rules of {name} are changed.", f"{ROOT}/users")
-
-        return await site.change(request, "Users", ask, do)
+CLUSTER_PAGES = (
+    Section(
+        "Overview",
+        views={
+            "": (Overview, "overview.html"),
+            "/": (Overview, "overview.html"),
+            "/lags": (LargestLags, "lags.html"),
+        },
+    ),
+    Section(
+        "Brokers",
+        views={
+            "/brokers": (BrokerTable, "brokers.html"),
+            "/brokers/{broker}": (OneBroker, "broker.html"),
+            "/brokers/{broker}/config": (BrokerConfiguration, "config.html"),
+        },
+        changes={"/brokers/{broker}/config": ChangeSetting},
+    ),
+    Section("Producers", views={"/producers": (Producers, "producers.html")}),
+)

@@ -2,242 +2,301 @@
 
 from __future__ import annotations
 
-from typing import Any
-from urllib.parse import quote
+from itertools import islice
+from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Request, Response
 
+from mqspark.client.admin import AdminClient
 from mqspark.errors import BrokerError, InvalidMessage
-from mqspark.message import MessageQueue, check_group, check_topic
+from mqspark.message import MessageQueue
+from mqspark.protocol.bodies.body import queue_of
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import ResponseCode
 from mqspark_server.console.clusteraccess import Trouble
-from mqspark_server.console.clusterpages import wanted_span
-from mqspark_server.console.data import ConsoleData, Page, time_ms
+from mqspark_server.console.fields import (
+    ChoiceField,
+    GroupName,
+    Line,
+    Text,
+    Tick,
+    TickField,
+    TopicName,
+    WholeField,
+    fields_of,
+    time_ms,
+)
 from mqspark_server.console.history.sampler import group_series
-from mqspark_server.console.history.samples import History
-from mqspark_server.console.rendering import ROOT, chart
-from mqspark_server.console.site import Asking, Confirmation, Done, Site
-from mqspark_server.console.topicpages import number_in, wanted_page
-from mqspark_server.console.visitors import Form
+from mqspark_server.console.rendering import chart, path_of
+from mqspark_server.console.site import Asking, Change, Confirmation, Done, ListView, Section, Span, View
+from mqspark_server.console.topicpages import MAX_QUEUES
+from mqspark_server.survey.groupsurvey import (
+    group_rows,
+    lag_of,
+    member_rows,
+    mode_rows,
+    offset_rows,
+    topics_of,
+)
+from mqspark_server.survey.surveying import MAX_ROWS, Row
+from mqspark_server.survey.topicsurvey import bounds_of
 
 MAX_RETRIES = 1_000_000
 MAX_OFFSET = (1 << 62) - 1
 MAX_PREVIEW = 256
-_SECTION = "Groups"
-_MODES = ("PULL", "POP")
-_TARGETS = ("earliest", "latest", "time", "offset")
-_PATH = f"{ROOT}/groups"
+MAX_STACKS_LENGTH = 256 * 1024
+MODES = {"CONSUME_PASSIVELY": "push", "CONSUME_ACTIVELY": "pull", "CONSUME_POP": "pop"}
+_NOT_THERE = (ResponseCode.SYSTEM_ERROR, ResponseCode.CONSUMER_NOT_ONLINE)
+_Retries = Annotated[int, WholeField(0, MAX_RETRIES, "Retries before a message is dead")]
 
 
-def add_group_pages(router: APIRouter, site: Site, history: History, now_ms: Any) -> None:
-    _add_groups(router, site)
-    _add_members(router, site, history, now_ms)
-    _add_resets(router, site)
-    _add_group_settings(router, site)
+class GroupTable(ListView, frozen=True):
+    async def show(self, asked: Asking) -> Row:
+        async def fill(row: Row) -> None:
+            row["members"] = len(await member_rows(asked.admin, row["group"]))
+            row["lag"] = await lag_of(asked.admin, row["group"])
+
+        return await self.listed("group", await group_rows(asked.admin, every=self.every), fill)
 
 
-def _page_of(name: str) -> str:
-    return f"{_PATH}/{quote(name, safe='')}"
+class GroupMembers(View, frozen=True):
+    group: GroupName
+    span: Span = "hour"
+
+    async def show(self, asked: Asking) -> Row:
+        offsets = await offset_rows(asked.admin, self.group)
+        members = await member_rows(asked.admin, self.group)
+        for each in members:
+            each |= {"mode": MODES.get(each["mode"], each["mode"]), "model": (each["model"] or "").lower()}
+        lag = sum(each["lag"] for each in offsets)
+        asked.history.note(group_series(self.group), asked.now_ms, lag)
+        return {
+            "tab": "Members and lag",
+            "group": self.group,
+            "chart": chart(
+                "Lag, messages", ["lag"], asked.history.columns(group_series(self.group), self.span)
+            ),
+            "span": self.span,
+            "members": members[:MAX_ROWS],
+            "member_count": len(members),
+            "queues": offsets[:MAX_ROWS],
+            "queue_count": len(offsets),
+            "lag": lag,
+        }
 
 
-def _add_groups(router: APIRouter, site: Site) -> None:
-    @router.get(_PATH)
-    async def groups(request: Request) -> Response:
-        async def work(asked: Asking) -> dict[str, Any]:
-            wanted, number, every = wanted_page(request)
-            found: Page = await ConsoleData(asked.admin).groups(wanted, number, every)
-            return {"page": found, "every": every}
+class OneMember(View, frozen=True):
+    """What a consumer reports about itself, with the stacks of its threads."""
 
-        return await site.show(request, "groups.html", _SECTION, work)
+    group: GroupName
+    client: Text
 
-    @router.post(_PATH)
-    async def make(request: Request) -> Response:
-        async def ask(asked: Asking, form: Form) -> Confirmation:
-            name = form.one("name").strip()
-            check_group(name)
-            if name in await asked.admin.groups():
-                raise Trouble(409, "This group already exists", f"Change {name} on its own page.")
-            facts = [
-                ("Name", name),
-                ("Retries before a message is dead", str(number_in(form, "retries", 0, MAX_RETRIES, 16))),
-            ]
-            return Confirmation(f"Create the group {name}?", "Create", facts)
-
-        async def do(asked: Asking, form: Form) -> Done:
-            name = form.one("name").strip()
-            check_group(name)
-            config = SubscriptionGroupConfig(
-                group_name=name,
-                retry_max_times=number_in(form, "retries", 0, MAX_RETRIES, 16),
-                consume_message_orderly=form.is_on("ordered"),
-            )
-            await asked.admin.create_group(name, config=config)
-            return Done(f"Group {name} was created.", _page_of(name))
-
-        return await site.change(request, _SECTION, ask, do)
-
-    @router.post(f"{_PATH}/{{name}}/delete")
-    async def delete(name: str, request: Request) -> Response:
-        async def ask(asked: Asking, form: Form) -> Confirmation:
-            check_group(name)
-            values = await ConsoleData(asked.admin).group(name)
-            facts = [
-                ("Members that are connected", str(values["member_count"])),
-                ("Messages that it has not consumed", f"{values['lag']:,}"),
-                ("Its offsets", "are deleted, too"),
-            ]
-            return Confirmation(f"Delete the group {name}?", "Delete", facts, is_dangerous=True)
-
-        async def do(asked: Asking, form: Form) -> Done:
-            check_group(name)
-            await asked.admin.delete_group(name)
-            return Done(f"Group {name} was deleted.", _PATH)
-
-        return await site.change(request, _SECTION, ask, do)
+    async def show(self, asked: Asking) -> Row:
+        try:
+            info = await asked.admin.running_info(self.group, self.client, with_stacks=True)
+        except BrokerError as error:
+            if error.code not in _NOT_THERE:
+                raise
+            raise Trouble(404, "This consumer does not answer", str(error)) from None
+        return {
+            "group": self.group,
+            "client_id": self.client,
+            "properties": list(islice(sorted(info.properties.items()), MAX_ROWS)),
+            "queues": _by_queue(info.mq_table),
+            "popped": _by_queue(info.mq_pop_table),
+            "rates": list(islice(sorted(info.status_table.items()), MAX_ROWS)),
+            "stacks": None if info.jstack is None else info.jstack[:MAX_STACKS_LENGTH],
+        }
 
 
-def _add_members(router: APIRouter, site: Site, history: History, now_ms: Any) -> None:
-    @router.get(f"{_PATH}/{{name}}")
-    async def group(name: str, request: Request) -> Response:
-        async def work(asked: Asking) -> dict[str, Any]:
-            check_group(name)
-            values = await ConsoleData(asked.admin).group(name)
-            history.note(group_series(name), now_ms(), values["lag"])
-            span = wanted_span(request)
-            lag = chart("Lag, messages", ["lag"], history.columns(group_series(name), span))
-            return {"tab": "Members and lag", "chart": lag, "span": span, **values}
-
-        return await site.show(request, "group.html", _SECTION, work)
-
-    @router.get(f"{_PATH}/{{name}}/members/{{client}}")
-    async def member(name: str, client: str, request: Request) -> Response:
-        async def work(asked: Asking) -> dict[str, Any]:
-            check_group(name)
-            try:
-                return await ConsoleData(asked.admin).member(name, client)
-            except BrokerError as error:
-                if error.code not in (ResponseCode.SYSTEM_ERROR, ResponseCode.CONSUMER_NOT_ONLINE):
-                    raise
-                raise Trouble(404, "This consumer does not answer", str(error)) from None
-
-        return await site.show(request, "member.html", _SECTION, work)
+def _by_queue(table: dict[str, Any]) -> list[tuple[MessageQueue, Any]]:
+    return sorted(
+        ((queue_of(key), each) for key, each in islice(table.items(), MAX_ROWS)), key=lambda row: row[0]
+    )
 
 
-def _add_resets(router: APIRouter, site: Site) -> None:
-    @router.get(f"{_PATH}/{{name}}/reset")
-    async def resetting(name: str, request: Request) -> Response:
-        async def work(asked: Asking) -> dict[str, Any]:
-            check_group(name)
-            topics = await ConsoleData(asked.admin).topics_of(name)
-            return {"tab": "Reset offsets", "group": name, "topics": topics}
+class Resetting(View, frozen=True):
+    group: GroupName
 
-        return await site.show(request, "reset.html", _SECTION, work)
-
-    @router.post(f"{_PATH}/{{name}}/reset")
-    async def reset(name: str, request: Request) -> Response:
-        async def ask(asked: Asking, form: Form) -> Confirmation:
-            check_group(name)
-            topic = form.one("topic").strip()
-            check_topic(topic)
-            return await _preview(asked, name, topic, form)
-
-        async def do(asked: Asking, form: Form) -> Done:
-            check_group(name)
-            topic = form.one("topic").strip()
-            check_topic(topic)
-            to = form.one("to")
-            if to == "offset":
-                queue = await _queue(asked, topic, form)
-                await asked.admin.reset_offset(name, queue, number_in(form, "offset", 0, MAX_OFFSET))
-                moved = 1
-            else:
-                moved = len(await asked.admin.reset_offsets(name, topic, _target_ms(form)))
-            return Done(f"{name} was moved in {moved} queues of {topic}.", _page_of(name))
-
-        return await site.change(request, _SECTION, ask, do)
+    async def show(self, asked: Asking) -> Row:
+        topics = await topics_of(asked.admin, self.group)
+        return {"tab": "Reset offsets", "group": self.group, "topics": topics}
 
 
-def _add_group_settings(router: APIRouter, site: Site) -> None:
-    @router.get(f"{_PATH}/{{name}}/config")
-    async def config(name: str, request: Request) -> Response:
-        async def work(asked: Asking) -> dict[str, Any]:
-            check_group(name)
-            data = ConsoleData(asked.admin)
-            found = (await asked.admin.groups()).get(name)
-            return {
-                "tab": "Settings",
-                "group": name,
-                "config": found or SubscriptionGroupConfig(group_name=name),
-                "is_configured": found is not None,
-                "topics": await data.topics_of(name),
-                "modes": await data.modes_of(name),
-            }
+class GroupConfiguration(View, frozen=True):
+    group: GroupName
 
-        return await site.show(request, "groupconfig.html", _SECTION, work)
-
-    @router.post(f"{_PATH}/{{name}}/config")
-    async def configure(name: str, request: Request) -> Response:
-        async def ask(asked: Asking, form: Form) -> Confirmation:
-            check_group(name)
-            old = (await asked.admin.groups()).get(name) or SubscriptionGroupConfig(group_name=name)
-            new = _changed(old, form)
-            rows: list[Any] = [
-                (text, _shown(getattr(old, key)), _shown(getattr(new, key)))
-                for key, text in _SETTINGS.items()
-                if getattr(old, key) != getattr(new, key)
-            ]
-            if not rows:
-                raise Trouble(409, "Nothing would change", "The settings already have these values.")
-            return Confirmation(f"Change {name}?", "Change", columns=("Setting", "Now", "Then"), rows=rows)
-
-        async def do(asked: Asking, form: Form) -> Done:
-            check_group(name)
-            old = (await asked.admin.groups()).get(name) or SubscriptionGroupConfig(group_name=name)
-            # The attributes of a request are changes to the present ones.
-            await asked.admin.create_group(
-                name, config=msgspec.structs.replace(_changed(old, form), attributes={})
-            )
-            return Done(f"Group {name} was changed.", f"{_page_of(name)}/config")
-
-        return await site.change(request, _SECTION, ask, do)
-
-    @router.post(f"{_PATH}/{{name}}/mode")
-    async def mode(name: str, request: Request) -> Response:
-        def given(form: Form) -> tuple[str, str, int]:
-            topic, wanted = form.one("topic").strip(), form.one("mode")
-            check_topic(topic)
-            if wanted not in _MODES:
-                raise InvalidMessage("mode: PULL or POP", field="mode")
-            return topic, wanted, number_in(form, "share", 0, 0x7FFF, 0)
-
-        async def ask(asked: Asking, form: Form) -> Confirmation:
-            check_group(name)
-            topic, wanted, share = given(form)
-            facts = [("Topic", topic), ("Mode", wanted)]
-            if wanted == "POP":
-                facts.append(
-                    ("Each consumer shares the queues of", f"{share} neighbours" if share else "all")
-                )
-            return Confirmation(f"Let {name} consume by {wanted}?", "Change", facts)
-
-        async def do(asked: Asking, form: Form) -> Done:
-            check_group(name)
-            topic, wanted, share = given(form)
-            await asked.admin.set_consume_mode(topic, name, wanted, share_queues=share)
-            return Done(f"{name} consumes {topic} by {wanted}.", f"{_page_of(name)}/config")
-
-        return await site.change(request, _SECTION, ask, do)
+    async def show(self, asked: Asking) -> Row:
+        found = (await asked.admin.groups()).get(self.group)
+        return {
+            "tab": "Settings",
+            "group": self.group,
+            "config": found or SubscriptionGroupConfig(group_name=self.group),
+            "is_configured": found is not None,
+            "ticks": [each for each in _SETTINGS.items() if isinstance(each[1], TickField)],
+            "numbers": [each for each in _SETTINGS.items() if isinstance(each[1], WholeField)],
+            "topics": await topics_of(asked.admin, self.group),
+            "modes": await mode_rows(asked.admin, self.group),
+        }
 
 
-_SETTINGS = {
-    "consume_enable": "May consume",
-    "consume_message_orderly": "In order",
-    "consume_broadcast_enable": "May broadcast",
-    "retry_max_times": "Retries before a message is dead",
-    "retry_queue_nums": "Retry queues",
-    "consume_timeout_minute": "Minutes to consume a message",
+class CreateGroup(Change, frozen=True):
+    name: GroupName
+    retries: _Retries = 16
+    ordered: Tick = False
+
+    async def preview(self, asked: Asking) -> Confirmation:
+        if self.name in await asked.admin.groups():
+            raise Trouble(409, "This group already exists", f"Change {self.name} on its own page.")
+        facts = [("Name", self.name), ("Retries before a message is dead", str(self.retries))]
+        return Confirmation(f"Create the group {self.name}?", "Create", facts)
+
+    async def apply(self, asked: Asking) -> Done:
+        config = SubscriptionGroupConfig(
+            group_name=self.name, retry_max_times=self.retries, consume_message_orderly=self.ordered
+        )
+        await asked.admin.create_group(self.name, config=config)
+        return Done(f"Group {self.name} was created.", path_of("groups", self.name))
+
+
+class DeleteGroup(Change, frozen=True):
+    group: GroupName
+
+    async def preview(self, asked: Asking) -> Confirmation:
+        offsets = await offset_rows(asked.admin, self.group)
+        members = await member_rows(asked.admin, self.group)
+        facts = [
+            ("Members that are connected", str(len(members))),
+            ("Messages that it has not consumed", f"{sum(each['lag'] for each in offsets):,}"),
+            ("Its offsets", "are deleted, too"),
+        ]
+        return Confirmation(f"Delete the group {self.group}?", "Delete", facts, is_dangerous=True)
+
+    async def apply(self, asked: Asking) -> Done:
+        await asked.admin.delete_group(self.group)
+        return Done(f"Group {self.group} was deleted.", path_of("groups"))
+
+
+class ResetOffsets(Change, frozen=True):
+    group: GroupName
+    topic: TopicName
+    to: Annotated[str, ChoiceField(("earliest", "latest", "time", "offset"))]
+    time: Line = ""
+    queue: Line = ""
+    """BROKER:NUMBER"""
+    offset: Line = ""
+
+    async def preview(self, asked: Asking) -> Confirmation:
+        """The offset that every queue would have."""
+        admin = asked.admin
+        bounds = await bounds_of(admin, self.topic)
+        queues = [await self._queue(admin)] if self.to == "offset" else list(bounds)
+        rows: list[Any] = []
+        behind = 0
+        for queue in queues:
+            high = bounds[queue][1]
+            target = await self._target(admin, queue, *bounds[queue])
+            behind += high - target
+            if len(rows) < MAX_PREVIEW:
+                before = await _committed(admin, self.group, queue)
+                now, move = ("none", "") if before is None else (f"{before:,}", f"{target - before:+,}")
+                place = f"{queue.broker_name}:{queue.queue_id}"
+                rows.append((place, now, f"{target:,}", move, f"{high - target:,}"))
+        members = len(await member_rows(admin, self.group))
+        online = f"{members}, which continue from there at once" if members else "none"
+        return Confirmation(
+            f"Move {self.group} to other offsets?",
+            "Move",
+            [
+                ("Topic", self.topic),
+                ("Messages to be consumed afterwards", f"{behind:,}"),
+                ("Members that are connected", online),
+            ],
+            ("Queue", "#Now", "#Then", "#Moves by", "#Lag afterwards"),
+            rows,
+            is_dangerous=True,
+            more=len(queues) - len(rows),
+        )
+
+    async def apply(self, asked: Asking) -> Done:
+        if self.to == "offset":
+            queue = await self._queue(asked.admin)
+            await asked.admin.reset_offset(self.group, queue, self._offset(0, MAX_OFFSET))
+            moved = 1
+        else:
+            moved = len(await asked.admin.reset_offsets(self.group, self.topic, self._at_ms()))
+        return Done(
+            f"{self.group} was moved in {moved} queues of {self.topic}.", path_of("groups", self.group)
+        )
+
+    def _at_ms(self) -> int:
+        """As RocketMQ: 0 is the beginning, -1 the end. Raises InvalidMessage."""
+        return {"earliest": 0, "latest": -1}[self.to] if self.to != "time" else time_ms(self.time)
+
+    def _offset(self, low: int, high: int) -> int:
+        """Raises InvalidMessage."""
+        return WholeField(low, high).read("offset", [self.offset])
+
+    async def _queue(self, admin: AdminClient) -> MessageQueue:
+        """Raises InvalidMessage, NoRoute."""
+        for queue in (await admin.topic_route(self.topic)).subscribe_queues:
+            if f"{queue.broker_name}:{queue.queue_id}" == self.queue:
+                return queue
+        raise InvalidMessage("queue: BROKER:NUMBER of a queue of the topic", field="queue")
+
+    async def _target(self, admin: AdminClient, queue: MessageQueue, low: int, high: int) -> int:
+        """Raises InvalidMessage, MQError."""
+        if self.to == "offset":
+            return self._offset(low, high)
+        at_ms = self._at_ms()
+        if at_ms == -1:
+            return high
+        return low if at_ms == 0 else await admin.offset_at(queue, at_ms)
+
+
+async def _committed(admin: AdminClient, group: str, queue: MessageQueue) -> int | None:
+    try:
+        return await admin.query_offset(group, queue)
+    except BrokerError:
+        return None
+
+
+class ConfigureGroup(Change, frozen=True):
+    """Its fields are those of SubscriptionGroupConfig."""
+
+    group: GroupName
+    retry_max_times: _Retries
+    retry_queue_nums: Annotated[int, WholeField(0, MAX_QUEUES, "Retry queues")]
+    consume_timeout_minute: Annotated[int, WholeField(1, MAX_RETRIES, "Minutes to consume a message")]
+    consume_enable: Annotated[bool, TickField("May consume")] = False
+    consume_message_orderly: Annotated[bool, TickField("Consumes in order")] = False
+    consume_broadcast_enable: Annotated[bool, TickField("May broadcast")] = False
+
+    async def preview(self, asked: Asking) -> Confirmation:
+        old = await self._old(asked.admin)
+        rows: list[Any] = [
+            (field.label, _shown(before), _shown(then))
+            for name, field in _SETTINGS.items()
+            if (before := getattr(old, name)) != (then := getattr(self, name))
+        ]
+        if not rows:
+            raise Trouble(409, "Nothing would change", "The settings already have these values.")
+        columns = ("Setting", "Now", "Then")
+        return Confirmation(f"Change {self.group}?", "Change", columns=columns, rows=rows)
+
+    async def apply(self, asked: Asking) -> Done:
+        new = {name: getattr(self, name) for name in _SETTINGS}
+        # The attributes of a request are changes to the present ones.
+        config = msgspec.structs.replace(await self._old(asked.admin), attributes={}, **new)
+        await asked.admin.create_group(self.group, config=config)
+        return Done(f"Group {self.group} was changed.", path_of("groups", self.group, "config"))
+
+    async def _old(self, admin: AdminClient) -> SubscriptionGroupConfig:
+        return (await admin.groups()).get(self.group) or SubscriptionGroupConfig(group_name=self.group)
+
+
+_SETTINGS: dict[str, Any] = {
+    name: field for name, field in fields_of(ConfigureGroup).items() if name != "group"
 }
 
 
@@ -245,78 +304,40 @@ def _shown(value: object) -> str:
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
-def _changed(old: SubscriptionGroupConfig, form: Form) -> SubscriptionGroupConfig:
-    """Raises InvalidMessage."""
-    return msgspec.structs.replace(
-        old,
-        consume_enable=form.is_on("consume_enable"),
-        consume_message_orderly=form.is_on("consume_message_orderly"),
-        consume_broadcast_enable=form.is_on("consume_broadcast_enable"),
-        retry_max_times=number_in(form, "retry_max_times", 0, MAX_RETRIES),
-        retry_queue_nums=number_in(form, "retry_queue_nums", 0, 0x7FFF),
-        consume_timeout_minute=number_in(form, "consume_timeout_minute", 1, MAX_RETRIES),
-    )
+class SetMode(Change, frozen=True):
+    group: GroupName
+    topic: TopicName
+    mode: Annotated[str, ChoiceField(("PULL", "POP"))]
+    share: Annotated[int, WholeField(0, MAX_QUEUES)] = 0
+
+    async def preview(self, asked: Asking) -> Confirmation:
+        facts = [("Topic", self.topic), ("Mode", self.mode)]
+        if self.mode == "POP":
+            neighbours = f"{self.share} neighbours" if self.share else "all"
+            facts.append(("Each consumer shares the queues of", neighbours))
+        return Confirmation(f"Let {self.group} consume by {self.mode}?", "Change", facts)
+
+    async def apply(self, asked: Asking) -> Done:
+        await asked.admin.set_consume_mode(self.topic, self.group, self.mode, share_queues=self.share)
+        return Done(
+            f"{self.group} consumes {self.topic} by {self.mode}.", path_of("groups", self.group, "config")
+        )
 
 
-def _target_ms(form: Form) -> int:
-    """As RocketMQ: 0 is the beginning, -1 the end. Raises InvalidMessage."""
-    to = form.one("to")
-    if to not in _TARGETS:
-        raise InvalidMessage("to: earliest, latest, time or offset", field="to")
-    return {"earliest": 0, "latest": -1}.get(to, 0) if to != "time" else time_ms(form.one("time").strip())
-
-
-async def _queue(asked: Asking, topic: str, form: Form) -> MessageQueue:
-    """Raises InvalidMessage, NoRoute."""
-    broker, _, number = form.one("queue").strip().rpartition(":")
-    for queue in (await asked.admin.topic_route(topic)).subscribe_queues:
-        if queue.broker_name == broker and str(queue.queue_id) == number:
-            return queue
-    raise InvalidMessage("queue: BROKER:NUMBER of a queue of the topic", field="queue")
-
-
-async def _preview(asked: Asking, group: str, topic: str, form: Form) -> Confirmation:
-    """The offset that every queue would have."""
-    data, to = ConsoleData(asked.admin), form.one("to")
-    bounds = await data.bounds(topic)
-    queues = list(bounds) if to != "offset" else [await _queue(asked, topic, form)]
-    at_ms = 0 if to == "offset" else _target_ms(form)
-    rows: list[Any] = []
-    behind = 0
-    for queue in queues:
-        low, high = bounds[queue]
-        if to == "offset":
-            target = number_in(form, "offset", low, high)
-        elif at_ms == -1:
-            target = high
-        else:
-            target = low if at_ms == 0 else await asked.admin.offset_at(queue, at_ms)
-        try:
-            before = await asked.admin.query_offset(group, queue)
-        except BrokerError:
-            before = None
-        behind += high - target
-        if len(rows) < MAX_PREVIEW:
-            shown = "none" if before is None else f"{before:,}"
-            move = "" if before is None else f"{target - before:+,}"
-            rows.append(
-                (f"{queue.broker_name}:{queue.queue_id}", shown, f"{target:,}", move, f"{high - target:,}")
-            )
-    members = await data.member_count(group)
-    facts = [
-        ("Topic", topic),
-        ("Messages to be consumed afterwards", f"{behind:,}"),
-        (
-            "Members that are connected",
-            f"{members}, which continue from there at once" if members else "none",
-        ),
-    ]
-    return Confirmation(
-        f"Move {group} to other offsets?",
-        "Move",
-        facts,
-        ("Queue", "#Now", "#Then", "#Moves by", "#Lag afterwards"),
-        rows,
-        is_dangerous=True,
-        more=max(0, len(queues) - len(rows)),
-    )
+GROUP_PAGES = Section(
+    "Groups",
+    views={
+        "/groups": (GroupTable, "groups.html"),
+        "/groups/{group}": (GroupMembers, "group.html"),
+        "/groups/{group}/members/{client}": (OneMember, "member.html"),
+        "/groups/{group}/reset": (Resetting, "reset.html"),
+        "/groups/{group}/config": (GroupConfiguration, "groupconfig.html"),
+    },
+    changes={
+        "/groups": CreateGroup,
+        "/groups/{group}/reset": ResetOffsets,
+        "/groups/{group}/config": ConfigureGroup,
+        "/groups/{group}/mode": SetMode,
+        "/groups/{group}/delete": DeleteGroup,
+    },
+)

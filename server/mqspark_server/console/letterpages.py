@@ -5,36 +5,34 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator
-from typing import Any, Literal
-from urllib.parse import quote, urlencode
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Annotated, Literal
 
+import msgspec
 from fastapi import APIRouter, Request, Response
 
+from mqspark.client.admin import AdminClient
 from mqspark.errors import InvalidMessage, MQError, NoRoute
-from mqspark.message import TRACE_TOPIC, MessageExt, check_group, check_topic
+from mqspark.message import TRACE_TOPIC, Message, MessageExt, check_topic, dlq_topic
 from mqspark_server.console.clusteraccess import Trouble
-from mqspark_server.console.data import MAX_ROWS, VIEWS, ConsoleData, Look, Page
-from mqspark_server.console.letterdata import (
-    MAX_RESENT,
-    LetterFilter,
-    dead_groups,
-    find_letters,
-    resend,
-    traced,
-)
-from mqspark_server.console.rendering import HEADERS, ROOT, message_row
-from mqspark_server.console.site import Asking, Confirmation, Done, Site
-from mqspark_server.console.topicpages import wanted_page
-from mqspark_server.console.visitors import Form, Visitor
-from mqspark_server.shown.deadletters import foreign_origins
+from mqspark_server.console.fields import MAX_LINE, ChoiceField, GroupName, Line, ListField, TopicName
+from mqspark_server.console.rendering import HEADERS, MESSAGES, ROOT, VIEWS, message_row, path_of
+from mqspark_server.console.sendall import MAX_SENT, MAX_SENT_BYTES, send_all
+from mqspark_server.console.site import Asking, Change, Confirmation, Done, ListView, Section, Site, View
+from mqspark_server.console.visitors import Visitor
+from mqspark_server.shown.deadletters import foreign_origins, origin_of, resent_copy
+from mqspark_server.shown.traces import trace_rows
+from mqspark_server.survey.surveying import MAX_ROWS, Row
+from mqspark_server.survey.topicsurvey import bounds_of, dead_letter_rows, extent_of, newest_of
 from mqspark_server.web.events import EventStream, event
 from mqspark_server.web.places import Places
 from mqspark_server.web.problems import Problem
 
-MAX_WANTED = 255
+MAX_EXAMINED = 10_000
+"""Dead letters that one page or one resend looks at."""
 SHOWN = 200
 """Rows of the confirmation page."""
+TRACE_RECORDS = 64
 MAX_TAILS = 8
 PAUSE_S = 0.5
 ROUND = 256
@@ -42,131 +40,164 @@ ROUND = 256
 MAX_BEHIND = 200
 """Messages of a queue that a tail catches up with; what is further behind is skipped."""
 _READ_AT_ONCE = 32
-_SECTION = "Dead letters"
-_PATH = f"{ROOT}/dead-letters"
 
 
-def add_letter_pages(router: APIRouter, site: Site) -> None:
-    _add_letters(router, site)
-    _add_resending(router, site)
-    _add_traces(router, site)
-    _add_tails(router, site)
+class DeadGroups(ListView, frozen=True):
+    async def show(self, asked: Asking) -> Row:
+        async def fill(row: Row) -> None:
+            row |= await extent_of(asked.admin, row["topic"])
+
+        return await self.listed("group", await dead_letter_rows(asked.admin), fill)
 
 
-def _add_letters(router: APIRouter, site: Site) -> None:
-    @router.get(_PATH)
-    async def groups(request: Request) -> Response:
-        async def work(asked: Asking) -> dict[str, Any]:
-            wanted, number, every = wanted_page(request)
-            found: Page = await dead_groups(asked.admin, wanted, number)
-            return {"page": found, "every": every}
+class LetterFilter(msgspec.Struct, frozen=True):
+    """Which dead letters of a group; an empty field matches all."""
 
-        return await site.show(request, "deadgroups.html", _SECTION, work)
+    group: GroupName
+    origin: Line = ""
+    tag: Line = ""
+    key: Line = ""
+    which: Annotated[str, ChoiceField(("all", "chosen"))] = "all"
+    id: Annotated[tuple[str, ...], ListField()] = ()
+    """Of the chosen ones."""
 
-    @router.get(f"{_PATH}/{{name}}")
-    async def letters(name: str, request: Request) -> Response:
-        async def work(asked: Asking) -> dict[str, Any]:
-            check_group(name)
-            given = request.query_params
-            origin, tag, key = (
-                given.get(field, "").strip()[:MAX_WANTED] for field in ("origin", "tag", "key")
-            )
-            chosen = LetterFilter(origin, tag, key)
-            view = given.get("view") or "text"
-            if view not in VIEWS:
-                raise InvalidMessage(f"view is one of {VIEWS}", field="view")
-            found, is_more = await find_letters(asked.admin, name, chosen)
-            return {
-                "group": name,
-                "chosen": chosen,
-                "found": found,
-                "is_more": is_more,
-                "look": Look(view=view),
-            }
+    @property
+    def words(self) -> str:
+        """For people."""
+        given = {"from topic": self.origin, "tag": self.tag, "key": self.key}
+        parts = [f"{name} {value}" for name, value in given.items() if value]
+        if self.which == "chosen":
+            parts.append(f"the {len(set(self.id))} chosen")
+        return ", ".join(parts) or "all"
 
-        return await site.show(request, "deadletters.html", _SECTION, work)
+    def _takes(self, message: MessageExt) -> bool:
+        return (
+            self.origin in ("", origin_of(message))
+            and self.tag in ("", message.tags)
+            and (not self.key or self.key in (message.keys or "").split())
+        )
+
+    async def find(self, admin: AdminClient, most: int) -> tuple[list[MessageExt], bool]:
+        """The newest, newest first, and whether there may be more. Raises InvalidMessage, MQError, Trouble."""
+        if self.which == "chosen" and not self.id:
+            raise InvalidMessage("no dead letter is chosen", field="id")
+        try:
+            bounds = await bounds_of(admin, dlq_topic(self.group))
+        except NoRoute:
+            detail = f"No message of group {self.group} has failed for good."
+            raise Trouble(404, "No dead letters", detail) from None
+        ids = frozenset(self.id)
+        found: list[MessageExt] = []
+        examined = size = 0
+        is_more = False
+        for queue, (low, high) in bounds.items():
+            async for some in newest_of(admin, queue, low, high, _READ_AT_ONCE):
+                if examined >= MAX_EXAMINED or len(found) >= most * len(bounds) or size >= MAX_SENT_BYTES:
+                    is_more = True
+                    break
+                examined += _READ_AT_ONCE
+                taken = [each for each in some if self._takes(each)]
+                if self.which == "chosen":
+                    taken = [each for each in taken if each.message_id in ids]
+                size += sum(each.store_size_bytes for each in taken)
+                found += taken
+        found.sort(key=lambda each: (each.store_timestamp_ms, each.queue_offset), reverse=True)
+        return found[:most], is_more or len(found) > most
 
 
-def _add_resending(router: APIRouter, site: Site) -> None:
-    @router.post(f"{_PATH}/{{name}}/resend")
-    async def again(name: str, request: Request) -> Response:
-        def given(form: Form) -> tuple[LetterFilter, Literal["group", "topic"]]:
-            ids = None
-            if form.one("which") == "chosen":
-                ids = frozenset(form.all("id"))
-                if not ids:
-                    raise InvalidMessage("no dead letter is chosen", field="id")
-            origin, tag, key = (form.one(field).strip()[:MAX_WANTED] for field in ("origin", "tag", "key"))
-            return LetterFilter(origin, tag, key, ids), "topic" if form.one("to") == "topic" else "group"
+class DeadLetters(LetterFilter, View, frozen=True):
+    view: Annotated[str, ChoiceField(VIEWS)] = "text"
 
-        async def ask(asked: Asking, form: Form) -> Confirmation:
-            check_group(name)
-            chosen, to = given(form)
-            found, is_more = await find_letters(asked.admin, name, chosen, MAX_RESENT)
-            if not found:
-                raise Trouble(404, "Nothing to send", "No dead letter matches this filter.")
-            rows: list[Any] = [
+    async def show(self, asked: Asking) -> Row:
+        found, is_more = await self.find(asked.admin, MESSAGES)
+        return {"group": self.group, "chosen": self, "found": found, "is_more": is_more, "look": self}
+
+
+class ResendLetters(LetterFilter, Change, frozen=True):
+    to: Annotated[Literal["group", "topic"], ChoiceField(("group", "topic"))] = "group"
+    """The group alone, or the topic that a dead letter came from."""
+
+    async def _foreign(self, asked: Asking, found: list[MessageExt]) -> list[str]:
+        """Origins that the group does not consume and the filter does not name: what came from there is not sent."""
+        return foreign_origins(found, {self.origin, *await asked.admin.consumed_topics(self.group)})
+
+    async def preview(self, asked: Asking) -> Confirmation:
+        found, is_more = await self.find(asked.admin, MAX_SENT)
+        if not found:
+            raise Trouble(404, "Nothing to send", "No dead letter matches this filter.")
+        shown = [message_row(message, "text") for message in found[:SHOWN]]
+        where = f"group {self.group} alone" if self.to == "group" else "the topics that they came from"
+        facts = [("Dead letters", f"{len(found):,} ({self.words})"), ("They go to", where)]
+        if foreign := await self._foreign(asked, found):
+            names = f"{', '.join(foreign[:SHOWN])}: filter by the topic to send them"
+            facts.append(("Not sent, for the group does not consume", names))
+        if is_more:
+            facts.append(("There are more", f"at most {MAX_SENT:,} are sent at once"))
+        return Confirmation(
+            f"Send {len(found):,} dead letters again?",
+            "Send again",
+            facts,
+            ("From topic", "Where", "Tag", "Body"),
+            [
                 (each["origin"] or "unknown: not sent", each["place"], each["tags"] or "", each["preview"])
-                for each in (message_row(message, "text") for message in found[:SHOWN])
-            ]
-            facts = [("Dead letters", f"{len(found):,} ({chosen.words})")]
-            facts.append(
-                ("They go to", f"group {name} alone" if to == "group" else "the topics that they came from")
-            )
-            foreign = foreign_origins(found, {chosen.origin, *await asked.admin.consumed_topics(name)})
-            if foreign:
-                names = ", ".join(each[:MAX_WANTED] for each in foreign[:SHOWN])
-                facts.append(
-                    ("Not sent, for the group does not consume", f"{names}: filter by the topic to send them")
-                )
-            if is_more:
-                facts.append(("There are more", f"at most {MAX_RESENT:,} are sent at once"))
-            return Confirmation(
-                f"Send {len(found):,} dead letters again?",
-                "Send again",
-                facts,
-                ("From topic", "Where", "Tag", "Body"),
-                rows,
-                more=len(found) - len(rows),
-            )
+                for each in shown
+            ],
+            more=len(found) - len(shown),
+        )
 
-        async def do(asked: Asking, form: Form) -> Done:
-            check_group(name)
-            chosen, to = given(form)
-            found, _ = await find_letters(asked.admin, name, chosen, MAX_RESENT)
-            sent, unknown = await resend(asked, name, found, to, origin=chosen.origin)
-            text = f"{sent:,} dead letters were sent again."
-            if unknown:
-                text += (
-                    f" {unknown:,} were not sent: their origin is unknown, or the group does not consume it."
-                )
-            fields = {"origin": chosen.origin, "tag": chosen.tag, "key": chosen.key}
-            return Done(text, f"{_PATH}/{quote(name, safe='')}?{urlencode(fields)}")
+    async def apply(self, asked: Asking) -> Done:
+        found, _ = await self.find(asked.admin, MAX_SENT)
+        foreign = await self._foreign(asked, found)
 
-        return await site.change(request, _SECTION, ask, do)
+        async def copies() -> AsyncIterator[Message]:
+            for message in found:
+                copy = await asyncio.to_thread(
+                    resent_copy, message, self.group, self.to
+                )  # may inflate its body
+                if copy is not None and origin_of(message) not in foreign:
+                    yield copy
+
+        sent = await send_all(asked, copies())
+        text = f"{sent:,} dead letters were sent again."
+        if left := len(found) - sent:
+            text += f" {left:,} were not sent: their origin is unknown, or the group does not consume it."
+        where = path_of("dead-letters", self.group, origin=self.origin, tag=self.tag, key=self.key)
+        return Done(text, where)
 
 
-def _add_traces(router: APIRouter, site: Site) -> None:
-    @router.get(f"{ROOT}/trace")
-    async def trace(request: Request) -> Response:
-        async def work(asked: Asking) -> dict[str, Any]:
-            wanted = request.query_params.get("id", "").strip()[:MAX_WANTED]
-            topic = request.query_params.get("topic", "").strip()[:MAX_WANTED] or TRACE_TOPIC
-            check_topic(topic)
-            values: dict[str, Any] = {"wanted": wanted, "topic": topic, "steps": [], "trouble": ""}
-            if wanted:
-                try:
-                    values["steps"] = await traced(asked.admin, wanted, topic)
-                except MQError as error:
-                    # The default trace topic is created by the first client that records a trace.
-                    if not (isinstance(error, NoRoute) and topic == TRACE_TOPIC):
-                        values["trouble"] = str(error)
-            return values
+class Trace(View, frozen=True):
+    """What producers and consumers recorded of a message."""
 
-        return await site.show(request, "trace.html", "Trace", work)
+    id: Line = ""
+    topic: TopicName = TRACE_TOPIC
+
+    async def show(self, asked: Asking) -> Row:
+        values: Row = {"wanted": self.id, "topic": self.topic, "steps": [], "trouble": ""}
+        try:
+            if self.id:
+                records = await asked.admin.messages_by_key(self.topic, self.id, max_messages=TRACE_RECORDS)
+                values["steps"] = trace_rows(records, self.id)
+        except MQError as error:
+            # The default trace topic is created by the first client that records a trace.
+            if not (isinstance(error, NoRoute) and self.topic == TRACE_TOPIC):
+                values["trouble"] = str(error)
+        return values
 
 
-def _add_tails(router: APIRouter, site: Site) -> None:
+LETTER_PAGES = (
+    Section(
+        "Dead letters",
+        views={
+            "/dead-letters": (DeadGroups, "deadgroups.html"),
+            "/dead-letters/{group}": (DeadLetters, "deadletters.html"),
+        },
+        changes={"/dead-letters/{group}/resend": ResendLetters},
+    ),
+    Section("Trace", views={"/trace": (Trace, "trace.html")}),
+)
+
+
+def add_tail(router: APIRouter, site: Site) -> None:
     tails = Places("tails are open")
 
     @router.get(f"{ROOT}/topics/{{name}}/tail")
@@ -185,7 +216,7 @@ def _add_tails(router: APIRouter, site: Site) -> None:
             )
         except Problem as problem:
             return Response(str(problem), problem.status, HEADERS, "text/plain")
-        tag = request.query_params.get("tag", "")[:MAX_WANTED]
+        tag = request.query_params.get("tag", "")[:MAX_LINE]
         return EventStream(_arrivals(site, request, visitor, name, tag), lambda: tails.leave(holder))
 
 
@@ -196,10 +227,10 @@ async def _arrivals(
     yield b": from now on\n\n"
     try:
         async with site.connected(visitor) as asked:
-            data = ConsoleData(asked.admin)
-            places = {queue: high for queue, (_, high) in list((await data.bounds(topic)).items())[:MAX_ROWS]}
+            bounds = await bounds_of(asked.admin, topic)
+            places = {queue: high for queue, (_, high) in list(bounds.items())[:MAX_ROWS]}
             while (await site.visitors.of(request)).user == visitor.user:
-                bounds = await data.bounds(topic)
+                bounds = await bounds_of(asked.admin, topic)
                 arrived: list[MessageExt] = []
                 for queue, (low, high) in bounds.items():
                     place = max(low, min(places.get(queue, high), high))

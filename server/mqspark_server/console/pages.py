@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from urllib.parse import quote
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
 from mqspark.base.clock import Clock
 from mqspark_server.console.clusteraccess import ClusterAt
-from mqspark_server.console.clusterpages import add_cluster_pages
-from mqspark_server.console.grouppages import add_group_pages
+from mqspark_server.console.clusterpages import CLUSTER_PAGES
+from mqspark_server.console.delayedpages import DELAYED_PAGES
+from mqspark_server.console.grouppages import GROUP_PAGES
 from mqspark_server.console.history.sampler import Sampler
-from mqspark_server.console.history.samples import History
-from mqspark_server.console.jobpages import add_job_pages
-from mqspark_server.console.letterpages import add_letter_pages
-from mqspark_server.console.rendering import HEADERS, ROOT, static_file
-from mqspark_server.console.setasidepages import add_set_aside_pages
+from mqspark_server.console.jobpages import JOB_PAGES
+from mqspark_server.console.letterpages import LETTER_PAGES, add_tail
+from mqspark_server.console.rendering import HEADERS, ROOT, inside, static_file
+from mqspark_server.console.setasidepages import SET_ASIDE_PAGES
 from mqspark_server.console.site import Site
-from mqspark_server.console.sparkpages import add_spark_pages
-from mqspark_server.console.topicpages import add_topic_pages
+from mqspark_server.console.sparkpages import SPARK_PAGES
+from mqspark_server.console.topicpages import TOPIC_PAGES
+from mqspark_server.console.userpages import USER_PAGES
 from mqspark_server.console.visitors import Door, NoForm, Visitor, Visitors, read_form
 from mqspark_server.web.problems import Problem
 
@@ -32,20 +32,29 @@ class Console:
     """
 
     def __init__(self, cluster: Callable[[], ClusterAt], door: Door, clock: Clock, sampler: Sampler) -> None:
-        site = Site(cluster, Visitors(door, clock.monotonic_ms), sampler.watched)
-        self.router = _router(site, sampler.history, clock)
+        visitors = Visitors(door, clock.monotonic_ms)
+        self.router = _router(Site(cluster, visitors, sampler.history, clock.now_ms, sampler.watched))
 
 
-def _router(site: Site, history: History, clock: Clock) -> APIRouter:
+SECTIONS = (
+    *CLUSTER_PAGES,
+    SET_ASIDE_PAGES,
+    USER_PAGES,
+    *LETTER_PAGES,
+    DELAYED_PAGES,
+    TOPIC_PAGES,
+    GROUP_PAGES,
+    SPARK_PAGES,
+    JOB_PAGES,
+)
+
+
+def _router(site: Site) -> APIRouter:
     router = APIRouter(include_in_schema=False)
     _add_login(router, site)
-    add_cluster_pages(router, site, history, clock.now_ms)
-    add_set_aside_pages(router, site)
-    add_letter_pages(router, site)
-    add_topic_pages(router, site)
-    add_group_pages(router, site, history, clock.now_ms)
-    add_spark_pages(router, site)
-    add_job_pages(router, site, clock.now_ms)
+    for section in SECTIONS:
+        site.add(router, section)
+    add_tail(router, site)
 
     @router.get(f"{ROOT}/static/{{name}}")
     async def static(name: str) -> Response:
@@ -84,7 +93,7 @@ def _add_login(router: APIRouter, site: Site) -> None:
             return await page(request, where, str(error), 400)
         except Problem as problem:
             return await page(request, where, problem.detail, problem.status)
-        return RedirectResponse(_inside(where), 303, {**HEADERS, "set-cookie": cookie})
+        return RedirectResponse(inside(where), 303, {**HEADERS, "set-cookie": cookie})
 
     @router.post(f"{ROOT}/logout")
     async def leave(request: Request) -> Response:
@@ -101,15 +110,8 @@ def _add_login(router: APIRouter, site: Site) -> None:
         except Problem as failed:
             visitor, problem, status = Visitor(None, has_users=True), problem or failed.detail, failed.status
         values = {
-            "to": _inside(where),
+            "to": inside(where),
             "problem": problem,
             "token_has_keys": visitor.has_users and visitors.token_has_keys,
         }
         return await site.page(request, "login.html", "Log in", visitor, values, status)
-
-
-def _inside(where: str) -> str:
-    """A path of the console."""
-    if where != ROOT and not where.startswith((f"{ROOT}/", f"{ROOT}?")):
-        return ROOT
-    return quote(where, safe="/?&=%+:@!$'()*,;~-._")

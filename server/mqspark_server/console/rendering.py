@@ -11,12 +11,12 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from mqspark.errors import InvalidMessage
-from mqspark.message import KEYS, TAGS, UNIQ_KEY, MessageExt
+from mqspark.message import KEYS, PERM_READ, PERM_WRITE, TAGS, UNIQ_KEY, MessageExt
 from mqspark_server.shown.deadletters import origin_of
 
 ROOT = "/console"
@@ -29,10 +29,21 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
 }
 """The headers of every answer with a page or a part of one."""
+MESSAGES = 20
+"""Messages of a page."""
 BODY_BYTES = 16 * 1024
 """The most shown of each message on a page."""
 PREVIEW_LENGTH = 80
 PROPERTIES = 64
+PERMS = {
+    "read and write": PERM_READ | PERM_WRITE,
+    "read only": PERM_READ,
+    "write only": PERM_WRITE,
+    "neither": 0,
+}
+"""What producers and consumers may do with a topic."""
+VIEWS = ("text", "json", "hex")
+"""How a body can be shown."""
 NONE = "\N{EN DASH}"
 PROPERTY_LENGTH = 512
 _LARGEST = 1 << 100
@@ -43,6 +54,19 @@ _TYPES = {
     "svg": "image/svg+xml",
     "txt": "text/plain; charset=utf-8",
 }
+
+
+def path_of(*names: str, **query: str) -> str:
+    """The address of a page, by its parts."""
+    path = "/".join((ROOT, *(quote(each, safe="", errors="replace") for each in names)))
+    return f"{path}?{urlencode(query)}" if query else path
+
+
+def inside(where: str) -> str:
+    """A path of the console."""
+    if where != ROOT and not where.startswith((f"{ROOT}/", f"{ROOT}?")):
+        return ROOT
+    return quote(where, safe="/?&=%+:@!$'()*,;~-._")
 
 
 @cache
@@ -65,6 +89,10 @@ def static_file(name: str) -> tuple[bytes, str] | None:
 
 def _static_path(name: str) -> str:
     return _static()[0][name]
+
+
+def perm_words(perm: int) -> str:
+    return next(words for words, each in PERMS.items() if each == perm & (PERM_READ | PERM_WRITE))
 
 
 def _short(value: object) -> str:
@@ -121,6 +149,7 @@ def _environment() -> Environment:
         "until": _until,
         "seconds": _seconds,
         "bytes": _bytes,
+        "perm": perm_words,
         "path": lambda name: quote(name, safe="", errors="replace"),
     }
     return made

@@ -8,62 +8,33 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+import msgspec
 
-from mqspark.client.producer.producer import Producer
-from mqspark.errors import InvalidMessage
 from mqspark.message import Message, MessageExt, check_topic
 from mqspark.store.tools.diverged import SavedPart
 from mqspark_server.console.clusteraccess import Trouble
-from mqspark_server.console.clusterdata import accounts_of
-from mqspark_server.console.rendering import ROOT, message_row
-from mqspark_server.console.site import Asking, Confirmation, Done, Site
-from mqspark_server.console.visitors import Form
+from mqspark_server.console.fields import Line, Text, WholeField
+from mqspark_server.console.rendering import message_row, path_of
+from mqspark_server.console.sendall import MAX_SENT, MAX_SENT_BYTES, send_all
+from mqspark_server.console.site import Asking, Change, Confirmation, Done, Section, View
+from mqspark_server.console.userpages import accounts_of
 from mqspark_server.shown.setaside import Again, again, messages_in, parts_of
+from mqspark_server.survey.surveying import Row
 
 SHOWN = 100
 """Messages of one page."""
-MAX_SENT = 5_000
-MAX_SENT_BYTES = 64 << 20
-SENDS_AT_ONCE = 256
-"""Messages that are on their way to the brokers at the same time."""
-MAX_WANTED = 255
-_GROUP = "mqspark_console"
-_SECTION = "Brokers"
+MAX_POSITION = (1 << 62) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class _ChosenPart:
-    part: SavedPart
-    topic: str | None
-
-    def read(self, begin: int) -> list[MessageExt]:
-        """From this position of the log on, one more than a page shows. Blocking."""
-        found = messages_in([self.part], self.topic)
-        return list(itertools.islice((each for each in found if each.physical_offset >= begin), SHOWN + 1))
-
-    def again(self) -> Again:
-        """Blocking."""
-        return again(messages_in([self.part], self.topic), MAX_SENT, MAX_SENT_BYTES)
-
-
-def _topic(text: str) -> str | None:
-    topic = text.strip()[:MAX_WANTED]
-    if topic:
-        check_topic(topic)
-    return topic or None
-
-
-async def _chosen(asked: Asking, broker: str, file: str, topic: str) -> _ChosenPart:
+async def _part(asked: Asking, broker: str, file: str) -> SavedPart:
     """Raises Trouble, MQError, OSError."""
     if asked.visitor.has_users:
         await (await accounts_of(asked.admin)).rows()  # refused to all but super users
-    report = asked.report()
+    report = asked.at.report()
     if report is None or report["broker"] != broker:
         raise Trouble(
             404,
@@ -71,96 +42,101 @@ async def _chosen(asked: Asking, broker: str, file: str, topic: str) -> _ChosenP
             f"What a broker has set aside is on its own console, and in mqspark store diverged: this is not {broker}.",
         )
     parts = await asyncio.to_thread(parts_of, Path(report["store"]["path"]))
-    for part in parts:
-        if part.path.name == file:
-            return _ChosenPart(part, _topic(topic))
-    raise Trouble(404, "There is no such part", "It was removed, or never set aside by this broker.")
+    found = next((part for part in parts if part.path.name == file), None)
+    if found is None:
+        raise Trouble(404, "There is no such part", "It was removed, or never set aside by this broker.")
+    return found
 
 
-def _row(message: MessageExt) -> dict[str, Any]:
+def _row(message: MessageExt) -> Row:
     place = f"{message.topic} {message.queue_id} @ {message.queue_offset}"
     return {**message_row(message, "text"), "place": place}
 
 
-def _begin(request: Request) -> int:
-    text = request.query_params.get("from", "0")
-    if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise InvalidMessage("from is a position of the log", field="from")
-    return int(text)
+def _one_topic(topic: str) -> str | None:
+    """None: all. Raises InvalidMessage."""
+    if topic:
+        check_topic(topic)
+    return topic or None
 
 
-def add_set_aside_pages(router: APIRouter, site: Site) -> None:
-    path = f"{ROOT}/brokers/{{name}}/set-aside/{{file}}"
+class SetAside(View, frozen=True):
+    broker: Text
+    file: Text
+    topic: Line = ""
+    start: Annotated[int, WholeField(0, MAX_POSITION)] = msgspec.field(default=0, name="from")
 
-    @router.get(path)
-    async def read(name: str, file: str, request: Request) -> Response:
-        async def work(asked: Asking) -> dict[str, Any]:
-            begin = _begin(request)
-            chosen = await _chosen(asked, name, file, request.query_params.get("topic", ""))
-            found = await asyncio.to_thread(chosen.read, begin)
-            return {
-                "broker": name,
-                "part": chosen.part,
-                "topic": chosen.topic or "",
-                "rows": [_row(each) for each in found[:SHOWN]],
-                "following": found[SHOWN].physical_offset if len(found) > SHOWN else None,
-            }
+    async def show(self, asked: Asking) -> Row:
+        part = await _part(asked, self.broker, self.file)
+        found = await asyncio.to_thread(self._read, part, _one_topic(self.topic))
+        return {
+            "broker": self.broker,
+            "part": part,
+            "topic": self.topic,
+            "rows": [_row(each) for each in found[:SHOWN]],
+            "following": found[SHOWN].physical_offset if len(found) > SHOWN else None,
+        }
 
-        return await site.show(request, "setaside.html", _SECTION, work)
+    def _read(self, part: SavedPart, topic: str | None) -> list[MessageExt]:
+        """One more than a page shows. Blocking."""
+        found = messages_in([part], topic)
+        return list(
+            itertools.islice((each for each in found if each.physical_offset >= self.start), SHOWN + 1)
+        )
 
-    @router.post(f"{path}/send")
-    async def send(name: str, file: str, request: Request) -> Response:
-        async def made(asked: Asking, form: Form) -> Again:
-            chosen = await _chosen(asked, name, file, form.one("topic"))
-            found = await asyncio.to_thread(chosen.again)
-            if found.is_more:
-                raise Trouble(
-                    400,
-                    "Too many messages",
-                    f"At most {MAX_SENT:,} messages of {MAX_SENT_BYTES >> 20} MiB are sent at once: choose a topic, or"
-                    " use mqspark store diverged send.",
-                )
-            if not found.messages:
-                raise Trouble(404, "Nothing to send", "The part has no message that can be sent again.")
-            return found
 
-        async def ask(asked: Asking, form: Form) -> Confirmation:
-            found = await made(asked, form)
-            count = len(found.messages)
-            facts = [("From", file), ("Whether the cluster has them already", "is not known here")]
-            if found.left_out:
-                facts.append(
-                    ("Left out", f"{found.left_out:,} of system and retry topics, or that cannot be read")
-                )
-            rows: list[Any] = [(topic, f"{number:,}") for topic, number in found.counts.items()]
-            return Confirmation(
-                f"Send {count:,} message{'' if count == 1 else 's'} again?",
-                "Send again",
-                facts,
-                ("Topic", "#Messages"),
-                rows[:SHOWN],
-                more=max(0, len(rows) - SHOWN),
+class SendSetAside(Change, frozen=True):
+    broker: Text
+    file: Text
+    topic: Line = ""
+
+    async def _found(self, asked: Asking) -> Again:
+        """Raises Trouble, MQError, OSError."""
+        part, topic = await _part(asked, self.broker, self.file), _one_topic(self.topic)
+        found = await asyncio.to_thread(lambda: again(messages_in([part], topic), MAX_SENT, MAX_SENT_BYTES))
+        if found.is_more:
+            raise Trouble(
+                400,
+                "Too many messages",
+                f"At most {MAX_SENT:,} messages of {MAX_SENT_BYTES >> 20} MiB are sent at once: choose a topic, or"
+                " use mqspark store diverged send.",
             )
+        if not found.messages:
+            raise Trouble(404, "Nothing to send", "The part has no message that can be sent again.")
+        return found
 
-        async def do(asked: Asking, form: Form) -> Done:
-            found = await made(asked, form)
-            sent = await _send(asked, found.messages)
-            where = f"{ROOT}/brokers/{quote(name, safe='')}/set-aside/{quote(file, safe='')}"
-            return Done(f"Sent again as new: {sent:,} message{'' if sent == 1 else 's'}.", where)
+    async def preview(self, asked: Asking) -> Confirmation:
+        found = await self._found(asked)
+        facts = [("From", self.file), ("Whether the cluster has them already", "is not known here")]
+        if found.left_out:
+            left = f"{found.left_out:,} of system and retry topics, or that cannot be read"
+            facts.append(("Left out", left))
+        rows: list[Any] = [(topic, f"{number:,}") for topic, number in found.counts.items()]
+        return Confirmation(
+            f"Send {_counted(len(found.messages))} again?",
+            "Send again",
+            facts,
+            ("Topic", "#Messages"),
+            rows[:SHOWN],
+            more=max(0, len(rows) - SHOWN),
+        )
 
-        return await site.change(request, _SECTION, ask, do)
+    async def apply(self, asked: Asking) -> Done:
+        found = await self._found(asked)
+
+        async def those() -> AsyncIterator[Message]:
+            for message in found.messages:
+                yield message
+
+        text = f"Sent again as new: {_counted(await send_all(asked, those()))}."
+        return Done(text, path_of("brokers", self.broker, "set-aside", self.file))
 
 
-async def _send(asked: Asking, messages: list[Message]) -> int:
-    """How many were sent: all. Raises Trouble, which says how many were."""
-    sent = 0
-    async with Producer(asked.namesrv, group=_GROUP, options=asked.options) as producer:
-        for begin in range(0, len(messages), SENDS_AT_ONCE):
-            futures = [await producer.send_async(each) for each in messages[begin : begin + SENDS_AT_ONCE]]
-            outcomes = await asyncio.gather(*futures, return_exceptions=True)
-            failures = [each for each in outcomes if isinstance(each, BaseException)]
-            sent += len(outcomes) - len(failures)
-            if failures:
-                detail = f"{sent} were sent, then {len(failures)} failed: {failures[0]}"
-                raise Trouble(502, "Not all were sent", detail)
-    return sent
+def _counted(messages: int) -> str:
+    return f"{messages:,} message{'' if messages == 1 else 's'}"
+
+
+_PATH = "/brokers/{broker}/set-aside/{file}"
+SET_ASIDE_PAGES = Section(
+    "Brokers", views={_PATH: (SetAside, "setaside.html")}, changes={f"{_PATH}/send": SendSetAside}
+)

@@ -1,30 +1,35 @@
 """The common part of all pages: the visitor, the keys with which the cluster is asked, errors, and the confirmation of
-every change.
+every change. Pages and changes are classes in the tables of sections, and made of the fields of a request.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated
 from urllib.parse import quote
 
-from fastapi import Request, Response
+import msgspec
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
 from mqspark.client.admin import AdminClient
-from mqspark.client.remoting.identity import ClientOptions
 from mqspark.errors import BrokerError, ConfigError, InvalidMessage, MQError, NoRoute
 from mqspark.protocol.codes import ResponseCode
 from mqspark_server.console.clusteraccess import ClusterAt, Trouble, admin_of
-from mqspark_server.console.rendering import HEADERS, HTML, ROOT, render
+from mqspark_server.console.fields import ChoiceField, FormReader, Line, Tick, WholeField
+from mqspark_server.console.history.samples import SPANS, History
+from mqspark_server.console.rendering import HEADERS, HTML, ROOT, inside, render
 from mqspark_server.console.visitors import Form, NoForm, Visitor, Visitors, read_form
-from mqspark_server.net.httpget import WebServer
+from mqspark_server.survey.surveying import Row, each_of
 from mqspark_server.web.problems import Problem
 
 PAGES_AT_ONCE = 4
 """The number of pages that are made concurrently; others wait."""
+PAGE_ROWS = 50
+"""Rows of a page of a list; each is asked for."""
 PAGE_S = 20.0
 CHANGE_S = 60.0
 TIMEOUT_MS = 5_000
@@ -36,11 +41,10 @@ class Asking:
     """A cluster, asked with a visitor's keys."""
 
     admin: AdminClient
-    namesrv: str
-    options: ClientOptions
+    at: ClusterAt
     visitor: Visitor
-    report: Callable[[], dict[str, Any] | None]
-    job_server: WebServer | None
+    history: History
+    now_ms: int
 
 
 @dataclass(slots=True)
@@ -64,37 +68,122 @@ class Done:
     """The path of the page to go to."""
 
 
-Work = Callable[[Asking], Awaitable[dict[str, Any]]]
-Ask = Callable[[Asking, Form], Awaitable[Confirmation]]
-Do = Callable[[Asking, Form], Awaitable[Done]]
+Span = Annotated[str, ChoiceField(tuple(SPANS))]
+"""How much of the past the charts of a page show."""
+
+
+class View(msgspec.Struct, frozen=True):
+    """A page. Its fields are those of its address."""
+
+    async def show(self, asked: Asking) -> Row:
+        """What its template shows. Raises InvalidMessage, MQError, Trouble."""
+        raise NotImplementedError
+
+
+class Change(msgspec.Struct, frozen=True):
+    """Something that a form changes. Its fields are those of the form and of its address."""
+
+    async def preview(self, asked: Asking) -> Confirmation:
+        """What it would do. Raises InvalidMessage, MQError, Trouble."""
+        raise NotImplementedError
+
+    async def apply(self, asked: Asking) -> Done:
+        """Raises InvalidMessage, MQError, Trouble."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The rows of one page of a list."""
+
+    rows: list[Row]
+    wanted: str
+    number: int
+    count: int
+    size: int = PAGE_ROWS
+
+    @property
+    def first(self) -> int:
+        return (self.number - 1) * self.size + 1
+
+    @property
+    def last(self) -> int:
+        return min(self.number * self.size, self.count)
+
+
+class ListView(View, frozen=True):
+    """Pages of names that contain ``q``. ``every``: system names, too."""
+
+    q: Line = ""
+    page: Annotated[int, WholeField(1, 1_000_000)] = 1
+    every: Tick = False
+
+    async def listed(self, key: str, rows: Iterable[Row], fill: Callable[[Row], Awaitable[None]]) -> Row:
+        """The rows of this page, by their names below ``key``; only these are filled."""
+        found = [row for row in rows if self.q.lower() in row[key].lower()]
+        number = min(self.page, max(1, -(-len(found) // PAGE_ROWS)))
+        shown = found[(number - 1) * PAGE_ROWS : number * PAGE_ROWS]
+        await each_of(shown, fill)
+        return {"page": Listed(shown, self.q, number, len(found)), "every": self.every}
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Pages and changes below one entry of the menu, by their paths."""
+
+    name: str
+    views: Mapping[str, tuple[type[View], str]]
+    """With their templates."""
+    changes: Mapping[str, type[Change]] = field(default_factory=dict)
+
+
+Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Site:
     """``cluster`` is asked for each page. ``is_used``: called when a page is asked for."""
 
     def __init__(
-        self, cluster: Callable[[], ClusterAt], visitors: Visitors, is_used: Callable[[], None]
+        self,
+        cluster: Callable[[], ClusterAt],
+        visitors: Visitors,
+        history: History,
+        now_ms: Callable[[], int],
+        is_used: Callable[[], None],
     ) -> None:
         self._cluster = cluster
+        self._history = history
+        self._now_ms = now_ms
         self._is_used = is_used
         self.visitors = visitors
         self._gate = asyncio.Semaphore(PAGES_AT_ONCE)
 
+    def add(self, router: APIRouter, section: Section) -> None:
+        for path, (view, template) in section.views.items():
+            router.get(f"{ROOT}{path}")(self._shown(section.name, view, template))
+        for path, change in section.changes.items():
+            router.post(f"{ROOT}{path}")(self._changed(section.name, change))
+
     # --- pages ---
 
-    async def show(self, request: Request, template: str, section: str, work: Work) -> Response:
-        """The page with the result of ``work``, or the page about its error."""
-        try:
-            visitor = await self.visitors.of(request)
-            if visitor.has_users and not visitor.is_in:
-                return self._to_login(request)
-            self._is_used()
-            async with asyncio.timeout(PAGE_S), self._gate:
-                async with self.connected(visitor) as asked:
-                    values = await work(asked)
-        except Exception as error:
-            return await self._error_page(request, error, section)
-        return await self.page(request, template, section, visitor, values)
+    def _shown(self, section: str, kind: type[View], template: str) -> Handler:
+        """Makes the page, or the page about its error."""
+        reader = FormReader(kind)
+
+        async def show(request: Request) -> Response:
+            try:
+                visitor = await self.visitors.of(request)
+                if visitor.has_users and not visitor.is_in:
+                    return self._to_login(request)
+                self._is_used()
+                view = reader.read(Form.of_address(request))
+                async with asyncio.timeout(PAGE_S), self._gate, self.connected(visitor) as asked:
+                    values = await view.show(asked)
+            except Exception as error:
+                return await self._error_page(request, error, section)
+            return await self.page(request, template, section, visitor, values)
+
+        return show
 
     async def page(
         self,
@@ -102,7 +191,7 @@ class Site:
         template: str,
         section: str,
         visitor: Visitor,
-        values: dict[str, Any],
+        values: Row,
         status: int = 200,
     ) -> Response:
         is_part = request.headers.get("hx-request") == "true"
@@ -118,9 +207,12 @@ class Site:
         content = await asyncio.to_thread(render, template, values)
         return Response(content, status, {**HEADERS, "cache-control": "no-store"}, HTML)
 
-    def connected(self, visitor: Visitor) -> _Connected:
+    @asynccontextmanager
+    async def connected(self, visitor: Visitor) -> AsyncIterator[Asking]:
         """Raises Trouble."""
-        return _Connected(self._cluster(), visitor)
+        at = self._cluster()
+        async with admin_of(at, visitor.credentials, TIMEOUT_MS) as admin:
+            yield Asking(admin, at, visitor, self._history, self._now_ms())
 
     async def _error_page(self, request: Request, error: Exception, section: str) -> Response:
         """Raises errors of the console itself."""
@@ -143,48 +235,34 @@ class Site:
 
     # --- changes ---
 
-    async def change(self, request: Request, section: str, ask: Ask, do: Do) -> Response:
-        """Handle a form that changes something. The first submission shows what ``ask`` says would happen, with the
-        same form; the second one runs ``do``."""
-        try:
-            visitor = await self.visitors.of(request)
-            if not visitor.is_in:
-                return self._to_login(request)
-            form = await read_form(request, visitor)
-            async with asyncio.timeout(CHANGE_S), self._gate:
-                async with self.connected(visitor) as asked:
+    def _changed(self, section: str, kind: type[Change]) -> Handler:
+        """Handles a form that changes something. The first submission shows what would happen, with the same form; the
+        second one applies it."""
+        reader = FormReader(kind)
+
+        async def change(request: Request) -> Response:
+            try:
+                visitor = await self.visitors.of(request)
+                if not visitor.is_in:
+                    return self._to_login(request)
+                form = await read_form(request, visitor)
+                change = reader.read(form.sent_to(request))
+                async with asyncio.timeout(CHANGE_S), self._gate, self.connected(visitor) as asked:
                     if not form.is_on("sure"):
-                        question = await ask(asked, form)
                         values = {
-                            "question": question,
+                            "question": await change.preview(asked),
                             "fields": form.pairs(),
                             "action": request.url.path,
-                            "back": _inside(form.one("back")),
+                            "back": inside(form.one("back")),
                         }
                         return await self.page(request, "confirm.html", section, visitor, values)
-                    done = await do(asked, form)
-        except Exception as error:
-            return await self._error_page(request, error, section)
-        visitor.note(done.message)
-        return RedirectResponse(done.path, 303, HEADERS)
+                    done = await change.apply(asked)
+            except Exception as error:
+                return await self._error_page(request, error, section)
+            visitor.note(done.message)
+            return RedirectResponse(done.path, 303, HEADERS)
 
-
-class _Connected:
-    def __init__(self, at: ClusterAt, visitor: Visitor) -> None:
-        admin = admin_of(at, visitor.credentials, TIMEOUT_MS)
-        self._asked = Asking(admin, at.namesrv, admin.options, visitor, at.report, at.job_server)
-
-    async def __aenter__(self) -> Asking:
-        await self._asked.admin.start()
-        return self._asked
-
-    async def __aexit__(self, *error: object) -> None:
-        await self._asked.admin.stop()
-
-
-def _inside(where: str) -> str:
-    """A path of the console."""
-    return where if where.startswith(f"{ROOT}/") else ROOT
+        return change
 
 
 def _path_and_query(request: Request) -> str:
@@ -202,11 +280,8 @@ def _describe_error(error: Exception) -> tuple[int, str, str]:
         case NoForm():
             return 400, "This form cannot be accepted", str(error)
         case TimeoutError():
-            return (
-                504,
-                "The cluster did not answer in time",
-                "Try again; the change may have been made.",
-            )
+            detail = "Try again; the change may have been made."
+            return 504, "The cluster did not answer in time", detail
         case InvalidMessage() | ConfigError():
             return 400, "The request is invalid", str(error)
         case BrokerError(code=ResponseCode.NO_PERMISSION):

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Iterable
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
-
 from mqspark.client.admin import AdminClient
 from mqspark.errors import InvalidMessage, NoRoute
-from mqspark.message import MessageExt, check_topic
+from mqspark.message import MessageExt
 from mqspark_server.console.clusteraccess import Trouble
-from mqspark_server.console.data import Row
-from mqspark_server.console.rendering import ROOT, chart, is_number
-from mqspark_server.console.site import Asking, Site
+from mqspark_server.console.fields import Text, TopicName
+from mqspark_server.console.rendering import chart, is_number
+from mqspark_server.console.site import Asking, Section, View
+from mqspark_server.survey.surveying import Row
+from mqspark_server.survey.topicsurvey import bounds_of, newest_of
 
 PROGRESS_TOPIC = "mqspark_spark"
 """The default topic of ``observe``."""
@@ -38,81 +37,71 @@ MAX_OFFSETS = 4_096
 SILENT_MS = 120_000
 """A query without events for this time is shown as silent."""
 _READ_AT_ONCE = 128
-_SECTION = "Streaming queries"
 
 
-def add_spark_pages(router: APIRouter, site: Site) -> None:
-    @router.get(f"{ROOT}/spark")
-    async def queries(request: Request) -> Response:
-        async def work(asked: Asking) -> dict[str, Any]:
-            topic = _topic(request)
-            events = await _events(asked.admin, topic)
-            rows = latest_of(events or (), time.time() * 1000)
-            return {
-                "topic": topic,
-                "is_there": events is not None,
-                "queries": rows[:MAX_QUERIES],
-                "count": len(rows),
-            }
+class QueryTable(View, frozen=True):
+    topic: TopicName = PROGRESS_TOPIC
 
-        return await site.show(request, "spark.html", _SECTION, work)
+    async def show(self, asked: Asking) -> Row:
+        events = await _events(asked.admin, self.topic)
+        rows = latest_of(events or (), asked.now_ms)
+        return {
+            "topic": self.topic,
+            "is_there": events is not None,
+            "queries": rows[:MAX_QUERIES],
+            "count": len(rows),
+        }
 
-    @router.get(f"{ROOT}/spark/{{query}}")
-    async def query(query: str, request: Request) -> Response:
-        async def work(asked: Asking) -> dict[str, Any]:
-            topic = _topic(request)
-            events = [each for each in await _events(asked.admin, topic) or () if each["id"] == query]
-            if not events:
-                raise Trouble(
-                    404, "There is no such query", "None of the newest events belongs to this query."
-                )
-            steps = [each for each in events if each["event"] == "progress"]
+
+class OneQuery(View, frozen=True):
+    query: Text
+    topic: TopicName = PROGRESS_TOPIC
+
+    async def show(self, asked: Asking) -> Row:
+        events = [each for each in await _events(asked.admin, self.topic) or () if each["id"] == self.query]
+        if not events:
+            raise Trouble(404, "There is no such query", "None of the newest events belongs to this query.")
+        steps = [each for each in events if each["event"] == "progress"]
+
+        def drawn(title: str, **series: str) -> Row:
             times = [each["at_ms"] / 1000 for each in steps]
-            rates = chart(
-                "Rows per second",
-                ["in", "processed"],
-                [times, [each["in_rate"] for each in steps], [each["out_rate"] for each in steps]],
+            return chart(
+                title, [*series], [times, *([each[key] for each in steps] for key in series.values())]
             )
-            durations = chart("Batch, ms", ["ms"], [times, [each["duration_ms"] for each in steps]])
-            lags = chart("Lag, messages", ["lag"], [times, [each["lag"] for each in steps]])
-            return {
-                "topic": topic,
-                "query": latest_of(events, time.time() * 1000)[0],
-                "charts": [rates, durations, lags] if steps else [],
-                "batches": steps[:-21:-1],
-            }
 
-        return await site.show(request, "query.html", _SECTION, work)
+        charts = [
+            drawn("Rows per second", **{"in": "in_rate", "processed": "out_rate"}),
+            drawn("Batch, ms", ms="duration_ms"),
+            drawn("Lag, messages", lag="lag"),
+        ]
+        return {
+            "topic": self.topic,
+            "query": latest_of(events, asked.now_ms)[0],
+            "charts": charts if steps else [],
+            "batches": steps[:-21:-1],
+        }
 
 
-def _topic(request: Request) -> str:
-    topic = request.query_params.get("topic", "").strip() or PROGRESS_TOPIC
-    check_topic(topic)
-    return topic
+SPARK_PAGES = Section(
+    "Streaming queries",
+    views={"/spark": (QueryTable, "spark.html"), "/spark/{query}": (OneQuery, "query.html")},
+)
 
 
 async def _events(admin: AdminClient, topic: str) -> list[Row] | None:
     """The newest, oldest first; None: there is no such topic."""
     try:
-        stats = await admin.topic_stats(topic)
+        bounds = await bounds_of(admin, topic)
     except NoRoute:
         return None
     read: list[MessageExt] = []
     stored_bytes = 0
-    for queue, bounds in list(stats.items())[:MAX_QUEUES]:
-        end = bounds.max_offset
-        while (
-            end > bounds.min_offset and bounds.max_offset - end < EVENTS_READ and stored_bytes < STORED_BYTES
-        ):
-            begin = place = max(bounds.min_offset, end - _READ_AT_ONCE)
-            while place < end:
-                answer = await admin.read(queue, place, max_messages=end - place)
-                read += [each for each in answer.messages if each.queue_offset < end]
-                stored_bytes += sum(each.store_size_bytes for each in answer.messages)
-                if answer.next_offset <= place:
-                    break
-                place = answer.next_offset
-            end = begin
+    for queue, (low, high) in list(bounds.items())[:MAX_QUEUES]:
+        async for some in newest_of(admin, queue, max(low, high - EVENTS_READ), high, _READ_AT_ONCE):
+            read += some
+            stored_bytes += sum(each.store_size_bytes for each in some)
+            if stored_bytes >= STORED_BYTES:
+                break
     return await asyncio.to_thread(parsed, read)
 
 

@@ -4,301 +4,353 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Any
-from urllib.parse import quote
+import contextlib
+from collections import deque
+from itertools import islice
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+import msgspec
 
+from mqspark.client.admin import AdminClient
 from mqspark.client.producer.producer import Producer
 from mqspark.errors import InvalidMessage, MQError
-from mqspark.message import PERM_READ, PERM_WRITE, Message, check_topic
+from mqspark.message import Message, MessageExt, MessageQueue, parse_number
 from mqspark_server.console.clusteraccess import Trouble
-from mqspark_server.console.data import LOOKS, VIEWS, ConsoleData, Look, Page
-from mqspark_server.console.rendering import ROOT
-from mqspark_server.console.site import Asking, Confirmation, Done, Site
-from mqspark_server.console.visitors import Form
+from mqspark_server.console.fields import (
+    ChoiceField,
+    Line,
+    LineField,
+    Text,
+    Tick,
+    TopicName,
+    WholeField,
+    time_ms,
+)
+from mqspark_server.console.rendering import MESSAGES, PERMS, VIEWS, path_of, perm_words
+from mqspark_server.console.sendall import PRODUCER_GROUP
+from mqspark_server.console.site import Asking, Change, Confirmation, Done, ListView, Section, View
+from mqspark_server.survey.groupsurvey import lag_of
+from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of
+from mqspark_server.survey.topicsurvey import (
+    bounds_of,
+    extent_of,
+    first_ms_of,
+    groups_of,
+    queue_rows,
+    topic_rows,
+    topic_settings,
+)
 
-MAX_WANTED = 255
-MAX_PAGE = 1_000_000
-MAX_EXPRESSION = 1_024
+FILTERED = 2_000
+"""The number of newest messages of a queue that a filter searches."""
+READS = 64
+"""The most reads of one queue for one page, with a filter."""
+GROUPS_SHOWN = 50
 MAX_QUEUES = 0x7FFF
 MAX_PROPERTIES = 64
-_SECTION = "Topics"
-_PERMS = {
-    "read and write": PERM_READ | PERM_WRITE,
-    "read only": PERM_READ,
-    "write only": PERM_WRITE,
-    "neither": 0,
-}
-_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "UNSPECIFIED")
-_PRODUCER_GROUP = "mqspark_console"
+LONGEST_DELAY_S = 365 * 86_400
+TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "UNSPECIFIED")
+_QueueCount = Annotated[int, WholeField(1, MAX_QUEUES)]
 
 
-def wanted_page(request: Request) -> tuple[str, int, bool]:
-    """The parameters of a list: a part of a name, the page, and whether system names are included. Raises
-    InvalidMessage."""
-    wanted, every = request.query_params.get("q", "").strip(), "every" in request.query_params
-    number = request.query_params.get("page", "1")
-    if len(wanted) > MAX_WANTED:
-        raise InvalidMessage(f"a name has at most {MAX_WANTED} characters", field="q")
-    if not (number.isascii() and number.isdecimal() and 1 <= len(number) <= 7 and int(number) > 0):
-        raise InvalidMessage("a page has a number from 1 on", field="page")
-    return wanted, min(int(number), MAX_PAGE), every
+class TopicTable(ListView, frozen=True):
+    async def show(self, asked: Asking) -> Row:
+        async def fill(row: Row) -> None:
+            row |= await extent_of(asked.admin, row["topic"])
 
-
-def number_in(form: Form, name: str, low: int, high: int, default: int | None = None) -> int:
-    """A whole number of a form. Raises InvalidMessage."""
-    text = form.one(name).strip()
-    if not text and default is not None:
-        return default
-    if text.isascii() and text.isdecimal() and len(text) <= 19 and low <= int(text) <= high:
-        return int(text)
-    raise InvalidMessage(f"{name}: give a whole number from {low} to {high}", field=name)
-
-
-_PATH = f"{ROOT}/topics"
-
-
-def add_topic_pages(router: APIRouter, site: Site) -> None:
-    _add_topics(router, site)
-    _add_messages(router, site)
-    _add_sending(router, site)
-    _add_topic_settings(router, site)
-
-
-def _add_topics(router: APIRouter, site: Site) -> None:
-    @router.get(_PATH)
-    async def topics(request: Request) -> Response:
-        async def work(asked: Asking) -> dict[str, Any]:
-            wanted, number, every = wanted_page(request)
-            found: Page = await ConsoleData(asked.admin).topics(wanted, number, every)
-            return {"page": found, "every": every}
-
-        return await site.show(request, "topics.html", _SECTION, work)
-
-    @router.post(_PATH)
-    async def make(request: Request) -> Response:
-        return await site.change(request, _SECTION, _ask_make, _do_make)
-
-    @router.get(f"{_PATH}/{{name}}")
-    async def topic(name: str, request: Request) -> Response:
-        async def work(asked: Asking) -> dict[str, Any]:
-            check_topic(name)
-            return {"tab": "Queues", **await ConsoleData(asked.admin).topic(name)}
-
-        return await site.show(request, "topic.html", _SECTION, work)
-
-    @router.post(f"{_PATH}/{{name}}/delete")
-    async def delete(name: str, request: Request) -> Response:
-        async def ask(asked: Asking, form: Form) -> Confirmation:
-            check_topic(name)
-            data = ConsoleData(asked.admin)
-            bounds = await data.bounds(name)
-            groups = await data.groups_of(name)
-            facts = [
-                ("Messages in it", f"{sum(high - low for low, high in bounds.values()):,}"),
-                ("Queues", str(len(bounds))),
-                ("Groups that consume it", ", ".join(groups[:20]) or "none"),
-            ]
-            return Confirmation(f"Delete {name} with its messages?", "Delete", facts, is_dangerous=True)
-
-        async def do(asked: Asking, form: Form) -> Done:
-            check_topic(name)
-            await asked.admin.delete_topic(name)
-            return Done(f"Topic {name} was deleted.", _PATH)
-
-        return await site.change(request, _SECTION, ask, do)
-
-
-def _add_messages(router: APIRouter, site: Site) -> None:
-    @router.get(f"{_PATH}/{{name}}/messages")
-    async def messages(name: str, request: Request) -> Response:
-        given = request.query_params
-        look = Look(
-            given.get("by") or "latest",
-            given.get("value", "")[:MAX_WANTED],
-            given.get("tag", "")[:MAX_WANTED],
-            given.get("view") or "text",
-            given.get("sql", "")[:MAX_EXPRESSION].strip(),
+        rows = await topic_rows(asked.admin)
+        return await self.listed(
+            "topic", [row for row in rows if self.every or row["kind"] == "normal"], fill
         )
 
-        async def work(asked: Asking) -> dict[str, Any]:
-            check_topic(name)
-            if look.by not in LOOKS or look.view not in VIEWS:
-                raise InvalidMessage(f"by is one of {LOOKS}, view one of {VIEWS}", field="by")
-            data = ConsoleData(asked.admin)
-            bounds = await data.bounds(name)
-            values: dict[str, Any] = {
-                "tab": "Messages",
-                "topic": name,
-                "look": look,
-                "trouble": "",
-                "found": [],
-            }
-            try:
-                values["found"] = await data.messages(name, look, bounds)
-            except MQError as error:
-                values["trouble"] = str(error)
-            return values
 
-        return await site.show(request, "messages.html", _SECTION, work)
+class TopicQueues(View, frozen=True):
+    topic: TopicName
 
-    @router.get(f"{_PATH}/{{name}}/live")
-    async def live(name: str, request: Request) -> Response:
-        async def work(asked: Asking) -> dict[str, Any]:
-            check_topic(name)
-            await asked.admin.topic_route(name)
-            tag = request.query_params.get("tag", "")[:MAX_WANTED]
-            return {"tab": "Live tail", "topic": name, "tag": tag}
+    async def show(self, asked: Asking) -> Row:
+        queues = await queue_rows(asked.admin, self.topic)
+        groups = await groups_of(asked.admin, self.topic)
+        shown: list[Row] = [{"group": name} for name in groups[:GROUPS_SHOWN]]
 
-        return await site.show(request, "live.html", _SECTION, work)
+        async def add_begin(row: Row) -> None:
+            row["first_ms"] = None
+            if row["messages"]:
+                with contextlib.suppress(MQError):  # the span is shown without its begin
+                    place = row["broker"], row["queue"]
+                    row["first_ms"] = await first_ms_of(asked.admin, self.topic, *place)
 
+        async def add_lag(row: Row) -> None:
+            row["lag"] = await lag_of(asked.admin, row["group"], self.topic)
 
-def _add_sending(router: APIRouter, site: Site) -> None:
-    @router.get(f"{_PATH}/{{name}}/send")
-    async def sending(name: str, request: Request) -> Response:
-        async def work(asked: Asking) -> dict[str, Any]:
-            check_topic(name)
-            await asked.admin.topic_route(name)
-            return {"tab": "Send", "topic": name}
-
-        return await site.show(request, "send.html", _SECTION, work)
-
-    @router.post(f"{_PATH}/{{name}}/send")
-    async def send(name: str, request: Request) -> Response:
-        async def ask(asked: Asking, form: Form) -> Confirmation:
-            message = _message(name, form)
-            facts = [("Topic", name), ("Body", f"{len(message.body):,} bytes")]
-            facts += [("Tag", message.tags or "none"), ("Keys", message.keys or "none")]
-            facts += [
-                (each, value) for each, value in message.properties.items() if each not in ("TAGS", "KEYS")
-            ]
-            return Confirmation(f"Send a message to {name}?", "Send", facts)
-
-        async def do(asked: Asking, form: Form) -> Done:
-            message = _message(name, form)
-            async with Producer(asked.namesrv, group=_PRODUCER_GROUP, options=asked.options) as producer:
-                sent = await producer.send(message)
-            text = f"Stored in queue {sent.queue.queue_id} of {sent.queue.broker_name} at offset {sent.queue_offset}."
-            return Done(text, f"{_PATH}/{quote(name, safe='')}/messages")
-
-        return await site.change(request, _SECTION, ask, do)
+        await each_of(queues[:MAX_ROWS], add_begin)
+        await each_of(shown, add_lag)
+        return {
+            "tab": "Queues",
+            "topic": self.topic,
+            "queues": queues[:MAX_ROWS],
+            "queue_count": len(queues),
+            "count": sum(row["messages"] for row in queues),
+            "largest": max((row["messages"] for row in queues), default=0),
+            "first_ms": min((row["first_ms"] for row in queues[:MAX_ROWS] if row["first_ms"]), default=None),
+            "last_ms": max((row["last_ms"] for row in queues if row["last_ms"]), default=None),
+            "groups": shown,
+            "group_count": len(groups),
+        }
 
 
-def _add_topic_settings(router: APIRouter, site: Site) -> None:
-    @router.get(f"{_PATH}/{{name}}/config")
-    async def config(name: str, request: Request) -> Response:
-        async def work(asked: Asking) -> dict[str, Any]:
-            check_topic(name)
-            configs = await ConsoleData(asked.admin).topic_configs(name)
-            return {
-                "tab": "Configuration",
-                "topic": name,
-                "configs": configs,
-                "perms": _PERMS,
-                "types": _TYPES,
-            }
+class TopicMessages(View, frozen=True):
+    topic: TopicName
+    by: Annotated[str, ChoiceField(("latest", "offset", "time", "key"))] = "latest"
+    value: Line = ""
+    tag: Line = ""
+    view: Annotated[str, ChoiceField(VIEWS)] = "text"
+    sql: Annotated[str, LineField(1_024)] = ""
 
-        return await site.show(request, "topicconfig.html", _SECTION, work)
-
-    @router.post(f"{_PATH}/{{name}}/config")
-    async def configure(name: str, request: Request) -> Response:
-        async def ask(asked: Asking, form: Form) -> Confirmation:
-            check_topic(name)
-            new = _settings(form)
-            rows: list[Any] = []
-            for each in await ConsoleData(asked.admin).topic_configs(name):
-                if each["error"]:
-                    raise Trouble(502, "A broker cannot be asked", f"{each['broker']}: {each['error']}")
-                before = f"{each['read_queues']} / {each['write_queues']}, {each['perm']}"
-                rows.append(
-                    (
-                        each["broker"],
-                        before,
-                        f"{new['read_queues']} / {new['write_queues']}, {form.one('perm')}",
-                    )
-                )
-            return Confirmation(
-                f"Change {name}?", "Change", columns=("Broker", "Read / write queues now", "Then"), rows=rows
-            )
-
-        async def do(asked: Asking, form: Form) -> Done:
-            check_topic(name)
-            route = await asked.admin.topic_route(name)
-            await asked.admin.create_topic(name, brokers=[*route.brokers], **_settings(form))
-            return Done(f"Topic {name} was changed.", f"{_PATH}/{quote(name, safe='')}/config")
-
-        return await site.change(request, _SECTION, ask, do)
-
-
-async def _ask_make(asked: Asking, form: Form) -> Confirmation:
-    name = form.one("name").strip()
-    check_topic(name)
-    if name in await asked.admin.topic_list():
-        raise Trouble(409, "This topic already exists", f"Change {name} on its own page.")
-    new = _settings(form)
-    facts = [
-        ("Name", name),
-        ("Queues", f"{new['read_queues']} on each broker"),
-        ("Type", form.one("type", "NORMAL")),
-    ]
-    return Confirmation(f"Create the topic {name}?", "Create", facts)
-
-
-async def _do_make(asked: Asking, form: Form) -> Done:
-    name = form.one("name").strip()
-    check_topic(name)
-    await asked.admin.create_topic(name, **_settings(form))
-    return Done(f"Topic {name} was created.", f"{ROOT}/topics/{quote(name, safe='')}")
-
-
-def _settings(form: Form) -> dict[str, Any]:
-    """Keywords of ``create_topic``. Raises InvalidMessage."""
-    read = number_in(form, "read_queues", 1, MAX_QUEUES, 8)
-    perm = form.one("perm", "read and write")
-    if perm not in _PERMS:
-        raise InvalidMessage("perm: choose one from the list", field="perm")
-    kind = form.one("type")
-    if kind and kind not in _TYPES:
-        raise InvalidMessage("type: choose one from the list", field="type")
-    return {
-        "read_queues": read,
-        "write_queues": number_in(form, "write_queues", 1, MAX_QUEUES, read),
-        "perm": _PERMS[perm],
-        "order": form.is_on("order"),
-        "attributes": {"message.type": kind} if kind and kind != "NORMAL" else None,
-    }
-
-
-def _message(topic: str, form: Form) -> Message:
-    """Raises InvalidMessage."""
-    check_topic(topic)
-    text = form.one("body")
-    body: bytes
-    if form.one("encoding") == "base64":
+    async def show(self, asked: Asking) -> Row:
+        bounds = await bounds_of(asked.admin, self.topic)
+        values: Row = {"tab": "Messages", "topic": self.topic, "look": self, "trouble": "", "found": []}
         try:
-            body = base64.b64decode("".join(text.split()), validate=True)
-        except (binascii.Error, ValueError):
-            raise InvalidMessage("the body is not base64", field="body") from None
-    else:
-        body = text.replace("\r\n", "\n").encode()  # browsers end lines with both
-    if not body:
-        raise InvalidMessage("the message has no body", field="body")
-    properties: dict[str, str] = {}
-    for line in form.one("properties").splitlines():
-        if line.strip():
+            values["found"] = await self._find(asked.admin, bounds)
+        except MQError as error:
+            values["trouble"] = str(error)
+        return values
+
+    async def _find(
+        self, admin: AdminClient, bounds: dict[MessageQueue, tuple[int, int]]
+    ) -> list[MessageExt]:
+        """At most MESSAGES: from an offset or time on, or else the newest first. Raises InvalidMessage, MQError."""
+        if self.sql and (self.tag or self.by == "key"):
+            raise InvalidMessage("an expression excludes a tag and a key", field="sql")
+        if self.by == "key":
+            return await self._find_key(admin)
+        first = self._first()
+        read: list[MessageExt] = []
+
+        async def one(queue: MessageQueue) -> None:
+            low, high = bounds[queue]
+            if self.by == "time":
+                begin = await admin.offset_at(queue, first)
+            else:
+                begin = first if self.by == "offset" else high - (FILTERED if self._is_filtered else MESSAGES)
+            read.extend(await self._read(admin, queue, max(low, begin), high))
+
+        readable = [queue for queue, (low, high) in islice(bounds.items(), MAX_ROWS) if low < high]
+        await each_of(readable, one)
+        read.sort(key=lambda each: (each.store_timestamp_ms, each.physical_offset, each.queue_offset))
+        return read[-MESSAGES:][::-1] if self.by == "latest" else read[:MESSAGES]
+
+    @property
+    def _is_filtered(self) -> bool:
+        return bool(self.sql or self.tag)
+
+    def _first(self) -> int:
+        """The time or the offset that is given. Raises InvalidMessage."""
+        if self.by == "time":
+            return time_ms(self.value)
+        offset = parse_number(self.value) if self.by == "offset" else 0
+        if offset is None:
+            raise InvalidMessage("give an offset, a whole number", field="value")
+        return offset
+
+    async def _find_key(self, admin: AdminClient) -> list[MessageExt]:
+        if not self.value:
+            raise InvalidMessage("give the key to find", field="value")
+        found = await admin.messages_by_key(self.topic, self.value, max_messages=MESSAGES)
+        if not found:
+            found = await admin.messages_by_key(self.topic, self.value, unique=True, max_messages=MESSAGES)
+        return [each for each in found if self.tag in ("", each.tags)][-MESSAGES:][::-1]
+
+    async def _read(
+        self, admin: AdminClient, queue: MessageQueue, offset: int, end: int
+    ) -> deque[MessageExt]:
+        """The first or the last MESSAGES of a queue that the filter takes."""
+        found: deque[MessageExt] = deque(maxlen=MESSAGES)
+        for _ in range(READS if self._is_filtered else 1):
+            if offset >= end:
+                break
+            answer = await admin.read(
+                queue,
+                offset,
+                max_messages=MESSAGES,
+                expression=self.sql or self.tag or "*",
+                expression_type="SQL92" if self.sql else "TAG",
+            )
+            found.extend(answer.messages)
+            if answer.next_offset <= offset or (self.by != "latest" and len(found) == MESSAGES):
+                break
+            offset = answer.next_offset
+        return found
+
+
+class LiveTail(View, frozen=True):
+    topic: TopicName
+    tag: Line = ""
+
+    async def show(self, asked: Asking) -> Row:
+        await asked.admin.topic_route(self.topic)
+        return {"tab": "Live tail", "topic": self.topic, "tag": self.tag}
+
+
+class SendingForm(View, frozen=True):
+    topic: TopicName
+
+    async def show(self, asked: Asking) -> Row:
+        await asked.admin.topic_route(self.topic)
+        return {"tab": "Send", "topic": self.topic}
+
+
+class TopicConfiguration(View, frozen=True):
+    topic: TopicName
+
+    async def show(self, asked: Asking) -> Row:
+        settings = await topic_settings(asked.admin, self.topic)
+        return {"tab": "Configuration", "topic": self.topic, "configs": settings, "perms": PERMS}
+
+
+class TopicSettings(msgspec.Struct, frozen=True):
+    read_queues: _QueueCount = 8
+    write_queues: _QueueCount = 0
+    """0: as many as to read."""
+    perm: Annotated[str, ChoiceField(tuple(PERMS))] = "read and write"
+    order: Tick = False
+
+    @property
+    def words(self) -> str:
+        return f"{self.read_queues} / {self.write_queues or self.read_queues}, {self.perm}"
+
+    async def put(self, admin: AdminClient, topic: str, **more: Any) -> None:
+        await admin.create_topic(
+            topic,
+            read_queues=self.read_queues,
+            write_queues=self.write_queues or self.read_queues,
+            perm=PERMS[self.perm],
+            order=self.order,
+            **more,
+        )
+
+
+class CreateTopic(TopicSettings, Change, frozen=True, kw_only=True):
+    name: TopicName
+    type: Annotated[str, ChoiceField(TYPES)] = "NORMAL"
+
+    async def preview(self, asked: Asking) -> Confirmation:
+        if self.name in await asked.admin.topic_list():
+            raise Trouble(409, "This topic already exists", f"Change {self.name} on its own page.")
+        facts = [("Name", self.name), ("Queues", f"{self.read_queues} on each broker"), ("Type", self.type)]
+        return Confirmation(f"Create the topic {self.name}?", "Create", facts)
+
+    async def apply(self, asked: Asking) -> Done:
+        attributes = None if self.type == "NORMAL" else {"message.type": self.type}
+        await self.put(asked.admin, self.name, attributes=attributes)
+        return Done(f"Topic {self.name} was created.", path_of("topics", self.name))
+
+
+class ConfigureTopic(TopicSettings, Change, frozen=True, kw_only=True):
+    topic: TopicName
+
+    async def preview(self, asked: Asking) -> Confirmation:
+        rows: list[Any] = []
+        for each in await topic_settings(asked.admin, self.topic):
+            if each["error"]:
+                raise Trouble(502, "A broker cannot be asked", f"{each['broker']}: {each['error']}")
+            before = f"{each['read_queues']} / {each['write_queues']}, {perm_words(each['perm'])}"
+            rows.append((each["broker"], before, self.words))
+        columns = ("Broker", "Read / write queues now", "Then")
+        return Confirmation(f"Change {self.topic}?", "Change", columns=columns, rows=rows)
+
+    async def apply(self, asked: Asking) -> Done:
+        route = await asked.admin.topic_route(self.topic)
+        await self.put(asked.admin, self.topic, brokers=[*route.brokers])
+        return Done(f"Topic {self.topic} was changed.", path_of("topics", self.topic, "config"))
+
+
+class DeleteTopic(Change, frozen=True):
+    topic: TopicName
+
+    async def preview(self, asked: Asking) -> Confirmation:
+        bounds = await bounds_of(asked.admin, self.topic)
+        groups = await groups_of(asked.admin, self.topic)
+        facts = [
+            ("Messages in it", f"{sum(high - low for low, high in bounds.values()):,}"),
+            ("Queues", str(len(bounds))),
+            ("Groups that consume it", ", ".join(groups[:20]) or "none"),
+        ]
+        return Confirmation(f"Delete {self.topic} with its messages?", "Delete", facts, is_dangerous=True)
+
+    async def apply(self, asked: Asking) -> Done:
+        await asked.admin.delete_topic(self.topic)
+        return Done(f"Topic {self.topic} was deleted.", path_of("topics"))
+
+
+class SendMessage(Change, frozen=True):
+    topic: TopicName
+    body: Text = ""
+    encoding: Annotated[str, ChoiceField(("text", "base64"))] = "text"
+    tag: Line = ""
+    keys: Line = ""
+    properties: Text = ""
+    """NAME=VALUE, one a line."""
+    delay: Annotated[int, WholeField(1, LONGEST_DELAY_S)] = 0
+
+    async def preview(self, asked: Asking) -> Confirmation:
+        message = self._message()
+        facts = [("Topic", self.topic), ("Body", f"{len(message.body):,} bytes")]
+        facts += [("Tag", message.tags or "none"), ("Keys", message.keys or "none")]
+        facts += [each for each in message.properties.items() if each[0] not in ("TAGS", "KEYS")]
+        return Confirmation(f"Send a message to {self.topic}?", "Send", facts)
+
+    async def apply(self, asked: Asking) -> Done:
+        message = self._message()
+        async with Producer(asked.at.namesrv, group=PRODUCER_GROUP, options=asked.admin.options) as producer:
+            sent = await producer.send(message)
+        text = f"Stored in queue {sent.queue.queue_id} of {sent.queue.broker_name} at offset {sent.queue_offset}."
+        return Done(text, path_of("topics", self.topic, "messages"))
+
+    def _message(self) -> Message:
+        """Raises InvalidMessage."""
+        properties: dict[str, str] = {}
+        for line in filter(str.strip, self.properties.splitlines()):
             name, separator, value = line.partition("=")
             if not separator or not name.strip() or len(properties) >= MAX_PROPERTIES:
                 raise InvalidMessage(
                     f"properties: NAME=VALUE, one a line, at most {MAX_PROPERTIES}", field="properties"
                 )
             properties[name.strip()] = value.strip()
-    delay = form.one("delay").strip()
-    return Message.of(
-        topic,
-        body,
-        tags=form.one("tag").strip() or None,
-        keys=form.one("keys").split() or None,
-        properties=properties,
-        delay_ms=number_in(form, "delay", 1, 365 * 86_400) * 1_000 if delay else None,
-    )
+        return Message.of(
+            self.topic,
+            self._content(),
+            tags=self.tag or None,
+            keys=self.keys.split() or None,
+            properties=properties,
+            delay_ms=self.delay * 1_000 or None,
+        )
+
+    def _content(self) -> bytes:
+        """Raises InvalidMessage."""
+        if not self.body:
+            raise InvalidMessage("the message has no body", field="body")
+        if self.encoding == "text":
+            return self.body.replace("\r\n", "\n").encode()  # browsers end lines with both
+        try:
+            return base64.b64decode("".join(self.body.split()), validate=True)
+        except (binascii.Error, ValueError):
+            raise InvalidMessage("the body is not base64", field="body") from None
+
+
+TOPIC_PAGES = Section(
+    "Topics",
+    views={
+        "/topics": (TopicTable, "topics.html"),
+        "/topics/{topic}": (TopicQueues, "topic.html"),
+        "/topics/{topic}/messages": (TopicMessages, "messages.html"),
+        "/topics/{topic}/live": (LiveTail, "live.html"),
+        "/topics/{topic}/send": (SendingForm, "send.html"),
+        "/topics/{topic}/config": (TopicConfiguration, "topicconfig.html"),
+    },
+    changes={
+        "/topics": CreateTopic,
+        "/topics/{topic}/send": SendMessage,
+        "/topics/{topic}/config": ConfigureTopic,
+        "/topics/{topic}/delete": DeleteTopic,
+    },
+)

@@ -153,6 +153,16 @@ class Form:
     def __init__(self, fields: Mapping[str, list[str]]) -> None:
         self._fields = dict(fields)
 
+    @classmethod
+    def of_address(cls, request: Request) -> Form:
+        """The query of a page, and the names in its path."""
+        query = request.query_params
+        return cls({name: query.getlist(name) for name in query}).sent_to(request)
+
+    def sent_to(self, request: Request) -> Form:
+        """With the names in the path, which no field replaces."""
+        return Form(self._fields | {name: [each] for name, each in request.path_params.items()})
+
     def one(self, name: str, default: str = "") -> str:
         values = self._fields.get(name)
         return values[0] if values else default

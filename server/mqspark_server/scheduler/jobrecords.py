@@ -54,6 +54,10 @@ class RunRecord(msgspec.Struct, omit_defaults=True):
         return self.outcome == "ok"
 
     @property
+    def took_s(self) -> float:
+        return max(0, self.finished_ms - self.started_ms) / 1000
+
+    @property
     def place(self) -> str:
         """Identifies the run, also after lines before it have left the history: a job runs once at a time."""
         return f"{self.finished_ms}-{self.started_ms}-{self.job}"

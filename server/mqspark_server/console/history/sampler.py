@@ -18,9 +18,9 @@ from mqspark.client.admin import AdminClient
 from mqspark.errors import MQError
 from mqspark.message import is_system_group
 from mqspark_server.console.clusteraccess import ClusterAt, Trouble, admin_of
-from mqspark_server.console.clusterdata import brokers_of, totals_of
-from mqspark_server.console.data import Row, each_of
 from mqspark_server.console.history.samples import History
+from mqspark_server.survey.brokersurvey import broker_rows, totals_of
+from mqspark_server.survey.surveying import Row, each_of
 
 PERIOD_S = 10.0
 PAUSE_FACTOR = 10
@@ -126,9 +126,8 @@ class Sampler:
 
     async def take(self, admin: AdminClient) -> None:
         """One round. Raises MQError, Trouble when no broker answers."""
-        values = await brokers_of(admin, MAX_BROKERS)
-        brokers: list[Row] = values["brokers"]
-        self._brokers = len(brokers) + values["left_out"]
+        brokers, left_out = await broker_rows(admin, MAX_BROKERS)
+        self._brokers = len(brokers) + left_out
         totals = totals_of(brokers)
         if brokers and not totals["answering"]:
             raise Trouble(502, "No broker answers", brokers[0]["error"])
@@ -159,8 +158,8 @@ class Sampler:
 
 
 def note_brokers(history: History, brokers: Sequence[Row], totals: Row, now_ms: int) -> None:
-    """``brokers`` and ``totals``: as ``brokers_of`` and ``totals_of`` return them."""
+    """``brokers`` and ``totals``: as ``broker_rows`` and ``totals_of`` return them."""
     history.note(CLUSTER, now_ms, totals["in_tps"], totals["out_tps"], totals["disk"])
     for each in [row for row in brokers if row["id"] == 0 and not row["error"]][:MAX_BROKERS]:
         name = broker_series(each["broker"])
-        history.note(name, now_ms, each["in_tps"], each["out_tps"], each["disk"])
+        history.note(name, now_ms, each["in_tps"], each["out_tps"], each["disk_ratio"])

@@ -1,0 +1,134 @@
+"""The page about what is stored and not visible yet: delayed messages, and transactions under way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from mqspark.client.admin import AdminClient
+from mqspark.errors import BrokerError, MQError, NoRoute
+from mqspark.message import (
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    TRANS_GROUP,
+    TRANS_HALF_TOPIC,
+    TRANS_OP_HALF_TOPIC,
+    MessageQueue,
+)
+from mqspark.protocol.bodies.admin_bodies import TopicOffset
+from mqspark.protocol.codes import RequestCode
+from mqspark_server.console.site import Asking, Section, View
+from mqspark_server.survey.brokersurvey import masters_of
+from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of
+
+
+class Delayed(View, frozen=True):
+    async def show(self, asked: Asking) -> Row:
+        levels: list[Row] = []
+        waiting: list[Row] = []
+        problems: list[str] = []
+
+        async def ask(master: tuple[str, str]) -> None:
+            name, address = master
+            try:
+                levels.extend(await _levels(asked.admin, name, address))
+                waiting.append(await _timers(asked.admin, name, address))
+            except MQError as error:
+                problems.append(f"{name}: {error}")
+
+        await each_of(list((await masters_of(asked.admin)).items())[:MAX_ROWS], ask)
+        return {
+            "levels": sorted(levels, key=lambda row: (row["broker"], row["level"])),
+            "timers": sorted(waiting, key=lambda row: row["broker"]),
+            "transactions": await _transactions(asked.admin),
+            "problems": problems,
+            "half_topic": TRANS_HALF_TOPIC,
+            "timer_topic": TIMER_TOPIC,
+        }
+
+
+async def _stats_of(admin: AdminClient, topic: str) -> Mapping[MessageQueue, TopicOffset]:
+    """Empty for a topic that no broker has."""
+    try:
+        return await admin.topic_stats(topic)
+    except NoRoute:
+        return {}
+
+
+async def _levels(admin: AdminClient, broker: str, address: str) -> list[Row]:
+    """By level: how many messages wait, as far as the broker's table says."""
+    answer = await admin.ask(address, RequestCode.GET_ALL_DELAY_OFFSET)
+    table = _document(answer.body).get("offsetTable")
+    names = (await admin.broker_config(address)).get("messageDelayLevel", "").split()
+    rows = []
+    for queue, bounds in (await _stats_of(admin, SCHEDULE_TOPIC)).items():
+        level = queue.queue_id + 1
+        if queue.broker_name != broker or bounds.max_offset == bounds.min_offset == 0:
+            continue
+        done = table.get(str(level)) if isinstance(table, dict) else None
+        done = max(done if isinstance(done, int) else 0, bounds.min_offset)
+        rows.append(
+            {
+                "broker": broker,
+                "level": level,
+                "delay": names[level - 1] if level <= len(names) else "",
+                "waiting": max(0, bounds.max_offset - done),
+                "ever": bounds.max_offset,
+                "last_ms": bounds.last_update_timestamp,
+            }
+        )
+    return rows
+
+
+async def _timers(admin: AdminClient, broker: str, address: str) -> Row:
+    """Messages for any time, by topic."""
+    try:
+        answer = await admin.ask(address, RequestCode.GET_TIMER_METRICS)
+    except BrokerError:
+        return {"broker": broker, "topics": []}  # it has no timer
+    counts = _document(answer.body).get("timingCount")
+    topics = []
+    for topic, each in sorted(counts.items() if isinstance(counts, dict) else ()):
+        count = each.get("count") if isinstance(each, dict) else None
+        if isinstance(count, int) and count > 0:
+            topics.append((topic, count))
+    return {"broker": broker, "topics": topics}
+
+
+async def _transactions(admin: AdminClient) -> list[Row]:
+    """By broker: half messages that are not settled, at most."""
+    halves = await _stats_of(admin, TRANS_HALF_TOPIC)
+    settled = await _stats_of(admin, TRANS_OP_HALF_TOPIC) if halves else {}
+    try:
+        offsets = await admin.group_offsets(TRANS_GROUP) if halves else {}
+    except MQError:
+        offsets = {}
+    rows = []
+    for queue, bounds in halves.items():
+        found = offsets.get(queue)
+        done = max(found.committed if found is not None else 0, bounds.min_offset)
+        ends = [each.max_offset for at, each in settled.items() if at.broker_name == queue.broker_name]
+        rows.append(
+            {
+                "broker": queue.broker_name,
+                "queue": queue.queue_id,
+                "open": max(0, bounds.max_offset - done),
+                "ever": bounds.max_offset,
+                "decisions": sum(ends),
+                "last_ms": bounds.last_update_timestamp,
+            }
+        )
+    return rows
+
+
+def _document(body: bytes | memoryview) -> dict[str, Any]:
+    try:
+        document = msgspec.json.decode(bytes(body)) if len(body) else {}
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+DELAYED_PAGES = Section("Delayed", views={"/delayed": (Delayed, "delayed.html")})

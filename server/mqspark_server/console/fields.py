@@ -1,0 +1,141 @@
+"""Fields of forms and addresses: each says what it may be, and is read and refused by that.
+
+A page or a change declares them once, as annotations: ``topic: TopicName``, ``page: Annotated[int, WholeField(1, 9)]``.
+Must not know which pages there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, Generic, Protocol, TypeVar, get_args
+
+import msgspec
+
+from mqspark.errors import InvalidMessage
+from mqspark.message import check_group, check_topic, parse_number
+from mqspark_server.console.visitors import Form
+
+MAX_LINE = 255
+"""Characters of a name, a tag or a key."""
+_DIGITS = 19
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class FormField(Protocol):
+    def read(self, name: str, values: Sequence[str]) -> Any:
+        """``values``: what was sent under this name, often one. Raises InvalidMessage."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TextField:
+    """Text as it is."""
+
+    def read(self, name: str, values: Sequence[str]) -> str:
+        return values[0] if values else ""
+
+
+@dataclass(frozen=True, slots=True)
+class LineField:
+    """Text without the blanks around it."""
+
+    most: int = MAX_LINE
+    check: Callable[[str], object] | None = None
+    """Raises InvalidMessage for a text that is no such name."""
+
+    def read(self, name: str, values: Sequence[str]) -> str:
+        text = values[0].strip() if values else ""
+        if len(text) > self.most:
+            raise InvalidMessage(f"{name}: at most {self.most} characters", field=name)
+        if self.check is not None:
+            self.check(text)
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class WholeField:
+    low: int
+    high: int
+    label: str = ""
+
+    def read(self, name: str, values: Sequence[str]) -> int:
+        text = values[0].strip() if values else ""
+        digits = text.removeprefix("-")
+        is_whole = digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS
+        if is_whole and self.low <= int(text) <= self.high:
+            return int(text)
+        raise InvalidMessage(f"{name}: give a whole number from {self.low} to {self.high}", field=name)
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceField:
+    options: Sequence[str]
+
+    def read(self, name: str, values: Sequence[str]) -> str:
+        if not values or values[0] not in self.options:
+            raise InvalidMessage(f"{name}: choose one of {', '.join(self.options)}", field=name)
+        return values[0]
+
+
+@dataclass(frozen=True, slots=True)
+class TickField:
+    label: str = ""
+
+    def read(self, name: str, values: Sequence[str]) -> bool:
+        return bool(values and values[0])
+
+
+@dataclass(frozen=True, slots=True)
+class ListField:
+    """All values of one name. ``options``: others are left out; empty: all are taken."""
+
+    options: Sequence[str] = ()
+
+    def read(self, name: str, values: Sequence[str]) -> tuple[str, ...]:
+        return tuple(each for each in values if not self.options or each in self.options)
+
+
+def time_ms(text: str) -> int:
+    """Raises InvalidMessage."""
+    try:
+        if (since_epoch := parse_number(text)) is not None:
+            return since_epoch
+        return int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
+    except (ValueError, OverflowError, OSError):
+        problem = "give a time as 2026-01-31T12:00 or in ms since the epoch"
+        raise InvalidMessage(problem, field="value") from None
+
+
+Text = Annotated[str, TextField()]
+Line = Annotated[str, LineField()]
+Tick = Annotated[bool, TickField()]
+TopicName = Annotated[str, LineField(check=check_topic)]
+GroupName = Annotated[str, LineField(check=check_group)]
+
+
+def fields_of(kind: type[msgspec.Struct]) -> dict[str, FormField]:
+    """By the name of the attribute."""
+    return {each.name: get_args(each.type)[1] for each in msgspec.structs.fields(kind)}
+
+
+class FormReader(Generic[T]):
+    """Makes a ``kind`` of what was sent. A field that is absent or blank has its default, if there is one."""
+
+    def __init__(self, kind: type[T]) -> None:
+        self._kind = kind
+        self._fields = [
+            (each.name, each.encode_name, get_args(each.type)[1], each.required)
+            for each in msgspec.structs.fields(kind)
+        ]
+
+    def read(self, given: Form) -> T:
+        """Raises InvalidMessage."""
+        found = {}
+        for attribute, name, field, is_required in self._fields:
+            values = given.all(name)
+            if is_required or any(each.strip() for each in values):
+                found[attribute] = field.read(name, values)
+        return self._kind(**found)

@@ -1,0 +1,31 @@
+"""Rows, and many questions at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeVar
+
+AT_ONCE = 8
+MAX_ROWS = 256
+"""The most rows of a table for people that has no pages."""
+
+Row = dict[str, Any]
+T = TypeVar("T")
+
+
+async def each_of(items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def one(item: T) -> None:
+        async with gate:
+            await work(item)
+
+    await asyncio.gather(*map(one, items))
+
+
+def number_of(text: str | None) -> float | None:
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return None  # a broker that is not ready sends a text instead

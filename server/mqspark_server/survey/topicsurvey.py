@@ -1,0 +1,135 @@
+"""Topics: their kinds, extents, queues, and settings at each broker."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from mqspark.client.admin import AdminClient
+from mqspark.errors import BrokerError, MQError
+from mqspark.message import DLQ_PREFIX, RETRY_PREFIX, MessageExt, MessageQueue, is_system_topic, parse_number
+from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.headers.client_headers import GetEarliestMsgStoretimeRequestHeader
+from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of
+
+
+def topic_kind(name: str) -> str:
+    if name.startswith(RETRY_PREFIX):
+        return "retry"
+    if name.startswith(DLQ_PREFIX):
+        return "dead letters"
+    return "system" if is_system_topic(name) or name.endswith("_REPLY_TOPIC") else "normal"
+
+
+async def topic_rows(admin: AdminClient) -> list[Row]:
+    """All topics by name and kind; those that are named after clusters and brokers are the system's."""
+    names, info = await admin.topic_list(), await admin.cluster_info()
+    own = {*info.cluster_addr_table, *info.broker_addr_table}
+    return [{"topic": name, "kind": "system" if name in own else topic_kind(name)} for name in names]
+
+
+async def extent_of(admin: AdminClient, topic: str) -> Row:
+    """How much is in a topic; ``error`` if its brokers do not say."""
+    try:
+        stats = await admin.topic_stats(topic)
+    except MQError as error:
+        return {"error": str(error)}
+    return {
+        "brokers": len({queue.broker_name for queue in stats}),
+        "queues": len(stats),
+        "messages": sum(each.max_offset - each.min_offset for each in stats.values()),
+        "last_ms": max((each.last_update_timestamp for each in stats.values()), default=0) or None,
+        "error": "",
+    }
+
+
+async def dead_letter_rows(admin: AdminClient) -> list[Row]:
+    """Groups that have, or had, dead letters."""
+    return [
+        {"group": name.removeprefix(DLQ_PREFIX), "topic": name}
+        for name in await admin.topic_list()
+        if name.startswith(DLQ_PREFIX)
+    ]
+
+
+async def bounds_of(admin: AdminClient, topic: str) -> dict[MessageQueue, tuple[int, int]]:
+    """For each queue the first offset, and the one after its last message. Raises NoRoute."""
+    stats = await admin.topic_stats(topic)
+    return {queue: (each.min_offset, each.max_offset) for queue, each in stats.items()}
+
+
+async def newest_of(
+    admin: AdminClient, queue: MessageQueue, low: int, high: int, step: int
+) -> AsyncIterator[list[MessageExt]]:
+    """The messages between two offsets, from the end to the beginning, ``step`` offsets at a time."""
+    while high > low:
+        begin = place = max(low, high - step)
+        found: list[MessageExt] = []
+        while place < high:
+            answer = await admin.read(queue, place, max_messages=high - place)
+            found += [each for each in answer.messages if each.queue_offset < high]
+            if answer.next_offset <= place:
+                break
+            place = answer.next_offset
+        yield found
+        high = begin
+
+
+async def queue_rows(admin: AdminClient, topic: str) -> list[Row]:
+    """Raises NoRoute."""
+    return [
+        {
+            "broker": queue.broker_name,
+            "queue": queue.queue_id,
+            "min_offset": each.min_offset,
+            "max_offset": each.max_offset,
+            "messages": each.max_offset - each.min_offset,
+            "last_ms": each.last_update_timestamp or None,
+        }
+        for queue, each in (await admin.topic_stats(topic)).items()
+    ]
+
+
+async def groups_of(admin: AdminClient, topic: str) -> list[str]:
+    """Groups that consume it."""
+    try:
+        return await admin.topic_groups(topic)
+    except BrokerError:
+        return []  # RocketMQ 4 refuses it for some system topics
+
+
+async def first_ms_of(admin: AdminClient, topic: str, broker: str, queue_id: int) -> int | None:
+    """When the first message of a queue was stored."""
+    header = GetEarliestMsgStoretimeRequestHeader(topic=topic, queue_id=queue_id, bname=broker)
+    address = (await admin.topic_route(topic)).master(broker)
+    if address is None:
+        return None
+    answer = await admin.ask(address, RequestCode.GET_EARLIEST_MSG_STORETIME, header)
+    found = parse_number(answer.ext.get("timestamp"))
+    return found if found is not None and found > 0 else None
+
+
+async def topic_settings(admin: AdminClient, topic: str) -> list[Row]:
+    """By broker; ``error`` says why those of one are not known. Raises NoRoute."""
+    route = await admin.topic_route(topic)
+    rows: list[Row] = [{"broker": broker, "error": ""} for broker in sorted(route.brokers)[:MAX_ROWS]]
+
+    async def fill(row: Row) -> None:
+        address = route.master(row["broker"])
+        if address is None:
+            row["error"] = "no master is known"
+            return
+        try:
+            config = await admin.topic_config(topic, address)
+        except MQError as error:
+            row["error"] = str(error)
+            return
+        row |= {
+            "read_queues": config.read_queue_nums,
+            "write_queues": config.write_queue_nums,
+            "perm": config.perm,
+            "order": config.order,
+            "attributes": dict(sorted(config.attributes.items())),
+        }
+
+    await each_of(rows, fill)
+    return rows

@@ -1,0 +1,118 @@
+"""Fields of the console's forms: what they take, and that every page and change has those of its address."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+import msgspec
+import pytest
+
+from mqspark.errors import InvalidMessage
+from mqspark_server.console.fields import (
+    ChoiceField,
+    FormReader,
+    GroupName,
+    Line,
+    ListField,
+    Text,
+    Tick,
+    TopicName,
+    WholeField,
+    fields_of,
+    time_ms,
+)
+from mqspark_server.console.pages import SECTIONS
+from mqspark_server.console.visitors import Form
+
+
+class Everything(msgspec.Struct, frozen=True):
+    topic: TopicName
+    group: GroupName = "none"
+    line: Line = ""
+    text: Text = ""
+    count: Annotated[int, WholeField(-1, 10)] = 3
+    mode: Annotated[str, ChoiceField(("PULL", "POP"))] = "PULL"
+    is_on: Tick = False
+    actions: Annotated[tuple[str, ...], ListField(("Get", "Sub"))] = ()
+    start: Annotated[int, WholeField(0, 9)] = msgspec.field(default=0, name="from")
+
+
+def read(**fields: str | list[str]) -> Everything:
+    sent = {name: value if isinstance(value, list) else [value] for name, value in fields.items()}
+    return FormReader(Everything).read(Form({"topic": ["Orders"], **sent}))
+
+
+def test_a_form_becomes_what_its_fields_say() -> None:
+    assert read() == Everything("Orders")
+    given = {
+        "topic": " A ",
+        "line": " l ",
+        "text": " t\r\n",
+        "count": " -1 ",
+        "mode": "POP",
+        "is_on": "1",
+        "from": "7",
+    }
+    found = read(**given, actions=["Get", "Drop", "Sub"])
+    assert found == Everything("A", "none", "l", " t\r\n", -1, "POP", True, ("Get", "Sub"), 7)
+
+
+def test_a_blank_field_has_its_default_or_is_refused() -> None:
+    assert read(count=" ", mode="", group="") == Everything("Orders")
+    with pytest.raises(InvalidMessage):
+        read(topic=" ")
+    with pytest.raises(InvalidMessage):
+        FormReader(Everything).read(Form({}))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("topic", "a b"),
+        ("topic", "x" * 256),
+        ("group", "<b>"),
+        ("line", "x" * 256),
+        ("count", "11"),
+        ("count", "-2"),
+        ("count", "--1"),
+        ("count", "1.0"),
+        ("count", "\N{FULLWIDTH DIGIT ONE}"),
+        ("count", "9" * 5_000),
+        ("mode", "pull"),
+        ("from", "x"),
+    ],
+)
+def test_what_a_field_may_not_be_is_refused_by_its_name(name: str, value: str) -> None:
+    with pytest.raises(InvalidMessage) as refused:
+        read(**{name: value})
+    assert refused.value.field == name
+
+
+def test_a_time_is_a_date_or_a_number() -> None:
+    assert time_ms("1700000000000") == 1_700_000_000_000
+    assert time_ms("2023-11-14T22:13:20+00:00") == 1_700_000_000_000
+    for wrong in ("", "soon", "-1", "9" * 30, "0001-01-01"):
+        with pytest.raises(InvalidMessage):
+            time_ms(wrong)
+
+
+ROUTES = [
+    (path, kind)
+    for section in SECTIONS
+    for path, kind in [*((path, view) for path, (view, _) in section.views.items()), *section.changes.items()]
+]
+
+
+@pytest.mark.parametrize(("path", "kind"), ROUTES, ids=lambda each: str(getattr(each, "__name__", each)))
+def test_pages_and_changes_have_the_names_of_their_address(path: str, kind: Any) -> None:
+    assert set(re.findall(r"\{(\w+)\}", path)) <= fields_of(kind).keys()
+    FormReader(kind)
+
+
+def test_no_field_of_a_form_replaces_a_name_of_its_address() -> None:
+    class Sent:
+        path_params = {"topic": "Orders"}  # noqa: RUF012 - a stand-in
+
+    request: Any = Sent()
+    assert FormReader(Everything).read(Form({"topic": ["Other"]}).sent_to(request)).topic == "Orders"
