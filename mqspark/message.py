@@ -242,6 +242,8 @@ TRANSACTION_COMMIT_TYPE = 0x8
 TRANSACTION_ROLLBACK_TYPE = 0xC
 BORN_HOST_V6 = 0x10
 STORE_HOST_V6 = 0x20
+HOST_FLAGS = BORN_HOST_V6 | STORE_HOST_V6
+"""Set by the store from the hosts it is given."""
 NEED_UNWRAP = 0x40
 INNER_BATCH = 0x80
 COMPRESSION_SHIFT = 8
@@ -252,6 +254,7 @@ COMPRESSION_MASK = 0x700
 PERM_INHERIT = 0x1
 PERM_WRITE = 0x2
 PERM_READ = 0x4
+PERM_READ_WRITE = PERM_READ | PERM_WRITE
 
 # --- replicas (MixAll) --------------------------------------------------------------------------------------
 
@@ -336,7 +339,10 @@ MAX_PROPERTIES_BYTES = 32767
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 MAX_PRIORITY = (1 << 31) - 1
-_MAX_DIGITS = 18
+FIRST_RETRY_LEVEL = 3
+"""The delay level after the first attempt, unless the consumer names one; each further attempt adds one
+(MQClientAPIImpl, SendMessageProcessor)."""
+MAX_DIGITS = 18
 """Any number with this many digits fits into a Java long."""
 
 
@@ -509,7 +515,7 @@ def encode_recall_handle(topic: str, broker_name: str, deliver_ms: int, unique_i
 def parse_number(text: str | bytes | None) -> int | None:
     """A non-negative number of at most 18 digits; None for anything else. The text may come from any client,
     and ``int`` accepts non-ASCII digits but raises for thousands of them."""
-    if text is None or len(text) > _MAX_DIGITS or not (text.isascii() and text.isdigit()):
+    if text is None or len(text) > MAX_DIGITS or not (text.isascii() and text.isdigit()):
         return None
     return int(text)
 

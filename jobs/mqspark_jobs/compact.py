@@ -27,7 +27,7 @@ import numpy as np
 
 from mqspark.base.names import path_below
 from mqspark.errors import ConfigError, StoreLocked
-from mqspark.record.recordlayout import AT, queue_offset_of
+from mqspark.record.recordlayout import QUEUE_OFFSET_AT, queue_offset_of
 from mqspark.store.compaction.compacted import (
     COMPACT_LOCK,
     COMPACTED,
@@ -43,8 +43,9 @@ from mqspark.store.compaction.rocketcompaction import RocketCompaction
 from mqspark.store.disk.durable import DurableNote
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.disk.layout import StorePaths
-from mqspark.store.tools.reader import StoreReader
+from mqspark.store.tools.reader import READ_OFFSETS, StoreReader
 from mqspark_jobs.job import ProgressLine, Summary
+from mqspark_jobs.rowfiles import SPAN_BYTES
 from pyspark_pymq.files.logfiles import local_log
 from pyspark_pymq.schema import spark_schema
 
@@ -53,9 +54,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PIECE_OFFSETS = 1 << 20
-_READ_OFFSETS = 1 << 14
-_SPAN_BYTES = 8 << 20
-_QUEUE_OFFSET_AT = AT["queue_offset"]
 _OLD, _THEIRS = (-1, -1), (-2, -2)
 """Used in place of a range of offsets: the previous generation; RocketMQ's files."""
 _LOCK_WAIT_S = 600
@@ -306,7 +304,7 @@ def read_keys(
         # Arrow reserves memory for the whole range that a gather spans.
         first = 0
         while first < len(positions):
-            last = max(first + 1, int(positions.searchsorted(positions[first] + _SPAN_BYTES)))
+            last = max(first + 1, int(positions.searchsorted(positions[first] + SPAN_BYTES)))
             yield keys(records, positions[first:last])
             first = last
 
@@ -330,22 +328,22 @@ def read_keys(
     if (low, high) == _THEIRS:
         for view, at in RocketCompaction(Path(store), plan.topic, plan.queue_id).runs():
             records = Records(view)
-            offsets = records.longs(at + _QUEUE_OFFSET_AT)
+            offsets = records.longs(at + QUEUE_OFFSET_AT)
             older = at[(plan.old_end <= offsets) & (offsets < plan.start)]
-            for first in range(0, len(older), _READ_OFFSETS):
-                yield from rows(records, older[first : first + _READ_OFFSETS])
+            for first in range(0, len(older), READ_OFFSETS):
+                yield from rows(records, older[first : first + READ_OFFSETS])
         return
     if (low, high) == _OLD and plan.current is not None:
         generation = Generation(_directory(Path(store), plan.topic, plan.queue_id), plan.current)
         records = Records(generation.view)
         positions = generation.entries["position"]
-        for first in range(0, len(positions), _READ_OFFSETS):
-            yield from rows(records, positions[first : first + _READ_OFFSETS])
+        for first in range(0, len(positions), READ_OFFSETS):
+            yield from rows(records, positions[first : first + READ_OFFSETS])
         return
     reader = StoreReader(store, commit_log)
-    for first in range(low, high, _READ_OFFSETS):
-        entries = reader.entries(plan.topic, plan.queue_id, first, min(first + _READ_OFFSETS, high))
-        for piece in reader.pieces(entries["position"], entries["size"].astype(np.int64), _SPAN_BYTES):
+    for first in range(low, high, READ_OFFSETS):
+        entries = reader.entries(plan.topic, plan.queue_id, first, min(first + READ_OFFSETS, high))
+        for piece in reader.pieces(entries["position"], entries["size"].astype(np.int64), SPAN_BYTES):
             yield from rows(Records(piece.buffer), piece.places)
 
 
@@ -416,7 +414,7 @@ class _Copier:
             new = new[new >= self._plan.start]
         while len(new):
             low = int(new[0])
-            here = new[: int(new.searchsorted(low + _READ_OFFSETS))]
+            here = new[: int(new.searchsorted(low + READ_OFFSETS))]
             entries = self._reader.entries(self._plan.topic, self._plan.queue_id, low, int(here[-1]) + 1)
             wanted = set(here.tolist())
             for position, size, code in zip(

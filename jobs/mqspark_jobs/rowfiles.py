@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mqspark.base.clock import DAY_MS
 from mqspark.message import BORN_HOST_V6
 from mqspark.record.compression import InflateLimits
 from mqspark.record.recordlayout import AT
@@ -51,7 +52,7 @@ DATE = "date"
 _GROUP_BYTES = 32 << 20
 """Approximate bytes of log for one row group."""
 _GROUP_ROWS = 1 << 17
-_SPAN_BYTES = 8 << 20
+SPAN_BYTES = 8 << 20
 _TABLE_BYTES = 128 << 20
 """Bytes of decoded rows written at once; larger than a row group unless bodies were compressed."""
 ANY_RATIO = InflateLimits(max_ratio=0)
@@ -66,7 +67,6 @@ _FEW_VALUES = [
     "properties.key_value.key",
 ]
 _COUNTED = ["partition", "offset", "timestamp", "physicalOffset"]
-_DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class RowFiles:
         ``decode_now``: ``records`` will not be available later.
         """
         coded = topics.dictionary_encode()
-        days = times_ms // _DAY_MS
+        days = times_ms // DAY_MS
         codes = coded.indices.to_numpy().astype(np.int64) << 32 | days
         order = np.argsort(codes, kind="stable")
         bounds = np.flatnonzero(np.diff(codes[order])) + 1
@@ -279,7 +279,7 @@ def _adjacent_groups(positions: Ints) -> Iterator[Ints]:
     """Groups of adjacent records, because Arrow reserves memory for the whole range that a gather spans."""
     first = 0
     while first < len(positions):
-        last = max(first + 1, int(positions.searchsorted(positions[first] + _SPAN_BYTES)))
+        last = max(first + 1, int(positions.searchsorted(positions[first] + SPAN_BYTES)))
         yield positions[first:last]
         first = last
 

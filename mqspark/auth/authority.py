@@ -24,11 +24,7 @@ from mqspark.protocol.session import Session
 from mqspark.protocol.signature import Signer
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.flush import Job
-from mqspark.store.disk.saved import SavedTable
-
-MAX_WAITING_BYTES = 1 << 20
-"""Limit of answers that wait until their changes are on disk."""
-_WAITING_BYTES = 500
+from mqspark.store.disk.saved import MAX_WAITING_BYTES, WAITING_BYTES, SavedTable
 
 
 class Authority:
@@ -201,9 +197,9 @@ class Authority:
     def _answer_when_saved(self, session: Session, command: Command) -> None:
         if command.is_oneway:
             return
-        if not self.ledger.has_room(_WAITING_BYTES):
+        if not self.ledger.has_room(WAITING_BYTES):
             raise Refusal(ResponseCode.SYSTEM_ERROR, "the change is in force, but could not be saved yet")
-        self.ledger.note(_WAITING_BYTES)
+        self.ledger.note(WAITING_BYTES)
         self._waiting.append((session, ok(command), self.users.generation))
 
     def _answer_saved(self) -> None:
@@ -212,7 +208,7 @@ class Authority:
         for session, frame, generation in waiting:
             if generation <= saved:
                 session.send(frame)
-                self.ledger.free(_WAITING_BYTES)
+                self.ledger.free(WAITING_BYTES)
 
     @property
     def jobs_due(self) -> bool:

@@ -34,6 +34,8 @@ ENTRY_BYTES = 104
 CONTAINER_BYTES = 232
 """Size of a small dict or set."""
 NUMBER_BYTES = 32
+CODE_BYTES = 100
+"""Size of the code of a tag in a set, with a copy of the number."""
 RESERVED_BYTES = 1 << 20
 """What each table has, whatever the others have; a broker has some twenty tables."""
 MEMO_BYTES = 4 << 20

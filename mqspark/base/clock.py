@@ -9,6 +9,9 @@ from __future__ import annotations
 import time
 from typing import Protocol, runtime_checkable
 
+MINUTE_MS = 60_000
+DAY_MS = 86_400_000
+
 
 class Clock(Protocol):
     def now_ms(self) -> int: ...

@@ -28,6 +28,8 @@ from mqspark.errors import ConfigError, NoNameServer
 INT32_MAX = 0x7FFFFFFF
 INT64_MAX = 0x7FFFFFFFFFFFFFFF
 
+MAX_PORT = 0xFFFF
+
 T = TypeVar("T")
 
 MAX_NAMES = 4_096
@@ -72,7 +74,7 @@ def setting(default: T, *, secret: bool = False, **declared: Unpack[Declared]) -
     return dataclasses.field(default=default, repr=not secret, metadata=declared)
 
 
-_PORT: Declared = {"least": 0, "most": 65535, "otherwise": "is not a port (0 to 65535)"}
+_PORT: Declared = {"least": 0, "most": MAX_PORT, "otherwise": "is not a port (0 to 65535)"}
 _PERCENTAGE: Declared = {
     "unit": "percent",
     "least": 1,
@@ -220,7 +222,7 @@ def parse_addresses(text: str, *, key: str, required: bool = False) -> list[str]
     addresses = [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]
     for address in addresses:
         host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) <= 65535:
+        if not host or not port.isdecimal() or not 0 < int(port) <= MAX_PORT:
             raise ConfigError(f"name server {address!r} is not of the form host:port", key=key)
     if required and not addresses:
         raise NoNameServer("give host:port, several separated by ';'", key=key)

@@ -17,11 +17,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from mqspark.base.clock import MINUTE_MS
 from mqspark.errors import TableFull
 
 NOBODY = ""
 SETTING = "maxTableSharePerUser"
-_MINUTE_MS = 60_000
 
 
 class Holders:
@@ -192,7 +192,7 @@ class TimedShares(Shares):
         """Count an entry, as ``hold``. ``end_ms``: wall time."""
         if user:
             self.hold(user)
-            minute = end_ms // _MINUTE_MS + 1
+            minute = end_ms // MINUTE_MS + 1
             ends = self._ends.setdefault(user, {})
             if minute not in ends:
                 self._end(user)
@@ -201,6 +201,6 @@ class TimedShares(Shares):
     def _end(self, user: str) -> None:
         """Release what is over."""
         ends = self._ends.get(user, {})
-        this_minute = self._now_ms() // _MINUTE_MS
+        this_minute = self._now_ms() // MINUTE_MS
         for minute in [minute for minute in ends if minute <= this_minute]:
             self.release(user, 0, ends.pop(minute))

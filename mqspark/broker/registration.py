@@ -22,7 +22,7 @@ import msgspec
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.statictopic.mappings import Mappings
 from mqspark.broker.tables.topics import Topics, copy_config
-from mqspark.message import PERM_READ, PERM_WRITE, crc32
+from mqspark.message import PERM_READ_WRITE, crc32
 from mqspark.protocol.bodies.body import decode_body, encode_body
 from mqspark.protocol.bodies.topic_bodies import (
     DataVersion,
@@ -36,12 +36,11 @@ from mqspark.protocol.headers.cluster_headers import (
     RegisterBrokerRequestHeader,
     UnRegisterBrokerRequestHeader,
 )
+from mqspark.protocol.registration import TOPICS_A_SLICE
 
 MAX_PIECE_BYTES = 8 * 1024 * 1024
 """Half of the largest frame that RocketMQ's name server accepts; some 40,000 topics."""
 
-TOPICS_A_SLICE = 250
-_PERM_READ_WRITE = PERM_READ | PERM_WRITE
 _NO_TOPICS = b'"topicConfigTable":{}'
 _NO_MAPPINGS = b'"topicQueueMappingInfoMap":{}'
 
@@ -94,7 +93,7 @@ def registrations(config: BrokerConfig, topics: Topics, mappings: Mappings) -> I
 
 
 def _permitted(topic: TopicConfig, config: BrokerConfig) -> TopicConfig:
-    if config.broker_permission & _PERM_READ_WRITE == _PERM_READ_WRITE:
+    if config.broker_permission & PERM_READ_WRITE == PERM_READ_WRITE:
         return topic
     reduced = copy_config(topic)
     reduced.perm &= config.broker_permission

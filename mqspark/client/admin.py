@@ -13,7 +13,7 @@ from mqspark.client.remoting.identity import ClientKeywords, ClientOptions
 from mqspark.client.remoting.instance import ClientInstance, InstanceMember
 from mqspark.client.remoting.keywords import changed, spelled_out
 from mqspark.client.remoting.lifecycle import Lifecycle
-from mqspark.client.remoting.pullanswers import check_messages, check_offsets, committed_in
+from mqspark.client.remoting.pullanswers import PULL_ANSWERS, check_messages, check_offsets, committed_in
 from mqspark.client.remoting.topic_routes import TopicRoute, is_logic_broker, place_in_logic_queue
 from mqspark.errors import BrokerError, ClientError, ConfigError, NoRoute, ProtocolError, RequestTimeout
 from mqspark.message import (
@@ -101,12 +101,6 @@ from mqspark.protocol.headers.header import to_ext
 
 _ROUTE_POLL_S = 0.02
 EVER_MS = (1 << 63) - 1
-_PULL_ANSWERS = (
-    ResponseCode.SUCCESS,
-    ResponseCode.PULL_NOT_FOUND,
-    ResponseCode.PULL_RETRY_IMMEDIATELY,
-    ResponseCode.PULL_OFFSET_MOVED,
-)
 _CLEANINGS = {
     "queues": RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
     "topics": RequestCode.CLEAN_UNUSED_TOPIC,
@@ -423,7 +417,7 @@ class AdminClient(Lifecycle):
             RequestCode.PULL_MESSAGE,
             header,
             timeout_ms=self._timeout_ms + wait_ms,
-            accept=_PULL_ANSWERS,
+            accept=PULL_ANSWERS,
         )
         found = response.header(PullMessageResponseHeader)
         following = check_offsets(queue, offset, response.code, found)

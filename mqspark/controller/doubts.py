@@ -18,10 +18,9 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from mqspark.base.clock import Clock
-from mqspark.controller.replicasets import FIRST_ID, NOBODY, ReplicaSet
+from mqspark.controller.replicasets import FIRST_ID, IMPOSSIBLE_EPOCH, NOBODY, ReplicaSet
 from mqspark.protocol.byid import decode_ids
 
-IMPOSSIBLE_EPOCH = 1 << 30
 HEAR_MS = 3_000
 """How long a controller that has just started waits for the first heartbeats of all replicas: some intervals."""
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 
 from mqspark.base.clock import Clock
 from mqspark.base.config import INT32_MAX
-from mqspark.controller.replicasets import ReplicaSet, ReplicaTable
+from mqspark.controller.replicasets import IMPOSSIBLE_EPOCH, ReplicaSet, ReplicaTable
 from mqspark.controller.succession import Choice, choose
+from mqspark.message import MAX_DIGITS
 from mqspark.protocol.byid import decode_by_id, decode_ids
 from mqspark.protocol.headers.cluster_headers import BrokerHeartbeatRequestHeader
 from mqspark.protocol.session import Session
@@ -23,8 +24,6 @@ from mqspark.protocol.session import Session
 DEFAULT_TIMEOUT_MS = 10_000
 MIN_TIMEOUT_MS, MAX_TIMEOUT_MS = 100, 600_000
 """The timeout that a heartbeat asks for is kept within these limits."""
-MAX_DIGITS = 18
-_IMPOSSIBLE_EPOCH = 1 << 30
 STOOD_STILL_MS = 1_000
 """If the time between two readings of the clock is longer than expected by this, the process was paused."""
 
@@ -180,7 +179,7 @@ class Liveness:
     def newest_epoch(self, name: str) -> int:
         """The newest epoch that a replica says its log has; 0 without one."""
         heard = (live.epoch for (each, _), live in self._live.items() if each == name)
-        return max((epoch for epoch in heard if epoch < _IMPOSSIBLE_EPOCH), default=0)
+        return max((epoch for epoch in heard if epoch < IMPOSSIBLE_EPOCH), default=0)
 
     def standing(self, name: str, broker_id: int) -> LiveReplica | None:
         """What a replica that is alive has said in its last heartbeat; else None."""

@@ -20,6 +20,7 @@ import msgspec
 from mqspark.base.bounded import ENTRY_BYTES, Ledger, text_bytes
 from mqspark.base.config import INT64_MAX
 from mqspark.base.names import is_address, is_sound
+from mqspark.protocol.bodies.replica_bodies import MAX_REPLICAS
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.dispatch import Refusal
 from mqspark.protocol.headers.header import I32, I64
@@ -27,8 +28,8 @@ from mqspark.protocol.headers.header import I32, I64
 FIRST_ID = 1
 NOBODY = 0
 """The id of no replica: in ``ReplicaSet.to_hear`` it stands for replicas that are not known."""
-MAX_REPLICAS = 64
-"""Limit of replicas per broker name."""
+IMPOSSIBLE_EPOCH = 1 << 30
+"""No group has had so many masters: such an epoch is damage."""
 MAX_CODE_LENGTH = MAX_STATE_ID_LENGTH = 512
 MAX_DAMAGE_LENGTH, MAX_INCARNATION_LENGTH = 300, 64
 _REPLICA_BYTES = 1_500

@@ -39,7 +39,7 @@ from mqspark.protocol.bodies.topic_bodies import (
     TopicList,
     TopicRouteData,
 )
-from mqspark.protocol.codes import Reason, RequestCode, ResponseCode
+from mqspark.protocol.codes import FAQ, Reason, RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, dispatch, ok, settings_to_change
 from mqspark.protocol.extending import Extensions, TappedSession
@@ -81,7 +81,6 @@ FIRST_KV_PRINT_MS, KV_PRINT_INTERVAL_MS = 60_000, 600_000
 """RocketMQ's (NamesrvController.startScheduleService)."""
 MAX_PRINTED = 100
 """Entries of the key-value table in the log."""
-FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 _PROTECTED_KEYS = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
 

@@ -30,6 +30,7 @@ from mqspark.base.logs import printable, sparing
 from mqspark.base.names import is_address
 from mqspark.message import MASTER_ID, MEMBER_GROUP_PREFIX, PERM_READ, PERM_WRITE
 from mqspark.namesrv.config import NamesrvConfig
+from mqspark.protocol.bodies.replica_bodies import MAX_REPLICAS
 from mqspark.protocol.bodies.topic_bodies import (
     BrokerData,
     ClusterInfo,
@@ -48,8 +49,6 @@ from mqspark.protocol.slices import Work, finished
 UNIT, UNIT_SUB = 0x1, 0x2
 """Bits of topicSysFlag (TopicSysFlag)."""
 
-MAX_REPLICAS = 64
-"""Limit of replicas per broker name."""
 MAX_TIMEOUT_FACTOR = 10
 """A broker may ask for a timeout of up to this multiple of brokerExpiryTimeout."""
 _PERM_BITS = 0xF

@@ -11,12 +11,10 @@ from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.dispatch import ok
 from mqspark.protocol.session import Session
 from mqspark.store.disk.flush import Job
-from mqspark.store.disk.saved import SavedTable
+from mqspark.store.disk.saved import MAX_WAITING_BYTES, WAITING_BYTES, SavedTable
 
 SAVE_TIMEOUT_MS = 3_000
 """The longest time that an answer waits for the disk."""
-MAX_WAITING_BYTES = 1 << 20
-_WAITING_BYTES = 500
 _UNSAVED = "the change is in force, but could not be saved yet"
 
 
@@ -45,9 +43,9 @@ class Saves:
         memory only."""
         if saved is None or not saved.behind or command.is_oneway:
             return ok(command)
-        if not self.ledger.has_room(_WAITING_BYTES):
+        if not self.ledger.has_room(WAITING_BYTES):
             return encode_response(command.opaque, ResponseCode.SYSTEM_ERROR, remark=_UNSAVED)
-        self.ledger.note(_WAITING_BYTES)
+        self.ledger.note(WAITING_BYTES)
         deadline_ms = self._clock.monotonic_ms() + SAVE_TIMEOUT_MS
         self._waiting.append(_HeldAnswer(session, command.opaque, saved, saved.generation, deadline_ms))
         return None
@@ -63,7 +61,7 @@ class Saves:
             else:
                 self._waiting.append(each)
                 continue
-            self.ledger.free(_WAITING_BYTES)
+            self.ledger.free(WAITING_BYTES)
 
     @property
     def behind(self) -> bool:

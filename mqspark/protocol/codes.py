@@ -298,6 +298,10 @@ class Reason(StrEnum):
     """A retry may succeed."""
 
 
+FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+"""The end of remarks about what does not exist (FAQUrl.suggestTodo)."""
+
+
 class PullFlag:
     """Bits of a pull's ``sysFlag`` (PullSysFlag). Plain integers, because every pull tests them."""
 

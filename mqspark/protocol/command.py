@@ -48,7 +48,7 @@ Fields: TypeAlias = Header | Mapping[str, str] | None
 H = TypeVar("H", bound=Header)
 
 _NO_FIELDS = msgspec.Raw(b"")
-_PREFIX = struct.Struct(">iI")
+PREFIX = struct.Struct(">iI")
 _BINARY_HEAD = struct.Struct(">hbhiii")
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
@@ -437,7 +437,7 @@ def send_response_frame(
         quoted = _encode_json(transaction_id)
         text = with_transaction % (msg_id.encode(), queue_id, queue_offset, quoted, opaque)
     length = len(text)
-    return _PREFIX.pack(length + 4, length) + text
+    return PREFIX.pack(length + 4, length) + text
 
 
 class SentFrames:
@@ -459,7 +459,7 @@ class SentFrames:
             opaque,
         )
         length = len(text)
-        return _PREFIX.pack(length + 4, length) + text
+        return PREFIX.pack(length + 4, length) + text
 
 
 @functools.cache
@@ -515,7 +515,7 @@ def _encode_head(
             f'"opaque":{opaque},{words}"serializeTypeCurrentRPC":"JSON","version":{version}}}'
         ).encode()
         kind = 0
-    return _PREFIX.pack(4 + len(text) + body_length, kind | len(text)) + text
+    return PREFIX.pack(4 + len(text) + body_length, kind | len(text)) + text
 
 
 def _encode_binary(

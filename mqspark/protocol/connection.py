@@ -18,7 +18,7 @@ import re
 import struct
 
 from mqspark.errors import FrameTooLarge, ProtocolError
-from mqspark.protocol.command import JSON, UNREAD_CODE, Command, UnreadRequest, decode_header
+from mqspark.protocol.command import JSON, PREFIX, UNREAD_CODE, Command, UnreadRequest, decode_header
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 """Limit of a frame, length prefix included (com.rocketmq.remoting.frameMaxLength)."""
@@ -43,8 +43,7 @@ KEPT_BYTES = 2 * 1024
 
 _HTTP = int.from_bytes(b"HTTP")
 """The length of a frame that is an answer of an HTTP server."""
-_PREFIX = struct.Struct(">iI")
-_PREFIX_BYTES = _PREFIX.size
+_PREFIX_BYTES = PREFIX.size
 _BINARY_HEAD = struct.Struct(">hbhii")
 _MEMBER = r'(?<!\\)"%s"\s*:\s*(-?\d{1,10})\s*[,}]'
 _CODE, _OPAQUE, _FLAG = (re.compile((_MEMBER % name).encode()) for name in ("code", "opaque", "flag"))
@@ -138,7 +137,7 @@ class Connection:
         if stop > SLICE_BYTES and self._in_slices:
             stop = SLICE_BYTES
         max_total, max_header_bytes = self._max_frame_bytes - 4, self._max_header_bytes
-        unpack = _PREFIX.unpack_from
+        unpack = PREFIX.unpack_from
         while True:
             while stop - position >= _PREFIX_BYTES:
                 total, meta = unpack(data, position)
@@ -187,7 +186,7 @@ class Connection:
                 return len(data)
             partial += data[position : position + missing]
             position += missing
-            total, meta = _PREFIX.unpack_from(partial, 0)
+            total, meta = PREFIX.unpack_from(partial, 0)
             if self._needed == _PREFIX_BYTES:
                 passed = self._check(total, meta)
                 if passed is not None:
@@ -277,7 +276,7 @@ class _LongHeader:
 
 def _command(frame: bytearray) -> Command:
     """The command of a whole frame whose lengths were checked."""
-    _, meta = _PREFIX.unpack_from(frame, 0)
+    _, meta = PREFIX.unpack_from(frame, 0)
     view = memoryview(frame)
     body_start = _PREFIX_BYTES + (meta & 0xFFFFFF)
     body = view[body_start:]

@@ -6,7 +6,6 @@ A server without extensions has no ``Extensions``: its handlers and sessions are
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,7 +28,7 @@ from mqspark.extensions import (
     TransactionListener,
 )
 from mqspark.protocol.codes import ResponseCode
-from mqspark.protocol.command import Command, decode_header
+from mqspark.protocol.command import PREFIX, Command, decode_header
 from mqspark.protocol.dispatch import Handler, Refusal
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Slices
@@ -38,7 +37,6 @@ SLOW_MS = 100
 """A call that takes longer is counted as slow and logged."""
 MAX_AWAITED_BYTES = 64 << 20
 """Limit of the bytes held for requests whose answers extensions wait for."""
-_PREFIX = struct.Struct(">iI")
 
 _log = sparing(__name__)
 
@@ -216,10 +214,10 @@ def _answers(buffers: Iterable[bytes | memoryview]) -> Iterator[Answer]:
         view = memoryview(buffer)
         while view:
             if waiting is None:
-                length, kind = _PREFIX.unpack_from(view)
-                end = _PREFIX.size + (kind & 0xFFFFFF)
+                length, kind = PREFIX.unpack_from(view)
+                end = PREFIX.size + (kind & 0xFFFFFF)
                 rest = length + 4 - end
-                command = decode_header(kind >> 24, bytes(view[_PREFIX.size : end]), b"")
+                command = decode_header(kind >> 24, bytes(view[PREFIX.size : end]), b"")
                 waiting, body, view = Answer(command, rest, body), [], view[end:]
             taken = view[:rest]
             if taken:

@@ -49,7 +49,7 @@ HEADER = Limits(odd_bytes=8 * 1024, bare_keys=1_000, containers=1_000)
 FILE = Limits(odd_bytes=256 * 1024, bare_keys=1 << 40, containers=1 << 40)
 """Limits of a file in the broker's own directory, which is read once."""
 
-_encode = msgspec.json.Encoder(order="sorted").encode
+encode_sorted = msgspec.json.Encoder(order="sorted").encode
 _decode = msgspec.json.Decoder().decode
 
 
@@ -108,7 +108,7 @@ def _quoted(match: re.Match[bytes]) -> bytes:
     if document is not None:
         key = _fast(document)
         if key is not NOT_JSON:
-            return b"%b%b%b" % (passed, before, _encode(canonical(key)))
+            return b"%b%b%b" % (passed, before, encode_sorted(canonical(key)))
     return match.group()
 
 
@@ -121,7 +121,7 @@ def _fast(text: bytes) -> Any:
 
 def canonical(value: Any) -> str:
     """Compact JSON with sorted keys: the form of an object used as a key."""
-    return _encode(value).decode()
+    return encode_sorted(value).decode()
 
 
 def dumps_pretty(value: Any) -> str:
@@ -142,7 +142,7 @@ def pretty_pieces(document: Mapping[str, Any]) -> Iterator[bytes]:
     parts: list[str] = []
     separator = "{"
     for key in sorted(document):
-        parts.append(f"{separator}\n\t{_encode(key).decode()}:")
+        parts.append(f"{separator}\n\t{encode_sorted(key).decode()}:")
         separator = ","
         members = document[key]
         if not isinstance(members, Iterator):
@@ -150,7 +150,7 @@ def pretty_pieces(document: Mapping[str, Any]) -> Iterator[bytes]:
             continue
         opening = "{"
         for number, (name, value) in enumerate(members, 1):
-            parts.append(f"{opening}\n\t\t{_encode(name).decode()}:")
+            parts.append(f"{opening}\n\t\t{encode_sorted(name).decode()}:")
             _write_pretty(value, "\n\t\t", parts.append)
             opening = ","
             if number % PIECE_ENTRIES == 0:
@@ -177,7 +177,7 @@ def _write_pretty(value: Any, newline: str, write: Any) -> None:
             if isinstance(key, int):
                 write(f"{separator}{key}:")
             else:
-                write(f"{separator}{inner}{_encode(str(key)).decode()}:")
+                write(f"{separator}{inner}{encode_sorted(str(key)).decode()}:")
             _write_pretty(value[key], inner, write)
             separator = ","
         write(newline + "}")
@@ -190,7 +190,7 @@ def _write_pretty(value: Any, newline: str, write: Any) -> None:
             separator = ","
         write(newline + "]")
     else:
-        write(_encode(value).decode())
+        write(encode_sorted(value).decode())
 
 
 def _to_text(text: bytes, most: int) -> str:

@@ -27,6 +27,7 @@ from mqspark.protocol.bodies.topic_bodies import (
     TopicConfigAndMappingSerializeWrapper,
     TopicQueueMappingInfo,
 )
+from mqspark.protocol.fastjson import encode_sorted
 from mqspark.protocol.named import check_names
 from mqspark.protocol.slices import Work, finished
 
@@ -44,8 +45,6 @@ MAX_MAPPING_BYTES = 1 << 20
 
 TOPICS_A_SLICE = 250
 _INFLATE_STEP = 256 * 1024
-
-_encode = msgspec.json.Encoder(order="sorted").encode
 
 
 def decode_register_body(
@@ -166,17 +165,17 @@ def encode_register_body(body: RegisterBrokerBody, *, compress: bool = False) ->
     if not compress:
         return encode_body(body)
     wrapper = body.topic_config_serialize_wrapper
-    parts = [_part(_encode(wrapper.data_version)), len(wrapper.topic_config_table).to_bytes(4, "big")]
+    parts = [_part(encode_sorted(wrapper.data_version)), len(wrapper.topic_config_table).to_bytes(4, "big")]
     parts += [_part(encode_topic_line(topic)) for topic in wrapper.topic_config_table.values()]
-    parts.append(_part(_encode(body.filter_server_list)))
+    parts.append(_part(encode_sorted(body.filter_server_list)))
     parts.append(len(wrapper.topic_queue_mapping_info_map).to_bytes(4, "big"))
-    parts += [_part(_encode(mapping)) for mapping in wrapper.topic_queue_mapping_info_map.values()]
+    parts += [_part(encode_sorted(mapping)) for mapping in wrapper.topic_queue_mapping_info_map.values()]
     return zlib.compress(b"".join(parts), 9)
 
 
 def encode_topic_line(topic: TopicConfig) -> bytes:
     """``name readNums writeNums perm filterType attributes``, separated by spaces (TopicConfig.encode)."""
-    attributes = _encode(topic.attributes).decode()
+    attributes = encode_sorted(topic.attributes).decode()
     return (
         f"{topic.topic_name} {topic.read_queue_nums} {topic.write_queue_nums} {topic.perm} "
         f"{topic.topic_filter_type} {attributes}"

@@ -18,10 +18,9 @@ from collections.abc import Iterable
 
 from mqspark.errors import InvalidMessage
 from mqspark.message import MAX_PROPERTIES_BYTES, Message, encode_properties
+from mqspark.record.recordlayout import I16, pack_i16
 
 _HEAD = struct.Struct(">iiiii")
-_I16 = struct.Struct(">h")
-_pack_i16 = _I16.pack
 _MIN_BYTES = _HEAD.size + 2
 
 
@@ -43,7 +42,7 @@ def encode_items(items: Iterable[tuple[int, bytes, bytes]]) -> bytes:
         parts += (
             _HEAD.pack(size, 0, 0, flag, body_length),
             body,
-            _pack_i16(properties_length),
+            pack_i16(properties_length),
             properties,
         )
     return b"".join(parts)
@@ -79,7 +78,7 @@ def take_items(body: bytes | memoryview, most: int) -> tuple[list[tuple[int, byt
             or properties_start > position + size
         ):
             raise InvalidMessage(f"batch item at {position} has impossible lengths", field="body")
-        (properties_length,) = _I16.unpack_from(raw, properties_start - 2)
+        (properties_length,) = I16.unpack_from(raw, properties_start - 2)
         if properties_length < 0 or properties_start + properties_length != position + size:
             raise InvalidMessage(f"batch item at {position} has impossible lengths", field="body")
         items.append(

@@ -13,7 +13,6 @@ Facts: docs/rocketmq/messages.md#record.
 from __future__ import annotations
 
 import enum
-import struct
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -52,6 +51,8 @@ from mqspark.record.recordlayout import (
     BLANK_BYTES,
     BLANK_MAGIC,
     HEADS,
+    I16,
+    I32,
     MAGIC_V1,
     MAGIC_V2,
     MAGICS,
@@ -59,15 +60,13 @@ from mqspark.record.recordlayout import (
     SIZE_MAGIC,
     Buffer,
     fields,
+    pack_i16,
 )
 
 _PACK_HEAD = tuple(head.pack for head in HEADS)
 _HEAD_V4 = HEADS[0]
 _MAGIC_PREFIX = MAGICS[0][:3]
 """The first bytes of both magics."""
-_I32 = struct.Struct(">i")
-_I16 = struct.Struct(">h")
-_pack_i16 = _I16.pack
 
 CRC_PROPERTY_BYTES = len(item(CRC32, "0123456789"))
 _CRC_PREFIX = f"{CRC32}{NAME_END}".encode()
@@ -97,7 +96,7 @@ def peek_properties(buffer: Buffer, position: int) -> tuple[int, bytes]:
         head = HEADS[(sys_flag >> 4) & 3]
         if size < head.size + 3:
             raise InvalidMessage(f"record at {position} is too short for its hosts", field="totalSize")
-        (body_length,) = _I32.unpack_from(buffer, position + head.size - 4)
+        (body_length,) = I32.unpack_from(buffer, position + head.size - 4)
         topic_start = position + head.size + body_length + 1
     if magic == MAGIC_V2:
         topic_start += 1
@@ -118,13 +117,13 @@ def readdressed(buffer: Buffer, position: int, topic: str, more_properties: byte
     size, properties = peek_properties(buffer, position)
     fields = _HEAD_V4.unpack_from(buffer, position)
     head = HEADS[(fields[7] >> 4) & 3]
-    (body_length,) = _I32.unpack_from(buffer, position + head.size - 4)
+    (body_length,) = I32.unpack_from(buffer, position + head.size - 4)
     body_end = position + head.size + body_length
     properties = joined(properties, b"")
     if len(properties) + len(more_properties) <= MAX_PROPERTIES_BYTES:
         properties += more_properties
     magic, field = topic_field(topic)
-    tail = b"".join((field, _pack_i16(len(properties)), properties))
+    tail = b"".join((field, pack_i16(len(properties)), properties))
     size = body_end - position + len(tail)
     return b"".join((SIZE_MAGIC.pack(size, magic), buffer[position + 8 : body_end], tail))
 
@@ -202,7 +201,7 @@ def topic_field(topic: str) -> tuple[int, bytes]:
     if len(name) > MAX_LONG_TOPIC_LENGTH:
         raise InvalidMessage(f"topic of {len(name)} bytes is longer than 255", field="topic")
     if len(name) > MAX_TOPIC_LENGTH:
-        return MAGIC_V2, _pack_i16(len(name)) + name
+        return MAGIC_V2, pack_i16(len(name)) + name
     return MAGIC_V1, bytes((len(name),)) + name
 
 
@@ -262,7 +261,7 @@ def encode_record(
         store_timestamp_ms,
         store_host,
     )
-    record = b"".join((head, body, field, _pack_i16(len(property_bytes)), property_bytes))
+    record = b"".join((head, body, field, pack_i16(len(property_bytes)), property_bytes))
     return sealed(record) if property_crc else record
 
 
@@ -373,7 +372,7 @@ def decode_record(
     stored.
     """
     view = memoryview(buffer)
-    size = _I32.unpack_from(view, position)[0] if len(view) - position >= _I32.size else 0
+    size = I32.unpack_from(view, position)[0] if len(view) - position >= I32.size else 0
     inflate = _Inflate(limits, Budget(limits.max_bytes)) if decompress else None
     # Copy as many bytes as the record claims, or all there are. A wrong size is detected in either case.
     return _decode(bytes(view[position : position + max(size, MIN_RECORD_BYTES)]), 0, inflate, "", position)
@@ -458,7 +457,7 @@ def _behind_damage(data: bytes, position: int) -> int:
         if behind > position and (behind == end or data[behind + 4 : behind + 7] == _MAGIC_PREFIX):
             return behind
     found = data.find(_MAGIC_PREFIX, position + SIZE_MAGIC.size)
-    return found - _I32.size if found >= 0 else end
+    return found - I32.size if found >= 0 else end
 
 
 def _decode(
@@ -776,13 +775,13 @@ def check_record(
     end = position + size
     topic_start = body_start + body_length + 1 + wide
     if wide:
-        (topic_length,) = _I16.unpack_from(buffer, topic_start - 2)
+        (topic_length,) = I16.unpack_from(buffer, topic_start - 2)
     else:
         topic_length = buffer[topic_start - 1]
     properties_start = topic_start + topic_length + 2
     if topic_length <= 0 or properties_start > end:
         return _DAMAGED
-    (properties_length,) = _I16.unpack_from(buffer, properties_start - 2)
+    (properties_length,) = I16.unpack_from(buffer, properties_start - 2)
     if properties_length < 0 or properties_start + properties_length != end:
         return _DAMAGED
     if (

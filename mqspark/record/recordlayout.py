@@ -24,12 +24,18 @@ from mqspark.errors import InvalidMessage
 
 Buffer = bytes | bytearray | memoryview | mmap
 
+I16, I32 = struct.Struct(">h"), struct.Struct(">i")
+"""Lengths and sizes."""
+pack_i16 = I16.pack
+
 MAGIC_V1 = 0xDAA320A7 - (1 << 32)
 """Topic length in one byte (MessageVersion.MESSAGE_VERSION_V1)."""
 MAGIC_V2 = 0xDAA320AB - (1 << 32)
 """Topic length in two bytes; written when the topic is longer than 127 bytes."""
 MAGIC_BYTE = 0xDA
 """The first byte of both magics."""
+MAGIC_PREFIX = b"\xda\xa3\x20"
+"""The bytes that both begin with."""
 BLANK_MAGIC = 0xCBD43194 - (1 << 32)
 """Magic of the record that ends a CommitLog segment: i32 remaining bytes, then this as i32."""
 BLANK_BYTES = 8
@@ -58,6 +64,7 @@ HEAD = {
 _BYTES = {name: struct.calcsize(f">{form}") for name, form in HEAD.items()}
 AT = {name: sum(list(_BYTES.values())[:number]) for number, name in enumerate(HEAD)}
 """The offset of each field."""
+QUEUE_OFFSET_AT = AT["queue_offset"]
 BODY_AT = sum(_BYTES.values())
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mqspark.base.clock import Clock, SystemClock, local_utc_offset_ms
+from mqspark.base.config import MAX_PORT
 from mqspark.broker.broker import BrokerCore
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.replication.admission import Admission
@@ -58,7 +59,6 @@ if TYPE_CHECKING:  # imported where users have to log in
 
 log = logging.getLogger("mqspark.app")
 
-MAX_PORT = 65535
 HTTP_PORT_DISTANCE = 3
 """httpPort is listenPort + 3 by default; +1 is RocketMQ's HA port."""
 LOOPBACK_TOKEN_VARIABLE = "MQSPARK_HTTP_TOKEN"  # noqa: S105 - its name

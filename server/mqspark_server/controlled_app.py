@@ -45,7 +45,7 @@ from mqspark.store.recovery.trustedlog import judge_member
 from mqspark.store.store import MessageStore
 from mqspark_server.broker_app import BrokerApp
 from mqspark_server.net.addresses import BrokerSockets
-from mqspark_server.net.outbound import Outbound
+from mqspark_server.net.outbound import REQUEST_ERRORS, Outbound
 from mqspark_server.net.servertls import client_context
 from mqspark_server.peers.registrar import UNREGISTER_TIMEOUT_S
 from mqspark_server.process.phases import Phase, ProcessLifecycle
@@ -71,7 +71,6 @@ RETRY_S = 0.5
 STEP_S = 0.1
 """Interval of the checks for due work."""
 
-_FAILURES = (OSError, ValueError, MQError)
 R = TypeVar("R")
 
 
@@ -155,7 +154,7 @@ class ControlledApp(BrokerApp):
                 self._outages.failed("id", None, "no broker id yet: %s", error)
             except StoreError:
                 raise  # the error is about local files: waiting does not help
-            except _FAILURES as error:
+            except REQUEST_ERRORS as error:
                 self._outages.failed("id", None, "no broker id yet: %s", error)
             await asyncio.sleep(RETRY_S)
 
@@ -297,7 +296,7 @@ class ControlledApp(BrokerApp):
                     address = waiting.pop(answered)
                     try:
                         leader = leader_of(await answered)
-                    except _FAILURES as error:
+                    except REQUEST_ERRORS as error:
                         failure = str(error)
                         continue
                     if leader.is_own:
@@ -327,7 +326,7 @@ class ControlledApp(BrokerApp):
                     self._leader = await self._find_leader()
                 try:
                     answer = await self._ask(self._leader, request, REQUEST_TIMEOUT_S)
-                except _FAILURES:
+                except REQUEST_ERRORS:
                     self._leader = ""
                     raise
                 if answer.code == ResponseCode.CONTROLLER_NOT_LEADER:
@@ -370,7 +369,7 @@ class ControlledApp(BrokerApp):
                     if answer.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
                         self._is_registered = False
                     self._try_to_reach(self._manager.heartbeat_answered(answer, self.term, sent_ms))
-        except _FAILURES as error:
+        except REQUEST_ERRORS as error:
             if address == self._leader:
                 self._leader = ""
             self._outages.failed(address, None, "the heartbeat to controller %s failed: %s", address, error)
@@ -408,7 +407,7 @@ class ControlledApp(BrokerApp):
                 await connection.request(RequestCode.EXCHANGE_BROKER_HA_INFO, None, timeout_s=TRY_S)
             finally:
                 connection.close()
-        except _FAILURES as error:
+        except REQUEST_ERRORS as error:
             self._reached.discard(broker_id)
             what = "replica %d at %s cannot be reached: %s"
             self._outages.failed(broker_id, None, what, broker_id, address, error)
@@ -481,7 +480,7 @@ class ControlledApp(BrokerApp):
                     self._is_registered = False
                 self._outages.failed("part", str(error), "%s; trying again", error)
                 await asyncio.sleep(RETRY_S)
-            except _FAILURES as error:
+            except REQUEST_ERRORS as error:
                 self._outages.failed("part", error, "controllers: %s; trying again", error)
                 await asyncio.sleep(RETRY_S)
             await asyncio.sleep(STEP_S)

@@ -14,6 +14,7 @@ from typing import Any
 
 from mqspark.base.logs import Outages, escaping
 from mqspark.client.blocking import FIRST_CONTACT_MS, BlockingClient, pull_header
+from mqspark.client.remoting.pullanswers import PULL_ANSWERS
 from mqspark.client.remoting.topic_routes import TopicRoute, is_logic_broker
 from mqspark.errors import BrokerError, ClientError, ConfigError, MQError, NoRoute
 from mqspark.message import DLQ_PREFIX, RETRY_PREFIX, MessageQueue, is_system_topic, retry_topic
@@ -34,12 +35,6 @@ PLACE_LIFE_S = 60.0
 
 SAMPLE_GROUP = "mqspark-spark-source"
 _SAMPLE = 32
-PULL_ANSWERS = (
-    ResponseCode.SUCCESS,
-    ResponseCode.PULL_NOT_FOUND,
-    ResponseCode.PULL_RETRY_IMMEDIATELY,
-    ResponseCode.PULL_OFFSET_MOVED,
-)
 _SAMPLED_QUEUES = 8
 """Queues sampled per broker to estimate the size of messages."""
 

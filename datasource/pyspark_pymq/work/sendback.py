@@ -21,6 +21,7 @@ from mqspark.message import (
     CRC32,
     DEFAULT_TOPIC,
     DELAY,
+    FIRST_RETRY_LEVEL,
     KEYS,
     MAX_PROPERTIES_BYTES,
     MULTI_QUEUE_OFFSET,
@@ -56,8 +57,6 @@ from pyspark_pymq.writing.pipeline import WORK_RETRIES, Pipeline, Send
 
 log = escaping("pyspark_pymq")
 
-FIRST_RETRY_LEVEL = 3
-"""The delay level after the first attempt; each further attempt adds one (MQClientAPIImpl, SendMessageProcessor)."""
 NEVER_DEAD = (1 << 31) - 1
 """The limit of attempts sent to the broker: the query decides which message is dead."""
 _MOST_SENDS = 256

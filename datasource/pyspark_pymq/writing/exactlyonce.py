@@ -48,6 +48,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqspark.base.logs import Outages, escaping
 from mqspark.client.blocking import BlockingClient, pull_header
+from mqspark.client.remoting.pullanswers import PULL_ANSWERS
 from mqspark.errors import (
     ClientError,
     ConfigError,
@@ -84,7 +85,6 @@ from mqspark.protocol.headers.client_headers import (
 )
 from mqspark.record.compression import ZLIB, decompress
 from mqspark.record.record import decode_records
-from pyspark_pymq.cluster.cluster_queues import PULL_ANSWERS
 from pyspark_pymq.options import WriteOptions
 from pyspark_pymq.writing.decisionnote import LogNote
 from pyspark_pymq.writing.pipeline import EXACTLY_ONCE, Pipeline, Send, send_header

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mqspark.broker.admin.views import language_name
-from mqspark.broker.state.groups import ConsumerGroup, GroupMember
+from mqspark.broker.state.groups import MEMBERS_AT_ONCE, ConsumerGroup, GroupMember
 from mqspark.broker.state.state import BrokerState
 from mqspark.protocol.bodies.admin_bodies import QuerySubscriptionResponseBody
 from mqspark.protocol.bodies.body import encode_body, encode_in_slices
@@ -26,8 +26,6 @@ from mqspark.protocol.headers.client_headers import (
 )
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Slices
-
-MEMBERS_AT_ONCE = 512
 
 
 class ConnectionsProcessor:

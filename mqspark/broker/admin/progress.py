@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mqspark.broker.admin.inspection import QUEUES_AT_ONCE
 from mqspark.broker.lite.litenames import parent_and_lite
 from mqspark.broker.state.state import BrokerState
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID
-
-QUEUES_AT_ONCE = 64
-"""Queues in one slice; of each up to two records are read."""
 
 
 class Progress:

@@ -11,7 +11,6 @@ from mqspark.broker.admin.paging import page_of
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.tables.attributes import attribute_changes, changed_attributes
 from mqspark.broker.tables.topics import (
-    MAX_QUEUES,
     MULTI_TAG,
     SINGLE_TAG,
     Topic,
@@ -22,6 +21,7 @@ from mqspark.errors import InvalidMessage, MQError
 from mqspark.message import check_topic
 from mqspark.protocol.bodies.body import decode_body, decode_nameless, encode_body, encode_in_slices
 from mqspark.protocol.bodies.topic_bodies import (
+    MAX_QUEUES,
     CreateTopicListRequestBody,
     TopicConfig,
     TopicConfigAndMappingSerializeWrapper,
@@ -38,6 +38,7 @@ from mqspark.protocol.headers.admin_headers import (
     GetTopicConfigRequestHeader,
 )
 from mqspark.protocol.receipts import retry_topic_v1, retry_topic_v2
+from mqspark.protocol.registration import MAX_MAPPING_BYTES
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import ESSENTIAL, Slices
 
@@ -50,20 +51,18 @@ LISTED_AT_ONCE = 4_096
 SOUGHT_AT_ONCE = 512
 """Groups whose retry topics are looked up in one slice."""
 
-MAX_MAPPING_BYTES = 1 << 20
-"""Limit of a mapping: some 8,000 parts of logic queues, which are read and checked in one slice."""
 
-MAX_LISTED = 10_000
+MAX_CREATED = 10_000
 """Topics or groups that one request may create."""
 
 
 def check_list_size(command: Command) -> None:
     """Raises Refusal."""
     count = bytes(command.body).count(b"{") - 1
-    if count > MAX_LISTED:
+    if count > MAX_CREATED:
         raise Refusal(
             ResponseCode.INVALID_PARAMETER,
-            f"the list has {count} entries, the limit is {MAX_LISTED}: split it",
+            f"the list has {count} entries, the limit is {MAX_CREATED}: split it",
         )
 
 

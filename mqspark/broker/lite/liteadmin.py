@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 
-from mqspark.broker.lite.liteclients import CLIENTS_AT_ONCE, LiteClients
+from mqspark.broker.lite.liteclients import CLIENTS_AT_ONCE, QUEUES_AT_ONCE, LiteClients
 from mqspark.broker.lite.litelife import LiteLife
 from mqspark.broker.lite.litenames import (
     bound_topic,
@@ -44,7 +44,6 @@ from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID
 MAX_LISTED = 10_000
 MAX_TOP = 1_000
 """Lite topics with the largest lag that are listed at most."""
-QUEUES_AT_ONCE = 256
 NOTHING_READ_MS = -1
 
 

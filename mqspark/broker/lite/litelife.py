@@ -6,8 +6,9 @@ of its parent, whether its messages were consumed or not. Its records stay in th
 
 from __future__ import annotations
 
+from mqspark.base.clock import MINUTE_MS
 from mqspark.base.logs import sparing
-from mqspark.broker.lite.liteclients import LiteClients
+from mqspark.broker.lite.liteclients import QUEUES_AT_ONCE, LiteClients
 from mqspark.broker.lite.litenames import bound_topic, expiry_minutes, is_lite_type, parent_and_lite
 from mqspark.broker.pop.order import PopOrder
 from mqspark.broker.state.state import BrokerState
@@ -15,9 +16,7 @@ from mqspark.errors import TableFull
 from mqspark.protocol.slices import ESSENTIAL, Work
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID
 
-QUEUES_AT_ONCE = 256
 REMOVED_AT_ONCE = 32
-MINUTE_MS = 60_000
 
 _log = sparing(__name__)
 

@@ -18,12 +18,12 @@ from mqspark.base.logs import sparing
 from mqspark.broker.lite.liteclients import EVENTS_AT_ONCE, LiteClients
 from mqspark.broker.lite.litenames import bound_topic, is_lite_type, lite_queue
 from mqspark.broker.pop.checks import check_invisible_time, check_readable, check_time
+from mqspark.broker.pop.handout import MAX_MESSAGES, SERVED_AT_ONCE
 from mqspark.broker.pop.order import ILLEGAL, PopOrder
 from mqspark.broker.pop.start_offsets import PopOffsets
-from mqspark.broker.pull.pull import FAQ
 from mqspark.broker.state.state import BrokerState
 from mqspark.errors import NotNow, TableFull
-from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.codes import FAQ, RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response, encode_response_head
 from mqspark.protocol.dispatch import Refusal, ok
 from mqspark.protocol.headers.client_headers import (
@@ -41,10 +41,7 @@ from mqspark.store.store import GetResult, GetStatus
 if TYPE_CHECKING:  # imported where users have to log in
     from mqspark.auth.gate import Grant
 
-MAX_MESSAGES = 32
 INIT_MAX = 1
-SERVED_AT_ONCE = 8
-"""Woken pops that are served in one slice."""
 _POP_BYTES = 600
 _MOVED = frozenset(
     {

@@ -16,13 +16,12 @@ from mqspark.base.shares import NOBODY
 from mqspark.broker.pop.checks import check_invisible_time
 from mqspark.broker.pop.order import ILLEGAL, PopOrder
 from mqspark.broker.pop.revivelog import MAX_MESSAGES, CheckKey, CheckPoint, ReviveLog
-from mqspark.broker.pull.pull import FAQ
 from mqspark.broker.state.acks import Acks
 from mqspark.broker.state.state import BrokerState
 from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreReadOnly, TableFull
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.client_bodies import BatchAck, BatchAckMessageRequestBody
-from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.codes import FAQ, RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.dispatch import Handler, Refusal, ok
 from mqspark.protocol.headers.client_headers import (

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from mqspark.base.bounded import BoundedMap, Ledger, weigh
 from mqspark.base.names import sound_only
 from mqspark.broker.pop.cluster_routes import ClusterRoutes
+from mqspark.broker.pop.parked_pops import ANY_QUEUE
 from mqspark.broker.state.state import BrokerState
 from mqspark.message import LMQ_PREFIX, RETRY_PREFIX, MessageQueue, Queues
 from mqspark.protocol import fastjson
@@ -28,7 +29,6 @@ from mqspark.protocol.dispatch import Handler, Refusal, ok
 from mqspark.protocol.session import Session
 
 PULL, POP = "PULL", "POP"
-ANY_QUEUE = -1
 
 
 def allocate(

@@ -6,7 +6,6 @@ All raise Refusal.
 from __future__ import annotations
 
 from mqspark.broker.pop.parked_pops import ANY_QUEUE
-from mqspark.broker.pull.pull import FAQ
 from mqspark.broker.state.groups import TAG
 from mqspark.broker.state.selection import Wanted
 from mqspark.broker.state.state import BrokerState
@@ -14,7 +13,7 @@ from mqspark.errors import InvalidFilter, InvalidMessage
 from mqspark.filter.sql import SQL92, compile_sql
 from mqspark.filter.tags import tag_codes
 from mqspark.message import PERM_READ
-from mqspark.protocol.codes import ResponseCode
+from mqspark.protocol.codes import FAQ, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Refusal
 from mqspark.protocol.session import Session

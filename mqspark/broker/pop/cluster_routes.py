@@ -11,9 +11,8 @@ from collections.abc import Callable
 from mqspark.base.bounded import BoundedMap, Ledger, weigh
 from mqspark.base.logs import sparing
 from mqspark.broker.state.state import BrokerState
-from mqspark.broker.tables.topics import MAX_QUEUES
 from mqspark.message import PERM_READ, Queues
-from mqspark.protocol.bodies.topic_bodies import QueueData, TopicRouteData
+from mqspark.protocol.bodies.topic_bodies import MAX_QUEUES, MAX_ROUTE_QUEUES, QueueData, TopicRouteData
 from mqspark.protocol.session import Session
 
 _log = sparing(__name__)
@@ -24,8 +23,6 @@ DUE_STEP_MS = 500
 FORGET_MS = 600_000
 """A topic that was not asked for in this time is no longer refreshed."""
 MAX_TOPICS = 10_000
-MAX_ROUTE_QUEUES = 4 * MAX_QUEUES
-"""Queues of a topic on all brokers."""
 _ROUTE_BYTES = 300
 _ANSWER_BYTES = 600
 WAIT_MS = 1_500

@@ -21,12 +21,11 @@ from mqspark.broker.pop.revivelog import (
     parse_ack,
     parse_check_point,
 )
-from mqspark.broker.pull.pull import FAQ
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.statictopic.peers import Question
 from mqspark.errors import InvalidMessage, NotNow
 from mqspark.message import REVIVE_GROUP, TAGS, TIMER_DELIVER_MS, decode_properties, parse_number
-from mqspark.protocol.codes import PullFlag, RequestCode, ResponseCode
+from mqspark.protocol.codes import FAQ, PullFlag, RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Refusal
 from mqspark.protocol.headers.client_headers import PullMessageRequestHeader

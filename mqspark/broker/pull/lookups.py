@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from mqspark.auth.gate import UNIQUE_KEY_QUERY
 from mqspark.auth.policies import Action, Kind
 from mqspark.broker.lite.litenames import lite_queue
 from mqspark.broker.pull.logiclookups import LogicLookups
@@ -43,7 +44,6 @@ _TAG_INDEX = "T"
 """The index type of tags."""
 _UNIQUE_INDEX = "U"
 """The index type of unique keys. In files they and other keys, K, are one type."""
-_UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 _MAX_QUERY_BODY_BYTES = MAX_FRAME_BYTES - MAX_HEADER_BYTES
 """No client accepts a longer frame (RocketMQ would send it)."""
 
@@ -239,7 +239,7 @@ class LookupProcessor:
         header = command.header(QueryMessageRequestHeader)
         store = self._state.store
         max_num = header.max_num
-        is_unique = command.ext.get(_UNIQUE_KEY_QUERY) == "true"
+        is_unique = command.ext.get(UNIQUE_KEY_QUERY) == "true"
         if is_unique:
             max_num = store.config.default_query_max_num
         permits = self._state.permits

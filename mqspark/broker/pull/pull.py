@@ -26,7 +26,7 @@ from mqspark.filter.sql import SQL92, SqlFilter, compile_sql
 from mqspark.filter.tags import tag_codes
 from mqspark.message import MASTER_ID, PERM_READ
 from mqspark.protocol.bodies.client_bodies import ConsumeType
-from mqspark.protocol.codes import PullFlag, RequestCode, ResponseCode
+from mqspark.protocol.codes import FAQ, PullFlag, RequestCode, ResponseCode
 from mqspark.protocol.command import ONEWAY_FLAG, Command, encode_response, encode_response_head
 from mqspark.protocol.dispatch import Handler, Refusal
 from mqspark.protocol.headers.client_headers import PullMessageRequestHeader
@@ -56,7 +56,6 @@ BULK_BYTES_PER_TURN = 8 * 1024 * 1024
 """Bytes of bulk pulls that one connection gets in one turn, so that the data waiting for its socket stays bounded
 however many bulk pulls it has in flight."""
 
-FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 _CODES = {
     "FOUND": ResponseCode.SUCCESS,

@@ -24,13 +24,12 @@ from mqspark.broker.config import BrokerConfig
 from mqspark.broker.pop.acting_pops import RevivePlace
 from mqspark.broker.state.state import Random
 from mqspark.broker.state.writer import Draft, StoredPosition
-from mqspark.broker.tables.topics import MAX_QUEUES
 from mqspark.errors import NotNow
 from mqspark.message import (
-    BORN_HOST_V6,
     CRC32,
     DEFAULT_TOPIC,
     DELAY,
+    HOST_FLAGS,
     MASTER_ID,
     ORIGIN_GROUP,
     PERM_WRITE,
@@ -38,7 +37,6 @@ from mqspark.message import (
     REAL_QUEUE_ID,
     REAL_TOPIC,
     RETRY_PREFIX,
-    STORE_HOST_V6,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
@@ -50,7 +48,7 @@ from mqspark.message import (
     encode_stored_properties,
     parse_number,
 )
-from mqspark.protocol.bodies.topic_bodies import TopicRouteData
+from mqspark.protocol.bodies.topic_bodies import MAX_QUEUES, TopicRouteData
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
 from mqspark.protocol.receipts import normal_topic
@@ -62,7 +60,6 @@ _MESSAGE_BYTES = 160
 MAX_ESCAPEES_BYTES = 32 << 20
 """Messages that are not stored elsewhere yet; the last one may exceed it."""
 
-_HOST_FLAGS = BORN_HOST_V6 | STORE_HOST_V6
 _STORED = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -204,7 +201,7 @@ class EscapeBridge:
                 topic,
                 like,
                 found.get(PRODUCER_GROUP) or self._producer_group,
-                record.sys_flag & ~_HOST_FLAGS,
+                record.sys_flag & ~HOST_FLAGS,
                 record.born_timestamp_ms,
                 record.flag,
                 record.reconsume_times,

@@ -38,11 +38,8 @@ MAX_UNWRITTEN_BYTES = 16 << 20
 
 MAX_REST_BYTES = 128 << 20
 """While more is received and not appended, no more is read; twice the largest record."""
-
 RATE_MS = 1_000
-
-"""The field that a record begins with."""
-
+"""How often the bytes a second of a copy are reckoned anew."""
 
 WIDEN_FACTOR = 16
 """How much more is compared when everything compared differs."""

@@ -24,7 +24,7 @@ from mqspark.base.logs import sparing
 from mqspark.broker.pop.assignment import RequestModes
 from mqspark.broker.replication.tablenotices import FOLLOWS
 from mqspark.broker.state.state import BrokerState
-from mqspark.broker.tables.topics import MAX_QUEUES, Topics
+from mqspark.broker.tables.topics import Topics
 from mqspark.broker.timer.delays import DelayService
 from mqspark.broker.timer.timers import TimerService
 from mqspark.errors import InvalidMessage, ProtocolError, StoreError
@@ -37,6 +37,7 @@ from mqspark.protocol.bodies.admin_bodies import (
 from mqspark.protocol.bodies.body import decode_table, encode_body, queue_of
 from mqspark.protocol.bodies.client_bodies import MessageRequestModeSerializeWrapper
 from mqspark.protocol.bodies.topic_bodies import (
+    MAX_QUEUES,
     DataVersion,
     KVTable,
     SubscriptionGroupConfig,

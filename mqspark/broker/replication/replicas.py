@@ -15,7 +15,7 @@ from __future__ import annotations
 from mqspark.base.clock import Clock
 from mqspark.base.config import INT64_MAX
 from mqspark.broker.config import BrokerConfig, BrokerRole
-from mqspark.broker.replication.follower import Follower
+from mqspark.broker.replication.follower import RATE_MS, Follower
 from mqspark.errors import ProtocolError, TooFewReplicas
 from mqspark.protocol.bodies.body import encode_body
 from mqspark.protocol.bodies.replica_bodies import HAConnectionRuntimeInfo, HARuntimeInfo
@@ -25,8 +25,6 @@ from mqspark.protocol.dispatch import Handler, ok
 from mqspark.protocol.replication import Reports, data_head
 from mqspark.protocol.session import Session
 from mqspark.store.store import MessageStore
-
-RATE_MS = 1_000
 
 
 class Replica:

@@ -20,6 +20,7 @@ from mqspark.message import (
     DLQ_ORIGIN_MESSAGE_ID,
     DLQ_ORIGIN_TOPIC,
     DLQ_PREFIX,
+    FIRST_RETRY_LEVEL,
     MULTI_DISPATCH,
     ORIGIN_MESSAGE_ID,
     PERM_WRITE,
@@ -45,8 +46,6 @@ from mqspark.record.record import MAX_RECONSUME_TIMES, Parts, find_member, is_in
 
 DEAD_LETTER_QUEUES = 1
 """DLQ_NUMS_PER_GROUP."""
-FIRST_RETRY_LEVEL = 3
-"""The delay level of the first retry when the consumer names none; each further retry adds one."""
 LIMIT_SINCE_VERSION = 121
 """Clients before V3_4_9 may send any value in maxReconsumeTimes."""
 

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
-from mqspark.base.bounded import CONTAINER_BYTES, BoundedMap, BoundedSet, Ledger, require, weigh
+from mqspark.base.bounded import CODE_BYTES, CONTAINER_BYTES, BoundedMap, BoundedSet, Ledger, require, weigh
 from mqspark.base.clock import Clock
 from mqspark.base.logs import printable
 from mqspark.broker.config import BrokerConfig
@@ -43,7 +43,6 @@ _HOLDER_BYTES = 64
 _SESSION_BYTES = CONTAINER_BYTES + 32
 _GROUP_BYTES = 600
 _SUBSCRIPTION_BYTES = 200
-_CODE_BYTES = 100
 
 
 class GroupMember:
@@ -95,7 +94,7 @@ class Subscription:
         if self.is_tag and data.sub_string and data.sub_string != "*":
             # Some clients leave codeSet to the broker.
             self._codes = frozenset(data.code_set or ()) or parse_tags(data.sub_string).codes or None
-        self.size_bytes = _SUBSCRIPTION_BYTES + weigh(data) + _CODE_BYTES * len(self._codes or ())
+        self.size_bytes = _SUBSCRIPTION_BYTES + weigh(data) + CODE_BYTES * len(self._codes or ())
         if not self.is_tag:
             self.size_bytes += filter_bytes(data.sub_string)
 

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable
 from operator import attrgetter
 from typing import Generic, Protocol, TypeVar
 
-from mqspark.base.bounded import BoundedMap, BoundedSet, Ledger, require
+from mqspark.base.bounded import CODE_BYTES, BoundedMap, BoundedSet, Ledger, require
 from mqspark.errors import InvalidMessage
 from mqspark.filter.sql import SqlFilter, filter_bytes
 from mqspark.protocol.session import Session
@@ -32,7 +32,6 @@ MAX_WORK = 40_000
 PROPERTIES_STEP_BYTES = 256
 MAX_WINDOW_BYTES = 1 << 40
 """No limit: a window's records are slices of the log, not copies."""
-_CODE_BYTES = 100
 _HELD_BYTES = 200
 
 
@@ -116,7 +115,7 @@ def wanted_bytes(wanted: Wanted) -> int:
 def _filter_bytes(wanted: frozenset[int] | SqlFilter) -> int:
     if isinstance(wanted, SqlFilter):
         return _HELD_BYTES + filter_bytes(wanted.expression, wanted.cost)
-    return _HELD_BYTES + _CODE_BYTES * (2 + len(wanted))
+    return _HELD_BYTES + CODE_BYTES * (2 + len(wanted))
 
 
 def get_selected(

@@ -20,14 +20,13 @@ from mqspark.broker.stats.stats import Stats
 from mqspark.broker.tables.topics import Topic, Topics
 from mqspark.errors import InvalidMessage
 from mqspark.message import (
-    BORN_HOST_V6,
     CRC32,
     DELAY,
+    HOST_FLAGS,
     MULTI_DISPATCH,
     MULTI_TAGS,
     SCHEDULE_TOPIC,
     SHARDING_KEY,
-    STORE_HOST_V6,
     TAGS,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
@@ -45,8 +44,6 @@ from mqspark.store.store import MessageStore
 
 _DELAYS = frozenset({DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS, "__STARTDELIVERTIME"})
 _CRC_NAME = CRC32.encode()
-_HOST_FLAGS = BORN_HOST_V6 | STORE_HOST_V6
-"""Set by the store from the hosts it is given."""
 
 
 @dataclass(slots=True)
@@ -210,7 +207,7 @@ class Writer:
                 body=record.body,
                 properties=properties,
                 tags_code=tags_code(properties),
-                sys_flag=record.sys_flag & ~_HOST_FLAGS,
+                sys_flag=record.sys_flag & ~HOST_FLAGS,
                 flag=record.flag,
                 reconsume_times=record.reconsume_times,
             )

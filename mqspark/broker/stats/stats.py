@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from mqspark.base.bounded import BoundedMap, Ledger
-from mqspark.base.clock import Clock
+from mqspark.base.clock import DAY_MS, Clock
 from mqspark.broker.histogram import Histogram
 from mqspark.broker.stats.meters import MINUTE_SAMPLES, TEN_MINUTE_SAMPLES, Meter, Totals
 from mqspark.broker.stats.rpctimes import RpcTimes
@@ -20,7 +20,6 @@ from mqspark.broker.tables.topics import Topic
 from mqspark.message import SCHEDULE_TOPIC, is_system_topic
 from mqspark.protocol.slices import ESSENTIAL, Work
 
-DAY_MS = 86_400_000
 GROUP_TABLES = (
     "GROUP_GET_NUMS",
     "GROUP_GET_SIZE",

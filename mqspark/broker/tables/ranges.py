@@ -27,12 +27,12 @@ from mqspark.broker.config import BrokerConfig
 from mqspark.broker.statictopic.mappings import Mappings
 from mqspark.broker.tables.consumer_offsets import ConsumerOffsets
 from mqspark.broker.tables.subscriptions import SubscriptionGroups
-from mqspark.broker.tables.topics import MAX_QUEUES, Topics, copy_config, is_kept
+from mqspark.broker.tables.topics import Topics, copy_config, is_kept
 from mqspark.errors import ProtocolError, StoreCorrupt
 from mqspark.message import SCHEDULE_TOPIC
 from mqspark.protocol.bodies.admin_bodies import DelayOffsetSerializeWrapper
 from mqspark.protocol.bodies.body import Body, decode_table
-from mqspark.protocol.bodies.topic_bodies import DataVersion, TopicConfig
+from mqspark.protocol.bodies.topic_bodies import MAX_QUEUES, DataVersion, TopicConfig
 from mqspark.store.compaction.compacted import COMPACTED
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.damage import Damage, Note, Outcome

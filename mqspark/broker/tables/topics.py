@@ -21,6 +21,7 @@ from mqspark.message import (
     OFFSET_MOVED_EVENT,
     PERM_INHERIT,
     PERM_READ,
+    PERM_READ_WRITE,
     PERM_WRITE,
     RETRY_PREFIX,
     REVIVE_LOG_PREFIX,
@@ -36,18 +37,18 @@ from mqspark.message import (
 )
 from mqspark.protocol import fastjson
 from mqspark.protocol.bodies.body import decode_table, to_document
-from mqspark.protocol.bodies.topic_bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper
+from mqspark.protocol.bodies.topic_bodies import (
+    DataVersion,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+)
 from mqspark.protocol.session import Session
 from mqspark.store.queue.multidispatch import is_lmq
 
-PERM_READ_WRITE = PERM_READ | PERM_WRITE
 SINGLE_TAG, MULTI_TAG = "SINGLE_TAG", "MULTI_TAG"
 UNIT, UNIT_SUB = 0x1, 0x2
 """Bits of topicSysFlag (TopicSysFlag)."""
 
-MAX_QUEUES = 65_536
-"""The limit for one topic. RocketMQ has none, but several requests have a cost proportional to the number of
-queues."""
 SCHEDULE_QUEUES = 18
 NORMAL = "normal"
 SIZE_BOUNDS = (1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20)

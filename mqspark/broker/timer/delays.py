@@ -55,6 +55,7 @@ from mqspark.protocol.session import Session
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.saved import SavedTable
 from mqspark.store.queue.delay import DelayLevels
+from mqspark.store.queue.queueext import EXT_ADDRESS_BELOW
 from mqspark.store.store import MessageStore
 
 _log = sparing(__name__)
@@ -81,8 +82,6 @@ _NO_DESTINATIONS = frozenset(
 )
 """Topics that the broker itself processes: delivering into one would loop forever, or decide a transaction.
 RocketMQ lets anyone send to the timer topic and name such a target."""
-_EXT_ADDRESS_BELOW = -(1 << 31)
-"""A smaller tags code is the address of a ConsumeQueueExt unit, which is never written here."""
 
 
 def delay_level(text: str | None) -> int:
@@ -361,7 +360,7 @@ class DelayService:
 
     def _time_left_ms(self, level: _Level, offset: int, position: int, tags_code: int, now_ms: int) -> int:
         """Remaining wait of the message in ms; 0 or less: it is due."""
-        if tags_code < _EXT_ADDRESS_BELOW:
+        if tags_code < EXT_ADDRESS_BELOW:
             record = self._store.reads.parts_at(position)
             tags_code = record.store_timestamp_ms + level.delay_ms if record is not None else 0
         left_ms = tags_code - now_ms

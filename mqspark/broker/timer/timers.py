@@ -38,7 +38,7 @@ from mqspark.base.logs import sparing
 from mqspark.base.propertystring import find_property, item, joined
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.writer import Outlet
-from mqspark.broker.timer.delays import NOWHERE, real_queue
+from mqspark.broker.timer.delays import BATCH_BYTES, IDLE_MS, NOWHERE, RETRY_MS, real_queue
 from mqspark.broker.timer.timergate import TimerGate
 from mqspark.broker.timer.timermetrics import TimerMetrics
 from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreCorrupt, StoreReadOnly, is_shortage
@@ -75,12 +75,8 @@ _log = sparing(__name__)
 
 BATCH_MESSAGES = 512
 """Messages enqueued, and messages delivered, in one call of ``tick``."""
-BATCH_BYTES = 1 << 20
-"""The same limit for the bytes of messages; the last one may exceed it."""
-IDLE_MS = 60_000
 BUSY_MS = 50
 LOOK_AHEAD_MESSAGES = 256
-RETRY_MS = 100
 _READS_A_DELIVERY = 4
 """Chain records that can be read in the time that storing one message takes."""
 BLANK_SLOTS = 60

@@ -19,13 +19,12 @@ from typing import NamedTuple
 
 from mqspark.broker.state.writer import Draft
 from mqspark.message import (
-    BORN_HOST_V6,
     CRC32,
     DELAY,
+    HOST_FLAGS,
     PRODUCER_GROUP,
     REAL_QUEUE_ID,
     REAL_TOPIC,
-    STORE_HOST_V6,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
@@ -59,7 +58,6 @@ IMMUNITY_SECONDS = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 TRANSACTION_ID = "__transactionId__"
 
 _WAITING = frozenset({DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS})
-_HOST_FLAGS = BORN_HOST_V6 | STORE_HOST_V6
 
 
 class Identity(NamedTuple):
@@ -176,7 +174,7 @@ class Half:
             properties,
             parts.born_timestamp_ms,
             parts.born_host,
-            parts.sys_flag & ~(TRANSACTION_MASK | _HOST_FLAGS) | TRANSACTION_COMMIT_TYPE,
+            parts.sys_flag & ~(TRANSACTION_MASK | HOST_FLAGS) | TRANSACTION_COMMIT_TYPE,
             parts.flag,
             parts.reconsume_times,
             parts.physical_offset,

@@ -37,7 +37,7 @@ from mqspark.broker.transaction.halfmessages import (
     judge,
     op_body,
 )
-from mqspark.broker.transaction.openhalves import recover
+from mqspark.broker.transaction.openhalves import READ_BYTES, recover
 from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreReadOnly
 from mqspark.extensions import OpenTransaction, TransactionDecision, TransactionListener
 from mqspark.message import (
@@ -80,7 +80,6 @@ _COPY_BYTES = 200
 MAX_COPIES_BYTES = 128 << 20
 MAX_ABSENT = 1_000
 """Producer groups that one round logs as having no live member."""
-READ_BYTES = 1 << 20
 UNWRITTEN_BYTES = 64 << 20
 """Bytes of the log that one turn may append by commits of batches, because a small request can commit a whole
 message's worth."""

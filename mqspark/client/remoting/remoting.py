@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from typing import cast
 
+from mqspark.base.config import MAX_PORT
 from mqspark.base.logs import Outages, escaping
 from mqspark.client.remoting.credentials import bound
 from mqspark.client.remoting.dialing import opened
@@ -36,7 +37,6 @@ _WRITE_HIGH_BYTES = 4 * 1024 * 1024
 _MAX_OPAQUE = 0x7FFFFFFF
 _MAX_REMARK = 1_000
 """Characters of an answer's remark: it may quote the request."""
-_MAX_PORT = 0xFFFF
 _FAREWELL_S = 1.0
 """Time limit for closing a TLS connection."""
 
@@ -54,7 +54,7 @@ def level_of(error: BaseException) -> int:
 def split_address(address: str) -> tuple[str, int]:
     """``host:port``, IPv6 hosts in brackets. Raises ConnectionLost: an address that cannot be reached."""
     host, _, port = address.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= _MAX_PORT):
+    if not host or not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= MAX_PORT):
         raise ConnectionLost(address, "not an address of the form host:port", made=False)
     return host.strip("[]"), int(port)
 

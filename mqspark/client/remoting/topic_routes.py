@@ -25,11 +25,15 @@ from mqspark.message import (
     Queues,
     parse_number,
 )
-from mqspark.protocol.bodies.topic_bodies import QueueData, TopicQueueMappingInfo, TopicRouteData
+from mqspark.protocol.bodies.topic_bodies import (
+    MAX_QUEUES,
+    MAX_ROUTE_QUEUES,
+    QueueData,
+    TopicQueueMappingInfo,
+    TopicRouteData,
+)
 
 __all__ = [
-    "MAX_QUEUES",
-    "MAX_ROUTE_QUEUES",
     "Queues",
     "BrokerReplica",
     "TopicRoute",
@@ -40,11 +44,6 @@ __all__ = [
     "sound_queues",
 ]
 
-MAX_QUEUES = 65_536
-"""Maximum queues of a topic on one broker: the limit of mqspark brokers."""
-
-MAX_ROUTE_QUEUES = 4 * MAX_QUEUES
-"""Maximum queues of a topic on all brokers."""
 
 LOGIC_PREFIX = "__syslo__"
 """Begins the names under which clients see the logic queues of static topics

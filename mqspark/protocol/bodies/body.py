@@ -22,6 +22,7 @@ from mqspark.errors import FrameTooLarge, ProtocolError
 from mqspark.message import MessageQueue
 from mqspark.protocol import fastjson
 from mqspark.protocol.connection import MAX_FRAME_BYTES, MAX_HEADER_BYTES
+from mqspark.protocol.fastjson import encode_sorted
 from mqspark.protocol.headers.header import I32
 from mqspark.protocol.named import check_names
 from mqspark.protocol.slices import Work
@@ -78,9 +79,9 @@ def _decoded(body_type: type[T], body: bytes | bytearray | memoryview, limits: f
 def encode_body(body: object) -> bytes:
     """Compact JSON with sorted keys. Keys that are objects are written bare."""
     document = msgspec.to_builtins(body, str_keys=True)
-    text = _encode(document)
+    text = encode_sorted(document)
     if b":null" in text:
-        text = _encode(_without_nulls(document))
+        text = encode_sorted(_without_nulls(document))
     return _OBJECT_AS_KEY.sub(_bare, text) if b'"{' in text else text
 
 
@@ -191,8 +192,6 @@ def to_document(body: object) -> Any:
     return _without_nulls(msgspec.to_builtins(body))
 
 
-_encode = msgspec.json.Encoder(order="sorted").encode
-
 _OBJECT_AS_KEY = re.compile(
     # Skips whole strings up to one that is a key and begins as ``queue_key`` does. A search for such a
     # beginning alone would match inside strings of peers, and search for the end again for each match.
@@ -265,7 +264,7 @@ _decode_queue = msgspec.json.Decoder(Queue).decode
 
 def queue_key(queue: MessageQueue) -> str:
     """The text form of a queue as a key."""
-    return _encode(Queue.of(queue)).decode()
+    return encode_sorted(Queue.of(queue)).decode()
 
 
 def queue_of(key: str) -> MessageQueue:

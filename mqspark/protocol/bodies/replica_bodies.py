@@ -9,6 +9,9 @@ from mqspark.protocol.bodies.body import Body
 from mqspark.protocol.bodies.topic_bodies import BrokerMemberGroup
 from mqspark.protocol.headers.header import I32, I64
 
+MAX_REPLICAS = 64
+"""Limit of replicas per broker name."""
+
 
 class SyncStateSet(Body):
     """Controller ids of the replicas that are in sync, and the epoch of that set."""

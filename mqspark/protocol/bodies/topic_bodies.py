@@ -11,6 +11,13 @@ from mqspark.protocol.headers.header import I32, I64
 # --- topics and routes ------------------------------------------------------------------------------------
 
 
+MAX_QUEUES = 65_536
+"""The limit for a topic on one broker. RocketMQ has none, but several requests have a cost proportional to the number
+of queues."""
+MAX_ROUTE_QUEUES = 4 * MAX_QUEUES
+"""Queues of a topic on all brokers."""
+
+
 class DataVersion(msgspec.Struct, rename="camel", frozen=True):
     state_version: I64 = 0
     timestamp: I64 = 0

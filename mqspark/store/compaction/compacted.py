@@ -46,6 +46,7 @@ from mqspark.base.crc import crc32
 from mqspark.base.logs import sparing
 from mqspark.base.names import path_below
 from mqspark.errors import ConfigError
+from mqspark.message import MAX_DIGITS
 from mqspark.record.record import CheckedRecord, Verdict, check_record
 from mqspark.record.recordlayout import fields, record_position
 from mqspark.store.compaction.rocketcompaction import (
@@ -69,8 +70,6 @@ DELETE_RETENTION_MS = 24 * 3_600_000
 with its key.)"""
 KEPT_DTYPE = np.dtype([("offset", "<i8"), ("position", "<i8"), ("size", "<i4"), ("tags_code", "<i8")])
 _NEXT = "current.tmp"
-_MAX_DIGITS = 18
-"""The most digits of a generation's number."""
 _MAX_CHECKED = 4096
 LOOK_MS = 1000
 """How long the content of ``current`` is cached."""
@@ -135,9 +134,7 @@ def _decoded(path: Path, data: bytes) -> Current:
 def _generation_of(name: str) -> int | None:
     """The number in the name of a generation's file; None for another name."""
     number, _, kind = name.partition(".")
-    is_ours = (
-        kind in ("log", "queue") and number.isascii() and number.isdigit() and len(number) <= _MAX_DIGITS
-    )
+    is_ours = kind in ("log", "queue") and number.isascii() and number.isdigit() and len(number) <= MAX_DIGITS
     return int(number) if is_ours else None
 
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from mqspark.base.names import path_below
 from mqspark.record.record import check_record, tags_code
-from mqspark.record.recordlayout import AT
+from mqspark.record.recordlayout import QUEUE_OFFSET_AT
 from mqspark.store.disk.files import FileLayer, OsFiles
 from mqspark.store.disk.layout import file_start
 from mqspark.store.index.keys import Ints
@@ -31,7 +31,6 @@ from mqspark.store.recovery.rebuild import SegmentRecords
 
 COMPACTION = "compaction"
 
-_QUEUE_OFFSET_AT = AT["queue_offset"]
 _LOOK_AT = 4096
 """Records that one read examines when few of them match a tag filter."""
 _PLACES = ("", "compacting", "replicating")
@@ -130,7 +129,7 @@ class RocketCompaction:
             if not self._views or self._views[-1] is not view:
                 self._views.append(view)
             longs = np.ndarray((len(view) - 7,), ">i8", buffer=view, strides=(1,))
-            offsets = longs[positions + _QUEUE_OFFSET_AT].astype(np.int64)
+            offsets = longs[positions + QUEUE_OFFSET_AT].astype(np.int64)
             columns.append((offsets, np.full(len(offsets), len(self._views) - 1), positions))
         if not columns:
             nothing = np.empty(0, np.int64)

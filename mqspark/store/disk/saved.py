@@ -29,6 +29,12 @@ PAUSE_S = 0.0002
 turn of the loop waits some milliseconds for it."""
 
 
+MAX_WAITING_BYTES = 1 << 20
+"""Limit of the answers of one server that wait until their changes are on disk."""
+WAITING_BYTES = 500
+"""Of one answer."""
+
+
 class Table(Protocol):
     """``generation`` counts changes. ``load`` raises when the bytes are not a valid table."""
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from mqspark.base.logs import sparing
 from mqspark.errors import NotNow, is_shortage
 from mqspark.record.record import Verdict, check_record
-from mqspark.record.recordlayout import BLANK_BYTES, BLANK_MAGIC, SIZE_MAGIC
+from mqspark.record.recordlayout import BLANK_BYTES, BLANK_MAGIC, MAGIC_PREFIX, SIZE_MAGIC
 from mqspark.store.disk.flush import run_here
 from mqspark.store.index.index import IndexJob, MessageIndex
 from mqspark.store.index.keys import run_keys
@@ -41,7 +41,6 @@ _IDLE_INTERVAL_MS = 1000
 _SYNC_INTERVAL_MS = 10_000
 """A sync writes every touched slot page, which under load is all of them. After a crash, the log of this
 interval is indexed again."""
-_MAGIC_PREFIX = b"\xda\xa3\x20"
 
 
 class Indexer:
@@ -271,7 +270,7 @@ class Indexer:
         for data_start, data_end in self._log.data_ranges(segment, position):
             at = max(position, data_start - 1) - segment.start
             high = min(stop, data_end) - segment.start
-            while (at := self._log.find(segment, _MAGIC_PREFIX, at + 1, high)) >= 0:
+            while (at := self._log.find(segment, MAGIC_PREFIX, at + 1, high)) >= 0:
                 found = segment.start + at - 4
                 if found > position and self._is_record(segment, found, stop):
                     return found

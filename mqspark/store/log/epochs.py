@@ -12,15 +12,13 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from mqspark.base.config import INT64_MAX
+from mqspark.base.config import INT32_MAX, INT64_MAX
 from mqspark.base.crc import crc32
 from mqspark.errors import StoreCorrupt
 from mqspark.store.disk.configfile import ConfigFile
 
 MAX_EPOCHS = 1_000
 """Entries that a master of RocketMQ can send (AutoSwitchHAConnection); the oldest ones are dropped."""
-
-INT32_MAX = 0x7FFFFFFF
 
 
 class Epoch(NamedTuple):

@@ -13,13 +13,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from mqspark.record.record import CheckedRecord, Verdict, check_record
-from mqspark.record.recordlayout import BLANK_BYTES, BLANK_MAGIC, MIN_RECORD_BYTES, SIZE_MAGIC, record_size
+from mqspark.record.recordlayout import (
+    BLANK_BYTES,
+    BLANK_MAGIC,
+    MAGIC_PREFIX,
+    MIN_RECORD_BYTES,
+    SIZE_MAGIC,
+    record_size,
+)
 from mqspark.store.disk.layout import is_storable_topic
 from mqspark.store.log.commitlog import CommitLog, Segment
 from mqspark.store.log.scan import Run, read_run
 from mqspark.store.log.stretch import LogWindow
-
-_MAGIC_PREFIX = b"\xda\xa3\x20"
 
 
 class LogReader(ABC):
@@ -146,7 +151,7 @@ class LogReader(ABC):
             at = max(low, range_start - segment.start)
             # No record beyond ``data_end`` is valid, which may lie far before the end of the segment's data.
             end = min(range_end, data_end) - segment.start
-            while (at := self._log.find(segment, _MAGIC_PREFIX, at, end)) >= 0:
+            while (at := self._log.find(segment, MAGIC_PREFIX, at, end)) >= 0:
                 candidate = segment.start + at - 4
                 if candidate > position and self._record_at(segment, candidate, data_end) is not None:
                     return candidate

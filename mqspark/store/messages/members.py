@@ -11,7 +11,6 @@ Must not know queues or files.
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -23,7 +22,7 @@ from mqspark.base.propertystring import ITEM_END
 from mqspark.errors import InvalidMessage
 from mqspark.record.batchitems import split_batch
 from mqspark.record.record import TAGS_START
-from mqspark.record.recordlayout import HEAD, columns
+from mqspark.record.recordlayout import HEAD, I32, columns
 from mqspark.store.log.scan import tags_codes
 from mqspark.store.queue.consumequeue import ENTRY_DTYPE
 
@@ -33,7 +32,6 @@ Heads = npt.NDArray[np.void]
 
 MIN_MEMBERS = 64
 
-_SIZE = struct.Struct(">i")
 HEAD_BYTES = 20
 """Head of a member: size, magic, CRC, flag, body length. Magic and CRC are ignored, as in
 MessageDecoder.decodeMessage."""
@@ -197,7 +195,7 @@ def queue_entries(positions: Ints, sizes: Ints | int, codes: Ints | int) -> byte
 
 def _starts(data: bytes) -> list[int] | None:
     """Starts of the members when each ends where its size says; None when a size is impossible."""
-    unpack, at, last = _SIZE.unpack_from, 0, len(data) - MIN_BYTES
+    unpack, at, last = I32.unpack_from, 0, len(data) - MIN_BYTES
     starts: list[int] = []
     append = starts.append
     while at <= last:

@@ -11,7 +11,6 @@ Must not know queues or files.
 from __future__ import annotations
 
 import functools
-import struct
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,6 +18,7 @@ import numpy.typing as npt
 
 from mqspark.base.propertystring import ITEM_END
 from mqspark.record.record import TAGS_START
+from mqspark.record.recordlayout import I16, I32
 from mqspark.store.log.scan import tags_codes
 from mqspark.store.messages.members import HEAD_BYTES, MIN_BYTES, MIN_MEMBERS, Common, MemberColumns, Sizes
 
@@ -28,9 +28,6 @@ costs."""
 
 Ints = npt.NDArray[np.int64]
 
-_SIZE = struct.Struct(">i")
-_LENGTH = struct.Struct(">h")
-"""Length of the properties."""
 _FLAG_AT, _BODY_LENGTH_AT = 12, 16
 _LAYOUTS = 256
 """Limit of cached layouts. A producer's batches have few; creating one takes some microseconds."""
@@ -86,11 +83,11 @@ class MemberTable:
         malformed."""
         if len(data) < MIN_ALIKE * MIN_BYTES:
             return None
-        (size,), (body,) = _SIZE.unpack_from(data), _SIZE.unpack_from(data, _BODY_LENGTH_AT)
+        (size,), (body,) = I32.unpack_from(data), I32.unpack_from(data, _BODY_LENGTH_AT)
         if size < MIN_BYTES or len(data) % size or not 0 <= body <= size - MIN_BYTES:
             return None
         count, body_end = len(data) // size, HEAD_BYTES + body
-        if count < MIN_ALIKE or _LENGTH.unpack_from(data, body_end) != (size - body_end - 2,):
+        if count < MIN_ALIKE or I16.unpack_from(data, body_end) != (size - body_end - 2,):
             return None
         members = np.ndarray((count,), _member_dtype(size, body), data)
         for name in ("size", "body_bytes", "property_bytes"):
@@ -112,7 +109,7 @@ class MemberTable:
         longer = properties + len(suffix)
         own = np.frombuffer(self.tails, [("length", "V2"), ("properties", f"V{properties}")])
         tails = np.empty(len(self), [*own.dtype.descr, ("suffix", f"V{len(suffix)}")])
-        tails["length"] = np.void(_LENGTH.pack(longer))
+        tails["length"] = np.void(I16.pack(longer))
         tails["properties"] = own["properties"]
         tails["suffix"] = np.void(suffix)
         return replace(self, tails=tails.tobytes(), largest=(body, longer))
@@ -173,8 +170,8 @@ class MemberTable:
         dtype = _record_dtype(common.dtype, body, len(topic_field), properties + 2)
         size, count = dtype.itemsize, len(members)
         head = bytearray(common.head)
-        _SIZE.pack_into(head, 0, size)
-        _SIZE.pack_into(head, len(head) - _SIZE.size, body)
+        I32.pack_into(head, 0, size)
+        I32.pack_into(head, len(head) - I32.size, body)
         data = np.empty(count * size, np.uint8).data
         records: npt.NDArray[np.void] = np.ndarray((count,), dtype, data)
         records["common"] = np.void(bytes(head))

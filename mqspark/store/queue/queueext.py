@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from mqspark.record.recordlayout import I16
 from mqspark.store.disk.files import FileLayer
 from mqspark.store.disk.layout import file_name, file_start
 from mqspark.store.disk.mapping import MapBudget, try_map
@@ -32,7 +33,6 @@ EXT_ADDRESS_BELOW = -(1 << 31)
 _FIRST_ADDRESS = -(1 << 63)
 _UNIT = struct.Struct(">hqqh")
 UNIT_BYTES = _UNIT.size
-_I16 = struct.Struct(">h")
 _END_BYTES = 4
 """Bytes reserved at the end of a file (ConsumeQueueExt.END_BLANK_DATA_LENGTH)."""
 _STEP_BYTES = 1 << 16
@@ -136,7 +136,7 @@ class QueueExt:
         used = self.end % self._file_bytes
         if used + UNIT_BYTES > self._file_bytes - _END_BYTES:
             rest = self._file_bytes - used
-            self._pending += _I16.pack(-1) + bytes(rest - _I16.size)
+            self._pending += I16.pack(-1) + bytes(rest - I16.size)
             self.end += rest
         address = self.end + _FIRST_ADDRESS
         self._pending += _UNIT.pack(UNIT_BYTES, tags_code, store_ms, 0)

@@ -39,7 +39,7 @@ from mqspark.store.recovery.recovery import Recovery
 
 _RUN_BYTES = 4 << 20
 """Bytes read as one run; fewer records than ``Recovery`` settles at once."""
-_MAX_GAP = 1 << 20
+MAX_GAP = 1 << 20
 """Most queue offsets that one record may skip: its master has lost the records between."""
 
 
@@ -243,7 +243,7 @@ class LogCopier(Recovery):
             if offset < expected:
                 self.report.ignored_records += 1
                 continue
-            if offset - expected > _MAX_GAP:
+            if offset - expected > MAX_GAP:
                 raise InvalidMessage(
                     f"offset {offset} of queue {queue.topic}/{queue.queue_id} cannot follow {expected - 1}",
                     field="log",

@@ -36,13 +36,12 @@ from mqspark.store.queue.consumequeue import ENTRY, ENTRY_BYTES, FILLER, FILLER_
 from mqspark.store.queue.delay import DelayLevels
 from mqspark.store.queue.multidispatch import is_lmq
 from mqspark.store.queue.queuetable import QueueTable
+from mqspark.store.recovery.copying import MAX_GAP
 from mqspark.store.recovery.recovery import Recovery, is_queued
 
 _MAGICS = (*MAGICS, BLANK_MAGIC.to_bytes(4, "big", signed=True))
 _BEHIND_BYTES = 1 << 16
 """How many bytes of valid records behind a healed part, whose entries are looked at, too."""
-_MAX_GAP = 1 << 20
-"""Most offsets that a healed record may leave out behind the end of its queue."""
 
 
 class Whole(NamedTuple):
@@ -307,7 +306,7 @@ class LogMender:
             if offset < queue.max_offset:
                 if queue.min_offset <= offset and self._is_replaceable(key[0], queue.entry(offset), entry):
                     queue.replace(offset, entry)
-            elif queue.next_offset == queue.max_offset and offset - queue.max_offset < _MAX_GAP:
+            elif queue.next_offset == queue.max_offset and offset - queue.max_offset < MAX_GAP:
                 missing = offset - queue.max_offset
                 queue.reserve(missing + 1)
                 queue.settle(FILLER * missing + entry)

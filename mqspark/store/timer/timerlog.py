@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mqspark.errors import StoreCorrupt
+from mqspark.record.recordlayout import BLANK_MAGIC
 from mqspark.store.disk.files import FileLayer, disk_full_as_typed
 from mqspark.store.disk.layout import file_name, file_start
 from mqspark.store.disk.mapping import MapBudget, try_map
@@ -47,7 +48,6 @@ _DTYPE = np.dtype(
     ]
 )
 _BLANK = struct.Struct(">iqi")
-_BLANK_MAGIC = 0xCBD43194 - (1 << 32)
 
 _DEFAULT, ROLL, DELETE = 1, 2, 4
 NONE = -1
@@ -190,7 +190,7 @@ class TimerLog:
         usual one."""
         left = self._file_bytes - self.position % self._file_bytes
         if left < RECORD_BYTES + _BLANK.size:
-            self._append(_BLANK.pack(left, 0, _BLANK_MAGIC))
+            self._append(_BLANK.pack(left, 0, BLANK_MAGIC))
             self.position += left - _BLANK.size
         at = self.position
         self._append(
@@ -296,7 +296,7 @@ class TimerLog:
         """Number of records before the first invalid one, and whether that is a blank."""
         valid = (records["size"] == RECORD_BYTES) & (records["magic"] & ~0xF == 0)
         count = len(records) if valid.all() else int(valid.argmin())
-        return count, count < len(records) and int(records["magic"][count]) == _BLANK_MAGIC
+        return count, count < len(records) and int(records["magic"][count]) == BLANK_MAGIC
 
     # --- recovery, retention --------------------------------------------------------------------------------
 

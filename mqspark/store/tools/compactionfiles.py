@@ -32,14 +32,13 @@ from mqspark.store.disk.files import OsFiles
 from mqspark.store.disk.layout import StorePaths, file_name
 from mqspark.store.queue.batchqueue import BATCH_ENTRY, BatchEntry
 from mqspark.store.tools.offline import require_store
-from mqspark.store.tools.reader import StoreReader
+from mqspark.store.tools.reader import READ_OFFSETS, StoreReader
 
 _ENTRY_BYTES = BATCH_ENTRY.size
 _LEAST_SEGMENTS = 5
 """Length of a log file in multiples of a queue file (CompactionLog.getCompactionLogSize)."""
 _LAST_ENTRY = BatchEntry(-1, 0, 0, 0, 0, 0).pack()
 _PHYSICAL_OFFSET = slice(28, 36)
-_READ_OFFSETS = 1 << 14
 
 Served = tuple[memoryview, int, int]
 """Record, queue offset, tags code."""
@@ -107,8 +106,8 @@ def served(reader: StoreReader, topic: str, queue_id: int) -> Iterator[Served]:
     for offset in theirs.offsets(end, low):
         record, tags_code = theirs.record(offset)
         yield record, offset, tags_code
-    for first in range(max(low, end), high, _READ_OFFSETS):
-        entries = reader.entries(topic, queue_id, first, min(first + _READ_OFFSETS, high))
+    for first in range(max(low, end), high, READ_OFFSETS):
+        entries = reader.entries(topic, queue_id, first, min(first + READ_OFFSETS, high))
         for position, size, tags_code in entries.tolist():
             record = memoryview(reader.record(position, size))
             yield record, queue_offset_of(record), tags_code

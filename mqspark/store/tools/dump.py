@@ -15,12 +15,11 @@ from mqspark.store.index.keys import index_hash
 from mqspark.store.log.commitlog import Segment
 from mqspark.store.queue.consumequeue import FILLER_SIZE
 from mqspark.store.queue.queueext import resolve_tags_codes
-from mqspark.store.tools.offline import LogScan, OfflineStore, entries_of, release
+from mqspark.store.tools.offline import RELEASE_BYTES, LogScan, OfflineStore, entries_of, release
 
 Row = dict[str, Any]
 
 _BLOCK_ENTRIES = 1 << 12
-_RELEASE_BYTES = 32 << 20
 
 
 def dump_records(store: OfflineStore, offset: int = 0, *, topic: str | None = None) -> Iterator[Row]:
@@ -53,7 +52,7 @@ def _records_of(store: OfflineStore, segment: Segment, low: int, topic: str | No
                 yield {"physicalOffset": segment.start + low, "damaged": length}
             low += length
         begun = True
-        if low - released > _RELEASE_BYTES:
+        if low - released > RELEASE_BYTES:
             release(view, released, low)
             released = low
 

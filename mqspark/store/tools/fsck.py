@@ -39,12 +39,11 @@ from mqspark.store.queue.consumequeue import ENTRY_DTYPE, FILLER_SIZE, ConsumeQu
 from mqspark.store.queue.multidispatch import is_lmq
 from mqspark.store.queue.queueext import resolve_tags_codes
 from mqspark.store.recovery.recoveryreport import lost_offsets
-from mqspark.store.tools.offline import LogScan, OfflineStore, entries_of, release
+from mqspark.store.tools.offline import RELEASE_BYTES, LogScan, OfflineStore, entries_of, release
 from mqspark.store.tools.remake import Remade
 
 MAX_FINDINGS = 1000
 _BLOCK_ENTRIES = 1 << 16
-_RELEASE_BYTES = 32 << 20
 
 Progress = Callable[[int, int], None]
 """Called with the bytes done and the total."""
@@ -156,7 +155,7 @@ def _damage_of(generation: Generation, topic: str, queue_id: int) -> str | None:
             if checked is None or tags_code(checked.properties) != code:
                 damaged.append(offset)
             end = offset, position + size
-            if position - released > _RELEASE_BYTES:
+            if position - released > RELEASE_BYTES:
                 release(view, released, position)
                 released = position
     if not damaged:

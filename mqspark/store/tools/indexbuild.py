@@ -34,7 +34,7 @@ from mqspark.store.tools.offline import release
 _STEP_BYTES = 16 << 20
 WORTH_A_PROCESS_BYTES = 256 << 20
 """Bytes of the log from which on a process is used; a process needs a third of a second to start."""
-_MAX_MAPPED = 16
+MAX_MAPPED = 16
 
 
 @dataclass(slots=True, frozen=True)
@@ -71,7 +71,7 @@ class _Builder:
             files,
             segment_bytes=task.segment_bytes,
             allocation_step=0,
-            max_mapped=_MAX_MAPPED,
+            max_mapped=MAX_MAPPED,
         )
         self.log.load()
         self.index = MessageIndex(

@@ -35,7 +35,7 @@ from mqspark.store.recovery.queueends import QueueEnds
 from mqspark.store.recovery.recovery import Recovery
 from mqspark.store.recovery.rocksdb import found_in_rocksdb
 
-_RELEASE_BYTES = 32 << 20
+RELEASE_BYTES = 32 << 20
 _MAX_MAPPED = 8
 
 
@@ -333,7 +333,7 @@ class LogScan(Recovery):
             return
         view = self._log.view(segment)
         self.note_records(segment, run)
-        if end - self._released > _RELEASE_BYTES or end < self._released:
+        if end - self._released > RELEASE_BYTES or end < self._released:
             low = max(self._released, segment.start) - segment.start
             release(view, low, end - segment.start)
             self._released = end

@@ -133,9 +133,9 @@ class StoreReader:
             offsets = np.arange(len(found)) + first // ENTRY_BYTES
             there = found["size"] != FILLER_SIZE
             offsets, found = offsets[there], found[there]
-            for at in range(0, len(found), _READ_OFFSETS):
-                part = found[at : at + _READ_OFFSETS]
-                yield offsets[at : at + _READ_OFFSETS], self._native(topic, queue_id, part)
+            for at in range(0, len(found), READ_OFFSETS):
+                part = found[at : at + READ_OFFSETS]
+                yield offsets[at : at + READ_OFFSETS], self._native(topic, queue_id, part)
 
     def log_begin(self) -> int:
         """The position of the first byte that the log has; 0 without a log."""
@@ -184,17 +184,17 @@ class StoreReader:
         high = last // ENTRY_BYTES + (int(unused[0]) if len(unused) else len(sizes))
         log_begins = self.log_begin()
         while low < high:
-            entries = self.entries(topic, queue_id, low, min(low + _READ_OFFSETS, high))
+            entries = self.entries(topic, queue_id, low, min(low + READ_OFFSETS, high))
             there = entries[entries["position"] >= log_begins]
             if len(there):
                 return self._queue_offset(there[0]), high
-            low += _READ_OFFSETS
+            low += READ_OFFSETS
         return high, high
 
     def end_before(self, topic: str, queue_id: int, low: int, high: int, position: int) -> int:
         """The end of the offsets in [low, high) whose records lie before a position of the log; ``high`` for -1."""
         while position >= 0 and high > low:
-            first = max(low, high - _READ_OFFSETS)
+            first = max(low, high - READ_OFFSETS)
             entries = self.entries(topic, queue_id, first, high)
             before = entries[entries["position"] < position]
             if len(before) == len(entries) and len(entries):
@@ -404,7 +404,7 @@ _MAX_DELETED_LOOKS = 8
 """And after more looks than these in any case: ``mqspark.store.upkeep.cleaning`` counts on it."""
 _GAP_BYTES = 4096
 _LARGE_BYTES = 16 << 20
-_READ_OFFSETS = 1 << 14
+READ_OFFSETS = 1 << 14
 _NATIVE_DTYPE = np.dtype([("position", "<i8"), ("size", "<i4"), ("tags_code", "<i8")])
 
 

@@ -32,11 +32,14 @@ from mqspark.store.queue.queuetable import QueueTable
 from mqspark.store.recovery.queueends import QueueEnds, Range
 from mqspark.store.recovery.recovery import Recovery
 from mqspark.store.recovery.rocksdb import refuse_rebuild
-from mqspark.store.tools.indexbuild import WORTH_A_PROCESS_BYTES, BuiltIndex, IndexBuild, IndexTask
-from mqspark.store.tools.offline import OfflineStore, release, require_store
-
-_MAX_MAPPED = 16
-_RELEASE_BYTES = 32 << 20
+from mqspark.store.tools.indexbuild import (
+    MAX_MAPPED,
+    WORTH_A_PROCESS_BYTES,
+    BuiltIndex,
+    IndexBuild,
+    IndexTask,
+)
+from mqspark.store.tools.offline import RELEASE_BYTES, OfflineStore, release, require_store
 
 Progress = Callable[[str, int, int], None]
 """Called with the name of the step, the bytes of the log done, and the total."""
@@ -103,20 +106,20 @@ def _build(
         files,
         segment_bytes=config.mapped_file_size_commit_log,
         allocation_step=config.allocation_step_commit_log,
-        max_mapped=_MAX_MAPPED,
+        max_mapped=MAX_MAPPED,
     )
     log.load()
     table = QueueTable(
         work.consume_queue,
         files,
         file_bytes=old.table.file_bytes,
-        max_mapped=_MAX_MAPPED,
+        max_mapped=MAX_MAPPED,
         ext_directory=work.consume_queue_ext if config.enable_consume_queue_ext else None,
         ext_file_bytes=config.mapped_file_size_consume_queue_ext,
         ext_enabled=config.enable_consume_queue_ext,
     )
     batch_table = BatchTable(
-        work.batch_consume_queue, files, file_bytes=old.batch_table.file_bytes, max_mapped=_MAX_MAPPED
+        work.batch_consume_queue, files, file_bytes=old.batch_table.file_bytes, max_mapped=MAX_MAPPED
     )
     table.batch_topics = set(old.table.batch_topics)
     recovery = _Remake(config, old, log, table, batch_table, progress)
@@ -274,7 +277,7 @@ class _Remake(Recovery):
         end = run.end_position
         self._progress("queues", end - self._log.min_offset, self._total)
         segment = self._log.segment_of(int(run.positions[0]))
-        if segment is not None and (end - self._released > _RELEASE_BYTES):
+        if segment is not None and (end - self._released > RELEASE_BYTES):
             release(self._log.view(segment), max(self._released - segment.start, 0), end - segment.start)
             self._released = end
 

@@ -21,7 +21,7 @@ from mqspark.base.logs import printable
 FORMATS = ("table", "wide", "json", "jsonl", "yaml")
 Row = Mapping[str, Any]
 _MAX_CELL = 200
-_MAX_LINE = 2_000
+MAX_LINE = 2_000
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./@%-]*")
 _WORDS = frozenset(["true", "false", "null", "yes", "no", "on", "off", "y", "n"])
 _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -85,7 +85,7 @@ class Output:
     def done(self, text: str, row: Row) -> None:
         """Report a change: a sentence for people, a row for programs. For several changes use ``listing``."""
         if self.is_table:
-            click.echo(printable(text, _MAX_LINE))
+            click.echo(printable(text, MAX_LINE))
         else:
             self.record(row)
 
@@ -96,7 +96,7 @@ class Output:
     def heading(self, text: str) -> None:
         """Print a line above another table; nothing for programs."""
         if self.is_table:
-            click.echo(f"\n{_bold(printable(text, _MAX_LINE))}")
+            click.echo(f"\n{_bold(printable(text, MAX_LINE))}")
 
     def table(self, columns: Sequence[Column], rows: Sequence[Row]) -> list[str]:
         shown = [column for column in columns if self.is_wide or not column.wide]

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from mqspark.base.logs import Outages, sparing
 from mqspark.base.names import path_below
-from mqspark.errors import MQError, ProtocolError
+from mqspark.errors import ProtocolError
 from mqspark.message import TOOLS_GROUP
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
@@ -34,7 +34,7 @@ from mqspark.store.compaction.compacted import (
 )
 from mqspark.store.disk.files import FileLayer
 from mqspark.store.store import MessageStore
-from mqspark_server.net.outbound import Outbound
+from mqspark_server.net.outbound import REQUEST_ERRORS, Outbound
 
 log = sparing("mqspark.compaction", lines=20)
 
@@ -95,7 +95,7 @@ class MasterCopy:
             try:
                 await self.look()
                 self._outages.over("", "older values of compaction topics are copied from the master again")
-            except (OSError, ValueError, MQError) as error:
+            except REQUEST_ERRORS as error:
                 what = "older values of compaction topics are not copied from the master now: %s"
                 self._outages.failed("", None, what, error)
                 await asyncio.sleep(RETRY_S)

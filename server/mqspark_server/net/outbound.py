@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import cast
 
 from mqspark.client.remoting.credentials import bound
-from mqspark.errors import ConnectionLost, ProtocolError, RequestTimeout
+from mqspark.errors import ConnectionLost, MQError, ProtocolError, RequestTimeout
 from mqspark.protocol.binding import Binder
 from mqspark.protocol.codes import Language
 from mqspark.protocol.command import Command, encode_request
@@ -20,6 +20,8 @@ from mqspark.protocol.headers.header import Header, to_ext
 from mqspark.protocol.signature import Signer
 
 CONNECT_TIMEOUT_S = 3.0
+REQUEST_ERRORS = (OSError, ValueError, MQError)
+"""What comes of a server that cannot be reached, refuses, or answers something else."""
 
 
 class Outbound(asyncio.Protocol):

@@ -18,6 +18,7 @@ from mqspark.broker.replication.replicas import Replica, Replicas
 from mqspark.errors import ProtocolError
 from mqspark.protocol.replicaproof import MAGIC, MasterProof
 from mqspark_server.net.descriptors import PROCESS
+from mqspark_server.net.heldbytes import MIN_BYTES_PER_S
 from mqspark_server.net.memory_budget import Pace
 from mqspark_server.net.servertls import HANDSHAKE_BYTE, Certificates, TlsStream
 
@@ -31,9 +32,6 @@ CHUNK_BYTES = 1024 * 1024
 SCAN_S = 0.5
 """Interval of the checks for silent slaves and of heartbeats."""
 
-
-MIN_BYTES_PER_S = 1024
-"""A slower slave is disconnected after UNREAD_S, because it keeps segments from being deleted."""
 
 UNREAD_S = 60.0
 REPORT_S = 5.0

@@ -15,7 +15,7 @@ from mqspark.base.logs import Outages, sparing
 from mqspark.broker.broker import BrokerCore
 from mqspark.broker.replication.acting import ActingMaster
 from mqspark.broker.replication.preonline import PreOnline, Talk
-from mqspark.errors import MQError, NotNow, ProtocolError
+from mqspark.errors import NotNow, ProtocolError
 from mqspark.message import MASTER_ID
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.topic_bodies import GetBrokerMemberGroupResponseBody
@@ -24,7 +24,7 @@ from mqspark.protocol.headers.cluster_headers import (
     BrokerHeartbeatRequestHeader,
     GetBrokerMemberGroupRequestHeader,
 )
-from mqspark_server.net.outbound import Outbound
+from mqspark_server.net.outbound import REQUEST_ERRORS, Outbound
 from mqspark_server.peers.registrar import Registrar
 
 log = sparing("mqspark.brokergroup", lines=10)
@@ -37,8 +37,6 @@ PATIENCE_S = 40.0
 """How long a master that comes back tries to copy the progress of its slaves. Then it goes online without it."""
 MAX_MEMBERS = 100
 LOOK_S = 0.05
-
-_FAILURES = (OSError, ValueError, MQError)
 
 
 class BrokerGroup:
@@ -80,7 +78,7 @@ class BrokerGroup:
                     (await self._connected(server)).tell(RequestCode.BROKER_HEARTBEAT, header, b"")
                 self._acting.members.heard(server, await self._members(server))
                 self._outages.over(server, "name server %s says again which brokers are alive", server)
-            except _FAILURES as error:
+            except REQUEST_ERRORS as error:
                 what = "name server %s does not answer which brokers are alive: %s"
                 self._outages.failed(server, None, what, server, error)
             except Exception:  # a bug: without heartbeats the others would consider this broker dead
@@ -125,7 +123,7 @@ class BrokerGroup:
                 await self._copy_progress_of_slaves(pre_online)
                 self._outages.over("online", "this master has the progress of its slaves, and goes online")
                 return
-            except _FAILURES as error:
+            except REQUEST_ERRORS as error:
                 problem = str(error) or type(error).__name__
             if asyncio.get_running_loop().time() > deadline_s:
                 log.error(
@@ -160,7 +158,7 @@ class BrokerGroup:
             try:
                 found |= await self._members(server)
                 answered = True
-            except _FAILURES as error:
+            except REQUEST_ERRORS as error:
                 failure = error
         if failure is not None and not answered:
             raise failure

@@ -14,11 +14,11 @@ from mqspark.base.logs import Outages, sparing
 from mqspark.broker.broker import BrokerCore
 from mqspark.broker.pop.acting_pops import RevivePlace
 from mqspark.broker.replication.escape import EscapeBridge, Escapee, OtherMaster, is_stored, targets
-from mqspark.errors import MQError, NotNow
+from mqspark.errors import NotNow
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.topic_bodies import TopicRouteData
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark_server.net.outbound import Outbound
+from mqspark_server.net.outbound import REQUEST_ERRORS, Outbound
 from mqspark_server.peers.registrar import Registrar
 
 log = sparing("mqspark.escaping", lines=10)
@@ -35,8 +35,6 @@ MAX_ROUTES = 1_000
 MAX_CONNECTIONS = 64
 SENDS_AT_ONCE: Final = 64
 """Limit of concurrent sends."""
-
-_FAILURES = (OSError, ValueError, MQError)
 
 
 class Escaping:
@@ -83,7 +81,7 @@ class Escaping:
                         what = "messages for %s are stored at another broker again"
                         self._outages.over(message.topic, what, message.topic)
                         return
-            except _FAILURES as error:
+            except REQUEST_ERRORS as error:
                 what = "a message for %s is not stored at another broker yet: %s"
                 self._outages.failed(message.topic, None, what, message.topic, error)
             if message.place is not None and loop.time() - began_s > GIVE_UP_S:
@@ -136,7 +134,7 @@ class Escaping:
                 answer = await connection.request(
                     RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}, timeout_s=TIMEOUT_S
                 )
-            except _FAILURES as error:
+            except REQUEST_ERRORS as error:
                 failure = error
                 continue
             found: list[OtherMaster] = []

@@ -27,7 +27,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.cluster_headers import ExchangeHAInfoResponseHeader
 from mqspark.protocol.replicaproof import SlaveProof
-from mqspark_server.net.outbound import Outbound
+from mqspark_server.net.outbound import REQUEST_ERRORS, Outbound
 from mqspark_server.peers.registrar import Master, Registrar
 
 log = sparing("mqspark.replication", lines=10)
@@ -161,7 +161,7 @@ class Following:
                 await work()
                 self.problems.pop(what, None)
                 self._outages.over(what, "the master's %s is copied again", what)
-            except (OSError, ValueError, MQError) as error:
+            except REQUEST_ERRORS as error:
                 self._failed(what, str(error) or type(error).__name__, is_away=isinstance(error, _AWAY))
             except Exception as error:  # a bug: without retries the slave would silently fall behind
                 log.exception("following the master failed unexpectedly")
@@ -194,7 +194,7 @@ class Following:
             return
         try:
             await self._run_round(self._healing.round(), address)
-        except (OSError, ValueError, MQError):
+        except REQUEST_ERRORS:
             self._healing.failed()
             raise
 
@@ -371,7 +371,7 @@ class Following:
         """Copy the master's progress a last time, if it is there, and stop."""
         finish_s = FINISH_S if self._term is None else CONTROLLED_FINISH_S
         if not self.problems:
-            with contextlib.suppress(OSError, ValueError, MQError, TimeoutError):
+            with contextlib.suppress(*REQUEST_ERRORS):
                 # It is no worse than 3 s ago.
                 async with asyncio.timeout(finish_s):
                     await self.copy_metadata()

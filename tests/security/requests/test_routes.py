@@ -17,7 +17,7 @@ from mqspark.client.blocking import BlockingClient
 from mqspark.client.producer.faults import FaultTable, QueueChooser
 from mqspark.client.producer.targets import MAX_MADE, PublishTopic, Target
 from mqspark.client.remoting.identity import ClientOptions
-from mqspark.client.remoting.topic_routes import MAX_QUEUES, TopicRoute
+from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.errors import BadRoute, ProtocolError
 from mqspark.message import Message, MessageQueue, Queues
 from mqspark.protocol.bodies.body import Queue, decode_body, encode_body
@@ -27,7 +27,13 @@ from mqspark.protocol.bodies.client_bodies import (
     QueryAssignmentRequestBody,
     QueryAssignmentResponseBody,
 )
-from mqspark.protocol.bodies.topic_bodies import BrokerData, QueueData, TopicConfig, TopicRouteData
+from mqspark.protocol.bodies.topic_bodies import (
+    MAX_QUEUES,
+    BrokerData,
+    QueueData,
+    TopicConfig,
+    TopicRouteData,
+)
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.receipts import (

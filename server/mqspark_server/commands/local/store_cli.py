@@ -27,6 +27,7 @@ import click
 
 from mqspark.base.logs import printable
 from mqspark_server.commands.loading import noun
+from mqspark_server.commands.output import MAX_LINE
 
 if TYPE_CHECKING:
     from mqspark.store.config import StoreConfig
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from mqspark.store.tools.fsck import FsckReport
     from mqspark.store.tools.offline import OfflineStore
 
-_MAX_LINE = 2_000
 _MAX_VALUE = 100_000
 """Limit of characters per value. Text of the store is escaped, because a terminal would execute control codes."""
 
@@ -83,7 +83,7 @@ def _opened(directory: str, config: str | None, assignments: Sequence[str]) -> O
 
     found = OfflineStore(_settings(directory, config, assignments))
     for part in found.in_rocksdb:
-        click.echo(printable(f"not shown: {part.text}", _MAX_LINE), err=True)
+        click.echo(printable(f"not shown: {part.text}", MAX_LINE), err=True)
     return found
 
 
@@ -148,7 +148,7 @@ def fsck(directory: str, repair: bool, output: str, config: str | None, assignme
         click.echo(json.dumps(report.as_dict(), indent=2))
     else:
         for line in _fsck_lines(report):
-            click.echo(printable(line, _MAX_LINE))
+            click.echo(printable(line, MAX_LINE))
     if report.errors or report.lost:
         sys.exit(3)
 
@@ -235,7 +235,7 @@ def rebuild(directory: str, config: str | None, assignments: Sequence[str]) -> N
         click.echo(f"cut at offset {made.end_offset}: {made.torn_bytes} bytes that are not a record")
     lost = cut_log(made)
     if lost is not None:
-        click.echo(printable(f"offset {lost.offset}: {lost.text} - {lost.repair}", _MAX_LINE))
+        click.echo(printable(f"offset {lost.offset}: {lost.text} - {lost.repair}", MAX_LINE))
     if made.damaged or lost is not None or (made.torn_bytes and made.was_clean):
         sys.exit(3)
 
