@@ -256,6 +256,11 @@ PERM_WRITE = 0x2
 PERM_READ = 0x4
 PERM_READ_WRITE = PERM_READ | PERM_WRITE
 
+# --- types of messages (TopicMessageType) -------------------------------------------------------------------
+
+MESSAGE_TYPES = ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE", "MIXED")
+"""What the attribute ``message.type`` of a topic may be. A topic of type MIXED takes those of all others."""
+
 # --- replicas (MixAll) --------------------------------------------------------------------------------------
 
 MASTER_ID = 0

@@ -10,6 +10,7 @@ from typing import Any
 from mqspark.auth.authadmin import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from mqspark.client.admin import AdminClient
 from mqspark.errors import BrokerError, ClientError, InvalidMessage, MQError
+from mqspark.message import MASTER_ID
 from mqspark.protocol.bodies.body import decode_body, encode_body
 from mqspark.protocol.codes import Reason, RequestCode, ResponseCode
 from mqspark.protocol.headers.admin_headers import (
@@ -45,7 +46,7 @@ class Accounts:
     async def of(cls, admin: AdminClient, brokers: dict[str, dict[int, str]]) -> Accounts:
         """``brokers``: name → id → address."""
         known = {f"name server {address}": address for address in admin.namesrv}
-        known |= {f"broker {name}": each[0] for name, each in brokers.items() if 0 in each}
+        known |= {f"broker {name}": each[MASTER_ID] for name, each in brokers.items() if MASTER_ID in each}
         found: dict[str, str] = {}
         closed: dict[str, MQError] = {}
         for name, address in known.items():

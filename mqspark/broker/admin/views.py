@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from mqspark.broker.state.groups import ConsumerGroup
+from mqspark.broker.state.groups import ConsumerGroup, GroupMember
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.tables.consumer_offsets import NOT_FOUND
 from mqspark.protocol.codes import Language
@@ -116,15 +116,16 @@ def _membership(group: ConsumerGroup | None) -> dict[str, Any]:
         "subscriptions": {
             topic: subscription.data.sub_string for topic, subscription in group.subscriptions.items()
         },
-        "members": [
-            {
-                "clientId": member.client_id,
-                "address": member.session.peer,
-                "language": language_name(member.language),
-                "version": member.version,
-            }
-            for member in group.members.values()
-        ],
+        "members": [member_view(member) for member in group.members.values()],
+    }
+
+
+def member_view(member: GroupMember) -> dict[str, Any]:
+    return {
+        "clientId": member.client_id,
+        "address": member.session.peer,
+        "language": language_name(member.language),
+        "version": member.version,
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from mqspark.message import MESSAGE_TYPES
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.dispatch import Refusal
 
@@ -13,7 +14,6 @@ PRIORITY_FACTOR = "priority.factor"
 ALL_BY_PRIORITY = 100
 MAX_NUMBER = (1 << 63) - 1
 
-_MESSAGE_TYPES = frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE"})
 MAX_EXPIRY_MINUTES = 30 * 24 * 60
 _IMMUTABLE = {"queue.type": ("SimpleCQ", "BatchCQ"), "cleanup.policy": ("DELETE", "COMPACTION")}
 """Attributes that only a new topic may be given, with their values."""
@@ -83,7 +83,7 @@ def _check_topic_attribute(name: str, value: str | None) -> None:
     elif name == "message.type":
         if value == "MIXED":  # RocketMQ: unless enableMixedMessageType
             raise Refusal(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
-        if value not in _MESSAGE_TYPES:
+        if value not in MESSAGE_TYPES:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"message.type={value[:80]} is not allowed")
     elif name == "lite.topic.expiration":
         check_range(value, -1, MAX_EXPIRY_MINUTES)

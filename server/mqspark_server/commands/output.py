@@ -36,6 +36,20 @@ class Column(NamedTuple):
     """Formats a value for the table."""
 
 
+def columns(*fields: str | Column) -> tuple[Column, ...]:
+    """Columns of fields by their keys. ``key*`` is shown only in the wide table; ``key HEADING`` has a heading of its
+    own."""
+    return tuple(each if isinstance(each, Column) else _column(each) for each in fields)
+
+
+def _column(text: str) -> Column:
+    name, _, heading = text.partition(" ")
+    key = name.removesuffix("*")
+    return Column(
+        key, heading or _HEADINGS.get(key, key.replace("_", " ").upper()), name != key, _TEXTS.get(key)
+    )
+
+
 class Output:
     """Prints in one of FORMATS. ``asked`` is None when the user did not choose one: then a table is printed."""
 
@@ -160,6 +174,51 @@ def as_time(ms: Any) -> str:
         return datetime.fromtimestamp(ms / 1000).astimezone().isoformat(sep=" ", timespec="milliseconds")
     except (OverflowError, ValueError, OSError):
         return str(ms)
+
+
+def _offset(value: int | None) -> str:
+    return "-" if value is None or value < 0 else str(value)
+
+
+_HEADINGS = {
+    "client_id": "CLIENT",
+    "disk_ratio": "DISK",
+    "error": "",
+    "from_offset": "FROM",
+    "in_day": "IN TODAY",
+    "in_minute": "IN/MIN",
+    "in_tps": "IN/S",
+    "lag_change": "CHANGE/S",
+    "last_ms": "LAST MESSAGE",
+    "message_id": "ID",
+    "min_offset": "FIRST",
+    "origin_topic": "FROM TOPIC",
+    "out_day": "OUT TODAY",
+    "out_minute": "OUT/MIN",
+    "out_tps": "OUT/S",
+    "read_today": "OUT TODAY",
+    "stored_ms": "STORED",
+    "stored_today": "IN TODAY",
+    "time_ms": "TIME",
+    "to_offset": "TO",
+}
+"""Of fields that are not called as their keys."""
+
+_TEXTS: dict[str, Callable[[Any], str]] = {
+    "change": lambda value: f"{value:+d}",
+    "committed": _offset,
+    "disk_ratio": lambda value: "-" if value is None else f"{value:.0%}",
+    "error": lambda value: value or "",
+    "from_offset": _offset,
+    "last_finished_ms": as_time,
+    "last_ms": as_time,
+    "next_ms": as_time,
+    "saved_ms": as_time,
+    "started_ms": as_time,
+    "stored_ms": as_time,
+    "time_ms": as_time,
+}
+"""How people read fields, where that differs from their values."""
 
 
 def json_text(value: Any, indent: int | None = None) -> str:

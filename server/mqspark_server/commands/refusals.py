@@ -56,6 +56,11 @@ class MissingTopic(Missing):
         CommandFailed.__init__(self, str(NoSuchTopic(name, did_you_mean(name, known))))
 
 
+class MissingGroup(Missing):
+    def __init__(self, group: str, known: Iterable[str]) -> None:
+        super().__init__("consumer group", group, known, "mqspark group list shows all")
+
+
 def exit_code_of(error: Exception) -> int:
     if isinstance(error, click.ClickException):
         return error.exit_code

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mqspark.errors import BrokerError, ConfigError, NoRoute
+from mqspark.message import MASTER_ID
 from mqspark_server.commands.output import FORMATS, Output
-from mqspark_server.commands.refusals import CommandFailed, Missing, MissingTopic
+from mqspark_server.commands.refusals import CommandFailed, Missing, MissingGroup, MissingTopic
 
 if TYPE_CHECKING:
     from mqspark.client.admin import AdminClient
     from mqspark.client.remoting.identity import ClientOptions
+    from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
     from mqspark_server.commands.contexts import ClusterContext
 
 DEFAULT_NAMESRV = "127.0.0.1:9876"
@@ -39,6 +41,9 @@ CONNECTION_PARAMETERS = (
 
 output_option = click.option(
     "-o", "--output", "output", type=click.Choice(FORMATS), help="Output format.  [default: table]"
+)
+only_brokers = click.option(
+    "--broker", "brokers", multiple=True, metavar="NAME", help="Only this broker. Repeatable."
 )
 assume_yes = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 
@@ -143,6 +148,24 @@ class ClusterShell:
             asked = info.cluster_addr_table[self.cluster]
         return {name: table[name] for name in sorted(asked or table) if name in table}
 
+    async def masters(self, names: Iterable[str] = ()) -> list[str]:
+        """Names of ``brokers`` that have a master. Raises Missing."""
+        return [name for name, each in (await self.brokers(names)).items() if MASTER_ID in each]
+
+    async def must_be_topics(self, *names: str) -> None:
+        """Raises Missing."""
+        known = await self.known_topics()
+        for name in names:
+            if name not in known:
+                raise Missing("topic", name, known, "mqspark topic list shows all")
+
+    async def must_be_group(self, name: str) -> SubscriptionGroupConfig:
+        """Raises Missing."""
+        known = await self.admin.groups()
+        if name not in known:
+            raise MissingGroup(name, known)
+        return known[name]
+
     async def broker_address(self, broker: str) -> str:
         """The master's address of a broker name; ``host:port`` is returned unchanged. Raises Missing."""
         if ":" in broker:
@@ -239,9 +262,7 @@ async def _with_similar_names(
     if isinstance(error, BrokerError) and error.code == _GROUP_NOT_EXIST:
         group = given.get("group")
         if isinstance(group, str):
-            return Missing(
-                "consumer group", group, await shell.admin.groups(), "mqspark group list shows all"
-            )
+            return MissingGroup(group, await shell.admin.groups())
     return None
 
 

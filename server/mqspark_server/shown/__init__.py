@@ -1,3 +1,4 @@
-"""The presentation of messages that the command line, the HTTP API and the console share. Functions on messages.
-Imported from outside: ``deadletters``, ``setaside``, ``traces``. Must not know click, HTTP, a broker and a client.
+"""What the command line, the HTTP API and the console share: the presentation of messages, and the settings of topics
+and groups with their names and limits. Imported from outside: ``deadletters``, ``nouns``, ``setaside``, ``traces``.
+Must not know click, HTTP, a broker and a client.
 """

@@ -17,7 +17,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from mqspark.auth.policies import Action
 from mqspark.errors import InvalidMessage, MessageTooLarge
 from mqspark.message import (
-    DEFAULT_TOPIC,
     MAX_PROPERTIES_BYTES,
     TRANSACTION_PREPARED,
     check_topic,
@@ -25,7 +24,7 @@ from mqspark.message import (
     new_unique_id,
 )
 from mqspark.protocol.codes import RequestCode
-from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
+from mqspark.protocol.headers.client_headers import SendMessageResponseHeader
 from mqspark.store.tools.diverged import saved_parts
 from mqspark_server.web import login, problems
 from mqspark_server.web.callers import CLUSTER, Callers
@@ -33,7 +32,7 @@ from mqspark_server.web.httpguard import ASGIApp, Guarded, Receive, Scope, Send
 from mqspark_server.web.login import CallerNow
 from mqspark_server.web.metrics import CONTENT_TYPE, render
 from mqspark_server.web.places import Places
-from mqspark_server.web.problems import Problem
+from mqspark_server.web.problems import Problem, as_problem
 from mqspark_server.web.turns import between_turns
 from mqspark_server.web.v1 import (
     deadletterapi,
@@ -51,7 +50,6 @@ from mqspark_server.web.v1.asking import ERRORS, AskerNow, TopicName
 if TYPE_CHECKING:
     from mqspark_server.node import BrokerNode, BrokerParts
 
-PRODUCER_GROUP = "HTTP_PRODUCER"
 ENVELOPE_BYTES = 256 * 1024
 """How much larger than maxMessageSize in base64 a request may be, for names and properties."""
 
@@ -238,24 +236,12 @@ def create_api(app: BrokerNode, more: Sequence[APIRouter] = ()) -> ASGIApp:
     @api.post("/api/v1/topics/{topic}/messages", tags=["messages"], status_code=201, responses=ERRORS)
     async def put_message(topic: TopicName, message: NewMessage, asker: AskerNow) -> StoredMessage:
         """Store one message; answered when the broker's flush type allows it."""
-        try:
+        with as_problem(400, InvalidMessage, MessageTooLarge):
             check_topic(topic)
             body = _body(message)
             unique_id = new_unique_id()
             properties = _properties(message, unique_id)
-        except (InvalidMessage, MessageTooLarge) as error:
-            raise Problem(400, str(error)) from None
-        header = SendMessageRequestHeaderV2(
-            producer_group=PRODUCER_GROUP,
-            topic=topic,
-            default_topic=DEFAULT_TOPIC,
-            default_topic_queue_nums=4,
-            queue_id=-1 if message.queueId is None else message.queueId,
-            sys_flag=0,
-            born_timestamp=app.clock.now_ms(),
-            flag=0,
-            properties=properties,
-        )
+        header = asker.sending(topic, properties, queue_id=message.queueId)
         answer = await asker.ask(RequestCode.SEND_MESSAGE_V2, header, body)
         stored = answer.header(SendMessageResponseHeader)
         return StoredMessage(

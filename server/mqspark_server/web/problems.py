@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import http
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -28,6 +29,15 @@ class Problem(Picklable, Exception):
         self.detail = detail
         self.headers = dict(headers or {})
         self.more = more
+
+
+@contextlib.contextmanager
+def as_problem(status: int, *kinds: type[Exception], text: str = "{}") -> Iterator[None]:
+    """Within, an error of these kinds is a Problem. ``text``: with a place for the error's."""
+    try:
+        yield
+    except kinds as error:
+        raise Problem(status, text.format(error)) from None
 
 
 class ProblemDetails(BaseModel):

@@ -9,9 +9,9 @@ import click
 from mqspark.errors import BrokerError
 from mqspark_server.commands.administration.cluster_cli import BROKER_COLUMNS, broker_rows
 from mqspark_server.commands.loading import noun
-from mqspark_server.commands.output import Column
+from mqspark_server.commands.output import columns
 from mqspark_server.commands.refusals import Missing
-from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm
+from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm, only_brokers
 
 broker = noun(
     "broker",
@@ -23,20 +23,8 @@ broker = noun(
         )
     },
 )
-_PRODUCERS = (
-    Column("group", "GROUP"),
-    Column("client_id", "CLIENT"),
-    Column("address", "ADDRESS"),
-    Column("language", "LANGUAGE"),
-    Column("version", "VERSION", wide=True),
-)
-_SLAVES = (
-    Column("address", "SLAVE"),
-    Column("acknowledged", "HAS UP TO"),
-    Column("behind", "BEHIND"),
-    Column("in_sync", "IN SYNC"),
-    Column("bytes_per_second", "BYTES/S"),
-)
+_PRODUCERS = columns("group", "client_id", "address", "language", "version*")
+_SLAVES = columns("address SLAVE", "acknowledged HAS UP TO", "behind", "in_sync", "bytes_per_second BYTES/S")
 
 
 @broker.command("list")
@@ -137,7 +125,7 @@ async def _set_writable(shell: ClusterShell, name: str, yes: bool, *, writable: 
 
 @broker.command("clean")
 @click.argument("what", type=click.Choice(["queues", "topics", "log"]))
-@click.option("--broker", "brokers", multiple=True, metavar="NAME", help="Only this one. Repeatable.")
+@only_brokers
 @assume_yes
 @clustered
 async def broker_clean(

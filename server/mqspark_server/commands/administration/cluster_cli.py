@@ -6,26 +6,27 @@ import asyncio
 from typing import Any
 
 from mqspark.errors import MQError
+from mqspark.message import MASTER_ID
 from mqspark_server.commands.loading import noun
-from mqspark_server.commands.output import Column
+from mqspark_server.commands.output import columns
 from mqspark_server.commands.shell import ClusterShell, clustered
 
 cluster = noun("cluster", "Clusters: their brokers, versions and rates.")
 
-BROKER_COLUMNS = (
-    Column("cluster", "CLUSTER"),
-    Column("broker", "BROKER"),
-    Column("id", "ID"),
-    Column("address", "ADDRESS"),
-    Column("version", "VERSION"),
-    Column("in_tps", "IN/S"),
-    Column("out_tps", "OUT/S"),
-    Column("disk_ratio", "DISK", text=lambda value: "-" if value is None else f"{value:.0%}"),
-    Column("active", "ACTIVE"),
-    Column("stored_today", "IN TODAY", wide=True),
-    Column("read_today", "OUT TODAY", wide=True),
-    Column("put_p99_ms", "PUT P99 MS", wide=True),
-    Column("error", "", text=lambda value: value or ""),
+BROKER_COLUMNS = columns(
+    "cluster",
+    "broker",
+    "id",
+    "address",
+    "version",
+    "in_tps",
+    "out_tps",
+    "disk_ratio",
+    "active",
+    "stored_today*",
+    "read_today*",
+    "put_p99_ms*",
+    "error",
 )
 
 
@@ -49,7 +50,7 @@ async def cluster_describe(shell: ClusterShell) -> None:
                 name: ", ".join(sorted(members)) for name, members in info.cluster_addr_table.items()
             },
             "brokers": sum(len(data.broker_addrs) for data in info.broker_addr_table.values()),
-            "masters": sum(0 in data.broker_addrs for data in info.broker_addr_table.values()),
+            "masters": sum(MASTER_ID in data.broker_addrs for data in info.broker_addr_table.values()),
             "topics": len(topics),
             "groups": len(groups),
         }

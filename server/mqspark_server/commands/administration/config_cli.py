@@ -11,19 +11,16 @@ import click
 
 from mqspark.base.config import did_you_mean
 from mqspark_server.commands.loading import noun
-from mqspark_server.commands.output import FORMATS, Column, Output
+from mqspark_server.commands.output import FORMATS, Output, columns
 from mqspark_server.commands.refusals import Missing
-from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm
+from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm, only_brokers
 
 if TYPE_CHECKING:
     from mqspark_server.settings.settings import Layer
 
 config = noun("config", "Settings of brokers, under RocketMQ's names.")
-_COLUMNS = (Column("server", "SERVER"), Column("key", "KEY"), Column("value", "VALUE"))
-_DIFFERENCES = (*_COLUMNS, Column("default", "DEFAULT"))
-_brokers = click.option(
-    "--broker", "brokers", multiple=True, metavar="NAME", help="Only this broker. Repeatable."
-)
+_COLUMNS = columns("server", "key", "value")
+_DIFFERENCES = columns(*_COLUMNS, "default")
 
 
 def assignments(texts: Iterable[str]) -> dict[str, str]:
@@ -57,7 +54,7 @@ def check_keys(server: str, known: Mapping[str, str], changes: Iterable[str]) ->
 
 @config.command("get")
 @click.argument("keys", nargs=-1)
-@_brokers
+@only_brokers
 @clustered
 async def config_get(shell: ClusterShell, keys: tuple[str, ...], brokers: tuple[str, ...]) -> None:
     """Show all settings of every master, or only KEYS."""
@@ -70,7 +67,7 @@ async def config_get(shell: ClusterShell, keys: tuple[str, ...], brokers: tuple[
 
 @config.command("set")
 @click.argument("settings", nargs=-1, required=True, metavar="KEY=VALUE...")
-@_brokers
+@only_brokers
 @assume_yes
 @clustered
 async def config_set(
@@ -89,7 +86,7 @@ async def config_set(
 
 
 @config.command("diff")
-@_brokers
+@only_brokers
 @clustered
 async def config_diff(shell: ClusterShell, brokers: tuple[str, ...]) -> None:
     """Show settings that differ from the defaults of mqspark broker run."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import fnmatch
+from collections.abc import Callable
 from typing import Any
 
 import click
+import msgspec
 
 from mqspark.errors import BrokerError, MQError
 from mqspark.message import MessageQueue, is_system_group, is_system_topic
@@ -14,58 +16,31 @@ from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import ResponseCode
 from mqspark_server.commands.completing import complete_groups, complete_topics
 from mqspark_server.commands.loading import noun
-from mqspark_server.commands.output import Column
-from mqspark_server.commands.refusals import CommandFailed, Missing
-from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm
+from mqspark_server.commands.output import columns
+from mqspark_server.commands.refusals import CommandFailed, Missing, MissingGroup
+from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm, only_brokers
 from mqspark_server.commands.times import parse_time_ms
+from mqspark_server.shown.nouns import GROUP_SETTINGS, SHARED_QUEUES
 
 group = noun("group", "Consumer groups.")
 _GROUPS_AT_ONCE = 16
 """Groups that are queried concurrently."""
-_LIST = (
-    Column("group", "GROUP"),
-    Column("members", "MEMBERS", wide=True),
-    Column("lag", "LAG", wide=True),
-    Column("retries", "RETRIES"),
-    Column("ordered", "ORDERED"),
-    Column("enabled", "ENABLED"),
-    Column("broadcast", "BROADCAST", wide=True),
-)
-_LAG = (
-    Column("group", "GROUP"),
-    Column("topic", "TOPIC"),
-    Column("broker", "BROKER"),
-    Column("queue", "QUEUE"),
-    Column("committed", "COMMITTED", text=lambda value: "-" if value is None or value < 0 else str(value)),
-    Column("max_offset", "END"),
-    Column("lag", "LAG"),
-    Column("client_id", "CLIENT", wide=True),
-)
-_TOTALS = (
-    Column("group", "GROUP"),
-    Column("topic", "TOPIC"),
-    Column("queues", "QUEUES"),
-    Column("lag", "LAG"),
-)
-_MEMBERS = (
-    Column("client_id", "CLIENT"),
-    Column("address", "ADDRESS"),
-    Column("language", "LANGUAGE"),
-    Column("version", "VERSION"),
-    Column("mode", "MODE"),
-    Column("queues", "QUEUES", wide=True),
-    Column("cached", "CACHED", wide=True),
-)
-_RESET = (
-    Column("topic", "TOPIC"),
-    Column("broker", "BROKER"),
-    Column("queue", "QUEUE"),
-    Column("from_offset", "FROM", text=lambda value: "-" if value is None or value < 0 else str(value)),
-    Column("to_offset", "TO"),
-    Column("change", "CHANGE", text=lambda value: f"{value:+d}"),
-)
+_LIST = columns("group", "members*", "lag*", "retries", "ordered", "enabled", "broadcast*")
+_LAG = columns("group", "topic", "broker", "queue", "committed", "max_offset END", "lag", "client_id*")
+_TOTALS = columns("group", "topic", "queues", "lag")
+_MEMBERS = columns("client_id", "address", "language", "version", "mode", "queues*", "cached*")
+_RESET = columns("topic", "broker", "queue", "from_offset", "to_offset", "change")
 _group = click.argument("group", shell_complete=complete_groups)
 _topic = click.argument("topic", shell_complete=complete_topics)
+
+
+def _settings(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The settings of a group as options, by their fields; None: not given."""
+    for setting in reversed(GROUP_SETTINGS):
+        kind = None if setting.span is None else click.IntRange(*setting.span)
+        option = click.option(setting.option, setting.field, type=kind, default=None, help=setting.text)
+        function = option(function)
+    return function
 
 
 @group.command("list")
@@ -140,19 +115,12 @@ async def _offset_rows(shell: ClusterShell, name: str, topic: str | None) -> lis
     ]
 
 
-async def _must_exist(shell: ClusterShell, name: str) -> SubscriptionGroupConfig:
-    known = await shell.admin.groups()
-    if name not in known:
-        raise Missing("consumer group", name, known, "mqspark group list shows all")
-    return known[name]
-
-
 @group.command("describe")
 @_group
 @clustered
 async def group_describe(shell: ClusterShell, group: str) -> None:
     """Show settings, members, subscriptions and lag of GROUP."""
-    config = await _must_exist(shell, group)
+    config = await shell.must_be_group(group)
     members = await _members(shell, group)
     subscriptions: dict[str, str] = {}
     if members:
@@ -185,37 +153,14 @@ async def group_describe(shell: ClusterShell, group: str) -> None:
 
 @group.command("create")
 @click.argument("group")
-@click.option(
-    "--retries", type=click.IntRange(-1, 10_000), help="Attempts before a message becomes a dead letter."
-)
-@click.option("--retry-queues", type=click.IntRange(1, 1024), help="Queues of the retry topic.")
-@click.option("--ordered/--unordered", default=None, help="Whether members consume in order.")
-@click.option("--enabled/--disabled", default=None, help="Whether members may consume.")
-@click.option("--broadcast/--no-broadcast", default=None, help="Whether broadcasting is allowed.")
+@_settings
 @clustered
-async def group_create(
-    shell: ClusterShell,
-    group: str,
-    retries: int | None,
-    retry_queues: int | None,
-    ordered: bool | None,
-    enabled: bool | None,
-    broadcast: bool | None,
-) -> None:
+async def group_create(shell: ClusterShell, group: str, **settings: Any) -> None:
     """Create GROUP on every master, or change the given settings of an existing one."""
     known = await shell.admin.groups()
-    config = known.get(group) or SubscriptionGroupConfig()
-    for name, value in (
-        ("retry_max_times", retries),
-        ("retry_queue_nums", retry_queues),
-        ("consume_message_orderly", ordered),
-        ("consume_enable", enabled),
-        ("consume_broadcast_enable", broadcast),
-    ):
-        if value is not None:
-            setattr(config, name, value)
+    changes = {field: value for field, value in settings.items() if value is not None}
+    config = msgspec.structs.replace(known.get(group) or SubscriptionGroupConfig(), **changes)
     await shell.admin.create_group(group, cluster=shell.cluster, config=config)
-    changes = any(each is not None for each in (retries, retry_queues, ordered, enabled, broadcast))
     verb = "was created" if group not in known else "was changed" if changes else "exists already"
     shell.output.done(f"group {group} {verb}", {"group": group, "created": group not in known})
 
@@ -223,7 +168,7 @@ async def group_create(
 @group.command("lag")
 @click.argument("groups", nargs=-1, shell_complete=complete_groups)
 @click.option("--topic", shell_complete=complete_topics, help="Only this topic.")
-@click.option("--broker", "brokers", multiple=True, metavar="NAME", help="Only this broker. Repeatable.")
+@only_brokers
 @click.option("--total", is_flag=True, help="One line per topic instead of one per queue.")
 @clustered
 async def group_lag(
@@ -238,9 +183,7 @@ async def group_lag(
             rows += await _offset_rows(shell, name, topic)
         except BrokerError as error:
             if groups and error.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
-                raise Missing(
-                    "consumer group", name, await shell.admin.groups(), "mqspark group list shows all"
-                ) from None
+                raise MissingGroup(name, await shell.admin.groups()) from None
             if groups:
                 raise
     if there is not None:
@@ -264,7 +207,7 @@ async def group_members(shell: ClusterShell, group: str) -> None:
     """List the online clients of GROUP. -o wide shows their queues and cached messages, too."""
     rows = await _members(shell, group)
     if not rows:
-        await _must_exist(shell, group)
+        await shell.must_be_group(group)
     if shell.output.format != "table":
         for row in rows:
             try:
@@ -282,7 +225,10 @@ async def group_members(shell: ClusterShell, group: str) -> None:
 @_topic
 @click.argument("mode", type=click.Choice(["PULL", "POP"], case_sensitive=False))
 @click.option(
-    "--share", type=click.IntRange(0, 1000), default=0, help="POP: how many members share a queue; 0: all."
+    "--share",
+    type=click.IntRange(*SHARED_QUEUES),
+    default=0,
+    help="POP: how many members share a queue; 0: all.",
 )
 @clustered
 async def group_mode(shell: ClusterShell, group: str, topic: str, mode: str, share: int) -> None:
@@ -302,7 +248,7 @@ async def group_mode(shell: ClusterShell, group: str, topic: str, mode: str, sha
 async def group_delete(shell: ClusterShell, groups: tuple[str, ...], keep_offsets: bool, yes: bool) -> None:
     """Delete GROUPS and their committed offsets."""
     for name in groups:
-        await _must_exist(shell, name)
+        await shell.must_be_group(name)
         if is_system_group(name):
             raise click.UsageError(f"{name} is one of the brokers' own groups")
         if await _members(shell, name):
@@ -324,7 +270,7 @@ async def group_delete(shell: ClusterShell, groups: tuple[str, ...], keep_offset
 @clustered
 async def group_clone(shell: ClusterShell, source: str, target: str, topic: str, yes: bool) -> None:
     """Copy the committed offsets of SOURCE in TOPIC to TARGET."""
-    await _must_exist(shell, source)
+    await shell.must_be_group(source)
     confirm(f"Replace the offsets of {target} in {topic} by those of {source}?", yes)
     await shell.admin.clone_offsets(source, target, topic)
     shell.output.done(
@@ -367,7 +313,7 @@ async def group_reset(
     chosen = await chosen_queues(shell, topic, queues)
     if to_offset is not None and len(chosen) > 1 and not queues:
         raise click.UsageError(f"{topic} has {len(chosen)} queues: choose one with --queue BROKER:ID")
-    await _must_exist(shell, group)
+    await shell.must_be_group(group)
     committed = await shell.admin.group_offsets(group, topic)
     targets = {queue: await _target(shell, queue, at_ms, to_offset) for queue in chosen}
     rows = [

@@ -10,7 +10,7 @@ import click
 from mqspark.errors import MQError
 from mqspark_server.commands.administration.config_cli import assignments, check_keys, shown_settings
 from mqspark_server.commands.loading import noun
-from mqspark_server.commands.output import Column
+from mqspark_server.commands.output import columns
 from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm
 
 namesrv = noun(
@@ -23,12 +23,7 @@ namesrv = noun(
         )
     },
 )
-_COLUMNS = (
-    Column("address", "ADDRESS"),
-    Column("answers", "ANSWERS"),
-    Column("settings", "SETTINGS", wide=True),
-    Column("error", "", text=lambda value: value or ""),
-)
+_COLUMNS = columns("address", "answers", "settings*", "error")
 
 
 @namesrv.command("list")

@@ -12,23 +12,12 @@ import click
 from mqspark.errors import MQError
 from mqspark.message import RETRY_PREFIX, is_system_topic
 from mqspark_server.commands.administration.cluster_cli import BROKER_COLUMNS, broker_rows
-from mqspark_server.commands.output import Column
+from mqspark_server.commands.output import columns
 from mqspark_server.commands.shell import ClusterShell, clustered
 
 _ASKED_AT_ONCE = 16
-_TOPICS = (
-    Column("topic", "TOPIC"),
-    Column("in_tps", "IN/S"),
-    Column("messages", "MESSAGES"),
-    Column("queues", "QUEUES"),
-)
-_GROUPS = (
-    Column("group", "GROUP"),
-    Column("topic", "TOPIC"),
-    Column("out_tps", "OUT/S"),
-    Column("lag", "LAG"),
-    Column("lag_change", "CHANGE/S"),
-)
+_TOPICS = columns("topic", "in_tps", "messages", "queues")
+_GROUPS = columns("group", "topic", "out_tps", "lag", "lag_change")
 Places = dict[str, tuple[int, int, int]]
 Progress = dict[tuple[str, str], tuple[int, int]]
 

@@ -10,56 +10,24 @@ from typing import Any
 import click
 
 from mqspark.errors import BrokerError, MQError
-from mqspark.message import DLQ_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX, is_system_topic
+from mqspark.message import DLQ_PREFIX, MESSAGE_TYPES, RETRY_PREFIX, is_system_topic
 from mqspark_server.commands.completing import complete_topics
 from mqspark_server.commands.loading import noun
-from mqspark_server.commands.output import Column, as_time
+from mqspark_server.commands.output import columns
 from mqspark_server.commands.refusals import CommandFailed, Missing, describe
-from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm
+from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm, only_brokers
+from mqspark_server.shown.nouns import PERMS, QUEUES, perm_text
 
 topic = noun("topic", "Topics.")
 _TOPICS_AT_ONCE = 16
 """Topics that are queried concurrently."""
-_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED")
-_PERMS = {"r": PERM_READ, "w": PERM_WRITE, "rw": PERM_READ | PERM_WRITE, "none": 0}
-_LIST = (
-    Column("topic", "TOPIC"),
-    Column("kind", "KIND"),
-    Column("brokers", "BROKERS", wide=True),
-    Column("queues", "QUEUES", wide=True),
-    Column("messages", "MESSAGES", wide=True),
-    Column("last_ms", "LAST MESSAGE", wide=True, text=as_time),
+_LIST = columns("topic", "kind", "brokers*", "queues*", "messages*", "last_ms*")
+_QUEUES = columns("broker", "queue", "min_offset", "max_offset NEXT", "messages", "last_ms")
+_STATS = columns(
+    "topic", "group", "broker", "in_tps", "in_minute", "in_day*", "out_tps", "out_minute", "out_day*"
 )
-_QUEUES = (
-    Column("broker", "BROKER"),
-    Column("queue", "QUEUE"),
-    Column("min_offset", "FIRST"),
-    Column("max_offset", "NEXT"),
-    Column("messages", "MESSAGES"),
-    Column("last_ms", "LAST MESSAGE", text=as_time),
-)
-_STATS = (
-    Column("topic", "TOPIC"),
-    Column("group", "GROUP"),
-    Column("broker", "BROKER"),
-    Column("in_tps", "IN/S"),
-    Column("in_minute", "IN/MIN"),
-    Column("in_day", "IN TODAY", wide=True),
-    Column("out_tps", "OUT/S"),
-    Column("out_minute", "OUT/MIN"),
-    Column("out_day", "OUT TODAY", wide=True),
-)
-_PRODUCERS = (
-    Column("client_id", "CLIENT"),
-    Column("address", "ADDRESS"),
-    Column("language", "LANGUAGE"),
-    Column("version", "VERSION"),
-)
-_LEADERS = (
-    Column("topic", "TOPIC"),
-    Column("queue", "QUEUE"),
-    Column("broker", "LED BY"),
-)
+_PRODUCERS = columns("client_id", "address", "language", "version")
+_LEADERS = columns("topic", "queue", "broker LED BY")
 _plan = click.option(
     "--plan",
     metavar="FILE",
@@ -73,15 +41,8 @@ _attributes = click.option(
     metavar="KEY=VALUE",
     help="A topic attribute. Repeatable.",
 )
-_perm = click.option("--perm", type=click.Choice(list(_PERMS)), help="Permissions: r, w, rw or none.")
-_brokers = click.option(
-    "--broker", "brokers", multiple=True, metavar="NAME", help="Only this broker. Repeatable."
-)
+_perm = click.option("--perm", type=click.Choice(list(PERMS)), help="Permissions: r, w, rw or none.")
 _topic = click.argument("topic", shell_complete=complete_topics)
-
-
-def perm_text(perm: int) -> str:
-    return ("r" if perm & PERM_READ else "") + ("w" if perm & PERM_WRITE else "") or "none"
 
 
 def _attribute_table(texts: tuple[str, ...]) -> dict[str, str]:
@@ -200,14 +161,14 @@ def _settings(config: Any) -> dict[str, Any]:
 @topic.command("create")
 @click.argument("topic")
 @click.option(
-    "-q", "--queues", type=click.IntRange(1, 65_536), default=4, show_default=True, help="Per broker."
+    "-q", "--queues", type=click.IntRange(*QUEUES), default=4, show_default=True, help="Per broker."
 )
 @_perm
-@click.option("--type", "message_type", type=click.Choice(_TYPES), help="The attribute message.type.")
+@click.option("--type", "message_type", type=click.Choice(MESSAGE_TYPES), help="The attribute message.type.")
 @click.option("--order", is_flag=True, help="Keep the topic's queues in routes while a broker is down.")
 @click.option("--exist-ok", is_flag=True, help="Leave an existing topic unchanged.")
 @_attributes
-@_brokers
+@only_brokers
 @clustered
 async def topic_create(
     shell: ClusterShell,
@@ -221,12 +182,12 @@ async def topic_create(
     brokers: tuple[str, ...],
 ) -> None:
     """Create TOPIC on every master, or only on --broker."""
-    names = {name: each for name, each in (await shell.brokers(brokers)).items() if 0 in each}
+    names = await shell.masters(brokers)
     if topic in await shell.known_topics():
-        there = names.keys() & (await shell.admin.topic_route(topic)).brokers.keys()
+        there = set(names).intersection((await shell.admin.topic_route(topic)).brokers)
         if there and not exist_ok:
             raise CommandFailed(f"topic {topic} exists already; mqspark topic update {topic} changes it")
-        names = {name: each for name, each in names.items() if name not in there}
+        names = [name for name in names if name not in there]
         if not names:
             shell.output.done(
                 f"topic {topic} exists already and is unchanged",
@@ -239,29 +200,27 @@ async def topic_create(
     await shell.admin.create_topic(
         topic,
         queues=queues,
-        brokers=list(names),
-        perm=_PERMS[perm or "rw"],
+        brokers=names,
+        perm=PERMS[perm or "rw"],
         order=order,
         attributes=table,
     )
     where = ", ".join(names)
     shell.output.done(
         f"topic {topic} was created: {queues} queues on {where}",
-        {"topic": topic, "queues": queues, "brokers": list(names)},
+        {"topic": topic, "queues": queues, "brokers": names},
     )
 
 
 @topic.command("update")
 @_topic
-@click.option(
-    "-q", "--queues", type=click.IntRange(1, 65_536), help="Queues to read and to write, per broker."
-)
-@click.option("--read-queues", type=click.IntRange(1, 65_536))
-@click.option("--write-queues", type=click.IntRange(1, 65_536))
+@click.option("-q", "--queues", type=click.IntRange(*QUEUES), help="Queues to read and to write, per broker.")
+@click.option("--read-queues", type=click.IntRange(*QUEUES))
+@click.option("--write-queues", type=click.IntRange(*QUEUES))
 @_perm
 @click.option("--order/--no-order", default=None)
 @_attributes
-@_brokers
+@only_brokers
 @assume_yes
 @clustered
 async def topic_update(
@@ -302,7 +261,7 @@ async def topic_update(
                 read_queues=read,
                 write_queues=write,
                 brokers=[name],
-                perm=config.perm if perm is None else _PERMS[perm],
+                perm=config.perm if perm is None else PERMS[perm],
                 order=config.order if order is None else order,
                 attributes=_attribute_table(attributes),
             )
@@ -317,7 +276,7 @@ async def topic_update(
 @click.argument("topic")
 @click.option("-q", "--queues", type=click.IntRange(1, 65_536), required=True, help="In all.")
 @_plan
-@_brokers
+@only_brokers
 @clustered
 async def topic_create_static(
     shell: ClusterShell, topic: str, queues: int, plan: str | None, brokers: tuple[str, ...]
@@ -331,8 +290,7 @@ async def topic_create_static(
         todo = read_plan(plan, topic)
     else:
         await _finish(statics, topic)
-        names = [name for name, each in (await shell.brokers(brokers)).items() if 0 in each]
-        todo = await statics.plan_growth(topic, queues, names)
+        todo = await statics.plan_growth(topic, queues, await shell.masters(brokers))
     await _execute_plan(statics, todo, plan)
     _show_leaders(shell, topic, todo.broker_config_map)
 
@@ -340,7 +298,7 @@ async def topic_create_static(
 @topic.command("remap")
 @_topic
 @_plan
-@_brokers
+@only_brokers
 @clustered
 async def topic_remap(shell: ClusterShell, topic: str, plan: str | None, brokers: tuple[str, ...]) -> None:
     """Move the queues of the static TOPIC to --broker, or evenly to all brokers, without interrupting its use."""
@@ -351,12 +309,9 @@ async def topic_remap(shell: ClusterShell, topic: str, plan: str | None, brokers
     if plan is not None:
         todo = read_plan(plan, topic)
     else:
-        known = await shell.known_topics()
-        if topic not in known:
-            raise Missing("topic", topic, known, "mqspark topic list shows all")
+        await shell.must_be_topics(topic)
         await _finish(statics, topic)
-        names = [name for name, each in (await shell.brokers(brokers)).items() if 0 in each]
-        todo = await statics.plan_move(topic, names)
+        todo = await statics.plan_move(topic, await shell.masters(brokers))
     await _execute_plan(statics, todo, plan)
     _show_leaders(shell, topic, todo.broker_config_map)
 
@@ -416,10 +371,8 @@ def _show_leaders(shell: ClusterShell, topic: str, configs: Any) -> None:
 @clustered
 async def topic_delete(shell: ClusterShell, topics: tuple[str, ...], yes: bool) -> None:
     """Delete TOPICS and their messages from all brokers and name servers."""
-    known = await shell.known_topics()
+    await shell.must_be_topics(*topics)
     for name in topics:
-        if name not in known:
-            raise Missing("topic", name, known, "mqspark topic list shows all")
         if is_system_topic(name):
             raise click.UsageError(f"{name} is a system topic; brokers need it")
     confirm(f"Delete {', '.join(topics)} with all messages?", yes)

@@ -16,17 +16,17 @@ from mqspark_server.commands.contexts import (
     save_contexts,
 )
 from mqspark_server.commands.loading import noun
-from mqspark_server.commands.output import Column, Output
+from mqspark_server.commands.output import Column, Output, columns
 from mqspark_server.commands.shell import assume_yes, confirm, output_option
 
 context = noun("context", "Named clusters in a configuration file; one of them is current.")
-_COLUMNS = (
+_COLUMNS = columns(
     Column("current", "", text=lambda value: "*" if value else " "),
-    Column("name", "NAME"),
-    Column("nameserver", "NAME SERVERS"),
-    Column("cluster", "CLUSTER"),
-    Column("tls", "TLS"),
-    Column("credentials_file", "CREDENTIALS"),
+    "name",
+    "nameserver NAME SERVERS",
+    "cluster",
+    "tls",
+    "credentials_file CREDENTIALS",
 )
 
 

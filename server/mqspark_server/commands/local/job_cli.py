@@ -18,7 +18,7 @@ import click
 
 from mqspark.errors import ConfigError
 from mqspark_server.commands.loading import HELP, LazyCommands
-from mqspark_server.commands.output import FORMATS, Column, Output, as_time
+from mqspark_server.commands.output import FORMATS, Column, Output, columns
 from mqspark_server.commands.refusals import CommandFailed, Missing
 
 if TYPE_CHECKING:
@@ -122,19 +122,19 @@ def job_list(config: Path, output: str | None) -> None:
             }
         )
     Output(output).rows(
-        [
-            Column("name", "JOB"),
-            Column("run", "RUNS"),
-            Column("schedule", "SCHEDULE"),
-            Column("timezone", "ZONE", wide=True),
-            Column("enabled", "ENABLED", wide=True),
-            Column("running", "RUNNING"),
-            Column("next_ms", "NEXT", text=as_time),
-            Column("last_outcome", "LAST"),
-            Column("last_finished_ms", "ENDED", text=as_time),
-            Column("failures", "FAILURES"),
+        columns(
+            "name JOB",
+            "run RUNS",
+            "schedule",
+            "timezone* ZONE",
+            "enabled*",
+            "running",
+            "next_ms NEXT",
+            "last_outcome LAST",
+            "last_finished_ms ENDED",
+            "failures",
             Column("error", "ERROR", wide=True),
-        ],
+        ),
         rows,
         empty="no jobs",
     )
@@ -164,16 +164,16 @@ def job_history(config: Path, output: str | None, name: str | None, limit: int) 
         for record in directory.history(name, limit)
     ]
     Output(output).rows(
-        [
-            Column("job", "JOB"),
-            Column("outcome", "OUTCOME"),
-            Column("attempt", "ATTEMPT"),
-            Column("started_ms", "BEGAN", text=as_time),
-            Column("seconds", "SECONDS"),
-            Column("rows", "ROWS"),
+        columns(
+            "job",
+            "outcome",
+            "attempt",
+            "started_ms BEGAN",
+            "seconds",
+            "rows",
             Column("error", "ERROR"),
-            Column("by_hand", "BY HAND", wide=True),
-        ],
+            "by_hand*",
+        ),
         rows,
         empty="no runs",
     )

@@ -18,7 +18,7 @@ import click
 from mqspark.errors import ConfigError
 from mqspark_server.accounts import ACTIONS, Accounts
 from mqspark_server.commands.loading import noun
-from mqspark_server.commands.output import Column, Output
+from mqspark_server.commands.output import Column, Output, columns
 from mqspark_server.commands.refusals import CommandFailed, Missing
 from mqspark_server.commands.shell import (
     CONNECTION_PARAMETERS,
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from mqspark.auth.authority import Authority
 
 user = noun("user", "Users and their rules, of a running cluster or in the files of a stopped server.")
-_OFFLINE_LIST = (Column("user", "USER"), Column("type", "TYPE"), Column("status", "STATUS"))
-_LIST = (
+_OFFLINE_LIST = columns("user", "type", "status")
+_LIST = columns(
     *_OFFLINE_LIST,
-    Column("servers", "SERVERS", wide=True),
+    "servers*",
     Column("rules", "RULES", text=lambda rules: "; ".join(map(_rule_text, rules)) or "-"),
 )
 _name = click.argument("name")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mqspark_server.commands.loading import noun
-from mqspark_server.commands.output import Column, Output, as_time, counted
+from mqspark_server.commands.output import Output, columns, counted
 from mqspark_server.commands.refusals import CommandFailed, Missing
 from mqspark_server.commands.shell import (
     ClusterShell,
@@ -32,13 +32,8 @@ MAX_SENT = 100_000
 """Messages of one command, which are in memory meanwhile."""
 MAX_SENT_BYTES = 1 << 30
 
-_PARTS = (
-    Column("file", "FILE"),
-    Column("position", "FROM"),
-    Column("bytes", "SIZE"),
-    Column("saved_ms", "SET ASIDE", text=as_time),
-    Column("messages", "MESSAGES"),
-    Column("damaged_bytes", "DAMAGED"),
+_PARTS = columns(
+    "file", "position FROM", "bytes SIZE", "saved_ms SET ASIDE", "messages", "damaged_bytes DAMAGED"
 )
 _directory = click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False))
 _topic = click.option("--topic", help="Only messages of this topic.")
@@ -100,7 +95,7 @@ def show(directory: str, file: str | None, topic: str | None, count: int, output
 
     found = itertools.islice(messages_in(_parts(directory, file), topic), count)
     Output(output).rows(
-        (Column("topic", "TOPIC"), *MESSAGE_COLUMNS),
+        columns("topic", *MESSAGE_COLUMNS),
         [{**message_row(each), "topic": each.topic} for each in found],
         empty="no message was set aside",
     )
@@ -127,7 +122,7 @@ async def send(
             f"{file} has more than {MAX_SENT} messages, or {MAX_SENT_BYTES >> 20} MiB: --topic takes them in parts"
         )
     rows = [{"topic": name, "messages": number} for name, number in found.counts.items()]
-    shell.output.rows((Column("topic", "TOPIC"), Column("messages", "MESSAGES")), rows, empty="no message")
+    shell.output.rows(columns("topic", "messages"), rows, empty="no message")
     if found.left_out and shell.output.is_table:
         click.echo(
             f"left out: {counted(found.left_out, 'message')} of system and retry topics, or that cannot be read"

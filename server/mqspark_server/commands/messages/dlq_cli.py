@@ -16,25 +16,21 @@ from mqspark_server.commands.messages.consume_cli import filter_of, filter_optio
 from mqspark_server.commands.messages.reading import Filter, read_spans, spans
 from mqspark_server.commands.messages.resending import send_all
 from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS, message_row
-from mqspark_server.commands.output import Column, as_time, counted
+from mqspark_server.commands.output import Column, columns, counted
 from mqspark_server.commands.refusals import CommandFailed, Missing
 from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm
 from mqspark_server.shown.deadletters import foreign_origins, origin_of, resent_copy
 
 dlq = noun("dlq", "Dead letters: messages that groups could not process.")
-_LIST = (
-    Column("group", "GROUP"),
-    Column("messages", "MESSAGES"),
-    Column("last_ms", "LAST", text=as_time),
-)
-_RESENT = (
-    Column("message_id", "ID"),
-    Column("origin_topic", "FROM TOPIC"),
+_LIST = columns("group", "messages", "last_ms LAST")
+_RESENT = columns(
+    "message_id",
+    "origin_topic",
     Column("is_foreign", "FOREIGN", text=lambda is_foreign: "yes" if is_foreign else ""),
-    Column("to", "TO"),
-    Column("tags", "TAGS"),
-    Column("keys", "KEYS"),
-    Column("stored_ms", "DEAD SINCE", text=as_time),
+    "to",
+    "tags",
+    "keys",
+    "stored_ms DEAD SINCE",
 )
 _NAMED = 5
 """Topics of a refusal."""
@@ -131,7 +127,7 @@ async def dlq_show(
     """Show the dead letters of GROUP."""
     found = await _dead(shell, group, filter_of(tag, sql), key, origin, begin, until, count)
     rows = [{**message_row(each), "origin_topic": origin_of(each)} for each in found]
-    shell.output.rows((Column("origin_topic", "FROM TOPIC"), *MESSAGE_COLUMNS), rows, empty="no dead letter")
+    shell.output.rows(columns("origin_topic", *MESSAGE_COLUMNS), rows, empty="no dead letter")
 
 
 @dlq.command("resend")

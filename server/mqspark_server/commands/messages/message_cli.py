@@ -13,23 +13,15 @@ from mqspark_server.commands.completing import complete_topics
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.messages.reading import Filter, read_spans, spans
 from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS, message_row
-from mqspark_server.commands.output import Column, as_time
+from mqspark_server.commands.output import columns
 from mqspark_server.commands.refusals import Missing
 from mqspark_server.commands.shell import ClusterShell, clustered
 from mqspark_server.commands.times import parse_time_ms
 from mqspark_server.shown.traces import trace_rows
 
 message = noun("message", "Find messages: by key, id, offset or time, and trace them.")
-_TRACE = (
-    Column("time_ms", "TIME", text=as_time),
-    Column("what", "WHAT"),
-    Column("group", "GROUP"),
-    Column("host", "HOST"),
-    Column("success", "OK"),
-    Column("cost_ms", "MS"),
-    Column("retries", "RETRIES"),
-    Column("topic", "TOPIC", wide=True),
-    Column("result", "RESULT"),
+_TRACE = columns(
+    "time_ms", "what", "group", "host", "success OK", "cost_ms MS", "retries", "topic*", "result"
 )
 _topic = click.argument("topic", shell_complete=complete_topics)
 _limit = click.option(

@@ -15,20 +15,20 @@ import click
 
 from mqspark.errors import InvalidMessage
 from mqspark.message import SET_BY_BROKERS, Message, MessageExt
-from mqspark_server.commands.output import Column, as_time, json_text
+from mqspark_server.commands.output import Column, columns, json_text
 from mqspark_server.commands.times import parse_duration_ms, parse_time_ms
 
 _BODY_IN_TABLE = 60
-MESSAGE_COLUMNS = (
-    Column("stored_ms", "STORED", text=as_time),
-    Column("broker", "BROKER"),
-    Column("queue", "QUEUE"),
-    Column("offset", "OFFSET"),
-    Column("tags", "TAGS"),
-    Column("keys", "KEYS"),
-    Column("message_id", "ID", wide=True),
-    Column("topic", "TOPIC", wide=True),
-    Column("size", "BYTES"),
+MESSAGE_COLUMNS = columns(
+    "stored_ms",
+    "broker",
+    "queue",
+    "offset",
+    "tags",
+    "keys",
+    "message_id*",
+    "topic*",
+    "size BYTES",
     Column("body", "BODY", text=lambda body: "(binary)" if body is None else _shortened(body)),
 )
 _SENT = (

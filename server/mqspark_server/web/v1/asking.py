@@ -7,24 +7,32 @@ import binascii
 import hashlib
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 from fastapi import Depends, Path, Query, Request
 from fastapi.routing import APIRoute
+from pydantic import BaseModel, Field
 
 from mqspark.auth.policies import Action
 from mqspark.base.logs import printable
+from mqspark.broker.admin.views import View
 from mqspark.broker.state.state import BrokerState
 from mqspark.errors import FrameTooLarge
+from mqspark.message import DEFAULT_TOPIC
 from mqspark.protocol.codes import Reason, ResponseCode
 from mqspark.protocol.command import Command
+from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
 from mqspark.protocol.headers.header import Header
+from mqspark.protocol.slices import Work
 from mqspark_server.node import BrokerNode, BrokerParts
+from mqspark_server.shown.nouns import MAX_NAME, QUEUE_IDS
 from mqspark_server.web.callers import Caller, Callers, Subject
 from mqspark_server.web.problems import Problem, ProblemDetails
+from mqspark_server.web.turns import between_turns
 
 MAX_PAGE = 1_000
+PRODUCER_GROUP = "HTTP_PRODUCER"
 _MAX_CURSOR_LENGTH = 65_536
 
 _STATUS: dict[int, int] = {
@@ -68,14 +76,24 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 }
 """For routers: every error is a problem."""
 
-TopicName = Annotated[str, Path(min_length=1, max_length=255)]
-GroupName = Annotated[str, Path(min_length=1, max_length=255)]
+TopicName = Annotated[str, Path(min_length=1, max_length=MAX_NAME)]
+GroupName = Annotated[str, Path(min_length=1, max_length=MAX_NAME)]
+Prefix = Annotated[str, Query(max_length=MAX_NAME)]
+QueueId = Annotated[int, Query(ge=QUEUE_IDS.least, le=QUEUE_IDS.most)]
 UserName = Annotated[str, Path(min_length=1, max_length=128)]
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="the most items to return")]
 After = Annotated[
     str | None,
     Query(max_length=_MAX_CURSOR_LENGTH, description="`next` of the previous page; absent: the first page"),
 ]
+
+
+T = TypeVar("T")
+
+
+class ItemPage(BaseModel, Generic[T]):
+    items: list[T]
+    next: str | None = Field(description="the `after` of the next page; null on the last page")
 
 
 class Asker(NamedTuple):
@@ -114,6 +132,43 @@ class Asker(NamedTuple):
         if answer.code != ResponseCode.SUCCESS and answer.code not in also:
             raise refused(answer)
         return answer
+
+    def sending(
+        self,
+        topic: str,
+        properties: str,
+        *,
+        queue_id: int | None = None,
+        flag: int = 0,
+        batch: bool | None = None,
+    ) -> SendMessageRequestHeaderV2:
+        """The header of a send. ``queue_id``: None lets the broker choose."""
+        return SendMessageRequestHeaderV2(
+            producer_group=PRODUCER_GROUP,
+            topic=topic,
+            default_topic=DEFAULT_TOPIC,
+            default_topic_queue_nums=4,
+            queue_id=-1 if queue_id is None else queue_id,
+            sys_flag=0,
+            born_timestamp=self.app.clock.now_ms(),
+            flag=flag,
+            properties=properties,
+            batch=batch,
+        )
+
+
+async def entries_of(view: View) -> list[dict[str, Any]]:
+    """What a view shows, collected without delaying others."""
+
+    def collected() -> Work[list[dict[str, Any]]]:
+        entries = []
+        for entry in view:
+            if entry is not None:
+                entries.append(entry)
+            yield
+        return entries
+
+    return await between_turns(collected())
 
 
 def refused(answer: Command) -> Problem:

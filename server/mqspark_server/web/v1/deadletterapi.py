@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from mqspark.auth.policies import Action
 from mqspark.errors import InvalidMessage
 from mqspark.message import (
-    DEFAULT_TOPIC,
     DLQ_PREFIX,
     Message,
     MessageExt,
@@ -21,14 +20,22 @@ from mqspark.message import (
     new_unique_id,
 )
 from mqspark.protocol.codes import RequestCode
-from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
 from mqspark.protocol.slices import Work
 from mqspark_server.shown.deadletters import origin_of, resent_copy
 from mqspark_server.web.callers import CLUSTER
 from mqspark_server.web.callers import group as group_named
 from mqspark_server.web.problems import Problem
 from mqspark_server.web.turns import between_turns
-from mqspark_server.web.v1.asking import ERRORS, After, Asker, AskerNow, GroupName, Limit, cursor, page_after
+from mqspark_server.web.v1.asking import (
+    ERRORS,
+    After,
+    Asker,
+    AskerNow,
+    GroupName,
+    ItemPage,
+    Limit,
+    page_after,
+)
 from mqspark_server.web.v1.messageapi import (
     EVER_MS,
     Filtering,
@@ -49,7 +56,6 @@ IN_FLIGHT = 32
 IN_FLIGHT_BYTES = 16 << 20
 RESEND_S = 20.0
 """A request that takes longer stops, and its answer says where to continue."""
-_PRODUCER_GROUP = "HTTP_PRODUCER"
 
 router = APIRouter(prefix="/api/v1/dead-letters", tags=["dead letters"], responses=ERRORS)
 
@@ -58,11 +64,6 @@ class DeadLetterGroup(BaseModel):
     group: str
     messages: int
     lastStored: int | None = Field(description="when the newest one came, ms since 1970")
-
-
-class DeadLetterGroupPage(BaseModel):
-    items: list[DeadLetterGroup]
-    next: str | None = Field(description="the `after` of the next page; null on the last page")
 
 
 class DeadLetter(MessageView):
@@ -121,7 +122,9 @@ class ResendOutcome(BaseModel):
 
 
 @router.get("")
-async def list_dead_letters(asker: AskerNow, limit: Limit = 100, after: After = None) -> DeadLetterGroupPage:
+async def list_dead_letters(
+    asker: AskerNow, limit: Limit = 100, after: After = None
+) -> ItemPage[DeadLetterGroup]:
     """Groups that have dead letters."""
     asker.authorize(CLUSTER, Action.GET, Action.LIST)
     state = asker.state
@@ -143,7 +146,7 @@ async def list_dead_letters(asker: AskerNow, limit: Limit = 100, after: After = 
             items.append(DeadLetterGroup(group=group, messages=count, lastStored=newest or None))
         return items
 
-    return DeadLetterGroupPage(items=await between_turns(counted()), next=following)
+    return ItemPage(items=await between_turns(counted()), next=following)
 
 
 @router.get("/{group}")
@@ -168,16 +171,12 @@ async def show_dead_letters(
         place_after(after),
         limit,
     )
-    shown = await views(found.messages)
+    shown, following = await views(found)
     items = [
         DeadLetter(**view.model_dump(), originTopic=origin_of(message))
         for view, message in zip(shown, found.messages, strict=False)
     ]
-    following = found.next
-    if len(shown) < len(found.messages):
-        left = found.messages[len(shown)]
-        following = Place(left.queue_id, left.queue_offset)
-    return DeadLetterPage(items=items, next=_cursor(following))
+    return DeadLetterPage(items=items, next=following and following.cursor)
 
 
 @router.post("/{group}/resend")
@@ -199,12 +198,8 @@ async def resend(group: GroupName, wanted: Resend, asker: AskerNow) -> ResendOut
         place = found.next
         if place is None or clock.time() >= end:
             break
-    outcome.next = _cursor(place)
+    outcome.next = place and place.cursor
     return outcome
-
-
-def _cursor(place: Place | None) -> str | None:
-    return None if place is None else cursor(f"{place.queue_id}:{place.offset}")
 
 
 async def _found(asker: Asker, group: str, wanted: Resend, place: Place | None, limit: int) -> MessagesFound:
@@ -285,15 +280,6 @@ async def _flight(asker: Asker, messages: list[Message], outcome: ResendOutcome)
 
 async def _send(asker: Asker, message: Message) -> None:
     properties = {**message.properties, "UNIQ_KEY": new_unique_id(), "WAIT": "true"}
-    header = SendMessageRequestHeaderV2(
-        producer_group=_PRODUCER_GROUP,
-        topic=message.topic,
-        default_topic=DEFAULT_TOPIC,
-        default_topic_queue_nums=4,
-        queue_id=-1,
-        sys_flag=0,
-        born_timestamp=asker.app.clock.now_ms(),
-        flag=message.flag,
-        properties=encode_stored_properties(properties).decode(),
-    )
+    encoded = encode_stored_properties(properties).decode()
+    header = asker.sending(message.topic, encoded, flag=message.flag)
     await asker.ask(RequestCode.SEND_MESSAGE_V2, header, message.body)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from mqspark.auth.policies import Action
@@ -18,10 +18,11 @@ from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.admin_headers import DeleteSubscriptionGroupRequestHeader
 from mqspark.protocol.headers.client_headers import ResetOffsetRequestHeader
 from mqspark.protocol.slices import Work
+from mqspark_server.shown.nouns import GROUP_SETTINGS, MAX_NAME, QUEUE_IDS
 from mqspark_server.web.callers import CLUSTER
 from mqspark_server.web.callers import group as group_named
 from mqspark_server.web.callers import topic as topic_named
-from mqspark_server.web.problems import Problem
+from mqspark_server.web.problems import Problem, as_problem
 from mqspark_server.web.turns import between_turns
 from mqspark_server.web.v1.asking import (
     ERRORS,
@@ -29,11 +30,15 @@ from mqspark_server.web.v1.asking import (
     Asker,
     AskerNow,
     GroupName,
+    ItemPage,
     Limit,
+    Prefix,
     check_match,
+    entries_of,
     etag,
     page_after,
 )
+from mqspark_server.web.v1.documents import SettingsDocuments, given_by
 
 router = APIRouter(prefix="/api/v1/groups", tags=["groups"], responses=ERRORS)
 
@@ -70,35 +75,12 @@ class GroupView(BaseModel):
     topics: list[TopicLag]
 
 
-class GroupPage(BaseModel):
-    items: list[GroupView]
-    next: str | None = Field(description="the `after` of the next page; null on the last page")
-
-
-class GroupChange(BaseModel):
-    """Settings of a group. An absent field is unchanged; in a new group it has RocketMQ's default."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    consumeEnable: bool | None = None
-    consumeBroadcastEnable: bool | None = None
-    consumeMessageOrderly: bool | None = None
-    retryQueueNums: int | None = Field(default=None, ge=0, le=0x7FFF)
-    retryMaxTimes: int | None = Field(default=None, ge=-1, le=1_000_000)
-    consumeTimeoutMinute: int | None = Field(default=None, ge=1, le=1_000_000)
-    notifyConsumerIdsChangedEnable: bool | None = None
-
-
-class GroupSettingsView(BaseModel):
-    group: str
-    consumeEnable: bool
-    consumeBroadcastEnable: bool
-    consumeMessageOrderly: bool
-    retryQueueNums: int
-    retryMaxTimes: int
-    consumeTimeoutMinute: int
-    notifyConsumerIdsChangedEnable: bool
-    attributes: dict[str, str]
+_SETTINGS = SettingsDocuments(SubscriptionGroupConfig, GROUP_SETTINGS)
+GroupChange = _SETTINGS.change(
+    "GroupChange",
+    "Settings of a group. An absent field is unchanged; in a new group it has RocketMQ's default.",
+)
+GroupSettingsView = _SETTINGS.view("GroupSettingsView", group=str, attributes=dict[str, str])
 
 
 class Reset(BaseModel):
@@ -106,11 +88,14 @@ class Reset(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    topic: str = Field(min_length=1, max_length=255)
+    topic: str = Field(min_length=1, max_length=MAX_NAME)
     to: Literal["earliest", "latest", "time", "offset"]
     timeMs: int | None = Field(default=None, ge=0, le=1 << 62, description="ms since 1970, for `time`")
     queueId: int | None = Field(
-        default=None, ge=0, le=0x7FFF, description="for `offset`; otherwise all queues move"
+        default=None,
+        ge=QUEUE_IDS.least,
+        le=QUEUE_IDS.most,
+        description="for `offset`; otherwise all queues move",
     )
     offset: int | None = Field(default=None, ge=0, le=1 << 62)
     dryRun: bool = Field(default=False, description="only report what would happen")
@@ -135,75 +120,54 @@ class ResetOutcome(BaseModel):
 
 @router.get("")
 async def list_groups(
-    asker: AskerNow, limit: Limit = 100, after: After = None, prefix: str = Query(default="", max_length=255)
-) -> GroupPage:
+    asker: AskerNow, limit: Limit = 100, after: After = None, prefix: Prefix = ""
+) -> ItemPage[GroupView]:
     """Groups that have settings, members or offsets, in the order of their names."""
     asker.authorize(CLUSTER, Action.GET, Action.LIST)
     state = asker.state
     names = [name for name in group_names(state) if name.startswith(prefix)]
     page, following = page_after(names, after, limit)
-
-    def collected() -> Work[list[dict[str, Any]]]:
-        items = []
-        for entry in groups_view(state, page):
-            if entry is not None:
-                items.append(entry)
-            yield
-        return items
-
-    items = await between_turns(collected())
-    return GroupPage(items=[GroupView(**item) for item in items], next=following)
+    items = [GroupView(**entry) for entry in await entries_of(groups_view(state, page))]
+    return ItemPage(items=items, next=following)
 
 
 @router.get("/{group}")
 async def describe_group(group: GroupName, asker: AskerNow) -> GroupView:
     """Its members, offsets and lag."""
     asker.authorize(group_named(group), Action.GET)
-
-    def only() -> Work[dict[str, Any] | None]:
-        for entry in groups_view(asker.state, [group]):
-            if entry is not None:
-                return entry
-            yield
-        return None
-
-    found = await between_turns(only())
-    if found is None:
+    found = await entries_of(groups_view(asker.state, [group]))
+    if not found:
         raise Problem(404, f"no group {group!r}")
-    return GroupView(**found)
+    return GroupView(**found[0])
 
 
-@router.get("/{group}/settings")
-async def group_settings(group: GroupName, asker: AskerNow, response: Response) -> GroupSettingsView:
+@router.get("/{group}/settings", response_model=GroupSettingsView)
+async def group_settings(group: GroupName, asker: AskerNow, response: Response) -> BaseModel:
     asker.authorize(group_named(group), Action.GET)
     return _settings_view(asker, group, response)
 
 
-@router.put("/{group}/settings", responses={201: {"model": GroupSettingsView, "description": "made"}})
+@router.put(
+    "/{group}/settings",
+    response_model=GroupSettingsView,
+    responses={201: {"model": GroupSettingsView, "description": "made"}},
+)
 async def put_group(
-    group: GroupName, settings: GroupChange, asker: AskerNow, request: Request, response: Response
-) -> GroupSettingsView:
+    group: GroupName,
+    settings: Annotated[dict[str, Any], Depends(given_by(GroupChange))],
+    asker: AskerNow,
+    request: Request,
+    response: Response,
+) -> BaseModel:
     """Create or change a group: with If-Match only if it is unchanged since it was read, with `If-None-Match: *` only
     if it is new."""
-    try:
+    with as_problem(400, InvalidMessage):
         check_group(group)
-    except InvalidMessage as error:
-        raise Problem(400, str(error)) from None
     old = asker.state.subscriptions.configured(group)
     check_match(request, None if old is None else etag(old))
-    names = {
-        "consumeEnable": "consume_enable",
-        "consumeBroadcastEnable": "consume_broadcast_enable",
-        "consumeMessageOrderly": "consume_message_orderly",
-        "retryQueueNums": "retry_queue_nums",
-        "retryMaxTimes": "retry_max_times",
-        "consumeTimeoutMinute": "consume_timeout_minute",
-        "notifyConsumerIdsChangedEnable": "notify_consumer_ids_changed_enable",
-    }
-    given = {names[key]: value for key, value in settings.model_dump(exclude_none=True).items()}
     config = old or SubscriptionGroupConfig(group_name=group)
     # The attributes of a request are changes to the present ones.
-    new = msgspec.structs.replace(config, attributes={}, **given)
+    new = msgspec.structs.replace(config, attributes={}, **settings)
     await asker.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, encode_body(new))
     response.status_code = 201 if old is None else 200
     return _settings_view(asker, group, response)
@@ -289,19 +253,9 @@ def _moves(asker: Asker, group: str, reset: Reset) -> Work[list[QueueMove]]:
     return moves
 
 
-def _settings_view(asker: Asker, group: str, response: Response) -> GroupSettingsView:
+def _settings_view(asker: Asker, group: str, response: Response) -> BaseModel:
     config = asker.state.subscriptions.configured(group)
     if config is None:
         raise Problem(404, f"group {group!r} has no settings")
     response.headers["ETag"] = etag(config)
-    return GroupSettingsView(
-        group=group,
-        consumeEnable=config.consume_enable,
-        consumeBroadcastEnable=config.consume_broadcast_enable,
-        consumeMessageOrderly=config.consume_message_orderly,
-        retryQueueNums=config.retry_queue_nums,
-        retryMaxTimes=config.retry_max_times,
-        consumeTimeoutMinute=config.consume_timeout_minute,
-        notifyConsumerIdsChangedEnable=config.notify_consumer_ids_changed_enable,
-        attributes=dict(config.attributes),
-    )
+    return GroupSettingsView.model_validate({**msgspec.to_builtins(config), "group": group})

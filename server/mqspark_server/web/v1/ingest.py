@@ -15,11 +15,11 @@ from starlette.requests import ClientDisconnect
 
 from mqspark.base.propertystring import item
 from mqspark.errors import InvalidMessage
-from mqspark.message import DEFAULT_TOPIC, WAIT, check_topic, encode_properties
+from mqspark.message import WAIT, check_topic, encode_properties
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
 from mqspark_server.web.places import Places
-from mqspark_server.web.problems import Problem
+from mqspark_server.web.problems import Problem, as_problem
 from mqspark_server.web.v1.asking import ERRORS, Asker, AskerNow, TopicName
 
 INGEST_BYTES = 64 << 20
@@ -39,7 +39,6 @@ KINDS = ("application/x-ndjson", "application/octet-stream")
 _NEWLINE = 10
 _HEAD_BYTES = 20
 _HEAD = np.arange(_HEAD_BYTES)
-_PRODUCER_GROUP = "HTTP_PRODUCER"
 
 router = APIRouter(prefix="/api/v1/topics", tags=["messages"], responses=ERRORS)
 
@@ -186,24 +185,11 @@ async def ingest(
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in KINDS:
         raise Problem(415, f"the content type must be one of {', '.join(KINDS)}")
-    try:
+    with as_problem(400, InvalidMessage):
         check_topic(topic)
         properties = encode_properties({"TAGS": tags} if tags else {})
-    except InvalidMessage as error:
-        raise Problem(400, str(error)) from None
     places: Places = request.app.state.ingests
-    header = SendMessageRequestHeaderV2(
-        producer_group=_PRODUCER_GROUP,
-        topic=topic,
-        default_topic=DEFAULT_TOPIC,
-        default_topic_queue_nums=4,
-        queue_id=-1 if queueId is None else queueId,
-        sys_flag=0,
-        born_timestamp=asker.app.clock.now_ms(),
-        flag=0,
-        properties=item(WAIT, "true"),
-        batch=True,
-    )
+    header = asker.sending(topic, item(WAIT, "true"), queue_id=queueId, batch=True)
     overhead = _HEAD_BYTES + 2 + len(properties)
     lines = Lines(asker.app.store_config.max_message_size - overhead)
     sending = _BatchesUnderWay(asker, header, len(properties).to_bytes(2, "big") + properties)

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from mqspark.auth.policies import Action
-from mqspark.broker.admin.views import language_name
+from mqspark.broker.admin.views import member_view
 from mqspark.errors import IllegalName, ProtocolError
 from mqspark.protocol.bodies.admin_bodies import ConsumerRunningInfo
 from mqspark.protocol.bodies.body import decode_body, encode_body, queue_of
@@ -18,9 +18,19 @@ from mqspark.protocol.bodies.client_bodies import (
 )
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.client_headers import GetConsumerRunningInfoRequestHeader
+from mqspark_server.shown.nouns import MAX_NAME, SHARED_QUEUES
 from mqspark_server.web.callers import group as group_named
-from mqspark_server.web.problems import Problem
-from mqspark_server.web.v1.asking import ERRORS, After, Asker, AskerNow, GroupName, Limit, page_after
+from mqspark_server.web.problems import Problem, as_problem
+from mqspark_server.web.v1.asking import (
+    ERRORS,
+    After,
+    Asker,
+    AskerNow,
+    GroupName,
+    ItemPage,
+    Limit,
+    page_after,
+)
 from mqspark_server.web.v1.groupapi import Member
 
 MAX_QUEUES = 4_096
@@ -28,11 +38,6 @@ MAX_PROPERTIES = 256
 MAX_STACKS_LENGTH = 1 << 20
 
 router = APIRouter(prefix="/api/v1/groups", tags=["groups"], responses=ERRORS)
-
-
-class MemberPage(BaseModel):
-    items: list[Member]
-    next: str | None = Field(description="the `after` of the next page; null on the last page")
 
 
 class MemberQueue(BaseModel):
@@ -64,9 +69,9 @@ class Mode(BaseModel):
 class ModeChange(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    topic: str = Field(min_length=1, max_length=255)
+    topic: str = Field(min_length=1, max_length=MAX_NAME)
     mode: Literal["PULL", "POP"]
-    shareQueues: int = Field(default=0, ge=0, le=0x7FFF)
+    shareQueues: int = Field(default=0, ge=SHARED_QUEUES.least, le=SHARED_QUEUES.most)
 
 
 class Modes(BaseModel):
@@ -76,7 +81,7 @@ class Modes(BaseModel):
 @router.get("/{group}/members")
 async def list_members(
     group: GroupName, asker: AskerNow, limit: Limit = 100, after: After = None
-) -> MemberPage:
+) -> ItemPage[Member]:
     """The connected consumers of a group."""
     asker.authorize(group_named(group), Action.GET)
     found = asker.state.clients.consumer(group)
@@ -84,16 +89,7 @@ async def list_members(
         raise Problem(404, f"no group {group!r}")
     members = {} if found is None else {member.client_id: member for member in found.members.values()}
     page, following = page_after(members, after, limit)
-    items = [
-        Member(
-            clientId=client_id,
-            address=members[client_id].session.peer,
-            language=language_name(members[client_id].language),
-            version=members[client_id].version,
-        )
-        for client_id in page
-    ]
-    return MemberPage(items=items, next=following)
+    return ItemPage(items=[Member(**member_view(members[name])) for name in page], next=following)
 
 
 @router.get("/{group}/members/{clientId}")
@@ -112,7 +108,7 @@ async def show_member(
         consumer_group=group, client_id=clientId, jstack_enable=stacks
     )
     answer = await asker.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, header)
-    try:
+    with as_problem(500, ProtocolError, IllegalName, text="the consumer's answer is malformed: {}"):
         info = decode_body(ConsumerRunningInfo, answer.body)
         queues = [
             MemberQueue(
@@ -126,8 +122,6 @@ async def show_member(
             )
             for queue, each in [(queue_of(key), each) for key, each in info.mq_table.items()][:MAX_QUEUES]
         ]
-    except (ProtocolError, IllegalName) as error:
-        raise Problem(500, f"the consumer's answer is malformed: {error}") from None
     rates: dict[str, dict[str, float]] = {
         topic: {
             "pullTps": each.pull_tps,

@@ -18,9 +18,9 @@ from mqspark.protocol.slices import Work
 from mqspark.record.record import Parts, take_apart
 from mqspark.store.index.keys import Sought
 from mqspark_server.web.callers import topic as topic_named
-from mqspark_server.web.problems import Problem
+from mqspark_server.web.problems import Problem, as_problem
 from mqspark_server.web.turns import between_turns
-from mqspark_server.web.v1.asking import ERRORS, After, Asker, AskerNow, TopicName, cursor, decoded
+from mqspark_server.web.v1.asking import ERRORS, After, Asker, AskerNow, TopicName, decoded
 from mqspark_server.web.v1.storedmessages import (
     Chosen,
     MessagesFound,
@@ -121,7 +121,7 @@ async def one_message(topic: TopicName, messageId: str, asker: AskerNow) -> Mess
         await _by_key(asker, topic, messageId, 0, EVER_MS, MAX_BY_KEY, is_meant),
     ):
         if messages:
-            return (await views(messages[:1]))[0]
+            return (await page_of(MessagesFound(messages[:1], None))).items[0]
     raise Problem(404, f"topic {topic} has no message {messageId[:100]!r}")
 
 
@@ -175,15 +175,8 @@ def spans_of(
 
 
 async def page_of(found: MessagesFound) -> MessagePage:
-    shown = await views(found.messages)
-    following = found.next
-    if len(shown) < len(found.messages):
-        left = found.messages[len(shown)]
-        following = Place(left.queue_id, left.queue_offset)
-    return MessagePage(
-        items=shown,
-        next=None if following is None else cursor(f"{following.queue_id}:{following.offset}"),
-    )
+    shown, following = await views(found)
+    return MessagePage(items=shown, next=following and following.cursor)
 
 
 async def _newest(asker: Asker, topic: str, queue_ids: range, count: int) -> list[MessageExt]:
@@ -236,12 +229,8 @@ async def _by_key(
     search = asker.state.store.reads.search(
         Sought(topic, key), min(limit, MAX_BY_KEY), begin_ms, end_ms, accepts=_readable(asker)
     )
-    try:
+    with as_problem(503, StoreUnreadable), as_problem(400, InvalidMessage):
         records = await between_turns(search)
-    except StoreUnreadable as error:
-        raise Problem(503, str(error)) from None
-    except InvalidMessage as error:
-        raise Problem(400, str(error)) from None
     return await read_records(asker, records, is_meant)
 
 
@@ -265,10 +254,8 @@ async def _by_offset_id(
         _, _, position = decode_offset_id(message_id)
     except InvalidMessage:
         return []
-    try:
+    with as_problem(503, StoreUnreadable):
         record = asker.state.store.reads.record_at(position)
-    except StoreUnreadable as error:
-        raise Problem(503, str(error)) from None
     if record is None or not _readable(asker)(take_apart(record)):
         return []
     return await read_records(asker, [record], accepts)

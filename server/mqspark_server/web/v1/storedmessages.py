@@ -21,8 +21,8 @@ from mqspark.message import MessageExt, split_tags
 from mqspark.protocol.dispatch import Refusal
 from mqspark.record.record import decode_pull, decode_records
 from mqspark.store.store import GetStatus, MessageStore
-from mqspark_server.web.problems import Problem
-from mqspark_server.web.v1.asking import Asker
+from mqspark_server.web.problems import Problem, as_problem
+from mqspark_server.web.v1.asking import Asker, cursor
 
 PAGE_BYTES = 4 << 20
 """The most of the bodies of one page, but at least one message."""
@@ -66,6 +66,10 @@ class Place(NamedTuple):
     queue_id: int
     offset: int
 
+    @property
+    def cursor(self) -> str:
+        return cursor(f"{self.queue_id}:{self.offset}")
+
 
 class Chosen(NamedTuple):
     """A filter. ``tags``: their texts, since the store compares only hashes; ``accepts``: conditions that no index
@@ -95,17 +99,11 @@ def choose(
     if tags and sql:
         raise Problem(422, "tags and sql exclude each other")
     if not sql:
-        try:
+        with as_problem(400, InvalidMessage, text="tags: {}"):
             return Chosen(tag_codes[tags or "*"], frozenset(split_tags(tags)), accepts)
-        except InvalidMessage as error:
-            raise Problem(400, f"tags: {error}") from None
-    try:
+    with as_problem(400, InvalidFilter, text="sql: {}"), as_problem(501, Refusal):
         check_expression_type(asker.app.config, SQL92)
         return Chosen(compile_sql(sql), accepts=accepts)
-    except InvalidFilter as error:
-        raise Problem(400, f"sql: {error}") from None
-    except Refusal as refusal:
-        raise Problem(501, refusal.remark) from None
 
 
 async def read_some(
@@ -150,7 +148,8 @@ async def _read_step(
 ) -> tuple[list[MessageExt], int]:
     """Messages, and the offset after the last one that was read."""
     queue_id, offset = place
-    try:
+    unreadable = f"queue {queue_id} cannot be read at {offset}: {{}}"
+    with as_problem(503, StoreUnreadable), as_problem(500, InvalidMessage, text=unreadable):
         result = get_wanted(store, topic, queue_id, offset, count, STEP_BYTES, chosen.wanted)
         if result.status is not GetStatus.FOUND:
             return [], result.next_offset if result.next_offset > offset else result.max_offset
@@ -159,10 +158,6 @@ async def _read_step(
             messages, rest = decode_pull(data, broker_name=name)
         else:
             messages, rest = await asyncio.to_thread(decode_pull, data, broker_name=name)
-    except StoreUnreadable as error:
-        raise Problem(503, str(error)) from None
-    except InvalidMessage as error:
-        raise Problem(500, f"queue {queue_id} cannot be read at {offset}: {error}") from None
     following = result.next_offset if rest is None else rest
     return [message for message in messages if message.queue_offset >= offset], max(following, offset + 1)
 
@@ -177,7 +172,7 @@ async def read_records(
     def accepted(record: bytes) -> list[MessageExt]:
         return [message for message in decode_records(record, broker_name=name) if accepts(message)]
 
-    try:
+    with as_problem(500, InvalidMessage, text="the message cannot be read: {}"):
         for record in records:
             data = bytes(record)
             some = accepted(data) if len(data) <= SMALL_BYTES else await asyncio.to_thread(accepted, data)
@@ -185,18 +180,16 @@ async def read_records(
             size_bytes += sum(message.stored_body_bytes for message in some)
             if size_bytes > PAGE_BYTES or len(found) > MAX_FOUND:
                 break
-    except InvalidMessage as error:
-        raise Problem(500, f"the message cannot be read: {error}") from None
     return found
 
 
-async def views(messages: Sequence[MessageExt]) -> list[MessageView]:
-    """As many of them as fit into a page; the first always does."""
+async def views(found: MessagesFound) -> tuple[list[MessageView], Place | None]:
+    """As many of them as fit into a page, and where the next one begins; the first always fits."""
 
     def shown() -> list[MessageView]:
         made: list[MessageView] = []
         size = 0
-        for message in messages:
+        for message in found.messages:
             view = view_of(message)
             size += view.size
             if made and size > PAGE_BYTES:
@@ -204,7 +197,11 @@ async def views(messages: Sequence[MessageExt]) -> list[MessageView]:
             made.append(view)
         return made
 
-    return await asyncio.to_thread(shown)
+    page = await asyncio.to_thread(shown)
+    if len(page) == len(found.messages):
+        return page, found.next
+    left = found.messages[len(page)]
+    return page, Place(left.queue_id, left.queue_offset)
 
 
 def view_of(message: MessageExt) -> MessageView:

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from mqspark.auth.policies import Action
 from mqspark_server.web.callers import topic as topic_named
 from mqspark_server.web.events import EVENTS, EventStream, event
 from mqspark_server.web.places import Places
-from mqspark_server.web.v1.asking import ERRORS, Asker, AskerNow, TopicName
+from mqspark_server.web.v1.asking import ERRORS, Asker, AskerNow, QueueId, TopicName
 from mqspark_server.web.v1.messageapi import Filtering, found_topic
 from mqspark_server.web.v1.storedmessages import Chosen, choose, read_some, views
 
@@ -41,7 +40,7 @@ async def tail(
     topic: TopicName,
     request: Request,
     asker: AskerNow,
-    queueId: Annotated[int | None, Query(ge=0, le=0x7FFF)] = None,
+    queueId: QueueId | None = None,
     tags: Filtering = None,
     sql: Filtering = None,
 ) -> Response:
@@ -78,14 +77,11 @@ async def _arrivals(
                 yield event("skipped", str(end - TAILS_AT_ONCE - place))
                 place = end - TAILS_AT_ONCE
             found = await read_some(asker, topic, [(queue_id, place, end)], TAILS_AT_ONCE, chosen)
-            shown = await views(found.messages)
+            shown, following = await views(found)
             for view in shown:
                 asker.callers.check_in(asker.caller)  # a slow client may take long for each
                 yield event("message", view.model_dump_json())
-            if len(shown) < len(found.messages):
-                places[queue_id] = found.messages[len(shown)].queue_offset
-            else:
-                places[queue_id] = end if found.next is None else found.next.offset
+            places[queue_id] = end if following is None else following.offset
         if loop.time() - checked >= CHECK_S:
             checked = loop.time()
             asker.authorize(topic_named(topic), Action.GET, Action.SUB)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from mqspark.auth.policies import Action
@@ -15,19 +15,23 @@ from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.admin_headers import CreateTopicRequestHeader, DeleteTopicRequestHeader
 from mqspark.protocol.slices import Work
+from mqspark_server.shown.nouns import QUEUES
 from mqspark_server.web.callers import CLUSTER
 from mqspark_server.web.callers import topic as topic_named
-from mqspark_server.web.problems import Problem
+from mqspark_server.web.problems import Problem, as_problem
 from mqspark_server.web.turns import between_turns
 from mqspark_server.web.v1.asking import (
     ERRORS,
     After,
     Asker,
     AskerNow,
+    ItemPage,
     Limit,
+    Prefix,
     TopicName,
     check_match,
     cursor,
+    entries_of,
     etag,
     page_after,
 )
@@ -58,18 +62,13 @@ class TopicView(BaseModel):
     queues: list[QueueBounds]
 
 
-class TopicPage(BaseModel):
-    items: list[TopicView]
-    next: str | None = Field(description="the `after` of the next page; null on the last page")
-
-
 class TopicChange(BaseModel):
     """Settings of a topic. An absent field is unchanged; in a new topic it has the broker's default."""
 
     model_config = ConfigDict(extra="forbid")
 
-    readQueueNums: int | None = Field(default=None, ge=1, le=0x7FFF)
-    writeQueueNums: int | None = Field(default=None, ge=1, le=0x7FFF)
+    readQueueNums: int | None = Field(default=None, ge=QUEUES.least, le=QUEUES.most)
+    writeQueueNums: int | None = Field(default=None, ge=QUEUES.least, le=QUEUES.most)
     perm: int | None = Field(default=None, ge=0, le=7, description="4 read, 2 write, 1 inherit")
     order: bool | None = None
     attributes: dict[str, str | None] = Field(
@@ -91,8 +90,8 @@ class TopicFigures(BaseModel):
 
 @router.get("")
 async def list_topics(
-    asker: AskerNow, limit: Limit = 100, after: After = None, prefix: str = Query(default="", max_length=255)
-) -> TopicPage:
+    asker: AskerNow, limit: Limit = 100, after: After = None, prefix: Prefix = ""
+) -> ItemPage[TopicView]:
     """Topics in the order of their names."""
     asker.authorize(CLUSTER, Action.GET, Action.LIST)
     state = asker.state
@@ -113,7 +112,7 @@ async def list_topics(
         return items, following
 
     items, following = await between_turns(collected())
-    return TopicPage(items=[TopicView(**item) for item in items], next=following)
+    return ItemPage(items=[TopicView(**item) for item in items], next=following)
 
 
 @router.get("/{topic}")
@@ -129,12 +128,10 @@ async def put_topic(
 ) -> TopicView:
     """Create or change a topic: with If-Match only if it is unchanged since it was read, with `If-None-Match: *` only
     if it is new."""
-    try:
+    with as_problem(400, InvalidMessage):
         check_topic(topic)
-    except InvalidMessage as error:
-        raise Problem(400, str(error)) from None
     old = _config(asker, topic)
-    check_match(request, None if old is None else _etag(old))
+    check_match(request, None if old is None else etag(old))
     number = asker.app.config.default_topic_queue_nums
     config = old or TopicConfig(topic_name=topic, read_queue_nums=number, write_queue_nums=number)
     header = CreateTopicRequestHeader(
@@ -160,7 +157,7 @@ async def delete_topic(topic: TopicName, asker: AskerNow, request: Request) -> N
     if config is None:
         asker.authorize(topic_named(topic), Action.DELETE)
         raise Problem(404, str(NoSuchTopic(topic)))
-    check_match(request, _etag(config))
+    check_match(request, etag(config))
     await asker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic=topic))
 
 
@@ -208,25 +205,13 @@ def _config(asker: Asker, topic: str) -> TopicConfig | None:
     return None if found is None else found.config
 
 
-def _etag(config: TopicConfig) -> str:
-    return etag(config)
-
-
 async def _view(asker: Asker, topic: str, response: Response) -> TopicView:
     config = _config(asker, topic)
-
-    def only() -> Work[dict[str, Any] | None]:
-        for entry in topics_view(asker.state, topic):
-            if entry is not None:
-                return entry
-            yield
-        return None
-
-    found = None if config is None else await between_turns(only())
-    if found is None or config is None:
+    found = await entries_of(topics_view(asker.state, topic))
+    if not found or config is None:
         raise Problem(404, str(NoSuchTopic(topic)))
-    response.headers["ETag"] = _etag(config)
-    return TopicView(**found)
+    response.headers["ETag"] = etag(config)
+    return TopicView(**found[0])
 
 
 def _attribute_changes(attributes: dict[str, str | None]) -> str | None:

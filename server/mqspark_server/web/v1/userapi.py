@@ -14,7 +14,7 @@ import msgspec
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from mqspark.auth.authadmin import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
+from mqspark.auth.authadmin import AclInfo, PolicyInfo, UserInfo
 from mqspark.client.admin import AdminClient
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.client.remoting.identity import ClientOptions
@@ -33,12 +33,13 @@ from mqspark.protocol.headers.admin_headers import (
 )
 from mqspark_server.accounts import Accounts
 from mqspark_server.net.servertls import client_context
-from mqspark_server.web.problems import Problem
+from mqspark_server.web.problems import Problem, as_problem
 from mqspark_server.web.v1.asking import (
     ERRORS,
     After,
     Asker,
     AskerNow,
+    ItemPage,
     Limit,
     UserName,
     check_match,
@@ -50,6 +51,7 @@ MAX_POLICIES = 16
 MAX_RULES = 1_024
 _OTHERS_TIMEOUT_MS = 5_000
 """For each request to another server."""
+_NOTHING = "nothing was changed: {}; with hereOnly=true this broker alone is changed"
 HereOnly = Annotated[bool, Query(description="leave the name servers and the other masters as they are")]
 
 router = APIRouter(prefix="/api/v1/users", tags=["users"], responses=ERRORS)
@@ -59,11 +61,6 @@ class UserView(BaseModel):
     user: str
     type: str = Field(description="Super, which needs no policy, or Normal")
     status: str = Field(description="enable or disable")
-
-
-class UserPage(BaseModel):
-    items: list[UserView]
-    next: str | None = Field(description="the `after` of the next page; null on the last page")
 
 
 class UserChange(BaseModel):
@@ -101,7 +98,7 @@ class UserPolicies(BaseModel):
 
 
 @router.get("")
-async def list_users(asker: AskerNow, limit: Limit = 100, after: After = None) -> UserPage:
+async def list_users(asker: AskerNow, limit: Limit = 100, after: After = None) -> ItemPage[UserView]:
     """Users in the order of their names; never a password."""
     answer = await asker.ask(RequestCode.AUTH_LIST_USER, ListUsersRequestHeader(filter=""))
     body = bytes(answer.body)
@@ -109,7 +106,7 @@ async def list_users(asker: AskerNow, limit: Limit = 100, after: After = None) -
         {info.username or "": info for info in msgspec.json.decode(body, type=list[UserInfo])} if body else {}
     )
     page, following = page_after(found, after, limit)
-    return UserPage(items=[_view(found[name]) for name in page], next=following)
+    return ItemPage(items=[_view(found[name]) for name in page], next=following)
 
 
 @router.get("/{user}")
@@ -138,10 +135,8 @@ async def put_user(
         raise Problem(422, "a new user needs a password")
     async with _others(asker, here_only=hereOnly) as others:
         if others is not None:
-            try:
+            with as_problem(502, MQError, text=_NOTHING):
                 await others.missing_at(user, change.password)
-            except MQError as error:
-                raise _nothing_changed(error) from None
         if old is None:
             made = CreateUserRequestHeader(username=user)
             await asker.ask(RequestCode.AUTH_CREATE_USER, made, encode_body(info))
@@ -188,21 +183,7 @@ async def put_policies(
 ) -> UserPolicies:
     """Set rules for resources: each replaces the rule of the user for the same resource; other rules are unchanged."""
     check_match(request, etag((await _policies(asker, user)).model_dump()))
-    given = [
-        PolicyInfo(
-            policy_type=policy.policyType,
-            entries=[
-                PolicyEntryInfo(
-                    resource=rule.resource,
-                    actions=rule.actions,
-                    source_ips=rule.sourceIps,
-                    decision=rule.decision,
-                )
-                for rule in policy.entries
-            ],
-        )
-        for policy in policies.policies
-    ]
+    given = msgspec.convert(policies.model_dump()["policies"], list[PolicyInfo])
     header = CreateAclRequestHeader(subject=f"User:{user}")
     info = AclInfo(subject=f"User:{user}", policies=given)
     async with _others(asker, here_only=hereOnly) as others:
@@ -246,27 +227,19 @@ async def _others(asker: Asker, *, here_only: bool) -> AsyncIterator[Accounts | 
     )
     admin = AdminClient(app.config.namesrv_addr, timeout_ms=_OTHERS_TIMEOUT_MS, options=options)
     async with admin:
-        try:
+        with as_problem(502, MQError, text=_NOTHING):
             brokers = (await admin.cluster_info()).broker_addr_table
             all_of_them = await Accounts.of(
                 admin, {name: each.broker_addrs for name, each in brokers.items()}
             )
             all_of_them.check_open()
-        except MQError as error:
-            raise _nothing_changed(error) from None
         yield all_of_them.without(app.address)
 
 
 async def _also(change: Awaitable[object]) -> None:
     """Make the change on the other servers, after this broker. Raises Problem."""
-    try:
+    with as_problem(502, MQError, text="this broker made the change, but another server did not: {}"):
         await change
-    except MQError as error:
-        raise Problem(502, f"this broker made the change, but another server did not: {error}") from None
-
-
-def _nothing_changed(error: MQError) -> Problem:
-    return Problem(502, f"nothing was changed: {error}; with hereOnly=true this broker alone is changed")
 
 
 async def _user(asker: Asker, name: str) -> UserInfo | None:
@@ -279,25 +252,7 @@ async def _policies(asker: Asker, name: str) -> UserPolicies:
         raise Problem(404, f"no user {name!r}")
     answer = await asker.ask(RequestCode.AUTH_GET_ACL, GetAclRequestHeader(subject=f"User:{name}"))
     info = decode_body(AclInfo, answer.body) if len(answer.body) else AclInfo()
-    return UserPolicies.model_validate(
-        {
-            "policies": [
-                {
-                    "policyType": policy.policy_type or "Custom",
-                    "entries": [
-                        {
-                            "resource": entry.resource or "",
-                            "actions": entry.actions or [],
-                            "sourceIps": entry.source_ips or [],
-                            "decision": entry.decision or "Deny",
-                        }
-                        for entry in policy.entries or ()
-                    ],
-                }
-                for policy in info.policies or ()
-            ]
-        }
-    )
+    return UserPolicies.model_validate({"policies": msgspec.to_builtins(info.policies or [])})
 
 
 def _view(info: UserInfo) -> UserView:

@@ -1,0 +1,73 @@
+"""What an operator may set of topics and groups: names, limits and texts, declared here for every face. Commands make
+options of them, HTTP makes documents.
+
+Must not know how they are shown, nor how they are changed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mqspark.message import PERM_READ, PERM_WRITE
+
+
+class WholeNumbers(NamedTuple):
+    """Whole numbers from ``least`` to ``most``."""
+
+    least: int
+    most: int
+
+
+QUEUE_IDS = WholeNumbers(0, 0x7FFF)
+QUEUES = WholeNumbers(1, QUEUE_IDS.most)
+"""Of a topic at one broker."""
+SHARED_QUEUES = WholeNumbers(0, 0x7FFF)
+"""In POP mode: of how many neighbours a consumer shares the queues; 0: of all."""
+MAX_NAME = 255
+"""Characters of the name of a topic or group."""
+PERMS = {"r": PERM_READ, "w": PERM_WRITE, "rw": PERM_READ | PERM_WRITE, "none": 0}
+"""As commands spell them → PermName's bits."""
+
+
+def perm_text(perm: int) -> str:
+    """``perm`` may have other bits, too."""
+    return next(text for text, bits in PERMS.items() if bits == perm & PERMS["rw"])
+
+
+class Setting(NamedTuple):
+    """A setting of a group."""
+
+    field: str
+    """Of RocketMQ's SubscriptionGroupConfig, whose JSON name is HTTP's, too."""
+    option: str
+    """Of commands."""
+    text: str
+    span: WholeNumbers | None = None
+    """None: yes or no."""
+
+
+GROUP_SETTINGS = (
+    Setting(
+        "retry_max_times",
+        "--retries",
+        "Attempts before a message becomes a dead letter.",
+        WholeNumbers(-1, 1_000_000),
+    ),
+    Setting(
+        "retry_queue_nums", "--retry-queues", "Queues of the retry topic.", WholeNumbers(0, QUEUE_IDS.most)
+    ),
+    Setting("consume_message_orderly", "--ordered/--unordered", "Whether members consume in order."),
+    Setting("consume_enable", "--enabled/--disabled", "Whether members may consume."),
+    Setting("consume_broadcast_enable", "--broadcast/--no-broadcast", "Whether broadcasting is allowed."),
+    Setting(
+        "consume_timeout_minute",
+        "--consume-timeout",
+        "Minutes that a member may take for a message.",
+        WholeNumbers(1, 1_000_000),
+    ),
+    Setting(
+        "notify_consumer_ids_changed_enable",
+        "--notify/--no-notify",
+        "Whether members are told when others come or go.",
+    ),
+)

@@ -1,0 +1,54 @@
+"""Documents made of declared settings. They spell fields as RocketMQ's JSON does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from mqspark_server.shown.nouns import Setting
+
+
+class SettingsDocuments:
+    """``config``: RocketMQ's struct with the settings."""
+
+    def __init__(self, config: type[msgspec.Struct], settings: Iterable[Setting]) -> None:
+        self._names = {each.name: each.encode_name for each in msgspec.structs.fields(config)}
+        self._settings = tuple(settings)
+
+    def change(self, name: str, text: str) -> type[BaseModel]:
+        """A document of changes: every setting may be absent, and there are no others."""
+        fields: dict[str, Any] = {
+            each.field: (_type(each) | None, self._field(each, default=None, **_bounds(each)))
+            for each in self._settings
+        }
+        return create_model(name, __doc__=text, __config__=ConfigDict(extra="forbid"), **fields)
+
+    def view(self, name: str, **more: Any) -> type[BaseModel]:
+        """A document of all settings, whatever others have made of them, and of ``more`` fields by their types."""
+        fields: dict[str, Any] = {each.field: (_type(each), self._field(each)) for each in self._settings}
+        fields |= {key: (kind, ...) for key, kind in more.items()}
+        return create_model(name, **fields)
+
+    def _field(self, setting: Setting, **more: Any) -> Any:
+        return Field(alias=self._names[setting.field], description=setting.text, **more)
+
+
+def _type(setting: Setting) -> Any:
+    return bool if setting.span is None else int
+
+
+def _bounds(setting: Setting) -> dict[str, int]:
+    return {} if setting.span is None else {"ge": setting.span.least, "le": setting.span.most}
+
+
+def given_by(document: type[BaseModel]) -> Callable[[BaseModel], dict[str, Any]]:
+    """For a parameter of a route: the settings of a body, by their fields; none that is absent or null."""
+
+    def given(body: BaseModel) -> dict[str, Any]:
+        return body.model_dump(exclude_none=True)
+
+    given.__annotations__["body"] = document
+    return given
