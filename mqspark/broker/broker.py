@@ -153,7 +153,7 @@ class BrokerCore:
             changed=table_notices.changed,
         )
         store.deletions.on_saved = self._changes.answer_due
-        store.compact_duty.topics = state.topics.compacted
+        store.upkeep.compact_duty.topics = state.topics.compacted
         modes = RequestModes(lambda: config.max_group_table_bytes)
         self._saved = SavedState(state, modes, config_file, self._changes.answer_due, settings_file)
         if authority is not None:

@@ -27,7 +27,7 @@ class Rounds:
             state.peers,
             state.clock,
             state.store.offsets.bounds,
-            lambda: state.store.cleaner.is_hour,
+            lambda: state.store.upkeep.cleaner.is_hour,
         )
         now_ms = state.clock.monotonic_ms()
         self._next_scan_ms = now_ms + CLIENT_SCAN_INTERVAL_MS
@@ -40,7 +40,7 @@ class Rounds:
             self._next_scan_ms = now_ms + CLIENT_SCAN_INTERVAL_MS
             state.long_work.begin(None, state.clients.expire(state.config.channel_expired_timeout))
             state.long_work.begin(None, state.locks.expire())
-            if state.store.wall_time.is_trusted:
+            if state.store.upkeep.wall_time.is_trusted:
                 state.long_work.begin(None, state.filters.clean())
         if now_ms >= self._next_sample_ms:
             self._next_sample_ms = now_ms + SAMPLE_INTERVAL_MS

@@ -198,6 +198,11 @@ class StoreConfig:
         return self.enable_lmq and self.enable_multi_dispatch
 
     @property
+    def verify_property_crc(self) -> bool:
+        """Whether records have a CRC of everything, which is checked."""
+        return self.enabled_append_prop_crc or self.force_verify_prop_crc
+
+    @property
     def retention_rules(self) -> RetentionRules:
         return RetentionRules(
             self.file_reserved_time,

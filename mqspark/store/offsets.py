@@ -8,11 +8,10 @@ from __future__ import annotations
 import numpy as np
 
 from mqspark.store.compaction.compacted import CompactedQueues
-from mqspark.store.log.commitlog import CommitLog
 from mqspark.store.older import OlderMessages
-from mqspark.store.queue.batchqueue import BatchQueue, BatchTable
+from mqspark.store.queue.batchqueue import BatchQueue
 from mqspark.store.queue.consumequeue import FILLER_SIZE, ConsumeQueue
-from mqspark.store.queue.queuetable import QueueTable
+from mqspark.store.storedata import StoreData
 
 
 class QueueOffsets:
@@ -20,13 +19,11 @@ class QueueOffsets:
 
     __slots__ = ("_batch_queues", "_compacted", "_log", "_queues", "_tables", "older")
 
-    def __init__(
-        self, log: CommitLog, table: QueueTable, batch_table: BatchTable, compacted: CompactedQueues
-    ) -> None:
-        self._log = log
-        self._tables = (table, batch_table)
-        self._queues = table.queues
-        self._batch_queues = batch_table.batch_queues
+    def __init__(self, data: StoreData, compacted: CompactedQueues) -> None:
+        self._log = data.log
+        self._tables = data.tables
+        self._queues = data.table.queues
+        self._batch_queues = data.batch_table.batch_queues
         self._compacted = compacted
         self.older: OlderMessages | None = None
         """What an archive has, if there is one."""

@@ -16,12 +16,12 @@ from mqspark.errors import StoreUnreadable, TooManyAlike
 from mqspark.record.record import Parts
 from mqspark.store.compaction.compacted import CompactedQueues
 from mqspark.store.config import StoreConfig
-from mqspark.store.index.indexer import Indexer
 from mqspark.store.index.keys import Sought
-from mqspark.store.log.commitlog import CommitLog
 from mqspark.store.messages.commit import CommitPipeline
 from mqspark.store.messages.fetch import Fetcher, GetResult, GetStatus
+from mqspark.store.offsets import QueueOffsets
 from mqspark.store.older import OlderMessages
+from mqspark.store.storedata import StoreData
 
 _log = sparing(__name__)
 
@@ -32,16 +32,16 @@ _COMPARED_AT_ONCE = 64
 
 
 class Reads:
-    """The reads of one store. ``log_bounds`` is that of ``QueueOffsets``."""
+    """The reads of one store."""
 
     __slots__ = (
-        "_compacted",
         "_config",
         "_failed",
         "_indexer",
         "_log",
         "_log_bounds",
         "_pipeline",
+        "compacted",
         "fetcher",
         "older",
         "problem",
@@ -51,19 +51,18 @@ class Reads:
     def __init__(
         self,
         config: StoreConfig,
-        log: CommitLog,
+        data: StoreData,
         fetcher: Fetcher,
         compacted: CompactedQueues,
-        log_bounds: Callable[[str, int], tuple[int, int]],
-        indexer: Indexer | None,
+        offsets: QueueOffsets,
         pipeline: CommitPipeline,
     ) -> None:
         self._config = config
-        self._log = log
+        self._log = data.log
         self.fetcher = fetcher
-        self._compacted = compacted
-        self._log_bounds = log_bounds
-        self._indexer = indexer
+        self.compacted = compacted
+        self._log_bounds = offsets.log_bounds
+        self._indexer = data.indexer
         self._pipeline = pipeline
         self.older: OlderMessages | None = None
         """What an archive has, if there is one."""
@@ -93,7 +92,7 @@ class Reads:
         kept. Before the first message of the log, what an archive has. Raises StoreUnreadable, also for a damaged
         record that may still be healed, and NotAtHand."""
         try:
-            kept = self._compacted.get(
+            kept = self.compacted.get(
                 topic, queue_id, offset, max_messages, max_bytes, tag_codes, self._log_bounds
             )
             if kept is not None:

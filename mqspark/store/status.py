@@ -5,15 +5,11 @@ Must not know who shows it.
 
 from __future__ import annotations
 
-from mqspark.store.index.index import MessageIndex
-from mqspark.store.index.indexer import Indexer
-from mqspark.store.log.opendamage import OpenDamage
+from mqspark.store.maintenance import Maintenance
 from mqspark.store.messages.commit import CommitPipeline
 from mqspark.store.messages.condition import Condition
 from mqspark.store.reads import Reads
-from mqspark.store.upkeep.checkpoints import Checkpoints
-from mqspark.store.upkeep.cleaning import Cleaner
-from mqspark.store.upkeep.walltime import WallTime
+from mqspark.store.storedata import StoreData
 
 
 class StoreStatus:
@@ -35,25 +31,21 @@ class StoreStatus:
 
     def __init__(
         self,
-        reads: Reads,
-        checkpoints: Checkpoints,
-        cleaner: Cleaner,
-        index: MessageIndex,
-        indexer: Indexer | None,
-        pipeline: CommitPipeline,
-        damage: OpenDamage,
+        data: StoreData,
         condition: Condition,
-        wall_time: WallTime,
+        pipeline: CommitPipeline,
+        reads: Reads,
+        upkeep: Maintenance,
     ) -> None:
-        self._reads = reads
-        self._checkpoints = checkpoints
-        self._cleaner = cleaner
-        self._index = index
-        self._indexer = indexer
-        self._pipeline = pipeline
-        self._damage = damage
+        self._index = data.index
+        self._indexer = data.indexer
+        self._damage = data.damage
         self._condition = condition
-        self._wall_time = wall_time
+        self._pipeline = pipeline
+        self._reads = reads
+        self._checkpoints = upkeep.checkpoints
+        self._cleaner = upkeep.cleaner
+        self._wall_time = upkeep.wall_time
         self.was_clean = True
         """Whether the previous process that had the store stopped cleanly."""
         self.sure_position = 0

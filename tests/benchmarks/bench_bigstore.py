@@ -85,7 +85,7 @@ def _flush_and_checkpoint(store: Any) -> None:
     if job is not None:
         job.run()
         store.pipeline.end_flush(job)
-    store.checkpoints.wanted = True
+    store.upkeep.checkpoints.wanted = True
     for work in store.maintenance():
         work.run()
         work.done()

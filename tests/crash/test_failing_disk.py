@@ -54,7 +54,7 @@ def run_with(fault: Fault, seed: int, images_each: int, *, sync: bool = True) ->
     assert fault.happened
     script.files.fault = None
     store = script.store
-    scrubbed = None if store.scrub is None else store.scrub.problem
+    scrubbed = store.upkeep.scrub.problem
     reasons = [*script.told, store.condition.read_only, store.status.index_problem, scrubbed]
     if fault.error == errno.ENOSPC and fault.verb not in ("write", "sync", "sync_directory"):
         assert store.condition.read_only is None, "a full disk is no reason to stop"

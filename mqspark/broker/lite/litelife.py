@@ -54,7 +54,7 @@ class LiteLife:
             return
         self._next_ms = now_ms + config.lite_ttl_check_interval
         minutes = {topic: limit for topic, limit in self.minutes().items() if limit > 0}
-        if minutes and self._state.store.wall_time.is_trusted:
+        if minutes and self._state.store.upkeep.wall_time.is_trusted:
             self._is_looking = True
             self._state.long_work.begin(None, self._remove_expired(minutes))
 

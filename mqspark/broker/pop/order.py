@@ -261,7 +261,7 @@ class PopOrder:
     def forget_old(self) -> None:
         """Drop entries of topics or groups that do not exist, and those unused for FORGET_MS."""
         state = self._state
-        oldest_ms = state.clock.now_ms() - FORGET_MS if state.store.wall_time.is_trusted else 0
+        oldest_ms = state.clock.now_ms() - FORGET_MS if state.store.upkeep.wall_time.is_trusted else 0
         for key, info in list(self._infos.items()):
             topic = state.topics.get(key[0])
             if (

@@ -338,8 +338,8 @@ class Healing:
         store, now_ms = self._store, self._clock.monotonic_ms()
         if not self.is_agreed():
             return
-        if self._cuts != store.mender.cuts:  # the places behind the cut are no ends of records any more
-            self._cuts = store.mender.cuts
+        if self._cuts != store.copy.cuts:  # the places behind the cut are no ends of records any more
+            self._cuts = store.copy.cuts
             self._at = min(self._at, store.log.newest_segment_start)
             self._until = store.pipeline.stored_end
         rate = store.config.scrub_bytes_per_second
@@ -490,9 +490,9 @@ class Healing:
 
     def _doubted(self, place: int) -> None:
         store, now_ms = self._store, self._clock.monotonic_ms()
-        if store.scrub is None or not store.log.min_offset <= place < store.pipeline.stored_end:
+        if not store.log.min_offset <= place < store.pipeline.stored_end:
             return
-        store.scrub.look_at(place)
+        store.log_damage.suspect(place)
         if not store.log_damage.covers(place, place + 1):
             self._doubted_ms.pop(place, None)
             return

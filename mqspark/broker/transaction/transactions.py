@@ -297,7 +297,7 @@ class TransactionService:
     @property
     def _reserved_ms(self) -> int:
         """The age at which half messages are given up: none while the clock cannot tell it."""
-        if not self._store.wall_time.is_trusted:
+        if not self._store.upkeep.wall_time.is_trusted:
             return _NEVER_MS
         return self._state.store_config.file_reserved_time * 3_600_000
 

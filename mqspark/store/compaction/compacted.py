@@ -37,6 +37,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -383,11 +384,11 @@ class CompactedQueues:
         root: Path,
         files: FileLayer,
         monotonic_ms: Callable[[], int],
-        deleted: Callable[[], Mapping[str, int]] = dict,
+        deleted: Mapping[str, int] = MappingProxyType({}),
         note: Note = lambda damage: None,
     ) -> None:
-        """``deleted``: the positions of deletions (``Deletions.positions``). ``note`` receives the damage that readers
-        meet."""
+        """``deleted``: the positions of deletions as they are now (``Deletions.positions``). ``note`` receives the
+        damage that readers meet."""
         self._note = note
         self._store = root
         self._deleted = deleted
@@ -429,7 +430,7 @@ class CompactedQueues:
                 known = None
             elif known is None or known.current != current:
                 known = Generation(directory, current, self._files)
-                deleted_at = self._deleted().get(topic)
+                deleted_at = self._deleted.get(topic)
                 if deleted_at is not None and known.is_before(deleted_at):
                     known = None
                     self._files.remove_tree(directory)

@@ -11,17 +11,18 @@ from pathlib import Path
 from mqspark.base.logs import sparing
 from mqspark.errors import StoreLocked
 from mqspark.store.compaction.compacted import COMPACT_LOCK, CompactedQueues
-from mqspark.store.disk.damage import Damage, Outcome
+from mqspark.store.disk.damage import Damage, Note, Outcome
 from mqspark.store.disk.files import FileLayer
+from mqspark.store.log.commitlog import CommitLog
 
 _log = sparing(__name__)
 
 
 class CompactedEnd:
     """Lets the compacted queues of one store end with its log. ``root``: the directory of the store. ``bounds``: the
-    offsets of a queue that the log has, shown or not; None for an unknown queue. ``begin``: where the log begins."""
+    offsets of a queue that the log has, shown or not; None for an unknown queue."""
 
-    __slots__ = ("_begin", "_bounds", "_compacted", "_files", "_lock", "_lock_fd", "_note")
+    __slots__ = ("_bounds", "_compacted", "_files", "_lock", "_lock_fd", "_log", "_note")
 
     def __init__(
         self,
@@ -29,14 +30,14 @@ class CompactedEnd:
         files: FileLayer,
         compacted: CompactedQueues,
         bounds: Callable[[str, int], tuple[int, int] | None],
-        begin: Callable[[], int],
-        note: Callable[[Damage], object],
+        log: CommitLog,
+        note: Note,
     ) -> None:
         self._lock = root / COMPACT_LOCK
         self._files = files
         self._compacted = compacted
         self._bounds = bounds
-        self._begin = begin
+        self._log = log
         self._note = note
         self._lock_fd = -1
 
@@ -67,7 +68,7 @@ class CompactedEnd:
         self._files.unlock(self._lock, self._lock_fd)
 
     def _cut(self) -> None:
-        partial = self._compacted.cut(self._bounds, self._begin())
+        partial = self._compacted.cut(self._bounds, self._log.min_offset)
         if partial:
             named = ", ".join(partial[:20]) + (", ..." if len(partial) > 20 else "")
             self._note(

@@ -5,6 +5,8 @@ They lie below its end, were found by recovery, by the scrub or by a reader, and
 A part is *led into* while a queue has an entry for a record in it: a consumer that gets there misses a message. After
 recovery has put a filler in the place of a record, nobody is led there, but the bytes are still to be healed.
 
+A place is *suspect* where a reader has found no record: the scrub looks what is there.
+
 Must not know who finds damage, and who heals it.
 """
 
@@ -18,6 +20,7 @@ from mqspark.base.bounded import require
 
 MAX_RANGES = 1_000
 """Further damage is joined with the range before it, or the first one: more is read again than has to be."""
+MAX_SUSPECTS = 100
 
 
 class DamagedRange(NamedTuple):
@@ -31,10 +34,11 @@ class DamagedRange(NamedTuple):
 class OpenDamage:
     """Disjoint ranges in order. Belongs to the store's thread."""
 
-    __slots__ = ("_ranges",)
+    __slots__ = ("_ranges", "_suspects")
 
     def __init__(self) -> None:
         self._ranges: list[DamagedRange] = []
+        self._suspects: dict[int, None] = {}
 
     def __len__(self) -> int:
         return len(self._ranges)
@@ -44,6 +48,18 @@ class OpenDamage:
 
     def clear(self) -> None:
         self._ranges.clear()
+        self._suspects.clear()
+
+    def suspect(self, position: int) -> None:
+        """A reader finds no record at this place."""
+        if len(self._suspects) < MAX_SUSPECTS and not self.covers(position, position + 1):
+            self._suspects[position] = None
+
+    def take_suspects(self) -> list[int]:
+        """The suspect places, once."""
+        taken = list(self._suspects)
+        self._suspects.clear()
+        return taken
 
     def covers(self, low: int, high: int) -> bool:
         """Whether [low, high) is known, and readers may be led into it."""

@@ -1,5 +1,5 @@
 """Puts and gets of messages, through log and queues.
 
-Imported from outside: ``append``, ``commit``, ``condition``, ``fetch``, ``healing``, ``membertable``. Must
-not know recovery, checkpoints or retention.
+Imported from outside: ``append``, ``commit``, ``condition``, ``fetch``, ``healing``, ``membertable``,
+``unsettled``. Must not know recovery, checkpoints or retention.
 """

@@ -1,8 +1,8 @@
 """Turns messages into records and queue entries, both in memory: the first step of storing.
 
 Offsets are assigned here and never taken back. What was appended since the last write is in
-``CommitLog.pending`` and in the ``entries`` of the queues in ``dirty``; the store writes both. Disk space is
-reserved before anything is changed, so a refused message leaves no trace.
+``CommitLog.pending`` and in the ``entries`` of the dirty queues (``Unsettled``); the store writes both. Disk
+space is reserved before anything is changed, so a refused message leaves no trace.
 
 Must not know what is written, durable or visible.
 """
@@ -10,7 +10,7 @@ Must not know what is written, durable or visible.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from mqspark.base.clock import Clock
 from mqspark.base.propertystring import item, joined
-from mqspark.errors import DiskFull, InvalidMessage, MessageTooLarge, StoreError
+from mqspark.errors import DiskFull, InvalidMessage, MessageTooLarge
 from mqspark.message import (
     BORN_HOST_V6,
     INNER_BASE,
@@ -39,14 +39,14 @@ from mqspark.record.record import (
 )
 from mqspark.record.recordlayout import BLANK_BYTES, HEADS
 from mqspark.store.config import StoreConfig
-from mqspark.store.log.commitlog import CommitLog
+from mqspark.store.messages.condition import Condition
 from mqspark.store.messages.members import Common, queue_entries
 from mqspark.store.messages.membertable import BatchMembers
-from mqspark.store.queue.batchqueue import MAX_BATCH, BatchEntry, BatchQueue, BatchTable
+from mqspark.store.messages.unsettled import Group, Unsettled
+from mqspark.store.queue.batchqueue import MAX_BATCH, BatchEntry, BatchQueue
 from mqspark.store.queue.consumequeue import ENTRY, ConsumeQueue
-from mqspark.store.queue.delay import DelayLevels
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID, offsets_property
-from mqspark.store.queue.queuetable import QueueTable
+from mqspark.store.storedata import StoreData
 
 _pack_entry = ENTRY.pack
 _pack_length = struct.Struct(">h").pack
@@ -62,36 +62,27 @@ Place = tuple[int, int, int]
 """Queue offset, physical offset and end offset of a record in the log."""
 
 Ints = npt.NDArray[np.int64]
-Queue = ConsumeQueue | BatchQueue
-Group = list[tuple[Queue, bytearray]]
-"""Queue entries of records that leave ``pending`` together."""
 
 
 class Appender:
-    """All kinds of put. ``check_writable`` raises when nothing may be stored. ``poison`` makes the store
-    read-only and returns the error to raise; for a shortage of descriptors or memory it only returns the
-    error. ``lack_space`` is called when a put is refused for want of disk space, and with None when the log has room
-    again. ``before_roll`` is called before the end of a segment is written. ``expect_no_keys`` is called with
-    ranges of the log in which no record has properties."""
+    """All kinds of put."""
 
     __slots__ = (
         "_batch_queues",
         "_batch_table",
-        "_before_roll",
-        "_check_writable",
         "_clock",
-        "_expect_no_keys",
+        "_condition",
+        "_dirty",
         "_flags",
         "_flags_v6",
-        "_lack_space",
+        "_indexer",
         "_levels",
         "_log",
-        "_poison",
         "_property_crc",
         "_queues",
         "_store_host",
         "_table",
-        "dirty",
+        "_unsettled",
         "max_body_bytes",
         "now_ms",
         "put_count",
@@ -101,38 +92,29 @@ class Appender:
         self,
         config: StoreConfig,
         clock: Clock,
-        log: CommitLog,
-        table: QueueTable,
-        batch_table: BatchTable,
-        levels: DelayLevels,
+        data: StoreData,
         store_host: bytes,
-        check_writable: Callable[[], None],
-        before_roll: Callable[[], None],
-        poison: Callable[[str, Exception], StoreError],
-        lack_space: Callable[[DiskFull | None], None],
-        expect_no_keys: Callable[[int, int], None],
+        condition: Condition,
+        unsettled: Unsettled,
     ) -> None:
         self._clock = clock
-        self._log = log
-        self._table = table
-        self._queues = table.queues
-        self._batch_table = batch_table
-        self._batch_queues = batch_table.batch_queues
-        self._levels = levels
+        self._log = data.log
+        self._table = data.table
+        self._queues = data.table.queues
+        self._batch_table = data.batch_table
+        self._batch_queues = data.batch_table.batch_queues
+        self._levels = data.levels
+        self._indexer = data.indexer
         self._property_crc = config.enabled_append_prop_crc
         self._store_host = store_host
         self._flags = STORE_HOST_V6 if len(store_host) == 20 else 0
         self._flags_v6 = self._flags | BORN_HOST_V6
-        self._check_writable = check_writable
-        self._before_roll = before_roll
-        self._poison = poison
-        self._lack_space = lack_space
-        self._expect_no_keys = expect_no_keys
+        self._condition = condition
+        self._unsettled = unsettled
         self.max_body_bytes = config.max_message_size
         self.now_ms = 0
         """Store time of everything pending: that of the first put after a commit."""
-        self.dirty: list[Queue] = []
-        """Queues with unwritten entries."""
+        self._dirty = unsettled.dirty
         self.put_count = 0
         """Number of messages put."""
 
@@ -143,8 +125,8 @@ class Appender:
 
     def take_group(self) -> Group:
         """Take the queue entries of everything that leaves ``pending``."""
-        group: Group = [(queue, queue.take_entries()) for queue in self.dirty]
-        self.dirty.clear()
+        group: Group = [(queue, queue.take_entries()) for queue in self._dirty]
+        self._dirty.clear()
         return group
 
     def put(self, record: PendingRecord) -> Place:
@@ -211,7 +193,7 @@ class Appender:
             if queue.ext_out is not None:
                 tags_code = queue.ext_out.put(tags_code, now_ms)
             if not queue.entries:
-                self.dirty.append(queue)
+                self._dirty.append(queue)
             queue.advance(_pack_entry(position, size, tags_code))
         self.put_count += 1
         return queue_offset, position, log.append(parts, size)
@@ -299,8 +281,8 @@ class Appender:
         )
         common = Common(head, sys_flag, first_offset, queue.topic_field)
         records = members.records(common, sizes.each, positions)
-        if not properties_length:
-            self._expect_no_keys(position, position + total)
+        if not properties_length and self._indexer is not None:
+            self._indexer.expect_no_keys(position, position + total)
         entries = queue_entries(positions, sizes.each, members.tags_codes())
         return first_offset, positions, self._append(queue, entries, (records,), count, total)
 
@@ -319,7 +301,7 @@ class Appender:
         """``put`` into a BatchCQ queue. ``count`` 0 stands for one ordinary message."""
         key = record.topic, record.queue_id
         queue = self._batch_queues.get(key) or self._create_batch_queue(*key)
-        self._check_writable()
+        self._condition.check_writable()
         base, array, log = queue.next_offset, queue.array, self._log
         sys_flag, body, properties = self._with_hosts(record), record.body, record.properties
         if sys_flag & _OF_BATCHES:
@@ -335,10 +317,10 @@ class Appender:
         try:
             queue.reserve()
         except DiskFull as error:
-            self._lack_space(error)
+            self._condition.lack_space(error)
             raise
         except OSError as error:
-            raise self._poison(f"preparing {queue!r} failed", error) from error
+            raise self._condition.poison(f"preparing {queue!r} failed", error) from error
         size = HEADS[(sys_flag >> 4) & 3].size + array.overhead_bytes + len(body) + len(properties)
         position = log.position
         if position + size > log.room_end:
@@ -359,7 +341,7 @@ class Appender:
         )
         data = b"".join((head, body, array.topic_field, _pack_length(len(properties)), properties))
         if not queue.entries:
-            self.dirty.append(queue)
+            self._dirty.append(queue)
         queue.advance(BatchEntry(position, size, record.tags_code, self.now_ms, base, count or 1))
         self.put_count += count or 1
         return base, position, log.append((sealed(data) if self._property_crc else data,), size)
@@ -378,7 +360,7 @@ class Appender:
         entry = _pack_entry(position, end - position, record.tags_code)
         for other in others:
             if not other.entries:
-                self.dirty.append(other)
+                self._dirty.append(other)
             other.advance(entry)
         return queue_offset, position, end
 
@@ -414,7 +396,7 @@ class Appender:
     ) -> int:
         """Append a batch whose room is reserved. Returns its end."""
         if not queue.entries:
-            self.dirty.append(queue)
+            self._dirty.append(queue)
         queue.advance(entries, count)
         self.put_count += count
         return self._log.append(parts, size_bytes)
@@ -430,14 +412,14 @@ class Appender:
             self._table.batch_topics.add(topic)
 
     def _create_batch_queue(self, topic: str, queue_id: int) -> BatchQueue:
-        self._check_writable()
+        self._condition.check_writable()
         self._batch_table.admit(topic)
         self.use_batch_queues(topic)
         self._batch_table.create(topic, queue_id)
         return self._batch_queues[topic, queue_id]
 
     def _create_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        self._check_writable()
+        self._condition.check_writable()
         self._table.admit(topic)
         return self._table.create(topic, queue_id)
 
@@ -447,28 +429,28 @@ class Appender:
         return MessageTooLarge("properties", properties_length, MAX_PROPERTIES_BYTES)
 
     def _reserve(self, queue: ConsumeQueue, count: int) -> None:
-        self._check_writable()
+        self._condition.check_writable()
         try:
             queue.reserve(count)
         except DiskFull as error:
-            self._lack_space(error)
+            self._condition.lack_space(error)
             raise
         except OSError as error:
-            raise self._poison(f"preparing {queue!r} failed", error) from error
+            raise self._condition.poison(f"preparing {queue!r} failed", error) from error
 
     def _make_room(self, size: int) -> int:
-        self._check_writable()
+        self._condition.check_writable()
         log = self._log
         try:
             if log.position + size + BLANK_BYTES > log.segments[-1].end:
-                self._before_roll()
+                self._unsettled.write_in_flight()
             position = log.make_room(size)
         except DiskFull as error:
-            self._lack_space(error)
+            self._condition.lack_space(error)
             raise
         except OSError as error:
-            raise self._poison("extending the CommitLog failed", error) from error
-        self._lack_space(None)
+            raise self._condition.poison("extending the CommitLog failed", error) from error
+        self._condition.lack_space(None)
         return position
 
 

@@ -13,11 +13,11 @@ from mqspark.base.config import INT64_MAX
 from mqspark.errors import is_shortage
 from mqspark.store.config import FlushDiskType, StoreConfig
 from mqspark.store.disk.durable import DurableNote
-from mqspark.store.disk.files import FileLayer
 from mqspark.store.disk.flush import FlushJob, StoreProgress
-from mqspark.store.log.commitlog import CommitLog
-from mqspark.store.messages.append import Appender, Group, Queue
+from mqspark.store.messages.append import Appender
 from mqspark.store.messages.condition import Condition
+from mqspark.store.messages.unsettled import Group, Queue, Unsettled
+from mqspark.store.storedata import StoreData
 
 MAX_UNWRITTEN_BYTES = 4 * 1024 * 1024
 """Limit of the bytes that wait in memory while a sync runs. One-way sends wait for no answer, so only this
@@ -41,17 +41,15 @@ class CommitPipeline:
         "_clock",
         "_condition",
         "_confirmed",
-        "_dirty",
         "_durable_store_ms",
         "_files",
-        "_flush_in_flight",
         "_flush_retry_ms",
         "_groups",
         "_log",
         "_note",
         "_sync",
-        "_undispatched",
         "_unreported_arrivals",
+        "_unsettled",
         "_written_store_ms",
     )
 
@@ -59,18 +57,18 @@ class CommitPipeline:
         self,
         config: StoreConfig,
         clock: Clock,
-        files: FileLayer,
-        log: CommitLog,
+        data: StoreData,
         appender: Appender,
         condition: Condition,
+        unsettled: Unsettled,
         note: DurableNote,
     ) -> None:
         self._clock = clock
-        self._files = files
-        self._log = log
+        self._files = data.files
+        self._log = data.log
         self._appender = appender
-        self._dirty = appender.dirty
         self._condition = condition
+        self._unsettled = unsettled
         self._note = note
         self._sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._written_store_ms = 0
@@ -78,11 +76,8 @@ class CommitPipeline:
         self._groups: list[tuple[int, Group]] = []
         self._unreported_arrivals: list[Arrival] = []
         """Arrivals that the next progress reports as well."""
-        self._undispatched: Group = []
-        """Entries of visible records whose queue file could not be opened."""
-        self._flush_in_flight: FlushJob | None = None
         self._flush_retry_ms: int | None = None
-        """Set while the flush in flight waits after a shortage: the monotonic time at which it runs again."""
+        """Set while the flush waits after a shortage: the monotonic time at which it runs again."""
         self._confirmed = INT64_MAX
         """Consumers see nothing at or after this position (``confirm``)."""
 
@@ -105,6 +100,16 @@ class CommitPipeline:
         return end if end < confirmed else confirmed
 
     @property
+    def synced_end(self) -> int:
+        """End of the last record that consumers may see and a power cut leaves."""
+        return min(self.visible_end, self._log.durable)
+
+    @property
+    def complete_end(self) -> int:
+        """The same, without the segment that is being written."""
+        return min(self._log.newest_segment_start, self.synced_end)
+
+    @property
     def unconfirmed_bytes(self) -> int:
         """Bytes that are stored and not shown to consumers, because too few brokers have them (``confirm``)."""
         return self.stored_end - self.visible_end
@@ -125,16 +130,18 @@ class CommitPipeline:
         log = self._log
         return (
             log.durable == log.written == log.position
-            and self._flush_in_flight is None
+            and self._unsettled.flush is None
             and not self._groups
-            and not self._undispatched
-            and not self._dirty
+            and not self._unsettled.undispatched
+            and not self._unsettled.dirty
         )
 
     @property
     def may_checkpoint(self) -> bool:
         """Whether the queues have the entries of everything durable: none waits for its file or to be confirmed."""
-        return not self._undispatched and not (self._groups and self._groups[0][0] <= self._log.durable)
+        return not self._unsettled.undispatched and not (
+            self._groups and self._groups[0][0] <= self._log.durable
+        )
 
     # --- writing --------------------------------------------------------------------------------------------
 
@@ -146,12 +153,12 @@ class CommitPipeline:
         syncs, this method writes once MAX_UNWRITTEN_BYTES are waiting.
         """
         self._condition.notice_failed_save()
-        if self._undispatched:
+        if self._unsettled.undispatched:
             self._unreported_arrivals += self._dispatch([])
         if self._condition.shortage is not None and not self._is_short:
             self._condition.relieve()
         waiting = self._log.position - self._log.written
-        if self._sync and (self._flush_in_flight is None or waiting < MAX_UNWRITTEN_BYTES):
+        if self._sync and (self._unsettled.flush is None or waiting < MAX_UNWRITTEN_BYTES):
             return self._progress([])
         return self._write()
 
@@ -166,13 +173,13 @@ class CommitPipeline:
     def _is_short(self) -> bool:
         """Whether work that lacked resources is still waiting."""
         waits = bool(self._log.pending) or self._flush_retry_ms is not None
-        return waits or len(self._undispatched) > MAX_UNDISPATCHED
+        return waits or len(self._unsettled.undispatched) > MAX_UNDISPATCHED
 
     def _write(self) -> StoreProgress:
         condition = self._condition
-        if condition.read_only is None and (self._log.pending or self._dirty):
+        if condition.read_only is None and (self._log.pending or self._unsettled.dirty):
             try:
-                self.write_in_flight()
+                self._unsettled.write_in_flight()
                 self._log.write_pending()
             except OSError as error:
                 if is_shortage(error):  # everything is still pending
@@ -188,12 +195,6 @@ class CommitPipeline:
             self._groups.append((self._log.written, group))
         return self._progress(self._show() if self._groups and not self._sync else [])
 
-    def write_in_flight(self) -> None:
-        """Finish the write of a flush in flight before this thread writes. Otherwise a kill could leave a
-        hole in the log, which looks like damage. Raises OSError."""
-        if self._flush_in_flight is not None:
-            self._flush_in_flight.write()
-
     # --- flushing -------------------------------------------------------------------------------------------
 
     def begin_flush(self) -> FlushJob | None:
@@ -205,20 +206,20 @@ class CommitPipeline:
         log = self._log
         if self._condition.read_only is not None:
             return None
-        if self._flush_in_flight is not None:
+        if self._unsettled.flush is not None:
             if self._flush_retry_ms is None or self._clock.monotonic_ms() < self._flush_retry_ms:
                 return None
             self._flush_retry_ms = None
-            return self._flush_in_flight
+            return self._unsettled.flush
         offset, buffers = 0, list[bytes | memoryview]()
-        if self._sync and (log.pending or self._dirty):
+        if self._sync and (log.pending or self._unsettled.dirty):
             offset, buffers = log.take_pending()
             self._written_store_ms = self._appender.now_ms
             self._groups.append((log.written, self._appender.take_group()))
         if log.written <= log.durable:
             return None
         left, active, directories = log.take_unsynced()
-        self._flush_in_flight = FlushJob(
+        self._unsettled.flush = FlushJob(
             self._files,
             left,
             active,
@@ -229,7 +230,7 @@ class CommitPipeline:
             offset,
             buffers,
         )
-        return self._flush_in_flight
+        return self._unsettled.flush
 
     def end_flush(self, job: FlushJob) -> StoreProgress:
         """Finish a flush after ``job.run``. Under SYNC_FLUSH the flushed messages become visible here."""
@@ -240,7 +241,7 @@ class CommitPipeline:
             job.error = None
             self._flush_retry_ms = self._clock.monotonic_ms() + SHORTAGE_PAUSE_MS
             return self._progress([])
-        self._flush_in_flight = None
+        self._unsettled.flush = None
         arrivals: list[Arrival] = []
         if job.error is not None:
             condition.poison(f"{job.step} the CommitLog failed", job.error)
@@ -267,14 +268,14 @@ class CommitPipeline:
     @property
     def remainder(self) -> str | None:
         """Why something that was put is not durable or not in its queue, or None when nothing is left."""
-        if self._log.durable < self._log.written or self._undispatched:
+        if self._log.durable < self._log.written or self._unsettled.undispatched:
             return str(self._condition.shortage or "a flush is under way")
         return None
 
     def abandon(self) -> None:
         """Close the descriptors of a flush that will not be run again."""
-        if self._flush_in_flight is not None and self._flush_retry_ms is not None:
-            self._log.synced(self._flush_in_flight.left, self._log.durable)
+        if self._unsettled.flush is not None and self._flush_retry_ms is not None:
+            self._log.synced(self._unsettled.flush.left, self._log.durable)
 
     # --- showing --------------------------------------------------------------------------------------------
 
@@ -308,16 +309,16 @@ class CommitPipeline:
 
     def _dispatch(self, group: Group) -> list[Arrival]:
         arrivals: list[Arrival] = []
-        if self._undispatched:
-            group, self._undispatched = self._undispatched + group, []
+        if self._unsettled.undispatched:
+            group, self._unsettled.undispatched = self._unsettled.undispatched + group, []
         try:
             for queue, entries in group:
                 queue.append(entries)
                 arrivals.append((queue.topic, queue.queue_id, queue.max_offset))
         except OSError as error:
             if is_shortage(error):
-                self._undispatched = group[len(arrivals) :]
-                if len(self._undispatched) > MAX_UNDISPATCHED:
+                self._unsettled.undispatched = group[len(arrivals) :]
+                if len(self._unsettled.undispatched) > MAX_UNDISPATCHED:
                     self._condition.lack("writing a ConsumeQueue", error)
             else:
                 self._condition.poison("writing a ConsumeQueue failed", error)
@@ -337,21 +338,15 @@ class CommitPipeline:
 
     # --- forgetting -----------------------------------------------------------------------------------------
 
-    def drop_unwritten(self) -> None:
-        """Forget what was put and is not written, and what waits for its queue: the store is read-only."""
-        self._log.drop_pending()
-        self._dirty.clear()
-        self._undispatched.clear()
-
     def forget_entries(self, queue: Queue) -> None:
         """Drop entries of a queue that are not visible yet."""
         queue.take_entries()
-        if queue in self._dirty:
-            self._dirty.remove(queue)
+        if queue in self._unsettled.dirty:
+            self._unsettled.dirty.remove(queue)
         self._groups = [
             (end, [each for each in group if each[0] is not queue]) for end, group in self._groups
         ]
-        self._undispatched = [each for each in self._undispatched if each[0] is not queue]
+        self._unsettled.undispatched = [each for each in self._unsettled.undispatched if each[0] is not queue]
 
     def forget_topics(self, topics: frozenset[str]) -> None:
         """Write what was put, and drop the entries of these topics that are not visible yet."""
@@ -361,4 +356,6 @@ class CommitPipeline:
             (end, [(queue, entries) for queue, entries in group if queue.topic not in topics])
             for end, group in self._groups
         ]
-        self._undispatched = [each for each in self._undispatched if each[0].topic not in topics]
+        self._unsettled.undispatched = [
+            each for each in self._unsettled.undispatched if each[0].topic not in topics
+        ]

@@ -3,27 +3,27 @@
 A failed write or sync *poisons* the store: it takes no more writes until it is opened again. Everything else passes:
 a full disk, a shortage of descriptors or memory, and a refusal by the owner of the store.
 
-Must not know what is put, written or flushed.
+Must not know who puts, writes and flushes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from mqspark.errors import DiskFull, NoResources, NotNow, StoreError, StoreReadOnly, is_shortage
+from mqspark.store.log.commitlog import CommitLog
+from mqspark.store.messages.unsettled import Unsettled
 
 
 class Condition:
-    """The condition of one store. ``hold`` makes the next put ask ``check_writable``. ``drop`` forgets what was put
-    and is not written. ``disk_full`` says why the marks of a disk refuse messages, or None."""
+    """The condition of one store. Whatever refuses puts lets ``log`` ask ``check_writable`` before the next one."""
 
     __slots__ = (
-        "_disk_full",
-        "_drop",
         "_failed_save",
-        "_hold",
+        "_log",
         "_root",
+        "_unsettled",
+        "disk_full",
         "is_copy",
         "no_space",
         "read_only",
@@ -31,18 +31,10 @@ class Condition:
         "shortage",
     )
 
-    def __init__(
-        self,
-        root: Path,
-        *,
-        hold: Callable[[], None],
-        drop: Callable[[], None],
-        disk_full: Callable[[], str | None],
-    ) -> None:
+    def __init__(self, root: Path, log: CommitLog, unsettled: Unsettled) -> None:
         self._root = root
-        self._hold = hold
-        self._drop = drop
-        self._disk_full = disk_full
+        self._log = log
+        self._unsettled = unsettled
         self._failed_save: tuple[str, OSError] | None = None
         """The file beside the log that could not be saved, and the error. Set in the thread that saved."""
         self.read_only: str | None = "the store is not open"
@@ -53,6 +45,8 @@ class Condition:
         """Why the owner refuses puts although the store is healthy, or None."""
         self.shortage: NoResources | None = None
         """The current shortage. Puts are refused until it is over."""
+        self.disk_full: str | None = None
+        """Why the marks of a disk refuse messages, or None. The cleaner measures."""
         self.no_space: DiskFull | None = None
         """The error of the last put, when its log or queue could not grow. The next put tries again."""
 
@@ -66,16 +60,15 @@ class Condition:
             raise StoreReadOnly(self.read_only or "its log is a copy of a master's")
         if self.refusal is not None:
             raise self.refusal
-        full = self._disk_full()
-        if full is not None:
-            raise DiskFull(full)
+        if self.disk_full is not None:
+            raise DiskFull(self.disk_full)
         if self.shortage is not None:
             raise self.shortage
 
     @property
     def full(self) -> str | None:
         """Why messages are refused for want of disk space, or None."""
-        return self._disk_full() or (None if self.no_space is None else str(self.no_space))
+        return self.disk_full or (None if self.no_space is None else str(self.no_space))
 
     @property
     def why_refusing(self) -> str | None:
@@ -90,25 +83,25 @@ class Condition:
             return NoResources(what, error)
         if self.read_only is None:
             self.read_only = f"{what}: {error}"
-        self._drop()
+        self._unsettled.drop()
         return StoreReadOnly(self.read_only)
 
     def refuse(self, reason: NotNow | None) -> None:
         """Refuse every put with this error, until a call without one."""
         self.refusal = reason
         if reason is not None:
-            self._hold()
+            self._log.hold()
 
     def lack(self, what: str, error: Exception) -> None:
         """Refuse puts for want of descriptors or memory, until ``relieve``."""
         self.shortage = NoResources(what, error)
-        self._hold()
+        self._log.hold()
 
     def lack_space(self, error: DiskFull | None) -> None:
         """A put was refused with this error, because log or queue could not grow; None: they can again."""
         self.no_space = error
         if error is not None:
-            self._hold()
+            self._log.hold()
 
     def relieve(self) -> None:
         """The shortage is over."""

@@ -10,24 +10,27 @@ Must not write, and must not know who asks.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from mqspark.base.clock import Clock
 from mqspark.record.record import Parts, Verdict, check_record, parts_at
 from mqspark.record.recordlayout import MAGIC_V1, MIN_RECORD_BYTES, SIZE, columns, fields, record_size
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.files import usable_memory_bytes
-from mqspark.store.log.commitlog import MAX_COPY_BYTES, CommitLog, Segment
+from mqspark.store.log.commitlog import MAX_COPY_BYTES, Segment
 from mqspark.store.messages.coldness import Coldness
+from mqspark.store.messages.commit import CommitPipeline
+from mqspark.store.messages.healing import EntryHealer
 from mqspark.store.messages.soundness import are_surely_sound, is_surely_sound
-from mqspark.store.queue.batchqueue import BATCH_DTYPE, BatchQueue, BatchTable
+from mqspark.store.queue.batchqueue import BATCH_DTYPE, BatchQueue
 from mqspark.store.queue.consumequeue import ENTRY_BYTES, FILLER_SIZE, ConsumeQueue, Entries
 from mqspark.store.queue.multidispatch import is_lmq
 from mqspark.store.queue.queueext import EXT_ADDRESS_BELOW, QueueExt, resolve_tags_codes
-from mqspark.store.queue.queuetable import QueueTable
+from mqspark.store.storedata import StoreData
 
 Int64s = npt.NDArray[np.int64]
 
@@ -83,34 +86,28 @@ class GetResult:
 
 
 class Fetcher:
-    """Reads one open store. ``visible_end``: end of the last record that consumers may see."""
+    """Reads one open store, as far as consumers may see it. ``healer`` corrects entries that do not lead to their
+    records; the places at which no record is found after all become suspect (``OpenDamage.suspect``)."""
 
     def __init__(
         self,
         config: StoreConfig,
-        log: CommitLog,
-        table: QueueTable,
-        batch_table: BatchTable,
-        visible_end: Callable[[], int],
-        monotonic_ms: Callable[[], int],
-        heal: Callable[[ConsumeQueue, int, int], bool] = lambda queue, first, end: False,
-        suspect: Callable[[Iterable[int]], None] = lambda positions: None,
-        was_made_again: Callable[[str], bool] = lambda topic: False,
+        clock: Clock,
+        data: StoreData,
+        pipeline: CommitPipeline,
+        healer: EntryHealer,
     ) -> None:
-        """``heal`` is called with entries of which some do not lead to their records, and corrects what it can
-        (``EntryHealer.heal``). ``suspect`` gets the places at which no record was found after all.
-        ``was_made_again``: whether the topic was deleted before, so that readers may come from an older one."""
         self._config = config
-        self._was_made_again = was_made_again
-        self._heal = heal
-        self._suspect = suspect
-        self._monotonic_ms = monotonic_ms
-        self._log = log
-        self._queues = table.queues
-        self._batch_queues = batch_table.batch_queues
-        self._visible_end = visible_end
+        self._clock = clock
+        self._deleted = data.deleted
+        self._healer = healer
+        self._damage = data.damage
+        self._log = data.log
+        self._queues = data.table.queues
+        self._batch_queues = data.batch_table.batch_queues
+        self._pipeline = pipeline
         self._memory_bytes = usable_memory_bytes()
-        self._coldness = Coldness(config, log, self._memory_bytes)
+        self._coldness = Coldness(config, data.log, self._memory_bytes)
         self.damaged_reads = 0
         """Number of records skipped because they do not match their queue entry or their CRC."""
         self.damaged: dict[int, int] = {}
@@ -141,7 +138,7 @@ class Fetcher:
             self._written_from, self._young_from = self._young_from, self._log.written
 
     def _note(self, positions: list[int]) -> None:
-        damaged, now_ms = self.damaged, self._monotonic_ms()
+        damaged, now_ms = self.damaged, self._clock.monotonic_ms()
         for position in positions:
             since_ms = damaged.get(position)
             if since_ms is None and len(damaged) < _MAX_DAMAGED:
@@ -159,7 +156,8 @@ class Fetcher:
             return GetResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
         if offset == high:
             return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
-        is_young = low == 0 and self._config.young_queue_from_start and self._was_made_again(topic)
+        # The topic was deleted before, so the reader may come from an older one of its name.
+        is_young = low == 0 and self._config.young_queue_from_start and topic in self._deleted
         return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, low if is_young else high, low, high)
 
     def get(
@@ -211,7 +209,7 @@ class Fetcher:
         buffers, found, count = self._take(chosen, max_bytes, of, places, bulk=bulk)
         if found != count and of is not None:
             last = offset + count if matched is None else int(places[count - 1]) + 1
-            if self._heal(queue, offset, last):
+            if self._healer.heal(queue, offset, last):
                 self._missed.clear()
                 return self.get(topic, queue_id, offset, max_messages, max_bytes, tag_codes, bulk=bulk)
         missed = self._tell_missed()
@@ -230,7 +228,8 @@ class Fetcher:
         missed = self._missed
         if missed:
             self._missed = {}
-            self._suspect(missed)
+            for position in missed:
+                self._damage.suspect(position)
         return missed
 
     def is_in_cold_area(self, topic: str, queue_id: int, offset: int) -> bool:
@@ -335,7 +334,7 @@ class Fetcher:
                 said, magic, place = unpack_placed(view, start)
                 good = said == size and magic & _MAGIC_MASK == _MAGIC and place == position
             elif good:
-                asked = None if self._has_seals else queue
+                asked = None if self._config.verify_property_crc else queue
                 good = asked is not None and is_surely_sound(view, start, end, position, asked, offset)
                 good = good or self._is_sound(view[start:end], position, queue, offset)
             if not good:
@@ -519,7 +518,7 @@ class Fetcher:
         offsets: Int64s | None,
     ) -> npt.NDArray[np.bool_]:
         """Mask of the intact records among those from the disk."""
-        if queue is None or offsets is None or self._has_seals:
+        if queue is None or offsets is None or self._config.verify_property_crc:
             whole = np.zeros(len(starts), np.bool_)
         else:
             whole = are_surely_sound(view, starts, ends, base, queue, offsets)
@@ -534,13 +533,11 @@ class Fetcher:
                 )
         return whole
 
-    @property
-    def _has_seals(self) -> bool:
-        return self._config.enabled_append_prop_crc or self._config.force_verify_prop_crc
-
     def _is_sound(self, view: memoryview, position: int, queue: ConsumeQueue | None, offset: int) -> bool:
         """Whether a record from the disk is intact and is the one of its queue entry."""
-        record = check_record(view, 0, len(view), verify_crc=True, verify_property_crc=self._has_seals)
+        record = check_record(
+            view, 0, len(view), verify_crc=True, verify_property_crc=self._config.verify_property_crc
+        )
         if record.verdict is not Verdict.VALID:
             return False
         if (record.size_bytes, record.physical_offset) != (len(view), position):
@@ -551,7 +548,7 @@ class Fetcher:
         """The visible record that begins at this offset, or None. Any number is allowed."""
         log = self._log
         segment = log.segment_of(physical_offset)
-        limit = min(self._visible_end(), segment.start + segment.length if segment else 0)
+        limit = min(self._pipeline.visible_end, segment.start + segment.length if segment else 0)
         if segment is None or physical_offset >= limit:
             return None
         view, low, high = log.around(segment, physical_offset, limit)
@@ -567,7 +564,7 @@ class Fetcher:
         segment = log.segment_of(physical_offset)
         if segment is None:
             return None
-        limit = min(self._visible_end(), segment.start + segment.length)
+        limit = min(self._pipeline.visible_end, segment.start + segment.length)
         if physical_offset >= limit:
             return None
         view, low, high = log.around(segment, physical_offset, limit)

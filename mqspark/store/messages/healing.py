@@ -9,14 +9,13 @@ Must not know who asks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from mqspark.record.record import CheckedRecord, Verdict, check_record, tags_code
 from mqspark.record.recordlayout import MAGIC_V1, MAGIC_V2, fields
 from mqspark.store.disk.damage import Damage, Note, Outcome
-from mqspark.store.log.commitlog import CommitLog
+from mqspark.store.messages.commit import CommitPipeline
+from mqspark.store.messages.condition import Condition
 from mqspark.store.queue.consumequeue import ENTRY, ENTRY_BYTES, FILLER, ConsumeQueue
-from mqspark.store.queue.delay import DelayLevels
+from mqspark.store.storedata import StoreData
 
 _HEAD = fields("size", "magic", "queue_id", "queue_offset")
 """Size, magic, queue id and queue offset of a record."""
@@ -29,12 +28,13 @@ _MAX_GIVEN_UP = 1000
 
 
 class EntryHealer:
-    def __init__(
-        self, log: CommitLog, levels: DelayLevels, visible_end: Callable[[], int], note: Note
-    ) -> None:
-        self._log = log
-        self._levels = levels
-        self._visible_end = visible_end
+    """Corrects nothing while the store is read-only."""
+
+    def __init__(self, data: StoreData, pipeline: CommitPipeline, condition: Condition, note: Note) -> None:
+        self._log = data.log
+        self._levels = data.levels
+        self._pipeline = pipeline
+        self._condition = condition
         self._note = note
         self._left_bytes = 0
         """Bytes that the current call may still walk."""
@@ -44,6 +44,8 @@ class EntryHealer:
     def heal(self, queue: ConsumeQueue, first: int, end: int) -> bool:
         """Correct the wrong ones of the entries [first, end). Returns whether there were any that could be
         corrected. Raises OSError."""
+        if self._condition.read_only is not None:
+            return False
         self._left_bytes = _SEARCH_BYTES
         healed = [offset for offset in range(first, end) if self._heal(queue, offset)]
         if healed:
@@ -89,7 +91,7 @@ class EntryHealer:
         segment = self._log.segment_of(position)
         if segment is None:
             return True
-        view, low, high = self._log.around(segment, position, min(segment.end, self._visible_end()))
+        view, low, high = self._log.around(segment, position, min(segment.end, self._pipeline.visible_end))
         record = check_record(view, low, high, verify_crc=False)
         return record.verdict is Verdict.VALID and record.topic != queue.topic
 
@@ -103,7 +105,7 @@ class EntryHealer:
     def _head(self, position: int) -> tuple[int, int, int] | None:
         """Size, queue id and queue offset of what looks like a record at this place of the visible log."""
         log = self._log
-        if not log.min_offset <= position or position + _HEAD.size > self._visible_end():
+        if not log.min_offset <= position or position + _HEAD.size > self._pipeline.visible_end:
             return None
         head = log.slice(position, _HEAD.size)
         if head is None:
@@ -127,7 +129,9 @@ class EntryHealer:
                 continue
             size, queue_id, queue_offset = found
             if queue_id == queue.queue_id and queue_offset == offset:
-                view, start, limit = self._log.around(segment, low, min(segment.end, self._visible_end()))
+                view, start, limit = self._log.around(
+                    segment, low, min(segment.end, self._pipeline.visible_end)
+                )
                 record = check_record(view, start, limit, verify_crc=True)
                 if record.verdict is Verdict.VALID and (record.topic, record.physical_offset) == (
                     queue.topic,
@@ -139,7 +143,7 @@ class EntryHealer:
 
     def _stretch(self, queue: ConsumeQueue, offset: int) -> tuple[int, int]:
         """The part of the log that the record of a wrong entry lies in."""
-        low, high = self._log.min_offset, self._visible_end()
+        low, high = self._log.min_offset, self._pipeline.visible_end
         for before in range(offset - 1, max(queue.min_offset, offset - _MAX_NEIGHBOURS) - 1, -1):
             end = self._end_of(queue, before)
             if end is not None:

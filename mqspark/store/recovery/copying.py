@@ -11,7 +11,6 @@ Must not know where the bytes come from, nor what of them is written, durable or
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
 
 import numpy as np
 
@@ -26,16 +25,18 @@ from mqspark.record.recordlayout import (
     SIZE_MAGIC,
     store_time_ms,
 )
+from mqspark.store.config import StoreConfig
 from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.layout import is_storable_topic
-from mqspark.store.log.commitlog import MAX_COPY_BYTES, CommitLog
+from mqspark.store.log.commitlog import MAX_COPY_BYTES
 from mqspark.store.log.scan import read_run
-from mqspark.store.messages.append import Appender, Queue
+from mqspark.store.messages.append import Appender
+from mqspark.store.messages.commit import CommitPipeline
+from mqspark.store.messages.unsettled import Queue, Unsettled
 from mqspark.store.queue.batchqueue import BatchEntry, BatchQueue, BatchTable
 from mqspark.store.queue.consumequeue import ENTRY_BYTES, FILLER, FILLER_SIZE, ConsumeQueue
-from mqspark.store.queue.delay import DelayLevels
-from mqspark.store.queue.queuetable import QueueTable
 from mqspark.store.recovery.recovery import Recovery
+from mqspark.store.storedata import StoreData
 
 _RUN_BYTES = 4 << 20
 """Bytes read as one run; fewer records than ``Recovery`` settles at once."""
@@ -44,36 +45,30 @@ MAX_GAP = 1 << 20
 
 
 class LogCopier(Recovery):
-    """Appends to an open store. ``before_roll`` is called before the end of a segment is written, ``forget`` with
-    a queue that starts again at offset 0, because its topic was deleted and created again."""
+    """Appends to an open store."""
 
     def __init__(
         self,
-        log: CommitLog,
-        table: QueueTable,
-        batch_table: BatchTable,
-        levels: DelayLevels,
+        config: StoreConfig,
+        data: StoreData,
         appender: Appender,
-        *,
-        verify_property_crc: bool,
-        multi_dispatch: bool,
-        before_roll: Callable[[], None],
-        forget: Callable[[Queue], None],
+        pipeline: CommitPipeline,
+        unsettled: Unsettled,
     ) -> None:
         super().__init__(
-            log,
-            table,
+            data.log,
+            data.table,
             Checkpoint(),
-            levels,
+            data.levels,
             clean=True,
             verify_crc=True,
-            verify_property_crc=verify_property_crc,
-            batch_table=batch_table,
-            multi_dispatch=multi_dispatch,
+            verify_property_crc=config.verify_property_crc,
+            batch_table=data.batch_table,
+            multi_dispatch=config.multi_dispatch,
         )
         self._appender = appender
-        self._before_roll = before_roll
-        self._forget = forget
+        self._pipeline = pipeline
+        self._unsettled = unsettled
         self._view = memoryview(b"")
         self._base = 0
 
@@ -162,7 +157,7 @@ class LogCopier(Recovery):
         return at
 
     def _end_segment(self) -> None:
-        self._before_roll()
+        self._unsettled.write_in_flight()
         self._log.end_segment()
 
     # --- queue entries --------------------------------------------------------------------------------------
@@ -181,14 +176,14 @@ class LogCopier(Recovery):
             if queue is None or not entries:
                 continue
             if not queue.entries:
-                appender.dirty.append(queue)
+                self._unsettled.dirty.append(queue)
             if queue.ext_out is not None:
                 entries = bytearray(self._with_units(queue.ext_out, entries))
             queue.advance(entries, len(entries) // ENTRY_BYTES)
         for batch_queue, batch_entries in batches:
             for entry in batch_entries:
                 if not batch_queue.entries:
-                    appender.dirty.append(batch_queue)
+                    self._unsettled.dirty.append(batch_queue)
                 batch_queue.advance(entry)
 
     def _store_time_at(self, position: int) -> int:
@@ -285,7 +280,7 @@ class LogCopier(Recovery):
 
     def _restart(self, queue: Queue) -> None:
         """Let a queue begin again at offset 0: its topic was deleted and created again."""
-        self._forget(queue)
+        self._pipeline.forget_entries(queue)
         files = queue.array if isinstance(queue, BatchQueue) else queue
         files.set_end(0)
         files.clear_tail()

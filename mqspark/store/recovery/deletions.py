@@ -147,9 +147,11 @@ class Deletions:
         files: FileLayer,
         remove: Callable[[str], bool | None],
         note: Note = lambda damage: None,
+        positions: dict[str, int] | None = None,
     ) -> None:
         """``remove(topic)`` removes files of its queues, and returns True when some are left. ``done`` of the job
-        raises its OSError, and the next job tries again."""
+        raises its OSError, and the next job tries again. ``positions``: the list in memory (``StoreData.deleted``),
+        which others read and this alone writes."""
         self._file = file
         self._files = files
         self._room = _room(file)
@@ -177,7 +179,7 @@ class Deletions:
         """Topics whose files still exist, and the generation that has to be saved before they are removed."""
         self.on_saved: Callable[[], None] = lambda: None
         """Called when added deletions are on disk."""
-        self.positions: dict[str, int] = {}
+        self.positions: dict[str, int] = positions if positions is not None else {}
         """Records of these topics before these physical offsets belong to no queue."""
 
     def load(self, log_begin: int) -> None:
@@ -186,7 +188,9 @@ class Deletions:
         self._saved_generation = self._generation
         self._begin = 0
         self._copied = None
-        self.positions, self._number, self._saved, problem = read_deletions(self._file, self._files)
+        positions, self._number, self._saved, problem = read_deletions(self._file, self._files)
+        self.positions.clear()
+        self.positions.update(positions)
         self._is_copy_used = bool(problem)
         if problem:
             self._note(Damage("deletions.older", Outcome.HEALED, problem))
@@ -251,9 +255,8 @@ class Deletions:
     def _forget_before(self, log_begin: int) -> None:
         if log_begin > self._begin:
             self._begin = log_begin
-            self.positions = {
-                topic: position for topic, position in self.positions.items() if position > log_begin
-            }
+            for topic in [name for name, position in self.positions.items() if position <= log_begin]:
+                del self.positions[topic]
             self._weigh_all()
 
     @property

@@ -11,7 +11,6 @@ Must not know replicas, nor who is right where two valid records differ.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from mqspark.errors import InvalidMessage, StoreReadOnly
@@ -23,21 +22,20 @@ from mqspark.record.recordlayout import (
     MIN_RECORD_BYTES,
     SIZE_MAGIC,
 )
+from mqspark.store.config import StoreConfig
 from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.damage import Damage, Note, Outcome
 from mqspark.store.disk.layout import is_storable_topic
-from mqspark.store.index.indexer import Indexer
-from mqspark.store.log.commitlog import MAX_COPY_BYTES, CommitLog
-from mqspark.store.log.opendamage import OpenDamage
+from mqspark.store.log.commitlog import MAX_COPY_BYTES
 from mqspark.store.log.scan import read_run
 from mqspark.store.messages.condition import Condition
-from mqspark.store.queue.batchqueue import BatchTable
+from mqspark.store.messages.fetch import Fetcher
 from mqspark.store.queue.consumequeue import ENTRY, ENTRY_BYTES, FILLER, FILLER_SIZE
-from mqspark.store.queue.delay import DelayLevels
 from mqspark.store.queue.multidispatch import is_lmq
 from mqspark.store.queue.queuetable import QueueTable
 from mqspark.store.recovery.copying import MAX_GAP
 from mqspark.store.recovery.recovery import Recovery, is_queued
+from mqspark.store.storedata import StoreData
 
 _MAGICS = (*MAGICS, BLANK_MAGIC.to_bytes(4, "big", signed=True))
 _BEHIND_BYTES = 1 << 16
@@ -94,7 +92,7 @@ class LogMender:
         "_condition",
         "_damage",
         "_deleted",
-        "_healed",
+        "_fetcher",
         "_healed_to",
         "_indexer",
         "_levels",
@@ -103,44 +101,32 @@ class LogMender:
         "_note",
         "_table",
         "_verify_property_crc",
-        "cuts",
         "healed_bytes",
     )
 
     def __init__(
         self,
-        log: CommitLog,
-        table: QueueTable,
-        batch_table: BatchTable,
-        levels: DelayLevels,
-        indexer: Indexer | None,
-        damage: OpenDamage,
+        config: StoreConfig,
+        data: StoreData,
+        fetcher: Fetcher,
         condition: Condition,
         note: Note,
-        healed: Callable[[int, int], None],
-        deleted: Callable[[], dict[str, int]],
-        *,
-        verify_property_crc: bool,
-        multi_dispatch: bool,
     ) -> None:
-        """``healed`` is called with each range that holds valid records again. ``deleted``: ``Deletions.positions``."""
-        self._log = log
-        self._table = table
-        self._batch_table = batch_table
-        self._levels = levels
-        self._indexer = indexer
-        self._damage = damage
+        self._log = data.log
+        self._table = data.table
+        self._batch_table = data.batch_table
+        self._levels = data.levels
+        self._indexer = data.indexer
+        self._damage = data.damage
+        self._deleted = data.deleted
+        self._fetcher = fetcher
         self._condition = condition
         self._note = note
-        self._healed = healed
-        self._deleted = deleted
-        self._verify_property_crc = verify_property_crc
-        self._multi_dispatch = multi_dispatch
+        self._verify_property_crc = config.verify_property_crc
+        self._multi_dispatch = config.multi_dispatch
         self.healed_bytes = 0
         self._healed_to = -1
         """The end of the last piece."""
-        self.cuts = 0
-        """How often the end of the log was taken back: places behind the cut may be inside of records then."""
 
     # --- looking --------------------------------------------------------------------------------------------
 
@@ -211,7 +197,7 @@ class LogMender:
         found = check_record(record, 0, len(record), verify_crc=False)
         if found.verdict is not Verdict.VALID or not is_queued(found.sys_flag):
             return None
-        if found.topic in self._table.batch_topics or position < self._deleted().get(found.topic, 0):
+        if found.topic in self._table.batch_topics or position < self._deleted.get(found.topic, 0):
             return None
         queue = self._table.queues.get((found.topic, found.queue_id))
         if queue is None:
@@ -270,7 +256,7 @@ class LogMender:
             self._restore_entries(high, memoryview(behind)[:sound])
         if self._indexer is not None:
             self._indexer.healed(low, high)
-        self._healed(low, high)
+        self._fetcher.healed(low, high)
         if low != self._healed_to:  # a large part comes in many pieces
             text = f"the log was healed from another replica, from {low} on"
             self._note(Damage("log.damaged", Outcome.HEALED, text, low))
@@ -291,7 +277,7 @@ class LogMender:
             verify_property_crc=self._verify_property_crc,
             batch_table=self._batch_table,
             multi_dispatch=self._multi_dispatch,
-            deleted=self._deleted(),
+            deleted=self._deleted,
         )
 
     def _restore_entries(self, low: int, view: memoryview) -> None:

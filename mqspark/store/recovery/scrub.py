@@ -18,23 +18,25 @@ the latter.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from mqspark.base.clock import Clock
 from mqspark.base.config import INT64_MAX
 from mqspark.base.names import path_below
 from mqspark.errors import MQError
 from mqspark.message import SCHEDULE_TOPIC
 from mqspark.record.record import Verdict, check_record
+from mqspark.store.config import StoreConfig
 from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.damage import Damage, Note, Outcome
 from mqspark.store.disk.files import FileLayer
 from mqspark.store.disk.layout import file_name
 from mqspark.store.log.commitlog import CommitLog, Segment
-from mqspark.store.log.opendamage import OpenDamage
+from mqspark.store.messages.commit import CommitPipeline
 from mqspark.store.queue.consumequeue import ENTRY, ENTRY_BYTES, ENTRY_DTYPE, FILLER_SIZE, ConsumeQueue
 from mqspark.store.queue.delay import DelayLevels
 from mqspark.store.queue.multidispatch import is_lmq
@@ -42,6 +44,7 @@ from mqspark.store.queue.queueext import EXT_ADDRESS_BELOW
 from mqspark.store.queue.queuetable import QueueTable
 from mqspark.store.recovery.recovery import Recovery
 from mqspark.store.recovery.recoveryreport import lost_offsets
+from mqspark.store.storedata import StoreData
 
 _MAX_CHECKED = 4096
 """Limit of the differing entries per slice whose own records are read."""
@@ -177,45 +180,57 @@ class Scrub:
     """The scrub of one open store. Belongs to the store's thread, except ``run`` of its jobs."""
 
     def __init__(
-        self,
-        log: CommitLog,
-        private_log: CommitLog,
-        table: QueueTable,
-        levels: DelayLevels,
-        files: FileLayer,
-        note: Note,
-        monotonic_ms: Callable[[], int],
-        *,
-        bytes_per_second: int,
-        readable_end: Callable[[], int],
-        damage: OpenDamage,
+        self, config: StoreConfig, clock: Clock, data: StoreData, pipeline: CommitPipeline, note: Note
     ) -> None:
-        """``private_log`` is for the other thread; it maps nothing. ``readable_end``: where the records end that are
-        on disk and in their queues. ``damage``: what is known, and receives what is found."""
-        self._log = log
-        self._private = private_log
-        self._table = table
-        self._levels = levels
-        self._files = files
+        self._config = config
+        self._data = data
+        self._log = data.log
+        self._private = self._private_log()
+        self._table = data.table
+        self._levels = data.levels
+        self._files = data.files
         self._note = note
-        self._monotonic_ms = monotonic_ms
-        self._rate = bytes_per_second
-        self._readable_end = readable_end
-        self._damage = damage
-        self._next_ms = 0
-        self._next_round_ms = monotonic_ms() + ROUND_MS
-        self._reach = bytes_per_second
+        self._clock = clock
+        self._rate = config.scrub_bytes_per_second
+        self._pipeline = pipeline
+        self._damage = data.damage
+        self._deleted = data.deleted
+        self._next_ms = self._next_round_ms = self._reach = 0
         self._running = False
         self._looks: dict[int, int] = {}
         """Places to look at, and how far behind them a valid record is searched."""
         self._marks: list[int] = []
         """Ends of valid records, in order: where slices of the present round and the one before began."""
-        self.begin = self.position = log.min_offset
-        self.end = readable_end()
+        self.begin = self.position = self.end = 0
         self.rounds = 0
         """Rounds that have ended."""
         self.healed = 0
         self.problem: str | None = None
+
+    def open(self) -> None:
+        """Start after recovery, with the settings of now."""
+        self._private = self._private_log()
+        self._rate = self._reach = self._config.scrub_bytes_per_second
+        self._next_ms = 0
+        self._next_round_ms = self._clock.monotonic_ms() + ROUND_MS
+        self._running = False
+        self._looks.clear()
+        self._marks.clear()
+        self.begin = self.position = self._log.min_offset
+        self.end = self._pipeline.synced_end
+        self.rounds = self.healed = 0
+        self.problem = None
+
+    def _private_log(self) -> CommitLog:
+        """For the other thread; it maps nothing."""
+        data = self._data
+        return CommitLog(
+            data.paths.commit_logs,
+            data.files,
+            segment_bytes=self._log.segment_bytes,
+            allocation_step=0,
+            max_mapped=0,
+        )
 
     @property
     def done(self) -> bool:
@@ -235,11 +250,6 @@ class Scrub:
         if len(self._looks) < _MAX_LOOKS and not self._damage.covers(position, position + 1):
             self._looks.setdefault(position, _LOOK_BYTES)
 
-    @property
-    def is_asked(self) -> bool:
-        """Whether somebody waits for a look."""
-        return bool(self._looks) and not self._running
-
     def cut(self, end: int) -> None:
         """The log was taken back to ``end``."""
         self.end = min(self.end, end)
@@ -247,15 +257,17 @@ class Scrub:
         self._looks = {place: reach for place, reach in self._looks.items() if place < end}
         self._damage.remove(end, INT64_MAX)
 
-    def job(self, deleted: Mapping[str, int]) -> ScrubJob | None:
+    def job(self) -> ScrubJob | None:
         """The next slice, when it is due."""
         if self._running:
             return None
         self._damage.remove(0, self._log.min_offset)
-        asked = self._job_of_look(deleted)
+        for place in self._damage.take_suspects():
+            self.look_at(place)
+        asked = self._job_of_look()
         if asked is not None:
             return asked
-        now_ms = self._monotonic_ms()
+        now_ms = self._clock.monotonic_ms()
         if self.done and self._rate > 0 and now_ms >= self._next_round_ms:
             self._begin_round()
         if self.done or now_ms < self._next_ms:
@@ -270,32 +282,30 @@ class Scrub:
             return None
         limit = min(self.position + self._reach, segment.end, self.end)
         self._next_ms = now_ms + (limit - self.position) * 1000 // max(self._rate, 1)
-        return self._new_job(segment, self.position, limit, deleted)
+        return self._new_job(segment, self.position, limit)
 
     def _begin_round(self) -> None:
         self.begin = self.position = self._log.min_offset
-        self.end = self._readable_end()
+        self.end = self._pipeline.synced_end
         del self._marks[: bisect.bisect_left(self._marks, self.begin)]
 
-    def _new_job(
-        self, segment: Segment, start: int, limit: int, deleted: Mapping[str, int], look: int | None = None
-    ) -> ScrubJob:
+    def _new_job(self, segment: Segment, start: int, limit: int, look: int | None = None) -> ScrubJob:
         self._running = True
         self._private.segments = [Segment(segment.path, segment.start, segment.length, segment.end)]
-        reader = _Slice(self._private, self._table, self._levels, self._files, deleted)
+        reader = _Slice(self._private, self._table, self._levels, self._files, self._deleted.copy())
         reader.every = list(self._log.segments)
         return ScrubJob(self, reader, segment, start, limit, look)
 
-    def _job_of_look(self, deleted: Mapping[str, int]) -> ScrubJob | None:
+    def _job_of_look(self) -> ScrubJob | None:
         for place, reach in list(self._looks.items()):
             segment = self._log.segment_of(place)
-            end = self._readable_end()
+            end = self._pipeline.synced_end
             if segment is None or place >= end or self._damage.covers(place, place + 1):
                 del self._looks[place]
                 continue
             index = bisect.bisect_right(self._marks, place) - 1
             start = max(self._marks[index] if index >= 0 else segment.start, segment.start)
-            return self._new_job(segment, start, min(place + reach, segment.end, end), deleted, place)
+            return self._new_job(segment, start, min(place + reach, segment.end, end), place)
         return None
 
     def finish(self, job: ScrubJob) -> None:
@@ -328,11 +338,11 @@ class Scrub:
         self.position = end
         if self.position >= self.end:
             self.rounds += 1
-            self._next_round_ms = self._monotonic_ms() + ROUND_MS
+            self._next_round_ms = self._clock.monotonic_ms() + ROUND_MS
 
     def _looked(self, job: ScrubJob, place: int) -> None:
         reach = self._looks.get(place, 0)
-        is_last = job.limit >= min(job.segment.end, self._readable_end())
+        is_last = job.limit >= min(job.segment.end, self._pipeline.synced_end)
         if job.error is None and job.end <= place and not is_last:
             self._looks[place] = reach * 8  # no valid record follows so near
             return

@@ -296,7 +296,7 @@ class LogScan(Recovery):
             store.levels,
             clean=True,
             verify_crc=verify_crc,
-            verify_property_crc=config.enabled_append_prop_crc or config.force_verify_prop_crc,
+            verify_property_crc=config.verify_property_crc,
             batch_table=store.batch_table,
             multi_dispatch=config.multi_dispatch,
             deleted=store.deleted,

@@ -231,7 +231,7 @@ class _Remake(Recovery):
             clean=old.clean,
             verify_crc=config.check_crc_on_recover,
             synced=DurableNote(old.paths.abort, old.files).load(),
-            verify_property_crc=config.enabled_append_prop_crc or config.force_verify_prop_crc,
+            verify_property_crc=config.verify_property_crc,
             batch_table=batch_table,
             multi_dispatch=config.multi_dispatch,
             deleted=old.deleted,

@@ -8,20 +8,19 @@ Must not know who runs the jobs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from mqspark.base.clock import Clock
 from mqspark.errors import DiskFull, is_shortage
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.checkpoint import Checkpoint
-from mqspark.store.disk.files import FileLayer
 from mqspark.store.disk.filesystemsync import FilesystemSync, filesystem_sync
 from mqspark.store.disk.flush import CheckpointJob
-from mqspark.store.disk.layout import StorePaths
-from mqspark.store.queue.batchqueue import BatchTable
-from mqspark.store.queue.queuetable import QueueTable, queue_of
+from mqspark.store.messages.commit import CommitPipeline
+from mqspark.store.messages.condition import Condition
+from mqspark.store.queue.queuetable import queue_of
 from mqspark.store.recovery.queueends import EndsBlock, EndsFile
+from mqspark.store.storedata import StoreData
 
 
 class Checkpoints:
@@ -31,13 +30,15 @@ class Checkpoints:
         "_before",
         "_block",
         "_clock",
+        "_condition",
         "_config",
+        "_data",
         "_files",
         "_filesystem",
         "_job",
         "_next_ms",
         "_paths",
-        "_poison",
+        "_pipeline",
         "_started_ms",
         "_tables",
         "current",
@@ -49,24 +50,24 @@ class Checkpoints:
 
     def __init__(
         self,
-        paths: StorePaths,
-        files: FileLayer,
-        clock: Clock,
-        table: QueueTable,
-        batch_table: BatchTable,
         config: StoreConfig,
-        poison: Callable[[str, Exception], object],
+        clock: Clock,
+        data: StoreData,
+        condition: Condition,
+        pipeline: CommitPipeline,
     ) -> None:
-        """``poison`` is called when a checkpoint could not be written, except for a shortage of space,
-        descriptors or memory."""
-        self._paths = paths
-        self._files = files
+        """A checkpoint that could not be written poisons the store, except for a shortage of space, descriptors or
+        memory."""
+        self._paths = data.paths
+        self._files = data.files
         self._clock = clock
-        self._tables = (table, batch_table)
-        self.ends = EndsFile(paths.ends, files, table, batch_table)
+        self._data = data
+        self._pipeline = pipeline
+        self._condition = condition
+        self._tables = data.tables
+        self.ends = EndsFile(data.paths.ends, data.files, *data.tables)
         self._block: EndsBlock | None = None
         self._config = config
-        self._poison = poison
         self._job: CheckpointJob | None = None
         self._before = Checkpoint()
         self._filesystem: FilesystemSync | None = None
@@ -119,16 +120,19 @@ class Checkpoints:
     def is_running(self) -> bool:
         return self._job is not None
 
-    def is_due(self, durable: int) -> bool:
-        """``durable``: durable end of the log. Checkpoints take at most a tenth of the time."""
-        if self._job is not None:
+    @property
+    def is_due(self) -> bool:
+        """Checkpoints take at most a tenth of the time."""
+        if self._job is not None or not self._pipeline.may_checkpoint:
             return False
+        durable = self._data.log.durable
         changed = durable > self.current.position or any(table.dirty_files for table in self._tables)
         return self.wanted or (changed and self._clock.monotonic_ms() >= self._next_ms)
 
-    def begin(self, durable: int, visible: int, store_ms: int, index_ms: int | None) -> CheckpointJob:
-        """``visible``: end of the last record that is in a queue. ``store_ms``: store time of the last record before
-        ``durable``. ``index_ms``: that of the last full index file, None without an index."""
+    def begin(self) -> CheckpointJob:
+        data, store_ms = self._data, self._pipeline.durable_store_ms
+        durable = data.log.durable
+        index_ms = data.index.full_timestamp_ms if data.indexer is not None else None
         self.wanted = False
         self._started_ms = self._clock.monotonic_ms()
         queue_files: set[str] = set()
@@ -145,7 +149,7 @@ class Checkpoints:
             directories.update(unfinished.directories)
             if self._block is not None:
                 self._block.finish(failed=True)
-        block = self._block = self.ends.block(durable, visible)
+        block = self._block = self.ends.block(durable, self._pipeline.visible_end)
         old = self._before = self.current
         self.current = Checkpoint(
             physic_msg_timestamp_ms=store_ms,
@@ -188,7 +192,7 @@ class Checkpoints:
             self._tables[0].dirty_files.update(job.queue_files)
             self._tables[0].new_directories.update(job.directories)
         elif job.error is not None:
-            self._poison("writing a checkpoint failed", job.error)
+            self._condition.poison("writing a checkpoint failed", job.error)
         else:
             self.settled = self.current.position
             self.problem = None

@@ -19,7 +19,7 @@ Must not know puts and gets.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from mqspark.base.clock import Clock
@@ -27,12 +27,11 @@ from mqspark.errors import is_shortage
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.beginnote import BeginNote
 from mqspark.store.disk.files import FileLayer
-from mqspark.store.disk.layout import StorePaths
 from mqspark.store.disk.retention import OldSegment, decide
-from mqspark.store.index.index import MessageIndex
-from mqspark.store.log.commitlog import CommitLog, Segment
+from mqspark.store.log.commitlog import Segment
+from mqspark.store.messages.condition import Condition
 from mqspark.store.queue.consumequeue import ConsumeQueue
-from mqspark.store.queue.queuetable import QueueTable
+from mqspark.store.storedata import StoreData
 from mqspark.store.upkeep.archived import ARCHIVED, decode_archived
 from mqspark.store.upkeep.compactduty import CompactDuty
 from mqspark.store.upkeep.walltime import WallTime
@@ -60,12 +59,9 @@ class Cleaner:
     def __init__(
         self,
         config: StoreConfig,
-        paths: StorePaths,
-        log: CommitLog,
-        tables: Sequence[QueueTable],
-        index: MessageIndex | None,
-        files: FileLayer,
         clock: Clock,
+        data: StoreData,
+        condition: Condition,
         compaction: CompactDuty,
         wall_time: WallTime,
         begin_note: BeginNote,
@@ -74,11 +70,12 @@ class Cleaner:
         self._config = config
         self._wall_time = wall_time
         self._compaction = compaction
-        self._paths = paths
-        self._log = log
-        self._tables = tables
-        self._index = index
-        self._files = files
+        self._condition = condition
+        self._paths = data.paths
+        self._log = data.log
+        self._tables = data.tables
+        self._index = data.index if data.indexer is not None else None
+        self._files = data.files
         self._clock = clock
         self._next_ms = 0
         self._asked_runs = 0
@@ -87,8 +84,6 @@ class Cleaner:
         self._with_dead_files: list[ConsumeQueue] = []
         self._job: CleaningJob | None = None
         self._returning = _Returning()
-        self.full: str | None = None
-        """Why messages are refused, or None."""
         self.problem: str | None = None
         """Why the last measurement or deletion failed, or None."""
         self.used_percent = 0.0
@@ -189,7 +184,7 @@ class Cleaner:
             now_ms=now_ms,
             hour=time.localtime(now_ms / 1000).tm_hour,
             asked=self._asked_runs > 0,
-            refusing=self.full is not None,
+            refusing=self._condition.disk_full is not None,
             by_age=by_age,
             returning_bytes=self._returning.left(log_disk.used_bytes, self._clock.monotonic_ms()),
         )
@@ -200,15 +195,16 @@ class Cleaner:
             wanted = sum(1 for segment in old[:wanted] if segment.end <= compacted)
         held = decision.delete - wanted
         self._compaction.hold(held, is_full=decision.immediately)
-        self.full = None
+        full = None
         if decision.refuse_writes:
-            self.full = (
+            full = (
                 f"the disk is {self.used_percent:.1f}% full, more than diskSpaceWarningLevelRatio"
                 f" ({config.disk_space_warning_level_ratio}%) allows; messages are accepted again at"
                 f" diskSpaceCleanForciblyRatio ({config.disk_space_clean_forcibly_ratio}%)"
             )
             if held:
-                self.full += f"; {held} segments wait for their compaction (deleteCompactedOnly)"
+                full += f"; {held} segments wait for their compaction (deleteCompactedOnly)"
+        self._condition.disk_full = full
         # Strictly less: the segment after it is then synced, too.
         count = sum(1 for segment in old[:wanted] if segment.end < settled)
         self.needs_checkpoint = count < wanted

@@ -1,6 +1,6 @@
 """When a broker compacts by itself, and what retention has to leave until then.
 
-A run compacts what lies before ``CompactDuty.end`` of the log: complete segments, as far as consumers see them. A run
+A run compacts complete segments of the log, as far as consumers see them (``CommitPipeline.complete_end``). A run
 is due every ``compactionScheduleInternal`` ms if there is more than the last time, and sooner when retention wants to
 delete a segment that is not compacted. Its report says up to which position everything is compacted; with
 ``deleteCompactedOnly`` nothing behind that is deleted, however full the disk is. After a start the position is not
@@ -27,12 +27,11 @@ BUSY_MS = 10_000
 
 
 class CompactDuty:
-    """Belongs to the store's thread. ``end``: the position up to which a run may compact now."""
+    """Belongs to the store's thread."""
 
-    def __init__(self, config: StoreConfig, clock: Clock, end: Callable[[], int]) -> None:
+    def __init__(self, config: StoreConfig, clock: Clock) -> None:
         self._config = config
         self._clock = clock
-        self._end = end
         self.topics: Callable[[], list[str]] = list
         """The topics that are to be compacted. Set by who knows topics."""
         self.stop: Callable[[], None] = lambda: None
@@ -96,15 +95,15 @@ class CompactDuty:
         self.held_segments = segments
         self._said_full = is_full and segments > 0
 
-    def due(self) -> int | None:
-        """The end of the run that is due, or None."""
+    def due(self, end: int) -> int | None:
+        """The end of the run that is due, or None. ``end``: the position up to which a run may compact now."""
         now_ms = self._clock.monotonic_ms()
         is_time = now_ms >= self._since_ms + self._config.compaction_schedule_internal or self._goes_on
         is_time = is_time and self._config.enable_compaction
         is_asked = self.held_segments > 0 and now_ms >= self._not_before_ms
         if self.is_running or not (is_time or is_asked):
             return None
-        end, topics = self._end(), self.topics()
+        topics = self.topics()
         if not topics or (end <= self._done_end and self._known.issuperset(topics)):  # there is nothing new
             self._since_ms = now_ms
             return None

@@ -11,17 +11,25 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from pathlib import Path
 
+from mqspark.base.clock import Clock
 from mqspark.base.logs import sparing
 from mqspark.errors import NotNow
 from mqspark.record.recordlayout import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, SIZE_MAGIC
-from mqspark.store.disk.files import FileLayer, disk_full_as_typed
-from mqspark.store.index.indexer import Indexer
-from mqspark.store.log.commitlog import CommitLog, Segment
-from mqspark.store.queue.batchqueue import BatchTable
+from mqspark.store.compaction.compactedend import CompactedEnd
+from mqspark.store.disk.durable import DurableNote
+from mqspark.store.disk.files import disk_full_as_typed
+from mqspark.store.disk.membernote import MemberNote
+from mqspark.store.log.commitlog import Segment
+from mqspark.store.messages.commit import CommitPipeline
+from mqspark.store.messages.condition import Condition
 from mqspark.store.queue.consumequeue import FILLER_SIZE, ConsumeQueue
 from mqspark.store.queue.queuetable import QueueTable
+from mqspark.store.recovery.deletions import Deletions
+from mqspark.store.recovery.scrub import Scrub
+from mqspark.store.storedata import StoreData
+from mqspark.store.upkeep.checkpoints import Checkpoints
+from mqspark.store.upkeep.compactduty import CompactDuty
 
 _log = sparing(__name__)
 
@@ -71,42 +79,115 @@ def walk_records(read: Callable[[int, int], bytes], begin: int, end: int) -> int
     return None
 
 
-class CutBackJob:
-    """``run`` saves, in any thread; ``done`` cuts, on the thread of the store. ``is_quiet``: whether everything is
-    written and synced, and the log still ends at ``end``; if not, ``done`` does nothing."""
+class CutBack:
+    """The end of one store's log that is to be taken back, with all that follows from the log."""
+
+    __slots__ = (
+        "_checkpoints",
+        "_clock",
+        "_compact_duty",
+        "_compacted_end",
+        "_condition",
+        "_deletions",
+        "_member",
+        "_note",
+        "_pipeline",
+        "_scrub",
+        "_was_gated",
+        "cuts",
+        "data",
+        "position",
+    )
 
     def __init__(
         self,
-        log: CommitLog,
-        tables: tuple[QueueTable, BatchTable],
-        indexer: Indexer | None,
-        files: FileLayer,
-        directory: Path,
-        position: int,
-        now_ms: int,
-        is_quiet: Callable[[int], bool],
-        may_begin: Callable[[], bool],
-        before: Callable[[int], None],
-        after: Callable[[int], None],
-        failed: Callable[[Exception], None],
+        clock: Clock,
+        data: StoreData,
+        pipeline: CommitPipeline,
+        condition: Condition,
+        note: DurableNote,
+        member: MemberNote,
+        checkpoints: Checkpoints,
+        deletions: Deletions,
+        compact_duty: CompactDuty,
+        compacted_end: CompactedEnd,
+        scrub: Scrub,
     ) -> None:
-        """``may_begin``: whether nobody else writes what follows from the log; if so, nobody does until ``after``, or
-        ever again if the cut fails. ``before`` makes a start expect that the log ends at the position that it gets, and
-        distrust what was noted about its queues; ``after`` gets the log's new end."""
-        self._log = log
-        self._tables = tables
-        self._indexer = indexer
-        self._files = files
-        self._directory = directory
+        self._clock = clock
+        self.data = data
+        self._pipeline = pipeline
+        self._condition = condition
+        self._note = note
+        self._member = member
+        self._checkpoints = checkpoints
+        self._deletions = deletions
+        self._compact_duty = compact_duty
+        self._compacted_end = compacted_end
+        self._scrub = scrub
+        self.position: int | None = None
+        """Where the log is to end; None: where it ends."""
+        self.cuts = 0
+        """How often the end of the log was taken back: places behind the cut may be inside of records then."""
+        self._was_gated = False
+
+    def ask(self, position: int) -> None:
+        """Let the next job take the log back to ``position``, the end of a record."""
+        if self.position is None:
+            self._was_gated = self._pipeline.is_gated
+            self._pipeline.show_all()  # what is cut has its queue entries
+        self.position = position
+
+    def job(self) -> CutBackJob | None:
+        """The job that takes the log back, once everything is written and synced."""
+        if self.position is None or not self._pipeline.is_quiet:
+            return None
+        return CutBackJob(self, self.position, self._clock.now_ms())
+
+    def may_begin(self, end: int) -> bool:
+        """Whether everything is written and synced, the log still ends at ``end``, and nobody else writes what follows
+        from the log. If so, nobody does until ``finish``, or ever again if the cut fails."""
+        if self.data.log.position != end or not self._pipeline.is_quiet:
+            return False
+        self._compact_duty.stop()
+        return self._compacted_end.hold()
+
+    def prepare(self, position: int) -> None:
+        """Let a start expect that the log ends at ``position``. Without this, a start after a crash would take what is
+        cut for lost, and never assign its offsets again. Raises OSError."""
+        self._checkpoints.distrust()
+        self._member.lower(position)
+        self._note.lower(position)
+
+    def finish(self, position: int) -> None:
+        """The log ends at ``position`` now: so does what follows from it. Raises OSError."""
+        self.position = None
+        if self._was_gated:
+            self._pipeline.gate_at(position)
+        self._checkpoints.cut(position)
+        self._deletions.end_at(position)
+        self._compact_duty.forget()
+        self._compacted_end.cut_held()
+        self._scrub.cut(position)
+        self.cuts += 1
+
+    def fail(self, error: Exception) -> None:
+        """Log and queues may disagree now."""
+        self._condition.poison("taking back the end of the CommitLog failed", error)
+
+
+class CutBackJob:
+    """``run`` saves, in any thread; ``done`` cuts, on the thread of the store, unless more was written meanwhile."""
+
+    def __init__(self, owner: CutBack, position: int, now_ms: int) -> None:
+        data = owner.data
+        self._owner = owner
+        self._data = data
+        self._files = data.files
+        self._directory = data.paths.diverged
         self._position = position
-        self._end = log.position
-        self._segments = list(log.segments)
-        self._path = directory / f"{position:020d}-{now_ms}.log"
-        self._is_quiet = is_quiet
-        self._may_begin = may_begin
-        self._before = before
-        self._after = after
-        self._failed = failed
+        self._end = data.log.position
+        self._segments = list(data.log.segments)
+        self._path = self._directory / f"{position:020d}-{now_ms}.log"
         self._saved = False
 
     def run(self) -> None:
@@ -146,20 +227,20 @@ class CutBackJob:
             self._files.close(fd)
 
     def done(self, error: BaseException | None = None) -> None:
-        if error is not None or not self._saved or not self._is_quiet(self._end) or not self._may_begin():
+        owner, data, position = self._owner, self._data, self._position
+        if error is not None or not self._saved or not owner.may_begin(self._end):
             return
-        position = self._position
         try:
-            self._before(position)
-            removed = sum(self._cut(queue) for table in self._tables for queue in table.queues.values())
-            for batch_queue in self._tables[1].batch_queues.values():
+            owner.prepare(position)
+            removed = sum(self._cut(queue) for table in data.tables for queue in table.queues.values())
+            for batch_queue in data.batch_table.batch_queues.values():
                 batch_queue.recovered()
-            if self._indexer is not None:
-                self._indexer.cut(position)
-            self._log.cut_back(position)
-            self._after(position)
-        except Exception as failure:  # log and queues may disagree now
-            self._failed(failure)
+            if data.indexer is not None:
+                data.indexer.cut(position)
+            data.log.cut_back(position)
+            owner.finish(position)
+        except Exception as failure:
+            owner.fail(failure)
             return
         _log.warning(
             "%d bytes of the log from %d on (%d queue entries) were taken back, and are saved in %s",

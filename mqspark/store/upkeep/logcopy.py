@@ -5,114 +5,70 @@ Must not know the master, and how its bytes arrive.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from mqspark.base.clock import Clock
 from mqspark.errors import InvalidMessage, NotNow, StoreReadOnly
 from mqspark.record.record import Verdict, check_record
 from mqspark.record.recordlayout import BLANK_MAGIC, SIZE_MAGIC
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.beginnote import BeginNote
-from mqspark.store.disk.durable import DurableNote
-from mqspark.store.disk.files import FileLayer
-from mqspark.store.disk.layout import StorePaths
-from mqspark.store.disk.membernote import MemberNote
-from mqspark.store.index.indexer import Indexer
-from mqspark.store.log.commitlog import CommitLog
 from mqspark.store.messages.append import Appender
 from mqspark.store.messages.commit import CommitPipeline
 from mqspark.store.messages.condition import Condition
-from mqspark.store.queue.batchqueue import BatchTable
-from mqspark.store.queue.delay import DelayLevels
-from mqspark.store.queue.queuetable import QueueTable
+from mqspark.store.messages.unsettled import Unsettled
 from mqspark.store.recovery.copying import LogCopier
 from mqspark.store.recovery.recoveryreport import RecoveryReport
+from mqspark.store.storedata import StoreData
 from mqspark.store.upkeep.checkpoints import Checkpoints
-from mqspark.store.upkeep.cutback import CutBackJob, last_whole_record, walk_records
+from mqspark.store.upkeep.cutback import CutBack, CutBackJob, last_whole_record, walk_records
 
 
 class LogCopy:
-    """The log of one store as a copy, from ``follow`` on. ``may_cut``: whether the log may be taken back now;
-    ``after_cut`` gets the new end of the log after the rest was taken back."""
+    """The log of one store as a copy, from ``follow`` on."""
 
     __slots__ = (
-        "_after_cut",
         "_appender",
         "_begin_note",
         "_checkpoints",
-        "_clock",
         "_condition",
         "_config",
         "_copier",
-        "_cut_back_to",
-        "_files",
-        "_gated_before_cut",
-        "_indexer",
-        "_levels",
+        "_cut_back",
+        "_data",
         "_log",
-        "_may_cut",
-        "_member",
-        "_note",
-        "_paths",
         "_pipeline",
         "_tables",
+        "_unsettled",
     )
 
     def __init__(
         self,
         config: StoreConfig,
-        clock: Clock,
-        files: FileLayer,
-        paths: StorePaths,
-        log: CommitLog,
-        tables: tuple[QueueTable, BatchTable],
-        levels: DelayLevels,
+        data: StoreData,
         appender: Appender,
-        indexer: Indexer | None,
-        checkpoints: Checkpoints,
         pipeline: CommitPipeline,
         condition: Condition,
-        note: DurableNote,
-        member: MemberNote,
+        unsettled: Unsettled,
+        checkpoints: Checkpoints,
         begin_note: BeginNote,
-        may_cut: Callable[[], bool],
-        after_cut: Callable[[int], None],
+        cut_back: CutBack,
     ) -> None:
         self._config = config
-        self._clock = clock
-        self._files = files
-        self._paths = paths
-        self._log = log
-        self._tables = tables
-        self._levels = levels
+        self._data = data
+        self._log = data.log
+        self._tables = data.tables
         self._appender = appender
-        self._indexer = indexer
-        self._checkpoints = checkpoints
         self._pipeline = pipeline
         self._condition = condition
-        self._note = note
-        self._member = member
+        self._unsettled = unsettled
+        self._checkpoints = checkpoints
         self._begin_note = begin_note
-        self._may_cut = may_cut
-        self._after_cut = after_cut
+        self._cut_back = cut_back
         self._copier: LogCopier | None = None
-        self._cut_back_to: int | None = None
-        self._gated_before_cut = False
 
     def follow(self) -> None:
         """From now on only ``append`` adds to the log."""
         self._log.hold()
         self._condition.is_copy = True
-        self._copier = LogCopier(
-            self._log,
-            *self._tables,
-            self._levels,
-            self._appender,
-            verify_property_crc=self._config.enabled_append_prop_crc or self._config.force_verify_prop_crc,
-            multi_dispatch=self._config.multi_dispatch,
-            before_roll=self._pipeline.write_in_flight,
-            forget=self._pipeline.forget_entries,
-        )
+        self._copier = LogCopier(self._config, self._data, self._appender, self._pipeline, self._unsettled)
 
     def begin_at(self, position: int) -> None:
         """Let the empty log begin at ``position``. Raises InvalidMessage when no segment can begin there,
@@ -127,7 +83,7 @@ class LogCopy:
         if self._condition.read_only is not None:
             raise StoreReadOnly(self._condition.read_only)
         try:
-            self._pipeline.write_in_flight()
+            self._unsettled.write_in_flight()
             self._begin_note.save(position)
             log.restart_at(position)
             log.sync_from(position)
@@ -216,10 +172,7 @@ class LogCopy:
     def cut_back(self, position: int) -> None:
         """Take the log back to ``position``, the end of a record, with the next maintenance of the store. The rest is
         saved in ``mqspark.diverged``. ``is_cutting`` until then."""
-        if self._cut_back_to is None:
-            self._gated_before_cut = self._pipeline.is_gated
-            self._pipeline.show_all()  # what is cut has its queue entries
-        self._cut_back_to = position
+        self._cut_back.ask(position)
 
     def cut_at_hole(self, report: RecoveryReport) -> None:
         """Take the log back, at once, to the first hole that a power cut has left behind what was synced: a slave
@@ -237,39 +190,12 @@ class LogCopy:
 
     @property
     def is_cutting(self) -> bool:
-        return self._cut_back_to is not None
+        return self._cut_back.position is not None
+
+    @property
+    def cuts(self) -> int:
+        """How often the log was taken back since the store was opened (``CutBack.cuts``)."""
+        return self._cut_back.cuts
 
     def job(self) -> CutBackJob | None:
-        """The job that takes the log back, once everything is written and synced."""
-        if self._cut_back_to is None or not self._pipeline.is_quiet:
-            return None
-        return CutBackJob(
-            self._log,
-            self._tables,
-            self._indexer,
-            self._files,
-            self._paths.diverged,
-            self._cut_back_to,
-            self._clock.now_ms(),
-            lambda end: self._log.position == end and self._pipeline.is_quiet,
-            self._may_cut,
-            self._before_cut,
-            self._cut,
-            self._note_failure,
-        )
-
-    def _before_cut(self, position: int) -> None:
-        """Without this, a start after a crash would take what is cut for lost, and never assign its offsets again."""
-        self._checkpoints.distrust()
-        self._member.lower(position)
-        self._note.lower(position)
-
-    def _cut(self, position: int) -> None:
-        self._cut_back_to = None
-        if self._gated_before_cut:
-            self._pipeline.gate_at(position)
-        self._checkpoints.cut(position)
-        self._after_cut(position)
-
-    def _note_failure(self, error: Exception) -> None:
-        self._condition.poison("taking back the end of the CommitLog failed", error)
+        return self._cut_back.job()

@@ -46,7 +46,7 @@ class CompactRunner:
         """Compacted topic and queue id → the offset before which damage was handled as far as possible."""
         self._topics: list[TopicToCompact] = []
         """The topics of the last run."""
-        store.compact_duty.stop = self._interrupt
+        store.upkeep.compact_duty.stop = self._interrupt
 
     def start(self) -> None:
         self._timer = self._loop.call_later(LOOK_S, self._tick)
@@ -85,13 +85,13 @@ class CompactRunner:
         if self._store.condition.read_only is not None:
             # The next start recovers; nothing is deleted until then.
             return
-        end = self._store.compact_duty.due()
+        end = self._store.upkeep.compact_duty.due(self._store.pipeline.complete_end)
         if end is not None:
             self._begin(end)
 
     def _begin(self, end: int) -> None:
         store, config = self._store, self._store.config
-        deleted, topics = store.deletions.positions, store.compact_duty.topics()
+        deleted, topics = store.deletions.positions, store.upkeep.compact_duty.topics()
         self._examined = {name: found for name in topics if (found := self._examined.get(name))}
         self._topics = [
             TopicToCompact(name, deleted.get(name, 0), self._examined.get(name, {})) for name in topics
@@ -103,8 +103,8 @@ class CompactRunner:
             topics=self._topics,
             map_bytes=config.max_offset_map_size,
             now_ms=self._clock.now_ms(),
-            measure_only=store.compact_duty.measures_only,
-            sync_found=not store.compact_duty.is_sure,
+            measure_only=store.upkeep.compact_duty.measures_only,
+            sync_found=not store.upkeep.compact_duty.is_sure,
         )
         self._end, self._heard_s = end, time.monotonic()
         try:
@@ -115,7 +115,7 @@ class CompactRunner:
                 start_new_session=True,
             )
         except OSError as error:
-            store.compact_duty.failed(f"the compaction process cannot be started: {error}")
+            store.upkeep.compact_duty.failed(f"the compaction process cannot be started: {error}")
             return
         line = msgspec.json.encode(task) + b"\n"
         self._thread = threading.Thread(
@@ -147,7 +147,7 @@ class CompactRunner:
         if process is not self._process:
             return
         self._process = None
-        duty = self._store.compact_duty
+        duty = self._store.upkeep.compact_duty
         try:
             self._remove_late()
             if code:
@@ -162,7 +162,7 @@ class CompactRunner:
         problem = None
         if report.failed:
             problem = f"{report.failed} queues were not compacted: {'; '.join(report.problems)}"
-        self._store.compacted.look_again()  # before retention deletes what only the new generations have
+        self._store.reads.compacted.look_again()  # before retention deletes what only the new generations have
         duty.finished(self._end, report.compacted_to, report.queues, report.bytes_written, problem)
         self._log_report(report)
         if report.damaged:
@@ -177,7 +177,7 @@ class CompactRunner:
             if deleted.get(topic.name, 0) > topic.floor
         }
         if late:
-            self._store.compacted.leave_out(late)
+            self._store.reads.compacted.leave_out(late)
 
     def _log_report(self, report: CompactReport) -> None:
         log.info(
@@ -211,7 +211,7 @@ class CompactRunner:
         self._examination = None
         read = next(reads, None)
         if read is None:
-            self._store.compact_duty.go_on()
+            self._store.upkeep.compact_duty.go_on()
             return
         each, offset = read
         try:

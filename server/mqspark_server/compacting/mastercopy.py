@@ -132,7 +132,7 @@ class MasterCopy:
 
     def _begun(self) -> list[_Lacking]:
         """The queues whose log does not begin at offset 0."""
-        topics = self._store.compact_duty.topics()
+        topics = self._store.upkeep.compact_duty.topics()
         queues = self._store.offsets.queues() if topics else {}
         begun = {
             _Lacking(topic, queue_id, low)
@@ -176,7 +176,7 @@ class MasterCopy:
 
     async def _publish_copy(self, queue: _Lacking, writer: GenerationWriter) -> None:
         """Make the copy the generation of its queue. Compaction and the retention of compacted files wait meanwhile."""
-        store, duty = self._store, self._store.compact_duty
+        store, duty = self._store, self._store.upkeep.compact_duty
         while duty.is_running:  # noqa: ASYNC110 - runs end in several places, seconds later
             await asyncio.sleep(WAIT_S)
         duty.is_running = True
@@ -191,7 +191,7 @@ class MasterCopy:
             duty.is_running = False
             duty.forget()
             duty.go_on()
-        store.compacted.look_again()
+        store.reads.compacted.look_again()
         self.copied += 1
         log.info(
             "queue %s/%d: %d kept records before offset %d were copied from the master",

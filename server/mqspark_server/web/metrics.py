@@ -137,7 +137,7 @@ class _Collector:
             yield from self._storage(core)
             yield from self._timers(core)
             yield from self._pop(core)
-            yield from self._compaction(core.store.compact_duty)
+            yield from self._compaction(core.store.upkeep.compact_duty)
             if parts.archived is not None:
                 yield from self._archived(parts.archived)
 

@@ -62,7 +62,7 @@ def log_begin(broker: Cluster, number: int = 0) -> int:
 def duty(broker: Broker) -> CompactDuty:
     store = broker.apps[0].store
     assert store is not None
-    return store.compact_duty
+    return store.upkeep.compact_duty
 
 
 def read_all(broker: Broker) -> dict[str, bytes]:

@@ -135,9 +135,9 @@ def test_a_disk_that_turned_read_only_is_read_on(tmp_path: Path, sync: bool) -> 
     assert store.reads.log_from(0, 1 << 16)
     some = [bytes(r) for r in itertools.islice(_records(store, "T", 0), 20)]
     _compacted(tmp_path, some)
-    store.compacted.look_again()
+    store.reads.compacted.look_again()
     assert [m.body for m in drain(store, "T", 0)] == bodies[0::2]
-    assert store.compacted.begins("T", 0)
+    assert store.reads.compacted.begins("T", 0)
     assert files.opened_for_writing <= 1, "readers open nothing for writing"
     assert store.status.read_problem is None
     store.abandon()

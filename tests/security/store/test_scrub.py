@@ -90,12 +90,11 @@ def test_it_reads_no_more_than_the_bandwidth(tmp_path: Path) -> None:
     filled(tmp_path)
     clock = TestClock()
     store = opened(tmp_path, clock, QuickFiles(), scrub_bytes_per_second=2048)
-    assert store.scrub is not None
-    positions = [store.scrub.position]
-    while not store.scrub.done:
+    positions = [store.upkeep.scrub.position]
+    while not store.upkeep.scrub.done:
         step(store)
         step(store)  # at once again: it is not its time yet
-        positions.append(store.scrub.position)
+        positions.append(store.upkeep.scrub.position)
         clock.now += 1000
         assert len(positions) < 100
     assert max(after - before for before, after in itertools.pairwise(positions)) <= 2048
@@ -121,9 +120,8 @@ def test_a_slice_that_ends_within_a_record_is_not_searched_beyond_its_end(tmp_pa
     store.close()
     clock, files = TestClock(), CountingFiles()
     store = opened(tmp_path, clock, files, mapped_file_size_commit_log=1 << 20, scrub_bytes_per_second=32_768)
-    assert store.scrub is not None
     files.read_bytes, log_bytes = 0, store.log.position
-    while not store.scrub.done:
+    while not store.upkeep.scrub.done:
         step(store)
         clock.now += 1000
     assert log_bytes <= files.read_bytes < 8 * log_bytes
@@ -137,11 +135,10 @@ def test_entries_are_healed_slice_by_slice_and_stay_healed(tmp_path: Path) -> No
         path.write_bytes(data[:20] + data[20:180][::-1] + data[180:])  # eight entries are something else
     clock = TestClock()
     store = opened(tmp_path, clock, QuickFiles(), scrub_bytes_per_second=1024)
-    assert store.scrub is not None
-    while not store.scrub.done:
+    while not store.upkeep.scrub.done:
         step(store)
         clock.now += 1000
-    assert store.scrub.healed == 24
+    assert store.upkeep.scrub.healed == 24
     assert [int(message.body[:4]) for message in drain(store, "T", 1)] == list(range(1, 200, 2))
     store.close()
     again = opened(tmp_path, None, QuickFiles())
@@ -165,11 +162,10 @@ def test_tags_codes_are_compared(tmp_path: Path) -> None:
 
     store = opened(tmp_path, None, QuickFiles(), scrub_bytes_per_second=1 << 20)
     assert filtered(store) == 9
-    assert store.scrub is not None
-    while not store.scrub.done:
+    while not store.upkeep.scrub.done:
         step(store)
     assert filtered(store) == 10
-    assert store.scrub.healed == 1
+    assert store.upkeep.scrub.healed == 1
     store.close()
 
 
@@ -185,10 +181,9 @@ def test_a_topic_that_was_made_again_keeps_its_messages(tmp_path: Path) -> None:
         (tmp_path / name).unlink(missing_ok=True)
     clock = TestClock()
     store = opened(tmp_path, clock, QuickFiles())
-    assert store.scrub is not None
-    while not store.scrub.done:
+    while not store.upkeep.scrub.done:
         step(store)
         clock.now += 1000
     assert [message.body for message in drain(store, "T", 1)] == [b"second life"]
-    assert store.scrub.healed == 0
+    assert store.upkeep.scrub.healed == 0
     store.close()

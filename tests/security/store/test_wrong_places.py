@@ -119,7 +119,7 @@ def test_a_flipped_offset_of_the_last_record_costs_this_record(tmp_path: Path) -
     """Far behind the start of the log it is possible that a queue has half a billion more offsets."""
     begin = 4096 * 25_000_000
     store = opened(tmp_path)
-    store.begin_note.save(begin)
+    store.upkeep.begin_note.save(begin)
     store.log.restart_at(begin)
     for number in range(5):
         put(store, "T", 0, b"%d" % number)

@@ -63,7 +63,7 @@ def of_store(root: Path, failure: str, **settings: int) -> Case:
             "checkpoint": store.status.checkpoint_problem,
             "index": store.status.index_problem,
             "cleaning": store.status.retention_problem,
-            "scrub": store.scrub.problem if store.scrub is not None else None,
+            "scrub": store.upkeep.scrub.problem,
         }
         return problems[failure]
 

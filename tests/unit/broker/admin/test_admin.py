@@ -14,7 +14,7 @@ from mqspark.errors import ConfigError
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.store.config import StoreConfig
-from mqspark.store.store import REMOVED_AT_ONCE
+from mqspark.store.topicdeletion import REMOVED_AT_ONCE
 from mqspark_server.settings.settingsfile import SettingsFile
 from tests.support.store_tools import put
 from tests.unit.broker.admin.admin_kit import body_of, commit, create, group, topic_ext

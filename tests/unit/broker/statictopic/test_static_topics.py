@@ -444,7 +444,7 @@ def test_a_route_names_the_leaders(remapped: Pair) -> None:
 def clean(pair: Pair, name: str) -> None:
     """Let the broker's next round of cleaning happen, at its hour."""
     bench = pair.sides[name].bench
-    while not bench.store.cleaner.is_hour:
+    while not bench.store.upkeep.cleaner.is_hour:
         bench.clock.advance(3_600_000)
     bench.clock.advance(300_000)
     bench.broker.tick()

@@ -293,7 +293,7 @@ def test_a_message_whose_way_is_unknown_is_passed_over_with_a_word(
 def test_a_full_disk_holds_a_level_and_loses_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     send(bench.peer(), 1)
     with monkeypatch.context() as patch:
-        patch.setattr(bench.store.cleaner, "full", "the disk is full")
+        patch.setattr(bench.store.condition, "disk_full", "the disk is full")
         bench.store.log.hold()
         bench.clock.advance(1_000)
         assert bench.broker.tick() == 100

@@ -658,7 +658,7 @@ def test_a_full_disk_holds_timers_and_loses_none(bench: Bench, monkeypatch: pyte
     send(bench, b"b", delay_ms=1_000)
     with monkeypatch.context() as patch:
         bench.run_for(500)
-        patch.setattr(bench.store.cleaner, "full", "the disk is full")
+        patch.setattr(bench.store.condition, "disk_full", "the disk is full")
         bench.store.log.hold()
         bench.run_for(2_000)
         assert bodies(bench) == []

@@ -210,7 +210,7 @@ def test_how_often_queues_are_synced(tmp_path: Path) -> None:
         assert bench.peer().ask(SEND, send_ext(), b"x").code == 0
         bench.flush()
         bench.run_jobs()
-        positions.append(bench.store.checkpoints.current.position == bench.store.log.position)
+        positions.append(bench.store.upkeep.checkpoints.current.position == bench.store.log.position)
     assert positions == [False, True]
     bench.close()
 

@@ -140,7 +140,7 @@ def test_what_is_older_than_the_log_is_never_taken_back(tmp_path: Path) -> None:
     """A queue that was made anew from a log that has nothing of it begins at 0: it says nothing of what was kept."""
     written(tmp_path)
     store = opened(tmp_path)
-    assert store.compacted.cut(lambda topic, queue_id: (0, 0), store.log.min_offset) == ["C/0"]
+    assert store.reads.compacted.cut(lambda topic, queue_id: (0, 0), store.log.min_offset) == ["C/0"]
     current = read_current(tmp_path / QUEUE)
     assert current is not None
     assert (current.end, current.messages) == (9, 9)

@@ -394,10 +394,10 @@ def test_the_order_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(
         files, "sync_directory", lambda path: (done.append((Path(path).name, "sync")), sync_directory(path))
     )
-    settled = store.checkpoints.settled
+    settled = store.upkeep.checkpoints.settled
     store.clean_expired()
     run(store, clock)
-    assert settled < 3 * 4096 < store.checkpoints.settled
+    assert settled < 3 * 4096 < store.upkeep.checkpoints.settled
     of_the_log = [entry for entry in done if entry[0] == "commitlog"]
     assert of_the_log == [
         step for name in everything[:3] for step in (("commitlog", name), ("commitlog", "sync"))
@@ -580,9 +580,9 @@ def test_queue_files_wait_for_the_name_of_the_last_one(tmp_path: Path) -> None:
     assert queue.dead_files
     store.table.new_directories.add(directory)
     clock.now += 100
-    store.cleaner.round(store.checkpoints.settled, checkpoint_running=False)
+    store.upkeep.cleaner.round(store.upkeep.checkpoints.settled, checkpoint_running=False)
     assert queue.dead_files, "not before the checkpoint"
-    store.checkpoints.wanted = True
+    store.upkeep.checkpoints.wanted = True
     checkpoint(store)
     checkpoint(store)
     assert not queue.dead_files

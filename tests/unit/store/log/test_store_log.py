@@ -16,8 +16,8 @@ from mqspark.store.disk.flush import ReadAheadJob
 from mqspark.store.disk.layout import file_name
 from mqspark.store.disk.logpaths import LogPaths
 from mqspark.store.disk.retention import DiskUsage
+from mqspark.store.maintenance import IDLE_MAP_MS
 from mqspark.store.messages import fetch
-from mqspark.store.store import IDLE_MAP_MS
 from tests.support.store_tools import (
     BORN_HOST,
     STORE_HOST,

@@ -268,7 +268,7 @@ def test_offsets_go_on_when_all_records_of_full_files_are_gone(tmp_path: Path) -
     files.expired = {path.name for path in (tmp_path / "commitlog").iterdir()}
     checkpoint(store)
     assert put_many(store, [b"lost"]) == len(bodies)
-    store.checkpoints.wanted = True
+    store.upkeep.checkpoints.wanted = True
     store.clean_expired()
     for _ in range(4):
         clock.now += 10

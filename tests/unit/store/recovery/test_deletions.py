@@ -14,10 +14,10 @@ from mqspark.store import ConfigFile, MessageStore, OsFiles
 from mqspark.store.compaction.compacted import Current, GenerationWriter, publish
 from mqspark.store.disk.flush import run_here
 from mqspark.store.recovery.deletions import STEPS_PER_ROUND, Deletions, load_deletions
-from mqspark.store.store import REMOVED_AT_ONCE
 from mqspark.store.tools.fsck import fsck
 from mqspark.store.tools.offline import OfflineStore
 from mqspark.store.tools.remake import remake
+from mqspark.store.topicdeletion import REMOVED_AT_ONCE
 from tests.support.store_tools import (
     BORN_HOST,
     FaultyFiles,

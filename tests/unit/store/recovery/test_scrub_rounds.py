@@ -91,9 +91,8 @@ def test_rounds_find_what_is_damaged_after_the_start(tmp_path: Path, what: str) 
     clock = TestClock()
     store = filled(tmp_path, clock, scrub_bytes_per_second=1 << 20)
     keep(store, clock, 15)
-    assert store.scrub is not None
-    assert store.scrub.rounds > 0
-    assert (store.scrub.end, store.status.damage_problem) == (store.log.position, None)
+    assert store.upkeep.scrub.rounds > 0
+    assert (store.upkeep.scrub.end, store.status.damage_problem) == (store.log.position, None)
     lost = flipped(store, tmp_path, what)
     keep(store, clock, ROUND_MS // 1000 + 5)
     (found,) = store.log_damage
@@ -110,8 +109,7 @@ def test_a_wrong_entry_is_no_damage_of_the_log(tmp_path: Path) -> None:
     store = filled(tmp_path, clock, scrub_bytes_per_second=0)
     keep(store, clock, 15)
     place, _ = place_of(store, 100)
-    assert store.scrub is not None
-    store.scrub.look_at(place + 5)
+    store.upkeep.scrub.look_at(place + 5)
     keep(store, clock, 2)
     assert (list(store.log_damage), store.damages.found) == ([], [])
     store.close()

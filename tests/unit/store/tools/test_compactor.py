@@ -322,15 +322,15 @@ def test_how_much_memory_a_run_takes_is_a_setting(
     process.allowed.set()
     monkeypatch.setattr(compactrunner, "Popen", lambda *_, **__: process)
     monkeypatch.setattr(compactrunner, "LOOK_S", 0.001)
-    store.compact_duty.topics = lambda: ["C"]
-    store.compact_duty.hold(1, is_full=False)
+    store.upkeep.compact_duty.topics = lambda: ["C"]
+    store.upkeep.compact_duty.hold(1, is_full=False)
 
     async def run() -> None:
         runner = CompactRunner(store, clock)
         runner.start()
         try:
             async with asyncio.timeout(60):
-                while not store.compact_duty.runs:  # noqa: ASYNC110 - nothing tells
+                while not store.upkeep.compact_duty.runs:  # noqa: ASYNC110 - nothing tells
                     await asyncio.sleep(0.001)
         finally:
             runner.stop()
@@ -348,8 +348,8 @@ def test_what_a_run_has_published_of_a_topic_deleted_meanwhile_goes_with_the_run
     process = HeldProcess()
     monkeypatch.setattr(compactrunner, "Popen", lambda *_, **__: process)
     monkeypatch.setattr(compactrunner, "LOOK_S", 0.001)
-    store.compact_duty.topics = lambda: ["C"]
-    store.compact_duty.hold(1, is_full=False)
+    store.upkeep.compact_duty.topics = lambda: ["C"]
+    store.upkeep.compact_duty.hold(1, is_full=False)
 
     async def run() -> None:
         runner = CompactRunner(store, clock)
@@ -363,13 +363,13 @@ def test_what_a_run_has_published_of_a_topic_deleted_meanwhile_goes_with_the_run
                 finish_deletions(store)
                 late.rename(tmp_path / "mqspark.compacted/C")
                 process.allowed.set()
-                while not store.compact_duty.runs:  # noqa: ASYNC110 - nothing tells
+                while not store.upkeep.compact_duty.runs:  # noqa: ASYNC110 - nothing tells
                     await asyncio.sleep(0.001)
         finally:
             runner.stop()
 
     asyncio.run(run())
-    assert store.compact_duty.problem is None
+    assert store.upkeep.compact_duty.problem is None
     assert not (tmp_path / "mqspark.compacted/C").exists()
 
 

@@ -19,12 +19,15 @@ class Bench:
         self.clock = TestClock()
         self.config = StoreConfig(**settings)
         self.end = 4096
-        self.duty = CompactDuty(self.config, self.clock, lambda: self.end)
+        self.duty = CompactDuty(self.config, self.clock)
         self.duty.topics = lambda: ["C"]
         self.duty.begin()
 
+    def due(self) -> int | None:
+        return self.duty.due(self.end)
+
     def run(self, position: int | None = None, problem: str | None = None) -> None:
-        end = self.duty.due()
+        end = self.due()
         assert end is not None
         self.duty.finished(end, end if position is None else position, 1, 100, problem)
 
@@ -32,34 +35,34 @@ class Bench:
 def test_a_run_is_due_every_interval_if_there_is_more() -> None:
     bench = Bench()
     duty, clock = bench.duty, bench.clock
-    assert duty.due() is None
+    assert bench.due() is None
     clock.now += INTERVAL_MS
-    assert duty.due() == 4096
-    assert duty.due() is None  # one at a time
+    assert bench.due() == 4096
+    assert bench.due() is None  # one at a time
     duty.finished(4096, 4096, 2, 300, None)
     assert (duty.runs, duty.queues, duty.bytes_written, duty.failures) == (1, 2, 300, 0)
     assert duty.last_success_ms == clock.now
     clock.now += INTERVAL_MS
-    assert duty.due() is None  # nothing new
+    assert bench.due() is None  # nothing new
     bench.end = 8192
-    assert duty.due() is None
+    assert bench.due() is None
     bench.config.compaction_schedule_internal = 1000  # changed at run time
     clock.now += 1000
-    assert duty.due() == 8192
+    assert bench.due() == 8192
 
 
 def test_nothing_is_due_without_topics_or_when_it_is_off() -> None:
     bench = Bench()
     bench.duty.topics = list
     bench.clock.now += INTERVAL_MS
-    assert bench.duty.due() is None
+    assert bench.due() is None
     assert bench.duty.position is None
     bench = Bench(enable_compaction=False)
     bench.clock.now += INTERVAL_MS
-    assert bench.duty.due() is None
+    assert bench.due() is None
     # But what a job has compacted has to be found out before a segment may go.
     bench.duty.hold(1, is_full=False)
-    assert bench.duty.due() == 4096
+    assert bench.due() == 4096
     assert bench.duty.measures_only
 
 
@@ -72,15 +75,15 @@ def test_retention_asks_for_a_run_at_once_and_again_after_a_while() -> None:
     bench.run(position=0)  # another process was at it
     assert duty.is_sure
     assert duty.held_segments == 3
-    assert duty.due() is None
+    assert bench.due() is None
     clock.now += BUSY_MS
     bench.run(position=1000, problem="queue C/0: EIO")
     assert (duty.position, duty.failures, duty.problem) == (1000, 1, "queue C/0: EIO")
     assert not duty.is_sure
     clock.now += BUSY_MS
-    assert duty.due() is None
+    assert bench.due() is None
     clock.now += RETRY_MS
-    assert duty.due() == 4096
+    assert bench.due() == 4096
     duty.is_sure = True
     duty.failed("killed")
     assert not duty.is_sure
@@ -90,7 +93,7 @@ def test_retention_asks_for_a_run_at_once_and_again_after_a_while() -> None:
     duty.go_on()
     bench.run()
     assert (duty.position, duty.held_segments, duty.problem) == (4096, 0, None)
-    assert duty.due() is None
+    assert bench.due() is None
 
 
 def test_a_new_topic_is_looked_at_before_anything_goes() -> None:
@@ -131,7 +134,7 @@ def test_no_segment_goes_before_it_is_compacted(tmp_path: Path) -> None:
     clock = TestClock()
     files = RoomyFiles(clock)
     store = opened(tmp_path, clock, files, delete_when="", file_reserved_time=1)
-    store.compact_duty.topics = lambda: ["C"]
+    store.upkeep.compact_duty.topics = lambda: ["C"]
     for _ in range(100):
         put(store, "C", 0, b"x" * 300, b"KEYS\x01k\x02")
         flush(store)
@@ -146,14 +149,14 @@ def test_no_segment_goes_before_it_is_compacted(tmp_path: Path) -> None:
         return store.log.min_offset
 
     assert cleaned() == 0
-    assert store.compact_duty.held_segments > 0
-    end = store.compact_duty.due()
+    assert store.upkeep.compact_duty.held_segments > 0
+    end = store.upkeep.compact_duty.due(store.pipeline.complete_end)
     assert end == store.log.newest_segment_start
-    store.compact_duty.finished(end, 2 * 4096 + 100, 1, 1, None)
+    store.upkeep.compact_duty.finished(end, 2 * 4096 + 100, 1, 1, None)
     assert cleaned() == 2 * 4096
-    store.compact_duty.topics = list  # its topic was deleted
+    store.upkeep.compact_duty.topics = list  # its topic was deleted
     assert cleaned() > 2 * 4096
-    assert store.compact_duty.held_segments == 0
+    assert store.upkeep.compact_duty.held_segments == 0
     store.close()
 
 
@@ -163,7 +166,7 @@ def test_at_the_hard_mark_messages_are_refused_and_the_reason_names_what_is_held
     store = opened(
         tmp_path, clock, files, disk_space_clean_forcibly_ratio=85, disk_space_warning_level_ratio=90
     )
-    store.compact_duty.topics = lambda: ["C"]
+    store.upkeep.compact_duty.topics = lambda: ["C"]
     for _ in range(100):
         put(store, "C", 0, b"x" * 300, b"KEYS\x01k\x02")
         flush(store)
@@ -177,17 +180,17 @@ def test_at_the_hard_mark_messages_are_refused_and_the_reason_names_what_is_held
 
     assert cleaned() == 0
     assert "segments wait for their compaction (deleteCompactedOnly)" in (store.status.disk_full or "")
-    end = store.compact_duty.due()
+    end = store.upkeep.compact_duty.due(store.pipeline.complete_end)
     assert end is not None
-    store.compact_duty.finished(end, end, 1, 1, None)
+    store.upkeep.compact_duty.finished(end, end, 1, 1, None)
     assert cleaned() > 0
     assert "deleteCompactedOnly" not in (store.status.disk_full or "")
     store.config.delete_compacted_only = False  # the way out, without a restart
-    store.compact_duty.topics = lambda: ["C", "New"]
+    store.upkeep.compact_duty.topics = lambda: ["C", "New"]
     begin = store.log.min_offset
     for _ in range(30):
         files.used_percent = 10.0
-        store.cleaner.full = None
+        store.condition.disk_full = None
         put(store, "New", 0, b"x" * 300, b"KEYS\x01k\x02")
         flush(store)
     files.used_percent = 95.0
@@ -206,7 +209,7 @@ def test_nothing_is_compacted_of_what_comes_after_a_cut() -> None:
     assert duty.position == 0
     # The same before a run has ended.
     duty.hold(1, is_full=False)
-    end = duty.due()
+    end = bench.due()
     assert end == 4096
     duty.forget()
     duty.finished(end, end, 1, 100, None)

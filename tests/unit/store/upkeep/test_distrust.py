@@ -32,9 +32,9 @@ def test_a_kill_leaves_either_what_led_to_the_repair_or_no_trust_in_the_checkpoi
     checkpoint(store)
     assert store.paths.ends.exists()
     files.touched.clear()
-    store.checkpoints.distrust()
+    store.upkeep.checkpoints.distrust()
     assert not store.paths.ends.exists()
     assert files.touched[-1] == store.paths.ends
     assert store.paths.checkpoint in files.touched
-    assert store.checkpoints.load().position == -1
+    assert store.upkeep.checkpoints.load().position == -1
     store.close()
