@@ -66,6 +66,9 @@ class PutUser(Change, frozen=True):
     type: Annotated[str, ChoiceField(("Normal", "Super"))] = ""
     status: Annotated[str, ChoiceField(("enable", "disable"))] = ""
 
+    def __repr__(self) -> str:
+        return f"PutUser({self.name!r})"  # the password is nobody's business
+
     async def _is_new(self, accounts: Accounts) -> bool:
         """Raises InvalidMessage, MQError."""
         if not self.name:

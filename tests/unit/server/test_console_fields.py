@@ -23,6 +23,7 @@ from mqspark_server.console.fields import (
     time_ms,
 )
 from mqspark_server.console.pages import SECTIONS
+from mqspark_server.console.userpages import PutUser
 from mqspark_server.console.visitors import Form
 
 
@@ -108,6 +109,10 @@ ROUTES = [
 def test_pages_and_changes_have_the_names_of_their_address(path: str, kind: Any) -> None:
     assert set(re.findall(r"\{(\w+)\}", path)) <= fields_of(kind).keys()
     FormReader(kind)
+
+
+def test_a_password_is_not_in_a_repr() -> None:
+    assert "hidden" not in repr(PutUser("a", "hidden"))
 
 
 def test_no_field_of_a_form_replaces_a_name_of_its_address() -> None:
