@@ -89,18 +89,16 @@ class LetterFilter(msgspec.Struct, frozen=True):
         ids = frozenset(self.id)
         found: list[MessageExt] = []
         examined = size = 0
-        is_more = False
-        for queue, (low, high) in bounds.items():
-            async for some in newest_of(admin, queue, low, high, _READ_AT_ONCE):
-                if examined >= MAX_EXAMINED or len(found) >= most * len(bounds) or size >= MAX_SENT_BYTES:
-                    is_more = True
-                    break
-                examined += _READ_AT_ONCE
-                taken = [each for each in some if self._takes(each)]
-                if self.which == "chosen":
-                    taken = [each for each in taken if each.message_id in ids]
-                size += sum(each.store_size_bytes for each in taken)
-                found += taken
+        async for some, offsets in newest_of(admin, bounds, _READ_AT_ONCE):
+            examined += offsets
+            taken = [each for each in some if self._takes(each)]
+            if self.which == "chosen":
+                taken = [each for each in taken if each.message_id in ids]
+            size += sum(each.store_size_bytes for each in taken)
+            found += taken
+            if examined >= MAX_EXAMINED or len(found) >= most * len(bounds) or size >= MAX_SENT_BYTES:
+                break
+        is_more = examined < sum(high - low for low, high in bounds.values())
         found.sort(key=lambda each: (each.store_timestamp_ms, each.queue_offset), reverse=True)
         return found[:most], is_more or len(found) > most
 

@@ -94,14 +94,15 @@ async def _events(admin: AdminClient, topic: str) -> list[Row] | None:
         bounds = await bounds_of(admin, topic)
     except NoRoute:
         return None
+    queues = list(bounds.items())[:MAX_QUEUES]
+    wanted = {queue: (max(low, high - EVENTS_READ), high) for queue, (low, high) in queues}
     read: list[MessageExt] = []
     stored_bytes = 0
-    for queue, (low, high) in list(bounds.items())[:MAX_QUEUES]:
-        async for some in newest_of(admin, queue, max(low, high - EVENTS_READ), high, _READ_AT_ONCE):
-            read += some
-            stored_bytes += sum(each.store_size_bytes for each in some)
-            if stored_bytes >= STORED_BYTES:
-                break
+    async for some, _ in newest_of(admin, wanted, _READ_AT_ONCE):
+        read += some
+        stored_bytes += sum(each.store_size_bytes for each in some)
+        if stored_bytes >= STORED_BYTES:
+            break
     return await asyncio.to_thread(parsed, read)
 
 
@@ -133,11 +134,11 @@ def _event(message: MessageExt, body: bytes) -> Row | None:
     event = document.get("event")
     if event not in ("started", "progress", "idle", "terminated"):
         return None
-    progress = document.get("progress")
-    progress = progress if isinstance(progress, dict) else {}
+    progress = _dict(document.get("progress"))
+    durations, operators = _dict(progress.get("durationMs")), _dicts(progress.get("stateOperators"))
     sources = [_source(each) for each in _dicts(progress.get("sources"))]
     lags = [each["lag"] for each in sources if each["lag"] is not None]
-    durations = progress.get("durationMs")
+    known = [(_text(name, 60), value) for name, value in durations.items() if _number(value) is not None]
     return {
         "id": _text(document["id"], 64),
         "run": _text(document.get("runId"), 64),
@@ -150,24 +151,18 @@ def _event(message: MessageExt, body: bytes) -> Row | None:
         "rows": _number(progress.get("numInputRows")),
         "in_rate": _number(progress.get("inputRowsPerSecond")),
         "out_rate": _number(progress.get("processedRowsPerSecond")),
-        "duration_ms": _number(durations.get("triggerExecution")) if isinstance(durations, dict) else None,
-        "durations": [
-            (_text(name, 60), value)
-            for name, value in (durations.items() if isinstance(durations, dict) else ())
-            if _number(value) is not None
-        ][:20],
+        "duration_ms": _number(durations.get("triggerExecution")),
+        "durations": known[:20],
         "sources": sources,
-        "sink": _text((progress.get("sink") or {}).get("description"), 200)
-        if isinstance(progress.get("sink"), dict)
-        else "",
-        "state_rows": sum(
-            _number(each.get("numRowsTotal")) or 0 for each in _dicts(progress.get("stateOperators"))
-        ),
-        "state_bytes": sum(
-            _number(each.get("memoryUsedBytes")) or 0 for each in _dicts(progress.get("stateOperators"))
-        ),
+        "sink": _text(_dict(progress.get("sink")).get("description"), 200),
+        "state_rows": sum(_number(each.get("numRowsTotal")) or 0 for each in operators),
+        "state_bytes": sum(_number(each.get("memoryUsedBytes")) or 0 for each in operators),
         "lag": sum(lags) if lags else None,
     }
+
+
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _dicts(value: object) -> list[dict[str, Any]]:
@@ -201,10 +196,9 @@ def _queues(offset: object) -> dict[str, int]:
             offset = json.loads(offset)
         except (ValueError, RecursionError):
             return {}
-    topics = offset.get("q") if isinstance(offset, dict) else None
     found: dict[str, int] = {}
-    for topic, queues in topics.items() if isinstance(topics, dict) else ():
-        for queue, each in queues.items() if isinstance(queues, dict) else ():
+    for topic, queues in _dict(_dict(offset).get("q")).items():
+        for queue, each in _dict(queues).items():
             if isinstance(each, int) and _number(each) is not None and len(found) < MAX_OFFSETS:
                 found[f"{_text(topic, 255)} {_text(queue, 255)}"] = each
     return found

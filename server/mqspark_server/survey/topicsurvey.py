@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 from mqspark.client.admin import AdminClient
 from mqspark.errors import BrokerError, MQError
@@ -58,20 +58,21 @@ async def bounds_of(admin: AdminClient, topic: str) -> dict[MessageQueue, tuple[
 
 
 async def newest_of(
-    admin: AdminClient, queue: MessageQueue, low: int, high: int, step: int
-) -> AsyncIterator[list[MessageExt]]:
-    """The messages between two offsets, from the end to the beginning, ``step`` offsets at a time."""
-    while high > low:
-        begin = place = max(low, high - step)
-        found: list[MessageExt] = []
-        while place < high:
-            answer = await admin.read(queue, place, max_messages=high - place)
-            found += [each for each in answer.messages if each.queue_offset < high]
-            if answer.next_offset <= place:
-                break
-            place = answer.next_offset
-        yield found
-        high = begin
+    admin: AdminClient, bounds: Mapping[MessageQueue, tuple[int, int]], step: int
+) -> AsyncIterator[tuple[list[MessageExt], int]]:
+    """The messages of one queue after another, each from its end to its beginning: those of at most ``step`` offsets,
+    and how many offsets these are."""
+    for queue, (low, high) in bounds.items():
+        for end in range(high, low, -step):
+            begin = place = max(low, end - step)
+            found: list[MessageExt] = []
+            while place < end:
+                answer = await admin.read(queue, place, max_messages=end - place)
+                found += [each for each in answer.messages if each.queue_offset < end]
+                if answer.next_offset <= place:
+                    break
+                place = answer.next_offset
+            yield found, end - begin
 
 
 async def queue_rows(admin: AdminClient, topic: str) -> list[Row]:

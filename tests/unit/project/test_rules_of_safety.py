@@ -126,6 +126,7 @@ SECRET = re.compile(r"secret|passw|token(?!s|ize)", re.I)
 NOT_SECRET = {
     ("mqspark/auth/users.py", "secret"): "sealed, and its owner shows only its fields in the file of users",
     ("mqspark/auth/authadmin.py", "password"): "its class has a repr of its own",
+    ("server/mqspark_server/console/userpages.py", "password"): "its class has a repr of its own",
     ("server/mqspark_server/node.py", "loopback_token"): "a protocol, of what is no data class",
 }
 
@@ -136,7 +137,7 @@ def shown_secrets(tree: ast.AST) -> Iterator[tuple[int, str]]:
         for node in made.body:
             if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
                 continue
-            is_text = {"str", "bytes"} & {
+            is_text = {"str", "bytes", "Text", "Line"} & {
                 each.id for each in ast.walk(node.annotation) if isinstance(each, ast.Name)
             }
             hidden = isinstance(node.value, ast.Call) and any(
