@@ -8,6 +8,7 @@ from typing import Annotated
 from mqspark.base.config import did_you_mean, is_live
 from mqspark.client.admin import AdminClient
 from mqspark.errors import InvalidMessage, MQError, NoRoute
+from mqspark.message import MASTER_ID
 from mqspark_server.console.clusteraccess import Trouble
 from mqspark_server.console.fields import Line, LineField, Text
 from mqspark_server.console.history.sampler import ALL_LAGS, CLUSTER, broker_series, note_brokers
@@ -51,7 +52,7 @@ class Overview(View, frozen=True):
             note_brokers(asked.history, brokers, totals, asked.now_ms)
             charts = _charts(asked.history.columns(CLUSTER, self.span), "Fullest disk, %")
             charts.append(chart("Lag, messages", ["lag"], asked.history.columns(ALL_LAGS, self.span)))
-        masters = [each for each in brokers if each["id"] == 0]
+        masters = [each for each in brokers if each["id"] == MASTER_ID]
         replicas: list[bool] = []
 
         async def add_replicas(row: Row) -> None:
@@ -105,7 +106,7 @@ class OneBroker(View, frozen=True):
         if not rows:
             raise NoRoute(self.broker, "no broker has this name")
         await add_figures(asked.admin, rows)
-        master = next((each for each in rows if each["id"] == 0), None)
+        master = next((each for each in rows if each["id"] == MASTER_ID), None)
         values: Row = {"replicas": [], "replicas_problem": ""}
         if master is not None:
             try:

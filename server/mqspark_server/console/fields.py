@@ -16,9 +16,8 @@ import msgspec
 from mqspark.errors import InvalidMessage
 from mqspark.message import check_group, check_topic, parse_number
 from mqspark_server.console.visitors import Form
+from mqspark_server.shown.nouns import MAX_NAME
 
-MAX_LINE = 255
-"""Characters of a name, a tag or a key."""
 _DIGITS = 19
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -42,7 +41,7 @@ class TextField:
 class LineField:
     """Text without the blanks around it."""
 
-    most: int = MAX_LINE
+    most: int = MAX_NAME
     check: Callable[[str], object] | None = None
     """Raises InvalidMessage for a text that is no such name."""
 

@@ -29,7 +29,7 @@ from mqspark_server.console.fields import (
 from mqspark_server.console.history.sampler import group_series
 from mqspark_server.console.rendering import chart, path_of
 from mqspark_server.console.site import Asking, Change, Confirmation, Done, ListView, Section, Span, View
-from mqspark_server.console.topicpages import MAX_QUEUES
+from mqspark_server.shown.nouns import GROUP_SETTINGS, SHARED_QUEUES
 from mqspark_server.survey.groupsurvey import (
     group_rows,
     lag_of,
@@ -41,13 +41,20 @@ from mqspark_server.survey.groupsurvey import (
 from mqspark_server.survey.surveying import MAX_ROWS, Row
 from mqspark_server.survey.topicsurvey import bounds_of
 
-MAX_RETRIES = 1_000_000
 MAX_OFFSET = (1 << 62) - 1
 MAX_PREVIEW = 256
 MAX_STACKS_LENGTH = 256 * 1024
 MODES = {"CONSUME_PASSIVELY": "push", "CONSUME_ACTIVELY": "pull", "CONSUME_POP": "pop"}
 _NOT_THERE = (ResponseCode.SYSTEM_ERROR, ResponseCode.CONSUMER_NOT_ONLINE)
-_Retries = Annotated[int, WholeField(0, MAX_RETRIES, "Retries before a message is dead")]
+
+
+def _declared(field: str) -> WholeField | TickField:
+    setting = next(each for each in GROUP_SETTINGS if each.field == field)
+    label = setting.text.removesuffix(".")
+    return TickField(label) if setting.span is None else WholeField(*setting.span, label)
+
+
+_RETRIES = _declared("retry_max_times")
 
 
 class GroupTable(ListView, frozen=True):
@@ -56,7 +63,8 @@ class GroupTable(ListView, frozen=True):
             row["members"] = len(await member_rows(asked.admin, row["group"]))
             row["lag"] = await lag_of(asked.admin, row["group"])
 
-        return await self.listed("group", await group_rows(asked.admin, every=self.every), fill)
+        rows = await group_rows(asked.admin, every=self.every)
+        return {**await self.listed("group", rows, fill), "retries": _RETRIES}
 
 
 class GroupMembers(View, frozen=True):
@@ -137,18 +145,19 @@ class GroupConfiguration(View, frozen=True):
             "numbers": [each for each in _SETTINGS.items() if isinstance(each[1], WholeField)],
             "topics": await topics_of(asked.admin, self.group),
             "modes": await mode_rows(asked.admin, self.group),
+            "most_shared": SHARED_QUEUES.most,
         }
 
 
 class CreateGroup(Change, frozen=True):
     name: GroupName
-    retries: _Retries = 16
+    retries: Annotated[int, _RETRIES] = SubscriptionGroupConfig().retry_max_times
     ordered: Tick = False
 
     async def preview(self, asked: Asking) -> Confirmation:
         if self.name in await asked.admin.groups():
             raise Trouble(409, "This group already exists", f"Change {self.name} on its own page.")
-        facts = [("Name", self.name), ("Retries before a message is dead", str(self.retries))]
+        facts = [("Name", self.name), (_RETRIES.label, str(self.retries))]
         return Confirmation(f"Create the group {self.name}?", "Create", facts)
 
     async def apply(self, asked: Asking) -> Done:
@@ -265,12 +274,12 @@ class ConfigureGroup(Change, frozen=True):
     """Its fields are those of SubscriptionGroupConfig."""
 
     group: GroupName
-    retry_max_times: _Retries
-    retry_queue_nums: Annotated[int, WholeField(0, MAX_QUEUES, "Retry queues")]
-    consume_timeout_minute: Annotated[int, WholeField(1, MAX_RETRIES, "Minutes to consume a message")]
-    consume_enable: Annotated[bool, TickField("May consume")] = False
-    consume_message_orderly: Annotated[bool, TickField("Consumes in order")] = False
-    consume_broadcast_enable: Annotated[bool, TickField("May broadcast")] = False
+    retry_max_times: Annotated[int, _RETRIES]
+    retry_queue_nums: Annotated[int, _declared("retry_queue_nums")]
+    consume_timeout_minute: Annotated[int, _declared("consume_timeout_minute")]
+    consume_enable: Annotated[bool, _declared("consume_enable")] = False
+    consume_message_orderly: Annotated[bool, _declared("consume_message_orderly")] = False
+    consume_broadcast_enable: Annotated[bool, _declared("consume_broadcast_enable")] = False
 
     async def preview(self, asked: Asking) -> Confirmation:
         old = await self._old(asked.admin)
@@ -308,7 +317,7 @@ class SetMode(Change, frozen=True):
     group: GroupName
     topic: TopicName
     mode: Annotated[str, ChoiceField(("PULL", "POP"))]
-    share: Annotated[int, WholeField(0, MAX_QUEUES)] = 0
+    share: Annotated[int, WholeField(*SHARED_QUEUES)] = 0
 
     async def preview(self, asked: Asking) -> Confirmation:
         facts = [("Topic", self.topic), ("Mode", self.mode)]

@@ -15,12 +15,13 @@ from mqspark.client.admin import AdminClient
 from mqspark.errors import InvalidMessage, MQError, NoRoute
 from mqspark.message import TRACE_TOPIC, Message, MessageExt, check_topic, dlq_topic
 from mqspark_server.console.clusteraccess import Trouble
-from mqspark_server.console.fields import MAX_LINE, ChoiceField, GroupName, Line, ListField, TopicName
+from mqspark_server.console.fields import ChoiceField, GroupName, Line, ListField, TopicName
 from mqspark_server.console.rendering import HEADERS, MESSAGES, ROOT, VIEWS, message_row, path_of
 from mqspark_server.console.sendall import MAX_SENT, MAX_SENT_BYTES, send_all
 from mqspark_server.console.site import Asking, Change, Confirmation, Done, ListView, Section, Site, View
 from mqspark_server.console.visitors import Visitor
 from mqspark_server.shown.deadletters import foreign_origins, origin_of, resent_copy
+from mqspark_server.shown.nouns import MAX_NAME
 from mqspark_server.shown.traces import trace_rows
 from mqspark_server.survey.surveying import MAX_ROWS, Row
 from mqspark_server.survey.topicsurvey import bounds_of, dead_letter_rows, extent_of, newest_of
@@ -214,7 +215,7 @@ def add_tail(router: APIRouter, site: Site) -> None:
             )
         except Problem as problem:
             return Response(str(problem), problem.status, HEADERS, "text/plain")
-        tag = request.query_params.get("tag", "")[:MAX_LINE]
+        tag = request.query_params.get("tag", "")[:MAX_NAME]
         return EventStream(_arrivals(site, request, visitor, name, tag), lambda: tails.leave(holder))
 
 

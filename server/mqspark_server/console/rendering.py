@@ -16,8 +16,9 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from mqspark.errors import InvalidMessage
-from mqspark.message import KEYS, PERM_READ, PERM_WRITE, TAGS, UNIQ_KEY, MessageExt
+from mqspark.message import KEYS, TAGS, UNIQ_KEY, MessageExt
 from mqspark_server.shown.deadletters import origin_of
+from mqspark_server.shown.nouns import perm_text
 
 ROOT = "/console"
 HTML = "text/html; charset=utf-8"
@@ -35,12 +36,7 @@ BODY_BYTES = 16 * 1024
 """The most shown of each message on a page."""
 PREVIEW_LENGTH = 80
 PROPERTIES = 64
-PERMS = {
-    "read and write": PERM_READ | PERM_WRITE,
-    "read only": PERM_READ,
-    "write only": PERM_WRITE,
-    "neither": 0,
-}
+PERM_WORDS = {"read and write": "rw", "read only": "r", "write only": "w", "neither": "none"}
 """What producers and consumers may do with a topic."""
 VIEWS = ("text", "json", "hex")
 """How a body can be shown."""
@@ -92,7 +88,7 @@ def _static_path(name: str) -> str:
 
 
 def perm_words(perm: int) -> str:
-    return next(words for words, each in PERMS.items() if each == perm & (PERM_READ | PERM_WRITE))
+    return next(words for words, each in PERM_WORDS.items() if each == perm_text(perm))
 
 
 def _short(value: object) -> str:

@@ -14,7 +14,7 @@ import msgspec
 from mqspark.client.admin import AdminClient
 from mqspark.client.producer.producer import Producer
 from mqspark.errors import InvalidMessage, MQError
-from mqspark.message import Message, MessageExt, MessageQueue, parse_number
+from mqspark.message import MESSAGE_TYPES, Message, MessageExt, MessageQueue, parse_number
 from mqspark_server.console.clusteraccess import Trouble
 from mqspark_server.console.fields import (
     ChoiceField,
@@ -26,9 +26,10 @@ from mqspark_server.console.fields import (
     WholeField,
     time_ms,
 )
-from mqspark_server.console.rendering import MESSAGES, PERMS, VIEWS, path_of, perm_words
+from mqspark_server.console.rendering import MESSAGES, PERM_WORDS, VIEWS, path_of, perm_words
 from mqspark_server.console.sendall import PRODUCER_GROUP
 from mqspark_server.console.site import Asking, Change, Confirmation, Done, ListView, Section, View
+from mqspark_server.shown.nouns import PERMS, QUEUES
 from mqspark_server.survey.groupsurvey import lag_of
 from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of
 from mqspark_server.survey.topicsurvey import (
@@ -46,11 +47,9 @@ FILTERED = 2_000
 READS = 64
 """The most reads of one queue for one page, with a filter."""
 GROUPS_SHOWN = 50
-MAX_QUEUES = 0x7FFF
 MAX_PROPERTIES = 64
 LONGEST_DELAY_S = 365 * 86_400
-TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "UNSPECIFIED")
-_QueueCount = Annotated[int, WholeField(1, MAX_QUEUES)]
+_QueueCount = Annotated[int, WholeField(*QUEUES)]
 
 
 class TopicTable(ListView, frozen=True):
@@ -58,10 +57,8 @@ class TopicTable(ListView, frozen=True):
         async def fill(row: Row) -> None:
             row |= await extent_of(asked.admin, row["topic"])
 
-        rows = await topic_rows(asked.admin)
-        return await self.listed(
-            "topic", [row for row in rows if self.every or row["kind"] == "normal"], fill
-        )
+        rows = [row for row in await topic_rows(asked.admin) if self.every or row["kind"] == "normal"]
+        return {**await self.listed("topic", rows, fill), "types": MESSAGE_TYPES, "most_queues": QUEUES.most}
 
 
 class TopicQueues(View, frozen=True):
@@ -204,14 +201,20 @@ class TopicConfiguration(View, frozen=True):
 
     async def show(self, asked: Asking) -> Row:
         settings = await topic_settings(asked.admin, self.topic)
-        return {"tab": "Configuration", "topic": self.topic, "configs": settings, "perms": PERMS}
+        return {
+            "tab": "Configuration",
+            "topic": self.topic,
+            "configs": settings,
+            "most": QUEUES.most,
+            "perms": PERM_WORDS,
+        }
 
 
 class TopicSettings(msgspec.Struct, frozen=True):
     read_queues: _QueueCount = 8
     write_queues: _QueueCount = 0
     """0: as many as to read."""
-    perm: Annotated[str, ChoiceField(tuple(PERMS))] = "read and write"
+    perm: Annotated[str, ChoiceField(tuple(PERM_WORDS))] = "read and write"
     order: Tick = False
 
     @property
@@ -223,7 +226,7 @@ class TopicSettings(msgspec.Struct, frozen=True):
             topic,
             read_queues=self.read_queues,
             write_queues=self.write_queues or self.read_queues,
-            perm=PERMS[self.perm],
+            perm=PERMS[PERM_WORDS[self.perm]],
             order=self.order,
             **more,
         )
@@ -231,7 +234,7 @@ class TopicSettings(msgspec.Struct, frozen=True):
 
 class CreateTopic(TopicSettings, Change, frozen=True, kw_only=True):
     name: TopicName
-    type: Annotated[str, ChoiceField(TYPES)] = "NORMAL"
+    type: Annotated[str, ChoiceField(MESSAGE_TYPES)] = "NORMAL"
 
     async def preview(self, asked: Asking) -> Confirmation:
         if self.name in await asked.admin.topic_list():

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from mqspark.client.admin import AdminClient
 from mqspark.errors import MQError
-from mqspark.message import parse_number
+from mqspark.message import MASTER_ID, parse_number
 from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of, number_of
 
 
@@ -14,9 +14,9 @@ async def masters_of(admin: AdminClient) -> dict[str, str]:
     """Broker name to the address of its master."""
     info = await admin.cluster_info()
     return {
-        name: each.broker_addrs[0]
+        name: each.broker_addrs[MASTER_ID]
         for name, each in sorted(info.broker_addr_table.items())
-        if 0 in each.broker_addrs
+        if MASTER_ID in each.broker_addrs
     }
 
 
@@ -80,7 +80,7 @@ def totals_of(brokers: Sequence[Row]) -> Row:
     """How many of ``broker_rows`` answer, their rates together, and the fullest disk."""
     return {
         "answering": sum(not each["error"] for each in brokers),
-        "in_tps": total(each["in_tps"] for each in brokers if each["id"] == 0),
+        "in_tps": total(each["in_tps"] for each in brokers if each["id"] == MASTER_ID),
         "out_tps": total(each["out_tps"] for each in brokers),
         "disk": max((each["disk_ratio"] for each in brokers if each["disk_ratio"] is not None), default=None),
     }

@@ -292,6 +292,7 @@ def test_logging_in_and_out(broker: Broker) -> None:
         assert all(word in cookie for word in ("HttpOnly", "SameSite=Strict", "Path=/console"))
         text = client.get("/topics").text
         assert "Create a topic" in text
+        assert re.search(r'name="read_queues" [^>]*min="1" max="32767">', text)
         assert client.post("/logout", data={"csrf": "wrong"}).status_code == 303
         assert "Create a topic" in client.get("/topics").text
         assert client.post("/logout", data={"csrf": csrf(text)}).status_code == 303

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from mqspark.base.clock import Clock
 from mqspark.client.admin import AdminClient
 from mqspark.errors import MQError
-from mqspark.message import is_system_group
+from mqspark.message import MASTER_ID, is_system_group
 from mqspark_server.console.clusteraccess import ClusterAt, Trouble, admin_of
 from mqspark_server.console.history.samples import History
 from mqspark_server.survey.brokersurvey import broker_rows, totals_of
@@ -132,7 +132,7 @@ class Sampler:
         if brokers and not totals["answering"]:
             raise Trouble(502, "No broker answers", brokers[0]["error"])
         note_brokers(self.history, brokers, totals, self._clock.now_ms())
-        masters = sum(each["id"] == 0 for each in brokers)
+        masters = sum(each["id"] == MASTER_ID for each in brokers)
         await self._take_lags(admin, max(1, REQUESTS_FOR_GROUPS // max(1, masters)))
 
     async def _take_lags(self, admin: AdminClient, most: int) -> None:
@@ -160,6 +160,6 @@ class Sampler:
 def note_brokers(history: History, brokers: Sequence[Row], totals: Row, now_ms: int) -> None:
     """``brokers`` and ``totals``: as ``broker_rows`` and ``totals_of`` return them."""
     history.note(CLUSTER, now_ms, totals["in_tps"], totals["out_tps"], totals["disk"])
-    for each in [row for row in brokers if row["id"] == 0 and not row["error"]][:MAX_BROKERS]:
+    for each in [row for row in brokers if row["id"] == MASTER_ID and not row["error"]][:MAX_BROKERS]:
         name = broker_series(each["broker"])
         history.note(name, now_ms, each["in_tps"], each["out_tps"], each["disk_ratio"])
