@@ -49,6 +49,8 @@ class Declared(TypedDict, total=False):
 
     key: str
     """RocketMQ's name, where it is not the field's name in camel case."""
+    alias: str
+    """Another name of RocketMQ's for it."""
     unit: str
     least: int
     """The least number. Of a text: 1, when it must not be empty."""
@@ -109,11 +111,12 @@ def is_live(field: dataclasses.Field[Any]) -> bool:
 
 
 def known_keys(cls: type[Any]) -> dict[str, dataclasses.Field[Any]]:
-    """The fields by both of their spellings."""
+    """The fields by all of their spellings."""
     keys: dict[str, dataclasses.Field[Any]] = {}
     for field in dataclasses.fields(cls):
-        keys[field.name] = field
-        keys[rocketmq_key(field)] = field
+        for key in (field.name, rocketmq_key(field), field.metadata.get("alias")):
+            if key is not None:
+                keys[key] = field
     return keys
 
 

@@ -8,6 +8,7 @@ means.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping
 
 from mqspark.errors import ConfigError
@@ -40,7 +41,7 @@ def edit_properties(
 ) -> str:
     """The text with these values; everything else is unchanged. Of several lines with the same key the last one is
     replaced, because it wins; new keys are appended. Raises ConfigError."""
-    natural = text.splitlines(keepends=True)
+    natural = _natural_lines(text)
     entries = [
         (first, last, _unescape(_split(line)[0], f"{source}, line {first}"))
         for first, last, line in _logical_lines(text)
@@ -70,7 +71,10 @@ def _escape(value: str) -> str:
     for name, char in _ESCAPES.items():
         escaped = escaped.replace(char, f"\\{name}")
     escaped = "".join(
-        char if char.isprintable() or ord(char) > 0xFFFF else f"\\u{ord(char):04x}" for char in escaped
+        char
+        if char.isascii() and char.isprintable()
+        else "\\u" + char.encode("utf-16-be").hex(" ", 2).replace(" ", "\\u")
+        for char in escaped
     )
     return f"\\{escaped}" if escaped[:1] == " " else escaped
 
@@ -79,13 +83,18 @@ def _escape_key(key: str) -> str:
     return "".join(f"\\{char}" if char in "=: #!\\" else char for char in key)
 
 
+def _natural_lines(text: str) -> list[str]:
+    """With their ends, which are Java's: Python has more, among them bytes of GBK that are read as Latin-1."""
+    return list(io.StringIO(text, newline=""))
+
+
 def _logical_lines(text: str) -> list[tuple[int, int, str]]:
     """Comments and blank lines dropped, continuations joined; with the numbers of the first and last natural line."""
     lines: list[tuple[int, int, str]] = []
     pending: str | None = None
     first = number = 0
-    for number, natural in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
-        line = natural.lstrip(_WHITE)
+    for number, natural in enumerate(_natural_lines(text.removeprefix("\ufeff")), start=1):
+        line = natural.rstrip("\r\n").lstrip(_WHITE)
         if pending is None:
             if not line or line[0] in "#!":
                 continue
@@ -141,4 +150,8 @@ def _unescape(text: str, where: str) -> str:
         except ValueError:
             raise ConfigError(f"{where}: malformed \\u escape") from None
         position += 4
-    return "".join(out)
+    try:
+        # Java's characters are UTF-16: one beyond U+FFFF is written as two.
+        return "".join(out).encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{where}: \\u escapes that are half a character") from None

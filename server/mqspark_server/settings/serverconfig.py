@@ -32,7 +32,8 @@ def is_loopback(host: str) -> bool:
 @dataclass(slots=True)
 class ServerConfig:
     bind_address: str = setting("0.0.0.0", section="network")  # noqa: S104 - the dev profile binds loopback
-    """Where the server listens: elsewhere than on loopback only with users, or with allowAnonymous."""
+    """Where the server listens: elsewhere than on loopback only with users, or with allowAnonymous. One that is not
+    all addresses is also what a broker tells its clients, unless brokerIP1 says otherwise."""
     listen_port: int = port(10911)
     """TCP port; a broker's fast port is listenPort - 2."""
     server_channel_max_idle_time_seconds: int = setting(120, unit="s", least=1)
@@ -57,8 +58,8 @@ class ServerConfig:
     """How long a frame may stay incomplete when less than 1 KiB of it comes a second."""
     fast_port_enable: bool = setting(True, ours=True, of=BROKER)
     """Whether the broker listens on listenPort - 2, too, for clients with vipChannelEnabled."""
-    use_tls: bool = setting(False, key="useTLS", of=NOT_NAMESRV)
-    """Whether connections to name servers, brokers and the master use TLS."""
+    use_tls: bool = setting(False, key="useTLS", alias="tls.enable", of=NOT_NAMESRV)
+    """Also ``tls.enable``: whether connections to name servers, brokers and the master use TLS."""
 
     http_enable: bool = setting(True, ours=True, of=BROKER, section="http")
     """Whether there is an HTTP port, with health, metrics, console and /api/v1."""

@@ -127,11 +127,18 @@ def file_layer(path: str | os.PathLike[str]) -> Layer:
         raw = Path(path).read_bytes()
     except OSError as error:
         raise ConfigError(f"cannot read {source}: {error.strerror}") from None
+    return Layer(source, values_in(decoded(raw, source)[0], source), Path(path).resolve())
+
+
+def decoded(raw: bytes, source: str) -> tuple[str, str]:
+    """The text of a settings file and its encoding: UTF-8, or else Latin-1, in which java.util.Properties reads every
+    file. Raises ConfigError for a .toml file that is not UTF-8."""
     try:
-        text = raw.decode("utf-8")
+        return raw.decode("utf-8"), "utf-8"
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{source} is not UTF-8 text (byte {error.start})") from None
-    return Layer(source, values_in(text, source), Path(path).resolve())
+        if source.endswith(".toml"):
+            raise ConfigError(f"{source} is not UTF-8 text (byte {error.start})") from None
+        return raw.decode("latin-1"), "latin-1"
 
 
 def values_in(text: str, source: str) -> dict[str, Any]:
@@ -176,6 +183,9 @@ def broker_settings(
     if broker.broker_id and broker.broker_role is not BrokerRole.SLAVE:
         broker.broker_id = 0  # a master's is always 0, whatever the file says (BrokerStartup)
         unused.append("brokerId")
+    is_told = any({"brokerIP1", "broker_ip1"} & layer.values.keys() for layer in layers)
+    if not is_told and server.bind_address not in WILDCARDS:
+        broker.broker_ip1 = server.bind_address  # at any other one nobody would find the broker
     store.store_path_root_dir = _path(store.store_path_root_dir)
     if store.store_path_commit_log:
         store.store_path_commit_log = _paths(store.store_path_commit_log)

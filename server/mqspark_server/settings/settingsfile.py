@@ -18,7 +18,7 @@ from mqspark.errors import ConfigError
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.files import OsFiles
 from mqspark_server.settings.properties import edit_properties
-from mqspark_server.settings.settings import values_in
+from mqspark_server.settings.settings import decoded, values_in
 
 log = logging.getLogger("mqspark.app")
 
@@ -35,8 +35,8 @@ class SettingsFile(ConfigFile):
         directory = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(directory, fcntl.LOCK_EX)  # brokers on one host may share a file
-            text = self.path.read_bytes().decode()
-            super().save(edited(text, values, str(self.path)).encode())
+            text, encoding = decoded(self.path.read_bytes(), str(self.path))
+            super().save(edited(text, values, str(self.path)).encode(encoding))
         finally:
             os.close(directory)
 

@@ -101,7 +101,7 @@ def failure(process: Process, code: int) -> str:
     return line.removeprefix("mqspark: error: ")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_dev_serves_and_stops_cleanly(dev: Callable[..., Process], tmp_path: Path, number: int) -> None:
     process = dev("--store", str(tmp_path))
     ready = process.ready()

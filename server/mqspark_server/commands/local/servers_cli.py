@@ -302,6 +302,8 @@ async def _run_until_signalled(
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+        loop.add_signal_handler(signal.SIGHUP, stop.set)
     starting, asked = loop.create_task(app.start()), loop.create_task(stop.wait())
     await asyncio.wait((starting, asked), return_when=asyncio.FIRST_COMPLETED)
     asked.cancel()

@@ -24,6 +24,7 @@ from mqspark_server.settings.settings import (
     controller_settings,
     file_layer,
     foreign_keys,
+    local_address,
     namesrv_settings,
     override_layer,
     production,
@@ -270,13 +271,47 @@ def test_toml_tables_only_group(tmp_path: Path) -> None:
     [
         ("x.toml", b"a = = 1", "is not TOML"),
         ("x.toml", b"[a]\nlistenPort=1\n[b]\nlistenPort=2\n", "given twice"),
-        ("x.conf", b"\xff\xfe", "is not UTF-8"),
+        ("x.toml", b"# \xff\xfe", "is not UTF-8"),
     ],
 )
 def test_unreadable_files(tmp_path: Path, name: str, content: bytes, says: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ConfigError, match=says):
         file_layer(tmp_path / name)
+
+
+def test_a_file_in_another_encoding_is_read_as_java_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "b.conf"
+    comment = "# 存储路径".encode("gbk") + b"\xb2\x85\xb2\x85"
+    assert len(comment.decode("latin-1").splitlines()) == 2, "to Python a line ends in it"
+    assert comment.decode("gbk")
+    path.write_bytes(comment + b"\nbrokerName=caf\xe9\r\nregionId=\\ud83d\\ude00\n")
+    settings = broker_settings(production(), file_layer(path)).broker
+    assert (settings.broker_name, settings.region_id) == ("café", "\N{GRINNING FACE}")
+
+
+@pytest.mark.parametrize(
+    ("values", "address"),
+    [
+        ({"bindAddress": "127.0.0.1"}, "127.0.0.1:10911"),
+        ({"bind_address": "::1"}, "[::1]:10911"),
+        ({"bindAddress": "127.0.0.1", "brokerIP1": "192.0.2.7"}, "192.0.2.7:10911"),
+        ({"bindAddress": "127.0.0.1", "broker_ip1": "broker.example"}, "broker.example:10911"),
+        ({"bindAddress": "0.0.0.0"}, f"{local_address()}:10911"),  # noqa: S104
+        ({}, f"{local_address()}:10911"),
+    ],
+)
+def test_clients_are_told_the_address_that_the_broker_listens_at(
+    values: dict[str, str], address: str
+) -> None:
+    assert broker_settings(production(), Layer("f", values)).broker.address == address
+
+
+def test_tls_has_both_of_rocketmqs_names() -> None:
+    for name in ("useTLS", "use_tls", "tls.enable"):
+        assert broker_settings(production(), Layer("f", {name: "true"})).server.use_tls
+    with pytest.raises(ConfigError, match="f: setting useTLS='perhaps'"):
+        broker_settings(production(), Layer("f", {"tls.enable": "perhaps"}))
 
 
 def test_a_missing_file() -> None:

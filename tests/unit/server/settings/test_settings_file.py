@@ -50,6 +50,16 @@ def test_toml_keeps_everything_else() -> None:
     assert values_in(text, "broker.toml")["traceTopicEnable"] is True
 
 
+def test_a_file_that_is_not_utf_8_keeps_its_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "b.conf"
+    comment = "# 存储路径\n".encode("gb18030")
+    path.write_bytes(comment + b"brokerName=a\n")
+    values = {"regionId": "杭州 \N{GRINNING FACE}"}
+    SettingsFile(path).save(msgspec.json.encode(values))
+    assert path.read_bytes().startswith(comment + b"brokerName=a\nregionId=\\u676d")
+    assert file_layer(path).values == {"brokerName": "a", **values}
+
+
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=20).map(str.strip))
 def test_any_text_survives(value: str) -> None:
     assert (
