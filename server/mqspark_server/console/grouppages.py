@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import islice
 from typing import Annotated, Any
 
@@ -41,7 +42,6 @@ from mqspark_server.survey.groupsurvey import (
 from mqspark_server.survey.surveying import MAX_ROWS, Row
 from mqspark_server.survey.topicsurvey import bounds_of
 
-MAX_OFFSET = (1 << 62) - 1
 MAX_PREVIEW = 256
 MAX_STACKS_LENGTH = 256 * 1024
 MODES = {"CONSUME_PASSIVELY": "push", "CONSUME_ACTIVELY": "pull", "CONSUME_POP": "pop"}
@@ -199,7 +199,7 @@ class ResetOffsets(Change, frozen=True):
         """The offset that every queue would have."""
         admin = asked.admin
         bounds = await bounds_of(admin, self.topic)
-        queues = [await self._queue(admin)] if self.to == "offset" else list(bounds)
+        queues = [self._queue(bounds)] if self.to == "offset" else list(bounds)
         rows: list[Any] = []
         behind = 0
         for queue in queues:
@@ -229,8 +229,9 @@ class ResetOffsets(Change, frozen=True):
 
     async def apply(self, asked: Asking) -> Done:
         if self.to == "offset":
-            queue = await self._queue(asked.admin)
-            await asked.admin.reset_offset(self.group, queue, self._offset(0, MAX_OFFSET))
+            bounds = await bounds_of(asked.admin, self.topic)
+            queue = self._queue(bounds)
+            await asked.admin.reset_offset(self.group, queue, self._offset(*bounds[queue]))
             moved = 1
         else:
             moved = len(await asked.admin.reset_offsets(self.group, self.topic, self._at_ms()))
@@ -246,9 +247,9 @@ class ResetOffsets(Change, frozen=True):
         """Raises InvalidMessage."""
         return WholeField(low, high).read("offset", [self.offset])
 
-    async def _queue(self, admin: AdminClient) -> MessageQueue:
-        """Raises InvalidMessage, NoRoute."""
-        for queue in (await admin.topic_route(self.topic)).subscribe_queues:
+    def _queue(self, known: Iterable[MessageQueue]) -> MessageQueue:
+        """Raises InvalidMessage."""
+        for queue in known:
             if f"{queue.broker_name}:{queue.queue_id}" == self.queue:
                 return queue
         raise InvalidMessage("queue: BROKER:NUMBER of a queue of the topic", field="queue")

@@ -363,6 +363,8 @@ def test_groups_are_made_moved_changed_and_deleted(visitor: httpx.Client, broker
     for wrong in (
         {"to": "offset", "queue": f"{name}:0", "offset": "9"},
         {"to": "offset", "queue": "x:0", "offset": "0"},
+        {"to": "offset", "queue": f"{name}:0"},
+        {"to": "offset", "queue": f"{name}:0", "offset": "9", "sure": "yes"},
         {"to": "time", "time": "soon"},
         {"to": "x"},
     ):
