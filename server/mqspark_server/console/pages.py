@@ -51,7 +51,7 @@ SECTIONS = (
 
 def _router(site: Site) -> APIRouter:
     router = APIRouter(include_in_schema=False)
-    _add_login(router, site)
+    LoginPages(site).add(router)
     for section in SECTIONS:
         site.add(router, section)
     add_tail(router, site)
@@ -72,15 +72,22 @@ def _router(site: Site) -> APIRouter:
     return router
 
 
-def _add_login(router: APIRouter, site: Site) -> None:
-    visitors = site.visitors
+class LoginPages:
+    """Logging in and out."""
 
-    @router.get(f"{ROOT}/login")
-    async def ask(request: Request) -> Response:
-        return await page(request, request.query_params.get("to", ""), "", 200)
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._visitors = site.visitors
 
-    @router.post(f"{ROOT}/login")
-    async def enter(request: Request) -> Response:
+    def add(self, router: APIRouter) -> None:
+        router.get(f"{ROOT}/login")(self.ask)
+        router.post(f"{ROOT}/login")(self.enter)
+        router.post(f"{ROOT}/logout")(self.leave)
+
+    async def ask(self, request: Request) -> Response:
+        return await self._page(request, request.query_params.get("to", ""), "", 200)
+
+    async def enter(self, request: Request) -> Response:
         where = ""
         try:
             form = await read_form(request, Visitor(None, has_users=False))
@@ -88,30 +95,29 @@ def _add_login(router: APIRouter, site: Site) -> None:
             name, secret = form.one("user").strip(), form.one("secret")
             if not secret:
                 raise NoForm("Give the secret." if name else "Give the token.")
-            cookie = await visitors.enter(request, name, secret)
+            cookie = await self._visitors.enter(request, name, secret)
         except NoForm as error:
-            return await page(request, where, str(error), 400)
+            return await self._page(request, where, str(error), 400)
         except Problem as problem:
-            return await page(request, where, problem.detail, problem.status)
+            return await self._page(request, where, problem.detail, problem.status)
         return RedirectResponse(inside(where), 303, {**HEADERS, "set-cookie": cookie})
 
-    @router.post(f"{ROOT}/logout")
-    async def leave(request: Request) -> Response:
+    async def leave(self, request: Request) -> Response:
         try:
-            visitor = await visitors.of(request)
+            visitor = await self._visitors.of(request)
             await read_form(request, visitor)
         except (NoForm, Problem):
             return RedirectResponse(ROOT, 303, HEADERS)
-        return RedirectResponse(ROOT, 303, {**HEADERS, "set-cookie": visitors.leave(request)})
+        return RedirectResponse(ROOT, 303, {**HEADERS, "set-cookie": self._visitors.leave(request)})
 
-    async def page(request: Request, where: str, problem: str, status: int) -> Response:
+    async def _page(self, request: Request, where: str, problem: str, status: int) -> Response:
         try:
-            visitor = await visitors.of(request)
+            visitor = await self._visitors.of(request)
         except Problem as failed:
             visitor, problem, status = Visitor(None, has_users=True), problem or failed.detail, failed.status
         values = {
             "to": inside(where),
             "problem": problem,
-            "token_has_keys": visitor.has_users and visitors.token_has_keys,
+            "token_has_keys": visitor.has_users and self._visitors.token_has_keys,
         }
-        return await site.page(request, "login.html", "Log in", visitor, values, status)
+        return await self._site.page(request, "login.html", "Log in", visitor, values, status)
