@@ -12,56 +12,38 @@ servers when they are due.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from mqspark.base.bounded import Ledger, TableBudget, Tables
+from mqspark.base.bounded import Bounded
 from mqspark.base.clock import Clock
 from mqspark.base.config import ForeignKeys, no_foreign_keys
-from mqspark.base.shares import Holders, Shares
+from mqspark.base.shares import Shares
 from mqspark.broker.admin.processors import admin_handlers
-from mqspark.broker.admin.relays import RelayProcessor
 from mqspark.broker.admin.runtime import runtime_table
 from mqspark.broker.admin.views import groups_view, topics_view
-from mqspark.broker.changeanswers import ChangeAnswers
-from mqspark.broker.config import BrokerConfig, BrokerRole
-from mqspark.broker.group.membership import ClientProcessor, MemberNotices
-from mqspark.broker.hooked import BrokerHooks
-from mqspark.broker.lite.lite_service import LiteService
-from mqspark.broker.pop.assignment import AssignmentProcessor, RequestModes
-from mqspark.broker.pop.cluster_routes import ClusterRoutes
-from mqspark.broker.pop.foreignchecks import ForeignChecks
-from mqspark.broker.pop.pop_service import PopService
+from mqspark.broker.brokerbounds import BrokerBounds
+from mqspark.broker.brokerrequests import BrokerRequests
+from mqspark.broker.brokerservices import BrokerServices
+from mqspark.broker.config import BrokerConfig
+from mqspark.broker.group.membership import MemberNotices
+from mqspark.broker.pop.assignment import RequestModes
 from mqspark.broker.prints import BrokerPrints
 from mqspark.broker.pull.lookups import LookupProcessor
-from mqspark.broker.pull.pull import PullProcessor
-from mqspark.broker.pull.waiting_reads import WaitingReads
 from mqspark.broker.registration import Publication
-from mqspark.broker.replication.preonline import comes_back
 from mqspark.broker.replication.role import Role
 from mqspark.broker.replication.tablenotices import TableNotices
 from mqspark.broker.replication.term import Term
 from mqspark.broker.rounds import Rounds
 from mqspark.broker.savedstate import SavedState
-from mqspark.broker.send.fastfail import FastFail
-from mqspark.broker.send.replies import ReplyProcessor
-from mqspark.broker.send.retry import SendBackProcessor
-from mqspark.broker.send.send import SendProcessor
-from mqspark.broker.service import Service
 from mqspark.broker.state.acks import Acks
 from mqspark.broker.state.changes import PendingChanges
 from mqspark.broker.state.state import Random, new_state
-from mqspark.broker.timer.delays import DelayService
-from mqspark.broker.timer.recall import RecallProcessor
-from mqspark.broker.timer.timers import TimerService
-from mqspark.broker.touched import Touched
-from mqspark.broker.transaction.transactions import TransactionService
 from mqspark.message import new_unique_id
-from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.dispatch import Handler, dispatch, merged
+from mqspark.protocol.dispatch import Handler, dispatch
 from mqspark.protocol.extending import Extensions, TappedSession
 from mqspark.protocol.session import Session
 from mqspark.store.config import StoreConfig
@@ -69,22 +51,11 @@ from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.files import usable_memory_bytes
 from mqspark.store.disk.flush import Job
 from mqspark.store.store import MessageStore, StoreProgress
-from mqspark.store.timer.timerfiles import TimerFiles
 
 if TYPE_CHECKING:  # imported where users have to log in
     from mqspark.auth.authority import Authority
     from mqspark.auth.gate import Gate
 
-_UNTIMED = frozenset(
-    {
-        RequestCode.SEND_MESSAGE,
-        RequestCode.SEND_MESSAGE_V2,
-        RequestCode.SEND_BATCH_MESSAGE,
-        RequestCode.PULL_MESSAGE,
-        RequestCode.LITE_PULL_MESSAGE,
-    }
-)
-"""Requests whose answers are counted where they are sent."""
 TICK_MS = 200
 """The longest time between two ticks, and so the resolution of parked pulls' timeouts."""
 
@@ -139,203 +110,83 @@ class BrokerCore:
             utc_offset_ms=utc_offset_ms,
             members_changed=self._member_notices.note,
         )
-        self.publication = Publication(
-            config, state.topics, state.mappings, lambda: self._changes.answer_due()
-        )
         table_notices = TableNotices()
-        self._changes = PendingChanges(
-            config,
-            clock,
-            published_generation=lambda: self.publication.known_generation,
-            is_deleted=lambda: not store.deletions.unsaved,
-            long_work=state.long_work,
-            rpc=state.stats.rpc,
-            changed=table_notices.changed,
+        pending = PendingChanges(
+            config, clock, store.deletions, state.long_work, state.stats.rpc, table_notices.changed
         )
-        store.deletions.on_saved = self._changes.answer_due
+        self._changes = pending
+        self.publication = Publication(config, state.topics, state.mappings, pending)
         store.upkeep.compact_duty.topics = state.topics.compacted
         modes = RequestModes(lambda: config.max_group_table_bytes)
-        self._saved = SavedState(state, modes, config_file, self._changes.answer_due, settings_file)
+        self._saved = saved = SavedState(state, modes, config_file, pending.answer_due, settings_file)
         if authority is not None:
-            self._saved.watch(authority.saved)
+            saved.watch(authority.saved)
 
-        # Services.
-        store_host = store.store_host
-        self.acks = Acks(clock, state.stats.rpc)
-        self.delays = DelayService(state, config_file("delayOffset.json"))
-        self.transactions = TransactionService(state, self.acks, store_host)
-        timer_files = TimerFiles(
-            Path(store_config.store_path_root_dir),
-            store.files,
-            precision_ms=store_config.timer_precision_ms,
-            log_file_bytes=store_config.mapped_file_size_timer_log,
-            on_failure=store.condition.distrust,
-            note=store.damages.note,
-        )
-        self.timers = TimerService(state, timer_files, config_file("timermetrics"))
-        state.writer.diversions += [
-            self.delays.divert,
-            self.timers.divert,
-            self.transactions.check_draft,
-        ]
+        # What it does by itself, and its part in its set.
+        self.acks = acks = Acks(clock, state.stats.rpc)
         lookups = LookupProcessor(state, machine_bytes)
-        self.pop = PopService(
-            state,
-            self.acks,
-            starts_in_memory=lookups.starts_in_memory,
-            order_file=config_file("consumerOrderInfo.json"),
-            timer_is_idle=self.timers.is_idle,
-        )
-        self.lite = LiteService(state, lookups.starts_in_memory)
-        state.remove_lite_topics = self.lite.life.remove_all_of
-        self.pop.serve_lite(self.lite.pops)
-        self._services: list[Service] = []
-        """Those that run: none on a slave, whose master's messages and progress are all it has, and none on a master
-        that comes back, until ``go_online``."""
-        if config.broker_role is BrokerRole.SLAVE:
-            for table in (*self.delays.saved_tables(), *self.timers.saved_tables()):
-                table.load()
-                self._saved.add([table])
-        else:
-            self._load(self.delays, self.timers)
-            if not comes_back(config):
-                self._begin_services()
-
-        # Its part in its set.
+        self.services = services = BrokerServices(state, acks, saved, config_file, lookups.starts_in_memory)
+        self.transactions, self.timers, self.pop = services.transactions, services.timers, services.pop
         self.role = role = Role(
-            state, term, authority, modes, self.delays, self.timers, table_notices, lookups.starts_in_memory
+            state,
+            term,
+            authority,
+            modes,
+            services.delays,
+            self.timers,
+            table_notices,
+            lookups.starts_in_memory,
         )
         self._replicas, self._acting = role.replicas, role.acting
         """Parts of ``role`` at hand, because every turn needs them."""
         self._acked = 0
         """The log position up to which this broker alone would answer."""
 
-        # Requests.
-        follower = role.follower
-        self.pulls = PullProcessor(
-            state,
-            machine_bytes,
-            None if follower is None else lambda: follower.address is not None,
-            role.why_unsure,
-            role.is_acting,
-        )
-        changes = ChangeAnswers(state, self._changes, self._saved, self.acks, self.pulls.remapped)
-        self._sends = SendProcessor(
-            state,
-            self.acks,
-            store_host,
-            changes.once_known,
+        # What it answers.
+        self.requests = requests = BrokerRequests(
+            state, acks, role, services, lookups, modes, pending, saved, machine_bytes,
             # A master that has been replaced must not acknowledge anything.
             all_wait=term is not None,
-        )
-        if config.enable_slave_acting_master:
-            self._sends.foreign = ForeignChecks(state)
-        self.routes = ClusterRoutes(state)
-        prints = BrokerPrints(clock, store, role.replicas, self._waiting)
-        self._rounds = Rounds(state, self.acks, prints, is_slave=follower is not None)
+        )  # fmt: skip
+        self.pulls = requests.pulls
         admin = admin_handlers(
             state,
             self.runtime_info,
             self._settings_changed,
-            changes.changed,
-            changes.remapped,
+            requests.changes,
             self._topic_gone,
-            changes.keep_settings,
             foreign_keys,
             shell_settings or {},
             role.knows_topics,
         )
-        self.overload = FastFail(config)
-        handlers = merged(
-            admin,
-            lookups.handlers,
-            ClientProcessor(state).handlers,
-            self.pulls.handlers,
-            RelayProcessor(state, state.calls, self.pulls.answer_resets).handlers,
-            self._sends.handlers,
-            SendBackProcessor(state, self.acks).handlers,
-            RecallProcessor(state, self.acks).handlers,
-            self.transactions.handlers,
-            ReplyProcessor(state, self._sends, store_host).handlers,
-            self.pop.handlers,
-            self.lite.handlers,
-            self.delays.handlers,
-            self.timers.handlers,
-            AssignmentProcessor(state, modes, self.routes, changes.mode_changed).handlers,
-        )
-        self.handlers: dict[int, Handler] = merged(role.govern(handlers), more_handlers)
-        self.waiting_reads = WaitingReads(
-            clock,
-            state.long_work,
-            lambda: config.max_parked_bytes,
-            lambda: config.archive_read_timeout,
-            lambda session, code: state.grant(session, code),
-        )
-        if store.reads.older is not None:
-            self.handlers = self.waiting_reads.wrap(self.handlers)
-        self._hooks: BrokerHooks | None = None
-        if extensions is not None:
-            self.transactions.listeners = extensions.transactions
-            hooks = self._hooks = BrokerHooks(extensions, store, config.broker_name, self._user_name)
-            self.handlers = hooks.around(self.handlers)
-        self.handlers = state.stats.rpc.timed(self.handlers, _UNTIMED)
-        if authority is not None:
-            self.handlers = authority.guard(self.handlers, Touched(state))
-            authority.bound_connections()
-            state.permits = authority.may
-            state.grant = authority.grant
-            state.clients.may_replace = authority.is_same_user
-            state.subscriptions.limited_user = authority.limited_user
+        requests.serve(admin, more_handlers, extensions, authority)
+        self.handlers = requests.handlers
 
-        # Bounds.
-        self.table_budget = TableBudget(lambda: config.tables_bound(machine_bytes), "maxTablesBytes")
-        self.tables = self._bound_tables(modes)
+        # What limits and watches it.
+        prints = BrokerPrints(clock, store, role.replicas, acks, self.pulls.parked, state.long_work)
+        self._rounds = Rounds(state, acks, prints, is_slave=role.is_slave)
+        self.bounds = BrokerBounds(state, authority, machine_bytes, self._bounded(modes))
+        self.tables = self.bounds.tables
         self._is_quiet = False
 
-    def _bound_tables(self, modes: RequestModes) -> Tables:
-        """All that peers can grow: under one budget, and with users, with a share for each of them."""
-        config, state, store, budget = self.config, self.state, self.store, self.table_budget
-        authority, acting, extensions = self.authority, self.role.acting, self.extensions
-        holders: Holders | None = None
-        if authority is not None:
-            holders = Holders(
-                authority.limited_user,
-                authority.limited,
-                lambda: config.max_table_share_per_user,
-                lambda: budget.bound,
-            )
-        for shares in self._timed_shares:
-            shares.holders = holders
+    def _bounded(self, modes: RequestModes) -> Iterator[Bounded]:
+        """All that peers can grow."""
+        state, authority, requests = self.state, self.authority, self.requests
         parts = (
             state.clients, state.filters, state.topics, state.mappings, state.peers, state.subscriptions,
             state.offsets, state.locks, state.stats, state.slow_readers, state.cold_reads, self.pulls.held, modes,
-            self.pulls.parked, self.waiting_reads, self.routes, self._changes, self.transactions, state.halves,
-            self.timers.metrics, extensions, authority, None if authority is None else authority.users,
+            self.pulls.parked, requests.waiting_reads, requests.routes, self._changes, self.transactions, state.halves,
+            self.timers.metrics, self.extensions, authority, None if authority is None else authority.users,
         )  # fmt: skip
-        services = self.pop, self.lite, store, acting
-        return Tables(
-            *(part.ledger for part in parts if part is not None),
-            *(table for service in services if service is not None for table in service.ledgers),
-            budget=budget,
-            holders=holders,
-        )
-
-    def _user_name(self, session: Session) -> str:
-        return "" if self.authority is None else self.authority.user_name(session)
+        yield from (part.ledger for part in parts if part is not None)
+        for service in (self.pop, self.services.lite, self.store, self._acting):
+            if service is not None:
+                yield from service.ledgers
 
     def go_online(self) -> None:
         """Start the services of a master that has come back. Raises StoreCorrupt."""
         self.role.pre_online = None
-        self._begin_services()
-
-    def _begin_services(self) -> None:
-        self._load(self.transactions, self.pop, self.lite)
-        self._services += [self.delays, self.timers, self.transactions, self.pop, self.lite]
-
-    def _load(self, *services: Service) -> None:
-        for service in services:
-            service.load()
-            self._saved.add(service.saved_tables())
+        self.services.begin()
 
     # --- Core ---
 
@@ -394,10 +245,9 @@ class BrokerCore:
     def _arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
         puts = self.store.appender.put_count
         self.pulls.arrived(arrivals)
-        if self._hooks is not None:
-            self._hooks.arrived(arrivals)
-        for service in self._services:
-            service.arrived(arrivals)
+        if (hooks := self.requests.hooks) is not None:
+            hooks.arrived(arrivals)
+        self.services.arrived(arrivals)
         if self.store.appender.put_count != puts:  # for example a check point that a pop's answer waits for
             self.progress(self.store.pipeline.commit())
 
@@ -408,7 +258,7 @@ class BrokerCore:
     def older_fetched(self, key: Hashable, queues: Sequence[tuple[str, int]]) -> None:
         """The data that ``NotAtHand`` named ``key`` was fetched, or cannot be read: handle the requests that wait for
         it. ``queues``: their topics and queue ids."""
-        self.waiting_reads.fetched(key)
+        self.requests.waiting_reads.fetched(key)
         self._arrived(
             [(topic, queue_id, self.store.offsets.max_offset(topic, queue_id)) for topic, queue_id in queues]
         )
@@ -427,8 +277,8 @@ class BrokerCore:
         state = self.state
         self._rounds.tick()
         self.pulls.expire()
-        self.waiting_reads.expire()
-        self.routes.expire()
+        self.requests.waiting_reads.expire()
+        self.requests.routes.expire()
         state.peers.expire()
         state.calls.expire()
         if self.acks:
@@ -436,20 +286,11 @@ class BrokerCore:
         self._changes.answer_due()
         wait_ms = TICK_MS
         if not self._is_quiet:
-            for service in self._services:
-                wait_ms = min(wait_ms, service.tick())
+            wait_ms = self.services.tick(wait_ms)
             if self._acting is not None:
                 wait_ms = min(wait_ms, self._acting.tick())
         self.turn()
         return wait_ms
-
-    def _waiting(self) -> dict[str, tuple[int, int]]:
-        """The number of waiting requests, and the wait of the first one in ms where that is known."""
-        return {
-            "sends": (len(self.acks), self.acks.waited_ms),
-            "parked pulls": (self.pulls.parked.count, 0),
-            "long work": (len(self.state.long_work), 0),
-        }
 
     def _expire_sends(self) -> None:
         self.acks.expire(
@@ -472,10 +313,10 @@ class BrokerCore:
         pulls = self.pulls
         for part in (state.clients, state.filters, state.locks, pulls.parked, pulls.held):
             part.validate()
-        for table in self._ledgers:
+        for table in self.bounds.ledgers:
             table.validate()
         self.pop.validate()
-        self.lite.validate()
+        self.services.lite.validate()
         self.timers.validate()
         if self._acting is not None:
             self._acting.validate()
@@ -527,13 +368,8 @@ class BrokerCore:
     def runtime_info(self) -> dict[str, str]:
         """The table of code 28."""
         table = runtime_table(self.state, self.acks)
-        table |= self.delays.runtime_info() | self.timers.runtime_info()
-        budget = self.table_budget
-        table["mqsparkTables"] = f"{budget.bytes} of {budget.bound} bytes, {budget.refused} refused"
-        for bounded in self.tables:
-            table[f"mqsparkTable_{bounded.name}"] = (
-                f"{bounded.bytes} of {bounded.bound} bytes, {bounded.entries} entries, {bounded.refused} refused"
-            )
+        table |= self.services.delays.runtime_info() | self.timers.runtime_info()
+        table |= self.bounds.as_text()
         return table
 
     @property
@@ -550,32 +386,22 @@ class BrokerCore:
     @property
     def shares(self) -> list[Shares]:
         """What users hold, by kind; empty without users."""
-        if self.authority is None:
-            return []
-        return [*(each.shares for each in self._ledgers), *self._timed_shares]
-
-    @property
-    def _ledgers(self) -> list[Ledger]:
-        return [table for table in self.tables if isinstance(table, Ledger)]
-
-    @property
-    def _timed_shares(self) -> tuple[Shares, ...]:
-        """Of what is in no table."""
-        state = self.state
-        return state.delayed, state.check_points, state.acknowledgements, state.calls.shares
+        return self.bounds.shares
 
     @property
     def sends_refused(self) -> str | None:
         """Why this broker refuses sends that it should take; None if it takes them, or its master does."""
         refusing = self.store.condition.why_refusing
         return (
-            refusing if refusing is not None or self.role.follower is not None else self._sends.why_refusing
+            refusing
+            if refusing is not None or self.role.follower is not None
+            else self.requests.sends.why_refusing
         )
 
     @property
     def delay_problem(self) -> str | None:
         """Why due delayed or timed messages are not delivered; None if they are."""
-        return self.delays.problem or self.timers.problem
+        return self.services.delays.problem or self.timers.problem
 
     def topics_view(self) -> list[dict[str, Any]]:
         return [topic for topic in topics_view(self.state) if topic is not None]
@@ -585,7 +411,6 @@ class BrokerCore:
 
     def _settings_changed(self) -> None:
         """UPDATE_BROKER_CONFIG has changed the settings objects."""
-        self._sends.refresh_settings()
-        self.overload.refresh_settings()
+        self.requests.refresh_settings()
         self.store.refresh_settings()
         self.state.topics.follow_auto_create_setting()

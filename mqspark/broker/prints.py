@@ -8,10 +8,13 @@ Every second, a line at DEBUG says which requests wait. RocketMQ writes the latt
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from mqspark.base.clock import Clock
+from mqspark.broker.pull.parked_pulls import ParkedPulls
 from mqspark.broker.replication.replicas import Replicas
+from mqspark.broker.state.acks import Acks
+from mqspark.protocol.slices import LongWork
 from mqspark.store.store import MessageStore
 
 FIRST_MS = 10_000
@@ -25,19 +28,21 @@ _watermark = logging.getLogger("mqspark.watermark")
 
 
 class BrokerPrints:
-    """``waiting``: the number of waiting requests and the wait of the first one in ms, by what they wait for."""
-
     def __init__(
         self,
         clock: Clock,
         store: MessageStore,
         replicas: Replicas,
-        waiting: Callable[[], Mapping[str, tuple[int, int]]],
+        acks: Acks,
+        parked: ParkedPulls,
+        long_work: LongWork,
     ) -> None:
         self._clock = clock
         self._store = store
         self._replicas = replicas
-        self._waiting = waiting
+        self._acks = acks
+        self._parked = parked
+        self._long_work = long_work
         self._watermark_ms = self._positions_ms = clock.monotonic_ms() + FIRST_MS
         self._printed = -1
         """The end of the log that the last line named."""
@@ -52,6 +57,14 @@ class BrokerPrints:
         if now_ms >= self._positions_ms:
             self._positions_ms = now_ms + POSITIONS_MS
             self._print_positions()
+
+    def _waiting(self) -> Mapping[str, tuple[int, int]]:
+        """The number of waiting requests, and the wait of the first one in ms where that is known."""
+        return {
+            "sends": (len(self._acks), self._acks.waited_ms),
+            "parked pulls": (self._parked.count, 0),
+            "long work": (len(self._long_work), 0),
+        }
 
     def _print_positions(self) -> None:
         store, replicas = self._store, self._replicas

@@ -14,12 +14,13 @@ Facts: docs/rocketmq/broker.md#registration.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
 
 from mqspark.broker.config import BrokerConfig
+from mqspark.broker.state.changes import PendingChanges
 from mqspark.broker.statictopic.mappings import Mappings
 from mqspark.broker.tables.topics import Topics, copy_config
 from mqspark.message import PERM_READ_WRITE, crc32
@@ -133,13 +134,12 @@ class Publication:
     ``requests`` when they are ``due``, to every name server in order, and reports success with ``accepted``."""
 
     def __init__(
-        self, config: BrokerConfig, topics: Topics, mappings: Mappings, on_known: Callable[[], None]
+        self, config: BrokerConfig, topics: Topics, mappings: Mappings, changes: PendingChanges
     ) -> None:
-        """``on_known`` is called when a name server may know more topics than before."""
         self._config = config
         self._topics = topics
         self._mappings = mappings
-        self._on_known = on_known
+        self._changes = changes
         self._pieces = 1
         self._due_generation = topics.generation
         self.due = True
@@ -164,7 +164,7 @@ class Publication:
         Raises ProtocolError if the body is malformed; the registration still counts.
         """
         self.known_generation = max(self.known_generation, registration.generation)
-        self._on_known()
+        self._changes.published(self.known_generation)
         if answer:
             self._topics.set_order(frozenset(decode_body(KVTable, answer).table))
 

@@ -386,7 +386,7 @@ class BrokerApp(ProcessApp):
             outbox,
             self.settings.server,
             self._after_turn,
-            core.overload,
+            core.requests.overload,
             self.extensions,
         )
         client_tls = self.settings.server.client_tls

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mqspark.broker.lite.litenames import lite_queue
+from mqspark.broker.state.litenames import lite_queue
 from mqspark.protocol import fastjson
 from mqspark.record.record import decode_records
 from tests.interop.directories import log_bytes

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from mqspark.base.config import ForeignKeys
-from mqspark.broker.admin.change import AnswerWhenSafe, KeepSettings
+from mqspark.broker.admin.change import Changes
 from mqspark.broker.admin.coldadmin import ColdAdminProcessor
 from mqspark.broker.admin.connections import ConnectionsProcessor
 from mqspark.broker.admin.groupadmin import GroupAdminProcessor
@@ -17,31 +17,29 @@ from mqspark.broker.admin.settingsadmin import SettingsProcessor
 from mqspark.broker.admin.topicadmin import TopicAdminProcessor
 from mqspark.broker.admin.unsupported import UnsupportedProcessor
 from mqspark.broker.state.state import BrokerState
-from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, merged
-from mqspark.protocol.session import Session
 
 
 def admin_handlers(
     state: BrokerState,
     runtime_info: Callable[[], dict[str, str]],
     settings_changed: Callable[[], None],
-    change: AnswerWhenSafe,
-    remapped: Callable[[Session, Command, str], None],
+    changes: Changes,
     gone: Callable[[str], None],
-    keep_settings: KeepSettings,
     foreign_keys: ForeignKeys,
     shell_settings: Mapping[str, str],
     knows_topics: Callable[[], bool],
 ) -> dict[int, Handler]:
     return merged(
-        TopicAdminProcessor(state, change, remapped, gone).handlers,
-        GroupAdminProcessor(state, change).handlers,
-        SettingsProcessor(state, settings_changed, keep_settings, foreign_keys, shell_settings).handlers,
+        TopicAdminProcessor(state, changes.changed, changes.remapped, gone).handlers,
+        GroupAdminProcessor(state, changes.changed).handlers,
+        SettingsProcessor(
+            state, settings_changed, changes.keep_settings, foreign_keys, shell_settings
+        ).handlers,
         InspectionProcessor(state, runtime_info).handlers,
         LagProcessor(state).handlers,
         ConnectionsProcessor(state).handlers,
-        HousekeepingProcessor(state, change, knows_topics).handlers,
+        HousekeepingProcessor(state, changes.changed, knows_topics).handlers,
         ColdAdminProcessor(state).handlers,
         UnsupportedProcessor(state).handlers,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mqspark.broker.admin.inspection import QUEUES_AT_ONCE
-from mqspark.broker.lite.litenames import parent_and_lite
+from mqspark.broker.state.litenames import parent_and_lite
 from mqspark.broker.state.state import BrokerState
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from mqspark.broker.lite.liteadmin import LiteAdminProcessor
 from mqspark.broker.lite.liteclients import LiteClients
 from mqspark.broker.lite.litelife import LiteLife
-from mqspark.broker.lite.litenames import LITE_PREFIX, checked_lite_queue
 from mqspark.broker.lite.litepop import LitePops
 from mqspark.broker.pop.order import PopOrder
 from mqspark.broker.pop.start_offsets import PopOffsets
+from mqspark.broker.state.litenames import LITE_PREFIX, checked_lite_queue
 from mqspark.broker.state.state import BrokerState
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.lite_bodies import LiteSubscription, LiteSubscriptionCtlRequestBody
@@ -40,7 +40,7 @@ class LiteService:
     def __init__(self, state: BrokerState, starts_in_memory: Callable[[str, int], bool]) -> None:
         self._state = state
         self.order = PopOrder(state, "liteOrder")
-        self.clients = LiteClients(state, lambda client_id: self.pops.wake(client_id), self._moved)
+        self.clients = LiteClients(state, self._moved)
         self.pops = LitePops(state, self.clients, self.order, PopOffsets(state, starts_in_memory))
         self.life = LiteLife(state, self.clients, self.order)
         now_ms = state.clock.monotonic_ms()

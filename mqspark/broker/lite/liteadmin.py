@@ -6,14 +6,14 @@ import heapq
 
 from mqspark.broker.lite.liteclients import CLIENTS_AT_ONCE, QUEUES_AT_ONCE, LiteClients
 from mqspark.broker.lite.litelife import LiteLife
-from mqspark.broker.lite.litenames import (
+from mqspark.broker.pop.order import PopOrder
+from mqspark.broker.state.litenames import (
     bound_topic,
     expiry_minutes,
     is_lite_type,
     lite_queue,
     parent_and_lite,
 )
-from mqspark.broker.pop.order import PopOrder
 from mqspark.broker.state.state import BrokerState
 from mqspark.protocol.bodies.admin_bodies import OffsetWrapper, TopicOffset
 from mqspark.protocol.bodies.body import encode_in_slices

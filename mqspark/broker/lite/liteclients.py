@@ -18,7 +18,7 @@ from itertools import islice
 
 from mqspark.base.bounded import BoundedMap, Ledger, require, weigh
 from mqspark.base.logs import printable, sparing
-from mqspark.broker.lite.litenames import flag, is_exclusive, is_wildcard, most_events, parent_and_lite
+from mqspark.broker.state.litenames import flag, is_exclusive, is_wildcard, most_events, parent_and_lite
 from mqspark.broker.state.state import BrokerState
 from mqspark.protocol.bodies.lite_bodies import OffsetOption
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
@@ -99,12 +99,11 @@ class LiteClient:
 
 
 class LiteClients:
-    def __init__(
-        self, state: BrokerState, wake: Callable[[str], None], moved: Callable[[str, str], None]
-    ) -> None:
-        """``wake(client id)``: it has an event. ``moved(queue, group)``: the group's offset was reset."""
+    def __init__(self, state: BrokerState, moved: Callable[[str, str], None]) -> None:
+        """``moved(queue, group)``: the group's offset was reset."""
         self._state = state
-        self._wake = wake
+        self.on_event: Callable[[str], None] = lambda client_id: None
+        """Called with the id of a client that has an event."""
         self._moved = moved
         self.ledger = Ledger(
             "liteSubscriptions",
@@ -402,7 +401,7 @@ class LiteClients:
         avoided gets it only when no other can. Of many clients those that follow on a random one are looked at."""
         holder = self._holders.get((queue, name))
         if holder is not None:
-            self._wake(holder.client_id)
+            self.on_event(holder.client_id)
             return
         settings, now_ms = self._state.config, self._state.clock.monotonic_ms()
         group = self._state.subscriptions.configured(name)
@@ -423,7 +422,7 @@ class LiteClients:
                 break
         if last_choice is not None:
             self._put_event(last_choice, queue)
-            self._wake(last_choice.client_id)
+            self.on_event(last_choice.client_id)
 
     def _may_hold(self, client: LiteClient, queue: str, most: int) -> bool:
         """Whether there is room for one event more. That of a queue to which the client subscribes by name, or its
@@ -558,9 +557,9 @@ class LiteClients:
                 break
             self._put_event(client, queue)
             if number % 10 == 1:
-                self._wake(client.client_id)
+                self.on_event(client.client_id)
         if client.events:
-            self._wake(client.client_id)
+            self.on_event(client.client_id)
 
     def clients_of(self, group: str) -> list[LiteClient]:
         return [client for client in self._clients.values() if client.group == group]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from mqspark.base.clock import MINUTE_MS
 from mqspark.base.logs import sparing
 from mqspark.broker.lite.liteclients import QUEUES_AT_ONCE, LiteClients
-from mqspark.broker.lite.litenames import bound_topic, expiry_minutes, is_lite_type, parent_and_lite
 from mqspark.broker.pop.order import PopOrder
+from mqspark.broker.state.litenames import bound_topic, expiry_minutes, is_lite_type, parent_and_lite
 from mqspark.broker.state.state import BrokerState
 from mqspark.errors import TableFull
 from mqspark.protocol.slices import ESSENTIAL, Work

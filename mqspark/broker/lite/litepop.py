@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 from mqspark.base.bounded import BoundedSet, Ledger, require, weigh
 from mqspark.base.logs import sparing
 from mqspark.broker.lite.liteclients import EVENTS_AT_ONCE, LiteClients
-from mqspark.broker.lite.litenames import bound_topic, is_lite_type, lite_queue
 from mqspark.broker.pop.checks import check_invisible_time, check_readable, check_time
 from mqspark.broker.pop.handout import MAX_MESSAGES, SERVED_AT_ONCE
 from mqspark.broker.pop.order import ILLEGAL, PopOrder
 from mqspark.broker.pop.start_offsets import PopOffsets
+from mqspark.broker.state.litenames import bound_topic, is_lite_type, lite_queue
 from mqspark.broker.state.state import BrokerState
 from mqspark.errors import NotNow, TableFull
 from mqspark.protocol.codes import FAQ, RequestCode, ResponseCode
@@ -155,6 +155,7 @@ class LitePops:
         self._woken: dict[str, None] = {}
         """Clients with parked pops and new events."""
         self._is_serving = False
+        clients.on_event = self.wake
 
     @property
     def count(self) -> int:

@@ -1,4 +1,5 @@
 """Serving pulls and looking up messages.
 
-Imported from outside: ``lookups``, ``pull``, ``waiting_reads``. Knows the state. Must not know sends.
+Imported from outside: ``lookups``, ``parked_pulls``, ``pull``, ``waiting_reads``. Knows the state. Must not
+know sends.
 """

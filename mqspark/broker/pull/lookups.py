@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from mqspark.auth.gate import UNIQUE_KEY_QUERY
 from mqspark.auth.policies import Action, Kind
-from mqspark.broker.lite.litenames import lite_queue
 from mqspark.broker.pull.logiclookups import LogicLookups
+from mqspark.broker.state.litenames import lite_queue
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.statictopic.logicqueues import physical_offset
 from mqspark.broker.tables.consumer_offsets import NOT_FOUND, is_brokers_own

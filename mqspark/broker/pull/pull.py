@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from mqspark.base.logs import sparing
 from mqspark.broker.config import BrokerConfig
@@ -93,24 +94,34 @@ def _forbidden(remark: str, kind: int) -> Refusal:
     return Refusal(ResponseCode.NO_PERMISSION, remark, {"forbiddenType": str(kind)})
 
 
+class PullRole(Protocol):
+    """What the part of this broker in its set means for pulls."""
+
+    @property
+    def is_slave(self) -> bool: ...
+
+    def has_master(self) -> bool:
+        """Whether the master of a slave is there."""
+
+    def why_unsure(self) -> str:
+        """Why parked pulls are not answered now, or ''."""
+
+    def is_acting(self) -> bool:
+        """Whether a slave is the master of consumers."""
+
+
 class PullProcessor:
     def __init__(
         self,
         state: BrokerState,
-        memory_bytes: int = 1 << 62,
-        has_master: Callable[[], bool] | None = None,
-        why_unsure: Callable[[], str] = str,
-        is_acting: Callable[[], bool] = bool,
+        memory_bytes: int,
+        role: PullRole,
     ) -> None:
-        """``memory_bytes`` of this machine. ``has_master``: set on a slave, whether its master is there.
-        ``why_unsure``: why parked pulls are not answered now, or ''. ``is_acting``: whether a slave is the master of
-        consumers."""
+        """``memory_bytes`` of this machine."""
         self._state = state
         self._memory_bytes = memory_bytes
         self._elsewhere = ReadsElsewhere(state)
-        self._has_master = has_master
-        self._why_unsure = why_unsure
-        self._is_acting = is_acting
+        self._role = role
         self._get = state.store.reads.get
         self._at_once = state.stats.rpc.row(Rpc(_PULL, int(ResponseCode.SUCCESS), waited=False))
         self.parked = ParkedPulls(
@@ -140,7 +151,7 @@ class PullProcessor:
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
                 f" request type {command.code} not supported on the fast port",
             )
-        if self._has_master is not None and not config.slave_read_enable and not self._is_acting():
+        if self._role.is_slave and not config.slave_read_enable and not self._role.is_acting():
             raise Refusal(
                 ResponseCode.SYSTEM_BUSY,
                 "[REJECTREQUEST]system busy, this slave serves no pulls: set slaveReadEnable=true on it",
@@ -424,7 +435,7 @@ class PullProcessor:
             if lapsed := pull.lapsed:
                 pull.session.send(encode_response(pull.opaque, ResponseCode.NO_PERMISSION, remark=lapsed))
                 return True
-            if reason := self._why_unsure():
+            if reason := self._role.why_unsure():
                 raise NotNow(reason)
             return self._serve(pull, may_wait=may_wait, woken=woken)
         except (OSError, NotNow) as error:
@@ -485,10 +496,10 @@ class PullProcessor:
             status = "NO_MESSAGE_IN_QUEUE"  # a queue without any messages counts as empty
             code = ResponseCode.PULL_OFFSET_MOVED if pull.offset else ResponseCode.PULL_NOT_FOUND
         next_offset = result.next_offset
-        if self._has_master is not None:
+        if self._role.is_slave:
             if result.status is GetStatus.OFFSET_OVERFLOW_BADLY:
                 next_offset = result.max_offset  # a slave is behind, its queue is not young
-            code, next_offset = self._on_a_slave(pull, code, next_offset, self._has_master())
+            code, next_offset = self._on_a_slave(pull, code, next_offset, self._role.has_master())
         if pull.logic is not None and pull.logic.is_read(pull.offset, result.max_offset):
             code = ResponseCode.PULL_RETRY_IMMEDIATELY  # goes on with the next part of the logic queue
         if may_wait and code is ResponseCode.PULL_NOT_FOUND:

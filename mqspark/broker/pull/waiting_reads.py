@@ -6,17 +6,17 @@ the messages are there. A request that has waited for too long is refused; the m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from mqspark.base.bounded import BoundedSet, Ledger
-from mqspark.base.clock import Clock
+from mqspark.broker.state.state import BrokerState
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import ONEWAY_FLAG, Command, encode_response
 from mqspark.protocol.dispatch import Handler, dispatch
 from mqspark.protocol.session import Session
-from mqspark.protocol.slices import LongWork, Slices, Work
+from mqspark.protocol.slices import Slices, Work
 from mqspark.store.older import NotAtHand
 
 if TYPE_CHECKING:  # imported where users have to log in
@@ -51,26 +51,16 @@ class _WaitingRead:
 
 
 class WaitingReads:
-    def __init__(
-        self,
-        clock: Clock,
-        long_work: LongWork,
-        max_bytes: Callable[[], int],
-        timeout_ms: Callable[[], int],
-        grant: Callable[[Session, int], Grant | None],
-    ) -> None:
-        self._grant = grant
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
         self.ledger = Ledger(
             "waitingReads",
-            max_bytes,
+            lambda: state.config.max_parked_bytes,
             "WaitingReads._waiting",
             setting="maxParkedBytes",
             most=lambda: MAX_SHARED,
         )
         self._all: BoundedSet[_WaitingRead] = self.ledger.set(0, attrgetter("size_bytes"))
-        self._clock = clock
-        self._long_work = long_work
-        self._timeout_ms = timeout_ms
         self._waiting: dict[Hashable, list[_WaitingRead]] = {}
 
     def wrap(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
@@ -94,8 +84,10 @@ class WaitingReads:
         """Raises TableFull."""
         if command.flag & ONEWAY_FLAG:
             return
-        waiting = _WaitingRead(handler, session, command, self._clock.monotonic_ms() + self._timeout_ms())
-        waiting.grant = self._grant(session, command.code)
+        state = self._state
+        deadline_ms = state.clock.monotonic_ms() + state.config.archive_read_timeout
+        waiting = _WaitingRead(handler, session, command, deadline_ms)
+        waiting.grant = state.grant(session, command.code)
         self._all.add(waiting, session)
         self._waiting.setdefault(key, []).append(waiting)
 
@@ -105,7 +97,7 @@ class WaitingReads:
         waiting = self._waiting.pop(key, None)
         if waiting:
             self._left(waiting)
-            self._long_work.begin(None, self._handle(waiting))
+            self._state.long_work.begin(None, self._handle(waiting))
 
     def _left(self, waiting: list[_WaitingRead]) -> None:
         for each in waiting:
@@ -124,11 +116,11 @@ class WaitingReads:
                 )
             else:
                 handlers = {each.command.code: self._waits(each.handler)}
-                dispatch(handlers, each.session, [each.command], self._long_work)
+                dispatch(handlers, each.session, [each.command], self._state.long_work)
 
     def expire(self) -> None:
         """Refuse what has waited for too long."""
-        now_ms = self._clock.monotonic_ms()
+        now_ms, timeout_ms = self._state.clock.monotonic_ms(), self._state.config.archive_read_timeout
         for key, waiting in list(self._waiting.items()):
             kept = [each for each in waiting if each.deadline_ms > now_ms and each.session.open]
             if len(kept) == len(waiting):
@@ -144,7 +136,7 @@ class WaitingReads:
                     encode_response(
                         each.command.opaque,
                         ResponseCode.SYSTEM_BUSY,
-                        remark=f"the archive has not answered for {self._timeout_ms()} ms; the messages are still being"
+                        remark=f"the archive has not answered for {timeout_ms} ms; the messages are still being"
                         " fetched: try again later",
                     )
                 )

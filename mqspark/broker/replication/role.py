@@ -133,6 +133,14 @@ class Role:
                 adopt_queues(topics, store, term.topics_known_at)
             topics.begin_epoch(term.epoch)
 
+    @property
+    def is_slave(self) -> bool:
+        return self.follower is not None
+
+    def has_master(self) -> bool:
+        """Whether this is a slave whose master is there."""
+        return self.follower is not None and self.follower.address is not None
+
     def is_acting(self) -> bool:
         """Whether this is a slave that acts as the master now."""
         return self.acting is not None and self.acting.is_acting

@@ -18,9 +18,9 @@ from msgspec.structs import replace
 
 from mqspark.base.propertystring import Properties, mark
 from mqspark.base.shares import NOBODY
-from mqspark.broker.lite.litenames import checked_lite_queue
 from mqspark.broker.send.retry import dead_letter_topic, retry_limit
 from mqspark.broker.state.acks import Acks, Receiver
+from mqspark.broker.state.litenames import checked_lite_queue
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.writer import Draft, StoredPosition
 from mqspark.broker.statictopic.logicqueues import LogicQueue, sent_offset

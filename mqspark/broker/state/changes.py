@@ -20,6 +20,7 @@ from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import LongWork, Work
 from mqspark.store.disk.saved import SavedTable
+from mqspark.store.recovery.deletions import Deletions
 
 ANNOUNCEMENT_TIMEOUT_MS = 2_000
 """The longest time that the first send to a topic waits for a name server; less than a client's own timeout."""
@@ -72,25 +73,26 @@ class _Announcement:
 
 
 class PendingChanges:
-    """``published_generation`` tells which generation of the topics a name server knows, ``is_deleted`` whether all
-    deletions of topics are noted on disk. ``answer_due`` is called when one of the two has advanced, and with time."""
+    """Wait until tables and ``deletions`` are saved and name servers know the topics. ``answer_due`` is called when one
+    has advanced, and with time."""
 
     def __init__(
         self,
         config: BrokerConfig,
         clock: Clock,
-        published_generation: Callable[[], int],
-        is_deleted: Callable[[], bool],
+        deletions: Deletions,
         long_work: LongWork,
-        rpc: RpcTimes | None = None,
-        changed: Callable[[], None] = lambda: None,
+        rpc: RpcTimes,
+        changed: Callable[[], None],
     ) -> None:
         """``changed`` is called with each change of an operator."""
-        self._rpc = RpcTimes(clock) if rpc is None else rpc
+        self._rpc = rpc
         self._config = config
         self._clock = clock
-        self._published_generation = published_generation
-        self._is_deleted = is_deleted
+        self._published = -1
+        """The generation of the topics that a name server knows."""
+        self._deletions = deletions
+        deletions.on_saved = self.answer_due
         self._changed = changed
         self._long_work = long_work
         self._waiting: dict[_Kind, deque[_Change]] = {}
@@ -123,7 +125,7 @@ class PendingChanges:
 
     def announce(self, session: Session, frame: bytes, generation: int) -> None:
         """Send ``frame`` once a name server knows the topics of ``generation``, or after ANNOUNCEMENT_TIMEOUT_MS."""
-        if self._published_generation() < generation:
+        if self._published < generation:
             deadline_ms = self._clock.monotonic_ms() + ANNOUNCEMENT_TIMEOUT_MS
             if self._wait_for(_Change(session, frame, frame, None, generation, True, deadline_ms)):
                 return
@@ -138,6 +140,11 @@ class PendingChanges:
             self.ledger.note(change.size_bytes)
             self._waiting.setdefault((change.saved, change.published), deque()).append(change)
         return has_room
+
+    def published(self, generation: int) -> None:
+        """A name server knows the topics of this generation."""
+        self._published = max(self._published, generation)
+        self.answer_due()
 
     def answer_due(self) -> None:
         self._is_due = True
@@ -164,9 +171,9 @@ class PendingChanges:
         """False if it has to wait."""
         is_late = change.deadline_ms <= self._clock.monotonic_ms()
         is_saved = change.saved is None or (
-            change.saved.saved_generation >= change.generation and self._is_deleted()
+            change.saved.saved_generation >= change.generation and not self._deletions.unsaved
         )
-        is_published = not change.published or self._published_generation() >= change.generation
+        is_published = not change.published or self._published >= change.generation
         if is_saved and (is_published or is_late):
             self._count(change, ResponseCode.SUCCESS)
             change.session.send(change.done)

@@ -53,7 +53,7 @@ class RouteFinder:
             self._task = asyncio.get_running_loop().create_task(self._work(), name="mqspark-routes")
 
     def after_turn(self) -> None:
-        for topic in self._broker.routes.due():
+        for topic in self._broker.requests.routes.due():
             self._wanted.put_nowait(topic)
 
     async def _work(self) -> None:
@@ -69,7 +69,7 @@ class RouteFinder:
                 continue
             self._outages.over("", "routes are found again")
             try:
-                self._broker.routes.learned(topic, route)
+                self._broker.requests.routes.learned(topic, route)
                 self._progressed()
             except Exception:  # a bug here must not affect other topics
                 log.exception("answering requests that waited for the route of %s failed", topic)

@@ -195,7 +195,7 @@ class _Collector:
         garbage.add_metric(node, server.counts.malformed)
         yield garbage
         late = self._counter("remoting_requests_refused", "requests refused because they waited too long")
-        late.add_metric(node, parts.core.overload.refused_count)
+        late.add_metric(node, parts.core.requests.overload.refused_count)
         yield late
 
     def _tables(self, core: BrokerCore) -> Iterator[Metric]:
@@ -214,7 +214,7 @@ class _Collector:
             entries.add_metric(of_table, table.entries)
             refused.add_metric(of_table, table.refused)
         yield from (size, bound, entries, refused)
-        budget = core.table_budget
+        budget = core.bounds.budget
         size = GaugeMetricFamily("mqspark_tables_bytes", "estimated bytes of all tables", labels=_NODE)
         size.add_metric(self._node, budget.bytes)
         bound = GaugeMetricFamily("mqspark_tables_bound_bytes", "limit of these bytes", labels=_NODE)

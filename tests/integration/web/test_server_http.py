@@ -375,6 +375,6 @@ def test_metrics_of_all_tables_together(http: httpx.Client, broker: Broker) -> N
         if line.startswith("mqspark_tables_")
         for name, value in [(line.partition("{")[0], line.rpartition(" ")[2])]
     }
-    budget = broker.apps[0].parts.core.table_budget
+    budget = broker.apps[0].parts.core.bounds.budget
     assert 0 < figures["mqspark_tables_bytes"] < figures["mqspark_tables_bound_bytes"] == budget.bound
     assert figures["mqspark_tables_refused_total"] == 0

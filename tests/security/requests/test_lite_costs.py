@@ -114,7 +114,7 @@ def test_a_second_message_of_a_queue_looks_at_no_client(
 
 @pytest.mark.parametrize("action", ["PARTIAL_ADD", "COMPLETE_ADD"])
 def test_the_names_of_one_subscription_are_taken_and_left_in_slices(bench: Bench, action: str) -> None:
-    peer, clients = bench.peer(), bench.broker.lite.clients
+    peer, clients = bench.peer(), bench.broker.services.lite.clients
 
     def changes(action: str, *lite_topics: str) -> list[int]:
         entry = {
@@ -145,7 +145,7 @@ def test_the_names_of_one_subscription_are_taken_and_left_in_slices(bench: Bench
 
 
 def test_subscriptions_are_forgotten_in_slices(bench: Bench) -> None:
-    peer, clients = bench.peer(), bench.broker.lite.clients
+    peer, clients = bench.peer(), bench.broker.services.lite.clients
     subscribe(peer, "PARTIAL_ADD", *names(MANY), client="wide")
     for number in range(3):
         subscribe(peer, "PARTIAL_ADD", "a", client=f"c{number}")
@@ -160,7 +160,7 @@ def test_subscriptions_are_forgotten_in_slices(bench: Bench) -> None:
 
 
 def test_a_client_that_subscribes_again_while_it_is_forgotten_stays(bench: Bench) -> None:
-    peer, clients = bench.peer(), bench.broker.lite.clients
+    peer, clients = bench.peer(), bench.broker.services.lite.clients
     subscribe(peer, "COMPLETE_ADD", *names(MANY))
     bench.clock.advance(400_000)
     bench.broker.tick()
@@ -205,7 +205,7 @@ def test_news_of_clients_that_do_not_ask_move_in_slices(
 
 def test_a_pop_looks_at_a_bounded_number_of_queues_without_messages_and_then_goes_on(bench: Bench) -> None:
     group(bench, "MUCH", lite_sub_client_max_event_cnt="10000")
-    peer, clients, count = bench.peer(), bench.broker.lite.clients, 2 * EVENTS_AT_ONCE + 50
+    peer, clients, count = bench.peer(), bench.broker.services.lite.clients, 2 * EVENTS_AT_ONCE + 50
     subscribe(peer, "COMPLETE_ADD", *names(count), of="MUCH")
     for name in names(count):
         send(peer, name, name.encode())
@@ -225,7 +225,7 @@ def test_a_pop_looks_at_a_bounded_number_of_queues_without_messages_and_then_goe
 
 def test_what_waits_for_a_client_that_reads_all_lite_topics_is_counted(bench: Bench) -> None:
     group(bench, "ALL", lite_sub_wildcard="true", lite_sub_client_max_event_cnt="10000")
-    peer, ledger = bench.peer(), bench.broker.lite.clients.ledger
+    peer, ledger = bench.peer(), bench.broker.services.lite.clients.ledger
     subscribe(peer, "COMPLETE_ADD", of="ALL")
     alone = ledger.bytes
     for name in names(20):

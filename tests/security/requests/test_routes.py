@@ -233,7 +233,7 @@ async def test_nonsense_from_a_name_server_does_not_end_the_refreshing_of_routes
 
 def test_a_broker_leaves_out_of_a_route_what_cannot_be(tmp_path: Path) -> None:
     bench = Bench(tmp_path, namesrv_addr="127.0.0.1:1")
-    routes = bench.broker.routes
+    routes = bench.broker.requests.routes
     session = bench.peer().session
     routes.answer(session, "T", lambda: b"", 0)
     with memory_below(4 << 20):

@@ -335,7 +335,7 @@ def test_locks(greed: Greed) -> None:
 
 def test_reads_of_an_archive(greed: Greed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting_reads, "MAX_SHARED", 400)
-    waiting, is_there = greed.bench.broker.waiting_reads, False
+    waiting, is_there = greed.bench.broker.requests.waiting_reads, False
 
     def read(session: Session, command: Command) -> bytes:
         if not is_there:

@@ -32,7 +32,7 @@ SERVERS = BOTH | {
     # --- made at the start, or of settings
     "*.handlers": "one entry a request code",
     "SavedState._timed": "made at the start",
-    "BrokerCore._services": "made at the start",
+    "BrokerServices._running": "made at the start",
     "BrokerApp.more_handlers": "one entry a request code",
     "BrokerApp.recovery": "what the last recovery found: numbers by name",
     "BrokerSettings.unused": "keys of the settings",

@@ -615,8 +615,8 @@ def test_a_broker_refuses_what_has_no_room_beside_its_other_tables(benches: Call
     assert answer.code == ResponseCode.SYSTEM_BUSY
     assert "all tables together" in answer.remark
     assert answer.remark.endswith("maxTablesBytes sets that")
-    assert core.table_budget.refused == 1
-    assert core.table_budget.bytes == sum(one.bytes for one in core.tables if isinstance(one, Ledger))
+    assert core.bounds.budget.refused == 1
+    assert core.bounds.budget.bytes == sum(one.bytes for one in core.tables if isinstance(one, Ledger))
     assert core.runtime_info()["mqsparkTables"].endswith("1 refused")
     make_topic(peer, "Other")
     assert peer.ask(Code.DELETE_TOPIC_IN_BROKER, {"topic": "T"}).code == 0

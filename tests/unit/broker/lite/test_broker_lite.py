@@ -120,7 +120,7 @@ def test_what_is_handed_out_comes_to_nobody_else_before_its_time_is_up(bench: Be
     subscribe(peer, "COMPLETE_ADD", "a")
     assert bodies(pop(bench, peer)) == [b"a0"]
     bench.run_for(20_000, 5_000)
-    bench.broker.lite.clients.dispatch(f"%LMQ%${PARENT}$a")
+    bench.broker.services.lite.clients.dispatch(f"%LMQ%${PARENT}$a")
     assert pop(bench, peer).code == ResponseCode.POLLING_TIMEOUT
     bench.run_for(15_000, 1_000)
     assert bodies(pop(bench, peer)) == [b"a0"]
@@ -182,8 +182,8 @@ def test_events_of_a_client_that_left_go_to_another(bench: Bench) -> None:
     assert bodies(pop(bench, peer, "c2")) == [b"a0"]
     send(peer, "a", b"a1")
     bench.run_for(400_000, 5_000)
-    assert bench.broker.lite.clients.find("c2") is None  # it did not repeat its subscriptions
-    assert bench.broker.lite.clients.ledger.bytes == 0
+    assert bench.broker.services.lite.clients.find("c2") is None  # it did not repeat its subscriptions
+    assert bench.broker.services.lite.clients.ledger.bytes == 0
 
 
 def test_events_of_a_silent_client_go_to_another(bench: Bench) -> None:
@@ -191,7 +191,7 @@ def test_events_of_a_silent_client_go_to_another(bench: Bench) -> None:
     for client in ("c1", "c2"):
         subscribe(peer, "PARTIAL_ADD", "a", client=client)
     send(peer, "a", b"a0")
-    clients = bench.broker.lite.clients
+    clients = bench.broker.services.lite.clients
     (silent,) = [client for client in ("c1", "c2") if clients.find(client).events]  # type: ignore[union-attr]
     other = {"c1": "c2", "c2": "c1"}[silent]
     for _ in range(25):
@@ -282,9 +282,9 @@ def test_subscriptions_that_are_not_repeated_are_forgotten(
     )
     subscribe(bench.peer(), "PARTIAL_ADD", "a")
     bench.run_for(9_000, 1_000)
-    assert bench.broker.lite.clients.find("c1") is not None
+    assert bench.broker.services.lite.clients.find("c1") is not None
     bench.run_for(8_000, 1_000)
-    assert (bench.broker.lite.clients.find("c1") is None) is (interval_ms + timeout_ms == 15_000)
+    assert (bench.broker.services.lite.clients.find("c1") is None) is (interval_ms + timeout_ms == 15_000)
     bench.close()
 
 

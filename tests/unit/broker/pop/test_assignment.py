@@ -146,7 +146,7 @@ def test_queues_of_other_brokers(tmp_path: Path) -> None:
     bench = Bench(tmp_path, namesrv_addr="127.0.0.1:9876")
     bench.broker.state.topics.put(TopicConfig("T", 1, 1, 6))
     peer = join(bench, "c1")
-    routes = bench.broker.routes
+    routes = bench.broker.requests.routes
     opaque = peer.give(QUERY, {}, question("c1"))
     bench.broker.turn()
     assert peer.heard() == []
@@ -171,7 +171,7 @@ def test_without_an_answer_the_broker_says_what_it_knows(tmp_path: Path) -> None
     bench.broker.tick()
     (answer,) = peer.heard()
     assert assignments(answer) == [("b-a", 0, "PULL")]
-    assert bench.broker.routes.due() == ["T"]
+    assert bench.broker.requests.routes.due() == ["T"]
     bench.close()
 
 

@@ -314,11 +314,13 @@ def quoted(body: bytes) -> str:
 def test_the_master_delivers_only_what_the_slave_did_not(pair: Pair) -> None:
     first = delayed(pair.master)
     pair.lose_master()
-    known = pair.slave.broker.delays.offsets.data_version.counter
+    known = pair.slave.broker.services.delays.offsets.data_version.counter
     pair.run(6_000)
     assert bodies(pair.arrived) == sorted(first)
     master = pair.return_master()
-    assert pair.slave.broker.delays.offsets.data_version.counter > known, "a RocketMQ master compares this"
+    assert pair.slave.broker.services.delays.offsets.data_version.counter > known, (
+        "a RocketMQ master compares this"
+    )
     master.run_for(10_000)
     assert master.records("T") == []
     pair.run(1_000)

@@ -30,7 +30,7 @@ def requests(*codes: int, oneway: bool = False) -> list[Command]:
 
 def sift(bench: Bench, peer: Peer, commands: list[Command], age_ms: int) -> list[int]:
     """Codes of what is still to be handled."""
-    return [command.code for command in bench.broker.overload.sift(peer.session, commands, age_ms)]
+    return [command.code for command in bench.broker.requests.overload.sift(peer.session, commands, age_ms)]
 
 
 @pytest.mark.parametrize(
@@ -79,12 +79,12 @@ def test_oneway_sends_are_dropped_in_silence(bench: Bench) -> None:
     peer = bench.peer()
     assert sift(bench, peer, requests(RequestCode.SEND_MESSAGE_V2, oneway=True), 200) == []
     assert not peer.heard()
-    assert bench.broker.overload.refused_count == 1
+    assert bench.broker.requests.overload.refused_count == 1
 
 
 def test_the_times_are_settings(bench: Bench) -> None:
     peer = bench.peer()
-    overload = bench.broker.overload
+    overload = bench.broker.requests.overload
     assert overload.patience_ms == 200
     answer = peer.ask(RequestCode.UPDATE_BROKER_CONFIG, None, b"waitTimeMillsInSendQueue=50\n")
     assert answer.code == ResponseCode.SUCCESS

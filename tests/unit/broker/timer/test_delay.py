@@ -173,7 +173,7 @@ def test_offsets_are_saved_only_for_what_is_on_the_disk(tmp_path: Path) -> None:
     bench.clock.advance(1_000)
     bench.broker.tick()
     assert len(bodies(bench)) == 1
-    offsets = bench.broker.delays.offsets
+    offsets = bench.broker.services.delays.offsets
     assert offsets.generation == 0
     assert offsets.table == {}
     bench.flush()
@@ -229,7 +229,7 @@ def test_offsets_outside_the_queue_are_brought_back_into_it(tmp_path: Path) -> N
         '{"dataVersion":{"counter":7},"offsetTable":{1:9,2:4}}'
     )
     bench.open()
-    offsets = bench.broker.delays.offsets
+    offsets = bench.broker.services.delays.offsets
     assert offsets.generation == 2
     assert offsets.table == {1: 1, 2: 0}
     send(bench.peer(), 1, b"after")
@@ -286,7 +286,7 @@ def test_a_message_whose_way_is_unknown_is_passed_over_with_a_word(
     send(bench.peer(), 1, b"fine")
     bench.run_for(1_000)
     assert bodies(bench) == [b"fine"]
-    assert bench.broker.delays.skipped_count == len(ways)
+    assert bench.broker.services.delays.skipped_count == len(ways)
     assert "cannot be delivered" in caplog.text
 
 

@@ -197,7 +197,7 @@ def test_the_version_of_the_delay_offsets_steps_with_deliveries(
         bench.run_jobs()
         assert peer.ask(RequestCode.GET_ALL_DELAY_OFFSET).code == 0  # notes what is durable
     assert len(bench.records("T")) == 5
-    assert bench.broker.delays.offsets.data_version.counter == versions
+    assert bench.broker.services.delays.offsets.data_version.counter == versions
     bench.close()
 
 

@@ -1,0 +1,145 @@
+"""The requests that a broker answers: a handler for each code, with all that stands around handlers.
+
+Must not know connections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from mqspark.broker.admin.relays import RelayProcessor
+from mqspark.broker.brokerservices import BrokerServices
+from mqspark.broker.changeanswers import ChangeAnswers
+from mqspark.broker.group.membership import ClientProcessor
+from mqspark.broker.hooked import BrokerHooks
+from mqspark.broker.pop.assignment import AssignmentProcessor, RequestModes
+from mqspark.broker.pop.cluster_routes import ClusterRoutes
+from mqspark.broker.pop.foreignchecks import ForeignChecks
+from mqspark.broker.pull.lookups import LookupProcessor
+from mqspark.broker.pull.pull import PullProcessor
+from mqspark.broker.pull.waiting_reads import WaitingReads
+from mqspark.broker.replication.role import Role
+from mqspark.broker.savedstate import SavedState
+from mqspark.broker.send.fastfail import FastFail
+from mqspark.broker.send.replies import ReplyProcessor
+from mqspark.broker.send.retry import SendBackProcessor
+from mqspark.broker.send.send import SendProcessor
+from mqspark.broker.state.acks import Acks
+from mqspark.broker.state.changes import PendingChanges
+from mqspark.broker.state.state import BrokerState
+from mqspark.broker.timer.recall import RecallProcessor
+from mqspark.broker.touched import Touched
+from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.dispatch import Handler, merged
+from mqspark.protocol.extending import Extensions
+from mqspark.protocol.session import Session
+
+if TYPE_CHECKING:  # imported where users have to log in
+    from mqspark.auth.authority import Authority
+
+_UNTIMED = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.PULL_MESSAGE,
+        RequestCode.LITE_PULL_MESSAGE,
+    }
+)
+"""Requests whose answers are counted where they are sent."""
+
+
+def _nobody(session: Session) -> str:
+    """The user name where users do not log in."""
+    return ""
+
+
+class BrokerRequests:
+    """``handlers``, once ``serve`` was called."""
+
+    def __init__(
+        self,
+        state: BrokerState,
+        acks: Acks,
+        role: Role,
+        services: BrokerServices,
+        lookups: LookupProcessor,
+        modes: RequestModes,
+        pending: PendingChanges,
+        saved: SavedState,
+        machine_bytes: int,
+        *,
+        all_wait: bool,
+    ) -> None:
+        """``machine_bytes``: memory of this machine. ``all_wait``: as of ``SendProcessor``."""
+        self._state = state
+        self._acks = acks
+        self._role = role
+        self._services = services
+        self._lookups = lookups
+        self._modes = modes
+        self.pulls = PullProcessor(state, machine_bytes, role)
+        self.changes = ChangeAnswers(state, pending, saved, acks, self.pulls.remapped)
+        self.sends = SendProcessor(
+            state, acks, state.store.store_host, self.changes.once_known, all_wait=all_wait
+        )
+        if state.config.enable_slave_acting_master:
+            self.sends.foreign = ForeignChecks(state)
+        self.routes = ClusterRoutes(state)
+        self.overload = FastFail(state.config)
+        self.waiting_reads = WaitingReads(state)
+        self.hooks: BrokerHooks | None = None
+        self.handlers: dict[int, Handler] = {}
+
+    def serve(
+        self,
+        admin: Mapping[int, Handler],
+        more: Mapping[int, Handler],
+        extensions: Extensions | None,
+        authority: Authority | None,
+    ) -> None:
+        """``admin``: the handlers of tools. ``more``: those of the shell."""
+        state = self._state
+        handlers = merged(self._role.govern(self._plain(admin)), more)
+        if state.store.reads.older is not None:
+            handlers = self.waiting_reads.wrap(handlers)
+        if extensions is not None:
+            self._services.transactions.listeners = extensions.transactions
+            user_name = authority.user_name if authority is not None else _nobody
+            self.hooks = BrokerHooks(extensions, state.store, state.config.broker_name, user_name)
+            handlers = self.hooks.around(handlers)
+        handlers = state.stats.rpc.timed(handlers, _UNTIMED)
+        if authority is not None:
+            handlers = authority.guard(handlers, Touched(state))
+            authority.bound_connections()
+            state.permits = authority.may
+            state.grant = authority.grant
+            state.clients.may_replace = authority.is_same_user
+            state.subscriptions.limited_user = authority.limited_user
+        self.handlers = handlers
+
+    def _plain(self, admin: Mapping[int, Handler]) -> dict[int, Handler]:
+        state, acks, services = self._state, self._acks, self._services
+        return merged(
+            admin,
+            self._lookups.handlers,
+            ClientProcessor(state).handlers,
+            self.pulls.handlers,
+            RelayProcessor(state, state.calls, self.pulls.answer_resets).handlers,
+            self.sends.handlers,
+            SendBackProcessor(state, acks).handlers,
+            RecallProcessor(state, acks).handlers,
+            services.transactions.handlers,
+            ReplyProcessor(state, self.sends, state.store.store_host).handlers,
+            services.pop.handlers,
+            services.lite.handlers,
+            services.delays.handlers,
+            services.timers.handlers,
+            AssignmentProcessor(state, self._modes, self.routes, self.changes.mode_changed).handlers,
+        )
+
+    def refresh_settings(self) -> None:
+        """Apply changes of the settings to the values that are cached beside them."""
+        self.sends.refresh_settings()
+        self.overload.refresh_settings()

@@ -1,0 +1,100 @@
+"""What a broker does by itself: it delivers delayed and timed messages, checks transactions, revives what POP has
+handed out, and serves lite topics.
+
+Must not know who calls them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from mqspark.broker.config import BrokerRole
+from mqspark.broker.lite.lite_service import LiteService
+from mqspark.broker.pop.pop_service import PopService
+from mqspark.broker.replication.preonline import comes_back
+from mqspark.broker.savedstate import SavedState
+from mqspark.broker.service import Service
+from mqspark.broker.state.acks import Acks
+from mqspark.broker.state.state import BrokerState
+from mqspark.broker.timer.delays import DelayService
+from mqspark.broker.timer.timers import TimerService
+from mqspark.broker.transaction.transactions import TransactionService
+from mqspark.store.disk.configfile import ConfigFile
+from mqspark.store.timer.timerfiles import TimerFiles
+
+
+class BrokerServices:
+    """The services of one broker. None runs on a slave, whose master's messages and progress are all it has, and none
+    on a master that comes back, until ``begin``. Raises StoreCorrupt."""
+
+    def __init__(
+        self,
+        state: BrokerState,
+        acks: Acks,
+        saved: SavedState,
+        config_file: Callable[[str], ConfigFile],
+        starts_in_memory: Callable[[str, int], bool],
+    ) -> None:
+        """``starts_in_memory(topic, queue id)``: as of ``PopService``."""
+        config, store = state.config, state.store
+        self._saved = saved
+        self._running: list[Service] = []
+        self.delays = DelayService(state, config_file("delayOffset.json"))
+        self.transactions = TransactionService(state, acks, store.store_host)
+        self.timers = TimerService(state, _timer_files(state), config_file("timermetrics"))
+        state.writer.diversions += [
+            self.delays.divert,
+            self.timers.divert,
+            self.transactions.check_draft,
+        ]
+        self.pop = PopService(
+            state,
+            acks,
+            starts_in_memory=starts_in_memory,
+            order_file=config_file("consumerOrderInfo.json"),
+            timer_is_idle=self.timers.is_idle,
+        )
+        self.lite = LiteService(state, starts_in_memory)
+        state.remove_lite_topics = self.lite.life.remove_all_of
+        self.pop.serve_lite(self.lite.pops)
+        if config.broker_role is BrokerRole.SLAVE:
+            for table in (*self.delays.saved_tables(), *self.timers.saved_tables()):
+                table.load()
+                saved.add([table])
+        else:
+            self._load(self.delays, self.timers)
+            if not comes_back(config):
+                self.begin()
+
+    def begin(self) -> None:
+        """Start them. Raises StoreCorrupt."""
+        self._load(self.transactions, self.pop, self.lite)
+        self._running += [self.delays, self.timers, self.transactions, self.pop, self.lite]
+
+    def _load(self, *services: Service) -> None:
+        for service in services:
+            service.load()
+            self._saved.add(service.saved_tables())
+
+    def arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
+        for service in self._running:
+            service.arrived(arrivals)
+
+    def tick(self, wait_ms: int) -> int:
+        """Returns the ms until the next call, at most ``wait_ms``."""
+        for service in self._running:
+            wait_ms = min(wait_ms, service.tick())
+        return wait_ms
+
+
+def _timer_files(state: BrokerState) -> TimerFiles:
+    store, settings = state.store, state.store_config
+    return TimerFiles(
+        Path(settings.store_path_root_dir),
+        store.files,
+        precision_ms=settings.timer_precision_ms,
+        log_file_bytes=settings.mapped_file_size_timer_log,
+        on_failure=store.condition.distrust,
+        note=store.damages.note,
+    )
