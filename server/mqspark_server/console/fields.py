@@ -121,7 +121,8 @@ def fields_of(kind: type[msgspec.Struct]) -> dict[str, FormField]:
 
 
 class FormReader(Generic[T]):
-    """Makes a ``kind`` of what was sent. A field that is absent or blank has its default, if there is one."""
+    """Makes a ``kind`` of what was sent. A field that is absent or blank has its default, if there is one; blanks are a
+    text."""
 
     def __init__(self, kind: type[T]) -> None:
         self._kind = kind
@@ -135,6 +136,7 @@ class FormReader(Generic[T]):
         found = {}
         for attribute, name, field, is_required in self._fields:
             values = given.all(name)
-            if is_required or any(each.strip() for each in values):
+            is_given = any(values) if isinstance(field, TextField) else any(map(str.strip, values))
+            if is_required or is_given:
                 found[attribute] = field.read(name, values)
         return self._kind(**found)

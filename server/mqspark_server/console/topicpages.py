@@ -14,7 +14,14 @@ import msgspec
 from mqspark.client.admin import AdminClient
 from mqspark.client.producer.producer import Producer
 from mqspark.errors import InvalidMessage, MQError
-from mqspark.message import MESSAGE_TYPES, Message, MessageExt, MessageQueue, parse_number
+from mqspark.message import (
+    MAX_PROPERTIES_BYTES,
+    MESSAGE_TYPES,
+    Message,
+    MessageExt,
+    MessageQueue,
+    parse_number,
+)
 from mqspark_server.console.clusteraccess import Trouble
 from mqspark_server.console.fields import (
     ChoiceField,
@@ -49,6 +56,7 @@ READS = 64
 GROUPS_SHOWN = 50
 MAX_PROPERTIES = 64
 LONGEST_DELAY_S = 365 * 86_400
+_PropertyLine = Annotated[str, LineField(MAX_PROPERTIES_BYTES)]
 _QueueCount = Annotated[int, WholeField(*QUEUES)]
 
 
@@ -289,8 +297,8 @@ class SendMessage(Change, frozen=True):
     topic: TopicName
     body: Text = ""
     encoding: Annotated[str, ChoiceField(("text", "base64"))] = "text"
-    tag: Line = ""
-    keys: Line = ""
+    tag: _PropertyLine = ""
+    keys: _PropertyLine = ""
     properties: Text = ""
     """NAME=VALUE, one a line."""
     delay: Annotated[int, WholeField(1, LONGEST_DELAY_S)] = 0

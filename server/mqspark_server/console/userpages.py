@@ -14,8 +14,7 @@ from mqspark_server.survey.surveying import Row
 
 MAX_USERS = 1_000
 MAX_RESOURCE = 512
-"""Characters of a resource, and of the addresses of a rule."""
-_Resource = Annotated[str, LineField(MAX_RESOURCE)]
+"""Characters of the resource of a rule."""
 
 
 async def accounts_of(admin: AdminClient) -> Accounts:
@@ -37,8 +36,8 @@ async def _everywhere(asked: Asking) -> Accounts:
     return accounts
 
 
-async def _places(asked: Asking) -> tuple[str, str]:
-    return "At", ", ".join((await _everywhere(asked)).servers)
+def _places(accounts: Accounts) -> tuple[str, str]:
+    return "At", ", ".join(accounts.servers)
 
 
 class UserTable(View, frozen=True):
@@ -76,7 +75,8 @@ class PutUser(Change, frozen=True):
         return self.name not in [each["user"] for each in await accounts.rows()]
 
     async def preview(self, asked: Asking) -> Confirmation:
-        is_new = await self._is_new(await _everywhere(asked))
+        accounts = await _everywhere(asked)
+        is_new = await self._is_new(accounts)
         if is_new and not self.password:
             raise InvalidMessage("a new user needs a password", field="password")
         facts = [
@@ -84,7 +84,7 @@ class PutUser(Change, frozen=True):
             ("Password", "a new one" if self.password else "stays"),
             ("Type", self.type or ("Normal" if is_new else "stays")),
             ("Status", self.status or ("enable" if is_new else "stays")),
-            await _places(asked),
+            _places(accounts),
         ]
         verb = "Create" if is_new else "Change"
         return Confirmation(f"{verb} the user {self.name}?", verb, facts, is_dangerous=self.type == "Super")
@@ -105,7 +105,7 @@ class DeleteUser(Change, frozen=True):
     user: Text
 
     async def preview(self, asked: Asking) -> Confirmation:
-        facts = [("User", self.user), await _places(asked)]
+        facts = [("User", self.user), _places(await _everywhere(asked))]
         return Confirmation(
             f"Delete the user {self.user} with all rules?", "Delete", facts, is_dangerous=True
         )
@@ -117,10 +117,10 @@ class DeleteUser(Change, frozen=True):
 
 class PutRule(Change, frozen=True):
     user: Text
-    resource: _Resource = ""
+    resource: Annotated[str, LineField(MAX_RESOURCE)] = ""
     decision: Annotated[str, ChoiceField(("Allow", "Deny"))] = ""
     actions: Annotated[tuple[str, ...], ListField(ACTIONS)] = ()
-    sources: _Resource = ""
+    sources: Text = ""
 
     def _sources(self) -> list[str]:
         """Raises InvalidMessage for an incomplete rule."""
@@ -134,7 +134,7 @@ class PutRule(Change, frozen=True):
             ("Resource", self.resource),
             ("Actions", ", ".join(self.actions)),
             ("From", ", ".join(self._sources()) or "anywhere"),
-            await _places(asked),
+            _places(await _everywhere(asked)),
         ]
         return Confirmation(f"{self.decision} this for {self.user}?", self.decision, facts)
 
@@ -151,7 +151,7 @@ class DeleteRule(Change, frozen=True):
     kind: Text = ""
 
     async def preview(self, asked: Asking) -> Confirmation:
-        facts = [("User", self.user), ("Resource", self.resource), await _places(asked)]
+        facts = [("User", self.user), ("Resource", self.resource), _places(await _everywhere(asked))]
         return Confirmation("Delete this rule?", "Delete", facts, is_dangerous=True)
 
     async def apply(self, asked: Asking) -> Done:

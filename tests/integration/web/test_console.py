@@ -330,6 +330,9 @@ def test_a_message_is_sent(visitor: httpx.Client) -> None:
     assert ">a b<" in text
     text = change(visitor, "/topics/Sent/send", {"body": "/wA=", "encoding": "base64"})
     assert "\ufffd\x00</pre>" in text
+    text = change(visitor, "/topics/Sent/send", {"body": " ", "keys": "k" * 300})
+    assert "> </pre>" in text
+    assert "k" * 300 in text
     token = csrf(visitor.get("/topics").text)
     for wrong in (
         {"body": ""},
@@ -561,6 +564,7 @@ def test_users_ask_in_their_own_name(guarded: Broker) -> None:
             "resource": "Topic:Orders",
             "decision": "Allow",
             "actions": ["Get", "Sub"],
+            "sources": ", ".join(["127.0.0.1", *(f"10.0.0.{number}" for number in range(100))]),
         }
         assert "Topic:Orders" in change(root, "/users/clerk/rules", rule, "/users")
         change(root, "/topics", {"name": "Orders", "read_queues": "1"}, "/users")

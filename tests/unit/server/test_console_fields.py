@@ -61,6 +61,7 @@ def test_a_form_becomes_what_its_fields_say() -> None:
 
 def test_a_blank_field_has_its_default_or_is_refused() -> None:
     assert read(count=" ", mode="", group="") == Everything("Orders")
+    assert read(text=" ").text == " "  # as a password or a body may be
     with pytest.raises(InvalidMessage):
         read(topic=" ")
     with pytest.raises(InvalidMessage):
