@@ -125,10 +125,13 @@ class ClusterShell:
             await self.brokers()
         return await self.admin.topic_list(cluster=self.cluster)
 
-    async def own_topics(self) -> set[str]:
-        """The brokers' own topics, which are named after clusters and brokers."""
-        info = await self.admin.cluster_info()
-        return {*info.cluster_addr_table, *info.broker_addr_table}
+    async def topic_rows(self) -> list[dict[str, Any]]:
+        """``known_topics`` with their kinds."""
+        from mqspark_server.survey.topicsurvey import topic_rows
+
+        if self.cluster is not None:
+            await self.brokers()
+        return await topic_rows(self.admin, self.cluster)
 
     async def brokers(self, names: Iterable[str] = ()) -> dict[str, dict[int, str]]:
         """Broker name → id → address, of all brokers of the cluster, or only of ``names``. Raises Missing."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from mqspark.client.admin import AdminClient
 from mqspark.errors import MQError
 from mqspark.message import MASTER_ID, parse_number
 from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of, number_of
+
+if TYPE_CHECKING:
+    from mqspark.client.admin import AdminClient
 
 
 async def masters_of(admin: AdminClient) -> dict[str, str]:
@@ -60,7 +63,7 @@ def figures_of(runtime: Mapping[str, str]) -> Row:
         "in_tps": _rate(runtime.get("putTps")),
         "out_tps": _rate(runtime.get("getTransferredTps") or runtime.get("getTransferedTps")),
         "disk_ratio": number_of(runtime.get("commitLogDiskRatio")),
-        "active": runtime.get("brokerActive", "true") == "true",
+        "active": runtime.get("brokerActive", "true") == "true" if runtime else None,
         "stored_today": _difference(runtime, "msgPutTotalTodayNow", "msgPutTotalTodayMorning"),
         "read_today": _difference(runtime, "msgGetTotalTodayNow", "msgGetTotalTodayMorning"),
         "put_p99_ms": number_of(runtime.get("putLatency99")),

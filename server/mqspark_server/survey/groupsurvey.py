@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from mqspark.client.admin import AdminClient
+from typing import TYPE_CHECKING
+
 from mqspark.errors import BrokerError, MQError
 from mqspark.message import is_system_group
 from mqspark.protocol.bodies.body import decode_body
@@ -10,6 +11,9 @@ from mqspark.protocol.bodies.client_bodies import MessageRequestModeSerializeWra
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark_server.survey.brokersurvey import masters_of
 from mqspark_server.survey.surveying import MAX_ROWS, Row
+
+if TYPE_CHECKING:
+    from mqspark.client.admin import AdminClient
 
 
 async def group_rows(admin: AdminClient, *, every: bool) -> list[Row]:

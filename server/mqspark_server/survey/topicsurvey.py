@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING
 
-from mqspark.client.admin import AdminClient
 from mqspark.errors import BrokerError, MQError
 from mqspark.message import DLQ_PREFIX, RETRY_PREFIX, MessageExt, MessageQueue, is_system_topic, parse_number
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.client_headers import GetEarliestMsgStoretimeRequestHeader
 from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of
+
+if TYPE_CHECKING:
+    from mqspark.client.admin import AdminClient
 
 
 def topic_kind(name: str) -> str:
@@ -20,9 +23,10 @@ def topic_kind(name: str) -> str:
     return "system" if is_system_topic(name) or name.endswith("_REPLY_TOPIC") else "normal"
 
 
-async def topic_rows(admin: AdminClient) -> list[Row]:
-    """All topics by name and kind; those that are named after clusters and brokers are the system's."""
-    names, info = await admin.topic_list(), await admin.cluster_info()
+async def topic_rows(admin: AdminClient, cluster: str | None = None) -> list[Row]:
+    """Topics by name and kind, of all clusters or one; those that are named after clusters and brokers are the
+    system's."""
+    names, info = await admin.topic_list(cluster=cluster), await admin.cluster_info()
     own = {*info.cluster_addr_table, *info.broker_addr_table}
     return [{"topic": name, "kind": "system" if name in own else topic_kind(name)} for name in names]
 

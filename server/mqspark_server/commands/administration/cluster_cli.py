@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from mqspark.errors import MQError
 from mqspark.message import MASTER_ID
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.output import columns
 from mqspark_server.commands.shell import ClusterShell, clustered
+from mqspark_server.survey.brokersurvey import add_figures, known_brokers
 
 cluster = noun("cluster", "Clusters: their brokers, versions and rates.")
 
@@ -59,53 +59,7 @@ async def cluster_describe(shell: ClusterShell) -> None:
 
 async def broker_rows(shell: ClusterShell) -> list[dict[str, Any]]:
     """One row per broker. If it does not answer, ``error`` has the reason."""
-    info = await shell.admin.cluster_info()
     wanted = await shell.brokers()
-    cluster_of = {data.broker_name or name: data.cluster for name, data in info.broker_addr_table.items()}
-
-    async def row(name: str, broker_id: int, address: str) -> dict[str, Any]:
-        found: dict[str, Any] = {
-            "cluster": cluster_of.get(name),
-            "broker": name,
-            "id": broker_id,
-            "address": address,
-        }
-        try:
-            runtime = await shell.admin.broker_runtime_info(address)
-        except MQError as error:
-            return {**found, "error": str(error)}
-        return found | _figures(runtime)
-
-    work = [row(name, number, address) for name, each in wanted.items() for number, address in each.items()]
-    return list(await asyncio.gather(*work))
-
-
-def _figures(runtime: dict[str, str]) -> dict[str, Any]:
-    return {
-        "version": runtime.get("brokerVersionDesc"),
-        "in_tps": _first(runtime.get("putTps")),
-        "out_tps": _first(runtime.get("getTransferredTps") or runtime.get("getTransferedTps")),
-        "disk_ratio": _number(runtime.get("commitLogDiskRatio")),
-        "active": runtime.get("brokerActive", "true") == "true",
-        "stored_today": _difference(runtime, "msgPutTotalTodayNow", "msgPutTotalTodayMorning"),
-        "read_today": _difference(runtime, "msgGetTotalTodayNow", "msgGetTotalTodayMorning"),
-        "put_p99_ms": _number(runtime.get("putLatency99")),
-        "boot_ms": int(_number(runtime.get("bootTimestamp")) or 0) or None,
-    }
-
-
-def _first(text: str | None) -> float | None:
-    """The first of the rates over ``10s 60s 600s``."""
-    return _number((text or "").split(" ")[0])
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        return float(text) if text else None
-    except ValueError:
-        return None  # a broker that is not ready answers with words
-
-
-def _difference(runtime: dict[str, str], now: str, morning: str) -> int | None:
-    high, low = _number(runtime.get(now)), _number(runtime.get(morning))
-    return None if high is None or low is None else int(high - low)
+    rows = [row for row in await known_brokers(shell.admin) if row["broker"] in wanted]
+    await add_figures(shell.admin, rows)
+    return rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import fnmatch
 from collections.abc import Callable
 from typing import Any
@@ -21,10 +20,10 @@ from mqspark_server.commands.refusals import CommandFailed, Missing, MissingGrou
 from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm, only_brokers
 from mqspark_server.commands.times import parse_time_ms
 from mqspark_server.shown.nouns import GROUP_SETTINGS, SHARED_QUEUES
+from mqspark_server.survey.groupsurvey import group_rows, lag_of, member_rows, offset_rows
+from mqspark_server.survey.surveying import each_of
 
 group = noun("group", "Consumer groups.")
-_GROUPS_AT_ONCE = 16
-"""Groups that are queried concurrently."""
 _LIST = columns("group", "members*", "lag*", "retries", "ordered", "enabled", "broadcast*")
 _LAG = columns("group", "topic", "broker", "queue", "committed", "max_offset END", "lag", "client_id*")
 _TOTALS = columns("group", "topic", "queues", "lag")
@@ -49,70 +48,19 @@ def _settings(function: Callable[..., Any]) -> Callable[..., Any]:
 @clustered
 async def group_list(shell: ClusterShell, pattern: str | None, every: bool) -> None:
     """List groups, or those that match PATTERN ('order*'). -o wide shows members and lag, too."""
-    rows: list[dict[str, Any]] = [
-        {
-            "group": name,
-            "retries": config.retry_max_times,
-            "ordered": config.consume_message_orderly,
-            "enabled": config.consume_enable,
-            "broadcast": config.consume_broadcast_enable,
-        }
-        for name, config in (await shell.admin.groups()).items()
-        if (every or not is_system_group(name)) and (pattern is None or fnmatch.fnmatchcase(name, pattern))
+    rows = [
+        row
+        for row in await group_rows(shell.admin, every=every)
+        if pattern is None or fnmatch.fnmatchcase(row["group"], pattern)
     ]
+
+    async def fill(row: dict[str, Any]) -> None:
+        row["members"] = len(await member_rows(shell.admin, row["group"]))
+        row["lag"] = await lag_of(shell.admin, row["group"])
+
     if shell.output.format != "table":
-        gate = asyncio.Semaphore(_GROUPS_AT_ONCE)
-
-        async def fill(row: dict[str, Any]) -> None:
-            async with gate:
-                row["members"] = len(await _members(shell, row["group"]))
-                row["lag"] = await _total_lag(shell, row["group"])
-
-        await asyncio.gather(*map(fill, rows))
+        await each_of(rows, fill)
     shell.output.rows(_LIST, rows, empty="no group" if pattern is None else f"no group matches {pattern}")
-
-
-async def _total_lag(shell: ClusterShell, name: str) -> int | None:
-    try:
-        return await shell.admin.group_lag(name)
-    except MQError:
-        return None  # it has committed nothing anywhere
-
-
-async def _members(shell: ClusterShell, name: str) -> list[dict[str, Any]]:
-    try:
-        found = await shell.admin.group_members(name)
-    except BrokerError as error:
-        if error.code in (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SYSTEM_ERROR):
-            return []
-        raise
-    return [
-        {
-            "client_id": each.client_id,
-            "address": each.client_addr,
-            "language": each.language,
-            "version": each.version,
-            "mode": found.consume_type,
-            "model": found.message_model,
-        }
-        for each in sorted(found.connection_set, key=lambda each: each.client_id)
-    ]
-
-
-async def _offset_rows(shell: ClusterShell, name: str, topic: str | None) -> list[dict[str, Any]]:
-    offsets = await shell.admin.group_offsets(name, topic)
-    return [
-        {
-            "group": name,
-            "topic": queue.topic,
-            "broker": queue.broker_name,
-            "queue": queue.queue_id,
-            "committed": each.committed if each.committed >= 0 else None,
-            "max_offset": each.max_offset,
-            "lag": each.lag,
-        }
-        for queue, each in offsets.items()
-    ]
 
 
 @group.command("describe")
@@ -121,13 +69,13 @@ async def _offset_rows(shell: ClusterShell, name: str, topic: str | None) -> lis
 async def group_describe(shell: ClusterShell, group: str) -> None:
     """Show settings, members, subscriptions and lag of GROUP."""
     config = await shell.must_be_group(group)
-    members = await _members(shell, group)
+    members = await member_rows(shell.admin, group)
     subscriptions: dict[str, str] = {}
     if members:
         found = await shell.admin.group_members(group)
         subscriptions = {topic: each.sub_string for topic, each in sorted(found.subscription_table.items())}
     try:
-        offsets = await _offset_rows(shell, group, None)
+        offsets = await offset_rows(shell.admin, group)
     except MQError:
         offsets = []  # it has committed nothing anywhere
     row = {
@@ -180,7 +128,7 @@ async def group_lag(
     rows = []
     for name in names:
         try:
-            rows += await _offset_rows(shell, name, topic)
+            rows += await offset_rows(shell.admin, name, topic)
         except BrokerError as error:
             if groups and error.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
                 raise MissingGroup(name, await shell.admin.groups()) from None
@@ -205,7 +153,7 @@ async def group_lag(
 @clustered
 async def group_members(shell: ClusterShell, group: str) -> None:
     """List the online clients of GROUP. -o wide shows their queues and cached messages, too."""
-    rows = await _members(shell, group)
+    rows = await member_rows(shell.admin, group)
     if not rows:
         await shell.must_be_group(group)
     if shell.output.format != "table":
@@ -251,7 +199,7 @@ async def group_delete(shell: ClusterShell, groups: tuple[str, ...], keep_offset
         await shell.must_be_group(name)
         if is_system_group(name):
             raise click.UsageError(f"{name} is one of the brokers' own groups")
-        if await _members(shell, name):
+        if await member_rows(shell.admin, name):
             raise CommandFailed(
                 f"group {name} has members online (mqspark group members {name}); stop them first"
             )
@@ -330,7 +278,7 @@ async def group_reset(
     shell.output.rows(_RESET, rows)
     if dry_run:
         return
-    members = await _members(shell, group)
+    members = await member_rows(shell.admin, group)
     online = f", {len(members)} members online" if members else ""
     confirm(f"Move {group} in {len(rows)} queues{online}?", yes)
     by_time = not queues and to_offset is None

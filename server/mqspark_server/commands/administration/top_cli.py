@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from mqspark.errors import MQError
-from mqspark.message import RETRY_PREFIX, is_system_topic
+from mqspark.message import RETRY_PREFIX
 from mqspark_server.commands.administration.cluster_cli import BROKER_COLUMNS, broker_rows
 from mqspark_server.commands.output import columns
 from mqspark_server.commands.shell import ClusterShell, clustered
@@ -78,15 +78,7 @@ def _show(
 
 async def _sample(shell: ClusterShell) -> tuple[Places, Progress]:
     """End, messages and queues of each topic; end and committed offset of each group and topic."""
-    own = await shell.own_topics()
-    topics = [
-        name
-        for name in await shell.known_topics()
-        if name not in own
-        and not is_system_topic(name)
-        and not name.startswith("%")
-        and not name.endswith("_REPLY_TOPIC")
-    ]
+    topics = [row["topic"] for row in await shell.topic_rows() if row["kind"] == "normal"]
     groups = list(await shell.admin.groups())
     places: Places = {}
     progress: Progress = {}

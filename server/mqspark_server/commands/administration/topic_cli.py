@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fnmatch
 from collections.abc import Mapping
 from typing import Any
@@ -10,17 +11,17 @@ from typing import Any
 import click
 
 from mqspark.errors import BrokerError, MQError
-from mqspark.message import DLQ_PREFIX, MESSAGE_TYPES, RETRY_PREFIX, is_system_topic
+from mqspark.message import MESSAGE_TYPES, is_system_topic
 from mqspark_server.commands.completing import complete_topics
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.output import columns
 from mqspark_server.commands.refusals import CommandFailed, Missing, describe
 from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm, only_brokers
 from mqspark_server.shown.nouns import PERMS, QUEUES, perm_text
+from mqspark_server.survey.surveying import each_of
+from mqspark_server.survey.topicsurvey import extent_of, groups_of, queue_rows
 
 topic = noun("topic", "Topics.")
-_TOPICS_AT_ONCE = 16
-"""Topics that are queried concurrently."""
 _LIST = columns("topic", "kind", "brokers*", "queues*", "messages*", "last_ms*")
 _QUEUES = columns("broker", "queue", "min_offset", "max_offset NEXT", "messages", "last_ms")
 _STATS = columns(
@@ -52,51 +53,25 @@ def _attribute_table(texts: tuple[str, ...]) -> dict[str, str]:
     return assignments(text.removeprefix("+") for text in texts)
 
 
-def _kind(name: str) -> str:
-    if name.startswith(RETRY_PREFIX):
-        return "retry"
-    if name.startswith(DLQ_PREFIX):
-        return "dead letters"
-    return "system" if is_system_topic(name) or name.endswith("_REPLY_TOPIC") else "normal"
-
-
 @topic.command("list")
 @click.argument("pattern", required=False)
 @click.option("--all", "every", is_flag=True, help="Include retry, dead-letter and system topics.")
 @clustered
 async def topic_list(shell: ClusterShell, pattern: str | None, every: bool) -> None:
     """List topics, or those that match PATTERN ('order*'). -o wide shows queues and messages, too."""
-    own = await shell.own_topics()
-    names = [
-        name for name in await shell.known_topics() if pattern is None or fnmatch.fnmatchcase(name, pattern)
+    rows = [
+        row
+        for row in await shell.topic_rows()
+        if (every or row["kind"] == "normal")
+        and (pattern is None or fnmatch.fnmatchcase(row["topic"], pattern))
     ]
-    rows: list[dict[str, Any]] = [
-        {"topic": name, "kind": "system" if name in own else _kind(name)} for name in names
-    ]
-    if not every:
-        rows = [row for row in rows if row["kind"] == "normal"]
+
+    async def fill(row: dict[str, Any]) -> None:
+        row |= await extent_of(shell.admin, row["topic"])
+
     if shell.output.format != "table":
-        gate = asyncio.Semaphore(_TOPICS_AT_ONCE)
-
-        async def fill(row: dict[str, Any]) -> None:
-            async with gate:
-                row |= await _extent(shell, row["topic"])
-
-        await asyncio.gather(*map(fill, rows))
+        await each_of(rows, fill)
     shell.output.rows(_LIST, rows, empty="no topic" if pattern is None else f"no topic matches {pattern}")
-
-
-async def _extent(shell: ClusterShell, name: str) -> dict[str, Any]:
-    try:
-        stats = await shell.admin.topic_stats(name)
-    except MQError as error:
-        return {"error": str(error)}
-    return {
-        "brokers": len({queue.broker_name for queue in stats}),
-        "queues": len(stats),
-        "messages": sum(each.max_offset - each.min_offset for each in stats.values()),
-        "last_ms": max((each.last_update_timestamp for each in stats.values()), default=0) or None,
-    }
 
 
 @topic.command("describe")
@@ -106,22 +81,9 @@ async def topic_describe(shell: ClusterShell, topic: str) -> None:
     """Show settings, queues, offsets and groups of TOPIC."""
     route = await shell.admin.topic_route(topic)
     masters = {name: address for name in sorted(route.brokers) if (address := route.master(name)) is not None}
-    stats, configs = await asyncio.gather(shell.admin.topic_stats(topic), _configs(shell, topic, masters))
-    try:
-        groups = await shell.admin.topic_groups(topic)
-    except BrokerError:
-        groups = []  # RocketMQ 4 refuses it for some system topics
-    queues = [
-        {
-            "broker": queue.broker_name,
-            "queue": queue.queue_id,
-            "min_offset": each.min_offset,
-            "max_offset": each.max_offset,
-            "messages": each.max_offset - each.min_offset,
-            "last_ms": each.last_update_timestamp or None,
-        }
-        for queue, each in stats.items()
-    ]
+    queues, configs, groups = await asyncio.gather(
+        queue_rows(shell.admin, topic), _configs(shell, topic, masters), groups_of(shell.admin, topic)
+    )
     settings = {name: _settings(config) for name, config in configs.items()}
     if not shell.output.is_table:
         shell.output.record({"topic": topic, "brokers": settings, "groups": groups, "queues": queues})
@@ -390,18 +352,14 @@ async def topic_stats(shell: ClusterShell, topic: str | None) -> None:
     if topic is not None:
         shell.output.rows(_STATS, await _stats_rows(shell, topic))
         return
-    gate = asyncio.Semaphore(_TOPICS_AT_ONCE)
+    rows: list[dict[str, Any]] = []
 
-    async def of(name: str) -> list[dict[str, Any]]:
-        async with gate:
-            try:
-                return await _stats_rows(shell, name)
-            except MQError:
-                return []  # deleted meanwhile, or its broker is down
+    async def add(row: dict[str, Any]) -> None:
+        with contextlib.suppress(MQError):  # deleted meanwhile, or its broker is down
+            rows.extend(await _stats_rows(shell, row["topic"]))
 
-    own = await shell.own_topics()
-    names = [name for name in await shell.known_topics() if _kind(name) == "normal" and name not in own]
-    rows = [row for found in await asyncio.gather(*map(of, names)) for row in found]
+    await each_of([row for row in await shell.topic_rows() if row["kind"] == "normal"], add)
+    rows.sort(key=lambda row: row["topic"])
     shell.output.rows(_STATS, rows, empty="no topic")
 
 

@@ -48,11 +48,8 @@ _until = click.option("--until", metavar="WHERE", help="An offset or a time.")
 @clustered
 async def dlq_ls(shell: ClusterShell, pattern: str | None) -> None:
     """List groups with dead letters, or those that match PATTERN."""
-    names = [
-        name.removeprefix(DLQ_PREFIX) for name in await shell.known_topics() if name.startswith(DLQ_PREFIX)
-    ]
     rows = []
-    for name in names:
+    for name in await _groups(shell):
         if pattern is not None and not fnmatch.fnmatchcase(name, pattern):
             continue
         stats = await shell.admin.topic_stats(dlq_topic(name))
