@@ -8,7 +8,9 @@ from typing import Any
 from mqspark.broker.state.groups import ConsumerGroup, GroupMember
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.tables.consumer_offsets import NOT_FOUND
+from mqspark.broker.tables.topics import Topic
 from mqspark.protocol.codes import Language
+from mqspark.protocol.slices import Work
 
 QUEUES_AT_ONCE = 256
 
@@ -52,6 +54,19 @@ def topics_view(state: BrokerState, only: str | None = None) -> View:
             "putTps": state.stats.per_second("TOPIC_PUT_NUMS", name),
             "queues": queues,
         }
+
+
+def extent_of(state: BrokerState, topic: Topic) -> Work[tuple[int, int | None]]:
+    """How many messages a topic has, and when the newest was stored, in ms since the epoch."""
+    offsets, count, newest = state.store.offsets, 0, 0
+    for queue_id in range(topic.queue_limit):
+        if offsets.has_queue(topic.name, queue_id):
+            low, high = offsets.bounds(topic.name, queue_id)
+            if high > low:
+                count += high - max(low, 0)
+                newest = max(newest, offsets.store_timestamp_at(topic.name, queue_id, high - 1))
+        yield
+    return count, newest if newest > 0 else None
 
 
 def group_names(state: BrokerState) -> set[str]:

@@ -14,6 +14,11 @@ Row = dict[str, Any]
 T = TypeVar("T")
 
 
+def without_no_error(row: Row) -> Row:
+    """For programs: ``error`` is there only where something failed."""
+    return {key: value for key, value in row.items() if key != "error" or value}
+
+
 async def each_of(items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:
     gate = asyncio.Semaphore(AT_ONCE)
 

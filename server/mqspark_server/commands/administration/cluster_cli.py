@@ -10,6 +10,7 @@ from mqspark_server.commands.loading import noun
 from mqspark_server.commands.output import columns
 from mqspark_server.commands.shell import ClusterShell, clustered
 from mqspark_server.survey.brokersurvey import add_figures, known_brokers
+from mqspark_server.survey.surveying import without_no_error
 
 cluster = noun("cluster", "Clusters: their brokers, versions and rates.")
 
@@ -62,4 +63,4 @@ async def broker_rows(shell: ClusterShell) -> list[dict[str, Any]]:
     wanted = await shell.brokers()
     rows = [row for row in await known_brokers(shell.admin) if row["broker"] in wanted]
     await add_figures(shell.admin, rows)
-    return rows
+    return [without_no_error(row) for row in rows]

@@ -18,7 +18,7 @@ from mqspark_server.commands.output import columns
 from mqspark_server.commands.refusals import CommandFailed, Missing, describe
 from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm, only_brokers
 from mqspark_server.shown.nouns import PERMS, QUEUES, perm_text
-from mqspark_server.survey.surveying import each_of
+from mqspark_server.survey.surveying import each_of, without_no_error
 from mqspark_server.survey.topicsurvey import extent_of, groups_of, queue_rows
 
 topic = noun("topic", "Topics.")
@@ -67,7 +67,7 @@ async def topic_list(shell: ClusterShell, pattern: str | None, every: bool) -> N
     ]
 
     async def fill(row: dict[str, Any]) -> None:
-        row |= await extent_of(shell.admin, row["topic"])
+        row |= without_no_error(await extent_of(shell.admin, row["topic"]))
 
     if shell.output.format != "table":
         await each_of(rows, fill)

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from mqspark.auth.policies import Action
+from mqspark.broker.admin.views import extent_of
 from mqspark.errors import InvalidMessage
 from mqspark.message import (
     DLQ_PREFIX,
@@ -20,7 +21,6 @@ from mqspark.message import (
     new_unique_id,
 )
 from mqspark.protocol.codes import RequestCode
-from mqspark.protocol.slices import Work
 from mqspark_server.shown.deadletters import origin_of, resent_copy
 from mqspark_server.web.callers import CLUSTER
 from mqspark_server.web.callers import group as group_named
@@ -128,25 +128,14 @@ async def list_dead_letters(
     """Groups that have dead letters."""
     asker.authorize(CLUSTER, Action.GET, Action.LIST)
     state = asker.state
-    store = state.store
     names = [name.removeprefix(DLQ_PREFIX) for name in state.topics.names() if name.startswith(DLQ_PREFIX)]
     page, following = page_after(names, after, limit)
-
-    def counted() -> Work[list[DeadLetterGroup]]:
-        items = []
-        for group in page:
-            topic, count, newest = dlq_topic(group), 0, 0
-            found = state.topics.get(topic)
-            for queue_id in range(0 if found is None else found.queue_limit):
-                low, high = store.offsets.bounds(topic, queue_id)
-                if high > low:
-                    count += high - max(low, 0)
-                    newest = max(newest, store.offsets.store_timestamp_at(topic, queue_id, high - 1))
-                yield
-            items.append(DeadLetterGroup(group=group, messages=count, lastStored=newest or None))
-        return items
-
-    return ItemPage(items=await between_turns(counted()), next=following)
+    items = []
+    for group in page:
+        found = state.topics.get(dlq_topic(group))
+        count, newest = (0, None) if found is None else await between_turns(extent_of(state, found))
+        items.append(DeadLetterGroup(group=group, messages=count, lastStored=newest))
+    return ItemPage(items=items, next=following)
 
 
 @router.get("/{group}")

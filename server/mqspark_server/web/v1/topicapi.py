@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from mqspark.auth.policies import Action
-from mqspark.broker.admin.views import topics_view
+from mqspark.broker.admin.views import extent_of, topics_view
 from mqspark.errors import InvalidMessage, NoSuchTopic
 from mqspark.message import DEFAULT_TOPIC, check_topic
 from mqspark.protocol.bodies.topic_bodies import TopicConfig
@@ -169,34 +169,25 @@ async def topic_stats(topic: TopicName, asker: AskerNow) -> TopicFigures:
     found = state.topics.get(topic)
     if found is None:
         raise Problem(404, str(NoSuchTopic(topic)))
-    store = state.store
 
-    def counted() -> Work[tuple[int, int, list[str]]]:
-        stored = newest = 0
-        for queue_id in range(found.queue_limit):
-            if store.offsets.has_queue(topic, queue_id):
-                low, high = store.offsets.bounds(topic, queue_id)
-                stored += high - low
-                if high > low:
-                    newest = max(newest, store.offsets.store_timestamp_at(topic, queue_id, high - 1))
-            yield
+    def reading() -> Work[list[str]]:
         groups: list[str] = []
         for number, (name, group) in enumerate(state.offsets.pairs()):
             if name == topic and len(groups) < 1_000:
                 groups.append(group)
             if number % 1_000 == 0:
                 yield
-        return stored, newest, sorted(groups)
+        return sorted(groups)
 
-    stored, newest, groups = await between_turns(counted())
+    stored, newest = await between_turns(extent_of(state, found))
     return TopicFigures(
         topic=topic,
         messagesStored=stored,
         messagesIn=found.put_count,
         bytesIn=found.put_bytes,
         putTps=state.stats.per_second("TOPIC_PUT_NUMS", topic),
-        lastStored=newest if newest > 0 else None,
-        groups=groups,
+        lastStored=newest,
+        groups=await between_turns(reading()),
     )
 
 
