@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from mqspark.auth.authadmin import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
+from mqspark.auth.policies import Action, PolicyType, Ruling
+from mqspark.auth.users import UserStatus, UserType
 from mqspark.client.admin import AdminClient
 from mqspark.errors import BrokerError, ClientError, InvalidMessage, MQError
 from mqspark.message import MASTER_ID
@@ -23,7 +25,7 @@ from mqspark.protocol.headers.admin_headers import (
     UpdateUserRequestHeader,
 )
 
-ACTIONS = ("All", "Pub", "Sub", "Create", "Update", "Delete", "Get", "List")
+ACTIONS = tuple(each.value for each in Action)
 """The actions of a rule (RocketMQ's Action)."""
 
 
@@ -84,8 +86,8 @@ class Accounts:
                     name,
                     {
                         "user": name,
-                        "type": each.user_type or "Normal",
-                        "status": each.user_status or "enable",
+                        "type": each.user_type or UserType.NORMAL,
+                        "status": each.user_status or UserStatus.ENABLE,
                         "servers": [],
                         "rules": rules.get(name, []),
                     },
@@ -107,7 +109,7 @@ class Accounts:
             for policy in each.policies or ():
                 found.setdefault(name, []).extend(
                     {
-                        "kind": policy.policy_type or "Custom",
+                        "kind": policy.policy_type or PolicyType.CUSTOM,
                         "decision": entry.decision or "",
                         "resource": entry.resource or "",
                         "actions": list(entry.actions or ()),
@@ -164,12 +166,12 @@ class Accounts:
         entry = PolicyEntryInfo(
             resource=resource,
             actions=list(actions),
-            decision="Allow" if allows else "Deny",
+            decision=Ruling.ALLOW if allows else Ruling.DENY,
             source_ips=list(sources),
         )
-        await self.put_rules(name, [PolicyInfo(policy_type="Custom", entries=[entry])])
+        await self.put_rules(name, [PolicyInfo(policy_type=PolicyType.CUSTOM, entries=[entry])])
 
-    async def forget(self, name: str, resource: str | None, kind: str | None = "Custom") -> None:
+    async def forget(self, name: str, resource: str | None, kind: str | None = PolicyType.CUSTOM) -> None:
         """Remove the rule for ``resource``; None: all rules."""
         header = DeleteAclRequestHeader(subject=f"User:{name}", policy_type=kind, resource=resource)
         await self._tell_all(RequestCode.AUTH_DELETE_ACL, header)

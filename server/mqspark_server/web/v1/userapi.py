@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from mqspark.auth.authadmin import AclInfo, PolicyInfo, UserInfo
+from mqspark.auth.policies import Action, PolicyType, Ruling
+from mqspark.auth.users import UserStatus, UserType
 from mqspark.client.admin import AdminClient
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.client.remoting.identity import ClientOptions
@@ -69,25 +71,23 @@ class UserChange(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     password: str | None = Field(default=None, min_length=1, max_length=512, repr=False)
-    type: Literal["Super", "Normal"] | None = None
-    status: Literal["enable", "disable"] | None = None
+    type: UserType | None = None
+    status: UserStatus | None = None
 
 
 class PolicyRule(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     resource: str = Field(max_length=512, description="Topic:NAME, Group:NAME, Cluster:NAME; * at the end")
-    actions: list[str] = Field(
-        min_length=1, max_length=8, description="All, Pub, Sub, Create, Update, Delete, Get, List"
-    )
-    decision: Literal["Allow", "Deny"]
+    actions: list[str] = Field(min_length=1, max_length=len(Action), description=", ".join(Action))
+    decision: Ruling
     sourceIps: list[str] = Field(default_factory=list, max_length=256, description="from anywhere when empty")
 
 
 class UserPolicy(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    policyType: Literal["Custom", "Default"] = "Custom"
+    policyType: PolicyType = PolicyType.CUSTOM
     entries: list[PolicyRule] = Field(max_length=MAX_RULES)
 
 
@@ -183,7 +183,7 @@ async def put_policies(
 ) -> UserPolicies:
     """Set rules for resources: each replaces the rule of the user for the same resource; other rules are unchanged."""
     check_match(request, etag((await _policies(asker, user)).model_dump()))
-    given = msgspec.convert(policies.model_dump()["policies"], list[PolicyInfo])
+    given = msgspec.convert(policies.model_dump(mode="json")["policies"], list[PolicyInfo])
     header = CreateAclRequestHeader(subject=f"User:{user}")
     info = AclInfo(subject=f"User:{user}", policies=given)
     async with _others(asker, here_only=hereOnly) as others:
@@ -200,7 +200,7 @@ async def delete_policy(
     user: UserName,
     asker: AskerNow,
     resource: str | None = None,
-    policyType: Literal["Custom", "Default"] | None = None,
+    policyType: PolicyType | None = None,
     hereOnly: HereOnly = False,
 ) -> None:
     """Delete the rule for a resource, or all of them."""
