@@ -78,7 +78,7 @@ def stores(tmp_path: Path) -> tuple[MessageStore, MessageStore]:
     for segment in sorted((tmp_path / "slave" / "commitlog").iterdir())[:2]:
         segment.unlink()
     master, slave = opened(tmp_path / "master"), opened(tmp_path / "slave")
-    slave.compact_duty.topics = lambda: ["C"]
+    slave.upkeep.compact_duty.topics = lambda: ["C"]
     assert 0 < slave.offsets.log_bounds("C", 0)[0] < 40
     return master, slave
 
@@ -109,7 +109,7 @@ def test_it_is_copied_once(stores: tuple[MessageStore, MessageStore], tmp_path: 
     current = read_current(tmp_path / "slave" / COMPACTED / "C" / "0")
     assert current is not None
     assert (current.end, current.messages, current.is_partial) == (low, low, False)
-    assert slave.compact_duty.position == 0  # what is compacted has to be found out anew
+    assert slave.upkeep.compact_duty.position == 0  # what is compacted has to be found out anew
     assert look(slave, master) == 0
     for store in stores:
         store.close()
@@ -121,7 +121,7 @@ def test_nothing_is_asked_without_a_need(stores: tuple[MessageStore, MessageStor
     slave.config.enable_compaction = False
     assert look(slave, master) == 0
     slave.config.enable_compaction = True
-    slave.compact_duty.topics = list
+    slave.upkeep.compact_duty.topics = list
     assert look(slave, master) == 0
     assert master.asked == []
     for store in stores:
