@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from mqspark.auth.policies import Ruling
+from mqspark.auth.users import UserStatus, UserType
 from mqspark.client.admin import AdminClient
 from mqspark.errors import InvalidMessage
 from mqspark_server.accounts import ACTIONS, Accounts
@@ -54,6 +56,9 @@ class UserTable(View, frozen=True):
             "servers": accounts.servers,
             "closed": {name: str(error) for name, error in accounts.closed.items()},
             "actions": ACTIONS,
+            "types": UserType,
+            "statuses": UserStatus,
+            "decisions": Ruling,
         }
 
 
@@ -62,8 +67,8 @@ class PutUser(Change, frozen=True):
 
     name: Line
     password: Text = ""
-    type: Annotated[str, ChoiceField(("Normal", "Super"))] = ""
-    status: Annotated[str, ChoiceField(("enable", "disable"))] = ""
+    type: Annotated[str, ChoiceField(tuple(UserType))] = ""
+    status: Annotated[str, ChoiceField(tuple(UserStatus))] = ""
 
     def __repr__(self) -> str:
         return f"PutUser({self.name!r})"  # the password is nobody's business
@@ -82,12 +87,14 @@ class PutUser(Change, frozen=True):
         facts = [
             ("User", self.name),
             ("Password", "a new one" if self.password else "stays"),
-            ("Type", self.type or ("Normal" if is_new else "stays")),
-            ("Status", self.status or ("enable" if is_new else "stays")),
+            ("Type", self.type or (UserType.NORMAL if is_new else "stays")),
+            ("Status", self.status or (UserStatus.ENABLE if is_new else "stays")),
             _places(accounts),
         ]
         verb = "Create" if is_new else "Change"
-        return Confirmation(f"{verb} the user {self.name}?", verb, facts, is_dangerous=self.type == "Super")
+        return Confirmation(
+            f"{verb} the user {self.name}?", verb, facts, is_dangerous=self.type == UserType.SUPER
+        )
 
     async def apply(self, asked: Asking) -> Done:
         accounts = await _everywhere(asked)
@@ -118,7 +125,7 @@ class DeleteUser(Change, frozen=True):
 class PutRule(Change, frozen=True):
     user: Text
     resource: Annotated[str, LineField(MAX_RESOURCE)] = ""
-    decision: Annotated[str, ChoiceField(("Allow", "Deny"))] = ""
+    decision: Annotated[str, ChoiceField(tuple(Ruling))] = ""
     actions: Annotated[tuple[str, ...], ListField(ACTIONS)] = ()
     sources: Text = ""
 
@@ -139,7 +146,7 @@ class PutRule(Change, frozen=True):
         return Confirmation(f"{self.decision} this for {self.user}?", self.decision, facts)
 
     async def apply(self, asked: Asking) -> Done:
-        sources, is_allowed = self._sources(), self.decision == "Allow"
+        sources, is_allowed = self._sources(), self.decision == Ruling.ALLOW
         accounts = await _everywhere(asked)
         await accounts.put_rule(self.user, self.resource, self.actions, sources, allows=is_allowed)
         return Done(f"The rules of {self.user} are changed.", path_of("users"))
