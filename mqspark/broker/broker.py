@@ -26,20 +26,15 @@ from mqspark.broker.admin.views import groups_view, topics_view
 from mqspark.broker.brokerbounds import BrokerBounds
 from mqspark.broker.brokerrequests import BrokerRequests
 from mqspark.broker.brokerservices import BrokerServices
+from mqspark.broker.brokertables import BrokerTables
 from mqspark.broker.config import BrokerConfig
-from mqspark.broker.group.membership import MemberNotices
-from mqspark.broker.pop.assignment import RequestModes
 from mqspark.broker.prints import BrokerPrints
 from mqspark.broker.pull.lookups import LookupProcessor
-from mqspark.broker.registration import Publication
 from mqspark.broker.replication.role import Role
-from mqspark.broker.replication.tablenotices import TableNotices
 from mqspark.broker.replication.term import Term
 from mqspark.broker.rounds import Rounds
-from mqspark.broker.savedstate import SavedState
 from mqspark.broker.state.acks import Acks
-from mqspark.broker.state.changes import PendingChanges
-from mqspark.broker.state.state import Random, new_state
+from mqspark.broker.state.state import Random
 from mqspark.message import new_unique_id
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
@@ -94,13 +89,9 @@ class BrokerCore:
         self.authority = authority
         self.extensions = extensions
         self.outbox: list[Session] = outbox if outbox is not None else []
-        if config_file is None:
-            config_file = store.config_file
         machine_bytes = memory_bytes or usable_memory_bytes()
 
-        # What its parts share, and the tables in files.
-        self._member_notices = MemberNotices(config)
-        self.state = state = new_state(
+        self.shared = shared = BrokerTables(
             config,
             store_config,
             store,
@@ -108,75 +99,69 @@ class BrokerCore:
             random=random,
             new_unique_id=new_unique_id,
             utc_offset_ms=utc_offset_ms,
-            members_changed=self._member_notices.note,
+            config_file=config_file or store.config_file,
+            settings_file=settings_file,
+            authority=authority,
         )
-        table_notices = TableNotices()
-        pending = PendingChanges(
-            config, clock, store.deletions, state.long_work, state.stats.rpc, table_notices.changed
-        )
-        self._changes = pending
-        self.publication = Publication(config, state.topics, state.mappings, pending)
-        store.upkeep.compact_duty.topics = state.topics.compacted
-        modes = RequestModes(lambda: config.max_group_table_bytes)
-        self._saved = saved = SavedState(state, modes, config_file, pending.answer_due, settings_file)
-        if authority is not None:
-            saved.watch(authority.saved)
+        self.state = state = shared.state
+        self.publication = shared.publication
+        self._saved = shared.saved
 
         # What it does by itself, and its part in its set.
         self.acks = acks = Acks(clock, state.stats.rpc)
         lookups = LookupProcessor(state, machine_bytes)
-        self.services = services = BrokerServices(state, acks, saved, config_file, lookups.starts_in_memory)
+        self.services = services = BrokerServices(shared, acks, lookups.starts_in_memory)
         self.transactions, self.timers, self.pop = services.transactions, services.timers, services.pop
         self.role = role = Role(
-            state,
-            term,
-            authority,
-            modes,
-            services.delays,
-            self.timers,
-            table_notices,
+            state, term, authority, shared.modes, services.delays, self.timers, shared.table_notices,
             lookups.starts_in_memory,
-        )
+        )  # fmt: skip
         self._replicas, self._acting = role.replicas, role.acting
         """Parts of ``role`` at hand, because every turn needs them."""
         self._acked = 0
         """The log position up to which this broker alone would answer."""
 
         # What it answers.
+        # A master that has been replaced must not acknowledge anything.
+        all_wait = term is not None
         self.requests = requests = BrokerRequests(
-            state, acks, role, services, lookups, modes, pending, saved, machine_bytes,
-            # A master that has been replaced must not acknowledge anything.
-            all_wait=term is not None,
-        )  # fmt: skip
-        self.pulls = requests.pulls
-        admin = admin_handlers(
-            state,
-            self.runtime_info,
-            self._settings_changed,
-            requests.changes,
-            self._topic_gone,
-            foreign_keys,
-            shell_settings or {},
-            role.knows_topics,
+            shared, acks, role, services, lookups, machine_bytes, all_wait=all_wait
         )
+        self.pulls = requests.pulls
+        admin = self._admin_handlers(foreign_keys, shell_settings or {})
         requests.serve(admin, more_handlers, extensions, authority)
         self.handlers = requests.handlers
 
         # What limits and watches it.
         prints = BrokerPrints(clock, store, role.replicas, acks, self.pulls.parked, state.long_work)
         self._rounds = Rounds(state, acks, prints, is_slave=role.is_slave)
-        self.bounds = BrokerBounds(state, authority, machine_bytes, self._bounded(modes))
+        self.bounds = BrokerBounds(state, authority, machine_bytes, self._bounded())
         self.tables = self.bounds.tables
         self._is_quiet = False
 
-    def _bounded(self, modes: RequestModes) -> Iterator[Bounded]:
+    def _admin_handlers(
+        self, foreign_keys: ForeignKeys, shell_settings: Mapping[str, str]
+    ) -> dict[int, Handler]:
+        return admin_handlers(
+            self.state,
+            self.runtime_info,
+            self._settings_changed,
+            self.requests.changes,
+            self._topic_gone,
+            foreign_keys,
+            shell_settings,
+            self.role.knows_topics,
+        )
+
+    def _bounded(self) -> Iterator[Bounded]:
         """All that peers can grow."""
         state, authority, requests = self.state, self.authority, self.requests
         parts = (
             state.clients, state.filters, state.topics, state.mappings, state.peers, state.subscriptions,
-            state.offsets, state.locks, state.stats, state.slow_readers, state.cold_reads, self.pulls.held, modes,
-            self.pulls.parked, requests.waiting_reads, requests.routes, self._changes, self.transactions, state.halves,
-            self.timers.metrics, self.extensions, authority, None if authority is None else authority.users,
+            state.offsets, state.locks, state.stats, state.slow_readers, state.cold_reads, state.halves,
+            self.pulls.held, self.pulls.parked, self.shared.modes, self.shared.changes, requests.waiting_reads,
+            requests.routes, self.transactions, self.timers.metrics, self.extensions, authority,
+            None if authority is None else authority.users,
         )  # fmt: skip
         yield from (part.ledger for part in parts if part is not None)
         for service in (self.pop, self.services.lite, self.store, self._acting):
@@ -218,7 +203,7 @@ class BrokerCore:
 
     def turn(self) -> None:
         """Write what this turn appended, and send the answers that this completes."""
-        self._member_notices.end_turn(self.state.long_work)
+        self.shared.member_notices.end_turn(self.state.long_work)
         self.pop.before_commit()
         if self._acting is not None:
             self._acting.before_commit()
@@ -283,7 +268,7 @@ class BrokerCore:
         state.calls.expire()
         if self.acks:
             self._expire_sends()
-        self._changes.answer_due()
+        self.shared.changes.answer_due()
         wait_ms = TICK_MS
         if not self._is_quiet:
             wait_ms = self.services.tick(wait_ms)

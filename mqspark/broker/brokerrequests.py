@@ -10,24 +10,22 @@ from typing import TYPE_CHECKING
 
 from mqspark.broker.admin.relays import RelayProcessor
 from mqspark.broker.brokerservices import BrokerServices
+from mqspark.broker.brokertables import BrokerTables
 from mqspark.broker.changeanswers import ChangeAnswers
 from mqspark.broker.group.membership import ClientProcessor
 from mqspark.broker.hooked import BrokerHooks
-from mqspark.broker.pop.assignment import AssignmentProcessor, RequestModes
+from mqspark.broker.pop.assignment import AssignmentProcessor
 from mqspark.broker.pop.cluster_routes import ClusterRoutes
 from mqspark.broker.pop.foreignchecks import ForeignChecks
 from mqspark.broker.pull.lookups import LookupProcessor
 from mqspark.broker.pull.pull import PullProcessor
 from mqspark.broker.pull.waiting_reads import WaitingReads
 from mqspark.broker.replication.role import Role
-from mqspark.broker.savedstate import SavedState
 from mqspark.broker.send.fastfail import FastFail
 from mqspark.broker.send.replies import ReplyProcessor
 from mqspark.broker.send.retry import SendBackProcessor
 from mqspark.broker.send.send import SendProcessor
 from mqspark.broker.state.acks import Acks
-from mqspark.broker.state.changes import PendingChanges
-from mqspark.broker.state.state import BrokerState
 from mqspark.broker.timer.recall import RecallProcessor
 from mqspark.broker.touched import Touched
 from mqspark.protocol.codes import RequestCode
@@ -60,27 +58,24 @@ class BrokerRequests:
 
     def __init__(
         self,
-        state: BrokerState,
+        shared: BrokerTables,
         acks: Acks,
         role: Role,
         services: BrokerServices,
         lookups: LookupProcessor,
-        modes: RequestModes,
-        pending: PendingChanges,
-        saved: SavedState,
         machine_bytes: int,
         *,
         all_wait: bool,
     ) -> None:
         """``machine_bytes``: memory of this machine. ``all_wait``: as of ``SendProcessor``."""
-        self._state = state
+        self._state = state = shared.state
         self._acks = acks
         self._role = role
         self._services = services
         self._lookups = lookups
-        self._modes = modes
+        self._modes = shared.modes
         self.pulls = PullProcessor(state, machine_bytes, role)
-        self.changes = ChangeAnswers(state, pending, saved, acks, self.pulls.remapped)
+        self.changes = ChangeAnswers(state, shared.changes, shared.saved, acks, self.pulls.remapped)
         self.sends = SendProcessor(
             state, acks, state.store.store_host, self.changes.once_known, all_wait=all_wait
         )

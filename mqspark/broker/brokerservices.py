@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from mqspark.broker.brokertables import BrokerTables
 from mqspark.broker.config import BrokerRole
 from mqspark.broker.lite.lite_service import LiteService
 from mqspark.broker.pop.pop_service import PopService
 from mqspark.broker.replication.preonline import comes_back
-from mqspark.broker.savedstate import SavedState
 from mqspark.broker.service import Service
 from mqspark.broker.state.acks import Acks
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.timer.delays import DelayService
 from mqspark.broker.timer.timers import TimerService
 from mqspark.broker.transaction.transactions import TransactionService
-from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.timer.timerfiles import TimerFiles
 
 
@@ -30,15 +29,14 @@ class BrokerServices:
 
     def __init__(
         self,
-        state: BrokerState,
+        shared: BrokerTables,
         acks: Acks,
-        saved: SavedState,
-        config_file: Callable[[str], ConfigFile],
         starts_in_memory: Callable[[str, int], bool],
     ) -> None:
         """``starts_in_memory(topic, queue id)``: as of ``PopService``."""
+        state, config_file = shared.state, shared.config_file
         config, store = state.config, state.store
-        self._saved = saved
+        self._saved = shared.saved
         self._running: list[Service] = []
         self.delays = DelayService(state, config_file("delayOffset.json"))
         self.transactions = TransactionService(state, acks, store.store_host)
@@ -61,7 +59,7 @@ class BrokerServices:
         if config.broker_role is BrokerRole.SLAVE:
             for table in (*self.delays.saved_tables(), *self.timers.saved_tables()):
                 table.load()
-                saved.add([table])
+                self._saved.add([table])
         else:
             self._load(self.delays, self.timers)
             if not comes_back(config):

@@ -152,7 +152,16 @@ class NameServer:
         self._next_scan_ms = clock.monotonic_ms() + config.scan_not_active_broker_interval
         self._next_print_ms = clock.monotonic_ms() + FIRST_KV_PRINT_MS
         self._long_work = LongWork()
-        self.handlers: dict[int, Handler] = {
+        self.handlers = self._own_handlers()
+        self.extensions = extensions
+        if extensions is not None:
+            self.handlers = extensions.around(self.handlers, self._user_name)
+        if authority is not None:
+            self.handlers = authority.guard(self.handlers, _Routed(self.routes))
+            authority.bound_connections()
+
+    def _own_handlers(self) -> dict[int, Handler]:
+        return {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self.route,
             RequestCode.REGISTER_BROKER: self.register_broker,
             RequestCode.UNREGISTER_BROKER: self.unregister_broker,
@@ -177,12 +186,6 @@ class NameServer:
             RequestCode.UPDATE_NAMESRV_CONFIG: self.update_settings,
             RequestCode.GET_NAMESRV_CONFIG: self.settings,
         }
-        self.extensions = extensions
-        if extensions is not None:
-            self.handlers = extensions.around(self.handlers, self._user_name)
-        if authority is not None:
-            self.handlers = authority.guard(self.handlers, _Routed(self.routes))
-            authority.bound_connections()
 
     # --- Core ---
 

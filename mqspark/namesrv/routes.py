@@ -171,14 +171,12 @@ class RouteTable:
         addresses = brokers.addresses
         key = (broker.cluster, broker.address)
         known_address = addresses.get(broker.broker_id)
+        rival = None
         if known_address is not None and known_address != broker.address:
             rival = self._live.get((brokers.cluster, known_address))
-            if rival is not None and rival.data_version.state_version > data_version.state_version:
-                self._live.pop(key, None)
-                return RegistrationResult()
-            # A controller's new master has a higher epoch than the old one.
-            if rival is not None and not 0 < rival.data_version.state_version < data_version.state_version:
-                self._check_gone(rival, session)
+        if rival is not None and not self._gives_way(rival, data_version, session):
+            self._live.pop(key, None)
+            return RegistrationResult()
         if known_address is None and len(topics) == 1:
             raise _refusal("register broker failed")
         previous = self._live.get(key)
@@ -226,13 +224,21 @@ class RouteTable:
         self.generation += 1
         if broker.broker_id < least and self._live.get(key) is live:
             self._notify(brokers, appeared=live)
-        if broker.broker_id == MASTER_ID:
-            return RegistrationResult()
-        master_address = addresses.get(MASTER_ID)
-        master = None if master_address is None else self._live.get((broker.cluster, master_address))
-        return (
-            RegistrationResult() if master is None else RegistrationResult(master.ha_address, master_address)
-        )
+        return RegistrationResult() if broker.broker_id == MASTER_ID else self._master_of(brokers)
+
+    def _master_of(self, brokers: BrokerSet) -> RegistrationResult:
+        """What a slave is told of its master."""
+        address = brokers.addresses.get(MASTER_ID)
+        master = None if address is None else self._live.get((brokers.cluster, address))
+        return RegistrationResult() if master is None else RegistrationResult(master.ha_address, address)
+
+    def _gives_way(self, rival: LiveBroker, version: DataVersion, session: Session | None) -> bool:
+        """Whether another address of a broker id may be replaced. Raises Refusal while it lives. A controller's new
+        master has a higher epoch than the old one."""
+        theirs, own = rival.data_version.state_version, version.state_version
+        if theirs <= own and not 0 < theirs < own:
+            self._check_gone(rival, session)
+        return theirs <= own
 
     def _check_gone(self, live: LiveBroker, session: Session | None) -> None:
         """Raise Refusal while that broker is alive over a connection from another host. A broker on the same

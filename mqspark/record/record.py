@@ -474,9 +474,7 @@ def _decode(
     on access."""
     available = len(data) - position
     if available < MIN_RECORD_BYTES:
-        raise InvalidMessage(
-            f"{available} bytes at {base + position} are too few for a record", field="totalSize"
-        )
+        raise _too_short(available, base + position)
     message = _new_message(MessageExt)
     (
         size,
@@ -500,9 +498,7 @@ def _decode(
         head = HEADS[(sys_flag >> 4) & 3]
         body_start = position + head.size
         if available < head.size + 3:
-            raise InvalidMessage(
-                f"{available} bytes at {base + position} are too few for a record", field="totalSize"
-            )
+            raise _too_short(available, base + position)
         fields = head.unpack_from(data, position)
         message.born_timestamp_ms, born_host, message.store_timestamp_ms, store_host = fields[8:12]
         message.reconsume_times, message.prepared_transaction_offset, body_length = fields[12:]
@@ -513,9 +509,7 @@ def _decode(
     elif magic == MAGIC_V2:
         topic_start = body_end + 2
     else:
-        raise InvalidMessage(
-            f"magic {magic & 0xFFFFFFFF:#x} at {base + position} is not a message", field="magic"
-        )
+        raise _no_message(magic, base + position)
     if body_length < 0 or size > available or topic_start + 2 > position + available:
         raise InvalidMessage(f"record at {base + position} has impossible lengths", field="totalSize")
     topic_length = data[topic_start - 1]
@@ -529,11 +523,7 @@ def _decode(
         raise InvalidMessage(f"record at {base + position} has impossible lengths", field="propertiesLength")
     body = data[body_start:body_end]
     if verify_crc and body and full_crc32(body) & 0x7FFFFFFF != message.body_crc:
-        raise InvalidMessage(
-            f"the body of message {message.queue_offset} of queue {message.queue_id} of topic"
-            f" {_topic_texts[data[topic_start:topic_end]]} does not match its CRC",
-            field="bodyCRC",
-        )
+        raise _changed_body(message, _topic_texts[data[topic_start:topic_end]])
     if inflate is not None and sys_flag & COMPRESSED:
         message.__class__ = PackedMessage
         kind = (sys_flag & COMPRESSION_MASK) >> COMPRESSION_SHIFT
@@ -549,6 +539,22 @@ def _decode(
     message.store_size_bytes = size
     message.broker_name = broker_name
     return message
+
+
+def _too_short(available: int, position: int) -> InvalidMessage:
+    return InvalidMessage(f"{available} bytes at {position} are too few for a record", field="totalSize")
+
+
+def _no_message(magic: int, position: int) -> InvalidMessage:
+    return InvalidMessage(f"magic {magic & 0xFFFFFFFF:#x} at {position} is not a message", field="magic")
+
+
+def _changed_body(message: MessageExt, topic: str) -> InvalidMessage:
+    return InvalidMessage(
+        f"the body of message {message.queue_offset} of queue {message.queue_id} of topic {topic} does not match"
+        " its CRC",
+        field="bodyCRC",
+    )
 
 
 def _unwrap(batch: MessageExt) -> list[MessageExt]:

@@ -347,18 +347,13 @@ class BrokerApp(ProcessApp):
             authority.provider = self.extensions.provider
         return authority
 
-    def _assemble(
+    def _new_core(
         self,
         store: MessageStore,
-        flush_worker: Worker,
-        worker: Worker,
+        outbox: list[Session],
         http: HttpServer | None,
         authority: Authority | None,
-        archived: ArchivedMessages | None,
-    ) -> BrokerParts:
-        """Connect the parts, and define in which order they end: stop accepting, unregister, sync, answer, close, save,
-        checkpoint."""
-        outbox: list[Session] = []
+    ) -> BrokerCore:
         core = BrokerCore(
             self.config,
             self.store_config,
@@ -380,6 +375,20 @@ class BrokerApp(ProcessApp):
 
             self._spans = BrokerSpans(core)
             core.handlers = self._spans.wrap(core.handlers)
+        return core
+
+    def _assemble(
+        self,
+        store: MessageStore,
+        flush_worker: Worker,
+        worker: Worker,
+        http: HttpServer | None,
+        authority: Authority | None,
+        archived: ArchivedMessages | None,
+    ) -> BrokerParts:
+        """Connect the parts, and define in which order they end."""
+        outbox: list[Session] = []
+        core = self._new_core(store, outbox, http, authority)
         server = remoting_server(
             self.config.broker_name,
             core,
@@ -435,6 +444,13 @@ class BrokerApp(ProcessApp):
             master_copy=None if following is None else MasterCopy(store, following.connect),
         )
 
+        self._arrange_end(parts, http)
+        return parts
+
+    def _arrange_end(self, parts: BrokerParts, http: HttpServer | None) -> None:
+        """Define in which order the parts end: stop accepting, unregister, sync, answer, close, save, checkpoint."""
+        core, server = parts.core, parts.server
+
         async def save() -> None:
             await parts.housekeeper.stop()
             await parts.housekeeper.run(core.shutdown())
@@ -460,8 +476,8 @@ class BrokerApp(ProcessApp):
         if http is not None:
             ends.always(http.stop)  # before the store: a page must not read a store that is being closed
         ends.on_stop(drain)
-        ends.on_stop(lambda: registrar.stop(self.unregister_s))
-        ends.on_kill(registrar.abandon)
+        ends.on_stop(lambda: parts.registrar.stop(self.unregister_s))
+        ends.on_kill(parts.registrar.abandon)
         ends.always(parts.route_finder.stop)
         ends.always(parts.peers.stop)
         ends.on_stop(server.stop_accepting)
@@ -469,10 +485,9 @@ class BrokerApp(ProcessApp):
         if parts.following is not None:
             ends.on_stop(parts.following.finish)
             ends.on_kill(parts.following.stop)
-        if group is not None and escaping is not None:
-            ends.always(escaping.stop)
-            ends.always(group.stop)
-        return parts
+        if parts.group is not None and parts.escaping is not None:
+            ends.always(parts.escaping.stop)
+            ends.always(parts.group.stop)
 
     async def _listen(self, parts: BrokerParts, sockets: BrokerSockets) -> None:
         for sock in (sockets.main, sockets.fast):

@@ -176,6 +176,18 @@ class Revival:
         """Messages copied to the retry topic."""
 
 
+_TABLES = (
+    "TOPIC_PUT_NUMS",
+    "TOPIC_PUT_SIZE",
+    *GROUP_TABLES,
+    *QUEUE_TABLES,
+    *TIMES_TABLES,
+    DEAD_TABLE,
+    *FIXED_TABLES,
+)
+"""The rates that are kept by name."""
+
+
 class Stats:
     def __init__(
         self,
@@ -249,18 +261,7 @@ class Stats:
         }
         self._watched: dict[str, Callable[[], int]] = {}
         self._ticks = 0
-        self._tables: dict[str, BoundedMap[str, Meter]] = {
-            name: rows(_METER_BYTES)
-            for name in (
-                "TOPIC_PUT_NUMS",
-                "TOPIC_PUT_SIZE",
-                *GROUP_TABLES,
-                *QUEUE_TABLES,
-                *TIMES_TABLES,
-                DEAD_TABLE,
-                *FIXED_TABLES,
-            )
-        }
+        self._tables: dict[str, BoundedMap[str, Meter]] = {name: rows(_METER_BYTES) for name in _TABLES}
         self._utc_offset_ms = utc_offset_ms
         self._day = self._today(self.started_ms)
         self._system_puts = self._system_gets = 0

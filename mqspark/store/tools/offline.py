@@ -159,6 +159,24 @@ class OfflineStore:
         """Files in the directories of the log that are not segments."""
         self.blocking: list[Path] = []
         """Paths named like segments that are not regular files: no broker starts with them."""
+        self._find_log()
+        self._make_tables()
+        self.older_deletions = ""
+        """Why the copy of the list of deleted topics is used instead of it, or ''."""
+        self.unreadable_deletions: str | None = None
+        """Why the list of deleted topics cannot be read, or None."""
+        self.deleted = self._read_deleted()
+        """As ``Deletions.positions``."""
+        self._load_queues()
+        self.levels = DelayLevels(config.message_delay_level)
+        self._index_maps = IndexMaps(files)
+        self.strange_index_files: list[str] = []
+        self.index_files = [
+            file for name in sorted(files.names(paths.index)) if (file := self._index_file(name)) is not None
+        ]
+
+    def _find_log(self) -> None:
+        config, paths, files = self.config, self.paths, self.files
         found = self._segments()
         size = segment_size(
             {segment.start: segment.length for segment in found},
@@ -181,6 +199,9 @@ class OfflineStore:
         for segment in segments:
             segment.end = segment.start + size
             segment.length = min(segment.length, size)
+
+    def _make_tables(self) -> None:
+        config, paths, files = self.config, self.paths, self.files
         self.table = QueueTable(
             paths.consume_queue,
             files,
@@ -196,24 +217,25 @@ class OfflineStore:
             file_bytes=config.mapper_file_size_batch_consume_queue,
             max_mapped=_MAX_MAPPED,
         )
-        self.older_deletions = ""
-        """Why the copy of the list of deleted topics is used instead of it, or ''."""
-        self.unreadable_deletions: str | None = None
-        """Why the list of deleted topics cannot be read, or None."""
+
+    def _read_deleted(self) -> dict[str, int]:
         try:
-            saved = read_deletions(ConfigFile(paths.deletions, files), files)
-            deletions, self.older_deletions = saved.positions, saved.problem
+            saved = read_deletions(ConfigFile(self.paths.deletions, self.files), self.files)
         except StoreCorrupt as error:
-            deletions, self.unreadable_deletions = {}, str(error)
-        self.deleted = {
-            topic: position for topic, position in deletions.items() if position > self.log.min_offset
-        }
-        """As ``Deletions.positions``."""
+            self.unreadable_deletions = str(error)
+            return {}
+        self.older_deletions = saved.problem
+        begin = self.log.min_offset
+        return {topic: position for topic, position in saved.positions.items() if position > begin}
+
+    def _load_queues(self) -> None:
+        paths, files = self.paths, self.files
         self.batch_table.load()
         self.batch_table.leave_out(self.deleted)
         self.table.load(paths.batch_consume_queue)
         self.table.leave_out(self.deleted)
         self.table.batch_topics |= batch_topics(paths.config / "topics.json", files)
+        segments = self.log.segments
         log_end = max(segments[-1].end if segments else 0, self.checkpoint.position)
         for table in (self.table, self.batch_table):
             for queue in table.queues.values():
@@ -232,12 +254,6 @@ class OfflineStore:
             )
             for queue, doubt in list(doubts):
                 queue.doubt(*doubt)
-        self.levels = DelayLevels(config.message_delay_level)
-        self._index_maps = IndexMaps(files)
-        self.strange_index_files: list[str] = []
-        self.index_files = [
-            file for name in sorted(files.names(paths.index)) if (file := self._index_file(name)) is not None
-        ]
 
     def _segments(self) -> list[Segment]:
         found: dict[int, Segment] = {}

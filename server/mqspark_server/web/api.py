@@ -152,11 +152,13 @@ def create_api(app: BrokerNode, more: Sequence[APIRouter] = ()) -> ASGIApp:
     for router in (*(each.router for each in own), *more):
         api.router.routes.extend(router.routes)
 
-    def serving() -> BrokerParts:
-        if not app.lifecycle.ready or app.parts is None:
-            raise Problem(503, f"the broker is {app.lifecycle.phase.name.lower()}")
-        return app.parts
+    _serve_health(api, app, callers)
+    _serve_messages(api, app, callers)
+    hosts = (*app.settings.server.http_allowed_hosts.split(";"), app.config.broker_ip1)
+    return Guarded(_bounded(api, app), (*hosts, app.settings.server.http_bind_address))
 
+
+def _serve_health(api: FastAPI, app: BrokerNode, callers: Callers) -> None:
     @api.get("/", include_in_schema=False)
     async def enter() -> RedirectResponse:
         """The console, which links everything else."""
@@ -218,6 +220,13 @@ def create_api(app: BrokerNode, more: Sequence[APIRouter] = ()) -> ASGIApp:
             scrape.add_done_callback(scrapes.remove)
         return Response(await asyncio.shield(scrapes[0]), media_type=CONTENT_TYPE)
 
+
+def _serve_messages(api: FastAPI, app: BrokerNode, callers: Callers) -> None:
+    def serving() -> BrokerParts:
+        if not app.lifecycle.ready or app.parts is None:
+            raise Problem(503, f"the broker is {app.lifecycle.phase.name.lower()}")
+        return app.parts
+
     @api.get("/api/v1/cluster", tags=["cluster"], responses=ERRORS)
     async def cluster(caller: CallerNow) -> dict[str, Any]:
         """The state of this broker, as the admin tools show it."""
@@ -251,9 +260,6 @@ def create_api(app: BrokerNode, more: Sequence[APIRouter] = ()) -> ASGIApp:
             queueId=stored.queue_id,
             queueOffset=stored.queue_offset,
         )
-
-    hosts = (*app.settings.server.http_allowed_hosts.split(";"), app.config.broker_ip1)
-    return Guarded(_bounded(api, app), (*hosts, app.settings.server.http_bind_address))
 
 
 def _body(message: NewMessage) -> bytes:

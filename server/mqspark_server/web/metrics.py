@@ -111,6 +111,118 @@ def _limit_histogram(metric: Metric, limit: int) -> int:
     return len(rest) * each
 
 
+_Figure = tuple[str, str, float]
+"""Name, help and value of a gauge."""
+
+
+def _log_figures(store: MessageStore, reserve_time_ms: float) -> tuple[_Figure, ...]:
+    """The log's."""
+    return (
+        (
+            "storage_size_bytes",
+            "bytes between the start and the end of the log",
+            store.log.position - store.log.min_offset,
+        ),
+        (
+            "storage_flush_behind_bytes",
+            "bytes that are not synced yet",
+            store.log.position - store.log.durable,
+        ),
+        ("storage_dispatch_behind_bytes", "bytes not yet in a queue", 0),
+        (
+            "storage_message_reserve_time_milliseconds",
+            "ms since the oldest message was stored",
+            reserve_time_ms,
+        ),
+        (
+            "storage_read_only",
+            "1 when the store accepts no writes",
+            store.condition.read_only is not None,
+        ),
+        (
+            "storage_unreadable",
+            "1 while a part of the store cannot be read",
+            store.status.read_problem is not None,
+        ),
+    )
+
+
+def _state_figures(store: MessageStore) -> tuple[_Figure, ...]:
+    """Those of the index, of the disks and of damage."""
+    return (
+        (
+            "storage_index_problem",
+            "1 while new messages cannot be found by key",
+            store.status.index_problem is not None,
+        ),
+        (
+            "storage_index_behind_bytes",
+            "bytes of the log whose messages cannot be found by key yet",
+            store.status.index_behind_bytes,
+        ),
+        (
+            "storage_disk_used_percent",
+            "of the fullest disk that the store is on, when last measured",
+            store.status.disk_used_percent,
+        ),
+        (
+            "storage_disk_full",
+            "1 while messages are refused because the disk is full",
+            store.status.disk_full is not None,
+        ),
+        (
+            "storage_deleted_segments",
+            "segments of the log deleted since the start",
+            store.status.deleted_segments,
+        ),
+        (
+            "storage_damaged_reads",
+            "records skipped because they do not match their queue entry",
+            store.status.damaged_reads,
+        ),
+        (
+            "storage_damaged_places",
+            "damaged places of the log that are not healed; /health/ready lists them",
+            len(store.status.damaged_offsets),
+        ),
+        (
+            "storage_damaged_bytes",
+            "bytes of the log that hold no valid record now",
+            store.log_damage.damaged_bytes,
+        ),
+    )
+
+
+def _traffic_figures(core: BrokerCore) -> tuple[_Figure, ...]:
+    """Those of waiting requests and of replicas."""
+    store, role = core.store, core.role
+    return (
+        (
+            "sends_refused",
+            "1 while sends are refused; /health/ready says why",
+            core.sends_refused is not None,
+        ),
+        ("send_waiting", "sends that wait for their flush", len(core.acks)),
+        ("pull_waiting", "pulls that wait for messages", core.pulls.parked.count),
+        ("slaves_in_sync", "slaves that are in sync", role.replicas.in_sync - 1),
+        (
+            "slave_behind_bytes",
+            "bytes of its master's log that a slave lacks; 0 on a master",
+            0 if role.follower is None else role.follower.behind_bytes,
+        ),
+        (
+            "replica_refuses_cut",
+            "1 while a slave follows no master, because the logs of both differ where neither may be cut",
+            role.follower is not None and role.follower.refusal is not None,
+        ),
+        (
+            "replica_damaged",
+            "1 while this replica is no member of its set, because its log cannot be trusted",
+            bool(store.member.damage),
+        ),
+    )
+
+
 class _Collector:
     def __init__(self, app: BrokerNode) -> None:
         self._app = app
@@ -245,98 +357,13 @@ class _Collector:
         yield from extension_calls(core.extensions, self._node)
 
     def _storage(self, core: BrokerCore) -> Iterator[Metric]:
-        store, role, node = core.store, core.role, self._node
-        for name, text, value in (
-            (
-                "storage_size_bytes",
-                "bytes between the start and the end of the log",
-                store.log.position - store.log.min_offset,
-            ),
-            (
-                "storage_flush_behind_bytes",
-                "bytes that are not synced yet",
-                store.log.position - store.log.durable,
-            ),
-            ("storage_dispatch_behind_bytes", "bytes not yet in a queue", 0),
-            (
-                "storage_message_reserve_time_milliseconds",
-                "ms since the oldest message was stored",
-                self._reserve_time_ms(store),
-            ),
-            (
-                "storage_read_only",
-                "1 when the store accepts no writes",
-                store.condition.read_only is not None,
-            ),
-            (
-                "storage_unreadable",
-                "1 while a part of the store cannot be read",
-                store.status.read_problem is not None,
-            ),
-            (
-                "storage_index_problem",
-                "1 while new messages cannot be found by key",
-                store.status.index_problem is not None,
-            ),
-            (
-                "storage_index_behind_bytes",
-                "bytes of the log whose messages cannot be found by key yet",
-                store.status.index_behind_bytes,
-            ),
-            (
-                "storage_disk_used_percent",
-                "of the fullest disk that the store is on, when last measured",
-                store.status.disk_used_percent,
-            ),
-            (
-                "storage_disk_full",
-                "1 while messages are refused because the disk is full",
-                store.status.disk_full is not None,
-            ),
-            (
-                "storage_deleted_segments",
-                "segments of the log deleted since the start",
-                store.status.deleted_segments,
-            ),
-            (
-                "storage_damaged_reads",
-                "records skipped because they do not match their queue entry",
-                store.status.damaged_reads,
-            ),
-            (
-                "storage_damaged_places",
-                "damaged places of the log that are not healed; /health/ready lists them",
-                len(store.status.damaged_offsets),
-            ),
-            (
-                "storage_damaged_bytes",
-                "bytes of the log that hold no valid record now",
-                store.log_damage.damaged_bytes,
-            ),
-            (
-                "sends_refused",
-                "1 while sends are refused; /health/ready says why",
-                core.sends_refused is not None,
-            ),
-            ("send_waiting", "sends that wait for their flush", len(core.acks)),
-            ("pull_waiting", "pulls that wait for messages", core.pulls.parked.count),
-            ("slaves_in_sync", "slaves that are in sync", role.replicas.in_sync - 1),
-            (
-                "slave_behind_bytes",
-                "bytes of its master's log that a slave lacks; 0 on a master",
-                0 if role.follower is None else role.follower.behind_bytes,
-            ),
-            (
-                "replica_refuses_cut",
-                "1 while a slave follows no master, because the logs of both differ where neither may be cut",
-                role.follower is not None and role.follower.refusal is not None,
-            ),
-            (
-                "replica_damaged",
-                "1 while this replica is no member of its set, because its log cannot be trusted",
-                bool(store.member.damage),
-            ),
-        ):
+        store, node = core.store, self._node
+        figures = (
+            *_log_figures(store, self._reserve_time_ms(store)),
+            *_state_figures(store),
+            *_traffic_figures(core),
+        )
+        for name, text, value in figures:
             labels = _STORAGE if name in _STORE_METRICS else {}
             gauge = self._gauge(name, text, *labels)
             gauge.add_metric((*node, *labels.values()), float(value))
