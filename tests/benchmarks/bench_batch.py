@@ -33,6 +33,7 @@ from mqspark.protocol.connection import Connection
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
 from mqspark.protocol.session import Session
 from mqspark.store import FlushDiskType, MessageStore, StoreConfig
+from tests.support.clocks import ManualClock
 
 QUEUES = 8
 PIECE_BYTES = 64 * 1024
@@ -67,19 +68,6 @@ SHAPES = {
     "512-unlike": Shape(512, 100, alike=False),
     "4096-small": Shape(4096, 100),
 }
-
-
-class _Clock:
-    """Wall time stands still, so that all runs store the same."""
-
-    def __init__(self) -> None:
-        self.monotonic = 0
-
-    def now_ms(self) -> int:
-        return NOW_MS
-
-    def monotonic_ms(self) -> int:
-        return self.monotonic
 
 
 def stream(shape: Shape) -> tuple[bytes, int]:
@@ -140,7 +128,7 @@ def measure(shape: Shape, parent: Path) -> dict[str, float | str]:
     pieces = [received[at : at + PIECE_BYTES] for at in range(0, len(received), PIECE_BYTES)]
     sends, follows = [], []
     with tempfile.TemporaryDirectory(dir=parent, prefix="bench-batch-") as root:
-        clock, outbox = _Clock(), list[Session]()
+        clock, outbox = ManualClock(NOW_MS), list[Session]()
         config = StoreConfig(
             store_path_root_dir=root,
             flush_disk_type=FlushDiskType.ASYNC_FLUSH,
@@ -176,7 +164,7 @@ def measure(shape: Shape, parent: Path) -> dict[str, float | str]:
                 answers.update(frame)
             started = time.process_time()
             while store.status.index_behind_bytes:
-                clock.monotonic += 1_000
+                clock.mono_ms += 1_000
                 store.maintenance()
             follows.append(time.process_time() - started)
         if sum(store.offsets.max_offset("BenchmarkTest", n) for n in range(QUEUES)) < PASSES * PASS_MESSAGES:

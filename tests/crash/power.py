@@ -28,7 +28,8 @@ from tests.crash.disk import (
     Tree,
     digest,
 )
-from tests.support.store_tools import TestClock, checkpoint, crash, drain, finish_deletions, make_store, put
+from tests.support.clocks import ManualClock
+from tests.support.store_tools import checkpoint, crash, drain, finish_deletions, make_store, put
 
 ROOT = Path("/disk")
 BATCHES = ("Batches", 0)
@@ -84,7 +85,7 @@ class ConfigSaved:
 
 
 def _open(files: FileLayer, *, sync: bool, **settings: object) -> MessageStore:
-    return make_store(ROOT, TestClock(), files, sync=sync, **{**SETTINGS, **settings})
+    return make_store(ROOT, ManualClock(), files, sync=sync, **{**SETTINGS, **settings})
 
 
 def config_text(number: int) -> bytes:
@@ -261,7 +262,7 @@ class Script:
                 job.done()
 
     def sync_index(self) -> None:
-        self.store.clock.now += 20_000
+        self.store.clock.advance(20_000)
         self.checkpoint()
 
     def save_config(self, file: ConfigFile | None = None) -> None:

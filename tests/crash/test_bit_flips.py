@@ -16,7 +16,8 @@ import pytest
 from mqspark.message import MessageExt
 from mqspark.store import MessageStore
 from tests.crash.disk import MemoryFiles, Tree
-from tests.support.store_tools import TestClock, checkpoint, crash, drain, make_store, put
+from tests.support.clocks import ManualClock
+from tests.support.store_tools import checkpoint, crash, drain, make_store, put
 
 ROOT = Path("/disk")
 QUEUES = [("Orders", 0), ("Orders", 1), ("Other", 0)]
@@ -50,7 +51,7 @@ class Log:
 def make_log(*, clean: bool, count: int = 60) -> Log:
     chance = random.Random(1)
     files = MemoryFiles(ROOT)
-    store = make_store(ROOT, TestClock(), files)
+    store = make_store(ROOT, ManualClock(), files)
     store.open()
     messages = []
     for number in range(count):
@@ -73,7 +74,7 @@ def make_log(*, clean: bool, count: int = 60) -> Log:
 
 
 def reopened(tree: Tree) -> tuple[MessageStore, dict[tuple[tuple[str, int], int], MessageExt]]:
-    store = make_store(ROOT, TestClock(), MemoryFiles(ROOT, tree))
+    store = make_store(ROOT, ManualClock(), MemoryFiles(ROOT, tree))
     store.open()
     return store, {(queue, m.queue_offset): m for queue in QUEUES for m in drain(store, *queue)}
 
@@ -143,7 +144,7 @@ def test_without_the_check_the_reader_has_to_compare() -> None:
     log = make_log(clean=True)
     message = log.messages[20]
     tree = log.damaged(message.position + 90, lambda byte: byte ^ 4)
-    store = make_store(ROOT, TestClock(), MemoryFiles(ROOT, tree), check_crc_on_read=False)
+    store = make_store(ROOT, ManualClock(), MemoryFiles(ROOT, tree), check_crc_on_read=False)
     store.open()
     (found,) = [m for m in drain(store, *message.queue) if m.queue_offset == message.offset]
     assert found.body != message.body

@@ -21,7 +21,8 @@ from mqspark.store.compaction.compacted import (
 from mqspark.store.disk.files import FileLayer
 from mqspark.store.tools.compactor import Compactor, CompactReport, CompactTask, TopicToCompact
 from tests.crash.disk import MemoryFiles, Power, RecordedFiles
-from tests.support.store_tools import FaultyFiles, TestClock, flush, opened, put
+from tests.support.clocks import ManualClock
+from tests.support.store_tools import FaultyFiles, flush, opened, put
 
 ROOT = Path("/disk")
 DIRECTORY = ROOT / "mqspark.compacted" / "T" / "0"
@@ -46,7 +47,7 @@ def compact(files: FileLayer, directory: Path, number: int) -> None:
 
 
 def served(files: FileLayer, root: Path = ROOT) -> list[bytes] | None:
-    queues = CompactedQueues(root, files, TestClock().monotonic_ms)
+    queues = CompactedQueues(root, files, ManualClock().monotonic_ms)
     result = queues.get("T", 0, 0, 100, 1 << 20, None, lambda topic, queue_id: (0, 100))
     return [bytes(each) for each in result.buffers] if result is not None else None
 
@@ -119,7 +120,7 @@ def test_what_the_store_serves_of_it_comes_through_its_file_layer(tmp_path: Path
 def test_a_deleted_topic_leaves_nothing(tmp_path: Path) -> None:
     files = RecordedFiles(ROOT)
     compact(files, DIRECTORY, 1)
-    queues = CompactedQueues(ROOT, files, TestClock().monotonic_ms)
+    queues = CompactedQueues(ROOT, files, ManualClock().monotonic_ms)
     assert queues.begins("T", 0)
     queues.forget("T")
     assert files.names(DIRECTORY.parent.parent) == []

@@ -15,7 +15,8 @@ from mqspark.protocol.session import Session
 from mqspark.store.disk.files import FileLayer
 from tests.crash.disk import DirectorySynced, MemoryFiles, Noted, Power, RecordedFiles, Synced, Tree, digest
 from tests.crash.power import ROOT
-from tests.support.store_tools import TestClock, crash, drain, make_store
+from tests.support.clocks import ManualClock
+from tests.support.store_tools import crash, drain, make_store
 from tests.unit.broker_kit import SEND, Peer, send_ext
 
 START_MS = 1_700_000_000_000
@@ -37,7 +38,7 @@ class Machine:
 
     def __init__(self, files: FileLayer, now_ms: int = START_MS) -> None:
         self.files = files
-        self.clock = TestClock(now_ms)
+        self.clock = ManualClock(now_ms)
         self.start()
 
     def start(self) -> None:
@@ -106,16 +107,16 @@ class Run:
         for number in range(rounds):
             for _ in range(chance.randrange(3)):
                 message = len(self.due_ms)
-                delay_ms, properties = self._when(chance, machine.clock.now, is_steady)
-                self.due_ms[message] = machine.clock.now + delay_ms
+                delay_ms, properties = self._when(chance, machine.clock.wall_ms, is_steady)
+                self.due_ms[message] = machine.clock.wall_ms + delay_ms
                 opaques[machine.send(message, properties)] = message
-            self.files.note(([opaques[opaque] for opaque in machine.turn()], machine.clock.now))
+            self.files.note(([opaques[opaque] for opaque in machine.turn()], machine.clock.wall_ms))
             step_ms = chance.randrange(50, 900)
             if not is_steady and chance.random() < 0.25:
                 step_ms = -chance.randrange(100, 2_500)
                 self.stepped_back_ms -= step_ms
-            machine.clock.now += step_ms
-            self.files.note(([], machine.clock.now))
+            machine.clock.advance(step_ms)
+            self.files.note(([], machine.clock.wall_ms))
             if number % 3 == 1:
                 machine.broker.tick()  # what it delivers is saved nowhere yet
                 machine.save()
@@ -126,7 +127,7 @@ class Run:
                     crash(machine.store)
                 machine.start()
                 opaques.clear()
-        self.end_ms = machine.clock.now
+        self.end_ms = machine.clock.wall_ms
         self.machine = machine
 
     @staticmethod
@@ -163,9 +164,9 @@ class Run:
 
 
 def deliver_all(machine: Machine, acked: set[int], end_ms: int) -> list[tuple[int, int]]:
-    while machine.clock.now < end_ms:
+    while machine.clock.wall_ms < end_ms:
         machine.turn()
-        machine.clock.now += 500
+        machine.clock.advance(500)
     machine.turn()
     return machine.delivered()
 

@@ -12,7 +12,8 @@ from mqspark.store.disk.files import FileLayer
 from mqspark.store.store import MessageStore
 from tests.crash.disk import DirectorySynced, MemoryFiles, Noted, Power, RecordedFiles, Synced, Tree
 from tests.crash.power import ROOT, SETTINGS
-from tests.support.store_tools import TestClock, drain, make_store, put
+from tests.support.clocks import ManualClock
+from tests.support.store_tools import drain, make_store, put
 
 QUEUES = [("Orders", 0), ("Orders", 1), ("Other", 0)]
 
@@ -30,7 +31,7 @@ class Diverges:
 
 
 def open_store(files: FileLayer) -> MessageStore:
-    store = make_store(ROOT, TestClock(), files, sync=True, **SETTINGS)
+    store = make_store(ROOT, ManualClock(), files, sync=True, **SETTINGS)
     store.open()
     return store
 

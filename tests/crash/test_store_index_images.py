@@ -12,7 +12,8 @@ import pytest
 
 from mqspark.record.record import decode_record
 from mqspark.store import MessageStore
-from tests.support.store_tools import QuickFiles, TestClock, checkpoint, crash, flush, opened, put
+from tests.support.clocks import ManualClock
+from tests.support.store_tools import QuickFiles, checkpoint, crash, flush, opened, put
 
 PAGE_BYTES = 64
 """Far smaller than a real page, so that small files have many."""
@@ -61,11 +62,11 @@ SEEDS = [0, *(pytest.param(seed, marks=MORE) for seed in (1, 2, 3))]
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_key_is_found_after_a_power_cut(tmp_path: Path, synced_at: int, seed: int) -> None:
     rng = random.Random(synced_at * 100 + seed)
-    clock = TestClock()
+    clock = ManualClock()
     store = opened(tmp_path / "made", clock, QuickFiles())
     put_keys(store, 0, synced_at)
     if synced_at:
-        clock.now += 20_000
+        clock.advance(20_000)
         checkpoint(store)
     before = snapshot(tmp_path / "made")
     assert ("mqspark.index" in before) == (synced_at > 0)
@@ -89,7 +90,7 @@ def test_every_key_is_found_after_a_power_cut(tmp_path: Path, synced_at: int, se
                 if not content:
                     continue
             path.write_bytes(content)
-        clock.now += 1000
+        clock.advance(1000)
         store = opened(root, clock, QuickFiles())
         assert_every_key_is_found(store, 60)
         put_keys(store, 60, 70)

@@ -16,8 +16,9 @@ from mqspark.protocol.command import Command, send_response_frame
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.session import Session
 from mqspark.record.record import decode_records
+from tests.support.clocks import ManualClock
 from tests.support.draws import draws
-from tests.unit.broker_kit import SEND, Bench, ManualClock, send_ext
+from tests.unit.broker_kit import SEND, Bench, send_ext
 
 SET_BY_THE_BROKER = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "C"}
 

@@ -23,7 +23,7 @@ from mqspark.protocol.headers.header import Header
 from mqspark.protocol.session import Session
 from mqspark.store.config import StoreConfig
 from mqspark.store.store import MessageStore
-from tests.unit.broker_kit import ManualClock
+from tests.support.clocks import ManualClock
 
 VECTORS = pathlib.Path(__file__).parents[1] / "golden" / "vectors"
 REQUESTS = 3000

@@ -38,8 +38,9 @@ from mqspark.protocol.bodies.client_bodies import (
 )
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
+from tests.support.clocks import ManualClock
 from tests.support.draws import draws
-from tests.unit.broker_kit import Bench, ManualClock, Peer
+from tests.unit.broker_kit import Bench, Peer
 
 GROUP = "G"
 NAMES = ("b-a", "b-b")

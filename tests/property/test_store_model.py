@@ -15,10 +15,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from mqspark.message import java_hash
 from mqspark.record.record import PendingRecord
 from mqspark.store import GetStatus, MessageStore, StoreReader
+from tests.support.clocks import ManualClock
 from tests.support.draws import draws
 from tests.support.store_tools import (
     BORN_HOST,
-    TestClock,
     checkpoint,
     crash,
     drain,
@@ -42,7 +42,7 @@ class StoreLife(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp(prefix="store-model"))
-        self.clock = TestClock()
+        self.clock = ManualClock()
         self.written: dict[tuple[str, int], list[Stored]] = {}
         self.visible: dict[tuple[str, int], int] = {}
         self.pending: list[tuple[tuple[str, int], Stored]] = []
@@ -159,7 +159,7 @@ class StoreLife(RuleBasedStateMachine):
 
     @rule(ms=st.integers(-5000, 5000))
     def time_passes(self, ms: int) -> None:
-        self.clock.now += ms
+        self.clock.advance(ms)
 
     @rule()
     def restart(self) -> None:

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from mqspark.store import MessageStore
+from tests.support.clocks import ManualClock
 from tests.support.draws import draws
-from tests.support.store_tools import RoomyFiles, TestClock, checkpoint, crash, drain, flush, make_store
+from tests.support.store_tools import RoomyFiles, checkpoint, crash, drain, flush, make_store
 from tests.support.store_tools import put as put_message
 
 QUEUES = st.tuples(st.sampled_from(["A", "B"]), st.integers(0, 1))
@@ -24,7 +25,7 @@ class AgeingStore(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp(prefix="store-retention"))
-        self.clock = TestClock()
+        self.clock = ManualClock()
         self.files = RoomyFiles(self.clock)
         self.written: dict[tuple[str, int], list[tuple[int, bytes]]] = {}
         """Physical offset and body."""
@@ -74,7 +75,7 @@ class AgeingStore(RuleBasedStateMachine):
         self.store.clean_expired()
         for _ in range(rounds):
             checkpoint(self.store)
-            self.clock.now += 10_000
+            self.clock.advance(10_000)
         self.files.unlinks_left = -1
         assert self.store.condition.read_only is None
         assert self.store.status.index_problem is None
@@ -91,7 +92,7 @@ class AgeingStore(RuleBasedStateMachine):
 
     @rule(ms=st.integers(1, 30_000))
     def time_passes(self, ms: int) -> None:
-        self.clock.now += ms
+        self.clock.advance(ms)
 
     @rule(kill=st.booleans())
     def restart(self, kill: bool) -> None:

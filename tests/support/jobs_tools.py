@@ -11,7 +11,8 @@ from typing import Any
 from mqspark.message import SCHEDULE_TOPIC, TRANSACTION_PREPARED_TYPE, TRANSACTION_ROLLBACK_TYPE
 from mqspark.store import MessageStore
 from mqspark_jobs.job import ProgressLine
-from tests.support.store_tools import TestClock, flush, opened, put
+from tests.support.clocks import ManualClock
+from tests.support.store_tools import flush, opened, put
 
 
 class Killed(Exception):
@@ -57,9 +58,9 @@ def quiet(job: str) -> ProgressLine:
 
 def filled_store(root: Path, count: int = 300, **settings: Any) -> MessageStore:
     """Open, with records of all kinds in many segments, queue files and index files."""
-    store = opened(root, TestClock(), **settings)
+    store = opened(root, ManualClock(), **settings)
     for number in range(count):
-        store.clock.now += 7  # type: ignore[attr-defined]
+        store.clock.advance(7)  # type: ignore[attr-defined]
         properties = f"KEYS\x01k{number % 9} all\x02UNIQ_KEY\x01U{number:05d}\x02TAGS\x01t{number % 3}\x02"
         put(store, f"Topic{number % 3}", number % 2, b"x" * (number % 90), properties.encode())
         if number % 20 == 0:

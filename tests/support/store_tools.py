@@ -18,29 +18,15 @@ from mqspark.store import FileLayer, FlushDiskType, GetStatus, MessageStore, OsF
 from mqspark.store.disk.files import StrPath
 from mqspark.store.disk.kernelsync import KernelSync
 from mqspark.store.disk.retention import DiskUsage, OldSegment
+from tests.support.clocks import ManualClock
 
 BORN_HOST = encode_host("10.0.0.1", 50000)
 STORE_HOST = encode_host("127.0.0.1", 10911)
 
 
-class TestClock:
-    """A clock that moves only when the test moves it."""
-
-    __test__ = False
-
-    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
-        self.now = now_ms
-
-    def now_ms(self) -> int:
-        return self.now
-
-    def monotonic_ms(self) -> int:
-        return self.now
-
-
 def make_store(
     root: Path,
-    clock: TestClock | None = None,
+    clock: ManualClock | None = None,
     files: FileLayer | None = None,
     *,
     sync: bool = False,
@@ -64,7 +50,7 @@ def make_store(
             **settings,
         }
     )
-    return MessageStore(config, clock or TestClock(), store_host=STORE_HOST, files=files or QuickFiles())
+    return MessageStore(config, clock or ManualClock(), store_host=STORE_HOST, files=files or QuickFiles())
 
 
 def copy_store(source: Path, target: Path) -> Path:
@@ -178,7 +164,7 @@ class QuickFiles(OsFiles):
 class RoomyFiles(QuickFiles):
     """A disk with a fill level, and segments with an age, that the test sets."""
 
-    def __init__(self, clock: TestClock) -> None:
+    def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
         self.used_percent = 10.0
         self.expired: set[str] = set()

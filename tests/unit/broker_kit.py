@@ -24,23 +24,8 @@ from mqspark.protocol.session import Core, Session
 from mqspark.record.record import decode_records
 from mqspark.store import FlushDiskType, MessageStore, StoreConfig
 from mqspark.store.disk.configfile import ConfigFile
+from tests.support.clocks import ManualClock
 from tests.support.store_tools import QuickFiles
-
-
-class ManualClock:
-    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
-        self.wall_ms = now_ms
-        self.mono_ms = 1_000
-
-    def now_ms(self) -> int:
-        return self.wall_ms
-
-    def monotonic_ms(self) -> int:
-        return self.mono_ms
-
-    def advance(self, ms: int) -> None:
-        self.wall_ms += ms
-        self.mono_ms += ms
 
 
 class Peer:

@@ -15,8 +15,9 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.session import Session
 from mqspark.store.disk.files import FileLayer
 from mqspark.store.disk.flush import run_here
+from tests.support.clocks import ManualClock
 from tests.support.store_tools import QuickFiles
-from tests.unit.broker_kit import ManualClock, Peer
+from tests.unit.broker_kit import Peer
 
 CLUSTER, NAME, ADDRESS = "c1", "b-a", "10.0.0.9:19876"
 NOT_ALIVE_MS = 16_000

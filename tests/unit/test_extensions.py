@@ -37,6 +37,7 @@ from mqspark.protocol.extending import EVERY_ROLE, Answer, Extensions, TappedSes
 from mqspark.protocol.session import Session
 from mqspark_server.settings.entrypoints import GROUP, load_extensions
 from mqspark_server.settings.settings import Layer, broker_settings, controller_settings, namesrv_settings
+from tests.support.clocks import ManualClock
 from tests.support.extension_examples import (
     Deliveries,
     KeysRequired,
@@ -47,7 +48,7 @@ from tests.support.extension_examples import (
     install_examples,
 )
 from tests.unit.auth_kit import SECRET, SignedPeer, allow, authority
-from tests.unit.broker_kit import SEND, Bench, ManualClock, namesrv_peer, send_ext
+from tests.unit.broker_kit import SEND, Bench, namesrv_peer, send_ext
 from tests.unit.transaction_kit import COMMIT, Kit
 
 KEYED = encode_properties({"KEYS": "k1", "UNIQ_KEY": "U1"}).decode()

@@ -41,7 +41,8 @@ from mqspark.protocol.bodies.topic_bodies import (
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.session import Session
-from tests.unit.broker_kit import Bench, ManualClock, Peer, send_ext
+from tests.support.clocks import ManualClock
+from tests.unit.broker_kit import Bench, Peer, send_ext
 
 BODIES: dict[int, Any] = {
     RequestCode.HEART_BEAT: HeartbeatData,

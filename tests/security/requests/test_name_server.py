@@ -31,8 +31,9 @@ from mqspark.protocol.registration import (
     read_registration,
 )
 from mqspark.protocol.session import Session
+from tests.support.clocks import ManualClock
 from tests.support.pace import ProcessorTime
-from tests.unit.broker_kit import ManualClock, Peer, namesrv_peer
+from tests.unit.broker_kit import Peer, namesrv_peer
 
 
 def wrapped(topics: list[TopicConfig], counter: int = 1) -> RegisterBrokerBody:

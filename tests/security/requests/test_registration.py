@@ -29,10 +29,10 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.connection import MAX_FRAME_BYTES
 from mqspark.protocol.registration import decode_register_body
 from mqspark.testing import Broker
+from tests.support.clocks import ManualClock
 from tests.unit.broker_kit import (
     SEND,
     Bench,
-    ManualClock,
     Peer,
     last_registration,
     namesrv_peer,

@@ -42,10 +42,11 @@ from mqspark.protocol.receipts import (
     parse_receipt,
     parse_start_offsets,
 )
+from tests.support.clocks import ManualClock
 from tests.support.pace import ProcessorTime
 from tests.support.scripted import Answer, Scripted, broker
 from tests.support.waiting import eventually_async
-from tests.unit.broker_kit import Bench, ManualClock
+from tests.unit.broker_kit import Bench
 
 HUGE = 2**31 - 1
 

@@ -17,7 +17,8 @@ from mqspark.testing import Broker
 from tests.security.store.damage_table import DAMAGE, MESSAGES, SETTINGS
 from tests.security.store.damaged_store import make_store
 from tests.support import web
-from tests.support.store_tools import QuickFiles, TestClock, copy_store, drain, flush, opened, put
+from tests.support.clocks import ManualClock
+from tests.support.store_tools import QuickFiles, copy_store, drain, flush, opened, put
 
 
 @pytest.fixture(scope="module")
@@ -88,14 +89,14 @@ def filled(root: Path, **settings: Any) -> Path:
 
 def test_it_reads_no_more_than_the_bandwidth(tmp_path: Path) -> None:
     filled(tmp_path)
-    clock = TestClock()
+    clock = ManualClock()
     store = opened(tmp_path, clock, QuickFiles(), scrub_bytes_per_second=2048)
     positions = [store.upkeep.scrub.position]
     while not store.upkeep.scrub.done:
         step(store)
         step(store)  # at once again: it is not its time yet
         positions.append(store.upkeep.scrub.position)
-        clock.now += 1000
+        clock.advance(1000)
         assert len(positions) < 100
     assert max(after - before for before, after in itertools.pairwise(positions)) <= 2048
     assert store.damages.found == []
@@ -118,12 +119,12 @@ def test_a_slice_that_ends_within_a_record_is_not_searched_beyond_its_end(tmp_pa
         put(store, "T", number % 2, b"%04d" % number * 30)
     flush(store)
     store.close()
-    clock, files = TestClock(), CountingFiles()
+    clock, files = ManualClock(), CountingFiles()
     store = opened(tmp_path, clock, files, mapped_file_size_commit_log=1 << 20, scrub_bytes_per_second=32_768)
     files.read_bytes, log_bytes = 0, store.log.position
     while not store.upkeep.scrub.done:
         step(store)
-        clock.now += 1000
+        clock.advance(1000)
     assert log_bytes <= files.read_bytes < 8 * log_bytes
     store.close()
 
@@ -133,11 +134,11 @@ def test_entries_are_healed_slice_by_slice_and_stay_healed(tmp_path: Path) -> No
     for path in sorted((tmp_path / "consumequeue/T/1").iterdir())[2:5]:
         data = path.read_bytes()
         path.write_bytes(data[:20] + data[20:180][::-1] + data[180:])  # eight entries are something else
-    clock = TestClock()
+    clock = ManualClock()
     store = opened(tmp_path, clock, QuickFiles(), scrub_bytes_per_second=1024)
     while not store.upkeep.scrub.done:
         step(store)
-        clock.now += 1000
+        clock.advance(1000)
     assert store.upkeep.scrub.healed == 24
     assert [int(message.body[:4]) for message in drain(store, "T", 1)] == list(range(1, 200, 2))
     store.close()
@@ -179,11 +180,11 @@ def test_a_topic_that_was_made_again_keeps_its_messages(tmp_path: Path) -> None:
     store.close()
     for name in ("mqspark.deletions", "mqspark.deletions.bak"):
         (tmp_path / name).unlink(missing_ok=True)
-    clock = TestClock()
+    clock = ManualClock()
     store = opened(tmp_path, clock, QuickFiles())
     while not store.upkeep.scrub.done:
         step(store)
-        clock.now += 1000
+        clock.advance(1000)
     assert [message.body for message in drain(store, "T", 1)] == [b"second life"]
     assert store.upkeep.scrub.healed == 0
     store.close()

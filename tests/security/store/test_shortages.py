@@ -17,7 +17,8 @@ from mqspark.record.record import PendingRecord
 from mqspark.store import MessageStore
 from mqspark.store.disk.files import OsFiles, StrPath
 from mqspark.store.reads import Reads
-from tests.support.store_tools import FaultyFiles, TestClock, checkpoint, drain, make_store
+from tests.support.clocks import ManualClock
+from tests.support.store_tools import FaultyFiles, checkpoint, drain, make_store
 from tests.unit.broker_kit import Bench, pull_ext, send_ext
 
 SHORTAGES = [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN]
@@ -51,7 +52,9 @@ class PoorFiles(FaultyFiles):
         return super().names(path)
 
 
-def run(store: MessageStore, clock: TestClock, kept: dict[str, list[bytes]], begin: int, count: int) -> None:
+def run(
+    store: MessageStore, clock: ManualClock, kept: dict[str, list[bytes]], begin: int, count: int
+) -> None:
     """Sends of some topics, with everything that a broker does beside them. ``kept``: what was taken."""
     for number in range(begin, begin + count):
         topic, body = f"T{number % 3}", b"%d" % number * 100
@@ -70,10 +73,10 @@ def run(store: MessageStore, clock: TestClock, kept: dict[str, list[bytes]], beg
             pass
         else:
             kept.setdefault(topic, []).append(body)
-        clock.now += 100
+        clock.advance(100)
         progress(store)
         if number % 4 == 3:
-            clock.now += 20_000
+            clock.advance(20_000)
             with contextlib.suppress(OSError):
                 checkpoint(store)
             store.catch_up()
@@ -89,7 +92,7 @@ def progress(store: MessageStore) -> None:
 
 
 def steps(root: Path, sync: bool) -> int:
-    files, clock = PoorFiles(), TestClock()
+    files, clock = PoorFiles(), ManualClock()
     store = make_store(root, clock, files, sync=sync)
     store.open()
     files.calls.clear()
@@ -105,7 +108,7 @@ def test_a_shortage_at_any_moment_loses_nothing_and_ends(tmp_path: Path, sync: b
     count = steps(tmp_path / "whole", sync)
     assert count > 60
     for first in range(sync, count, 8 if lasting == 1 else 12):
-        files, clock = PoorFiles(), TestClock()
+        files, clock = PoorFiles(), ManualClock()
         store = make_store(tmp_path / str(first), clock, files, sync=sync)
         store.open()
         met = [0]
@@ -120,12 +123,12 @@ def test_a_shortage_at_any_moment_loses_nothing_and_ends(tmp_path: Path, sync: b
         run(store, clock, kept, 0, 24)
         files.heal()
         taken = sum(map(len, kept.values()))
-        clock.now += 30_000
+        clock.advance(30_000)
         progress(store)
         run(store, clock, kept, 24, 6)
         assert sum(map(len, kept.values())) == taken + 6, "it takes messages again"
         for _ in range(2):
-            clock.now += 30_000
+            clock.advance(30_000)
             checkpoint(store)
             progress(store)
         assert store.status.checkpoint_problem is None
@@ -135,7 +138,7 @@ def test_a_shortage_at_any_moment_loses_nothing_and_ends(tmp_path: Path, sync: b
         for number in (25, 29):
             assert store.reads.query_message(f"T{number % 3}", f"k{number}", 32, 0, 1 << 60)
         store.close()
-        again = make_store(tmp_path / str(first), TestClock(), sync=sync)
+        again = make_store(tmp_path / str(first), ManualClock(), sync=sync)
         assert again.open().clean
         for topic, bodies in kept.items():
             assert [message.body for message in drain(again, topic, 0)] == bodies

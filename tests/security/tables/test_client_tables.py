@@ -23,7 +23,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_request, encode_response
 from mqspark.protocol.connection import Connection
 from mqspark.record.record import encode_record
-from tests.unit.broker_kit import ManualClock
+from tests.support.clocks import ManualClock
 
 pytestmark = pytest.mark.anyio
 

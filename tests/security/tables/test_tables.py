@@ -35,7 +35,8 @@ from mqspark.protocol.codes import RequestCode as Code
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import finished
-from tests.unit.broker_kit import Bench, ManualClock, Peer, namesrv_peer, pull_ext
+from tests.support.clocks import ManualClock
+from tests.unit.broker_kit import Bench, Peer, namesrv_peer, pull_ext
 
 MIB = 1 << 20
 BOUND = MIB // 4

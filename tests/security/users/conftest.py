@@ -12,8 +12,9 @@ import pytest
 from mqspark.auth.gate import Audited
 from mqspark.message import decode_offset_id
 from mqspark.protocol.codes import RequestCode as R
+from tests.support.clocks import ManualClock
 from tests.unit.auth_kit import ROOT, SignedPeer, allow, authority
-from tests.unit.broker_kit import Bench, ManualClock, send_ext
+from tests.unit.broker_kit import Bench, send_ext
 
 TOPIC_HEADER = {
     "defaultTopic": "TBW102",

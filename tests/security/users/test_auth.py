@@ -23,8 +23,9 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.session import CERTIFICATE_NAME, Session
 from mqspark.protocol.signature import Signer
 from tests.security.users.conftest import Guarded
+from tests.support.clocks import ManualClock
 from tests.unit.auth_kit import ROOT, SECRET, SignedPeer, allow, authority
-from tests.unit.broker_kit import Bench, ManualClock, Peer, pull_ext, send_ext
+from tests.unit.broker_kit import Bench, Peer, pull_ext, send_ext
 
 R = RequestCode
 DENIED = ResponseCode.NO_PERMISSION

@@ -17,8 +17,9 @@ from mqspark.protocol.command import BINARY, Command, encode_request
 from mqspark.protocol.session import Session
 from mqspark.protocol.signature import Signer
 from tests.security.users.conftest import TOPIC_HEADER, Guarded
+from tests.support.clocks import ManualClock
 from tests.unit.auth_kit import ROOT, SECRET, BoundPeer, SignedPeer, allow, authority
-from tests.unit.broker_kit import Bench, ManualClock, Peer, send_ext
+from tests.unit.broker_kit import Bench, Peer, send_ext
 
 R = RequestCode
 DENIED = ResponseCode.NO_PERMISSION

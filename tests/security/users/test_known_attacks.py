@@ -21,8 +21,9 @@ from mqspark.namesrv.namesrv import NameServer
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.session import Session
 from mqspark.testing import Broker
+from tests.support.clocks import ManualClock
 from tests.unit.auth_kit import ROOT, SignedPeer, allow, authority
-from tests.unit.broker_kit import Bench, ManualClock, Peer, pull_ext, send_ext
+from tests.unit.broker_kit import Bench, Peer, pull_ext, send_ext
 
 R = RequestCode
 DENIED = ResponseCode.NO_PERMISSION

@@ -12,7 +12,7 @@ import pytest
 
 from mqspark.auth.gate import Audited
 from mqspark_server.auditlog import LINES_PER_S, USES_PER_S, AuditLog
-from tests.unit.broker_kit import ManualClock
+from tests.support.clocks import ManualClock
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

@@ -12,8 +12,8 @@ from mqspark.auth.policies import Access, Action, Kind, Ruling
 from mqspark.auth.users import UserType
 from mqspark.errors import ConfigError
 from mqspark_server.authfiles import open_authority
+from tests.support.clocks import ManualClock
 from tests.unit.auth.test_policies import HERE
-from tests.unit.broker_kit import ManualClock
 
 SHIPPED = b"""
 # Licensed to nobody in particular

@@ -16,10 +16,10 @@ from mqspark.auth.users import UserStatus, UserType
 from mqspark.errors import ConfigError, IllegalName, InvalidMessage, StoreCorrupt, TableFull
 from mqspark.protocol.codes import RequestCode
 from mqspark_server.authfiles import open_authority
+from tests.support.clocks import ManualClock
 from tests.unit.auth.security_shown import SHOWN, Shown
 from tests.unit.auth.security_table import markdown
 from tests.unit.auth_kit import ROOT, allow, authority, entry
-from tests.unit.broker_kit import ManualClock
 
 CANARY = "canary-of-a-password"
 HERE = ipaddress.ip_address("10.1.2.3")

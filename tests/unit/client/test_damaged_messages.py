@@ -21,7 +21,7 @@ from mqspark.protocol.connection import Connection
 from mqspark.protocol.headers.client_headers import PullMessageResponseHeader
 from mqspark.record.compression import LIMITS
 from mqspark.record.record import decode_pull, encode_record
-from tests.unit.broker_kit import ManualClock
+from tests.support.clocks import ManualClock
 from tests.unit.client.test_popped import popped
 
 pytestmark = pytest.mark.anyio

@@ -27,19 +27,9 @@ from mqspark.client.delivery.process_queue import FlowLimits, ProcessQueue
 from mqspark.client.producer.faults import FaultTable, QueueChooser
 from mqspark.errors import ConfigError
 from mqspark.message import MessageExt, MessageQueue, PhysicalOffset, QueueOffset
+from tests.support.clocks import ManualClock
 
 VECTORS = Path(__file__).parents[2] / "golden" / "vectors" / "allocate.jsonl"
-
-
-class ManualClock:
-    def __init__(self) -> None:
-        self.ms = 1_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def monotonic_ms(self) -> int:
-        return self.ms
 
 
 def message(offset: int, body: bytes = b"x") -> MessageExt:
@@ -204,7 +194,7 @@ def test_rebalance_timer() -> None:
     assert timer.wait_ms() == 20_000
     timer.wake()
     assert timer.wait_ms() == 100
-    clock.ms += 150
+    clock.advance(150)
     assert timer.wait_ms() == 0
     timer.begin()
     timer.ran(balanced=False)
@@ -326,9 +316,9 @@ def test_an_unreachable_broker_is_left_alone_for_ten_seconds() -> None:
     chooser = QueueChooser(faults)
     faults.record("a", 0, isolate=True)
     assert {chooser.choose(TWO_BROKERS).broker_name for _ in range(8)} == {"b"}
-    clock.ms += 9_999
+    clock.advance(9_999)
     assert not faults.available("a")
-    clock.ms += 1
+    clock.advance(1)
     assert {chooser.choose(TWO_BROKERS).broker_name for _ in range(8)} == {"a", "b"}
     assert faults.empty
 
@@ -350,9 +340,9 @@ def test_penalties(latency_ms: int, penalty_ms: int) -> None:
     clock = ManualClock()
     faults = FaultTable(clock)
     faults.record("a", latency_ms)
-    clock.ms += max(0, penalty_ms - 1)
+    clock.advance(max(0, penalty_ms - 1))
     assert faults.available("a") == (penalty_ms == 0)
-    clock.ms += 1
+    clock.advance(1)
     assert faults.available("a")
 
 
@@ -361,7 +351,7 @@ def test_a_penalty_is_only_extended() -> None:
     faults = FaultTable(clock)
     faults.record("a", 20_000)
     faults.record("a", 600)
-    clock.ms += 29_000
+    clock.advance(29_000)
     assert not faults.available("a")
 
 

@@ -18,8 +18,9 @@ from mqspark.errors import ConfigError, StoreCorrupt, StoreLocked
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.session import Session
 from mqspark.store.disk.flush import run_here
+from tests.support.clocks import ManualClock
 from tests.support.store_tools import FaultyFiles
-from tests.unit.broker_kit import ManualClock, Peer
+from tests.unit.broker_kit import Peer
 from tests.unit.controller_kit import ADDRESS, CLUSTER, NAME, NOT_ALIVE_MS, ControllerBench, address
 
 Code = ResponseCode

@@ -42,8 +42,9 @@ from pyspark_pymq.cluster.stream_offsets import QueueRange
 from pyspark_pymq.files.deltafiles import delta_table
 from pyspark_pymq.files.locations import names, open_input, write_bytes
 from pyspark_pymq.files.logfiles import LogFile, list_log
+from tests.support.clocks import ManualClock
 from tests.support.jobs_tools import InProcessSpark, filled_store, quiet
-from tests.support.store_tools import RoomyFiles, TestClock, checkpoint, drain, flush, opened, put
+from tests.support.store_tools import RoomyFiles, checkpoint, drain, flush, opened, put
 
 
 def test_plans_are_functions_of_names_and_numbers() -> None:
@@ -228,7 +229,7 @@ def test_the_seam_has_neither_gap_nor_overlap(tmp_path: Path) -> None:
 
 
 def test_retention_waits_for_the_archive(tmp_path: Path) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     files = RoomyFiles(clock)
     store = opened(tmp_path, clock, files, delete_archived_only=True, delete_when="", file_reserved_time=1)
     for _ in range(100):
@@ -239,7 +240,7 @@ def test_retention_waits_for_the_archive(tmp_path: Path) -> None:
     def cleaned() -> int:
         store.clean_expired()
         checkpoint(store)
-        clock.now += 10_000
+        clock.advance(10_000)
         for _ in range(3):
             checkpoint(store)
         return store.log.min_offset

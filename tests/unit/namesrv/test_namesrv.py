@@ -26,7 +26,8 @@ from mqspark.protocol.registration import encode_register_body
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import finished
 from mqspark_server.settings.settingsfile import SettingsFile
-from tests.unit.broker_kit import ManualClock, Peer, namesrv_peer
+from tests.support.clocks import ManualClock
+from tests.unit.broker_kit import Peer, namesrv_peer
 
 
 def another(peer: Peer) -> Peer:

@@ -20,8 +20,9 @@ from mqspark.namesrv.config import NamesrvConfig
 from mqspark.namesrv.namesrv import NameServer
 from mqspark.protocol.codes import RequestCode
 from mqspark.store.disk.brokeridentity import IdentityFiles
+from tests.support.clocks import ManualClock
 from tests.support.store_tools import QuickFiles
-from tests.unit.broker_kit import Bench, ManualClock
+from tests.unit.broker_kit import Bench
 from tests.unit.controller_kit import ControllerBench
 
 PAGE = Path(__file__).parents[3] / "docs" / "requests.md"

@@ -20,8 +20,8 @@ from mqspark.protocol.headers.cluster_headers import (
     BrokerHeartbeatRequestHeader,
 )
 from mqspark.store.disk.brokeridentity import IdentityFiles
+from tests.support.clocks import ManualClock
 from tests.support.store_tools import QuickFiles
-from tests.unit.broker_kit import ManualClock
 
 GROWN = b'{"syncStateSet":[1,2],"syncStateSetEpoch":4}'
 LOG = LogState(1, 100, 90, 1)

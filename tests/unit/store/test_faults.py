@@ -10,9 +10,9 @@ import pytest
 
 from mqspark.errors import DiskFull, StoreReadOnly
 from mqspark.store import MessageStore
+from tests.support.clocks import ManualClock
 from tests.support.store_tools import (
     FaultyFiles,
-    TestClock,
     checkpoint,
     crash,
     drain,
@@ -282,7 +282,7 @@ def test_the_order_of_a_synced_message(tmp_path: Path) -> None:
 
 
 def test_what_a_kill_leaves_is_all_that_was_written(tmp_path: Path) -> None:
-    store = opened(tmp_path, TestClock(), sync=True)
+    store = opened(tmp_path, ManualClock(), sync=True)
     put(store, "T", 0, b"written, not synced")
     job = store.pipeline.begin_flush()
     assert job is not None
@@ -291,7 +291,7 @@ def test_what_a_kill_leaves_is_all_that_was_written(tmp_path: Path) -> None:
     store.pipeline.commit()
     assert bodies(store) == []
     crash(store)
-    store = opened(tmp_path, TestClock(), sync=True)
+    store = opened(tmp_path, ManualClock(), sync=True)
     assert bodies(store) == [b"written, not synced"]
     store.close()
 

@@ -25,8 +25,8 @@ from mqspark.store import (
 )
 from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.recovery import recovery
+from tests.support.clocks import ManualClock
 from tests.support.store_tools import (
-    TestClock,
     checkpoint,
     crash,
     drain,
@@ -119,7 +119,7 @@ def test_small_files(tmp_path: Path) -> None:
     flush(store)
     checkpoint(store)
     data = (tmp_path / "checkpoint").read_bytes()
-    now = TestClock().now
+    now = ManualClock().wall_ms
     assert len(data) == 4096
     assert struct.unpack_from(">5q", data) == (now, now, 0, 0, store.log.durable)
     assert store.maintenance() == [], "nothing new"
@@ -129,20 +129,20 @@ def test_small_files(tmp_path: Path) -> None:
 
 
 def test_checkpoints_are_not_too_frequent(tmp_path: Path) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     store = opened(tmp_path, clock)
     put(store, "T", 0, b"x")
     flush(store)
     (job,) = store.maintenance()
     assert store.maintenance() == [], "one at a time"
     job.run()
-    clock.now += 700
+    clock.advance(700)
     job.done()
     put(store, "T", 0, b"x")
     flush(store)
-    clock.now += 6999
+    clock.advance(6999)
     assert store.maintenance() == [], "it took 700 ms: seven seconds of rest"
-    clock.now += 1
+    clock.advance(1)
     checkpoint(store)
     store.close()
 

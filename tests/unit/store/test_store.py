@@ -23,10 +23,10 @@ from mqspark.store import (
     StoreReader,
 )
 from mqspark.store.queue.delay import DelayLevels
+from tests.support.clocks import ManualClock
 from tests.support.store_tools import (
     BORN_HOST,
     STORE_HOST,
-    TestClock,
     checkpoint,
     crash,
     drain,
@@ -41,7 +41,7 @@ from tests.unit.store.store_kit import bodies
 
 
 def test_the_hot_path_writes_what_the_encoder_writes(tmp_path: Path) -> None:
-    clock = TestClock(1_700_000_000_123)
+    clock = ManualClock(1_700_000_000_123)
     store = opened(tmp_path, clock)
     born_v6 = encode_host("fd00::1", 50000)
     cases = [
@@ -100,7 +100,7 @@ def test_the_hot_path_writes_what_the_encoder_writes(tmp_path: Path) -> None:
 
 def test_ipv6_store_host(tmp_path: Path) -> None:
     config = StoreConfig(store_path_root_dir=str(tmp_path), mapped_file_size_commit_log=4096)
-    store = MessageStore(config, TestClock(), store_host=encode_host("fd00::2", 10911))
+    store = MessageStore(config, ManualClock(), store_host=encode_host("fd00::2", 10911))
     store.open()
     for born in (BORN_HOST, encode_host("fd00::1", 1)):
         put(store, "T", 0, b"x")
@@ -116,7 +116,7 @@ def test_ipv6_store_host(tmp_path: Path) -> None:
     store.pipeline.commit()
     assert {m.store_host for m in drain(store, "T", 0)} == {"[fd00::2]:10911"}
     assert store.offsets.offset_by_timestamp("T", 0, 0) == 0
-    assert store.offsets.store_timestamp_at("T", 0, 3) == TestClock().now
+    assert store.offsets.store_timestamp_at("T", 0, 3) == ManualClock().wall_ms
     store.close()
 
 
@@ -185,7 +185,7 @@ def test_batch_keeps_flags_and_tags(tmp_path: Path) -> None:
 
 
 def test_scheduled_entries_carry_the_deliver_time(tmp_path: Path) -> None:
-    store = opened(tmp_path, TestClock(1_000_000))
+    store = opened(tmp_path, ManualClock(1_000_000))
     put(store, SCHEDULE_TOPIC, 2, b"x", b"DELAY\x013\x02TAGS\x01A\x02")
     put(store, SCHEDULE_TOPIC, 2, b"x", b"TAGS\x01A\x02")
     put(store, SCHEDULE_TOPIC, 17, b"x", b"DELAY\x0199\x02")
@@ -345,13 +345,13 @@ def test_damaged_heads_are_left_out(tmp_path: Path) -> None:
 
 
 def test_offset_by_timestamp_over_lost_records(tmp_path: Path) -> None:
-    clock = TestClock(1000)
+    clock = ManualClock(1000)
     store = opened(tmp_path, clock)
     positions = []
     for _ in range(30):
         positions.append(put(store, "T", 0, b"body")[1])
         store.pipeline.commit()
-        clock.now += 10
+        clock.advance(10)
     crash(store)
     path = tmp_path / "commitlog" / ("0" * 20)
     with path.open("r+b") as file:

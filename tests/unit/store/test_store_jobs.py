@@ -14,7 +14,8 @@ from mqspark.protocol.codes import RequestCode
 from mqspark.store import Job
 from mqspark.store.disk.flush import run_here
 from mqspark_server.process.diskwork import Housekeeper, Worker
-from tests.support.store_tools import FaultyFiles, TestClock, flush, opened, put
+from tests.support.clocks import ManualClock
+from tests.support.store_tools import FaultyFiles, flush, opened, put
 from tests.support.waiting import eventually_async
 from tests.unit.broker.replication.test_slave_divergence import fork, meet
 from tests.unit.broker_kit import SEND, Bench, send_ext
@@ -39,7 +40,7 @@ def only_housekeeping() -> str | None:
 
 
 def of_store(root: Path, failure: str, **settings: int) -> Case:
-    clock = TestClock()
+    clock = ManualClock()
     files = FaultyFiles()
     store = opened(root, clock, files, **settings)
     for number in range(60):
@@ -54,7 +55,7 @@ def of_store(root: Path, failure: str, **settings: int) -> Case:
         put(store, "T", 0, b"more" * 30, b"KEYS\x01more\x02")
         flush(store)
         store.catch_up()
-        clock.now += 100_000
+        clock.advance(100_000)
         store.clean_expired_queues()
         return store.maintenance()
 
@@ -73,7 +74,7 @@ def of_store(root: Path, failure: str, **settings: int) -> Case:
 def read_ahead(root: Path) -> Case:
     files = FaultyFiles()
     store = opened(
-        root, TestClock(), files, mapped_file_size_commit_log=1 << 24, allocation_step_commit_log=4096
+        root, ManualClock(), files, mapped_file_size_commit_log=1 << 24, allocation_step_commit_log=4096
     )
 
     def due() -> list[Job]:

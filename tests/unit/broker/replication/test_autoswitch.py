@@ -35,8 +35,9 @@ from mqspark.protocol.autoswitch import (
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.record.record import decode_records
+from tests.support.clocks import ManualClock
 from tests.unit.broker.replication.test_slave_metadata import one_round
-from tests.unit.broker_kit import PULL, SEND, Bench, ManualClock, pull_ext, send_ext
+from tests.unit.broker_kit import PULL, SEND, Bench, pull_ext, send_ext
 
 STORE = {
     "mapped_file_size_commit_log": 1 << 16,

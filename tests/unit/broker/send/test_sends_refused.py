@@ -9,7 +9,8 @@ import pytest
 from mqspark.broker.config import BrokerRole
 from mqspark.broker.replication.term import Term
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from tests.unit.broker_kit import Bench, ManualClock, send_ext
+from tests.support.clocks import ManualClock
+from tests.unit.broker_kit import Bench, send_ext
 
 SUCCESS = ResponseCode.SUCCESS
 

@@ -9,7 +9,7 @@ from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import encode_response
 from mqspark.protocol.slices import finished
-from tests.unit.broker_kit import ManualClock
+from tests.support.clocks import ManualClock
 
 TICKS_PER_MINUTE = 60_000 // SAMPLE_INTERVAL_MS
 

@@ -12,7 +12,8 @@ from mqspark.store import MessageStore
 from mqspark.store.compaction.compacted import COMPACT_LOCK, COMPACTED, read_current
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.tools.compactor import Compactor, CompactTask, TopicToCompact
-from tests.support.store_tools import QuickFiles, TestClock, drain, flush, opened, put
+from tests.support.clocks import ManualClock
+from tests.support.store_tools import QuickFiles, drain, flush, opened, put
 
 QUEUE = Path(COMPACTED) / "C" / "0"
 
@@ -148,7 +149,7 @@ def test_what_is_older_than_the_log_is_never_taken_back(tmp_path: Path) -> None:
 
 
 def test_a_queue_that_is_first_compacted_after_its_log_has_begun_to_expire_is_partial(tmp_path: Path) -> None:
-    store = opened(tmp_path, TestClock())
+    store = opened(tmp_path, ManualClock())
     for number in range(40):
         send(store, f"k{number % 7}", number)
     store.close()

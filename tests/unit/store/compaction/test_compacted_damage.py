@@ -24,9 +24,9 @@ from mqspark.store.disk.files import OsFiles
 from mqspark.store.tools.compactor import Compactor, CompactTask, TopicToCompact
 from mqspark.store.tools.fsck import fsck
 from mqspark.store.tools.offline import OfflineStore
+from tests.support.clocks import ManualClock
 from tests.support.store_tools import (
     QuickFiles,
-    TestClock,
     checkpoint,
     crash,
     drain,
@@ -101,7 +101,7 @@ def test_a_damaged_one_is_told(compacted: Path, damage: str) -> None:
     sound = path.read_bytes()
     path.write_bytes(change(sound))
     assert found_by_fsck(compacted) == ["compaction.damaged"]
-    clock = TestClock()
+    clock = ManualClock()
     store = opened(compacted, clock)
     with pytest.raises(StoreUnreadable, match="damaged"):
         store.reads.get("T", 0, 0, 10, 1 << 20)
@@ -111,7 +111,7 @@ def test_a_damaged_one_is_told(compacted: Path, damage: str) -> None:
     flush(store)
 
     path.write_bytes(sound)
-    clock.now += 2000
+    clock.advance(2000)
     checkpoint(store)
     assert store.status.read_problem is None
     assert len(drain(store, "T", 0)) == 21

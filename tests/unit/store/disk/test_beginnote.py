@@ -12,7 +12,8 @@ import pytest
 from mqspark.store.disk.damage import Outcome
 from mqspark.store.tools.fsck import fsck
 from mqspark.store.tools.offline import OfflineStore
-from tests.support.store_tools import RoomyFiles, TestClock, crash, make_store
+from tests.support.clocks import ManualClock
+from tests.support.store_tools import RoomyFiles, crash, make_store
 from tests.unit.store.disk.test_retention import assert_serves_the_rest, filled, names, run
 
 SEGMENT = 4096
@@ -28,7 +29,7 @@ def found(store: object) -> list[tuple[str, str, int | None, int | None]]:
 @pytest.mark.parametrize("end", ["close", "crash"])
 @pytest.mark.parametrize("after", ["a start", "retention"])
 def test_lost_first_segments_are_told_from_deleted_ones(tmp_path: Path, after: str, end: str) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     files = RoomyFiles(clock)
     store, written = filled(tmp_path, clock, files)
     begin = 0
@@ -69,7 +70,7 @@ def test_lost_first_segments_are_told_from_deleted_ones(tmp_path: Path, after: s
 @pytest.mark.parametrize("why", ["no note", "damaged note", "another broker"])
 def test_what_is_not_known_is_not_told(tmp_path: Path, why: str) -> None:
     """A RocketMQ broker deletes without a note; it leaves another checkpoint."""
-    clock = TestClock()
+    clock = ManualClock()
     files = RoomyFiles(clock)
     store, _ = filled(tmp_path, clock, files)
     run(store, clock)
@@ -92,7 +93,7 @@ def test_what_is_not_known_is_not_told(tmp_path: Path, why: str) -> None:
 
 def test_an_older_note_beside_a_newer_log_says_what_is_missing(tmp_path: Path) -> None:
     """As after a backup without the log's files was restored: retention has deleted them, which nobody knows then."""
-    clock = TestClock()
+    clock = ManualClock()
     files = RoomyFiles(clock)
     store, _ = filled(tmp_path, clock, files)
     shutil.copy(tmp_path / "mqspark.begin", tmp_path / "older")
@@ -121,7 +122,7 @@ class NoRoomForNotes(RoomyFiles):
 @pytest.mark.parametrize("when", ["before the first start", "before retention"])
 def test_a_full_disk_keeps_neither_a_start_nor_retention_from_their_work(tmp_path: Path, when: str) -> None:
     """Only retention makes room again."""
-    clock = TestClock()
+    clock = ManualClock()
     files = NoRoomForNotes(clock)
     store, written = filled(tmp_path, clock, files)
     run(store, clock)

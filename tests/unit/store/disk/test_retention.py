@@ -15,9 +15,9 @@ from mqspark.record.record import PendingRecord, decode_records
 from mqspark.store import GetStatus, MessageStore, OsFiles, StoreConfig
 from mqspark.store.disk.layout import file_name
 from mqspark.store.disk.retention import Decision, DiskUsage, OldSegment, RetentionRules, decide, delete_hours
+from tests.support.clocks import ManualClock
 from tests.support.store_tools import (
     RoomyFiles,
-    TestClock,
     checkpoint,
     crash,
     drain,
@@ -215,17 +215,17 @@ MARKS = {
 QUEUES = [("T", 0), ("T", 1), ("Old", 0)]
 
 
-def run(store: MessageStore, clock: TestClock, rounds: int = 3) -> None:
+def run(store: MessageStore, clock: ManualClock, rounds: int = 3) -> None:
     """Retention's next run, with the checkpoint before it and the rounds after it."""
     flush(store)
     checkpoint(store)
-    clock.now += 10_000
+    clock.advance(10_000)
     for _ in range(rounds):
         checkpoint(store)
 
 
 def filled(
-    root: Path, clock: TestClock, files: RoomyFiles, **settings: object
+    root: Path, clock: ManualClock, files: RoomyFiles, **settings: object
 ) -> tuple[MessageStore, dict[tuple[str, int], list[bytes]]]:
     """About fifteen segments of nine messages; nothing in queue Old after the first."""
     store = opened(root, clock, files, **{**MARKS, "delete_when": "", **settings})
@@ -266,7 +266,7 @@ def files_in(root: Path) -> list[str]:
 
 @pytest.mark.parametrize("end", ["close", "crash"])
 def test_what_is_expired_goes_from_log_queues_and_index(tmp_path: Path, end: str) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     files = RoomyFiles(clock)
     store, written = filled(tmp_path, clock, files)
     all_names = names(store)
@@ -306,21 +306,21 @@ def test_what_is_expired_goes_from_log_queues_and_index(tmp_path: Path, end: str
 
 
 def test_the_hour_is_that_of_the_day_here(tmp_path: Path) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     files = RoomyFiles(clock)
     hour = time.localtime(clock.now_ms() / 1000).tm_hour
     store, _ = filled(tmp_path, clock, files, delete_when=f"{(hour + 2) % 24:02d}")
     files.expired = set(names(store)[:3])
     run(store, clock)
     assert store.status.deleted_segments == 0
-    clock.now += 2 * HOUR_MS
+    clock.advance(2 * HOUR_MS)
     run(store, clock)
     assert store.status.deleted_segments == 3
     store.close()
 
 
 def test_the_segment_that_is_written_stays(tmp_path: Path) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     files = RoomyFiles(clock)
     store, written = filled(tmp_path, clock, files)
     files.expired = set(names(store))
@@ -334,7 +334,7 @@ def test_the_segment_that_is_written_stays(tmp_path: Path) -> None:
 
 
 def test_nothing_goes_before_a_checkpoint_is_behind_it(tmp_path: Path) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     files = RoomyFiles(clock)
     store, _ = filled(tmp_path, clock, files)
     files.expired = set(names(store))
@@ -344,14 +344,14 @@ def test_nothing_goes_before_a_checkpoint_is_behind_it(tmp_path: Path) -> None:
     for job in jobs:
         job.run()
         job.done()
-    clock.now += 10_000
+    clock.advance(10_000)
     store.maintenance()
     assert store.status.deleted_segments == 10, "one batch"
     crash(store)
 
 
 def test_an_idle_store_makes_the_checkpoint_that_it_needs(tmp_path: Path) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     files = RoomyFiles(clock)
     store, _ = filled(tmp_path, clock, files)
     store.close()
@@ -360,13 +360,13 @@ def test_an_idle_store_makes_the_checkpoint_that_it_needs(tmp_path: Path) -> Non
     store.clean_expired()
     for _ in range(2):
         checkpoint(store)
-        clock.now += 10_000
+        clock.advance(10_000)
     assert store.status.deleted_segments == 2
     crash(store)
 
 
 def test_readers_keep_what_they_hold(tmp_path: Path) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     files = RoomyFiles(clock)
     store, written = filled(tmp_path, clock, files)
     held = store.reads.get("T", 1, 0, 10, 1 << 20)
@@ -381,7 +381,7 @@ def test_readers_keep_what_they_hold(tmp_path: Path) -> None:
 
 def test_the_order_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint first; then each segment, on disk before the next; queue files last."""
-    clock = TestClock()
+    clock = ManualClock()
     files = RoomyFiles(clock)
     store, _ = filled(tmp_path, clock, files)
     everything = names(store)
@@ -412,7 +412,7 @@ def test_the_order_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("unlinks", range(4))
 def test_a_crash_between_two_unlinks(tmp_path: Path, unlinks: int) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     files = RoomyFiles(clock)
     store, written = filled(tmp_path, clock, files)
     everything = names(store)
@@ -432,7 +432,7 @@ def test_a_crash_between_two_unlinks(tmp_path: Path, unlinks: int) -> None:
 
 
 def test_what_could_not_be_deleted_is_tried_again(tmp_path: Path) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     files = RoomyFiles(clock)
     store, written = filled(tmp_path, clock, files)
     everything = names(store)
@@ -452,7 +452,7 @@ def test_what_could_not_be_deleted_is_tried_again(tmp_path: Path) -> None:
 def test_a_disk_that_cannot_be_measured_stops_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     files = RoomyFiles(clock)
     store, written = filled(tmp_path, clock, files)
 
@@ -470,7 +470,7 @@ def test_a_disk_that_cannot_be_measured_stops_nothing(
 
 
 def test_a_segment_that_somebody_deleted_is_left_out(tmp_path: Path) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     store = opened(tmp_path, clock, **MARKS, delete_when="")
     for number in range(40):
         put(store, "T", 0, b"%d" % number + b"x" * 400)
@@ -485,13 +485,13 @@ def test_a_segment_that_somebody_deleted_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_disk_over_the_mark_refuses_messages_until_there_is_room(tmp_path: Path) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     files = RoomyFiles(clock)
     store, written = filled(tmp_path, clock, files, clean_file_forcibly_enable=False)
     put(store, "T", 0, b"put before")
     written["T", 0].append(b"put before")
     files.used_percent = 90.5
-    clock.now += 10_000
+    clock.advance(10_000)
     checkpoint(store)
     assert "90.5% full" in (store.status.disk_full or "")
     for topic in ("T", "New"):
@@ -525,7 +525,7 @@ def test_a_disk_over_the_mark_refuses_messages_until_there_is_room(tmp_path: Pat
 
 
 def test_a_full_disk_takes_the_oldest_segments_whatever_their_age(tmp_path: Path) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     files = RoomyFiles(clock)
     store, written = filled(tmp_path, clock, files)
     everything = names(store)
@@ -539,7 +539,7 @@ def test_a_full_disk_takes_the_oldest_segments_whatever_their_age(tmp_path: Path
 
 def test_space_that_somebody_holds_is_waited_for_before_more_is_deleted(tmp_path: Path) -> None:
     """A deleted file takes its space until the last process lets go of it."""
-    clock = TestClock()
+    clock = ManualClock()
     files = RoomyFiles(clock)
     store, written = filled(tmp_path, clock, files)
     everything = names(store)
@@ -556,7 +556,7 @@ def test_space_that_somebody_holds_is_waited_for_before_more_is_deleted(tmp_path
 
 
 def test_settings_changed_while_it_runs_count_from_the_next_run_on(tmp_path: Path) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     files = RoomyFiles(clock)
     store, _ = filled(tmp_path, clock, files)
     store.config.file_reserved_time = 0
@@ -569,7 +569,7 @@ def test_settings_changed_while_it_runs_count_from_the_next_run_on(tmp_path: Pat
 
 def test_queue_files_wait_for_the_name_of_the_last_one(tmp_path: Path) -> None:
     """A power cut must not leave a queue without a file: then its offsets would begin again."""
-    clock = TestClock()
+    clock = ManualClock()
     files = RoomyFiles(clock)
     store, _ = filled(tmp_path, clock, files)
     files.expired = set(names(store)[:8])
@@ -579,7 +579,7 @@ def test_queue_files_wait_for_the_name_of_the_last_one(tmp_path: Path) -> None:
     directory = f"{tmp_path}/consumequeue/T/0"
     assert queue.dead_files
     store.table.new_directories.add(directory)
-    clock.now += 100
+    clock.advance(100)
     store.upkeep.cleaner.round(store.upkeep.checkpoints.settled, checkpoint_running=False)
     assert queue.dead_files, "not before the checkpoint"
     store.upkeep.checkpoints.wanted = True
@@ -590,7 +590,7 @@ def test_queue_files_wait_for_the_name_of_the_last_one(tmp_path: Path) -> None:
 
 
 def test_asking_for_queues_alone(tmp_path: Path) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     store, written = filled(tmp_path, clock, RoomyFiles(clock))
     store.log.forget_oldest(5)
     assert store.offsets.min_offset("Old", 0) == 0
@@ -602,7 +602,7 @@ def test_asking_for_queues_alone(tmp_path: Path) -> None:
 
 
 def test_a_topic_deleted_meanwhile(tmp_path: Path) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     files = RoomyFiles(clock)
     store, written = filled(tmp_path, clock, files)
     flush(store)
@@ -623,7 +623,7 @@ def test_a_topic_deleted_meanwhile(tmp_path: Path) -> None:
 
 def test_where_a_queue_begins_among_fillers(tmp_path: Path) -> None:
     """By bisection over several files, for every position, as by looking at every entry."""
-    clock = TestClock()
+    clock = ManualClock()
     store, _ = filled(tmp_path, clock, RoomyFiles(clock), mapped_file_size_consume_queue=400)
     queue = store.table.queues["T", 0]
     for offset in (0, 3, 4, 5, 19, 20, 21, 60):

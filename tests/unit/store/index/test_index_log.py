@@ -21,8 +21,9 @@ from mqspark.store.index.indexfile import IndexHeader, Shape
 from mqspark.store.log.commitlog import CommitLog
 from mqspark.store.messages.membertable import BatchMembers, batch_members
 from mqspark.store.store import MessageStore
+from tests.support.clocks import ManualClock
 from tests.support.draws import draws
-from tests.support.store_tools import BORN_HOST, FaultyFiles, TestClock, checkpoint, crash, flush, opened, put
+from tests.support.store_tools import BORN_HOST, FaultyFiles, checkpoint, crash, flush, opened, put
 from tests.unit.store.index.index_kit import EVER, GOLDEN, asked, follow, loaded, read_manifest
 
 
@@ -136,7 +137,7 @@ def many(items: list[tuple[int, bytes, bytes]]) -> BatchMembers:
 
 @pytest.mark.parametrize("sync", [False, True])
 def test_what_consumers_see_can_be_queried_by_key(tmp_path: Path, sync: bool) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     store = opened(tmp_path, clock, sync=sync)
     put_keys(store, 10)
     assert asked(store, "k3") == []
@@ -146,25 +147,25 @@ def test_what_consumers_see_can_be_queried_by_key(tmp_path: Path, sync: bool) ->
     assert asked(store, "k3") == asked(store, "u3") == [b"3"]
     assert asked(store, "even1") == [b"1", b"3", b"5", b"7", b"9"]
     assert asked(store, "even1", 2) == [b"7", b"9"], "the newest, in the order of the log"
-    clock.now += 60_000
+    clock.advance(60_000)
     put_keys(store, 100, 10)
     flush(store)
     assert len(asked(store, "even0", 1000)) == 55
-    assert asked(store, "even0", 1000, 0, clock.now - 1) == [b"0", b"2", b"4", b"6", b"8"]
-    assert len(asked(store, "even0", 1000, clock.now - 1000, clock.now)) == 50
-    assert store.status.index_last_update[0] == clock.now
+    assert asked(store, "even0", 1000, 0, clock.wall_ms - 1) == [b"0", b"2", b"4", b"6", b"8"]
+    assert len(asked(store, "even0", 1000, clock.wall_ms - 1000, clock.wall_ms)) == 50
+    assert store.status.index_last_update[0] == clock.wall_ms
     assert (store.status.index_behind_bytes, store.status.index_problem) == (0, None)
     store.close()
 
 
 @pytest.mark.parametrize("ending", ["close", "crash", "crash behind a mark", "no index", "other index"])
 def test_after_a_restart_every_key_is_there(tmp_path: Path, ending: str) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     store = opened(tmp_path, clock)
     put_keys(store, 50)
     flush(store)
     if ending == "crash behind a mark":
-        clock.now += 20_000
+        clock.advance(20_000)
         checkpoint(store)
         put_keys(store, 50, 50)
     else:
@@ -234,7 +235,7 @@ def test_a_busy_store_indexes_as_it_goes_and_after_a_burst(
     monkeypatch.setattr(indexer, "_STEP_BYTES", 2000)
     monkeypatch.setattr(indexer, "_MAX_BEHIND_BYTES", 6000)
     monkeypatch.setitem(indexer.Indexer.__init__.__kwdefaults__, "slice_records", 10)
-    clock = TestClock()
+    clock = ManualClock()
     store = opened(tmp_path, clock)
     behind = []
     for n in range(100):
@@ -243,7 +244,7 @@ def test_a_busy_store_indexes_as_it_goes_and_after_a_burst(
         store.catch_up()
         behind.append(store.status.index_behind_bytes)
     assert 6000 < max(behind) < 9000, "no time passed, so no share of it: only the bound holds"
-    clock.now += 1000
+    clock.advance(1000)
     put_keys(store, 20, 100)
     flush(store)
     store.catch_up()
@@ -256,14 +257,14 @@ def test_a_busy_store_indexes_as_it_goes_and_after_a_burst(
     assert store.status.index_behind_bytes > 0, (
         "a busy store's maintenance comes more often than once a second"
     )
-    clock.now += 1000
+    clock.advance(1000)
     store.maintenance()
     assert store.status.index_behind_bytes == 0
     store.close()
 
 
 def test_large_records_are_collected_before_they_are_indexed(tmp_path: Path) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     store = opened(tmp_path, clock, mapped_file_size_commit_log=1 << 24)
     numbers = iter(range(10_000))
 
@@ -282,7 +283,7 @@ def test_large_records_are_collected_before_they_are_indexed(tmp_path: Path) -> 
                     born_host=BORN_HOST,
                 )
             )
-        clock.now += 100
+        clock.advance(100)
         flush(store)
         store.catch_up()
         return store.status.index_behind_bytes
@@ -306,7 +307,7 @@ def test_what_has_no_properties_is_passed_over_and_nothing_else(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str], sync: bool
 ) -> None:
     plain = many([(0, b"x" * 20, b"")] * 70)
-    clock = TestClock()
+    clock = ManualClock()
     store = opened(tmp_path_factory.mktemp("index"), clock, sync=sync, mapped_file_size_commit_log=1 << 15)
     count = 0
     for step in steps:
@@ -329,10 +330,10 @@ def test_what_has_no_properties_is_passed_over_and_nothing_else(
         elif step == "catch up":
             store.catch_up()
         else:
-            clock.now += 1000
+            clock.advance(1000)
             store.maintenance()
     flush(store)
-    clock.now += 1000
+    clock.advance(1000)
     store.maintenance()
     assert store.status.index_behind_bytes == 0
     assert [asked(store, f"k{n}") for n in range(count)] == [[b"%d" % n] for n in range(count)]

@@ -13,7 +13,8 @@ from mqspark.store.store import MessageStore
 from mqspark.store.tools.fsck import FsckReport, fsck
 from mqspark.store.tools.offline import OfflineStore
 from mqspark.store.tools.remake import remake
-from tests.support.store_tools import QuickFiles, TestClock, flush, opened, put
+from tests.support.clocks import ManualClock
+from tests.support.store_tools import QuickFiles, flush, opened, put
 
 
 def send(store: MessageStore, numbers: range) -> None:
@@ -54,7 +55,7 @@ def test_an_index_that_was_begun_without_tags_goes_on_with_them(
     (finding,) = checked(store).findings
     assert (finding.severity, finding.kind) == ("note", "index.untagged")
     assert "10 tags" in finding.text
-    remake(store.config, TestClock())
+    remake(store.config, ManualClock())
     assert checked(store).findings == []
     store = opened(tmp_path, None, QuickFiles())
     assert red(store) == 15

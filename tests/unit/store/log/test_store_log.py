@@ -18,13 +18,13 @@ from mqspark.store.disk.logpaths import LogPaths
 from mqspark.store.disk.retention import DiskUsage
 from mqspark.store.maintenance import IDLE_MAP_MS
 from mqspark.store.messages import fetch
+from tests.support.clocks import ManualClock
 from tests.support.store_tools import (
     BORN_HOST,
     STORE_HOST,
     FaultyFiles,
     QuickFiles,
     RoomyFiles,
-    TestClock,
     checkpoint,
     crash,
     drain,
@@ -81,7 +81,7 @@ def test_a_full_disk_gets_no_new_segment(tmp_path: Path) -> None:
             full = Path(path).name == "a"
             return 1 + full, DiskUsage(95 if full else 10, 5 if full else 90)
 
-    clock = TestClock()
+    clock = ManualClock()
     store = make_store(
         tmp_path / "root",
         clock,
@@ -94,7 +94,7 @@ def test_a_full_disk_gets_no_new_segment(tmp_path: Path) -> None:
     store.open()
     sent = fill(store, 10)
     checkpoint(store)
-    clock.now += 10
+    clock.advance(10)
     checkpoint(store)
     before = sorted(os.listdir(tmp_path / "a"))
     sent += fill(store, 30, 10)
@@ -170,7 +170,7 @@ def address_space_bytes() -> int:
 
 
 def test_idle_files_are_unmapped(tmp_path: Path) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     store = opened(tmp_path, clock)
     sent = fill(store, 60)
     assert bodies(store) == sent
@@ -178,11 +178,11 @@ def test_idle_files_are_unmapped(tmp_path: Path) -> None:
     assert store.log.mapped_segments > 5
     assert len(store.table.maps) > 5
     held = store.reads.get("T", 0, 0, 1, 1).buffers[0]
-    clock.now += IDLE_MAP_MS
+    clock.advance(IDLE_MAP_MS)
     checkpoint(store)
     assert store.log.mapped_segments > 5, "in use until now"
     assert store.reads.get("T", 0, 59, 1, 1).count == 1
-    clock.now += IDLE_MAP_MS
+    clock.advance(IDLE_MAP_MS)
     checkpoint(store)
     assert store.log.mapped_segments == 1
     assert len(store.table.maps) <= 2, "the one that was read, and the one that is appended to"
@@ -229,7 +229,7 @@ CRC = {"enabled_append_prop_crc": True}
 
 @pytest.mark.parametrize("properties", [b"", b"KEYS\x01k", b"KEYS\x01k\x02"])
 def test_records_are_sealed(tmp_path: Path, properties: bytes) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     store = opened(tmp_path, clock, **CRC)
     for number in range(2):
         _, position, _ = put(store, "T", 0, b"body", properties)
@@ -243,7 +243,7 @@ def test_records_are_sealed(tmp_path: Path, properties: bytes) -> None:
             physical_offset=position,
             born_timestamp_ms=1,
             born_host=BORN_HOST,
-            store_timestamp_ms=clock.now,
+            store_timestamp_ms=clock.wall_ms,
             store_host=STORE_HOST,
             property_crc=True,
         )

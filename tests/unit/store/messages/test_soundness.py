@@ -13,15 +13,16 @@ from mqspark.message import encode_host
 from mqspark.record.record import PendingRecord, Verdict, check_record
 from mqspark.store import MessageStore
 from mqspark.store.messages.soundness import are_surely_sound, is_surely_sound
+from tests.support.clocks import ManualClock
 from tests.support.draws import draws
-from tests.support.store_tools import BORN_HOST, TestClock, opened
+from tests.support.store_tools import BORN_HOST, opened
 
 SIZES = {"mapped_file_size_commit_log": 1 << 16, "mapped_file_size_consume_queue": 20_000}
 
 
 def filled(root: Path, topic: str = "T", host: bytes = BORN_HOST) -> MessageStore:
     """Twenty records of a queue, others between them, opened anew: all of them come from the disk."""
-    store = opened(root, TestClock(), **SIZES)
+    store = opened(root, ManualClock(), **SIZES)
     for number in range(20):
         for name in (topic, "Other"):
             properties = b"KEYS\x01%d\x02" % number if number % 3 else b""
@@ -37,7 +38,7 @@ def filled(root: Path, topic: str = "T", host: bytes = BORN_HOST) -> MessageStor
             )
     store.pipeline.commit()
     store.close()
-    return opened(root, TestClock(), **SIZES)
+    return opened(root, ManualClock(), **SIZES)
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +104,7 @@ def test_a_reader_gets_all_but_the_damaged_one(tmp_path: Path) -> None:
         data = file.read()
         file.seek(data.index(b"body 7 "))
         file.write(b"Body 7 ")
-    store = opened(tmp_path, TestClock(), **SIZES)
+    store = opened(tmp_path, ManualClock(), **SIZES)
     result = store.reads.get("Other", 2, 0, 99, 1 << 20)
     assert store.reads.get("T", 2, 0, 99, 1 << 20).count == 19
     assert (result.count, store.status.damaged_reads) == (20, 1)
@@ -112,7 +113,7 @@ def test_a_reader_gets_all_but_the_damaged_one(tmp_path: Path) -> None:
 
 def test_a_segment_that_somebody_cut_to_nothing_is_no_fault_of_the_reader(tmp_path: Path) -> None:
     sizes = {"mapped_file_size_commit_log": 4096, "mapped_file_size_consume_queue": 20_000}
-    store = opened(tmp_path, TestClock(), **sizes)
+    store = opened(tmp_path, ManualClock(), **sizes)
     for number in range(120):
         store.appender.put(
             PendingRecord(
@@ -129,7 +130,7 @@ def test_a_segment_that_somebody_cut_to_nothing_is_no_fault_of_the_reader(tmp_pa
     with first.open("r+b") as file:
         file.truncate(50)
     assert others
-    store = opened(tmp_path, TestClock(), **sizes)
+    store = opened(tmp_path, ManualClock(), **sizes)
     result = store.reads.get("T", 0, 0, 20, 1 << 20)
     assert (result.count, store.status.damaged_reads) == (0, 20)
     store.close()

@@ -18,8 +18,9 @@ from mqspark.record.record import PendingRecord
 from mqspark.store import MessageStore
 from mqspark.store.messages.members import MIN_MEMBERS, MemberColumns
 from mqspark.store.messages.membertable import MIN_ALIKE, BatchMembers, MemberTable, batch_members
+from tests.support.clocks import ManualClock
 from tests.support.draws import draws
-from tests.support.store_tools import BORN_HOST, TestClock, crash, make_store, opened, put
+from tests.support.store_tools import BORN_HOST, crash, make_store, opened, put
 
 Item = tuple[int, bytes, bytes]
 T = TypeVar("T")
@@ -103,7 +104,7 @@ def both(
         settings: dict[str, object] = {"mapped_file_size_commit_log": 1 << 20}
         flags = int(str(given.get("sys_flag", 0)))
         settings.update({key: value for key, value in given.items() if key != "sys_flag"})
-        store: MessageStore = opened(tmp_path / name, TestClock(1_700_000_000_000), **settings)
+        store: MessageStore = opened(tmp_path / name, ManualClock(1_700_000_000_000), **settings)
         put(store, topic, 1, b"before")
         if name == "alone":
             first, places, end = store.appender.put_batch(

@@ -15,10 +15,10 @@ from mqspark.message import java_hash
 from mqspark.record.record import decode_record, decode_records
 from mqspark.store import MessageStore, StoreReader
 from mqspark.store.queue.queueext import EXT_ADDRESS_BELOW
+from tests.support.clocks import ManualClock
 from tests.support.store_tools import (
     FaultyFiles,
     RoomyFiles,
-    TestClock,
     checkpoint,
     crash,
     drain,
@@ -32,7 +32,7 @@ GOLDEN = Path(__file__).parents[3] / "golden/store"
 EXT = {"enable_consume_queue_ext": True, "mapped_file_size_consume_queue_ext": 100}
 
 
-def opened(root: Path, clock: TestClock | None = None, **settings: object) -> MessageStore:
+def opened(root: Path, clock: ManualClock | None = None, **settings: object) -> MessageStore:
     store = make_store(root, clock, **{**EXT, **settings})
     store.open()
     return store
@@ -58,11 +58,11 @@ def units(root: Path) -> list[tuple[int, ...]]:
 
 
 def test_units_follow_one_another(tmp_path: Path) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     store = opened(tmp_path, clock)
     fill(store, 30)
     codes = [java_hash("red" if number % 2 else "blue") for number in range(30)]
-    assert units(tmp_path) == [(20, code, clock.now, 0) for code in codes]
+    assert units(tmp_path) == [(20, code, clock.wall_ms, 0) for code in codes]
     # Four units and four spare bytes a file.
     assert len(list((tmp_path / "consumequeue_ext/T/0").iterdir())) == 8
     data = (tmp_path / "consumequeue/T/0/00000000000000000000").read_bytes()
@@ -136,7 +136,7 @@ def test_lost_units_hide_no_message(tmp_path: Path, which: int, length: int | No
 
 
 def test_units_go_with_their_entries(tmp_path: Path) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     files = RoomyFiles(clock)
     store = make_store(tmp_path, clock, files, clean_resource_interval=1, **EXT)
     store.open()
@@ -146,7 +146,7 @@ def test_units_go_with_their_entries(tmp_path: Path) -> None:
     checkpoint(store)
     store.clean_expired()
     for _ in range(4):
-        clock.now += 10
+        clock.advance(10)
         checkpoint(store)
     low = store.offsets.min_offset("T", 0)
     assert low > 20

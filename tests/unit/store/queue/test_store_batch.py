@@ -17,10 +17,10 @@ from mqspark.store.queue.batchqueue import BATCH_DTYPE
 from mqspark.store.tools.fsck import fsck
 from mqspark.store.tools.offline import OfflineStore
 from mqspark.store.tools.remake import remake
+from tests.support.clocks import ManualClock
 from tests.support.store_tools import (
     BORN_HOST,
     RoomyFiles,
-    TestClock,
     checkpoint,
     crash,
     drain,
@@ -52,13 +52,13 @@ def put_many(store: MessageStore, bodies: list[bytes], queue_id: int = 0, topic:
     )[0]
 
 
-def fill(store: MessageStore, records: int, clock: TestClock | None = None) -> list[bytes]:
+def fill(store: MessageStore, records: int, clock: ManualClock | None = None) -> list[bytes]:
     """Batches of 1 to 5 messages and single ones; gives back the bodies in order."""
     bodies: list[bytes] = []
     store.appender.use_batch_queues("B")
     for number in range(records):
         if clock is not None:
-            clock.now += 1000
+            clock.advance(1000)
         count = number % 5 + 1
         new = [b"%d" % (len(bodies) + index) for index in range(count)]
         if count == 1:
@@ -130,8 +130,8 @@ def put_code(tags: str) -> int:
 
 
 def test_offsets_by_time(tmp_path: Path) -> None:
-    clock = TestClock()
-    start = clock.now
+    clock = ManualClock()
+    start = clock.wall_ms
     store = opened(tmp_path, clock, **SMALL)
     fill(store, 10, clock)  # at start + 1 s, + 2 s, ...: of 1, 2, 3, 4, 5, 1, ... messages
     at = [0, 1, 3, 6, 10, 15, 16, 18, 21, 25]
@@ -217,7 +217,7 @@ def test_fsck_repairs_a_damaged_file(tmp_path: Path, damage: str, number: int, s
         path.write_bytes(changed.get(damage, random.Random(3).randbytes(len(content))))
     report = fsck(OfflineStore(config))
     assert {"queue.behind", "queue.no-record"} & {finding.kind for finding in report.findings}
-    remake(config, TestClock())
+    remake(config, ManualClock())
     report = fsck(OfflineStore(config))
     assert not [finding for finding in report.findings if finding.severity != "note"]
     store = opened(tmp_path, **SMALL)
@@ -227,7 +227,7 @@ def test_fsck_repairs_a_damaged_file(tmp_path: Path, damage: str, number: int, s
 
 
 def test_retention(tmp_path: Path) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     files = RoomyFiles(clock)
     store = make_store(tmp_path, clock, files, clean_resource_interval=1, **SMALL)
     store.open()
@@ -238,7 +238,7 @@ def test_retention(tmp_path: Path) -> None:
     checkpoint(store)
     store.clean_expired()
     for _ in range(4):
-        clock.now += 10
+        clock.advance(10)
         checkpoint(store)
     assert sorted(path.name for path in (tmp_path / "commitlog").iterdir()) == segments[2:]
     low = store.offsets.min_offset("B", 0)
@@ -255,7 +255,7 @@ def test_retention(tmp_path: Path) -> None:
 
 def test_offsets_go_on_when_all_records_of_full_files_are_gone(tmp_path: Path) -> None:
     """The file behind them was made for a message that a kill took: no entry in it says where offsets go on."""
-    clock = TestClock()
+    clock = ManualClock()
     files = RoomyFiles(clock)
     settings = {**SMALL, "clean_resource_interval": 1}
     store = make_store(tmp_path, clock, files, **settings)
@@ -271,7 +271,7 @@ def test_offsets_go_on_when_all_records_of_full_files_are_gone(tmp_path: Path) -
     store.upkeep.checkpoints.wanted = True
     store.clean_expired()
     for _ in range(4):
-        clock.now += 10
+        clock.advance(10)
         checkpoint(store)
     assert store.offsets.min_offset("B", 0) == store.offsets.max_offset("B", 0) == len(bodies)
     crash(store)
@@ -282,7 +282,7 @@ def test_offsets_go_on_when_all_records_of_full_files_are_gone(tmp_path: Path) -
 
 @pytest.mark.parametrize("more", [0, 3])
 def test_offsets_go_on_behind_a_rebuild_that_finds_no_record(tmp_path: Path, more: int) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     files = RoomyFiles(clock)
     settings = {**SMALL, "clean_resource_interval": 1}
     store = make_store(tmp_path, clock, files, **settings)
@@ -295,7 +295,7 @@ def test_offsets_go_on_behind_a_rebuild_that_finds_no_record(tmp_path: Path, mor
     checkpoint(store)
     store.clean_expired()
     for _ in range(4):
-        clock.now += 10
+        clock.advance(10)
         checkpoint(store)
     assert store.offsets.min_offset("B", 0) == len(bodies)
     for _ in range(more):

@@ -18,11 +18,11 @@ from mqspark.store.tools.fsck import fsck
 from mqspark.store.tools.offline import OfflineStore
 from mqspark.store.tools.remake import remake
 from mqspark.store.topicdeletion import REMOVED_AT_ONCE
+from tests.support.clocks import ManualClock
 from tests.support.store_tools import (
     BORN_HOST,
     FaultyFiles,
     RoomyFiles,
-    TestClock,
     checkpoint,
     crash,
     drain,
@@ -137,7 +137,7 @@ def test_a_topic_made_again_begins_at_0(tmp_path: Path, before: int, how: str) -
     if how == "queues lost":
         shutil.rmtree(tmp_path / "consumequeue")
     elif how == "rebuilt":
-        assert remake(store.config, TestClock()).lost_entries == 0
+        assert remake(store.config, ManualClock()).lost_entries == 0
     report = fsck(OfflineStore(store.config))
     assert how == "queues lost" or not report.errors + report.lost, report.findings
     store = make_store(tmp_path)
@@ -186,7 +186,7 @@ def test_a_rebuild_leaves_deleted_topics_out(tmp_path: Path) -> None:
     store.delete_topic("T")
     store.close()
     assert not fsck(OfflineStore(store.config)).counts
-    assert remake(store.config, TestClock()).queues == 1
+    assert remake(store.config, ManualClock()).queues == 1
     store = opened(tmp_path)
     assert store.offsets.queues() == {"Stays": [0]}
     store.close()
@@ -257,7 +257,7 @@ def test_a_power_cut_that_takes_the_end_of_the_log(tmp_path: Path) -> None:
 
 
 def test_the_list_ends_with_the_records(tmp_path: Path) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     files = RoomyFiles(clock)
     store = opened(tmp_path, clock, files)
     fill(store, 5)
@@ -268,7 +268,7 @@ def test_the_list_ends_with_the_records(tmp_path: Path) -> None:
     files.expired = {path.name for path in (tmp_path / "commitlog").iterdir()}
     store.clean_expired()
     for _ in range(3):
-        clock.now += 10_000
+        clock.advance(10_000)
         checkpoint(store)
     assert store.log.min_offset > 0
     store.delete_topic("Other")

@@ -10,9 +10,9 @@ import pytest
 
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.recovery.queueends import QueueEnds, Range
+from tests.support.clocks import ManualClock
 from tests.support.store_tools import (
     RoomyFiles,
-    TestClock,
     checkpoint,
     crash,
     drain,
@@ -62,7 +62,7 @@ WHICH = pytest.mark.parametrize("which", [0, 1, -1], ids=["first", "middle", "la
 def test_a_start_notices_a_damaged_file(
     tmp_path: Path, loss: str, which: int, *, stops: bool, kill: bool
 ) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     store = opened(tmp_path, clock)
     bodies = [b"%d" % number for number in range(35)]
     for number, body in enumerate(bodies):
@@ -71,7 +71,7 @@ def test_a_start_notices_a_damaged_file(
         if stops and number == 20:
             store.close()
             store.open()
-    clock.now += 60_000
+    clock.advance(60_000)
     checkpoint(store)
     crash(store) if kill else store.close()
     LOSSES[loss](file_of(tmp_path, which))
@@ -135,13 +135,13 @@ def test_only_what_is_durable_counts(tmp_path: Path) -> None:
 
 
 def test_a_block_has_what_changed(tmp_path: Path) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     store = opened(tmp_path, clock)
     for topic in ("A", "B"):
         put(store, topic, 0, b"x")
     flush(store)
     checkpoint(store)
-    clock.now += 60_000
+    clock.advance(60_000)
     put(store, "B", 0, b"y")
     flush(store)
     checkpoint(store)
@@ -153,7 +153,7 @@ def test_a_block_has_what_changed(tmp_path: Path) -> None:
 
 
 def test_a_deleted_topic_does_not_come_back(tmp_path: Path) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     store = opened(tmp_path, clock)
     for number in range(35):
         put(store, "E", 0, b"%d" % number)
@@ -164,7 +164,7 @@ def test_a_deleted_topic_does_not_come_back(tmp_path: Path) -> None:
     store.delete_topics(["Gone", "Again"])
     put(store, "Again", 0, b"new")
     flush(store)
-    clock.now += 60_000
+    clock.advance(60_000)
     checkpoint(store)
     assert {key: each.end for key, each in lines(tmp_path).items()} == {("E", 0): 35, ("Again", 0): 1}
     crash(store)
@@ -177,7 +177,7 @@ def test_a_deleted_topic_does_not_come_back(tmp_path: Path) -> None:
 
 
 def test_a_removed_file_is_made_again(tmp_path: Path) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     store = opened(tmp_path, clock)
     put(store, "A", 0, b"x")
     flush(store)
@@ -186,7 +186,7 @@ def test_a_removed_file_is_made_again(tmp_path: Path) -> None:
     for _ in range(2):
         put(store, "B", 0, b"x")
         flush(store)
-        clock.now += 60_000
+        clock.advance(60_000)
         checkpoint(store)
     assert {key: each.end for key, each in lines(tmp_path).items()} == {("A", 0): 1, ("B", 0): 2}
     store.close()
@@ -194,13 +194,13 @@ def test_a_removed_file_is_made_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("loss", [False, True])
 def test_retention_moves_the_beginning(tmp_path: Path, *, loss: bool) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     files = RoomyFiles(clock)
     store, written = filled(tmp_path, clock, files)
     files.expired = set(names(store)[:8])
     store.clean_expired()
     run(store, clock)
-    clock.now += 60_000
+    clock.advance(60_000)
     checkpoint(store)
     crash(store)
     assert store.offsets.min_offset("T", 0) > 20
@@ -275,14 +275,14 @@ def test_a_line_keeps_all_fields() -> None:
 
 def test_merging_keeps_what_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mqspark.store.recovery.queueends._MERGE_BYTES", 100)
-    clock = TestClock()
+    clock = ManualClock()
     store = opened(tmp_path, clock)
     put(store, "Idle", 0, b"x")
     longest = 0
     for number in range(50):
         put(store, f"T{number % 3}", 0, b"x")
         flush(store)
-        clock.now += 60_000
+        clock.advance(60_000)
         checkpoint(store)
         longest = max(longest, (tmp_path / "mqspark.ends").stat().st_size)
     crash(store)

@@ -11,12 +11,13 @@ from mqspark.store import MessageStore
 from mqspark.store.log.opendamage import MAX_RANGES, OpenDamage
 from mqspark.store.messages.fetch import VOUCHED_MS
 from mqspark.store.recovery.scrub import ROUND_MS
-from tests.support.store_tools import QuickFiles, TestClock, drain, flush, opened, put
+from tests.support.clocks import ManualClock
+from tests.support.store_tools import QuickFiles, drain, flush, opened, put
 
 COUNT = 300
 
 
-def filled(root: Path, clock: TestClock, **settings: object) -> MessageStore:
+def filled(root: Path, clock: ManualClock, **settings: object) -> MessageStore:
     settings = {"mapped_file_size_commit_log": 1 << 18, "mapped_file_size_consume_queue": 20_000, **settings}
     store = opened(root, clock, QuickFiles(), **settings)
     for number in range(COUNT):
@@ -25,13 +26,13 @@ def filled(root: Path, clock: TestClock, **settings: object) -> MessageStore:
     return store
 
 
-def keep(store: MessageStore, clock: TestClock, seconds: int) -> None:
+def keep(store: MessageStore, clock: ManualClock, seconds: int) -> None:
     """Housekeeping of some seconds."""
     for _ in range(seconds):
         for job in store.maintenance():
             job.run()
             job.done()
-        clock.now += 1000
+        clock.advance(1000)
 
 
 def overwrite(root: Path, at: int, data: bytes) -> None:
@@ -72,7 +73,7 @@ WHAT = ["body", "size", "magic", "place in the log", "zeros"]
 def test_what_the_page_cache_no_longer_vouches_for_is_checked_by_reads(
     tmp_path: Path, what: str, at_once: int
 ) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     store = filled(tmp_path, clock, scrub_bytes_per_second=0)
     assert numbers(store) == list(range(COUNT))
     keep(store, clock, 2 * VOUCHED_MS // 1000 + 2)
@@ -88,7 +89,7 @@ def test_what_the_page_cache_no_longer_vouches_for_is_checked_by_reads(
 
 @pytest.mark.parametrize("what", WHAT)
 def test_rounds_find_what_is_damaged_after_the_start(tmp_path: Path, what: str) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     store = filled(tmp_path, clock, scrub_bytes_per_second=1 << 20)
     keep(store, clock, 15)
     assert store.upkeep.scrub.rounds > 0
@@ -105,7 +106,7 @@ def test_rounds_find_what_is_damaged_after_the_start(tmp_path: Path, what: str) 
 
 
 def test_a_wrong_entry_is_no_damage_of_the_log(tmp_path: Path) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     store = filled(tmp_path, clock, scrub_bytes_per_second=0)
     keep(store, clock, 15)
     place, _ = place_of(store, 100)
@@ -116,7 +117,7 @@ def test_a_wrong_entry_is_no_damage_of_the_log(tmp_path: Path) -> None:
 
 
 def test_a_hole_longer_than_a_look_is_measured(tmp_path: Path) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     store = filled(tmp_path, clock, scrub_bytes_per_second=0, mapped_file_size_commit_log=1 << 23)
     for number in range(COUNT, 2 * COUNT):
         put(store, "T", 0, b"%04d" % number * 3000)
@@ -131,7 +132,7 @@ def test_a_hole_longer_than_a_look_is_measured(tmp_path: Path) -> None:
 
 
 def test_damage_at_the_end_of_what_is_readable_is_found(tmp_path: Path) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     store = filled(tmp_path, clock, scrub_bytes_per_second=1 << 20)
     place, size = place_of(store, COUNT - 1)
     overwrite(tmp_path, place + 120, b"?")
@@ -159,7 +160,7 @@ def test_ranges_join_and_are_bounded() -> None:
 
 
 def test_a_flip_that_no_crc_covers_is_not_handed_out_for_another_message(tmp_path: Path) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     store = filled(tmp_path, clock, scrub_bytes_per_second=0)
     keep(store, clock, 2 * VOUCHED_MS // 1000 + 2)
     flipped(store, tmp_path, "queue offset")

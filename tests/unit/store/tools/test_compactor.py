@@ -23,7 +23,8 @@ from mqspark.store.tools import compactor
 from mqspark.store.tools.compactor import Compactor, CompactReport, CompactTask, TopicToCompact
 from mqspark_server.compacting import compactrunner
 from mqspark_server.compacting.compactrunner import CompactRunner
-from tests.support.store_tools import QuickFiles, TestClock, finish_deletions, flush, opened, put
+from tests.support.clocks import ManualClock
+from tests.support.store_tools import QuickFiles, finish_deletions, flush, opened, put
 
 
 def fill(
@@ -40,7 +41,7 @@ def fill(
 
 
 def compact(
-    root: Path, clock: TestClock, *, end: int = 1 << 40, map_bytes: int = 1 << 20, **topic: object
+    root: Path, clock: ManualClock, *, end: int = 1 << 40, map_bytes: int = 1 << 20, **topic: object
 ) -> CompactReport:
     task = CompactTask(
         root=str(root),
@@ -48,7 +49,7 @@ def compact(
         end=end,
         topics=[TopicToCompact("C", **topic)],  # type: ignore[arg-type]
         map_bytes=map_bytes,
-        now_ms=clock.now,
+        now_ms=clock.wall_ms,
     )
     return Compactor(task, QuickFiles()).run()
 
@@ -71,18 +72,18 @@ def values(messages: list[MessageExt]) -> dict[str, tuple[int, bytes]]:
 
 
 @pytest.fixture
-def clock() -> TestClock:
-    return TestClock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def store(tmp_path: Path, clock: TestClock) -> Iterator[MessageStore]:
+def store(tmp_path: Path, clock: ManualClock) -> Iterator[MessageStore]:
     own = opened(tmp_path, clock)
     yield own
     own.close()
 
 
-def test_the_last_value_of_each_key_stays(store: MessageStore, tmp_path: Path, clock: TestClock) -> None:
+def test_the_last_value_of_each_key_stays(store: MessageStore, tmp_path: Path, clock: ManualClock) -> None:
     newest = fill(store, 200, 30)
     report = compact(tmp_path, clock)
     assert values(kept(tmp_path)) == newest
@@ -98,7 +99,7 @@ def test_the_last_value_of_each_key_stays(store: MessageStore, tmp_path: Path, c
 
 
 def test_only_what_lies_before_the_end_is_taken(
-    store: MessageStore, tmp_path: Path, clock: TestClock
+    store: MessageStore, tmp_path: Path, clock: ManualClock
 ) -> None:
     fill(store, 100, 100)
     queue = store.table.queues["C", 0]
@@ -109,7 +110,7 @@ def test_only_what_lies_before_the_end_is_taken(
     assert [message.queue_offset for message in kept(tmp_path)] == list(range(60))
 
 
-def test_more_keys_than_fit_take_more_passes(store: MessageStore, tmp_path: Path, clock: TestClock) -> None:
+def test_more_keys_than_fit_take_more_passes(store: MessageStore, tmp_path: Path, clock: ManualClock) -> None:
     """The map has room for a hundred; each pass publishes what it has done."""
     newest = fill(store, 350, 250)
     report = compact(tmp_path, clock, map_bytes=1)
@@ -130,14 +131,14 @@ def test_a_key_of_the_map_takes_no_more_than_is_counted() -> None:
 
 
 def test_a_deleted_key_goes_when_its_tombstone_is_old(
-    store: MessageStore, tmp_path: Path, clock: TestClock
+    store: MessageStore, tmp_path: Path, clock: ManualClock
 ) -> None:
     fill(store, 10, 5)
     put(store, "C", 0, b"", b"KEYS\x01k1\x02")
     flush(store)
     compact(tmp_path, clock)
     assert values(kept(tmp_path))["k1"] == (10, b"")
-    clock.now += DELETE_RETENTION_MS + 1
+    clock.advance(DELETE_RETENTION_MS + 1)
     put(store, "C", 0, b"new", b"KEYS\x01k0\x02")
     flush(store)
     compact(tmp_path, clock)
@@ -154,7 +155,7 @@ def damage(root: Path, position: int) -> None:
 
 
 def test_a_damaged_record_ends_the_pass_until_the_broker_has_looked(
-    store: MessageStore, tmp_path: Path, clock: TestClock
+    store: MessageStore, tmp_path: Path, clock: ManualClock
 ) -> None:
     fill(store, 50, 50)
     entry = store.table.queues["C", 0].entry(20)
@@ -171,7 +172,7 @@ def test_a_damaged_record_ends_the_pass_until_the_broker_has_looked(
 
 @pytest.mark.parametrize("entry", [bytes(20), b"\x00" * 7 + b"\x05" + b"\x7f" * 12])
 def test_a_wrong_entry_hides_no_record(
-    store: MessageStore, tmp_path: Path, clock: TestClock, entry: bytes
+    store: MessageStore, tmp_path: Path, clock: ManualClock, entry: bytes
 ) -> None:
     """The broker corrects it when it is told, and the next run takes the record."""
     newest = fill(store, 50, 50)
@@ -190,7 +191,7 @@ def test_a_wrong_entry_hides_no_record(
 
 
 def test_an_empty_entry_where_the_log_begins_is_not_taken_for_expired(
-    store: MessageStore, tmp_path: Path, clock: TestClock
+    store: MessageStore, tmp_path: Path, clock: ManualClock
 ) -> None:
     fill(store, 50, 50)
     queue = store.table.queues["C", 0]
@@ -214,7 +215,7 @@ def test_an_empty_entry_where_the_log_begins_is_not_taken_for_expired(
     assert [message.queue_offset for message in kept(tmp_path)] == list(range(first, 50))
 
 
-def test_one_compacts_at_a_time(store: MessageStore, tmp_path: Path, clock: TestClock) -> None:
+def test_one_compacts_at_a_time(store: MessageStore, tmp_path: Path, clock: ManualClock) -> None:
     fill(store, 10, 10)
     files = OsFiles()
     lock = files.lock(tmp_path / COMPACT_LOCK, alone=False)
@@ -228,25 +229,27 @@ def test_one_compacts_at_a_time(store: MessageStore, tmp_path: Path, clock: Test
     assert compact(tmp_path, clock).queues == 1
 
 
-def test_what_a_job_has_compacted_counts(store: MessageStore, tmp_path: Path, clock: TestClock) -> None:
+def test_what_a_job_has_compacted_counts(store: MessageStore, tmp_path: Path, clock: ManualClock) -> None:
     fill(store, 10, 10)
     first = store.table.queues["C", 0].entry(0)
     assert first is not None
-    task = CompactTask(str(tmp_path), None, 1 << 40, [TopicToCompact("C")], 1, clock.now, measure_only=True)
+    task = CompactTask(
+        str(tmp_path), None, 1 << 40, [TopicToCompact("C")], 1, clock.wall_ms, measure_only=True
+    )
     assert Compactor(task, QuickFiles()).run().compacted_to == first[0]
     compact(tmp_path, clock)
     assert Compactor(task, QuickFiles()).run().compacted_to == 1 << 40
 
 
 def test_what_somebody_may_have_published_without_a_sync_is_synced_before_it_counts(
-    store: MessageStore, tmp_path: Path, clock: TestClock, monkeypatch: pytest.MonkeyPatch
+    store: MessageStore, tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise its log goes, and a power cut brings the generation before it back."""
     fill(store, 10, 10)
     compact(tmp_path, clock)
     files, synced = QuickFiles(), []
     monkeypatch.setattr(files, "sync_directory", lambda path: synced.append(Path(path)))
-    task = CompactTask(str(tmp_path), None, 1 << 40, [TopicToCompact("C")], 1, clock.now)
+    task = CompactTask(str(tmp_path), None, 1 << 40, [TopicToCompact("C")], 1, clock.wall_ms)
     Compactor(task, files).run()
     assert synced == []
     task = msgspec.structs.replace(task, sync_found=True)
@@ -262,7 +265,7 @@ def test_what_somebody_may_have_published_without_a_sync_is_synced_before_it_cou
 
 
 def test_what_is_left_of_a_deleted_topic_is_not_of_the_new_one(
-    store: MessageStore, tmp_path: Path, clock: TestClock
+    store: MessageStore, tmp_path: Path, clock: ManualClock
 ) -> None:
     """A generation that was published late, when its topic was gone."""
     fill(store, 30, 30)
@@ -272,7 +275,7 @@ def test_what_is_left_of_a_deleted_topic_is_not_of_the_new_one(
     finish_deletions(store)
     newest = fill(store, 5, 5, first=500)
     late.rename(tmp_path / "mqspark.compacted/C")
-    clock.now += 10_000
+    clock.advance(10_000)
     assert store.reads.get("C", 0, 0, 10, 1 << 20).count == 5
     assert not (tmp_path / "mqspark.compacted/C/0").exists()
     late = tmp_path / "mqspark.compacted/C"
@@ -313,7 +316,7 @@ class Told(io.BytesIO):
 
 
 def test_how_much_memory_a_run_takes_is_a_setting(
-    store: MessageStore, clock: TestClock, monkeypatch: pytest.MonkeyPatch
+    store: MessageStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """maxOffsetMapSize."""
     store.config.max_offset_map_size = 12_345
@@ -340,7 +343,7 @@ def test_how_much_memory_a_run_takes_is_a_setting(
 
 
 def test_what_a_run_has_published_of_a_topic_deleted_meanwhile_goes_with_the_run(
-    store: MessageStore, tmp_path: Path, clock: TestClock, monkeypatch: pytest.MonkeyPatch
+    store: MessageStore, tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once the deletion is forgotten, nothing could tell it from the queue of a new topic."""
     fill(store, 30, 30)
@@ -374,7 +377,7 @@ def test_what_a_run_has_published_of_a_topic_deleted_meanwhile_goes_with_the_run
 
 
 def test_a_queue_that_fails_is_said_and_holds_the_log(
-    store: MessageStore, tmp_path: Path, clock: TestClock
+    store: MessageStore, tmp_path: Path, clock: ManualClock
 ) -> None:
     fill(store, 10, 10)
     compact(tmp_path, clock)

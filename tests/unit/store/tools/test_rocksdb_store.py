@@ -18,7 +18,8 @@ from mqspark.store.tools.fsck import fsck
 from mqspark.store.tools.offline import OfflineStore
 from mqspark.store.tools.remake import remake
 from mqspark_server.commands.local.store_cli import store as store_command
-from tests.support.store_tools import QuickFiles, TestClock, flush, opened, put
+from tests.support.clocks import ManualClock
+from tests.support.store_tools import QuickFiles, flush, opened, put
 from tests.unit.store.store_kit import bodies
 
 TABLES = {
@@ -92,7 +93,7 @@ def test_queues_in_rocksdb_are_refused_and_built_from_a_whole_log(tmp_path: Path
     assert "fsck --repair" in report.findings[0].repair
     stats = CliRunner().invoke(store_command, ["stats", str(tmp_path)])
     assert "not shown: the queues, or their older part, are in" in stats.stderr
-    remake(config, TestClock())
+    remake(config, ManualClock())
     assert kinds(config) == set()
     store = reopened(config)
     assert bodies(store, "T") == [b"%0400d" % number for number in range(COUNT)]
@@ -107,7 +108,7 @@ def test_queues_of_a_log_that_has_lost_its_begin_are_not_built_from_it(tmp_path:
     with pytest.raises(StoreCorrupt, match=f"log begins at {SEGMENT_BYTES}.*brokerRole=SLAVE"):
         reopened(config)
     with pytest.raises(StoreCorrupt, match="offsets of expired messages"):
-        remake(config, TestClock())
+        remake(config, ManualClock())
     assert (tmp_path / "consumequeue/CURRENT").exists()
     assert kinds(config) == {"rocksdb.queues"}
 
@@ -164,7 +165,7 @@ def test_light_queues_that_only_rocksdb_has_are_refused(tmp_path: Path) -> None:
     (found,) = OfflineStore(store.config).in_rocksdb
     assert "light queues" in found.text
     assert "-c BROKER.CONF" in found.advice
-    remake(store.config, TestClock())
+    remake(store.config, ManualClock())
     assert kinds(store.config) == set()
     store = opened(tmp_path, None, QuickFiles(), **settings)
     assert bodies(store, "%LMQ%one") == [b"light"]

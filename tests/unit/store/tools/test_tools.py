@@ -19,10 +19,10 @@ from mqspark.store.tools.fsck import FsckReport, fsck
 from mqspark.store.tools.offline import OfflineStore
 from mqspark.store.tools.remake import remake
 from mqspark.store.tools.storestats import store_stats
+from tests.support.clocks import ManualClock
 from tests.support.store_tools import (
     QuickFiles,
     RoomyFiles,
-    TestClock,
     crash,
     drain,
     flush,
@@ -144,7 +144,7 @@ def test_a_lost_record_and_its_queue_entry_are_named_and_repair_makes_the_rest_a
     assert kinds(report) == {"log.damaged", "queue.lost-record"}
     (entry,) = [finding for finding in report.findings if finding.kind == "queue.lost-record"]
     assert (entry.topic, entry.queue_id, entry.queue_offset) == (*queue, offset)
-    made = remake(config, TestClock())
+    made = remake(config, ManualClock())
     assert (made.records, made.damaged) == (65, [(position, position + 88 + len(body) + 1 + 6 + 2 + 17)])
     report = checked(config)
     assert kinds(report) == {"log.damaged"}
@@ -164,7 +164,7 @@ def test_wrong_bytes_in_queues_and_index_are_found_and_repaired(tmp_path: Path, 
     target = sorted((tmp_path / name).iterdir())[0]
     change(target, 40 + 16 * 4 + 20 + 5 if name == "index" else 3 * 20 + 5, 0x01)
     assert checked(config).errors
-    remake(config, TestClock())
+    remake(config, ManualClock())
     assert checked(config).findings == []
     after = tree(tmp_path)
     for path, content in sound.items():
@@ -180,7 +180,7 @@ def test_missing_queues_and_a_missing_segment(tmp_path: Path) -> None:
     config, _ = filled(tmp_path)
     shutil.rmtree(tmp_path / "consumequeue" / "Other")
     assert "queue.lost" in kinds(checked(config), "error")
-    remake(config, TestClock())
+    remake(config, ManualClock())
     assert checked(config).findings == []
     (tmp_path / "commitlog" / f"{4096:020d}").unlink()
     report = checked(config)
@@ -210,7 +210,7 @@ def test_a_store_in_use_can_be_read_but_not_changed(tmp_path: Path) -> None:
     assert report.in_use
     assert not report.errors
     with pytest.raises(StoreLocked):
-        remake(store.config, TestClock())
+        remake(store.config, ManualClock())
     put(store, "Orders", 0, b"y")
     flush(store)
     assert [m.body for m in drain(store, "Orders", 0)] == [b"x", b"y"]
@@ -218,7 +218,7 @@ def test_a_store_in_use_can_be_read_but_not_changed(tmp_path: Path) -> None:
 
 
 def test_offsets_of_deleted_records_are_not_given_out_again_after_a_rebuild(tmp_path: Path) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     files = RoomyFiles(clock)
     store = make_store(tmp_path, clock, files)
     store.open()
@@ -306,7 +306,7 @@ from mqspark.store.tools.offline import OfflineStore
 from mqspark.store.tools.remake import remake
 from mqspark.store.tools.dump import dump_records
 from mqspark.store.tools.storestats import store_stats
-from tests.support.store_tools import TestClock
+
 config = StoreConfig(store_path_root_dir=sys.argv[1])
 OfflineStore(config)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -318,7 +318,7 @@ elif sys.argv[2] == "dump":
 elif sys.argv[2] == "stats":
     assert store_stats(OfflineStore(config)).messages == int(sys.argv[3])
 else:
-    assert remake(config, TestClock()).records == int(sys.argv[3])
+    assert remake(config, ManualClock()).records == int(sys.argv[3])
 used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
 print(used, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """
@@ -365,7 +365,7 @@ def test_a_store_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         OfflineStore(StoreConfig(store_path_root_dir=str(tmp_path / "nothing")))
     config = StoreConfig(store_path_root_dir=str(tmp_path))
-    for tool in (OfflineStore, lambda config: remake(config, TestClock())):
+    for tool in (OfflineStore, lambda config: remake(config, ManualClock())):
         with pytest.raises(
             StoreCorrupt, match=r"is not a store: there is no .*commitlog; if the log lies elsewhere"
         ):

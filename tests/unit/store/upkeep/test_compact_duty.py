@@ -9,14 +9,15 @@ import pytest
 
 from mqspark.store.config import StoreConfig
 from mqspark.store.upkeep.compactduty import BUSY_MS, RETRY_MS, CompactDuty
-from tests.support.store_tools import RoomyFiles, TestClock, checkpoint, flush, opened, put
+from tests.support.clocks import ManualClock
+from tests.support.store_tools import RoomyFiles, checkpoint, flush, opened, put
 
 INTERVAL_MS = 15 * 60_000
 
 
 class Bench:
     def __init__(self, **settings: bool) -> None:
-        self.clock = TestClock()
+        self.clock = ManualClock()
         self.config = StoreConfig(**settings)
         self.end = 4096
         self.duty = CompactDuty(self.config, self.clock)
@@ -36,29 +37,29 @@ def test_a_run_is_due_every_interval_if_there_is_more() -> None:
     bench = Bench()
     duty, clock = bench.duty, bench.clock
     assert bench.due() is None
-    clock.now += INTERVAL_MS
+    clock.advance(INTERVAL_MS)
     assert bench.due() == 4096
     assert bench.due() is None  # one at a time
     duty.finished(4096, 4096, 2, 300, None)
     assert (duty.runs, duty.queues, duty.bytes_written, duty.failures) == (1, 2, 300, 0)
-    assert duty.last_success_ms == clock.now
-    clock.now += INTERVAL_MS
+    assert duty.last_success_ms == clock.wall_ms
+    clock.advance(INTERVAL_MS)
     assert bench.due() is None  # nothing new
     bench.end = 8192
     assert bench.due() is None
     bench.config.compaction_schedule_internal = 1000  # changed at run time
-    clock.now += 1000
+    clock.advance(1000)
     assert bench.due() == 8192
 
 
 def test_nothing_is_due_without_topics_or_when_it_is_off() -> None:
     bench = Bench()
     bench.duty.topics = list
-    bench.clock.now += INTERVAL_MS
+    bench.clock.advance(INTERVAL_MS)
     assert bench.due() is None
     assert bench.duty.position is None
     bench = Bench(enable_compaction=False)
-    bench.clock.now += INTERVAL_MS
+    bench.clock.advance(INTERVAL_MS)
     assert bench.due() is None
     # But what a job has compacted has to be found out before a segment may go.
     bench.duty.hold(1, is_full=False)
@@ -76,19 +77,19 @@ def test_retention_asks_for_a_run_at_once_and_again_after_a_while() -> None:
     assert duty.is_sure
     assert duty.held_segments == 3
     assert bench.due() is None
-    clock.now += BUSY_MS
+    clock.advance(BUSY_MS)
     bench.run(position=1000, problem="queue C/0: EIO")
     assert (duty.position, duty.failures, duty.problem) == (1000, 1, "queue C/0: EIO")
     assert not duty.is_sure
-    clock.now += BUSY_MS
+    clock.advance(BUSY_MS)
     assert bench.due() is None
-    clock.now += RETRY_MS
+    clock.advance(RETRY_MS)
     assert bench.due() == 4096
     duty.is_sure = True
     duty.failed("killed")
     assert not duty.is_sure
     assert (duty.position, duty.failures, duty.problem) == (1000, 2, "killed")
-    clock.now += RETRY_MS
+    clock.advance(RETRY_MS)
     bench.run(position=2000)
     duty.go_on()
     bench.run()
@@ -131,7 +132,7 @@ def test_what_is_held_at_a_full_disk_is_said_once(caplog: pytest.LogCaptureFixtu
 
 
 def test_no_segment_goes_before_it_is_compacted(tmp_path: Path) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     files = RoomyFiles(clock)
     store = opened(tmp_path, clock, files, delete_when="", file_reserved_time=1)
     store.upkeep.compact_duty.topics = lambda: ["C"]
@@ -143,7 +144,7 @@ def test_no_segment_goes_before_it_is_compacted(tmp_path: Path) -> None:
     def cleaned() -> int:
         store.clean_expired()
         checkpoint(store)
-        clock.now += 10_000
+        clock.advance(10_000)
         for _ in range(3):
             checkpoint(store)
         return store.log.min_offset
@@ -161,7 +162,7 @@ def test_no_segment_goes_before_it_is_compacted(tmp_path: Path) -> None:
 
 
 def test_at_the_hard_mark_messages_are_refused_and_the_reason_names_what_is_held(tmp_path: Path) -> None:
-    clock = TestClock()
+    clock = ManualClock()
     files = RoomyFiles(clock)
     store = opened(
         tmp_path, clock, files, disk_space_clean_forcibly_ratio=85, disk_space_warning_level_ratio=90
@@ -174,7 +175,7 @@ def test_at_the_hard_mark_messages_are_refused_and_the_reason_names_what_is_held
 
     def cleaned() -> int:
         for _ in range(3):
-            clock.now += 10_000
+            clock.advance(10_000)
             checkpoint(store)
         return store.log.min_offset
 
@@ -214,6 +215,6 @@ def test_nothing_is_compacted_of_what_comes_after_a_cut() -> None:
     duty.forget()
     duty.finished(end, end, 1, 100, None)
     assert duty.position == 0
-    clock.now += INTERVAL_MS
+    clock.advance(INTERVAL_MS)
     bench.run()
     assert duty.position == 4096
