@@ -33,7 +33,7 @@ from tests.interop import jars as jar_cache
 from tests.interop.other_clients import cpp_binding
 from tests.interop.rocketmq import java_command
 from tests.support.maven import ToolMissing
-from tests.support.remoting import GET_MAX_OFFSET, PULL_MESSAGE, RawConnection
+from tests.support.remoting import GET_MAX_OFFSET, RawConnection
 
 SIDES = Path(__file__).parent / "client_sides"
 QUEUES = 8
@@ -161,11 +161,7 @@ class Bench:
         for queue, end in enumerate(self.stored(topic)):
             offset = 0
             while offset < end:
-                reply = self.connection.request(
-                    PULL_MESSAGE, consumerGroup="bench-check", topic=topic, queueId=queue, queueOffset=offset,
-                    maxMsgNums=1000, sysFlag=4, commitOffset=0, suspendTimeoutMillis=0, subscription="*",
-                    subVersion=0, expressionType="TAG",
-                )  # fmt: skip
+                reply = self.connection.pull(topic, queue, offset, group="bench-check", count=1000)
                 if reply.code:
                     raise VoidRun(f"{topic} {queue} at {offset} of {end}: {reply}")
                 for record in decode_records(reply.body):

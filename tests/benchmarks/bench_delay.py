@@ -25,7 +25,7 @@ from mqspark.protocol.command import encode_request
 from mqspark.record.record import decode_records
 from tests.benchmarks.bench_broker import DevProcess, broker
 from tests.benchmarks.report import OURS, figure
-from tests.support.remoting import GET_MAX_OFFSET, PULL_MESSAGE, SEND_MESSAGE_V2, RawConnection
+from tests.support.remoting import GET_MAX_OFFSET, SEND_MESSAGE_V2, RawConnection
 from tests.unit.broker_kit import Bench, send_ext
 
 TOPIC, QUEUES = "BenchDelay", 4
@@ -77,20 +77,7 @@ def lateness_ms(connection: RawConnection, queue_id: int, end: int) -> dict[str,
     found: dict[str, int] = {}
     offset = 0
     while offset < end:
-        reply = connection.request(
-            PULL_MESSAGE,
-            consumerGroup="bench",
-            topic=TOPIC,
-            queueId=queue_id,
-            queueOffset=offset,
-            maxMsgNums=1000,
-            sysFlag=4,
-            commitOffset=0,
-            suspendTimeoutMillis=0,
-            subscription="*",
-            subVersion=0,
-            expressionType="TAG",
-        )
+        reply = connection.pull(TOPIC, queue_id, offset, group="bench", count=1000)
         if reply.code:
             raise RuntimeError(f"a pull was answered {reply}")
         for record in decode_records(reply.body):

@@ -39,7 +39,6 @@ from tests.support.maven import ToolMissing
 from tests.support.processes import process, tail
 from tests.support.remoting import (
     GET_MAX_OFFSET,
-    PULL_MESSAGE,
     QUERY_CONSUMER_OFFSET,
     SEND_MESSAGE_V2,
     RawConnection,
@@ -151,11 +150,7 @@ def sample(connection: RawConnection, topic: str) -> None:
         end = int(connection.request(GET_MAX_OFFSET, topic=topic, queueId=queue_id).ext["offset"])
         offset = 0
         while offset < min(end, SAMPLE):
-            reply = connection.request(
-                PULL_MESSAGE, consumerGroup="bench-sample", topic=topic, queueId=queue_id, queueOffset=offset,
-                maxMsgNums=32, sysFlag=4, commitOffset=0, suspendTimeoutMillis=0, subscription="*",
-                subVersion=0, expressionType="TAG",
-            )  # fmt: skip
+            reply = connection.pull(topic, queue_id, offset, group="bench-sample")
             if reply.code != 0:
                 raise VoidRun(f"queue {queue_id} offset {offset} of {end}: {reply.code} {reply.remark}")
             position = 0

@@ -20,7 +20,6 @@ from tests.support import web
 from tests.support.processes import mqspark_command, process, ready_line, set_options, stop
 from tests.support.remoting import (
     GET_MAX_OFFSET,
-    PULL_MESSAGE,
     SEND_MESSAGE_V2,
     UPDATE_AND_CREATE_TOPIC,
     RawConnection,
@@ -101,11 +100,7 @@ def read_all(connection: RawConnection, topic: str) -> int:
     end = int(connection.request(GET_MAX_OFFSET, topic=topic, queueId=0).ext["offset"])
     offset = 0
     while offset < end:
-        reply = connection.request(
-            PULL_MESSAGE, consumerGroup="readers", topic=topic, queueId=0, queueOffset=offset, maxMsgNums=32,
-            sysFlag=4, commitOffset=0, suspendTimeoutMillis=0, subscription="*", subVersion=0,
-            expressionType="TAG",
-        )  # fmt: skip
+        reply = connection.pull(topic, 0, offset)
         assert reply.code == 0, (reply.code, reply.remark)
         assert reply.body.count(BODY) >= 1
         offset = int(reply.ext["nextBeginOffset"])

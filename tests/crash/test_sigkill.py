@@ -26,7 +26,6 @@ from tests.support.processes import mqspark_command, process, ready_line, set_op
 from tests.support.remoting import (
     GET_MAX_OFFSET,
     GET_MIN_OFFSET,
-    PULL_MESSAGE,
     SEND_MESSAGE_V2,
     UPDATE_AND_CREATE_SUBSCRIPTION_GROUP,
     UPDATE_AND_CREATE_TOPIC,
@@ -45,7 +44,6 @@ ACKS_BEFORE_KILL = 30  # of each sender, so that every kill meets a busy broker
 ANSWER_S = 60.0  # the longest wait for an answer, however busy this machine is
 READ_AGAIN = 10  # kills after which everything is read anew, not only what came since the last time
 BATCH = 5
-SUBSCRIBED = 0x4
 PULL_NOT_FOUND, PULL_RETRY_IMMEDIATELY = 19, 20
 SEGMENT_BYTES = 256 << 10  # the log rolls several times a run, also in the middle of a crash
 SETTINGS = {
@@ -144,11 +142,7 @@ class Consumer(threading.Thread):
 
 
 def pull(connection: RawConnection, queue_id: int, offset: int) -> Reply:
-    return connection.request(
-        PULL_MESSAGE, consumerGroup=GROUP, topic=TOPIC, queueId=queue_id, queueOffset=offset,
-        maxMsgNums=32, sysFlag=SUBSCRIBED, commitOffset=0, suspendTimeoutMillis=0,
-        subscription="*", subVersion=0, expressionType="TAG",
-    )  # fmt: skip
+    return connection.pull(TOPIC, queue_id, offset, group=GROUP)
 
 
 class Sender(threading.Thread):

@@ -14,7 +14,6 @@ from tests.support.clusters import Cluster
 from tests.support.remoting import (
     GET_MAX_OFFSET,
     GET_MIN_OFFSET,
-    PULL_MESSAGE,
     QUERY_CONSUMER_OFFSET,
     QUERY_MESSAGE,
     SEARCH_OFFSET_BY_TIMESTAMP,
@@ -231,19 +230,7 @@ class Mover:
         found = view.records[queue] = []
         times: list[int] = []
         while low < high:
-            reply = connection.request(
-                PULL_MESSAGE,
-                consumerGroup="movers",
-                queueOffset=low,
-                maxMsgNums=1 if topic == BATCH else 32,
-                sysFlag=4,
-                commitOffset=0,
-                suspendTimeoutMillis=0,
-                subscription="*",
-                subVersion=0,
-                expressionType="TAG",
-                **where,
-            )
+            reply = connection.pull(topic, queue_id, low, group="movers", count=1 if topic == BATCH else 32)
             assert reply.code == 0, (queue, low, reply)
             for record in records_of(reply.body):
                 found.append((low, *struct.unpack_from(">q", record, 28), record))

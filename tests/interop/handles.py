@@ -11,12 +11,11 @@ from mqspark.record.record import decode_records
 from tests.interop.driver import Driver, body_of, message
 from tests.interop.topics import QUEUES, create_group, max_offset
 from tests.support.clusters import Cluster
-from tests.support.remoting import PULL_MESSAGE, QUERY_CONSUMER_OFFSET, ask
+from tests.support.remoting import PULL_MESSAGE, QUERY_CONSUMER_OFFSET, ask, pull_fields
 
 SEND_OK = 0
 FIRST = "CONSUME_FROM_FIRST_OFFSET"
 TAKE_TIMEOUT_MS = 45_000
-SUBSCRIPTION_FLAG = 0x4
 
 
 def start(driver: Driver, what: str, cluster: Cluster, group: str, **settings: Any) -> int:
@@ -64,11 +63,7 @@ def stored(cluster: Cluster, topic: str, queues: int = QUEUES) -> list[MessageEx
     for queue in range(queues):
         offset, end = 0, max_offset(cluster, topic, queue)
         while offset < end:
-            reply = ask(
-                cluster.broker, PULL_MESSAGE, consumerGroup=group, topic=topic, queueId=queue, queueOffset=offset,
-                maxMsgNums=32, sysFlag=SUBSCRIPTION_FLAG, commitOffset=0, suspendTimeoutMillis=0, subscription="*",
-                subVersion=0, expressionType="TAG",
-            )  # fmt: skip
+            reply = ask(cluster.broker, PULL_MESSAGE, **pull_fields(topic, queue, offset, group=group))
             assert reply.code == 0, reply
             found += decode_records(reply.body)
             offset = int(reply.ext["nextBeginOffset"])

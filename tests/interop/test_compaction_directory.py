@@ -20,7 +20,6 @@ from tests.support.processes import free_port, mqspark_command, set_options
 from tests.support.remoting import (
     GET_MAX_OFFSET,
     GET_MIN_OFFSET,
-    PULL_MESSAGE,
     SEND_MESSAGE_V2,
     RawConnection,
 )
@@ -101,19 +100,7 @@ def view(broker: Cluster) -> dict[int, Records]:
             records = found[queue_id] = {}
             offset = 0
             while offset < end:
-                reply = connection.request(
-                    PULL_MESSAGE,
-                    consumerGroup="g",
-                    queueOffset=offset,
-                    maxMsgNums=32,
-                    sysFlag=4,
-                    commitOffset=0,
-                    suspendTimeoutMillis=0,
-                    subscription="*",
-                    subVersion=0,
-                    expressionType="TAG",
-                    **where,
-                )
+                reply = connection.pull(TOPIC, queue_id, offset, group="g")
                 # Ours says so where nothing is kept of what the log has no longer.
                 assert (
                     reply.remark

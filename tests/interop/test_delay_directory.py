@@ -16,7 +16,7 @@ from tests.interop.jars import Jars
 from tests.interop.rocketmq import rocketmq_broker, rocketmq_namesrv
 from tests.interop.topics import create_topic
 from tests.support.clusters import Cluster, mqspark_broker
-from tests.support.remoting import GET_MAX_OFFSET, PULL_MESSAGE, SEND_MESSAGE_V2, RawConnection
+from tests.support.remoting import GET_MAX_OFFSET, SEND_MESSAGE_V2, RawConnection
 
 SETTINGS = {
     "brokerName": "moving",
@@ -71,20 +71,7 @@ def delivered(broker: Cluster) -> list[MessageExt]:
         end = int(connection.request(GET_MAX_OFFSET, topic=TOPIC, queueId=0).ext["offset"])
         offset = 0
         while offset < end:
-            reply = connection.request(
-                PULL_MESSAGE,
-                consumerGroup="g",
-                topic=TOPIC,
-                queueId=0,
-                queueOffset=offset,
-                maxMsgNums=32,
-                sysFlag=4,
-                commitOffset=0,
-                suspendTimeoutMillis=0,
-                subscription="*",
-                subVersion=0,
-                expressionType="TAG",
-            )
+            reply = connection.pull(TOPIC, 0, offset, group="g")
             assert reply.code == 0, reply
             messages += decode_records(reply.body)
             offset = int(reply.ext["nextBeginOffset"])

@@ -24,7 +24,6 @@ from tests.support.processes import HOST, free_port, mqspark_command
 from tests.support.remoting import (
     GET_MAX_OFFSET,
     GET_MIN_OFFSET,
-    PULL_MESSAGE,
     QUERY_CONSUMER_OFFSET,
     SEND_MESSAGE_V2,
     UPDATE_CONSUMER_OFFSET,
@@ -178,10 +177,7 @@ def check(broker: Cluster, sent: dict[tuple[str, int], list[bytes]], log_begin: 
             offset = int(connection.request(GET_MIN_OFFSET, **where).ext["offset"])
             assert log_begin or not offset
             while offset < end:
-                reply = connection.request(
-                    PULL_MESSAGE, consumerGroup="g", queueOffset=offset, maxMsgNums=32, sysFlag=4, commitOffset=0,
-                    suspendTimeoutMillis=0, subscription="*", subVersion=0, expressionType="TAG", **where,
-                )  # fmt: skip
+                reply = connection.pull(topic, queue_id, offset, group="g")
                 assert reply.code == 0, reply
                 for message in decode_records(reply.body):
                     assert (message.queue_offset, message.body) == (offset, expected[offset])

@@ -21,7 +21,6 @@ from tests.support.processes import free_port
 from tests.support.remoting import (
     GET_MAX_OFFSET,
     GET_MIN_OFFSET,
-    PULL_MESSAGE,
     SEND_MESSAGE_V2,
     RawConnection,
 )
@@ -77,19 +76,7 @@ def their_view(broker: Cluster) -> dict[tuple[str, int], list[MessageExt]]:
             high = int(connection.request(GET_MAX_OFFSET, **where).ext["offset"])
             messages: list[MessageExt] = []
             while low < high:
-                reply = connection.request(
-                    PULL_MESSAGE,
-                    consumerGroup="g",
-                    queueOffset=low,
-                    maxMsgNums=32,
-                    sysFlag=4,
-                    commitOffset=0,
-                    suspendTimeoutMillis=0,
-                    subscription="*",
-                    subVersion=0,
-                    expressionType="TAG",
-                    **where,
-                )
+                reply = connection.pull(topic, queue_id, low, group="g")
                 assert reply.code in (0, 20), reply
                 messages += decode_records(reply.body, decompress=False) if reply.code == 0 else []
                 low = int(reply.ext["nextBeginOffset"])

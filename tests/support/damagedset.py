@@ -20,7 +20,6 @@ from tests.support.clusters import Cluster, mqspark_broker, mqspark_controller
 from tests.support.damages import KINDS, Around, log_bytes, records
 from tests.support.processes import free_port, tail
 from tests.support.remoting import (
-    PULL_MESSAGE,
     SEND_MESSAGE_V2,
     UPDATE_AND_CREATE_TOPIC,
     RawConnection,
@@ -58,10 +57,6 @@ REFUSED = "the controller does not "
 """Begins what a broker says of each refusal of the controller."""
 HOST = "127.88.{worker}.{node}"
 SEND = {"a": "P", "b": TOPIC, "c": "TBW102", "d": QUEUES, "f": 0, "g": 1, "h": 0, "i": "", "j": 0}
-PULL = {
-    "consumerGroup": "checks", "topic": TOPIC, "maxMsgNums": 64, "sysFlag": 4, "commitOffset": 0,
-    "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0, "expressionType": "TAG",
-}  # fmt: skip
 NOTHING = (19, 20)
 """Answers to a pull that finds no message: at a master, and at a slave."""
 Place = tuple[int, int]
@@ -264,7 +259,7 @@ class Replicas:
             for queue_id in range(QUEUES):
                 offset = 0
                 while True:
-                    reply = connection.request(PULL_MESSAGE, queueId=queue_id, queueOffset=offset, **PULL)
+                    reply = connection.pull(TOPIC, queue_id, offset, group="checks", count=64)
                     if reply.code == 0:
                         for message in decode_records(reply.body):
                             found[queue_id, message.queue_offset] = message.body

@@ -31,6 +31,8 @@ UPDATE_AND_CREATE_SUBSCRIPTION_GROUP = 200
 RESPONSE, ONEWAY = 1, 2
 """Bits of a command's flag."""
 VERSION = 479
+SUSPEND, SUBSCRIPTION = 2, 4
+"""Bits of a pull's flag (PullSysFlag)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +187,31 @@ class RawConnection:
         reply = self.read()
         assert reply.opaque == self._opaque, f"expected reply {self._opaque}, got {reply.opaque}"
         return reply
+
+    def pull(
+        self, topic: str, queue_id: int, offset: int, *, group: str = "readers", count: int = 32
+    ) -> Reply:
+        return self.request(PULL_MESSAGE, **pull_fields(topic, queue_id, offset, group=group, count=count))
+
+
+def pull_fields(
+    topic: str, queue_id: int, offset: int, *, group: str = "readers", count: int = 32, **more: object
+) -> dict[str, object]:
+    """A pull of all tags, which is answered at once."""
+    return {
+        "consumerGroup": group,
+        "topic": topic,
+        "queueId": queue_id,
+        "queueOffset": offset,
+        "maxMsgNums": count,
+        "sysFlag": SUBSCRIPTION,
+        "commitOffset": 0,
+        "suspendTimeoutMillis": 0,
+        "subscription": "*",
+        "subVersion": 0,
+        "expressionType": "TAG",
+        **more,
+    }
 
 
 def ask(address: str, code: int, body: bytes = b"", /, **ext: object) -> Reply:

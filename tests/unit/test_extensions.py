@@ -48,7 +48,7 @@ from tests.support.extension_examples import (
     install_examples,
 )
 from tests.unit.auth_kit import SECRET, SignedPeer, allow, authority
-from tests.unit.broker_kit import SEND, Bench, namesrv_peer, send_ext
+from tests.unit.broker_kit import SEND, Bench, namesrv_peer, pull_ext, send_ext
 from tests.unit.transaction_kit import COMMIT, Kit
 
 KEYED = encode_properties({"KEYS": "k1", "UNIQ_KEY": "U1"}).decode()
@@ -61,21 +61,8 @@ def having(*things: object) -> Extensions:
     return extensions
 
 
-def pull_ext(group: str = "G", offset: int = 0, **more: str) -> dict[str, str]:
-    return {
-        "consumerGroup": group,
-        "topic": "Orders",
-        "queueId": "0",
-        "queueOffset": str(offset),
-        "maxMsgNums": "32",
-        "sysFlag": "6",
-        "commitOffset": "0",
-        "suspendTimeoutMillis": "15000",
-        "subscription": "*",
-        "subVersion": "0",
-        "expressionType": "TAG",
-        **more,
-    }
+def orders_ext(group: str = "G", offset: int = 0) -> dict[str, str]:
+    return pull_ext("Orders", 0, offset, consumerGroup=group, sysFlag="6", expressionType="TAG")
 
 
 # --- each extension point, by the examples of the page ---------------------------------------------------------
@@ -110,11 +97,11 @@ def test_a_consume_hook_refuses_and_counts_what_is_delivered_late(tmp_path: Path
     producer, consumer = bench.peer(), bench.peer()
     for _ in range(3):
         producer.ask(SEND, send_ext("Orders"), b"x" * 100)
-    refused = consumer.ask(RequestCode.PULL_MESSAGE, pull_ext("Frozen"))
+    refused = consumer.ask(RequestCode.PULL_MESSAGE, orders_ext("Frozen"))
     assert (refused.code, refused.remark) == (ResponseCode.NO_PERMISSION, "the group is frozen")
-    assert consumer.ask(RequestCode.PULL_MESSAGE, pull_ext()).code == 0
+    assert consumer.ask(RequestCode.PULL_MESSAGE, orders_ext()).code == 0
     assert hook.records == {"G": 3}
-    consumer.give(RequestCode.PULL_MESSAGE, pull_ext(offset=3))  # parked
+    consumer.give(RequestCode.PULL_MESSAGE, orders_ext(offset=3))  # parked
     bench.broker.turn()
     assert not consumer.heard()
     producer.ask(SEND, send_ext("Orders"), b"later")
@@ -219,8 +206,8 @@ def test_an_rpc_hook_refuses_and_sees_all_answers(tmp_path: Path) -> None:
     peer.ask(SEND, send_ext("Orders"), b"x")
     refused = peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Orders"})
     assert (refused.code, refused.remark) == (ResponseCode.NO_PERMISSION, "Orders stays")
-    peer.ask(RequestCode.PULL_MESSAGE, pull_ext())
-    peer.ask(RequestCode.PULL_MESSAGE, pull_ext(offset=9))
+    peer.ask(RequestCode.PULL_MESSAGE, orders_ext())
+    peer.ask(RequestCode.PULL_MESSAGE, orders_ext(offset=9))
     peer.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
     assert hook.answers == {
         (SEND, 0): 1,
@@ -315,7 +302,7 @@ def test_errors_that_are_ignored_are_counted_and_logged_with_the_name(
     bench = Bench(tmp_path, extensions=extensions)
     peer = bench.peer()
     assert peer.ask(SEND, send_ext("Orders"), b"x").code == 0
-    assert peer.ask(RequestCode.PULL_MESSAGE, pull_ext()).code == 0
+    assert peer.ask(RequestCode.PULL_MESSAGE, orders_ext()).code == 0
     counts = extensions.counts["Broken"]
     assert (counts.errors, counts.refusals) == (4, 1)
     failed = [record.getMessage() for record in caplog.records if record.name == "mqspark.extension.Broken"]
@@ -400,7 +387,7 @@ def test_what_waits_for_answers_is_bounded_and_freed(tmp_path: Path) -> None:
     bench.peer().ask(SEND, send_ext("Orders"), b"x")
     peer = bench.peer()
     for _ in range(100):
-        peer.give(RequestCode.PULL_MESSAGE, pull_ext(offset=1))
+        peer.give(RequestCode.PULL_MESSAGE, orders_ext(offset=1))
     bench.broker.turn()
     assert extensions.ledger.entries == 200  # each is parked, and two hooks wait for its answer
     assert extensions.ledger.bytes > 100 * 500

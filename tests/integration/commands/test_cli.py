@@ -20,6 +20,7 @@ from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.connection import Connection
 from tests.support import processes
 from tests.support.commands import mqspark
+from tests.support.remoting import RawConnection
 from tests.support.waiting import eventually
 
 CONF = Path(__file__).parents[3] / "conf"
@@ -417,8 +418,9 @@ def test_a_cluster_of_processes_goes_on_without_its_master(
     assert second != address
     assert second in brokers
     eventually(lambda: _is_sent(second, b"after"), timeout_s=60)  # it starts its parts anew first
-    pulled = request(second, RequestCode.PULL_MESSAGE, _pull("T", int(send(second, "T").ext["queueId"])))
-    assert b"before" in pulled.body
+    queue_id = int(send(second, "T").ext["queueId"])
+    with RawConnection(second) as connection:
+        assert b"before" in connection.pull("T", queue_id, 0).body
     assert f"{name} (pid {pid}) ended by SIGKILL; it starts again in 10 s" in process.errors
     pids = [int(each) for each in re.findall(r"^dev-\d: pid (\d+)", process.errors, re.M)]
     code, errors = process.stop()
@@ -431,18 +433,6 @@ def _is_sent(address: str, body: bytes) -> bool:
         return send(address, "T", body).code == ResponseCode.SUCCESS
     except ConnectionError:
         return False
-
-
-def _pull(topic: str, queue: int) -> dict[str, str]:
-    numbers = {"queueOffset": 0, "maxMsgNums": 32, "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0}
-    return {
-        "consumerGroup": "g",
-        "topic": topic,
-        "queueId": str(queue),
-        "subscription": "*",
-        "subVersion": "0",
-        **{key: str(value) for key, value in numbers.items()},
-    }
 
 
 def _lives(pid: int) -> bool:

@@ -27,7 +27,7 @@ from mqspark.testing import Clients
 from tests.support.clusters import Cluster, mqspark_broker, mqspark_controller, mqspark_namesrv
 from tests.support.partitions import OUTSIDE, Partitions
 from tests.support.processes import free_port
-from tests.support.remoting import PULL_MESSAGE, RawConnection
+from tests.support.remoting import RawConnection
 from tests.support.replicaset import SETTINGS, log_of, state_of
 from tests.support.waiting import eventually
 
@@ -40,10 +40,6 @@ LONGEST_S = 4.0
 PAUSE_S = 0.004
 FILE_LIMIT_BYTES = 64 << 10
 """Of a process whose disk is full. Its log is longer then, and the file with what it says is not."""
-PULL = {
-    "consumerGroup": "checks", "maxMsgNums": 512, "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0,
-    "subscription": "*", "subVersion": 0, "expressionType": "TAG",
-}  # fmt: skip
 Place = tuple[int, int]
 """A queue id and an offset in it."""
 
@@ -199,9 +195,7 @@ class Reader:
     def _read(self, node: str, queue_id: int, timeout_s: float) -> bool:
         offset = self._next.get((node, queue_id), 0)
         with RawConnection(self._nodes.direct(node), timeout_s) as connection:
-            reply = connection.request(
-                PULL_MESSAGE, topic=self._topic, queueId=queue_id, queueOffset=offset, **PULL
-            )
+            reply = connection.pull(self._topic, queue_id, offset, group="checks", count=512)
         if reply.code != 0:
             return False
         for message in decode_records(reply.body):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.support import web
 from tests.support.processes import mqspark_command, process, ready_line
-from tests.support.remoting import PULL_MESSAGE, UPDATE_AND_CREATE_TOPIC, RawConnection
+from tests.support.remoting import UPDATE_AND_CREATE_TOPIC, RawConnection
 from tests.support.store_tools import QuickFiles, flush, opened, put
 
 
@@ -35,11 +35,7 @@ def test_health_and_metrics_name_the_place_once_a_read_met_it(tmp_path: Path) ->
                 perm=6, topicFilterType="SINGLE_TAG", topicSysFlag=0, order=False,
             )  # fmt: skip
             while offset < 60:
-                reply = connection.request(
-                    PULL_MESSAGE, consumerGroup="readers", topic="Orders", queueId=0, queueOffset=offset,
-                    maxMsgNums=8, sysFlag=4, commitOffset=0, suspendTimeoutMillis=0, subscription="*",
-                    subVersion=0, expressionType="TAG",
-                )  # fmt: skip
+                reply = connection.pull("Orders", 0, offset, count=8)
                 assert reply.code == 0, (reply.code, reply.remark)
                 count += reply.body.count(b"message ") // 9
                 offset = int(reply.ext["nextBeginOffset"])

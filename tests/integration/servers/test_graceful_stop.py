@@ -16,12 +16,18 @@ from mqspark import AdminClient, ConsumeFromWhere, LitePullConsumer, Message, Pr
 from mqspark.errors import MQError
 from tests.support.clusters import Cluster, mqspark_broker, mqspark_namesrv
 from tests.support.pace import slowness
-from tests.support.remoting import PULL_MESSAGE, RawConnection, request_frame
+from tests.support.remoting import (
+    PULL_MESSAGE,
+    SUBSCRIPTION,
+    SUSPEND,
+    RawConnection,
+    pull_fields,
+    request_frame,
+)
 from tests.support.waiting import eventually
 
 STOPS_WITHIN_S = 5.0
 PARKED = 50
-SUSPEND, SUBSCRIPTION = 2, 4
 """Bits of a pull's system flag."""
 ENDED = os.WEXITED | os.WNOWAIT | os.WNOHANG
 """The child stays to be waited for."""
@@ -30,19 +36,8 @@ ENDED = os.WEXITED | os.WNOWAIT | os.WNOHANG
 def parked_pull(cluster: Cluster, number: int) -> RawConnection:
     """A connection on which a pull waits for a message, for longer than the test takes."""
     connection = RawConnection(cluster.broker, 60)
-    fields: dict[str, object] = {
-        "consumerGroup": "waiting",
-        "topic": "Quiet",
-        "queueId": number % 4,
-        "queueOffset": 0,
-        "maxMsgNums": 32,
-        "sysFlag": SUSPEND | SUBSCRIPTION,
-        "commitOffset": 0,
-        "suspendTimeoutMillis": 60_000,
-        "subscription": "*",
-        "subVersion": 0,
-        "expressionType": "TAG",
-    }
+    waits = {"sysFlag": SUSPEND | SUBSCRIPTION, "suspendTimeoutMillis": 60_000}
+    fields = pull_fields("Quiet", number % 4, 0, group="waiting", **waits)
     connection.write(request_frame(PULL_MESSAGE, 1, fields))
     return connection
 

@@ -59,7 +59,7 @@ from tests.security.fuzz.decoders import DECODERS
 from tests.security.fuzz.kinds import Decoding, Finding, Target
 from tests.security.fuzz.victims import GROWTH_BYTES, Probe, Victim, http_get, running
 from tests.support import protocol_classes
-from tests.support.remoting import PULL_MESSAGE, SEND_MESSAGE_V2, UPDATE_AND_CREATE_TOPIC, RawConnection
+from tests.support.remoting import SEND_MESSAGE_V2, UPDATE_AND_CREATE_TOPIC, RawConnection
 from tests.support.store_tools import copy_store
 
 HEADERS = [*protocol_classes.HEADERS.values()]
@@ -538,10 +538,7 @@ def _pull_all(connection: RawConnection, topic: str, queue: int) -> dict[int, by
     offset, tries = 0, 0
     while tries < 2 * MESSAGES:
         tries += 1
-        reply = connection.request(
-            PULL_MESSAGE, consumerGroup="readers", topic=topic, queueId=queue, queueOffset=offset, maxMsgNums=32,
-            sysFlag=4, commitOffset=0, suspendTimeoutMillis=0, subscription="*", subVersion=0, expressionType="TAG",
-        )  # fmt: skip
+        reply = connection.pull(topic, queue, offset)
         if reply.code == FOUND:
             for message in decode_records(reply.body, decompress=False):
                 served[message.queue_offset] = bytes(message.body)

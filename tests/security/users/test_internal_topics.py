@@ -26,7 +26,7 @@ from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.record.batchitems import encode_items
 from mqspark.record.record import PendingRecord
-from tests.unit.broker_kit import SEND, Bench, send_ext
+from tests.unit.broker_kit import SEND, Bench, pull_ext, send_ext
 from tests.unit.pop_kit import ACK, ack_ext, pass_time, pop, put, settle
 
 REVIVE = "rmq_sys_REVIVE_LOG_C"
@@ -264,18 +264,9 @@ def test_how_far_the_broker_is_only_it_says(bench: Bench) -> None:
     for queue_id in range(8):
         answer = peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, {**update, "queueId": str(queue_id)})
         assert answer.code == ResponseCode.NO_PERMISSION
-        pulled = {
-            "consumerGroup": REVIVE_GROUP,
-            "topic": REVIVE,
-            "queueId": str(queue_id),
-            "queueOffset": "0",
-            "maxMsgNums": "1",
-            "sysFlag": "5",
-            "commitOffset": "1000000",
-            "suspendTimeoutMillis": "0",
-            "subscription": "*",
-            "subVersion": "0",
-        }
+        pulled = pull_ext(
+            REVIVE, queue_id, consumerGroup=REVIVE_GROUP, maxMsgNums="1", sysFlag="5", commitOffset="1000000"
+        )
         peer.ask(RequestCode.PULL_MESSAGE, pulled)
     clone = {"srcGroup": "evil", "destGroup": REVIVE_GROUP, "topic": REVIVE, "offline": "false"}
     for queue_id in range(8):
