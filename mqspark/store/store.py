@@ -85,7 +85,7 @@ class MessageStore:
         note = self.damages.note
 
         # What is stored.
-        self._data = data = StoreData(config, clock, files, note)
+        self.data = data = StoreData(config, clock, files, note)
         self.paths, self.log, self.log_damage = data.paths, data.log, data.damage
         self.table, self.batch_table, self.index = data.table, data.batch_table, data.index
 
@@ -139,7 +139,7 @@ class MessageStore:
     @property
     def descriptors(self) -> int:
         """The most descriptors that the files of this store use."""
-        return self._data.descriptors
+        return self.data.descriptors
 
     @property
     def ledgers(self) -> tuple[Ledger, Ledger]:
@@ -156,7 +156,7 @@ class MessageStore:
         self.directory.lock()
         try:
             opening = Opening(
-                self.config, self.clock, self._data, self.directory, self.member, self.reads.compacted, self.deletions,
+                self.config, self.clock, self.data, self.directory, self.member, self.reads.compacted, self.deletions,
                 self.upkeep, self.damages,
             )  # fmt: skip
             report = opening.recover()
@@ -174,7 +174,7 @@ class MessageStore:
 
     def validate(self) -> None:
         """Check the invariants of the log and of the queues. Raises AssertionError; for tests: it visits everything."""
-        self._data.validate()
+        self.data.validate()
 
     def close(self) -> None:
         """Flush all, write a checkpoint, remove ``abort``, unlock. A poisoned store keeps ``abort``, so that
@@ -189,7 +189,7 @@ class MessageStore:
             if self.condition.read_only is None:
                 self._topics.finish_all()
             if self.condition.read_only is None:
-                if (indexer := self._data.indexer) is not None:
+                if (indexer := self.data.indexer) is not None:
                     indexer.close(self.pipeline.visible_end, self.log.durable)
                 checkpoints = self.upkeep.checkpoints
                 run_here(checkpoints.begin())
@@ -215,7 +215,7 @@ class MessageStore:
     def _release(self) -> None:
         self.pipeline.abandon()
         self.upkeep.checkpoints.close()
-        self._data.close()
+        self.data.close()
         self.member.close()
         self.directory.release()
 
@@ -235,7 +235,7 @@ class MessageStore:
     def catch_up(self) -> None:
         """Let the index follow what became visible. Call it after ``commit`` and ``end_flush``, once the
         answers are sent: nobody waits for the index."""
-        if (indexer := self._data.indexer) is not None and self.condition.read_only is None:
+        if (indexer := self.data.indexer) is not None and self.condition.read_only is None:
             indexer.arrived(self.pipeline.visible_end, self.log.durable)
 
     @property

@@ -224,7 +224,7 @@ def test_killed_between_the_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_live_broker_keeps_what_it_writes(tmp_path: Path) -> None:
     store = filled_store(tmp_path)
-    store.indexer.follow(store.log.position, store.log.position, 1 << 30)  # type: ignore[union-attr]
+    store.data.indexer.follow(store.log.position, store.log.position, 1 << 30)  # type: ignore[union-attr]
     own = {name: tree(tmp_path / name) for name in ("consumequeue", "index")}
     first = min((tmp_path / "consumequeue/Topic1/0").iterdir())
     damaged = bytearray(first.read_bytes())

@@ -82,8 +82,9 @@ def names_of_later_parts(tree: ast.AST) -> Iterator[str]:
             if not isinstance(function, ast.Lambda):
                 continue
             for each in ast.walk(function.body):
-                is_part = isinstance(each, ast.Attribute) and is_self(each.value)
-                if is_part and first.get(each.attr, 0) > function.lineno:
+                if not isinstance(each, ast.Attribute) or not is_self(each.value):
+                    continue
+                if first.get(each.attr, 0) > function.lineno:
                     yield f"line {function.lineno}: self.{each.attr}"
 
 
