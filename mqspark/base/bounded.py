@@ -67,8 +67,6 @@ class TableBudget:
     for all, so that one that fills its share leaves room for others (the dynamic thresholds of shared-memory
     switches). RESERVED_BYTES of each table are never refused: deleting a topic needs a little room, too."""
 
-    __slots__ = ("_bound", "bytes", "refused", "setting")
-
     def __init__(self, bound: Callable[[], int], setting: str) -> None:
         self._bound = bound
         self.setting = setting

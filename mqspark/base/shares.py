@@ -27,8 +27,6 @@ SETTING = "maxTableSharePerUser"
 class Holders:
     """The users of one broker whom limits are for."""
 
-    __slots__ = ("_bound", "_percent", "bytes", "refused", "user_of")
-
     def __init__(
         self,
         user_of: Callable[[Any], str],

@@ -17,8 +17,6 @@ from mqspark.store.storedata import StoreData
 class QueueOffsets:
     """The offset queries of one store."""
 
-    __slots__ = ("_batch_queues", "_compacted", "_log", "_queues", "_tables", "older")
-
     def __init__(self, data: StoreData, compacted: CompactedQueues) -> None:
         self._log = data.log
         self._tables = data.tables

@@ -34,20 +34,6 @@ _COMPARED_AT_ONCE = 64
 class Reads:
     """The reads of one store."""
 
-    __slots__ = (
-        "_config",
-        "_failed",
-        "_indexer",
-        "_log",
-        "_log_bounds",
-        "_pipeline",
-        "compacted",
-        "fetcher",
-        "older",
-        "problem",
-        "why_unhealed",
-    )
-
     def __init__(
         self,
         config: StoreConfig,

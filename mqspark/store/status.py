@@ -15,20 +15,6 @@ from mqspark.store.storedata import StoreData
 class StoreStatus:
     """What is known about one store. A problem is one of an otherwise healthy store, or None."""
 
-    __slots__ = (
-        "_checkpoints",
-        "_cleaner",
-        "_condition",
-        "_damage",
-        "_index",
-        "_indexer",
-        "_pipeline",
-        "_reads",
-        "_wall_time",
-        "sure_position",
-        "was_clean",
-    )
-
     def __init__(
         self,
         data: StoreData,

@@ -83,8 +83,6 @@ def _notify_members(group: ConsumerGroup) -> Work[None]:
 class MemberNotices:
     """Tells the members of changed groups about it at the end of the turn, once however many members joined or left."""
 
-    __slots__ = ("_changed", "_config", "_is_notifying")
-
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
         self._changed: dict[str, ConsumerGroup] = {}

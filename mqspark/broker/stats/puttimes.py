@@ -30,8 +30,6 @@ LONGEST_CLASS = "10s~"
 class PutTimes:
     """Counts of the current period and of the previous one, which is shown. The owner ends a period."""
 
-    __slots__ = ("_current", "_shown", "longest_ms")
-
     def __init__(self) -> None:
         self._current = _no_counts()
         self._shown = _no_counts()

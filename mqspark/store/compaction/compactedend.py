@@ -22,8 +22,6 @@ class CompactedEnd:
     """Lets the compacted queues of one store end with its log. ``root``: the directory of the store. ``bounds``: the
     offsets of a queue that the log has, shown or not; None for an unknown queue."""
 
-    __slots__ = ("_bounds", "_compacted", "_files", "_lock", "_lock_fd", "_log", "_note")
-
     def __init__(
         self,
         root: Path,

@@ -59,8 +59,6 @@ Note = Callable[[Damage], None]
 class Damages:
     """Damage of one store since it was opened. Belongs to the store's thread."""
 
-    __slots__ = ("counts", "found")
-
     def __init__(self) -> None:
         self.found: list[Damage] = []
         """The first thousand."""

@@ -27,8 +27,6 @@ _IDENTITY = re.compile(f"[0-9a-f]{{{2 * _IDENTITY_BYTES}}}")
 class StoreDirectory:
     """The directory of one store. ``poison`` makes the store read-only."""
 
-    __slots__ = ("_files", "_lock_fd", "_log_fds", "_paths", "_poison", "identity", "nonce", "note")
-
     def __init__(
         self, paths: StorePaths, files: FileLayer, poison: Callable[[str, Exception], object]
     ) -> None:

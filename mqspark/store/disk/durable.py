@@ -22,8 +22,6 @@ from mqspark.store.disk.files import FileLayer
 class DurableNote:
     """The ``abort`` file of one store. ``write`` may be called in another thread, but not concurrently."""
 
-    __slots__ = ("_fd", "_files", "_path", "_pid")
-
     def __init__(self, path: Path, files: FileLayer) -> None:
         self._path = path
         self._files = files

@@ -31,8 +31,6 @@ _STATFS_BYTES = 256
 class FilesystemSync:
     """The file system that has ``directory``."""
 
-    __slots__ = ("__weakref__", "_device", "_fd", "_syncfs")
-
     def __init__(self, directory: StrPath) -> None:
         """Raises OSError where a sync of the file system would not report every failure."""
         version = re.match(r"(\d+)\.(\d+)", platform.release())

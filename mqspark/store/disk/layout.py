@@ -42,32 +42,6 @@ def is_storable_topic(topic: str) -> bool:
 class StorePaths:
     """All paths of one store."""
 
-    __slots__ = (
-        "abort",
-        "batch_consume_queue",
-        "begin",
-        "checkpoint",
-        "commit_log",
-        "commit_logs",
-        "config",
-        "consume_queue",
-        "consume_queue_ext",
-        "deletions",
-        "diverged",
-        "ends",
-        "epochs",
-        "identity",
-        "index",
-        "index_mark",
-        "lock",
-        "mark",
-        "member",
-        "nonce",
-        "root",
-        "tables",
-        "wall_time",
-    )
-
     def __init__(
         self, root: Path, commit_log: Path | str | None = None, read_only_commit_logs: str | None = None
     ) -> None:

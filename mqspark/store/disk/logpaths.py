@@ -13,8 +13,6 @@ from pathlib import Path
 
 
 class LogPaths:
-    __slots__ = ("full", "read_only", "writable")
-
     def __init__(self, writable: tuple[Path, ...], read_only: tuple[Path, ...] = ()) -> None:
         self.read_only = read_only
         self.writable = tuple(sorted(set(writable) - set(read_only), key=str)) or writable

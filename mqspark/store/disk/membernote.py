@@ -47,8 +47,6 @@ class Noted(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 class MemberNote:
     """The note of one open store. Belongs to the store's thread; ``open`` and ``close`` may be called in any."""
 
-    __slots__ = ("_failed", "_fd", "_files", "_is_synced", "_path", "noted", "problem")
-
     def __init__(self, path: Path, files: FileLayer, failed: Callable[[Path, OSError], None]) -> None:
         """``failed`` is called for every error that is not transient, in the thread in which it happens."""
         self._failed = failed

@@ -46,24 +46,6 @@ interval is indexed again."""
 class Indexer:
     """``end``: end of the last record that consumers may see. ``durable``: end of what the log has synced."""
 
-    __slots__ = (
-        "_credit_ms",
-        "_credited_ms",
-        "_index",
-        "_log",
-        "_monotonic_ms",
-        "_next",
-        "_next_idle_ms",
-        "_next_sync_ms",
-        "_slice_bytes",
-        "_slice_records",
-        "_told",
-        "_window",
-        "_window_bytes",
-        "_without_keys",
-        "full_disk",
-    )
-
     def __init__(
         self,
         log: CommitLog,

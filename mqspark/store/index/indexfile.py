@@ -335,8 +335,6 @@ class IndexMaps:
     """The mapped files, up to a limit. The least recently used is evicted first; the last array on it unmaps
     it. A file that is only read is mapped read-only, or copied where it cannot be mapped."""
 
-    __slots__ = ("_budget", "_files", "_maps", "_writable")
-
     def __init__(self, files: FileLayer, budget: MapBudget | None = None) -> None:
         self._files = files
         self._budget = budget if budget is not None else MapBudget()

@@ -77,28 +77,6 @@ class CommitLog:
     """The log. ``position``: where the next record goes. ``written``: end of what is in the files or taken by
     a flush job. ``durable``: end of what is synced."""
 
-    __slots__ = (
-        "_allocated_end",
-        "_budget",
-        "_directories",
-        "_fd",
-        "_files",
-        "_max_mapped",
-        "_new_directories",
-        "_reads_ahead",
-        "_room_asked_end",
-        "_step",
-        "_unsynced",
-        "_views",
-        "durable",
-        "pending",
-        "position",
-        "room_end",
-        "segment_bytes",
-        "segments",
-        "written",
-    )
-
     def __init__(
         self,
         directories: Path | LogPaths,

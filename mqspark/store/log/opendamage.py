@@ -34,8 +34,6 @@ class DamagedRange(NamedTuple):
 class OpenDamage:
     """Disjoint ranges in order. Belongs to the store's thread."""
 
-    __slots__ = ("_ranges", "_suspects")
-
     def __init__(self) -> None:
         self._ranges: list[DamagedRange] = []
         self._suspects: dict[int, None] = {}

@@ -19,8 +19,6 @@ class LogWindow:
     """Window for sequential reads. It is not refreshed, so it is only for parts of the log that do not
     change."""
 
-    __slots__ = ("_buffer", "_end", "_log", "_start", "_window_bytes")
-
     def __init__(self, log: CommitLog, window_bytes: int = WINDOW_BYTES) -> None:
         self._log = log
         self._window_bytes = window_bytes

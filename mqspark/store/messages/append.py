@@ -67,27 +67,6 @@ Ints = npt.NDArray[np.int64]
 class Appender:
     """All kinds of put."""
 
-    __slots__ = (
-        "_batch_queues",
-        "_batch_table",
-        "_clock",
-        "_condition",
-        "_dirty",
-        "_flags",
-        "_flags_v6",
-        "_indexer",
-        "_levels",
-        "_log",
-        "_property_crc",
-        "_queues",
-        "_store_host",
-        "_table",
-        "_unsettled",
-        "max_body_bytes",
-        "now_ms",
-        "put_count",
-    )
-
     def __init__(
         self,
         config: StoreConfig,

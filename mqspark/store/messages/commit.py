@@ -36,23 +36,6 @@ Arrival = tuple[str, int, int]
 class CommitPipeline:
     """The way from ``Appender.put`` to the readers (see ``mqspark.store.store`` for the four positions)."""
 
-    __slots__ = (
-        "_appender",
-        "_clock",
-        "_condition",
-        "_confirmed",
-        "_durable_store_ms",
-        "_files",
-        "_flush_retry_ms",
-        "_groups",
-        "_log",
-        "_note",
-        "_sync",
-        "_unreported_arrivals",
-        "_unsettled",
-        "_written_store_ms",
-    )
-
     def __init__(
         self,
         config: StoreConfig,

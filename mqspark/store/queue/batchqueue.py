@@ -212,8 +212,6 @@ class BatchTable(QueueTable):
     """All BatchConsumeQueues of a store. ``queues`` are their arrays, ``batch_queues`` the queues
     themselves."""
 
-    __slots__ = ("batch_queues",)
-
     def __init__(
         self,
         directory: Path,

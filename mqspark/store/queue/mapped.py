@@ -37,8 +37,6 @@ class MappedFiles:
     closes it.
     """
 
-    __slots__ = ("_budget", "_dtype", "_files", "_limit", "_maps", "_tails", "_writable")
-
     def __init__(
         self, files: FileLayer, limit: int, dtype: np.dtype[np.void], budget: MapBudget | None = None
     ) -> None:

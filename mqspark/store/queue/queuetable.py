@@ -33,29 +33,6 @@ _FILES_SAMPLE = 64
 class QueueTable:
     """All queues of a store, by (topic, queue id)."""
 
-    __slots__ = (
-        "_budget",
-        "batch_topics",
-        "before_create",
-        "before_heal",
-        "directory",
-        "dirty_files",
-        "doubted",
-        "dtype",
-        "entry_bytes",
-        "ext_directory",
-        "ext_enabled",
-        "ext_file_bytes",
-        "file_bytes",
-        "files",
-        "hidden",
-        "ledger",
-        "light",
-        "maps",
-        "new_directories",
-        "queues",
-    )
-
     def __init__(
         self,
         directory: Path,

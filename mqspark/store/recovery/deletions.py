@@ -120,27 +120,6 @@ def _row_bytes(topic: str) -> int:
 class Deletions:
     """The list of one open store. Belongs to the store's thread, except ``run`` of its jobs."""
 
-    __slots__ = (
-        "_begin",
-        "_copied",
-        "_file",
-        "_files",
-        "_generation",
-        "_is_copy_used",
-        "_lock",
-        "_note",
-        "_number",
-        "_on_written",
-        "_pending",
-        "_remove",
-        "_room",
-        "_saved",
-        "_saved_generation",
-        "ledger",
-        "on_saved",
-        "positions",
-    )
-
     def __init__(
         self,
         file: ConfigFile,

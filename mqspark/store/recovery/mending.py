@@ -87,23 +87,6 @@ class _Entries(Recovery):
 class LogMender:
     """The mender of one open store. Belongs to the store's thread; blocking for a write and a sync where it heals."""
 
-    __slots__ = (
-        "_batch_table",
-        "_condition",
-        "_damage",
-        "_deleted",
-        "_fetcher",
-        "_healed_to",
-        "_indexer",
-        "_levels",
-        "_log",
-        "_multi_dispatch",
-        "_note",
-        "_table",
-        "_verify_property_crc",
-        "healed_bytes",
-    )
-
     def __init__(
         self,
         config: StoreConfig,

@@ -275,18 +275,6 @@ class EndsBlock:
 class EndsFile:
     """``mqspark.ends`` of an open store. ``append`` is called in the checkpoint's thread, the rest in the store's."""
 
-    __slots__ = (
-        "_batch_table",
-        "_bytes",
-        "_changed",
-        "_files",
-        "_merge_at",
-        "_path",
-        "_position",
-        "_table",
-        "is_whole",
-    )
-
     def __init__(self, path: Path, files: FileLayer, table: QueueTable, batch_table: BatchTable) -> None:
         self._path = path
         self._files = files

@@ -26,28 +26,6 @@ from mqspark.store.storedata import StoreData
 class Checkpoints:
     """Call ``load``, then ``begin`` whenever ``is_due``. One job at a time."""
 
-    __slots__ = (
-        "_before",
-        "_block",
-        "_clock",
-        "_condition",
-        "_config",
-        "_data",
-        "_files",
-        "_filesystem",
-        "_job",
-        "_next_ms",
-        "_paths",
-        "_pipeline",
-        "_started_ms",
-        "_tables",
-        "current",
-        "ends",
-        "problem",
-        "settled",
-        "wanted",
-    )
-
     def __init__(
         self,
         config: StoreConfig,

@@ -24,21 +24,6 @@ from mqspark.store.upkeep.cutback import CutBack, CutBackJob, last_whole_record,
 class LogCopy:
     """The log of one store as a copy, from ``follow`` on."""
 
-    __slots__ = (
-        "_appender",
-        "_begin_note",
-        "_checkpoints",
-        "_condition",
-        "_config",
-        "_copier",
-        "_cut_back",
-        "_data",
-        "_log",
-        "_pipeline",
-        "_tables",
-        "_unsettled",
-    )
-
     def __init__(
         self,
         config: StoreConfig,

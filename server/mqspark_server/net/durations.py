@@ -9,8 +9,6 @@ BOUNDS_S = (0.0001, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 
 
 class Durations:
-    __slots__ = ("_counts", "total_s")
-
     def __init__(self) -> None:
         self._counts = [0] * (len(BOUNDS_S) + 1)
         self.total_s = 0.0

@@ -28,8 +28,6 @@ class Handshakes(Generic[C]):
     """``drop`` drops a connection, for a reason that is one of a few texts. ``turn_s``: the time in one iteration of
     the loop for all handshakes."""
 
-    __slots__ = ("_drop", "_loop", "_ready", "_since", "_turn_s")
-
     def __init__(
         self, loop: asyncio.AbstractEventLoop, drop: Callable[[C, str], None], *, turn_s: float
     ) -> None:

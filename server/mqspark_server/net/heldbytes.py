@@ -56,21 +56,6 @@ class UnreadAnswers(Generic[R]):
     """The answers that the peers of one server have not read. ``drop`` drops a connection, for a reason that is one of
     a few texts."""
 
-    __slots__ = (
-        "_blocked",
-        "_drop",
-        "_loop",
-        "_measure_above",
-        "_shares_shrink_above",
-        "_unblock_handle",
-        "_unblock_s",
-        "budget",
-        "floor",
-        "high_water_bytes",
-        "noted_below",
-        "unread_s",
-    )
-
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -158,8 +143,6 @@ class PartialFrames(Generic[S]):
     """The incomplete frames and the waiting commands of one server's connections. ``drop`` as for UnreadAnswers.
     ``most_stranger_bytes``: the lower bound for connections without a complete frame so far, since any peer can begin
     one."""
-
-    __slots__ = ("_drop", "_frame_s", "budget", "strangers")
 
     def __init__(
         self,

@@ -26,8 +26,6 @@ class Overload(Protocol):
 class Lateness:
     """Without an ``overload`` no request counts as late."""
 
-    __slots__ = ("_behind_until", "_overload", "_patience_s", "_turn_began", "late_at")
-
     def __init__(self, overload: Overload | None) -> None:
         self._overload = overload
         self._turn_began = 0.0

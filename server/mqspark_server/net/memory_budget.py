@@ -19,8 +19,6 @@ KEPT = 7 / 8
 class MemoryBudget(Generic[T]):
     """Bytes by owner. Times are seconds of one monotonic clock."""
 
-    __slots__ = ("_held", "most", "total")
-
     def __init__(self, most: int) -> None:
         self.most = most
         self.total = 0

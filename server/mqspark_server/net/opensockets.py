@@ -44,20 +44,6 @@ class ConnectionCounts:
 class OpenSockets(Generic[C]):
     """``drop`` drops a connection, for a reason that is one of a few texts. ``max_per_address``: 0 is no limit."""
 
-    __slots__ = (
-        "_all",
-        "_all_gone",
-        "_backlog",
-        "_counts",
-        "_drop",
-        "_evicted",
-        "_is_closing",
-        "_max",
-        "_max_per_address",
-        "_unidentified",
-        "by_address",
-    )
-
     def __init__(
         self,
         counts: ConnectionCounts,
