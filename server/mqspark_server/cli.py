@@ -10,6 +10,7 @@ Every command is imported when it is called. Exit codes: ``mqspark_server.comman
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ import click
 
 from mqspark.errors import MQError
 from mqspark_server.commands.loading import HELP, LazyCommands
-from mqspark_server.commands.refusals import FAILED, INTERRUPTED, describe, exit_code_of
+from mqspark_server.commands.refusals import FAILED, INTERRUPTED, WRONG, describe, exit_code_of
 
 _NOUNS = {
     "cluster": (
@@ -107,6 +108,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # numpy's linear algebra is not used here, and each of its threads would keep memory.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     given = None if arguments is None else list(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(
+            errors="backslashreplace"
+        )  # as standard error: a terminal may lack a character
     try:
         code = cli.main(args=given, prog_name="mqspark", standalone_mode=False)
     except click.UsageError as error:
@@ -118,6 +123,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _exit_with("cancelled: nothing was changed", FAILED)
     except (click.ClickException, MQError, OSError) as error:
         _exit_with(describe(error), exit_code_of(error))
+    except UnicodeEncodeError as error:
+        # Of an argument that is not UTF-8 the interpreter keeps the bytes as halves of characters.
+        _exit_with(f"{error.object!a:.200} is not UTF-8 text", WRONG)
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -151,6 +151,7 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
         os.close(descriptor)
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - the other one was a file, and believes that it still is
     os.umask(request["umask"])
     os.chdir(request["cwd"])
     os.environ.clear()

@@ -28,6 +28,7 @@ def start(
     log: Path,
     *,
     env: Mapping[str, str] | None = None,
+    stdin: int = subprocess.PIPE,
     stdout: int | None = None,
     cwd: Path | None = None,
     new_session: bool = False,
@@ -45,7 +46,7 @@ def start(
         return (Forked if is_forked else subprocess.Popen)(
             command,
             env=inherited | dict(env or {}),
-            stdin=subprocess.PIPE,
+            stdin=stdin,
             stdout=sink if stdout is None else stdout,
             stderr=sink,
             text=True,

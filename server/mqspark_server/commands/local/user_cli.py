@@ -26,6 +26,7 @@ from mqspark_server.commands.shell import (
     assume_yes,
     clustered,
     confirm,
+    interruptible,
 )
 
 if TYPE_CHECKING:
@@ -277,7 +278,8 @@ async def forget(accounts: Accounts, output: Output, name: str, resource: str) -
 
 def _password() -> str:
     if sys.stdin.isatty():
-        return str(click.prompt("password", hide_input=True, confirmation_prompt=True))
+        with interruptible():
+            return str(click.prompt("password", hide_input=True, confirmation_prompt=True))
     given = sys.stdin.readline().rstrip("\r\n")
     if not given:
         raise click.UsageError("no password: give it as the first line of standard input")

@@ -9,11 +9,14 @@ from collections.abc import AsyncGenerator, Callable
 
 import click
 
+from mqspark.errors import InvalidMessage
 from mqspark.message import MessageExt
 from mqspark_server.commands.administration.group_cli import chosen_queues
 from mqspark_server.commands.completing import complete_topics
 from mqspark_server.commands.messages.reading import Filter, follow, read_spans, spans
 from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS, message_row, parse_format, write_bytes
+from mqspark_server.commands.output import counted
+from mqspark_server.commands.refusals import CommandFailed
 from mqspark_server.commands.shell import ClusterShell, clustered
 
 _MAX_ROWS = 10_000
@@ -33,6 +36,17 @@ def filter_of(tag: str | None, sql: str | None) -> Filter:
     if tag and sql:
         raise click.UsageError("give --tag or --sql")
     return Filter(sql, "SQL92") if sql else Filter(tag or "*")
+
+
+def _written(write: Callable[[MessageExt], bytes], message: MessageExt) -> bool:
+    """Print one message. False, with a line on standard error, if its body cannot be inflated: the others are shown."""
+    try:
+        write_bytes(write(message))
+    except InvalidMessage as error:
+        place = f"{message.broker_name}:{message.queue_id}"
+        click.echo(f"mqspark: offset {message.queue_offset} of queue {place}: {error}", err=True)
+        return False
+    return True
 
 
 @click.command(short_help="Print the messages of a topic.")
@@ -98,6 +112,7 @@ async def consume(
                 yield message
 
     stream = both()
+    unread = 0
     # Ctrl-C ends --follow normally.
     with contextlib.suppress(asyncio.CancelledError) if following else contextlib.nullcontext():
         if shell.output.asked is None or not shell.output.is_table or following:
@@ -106,7 +121,7 @@ async def consume(
                 with shell.output.listing() as listing:
                     async for message in stream:
                         if shell.output.is_table:
-                            write_bytes(write(message))
+                            unread += not _written(write, message)
                         else:
                             listing.add(message_row(message))
                         number += 1
@@ -114,6 +129,8 @@ async def consume(
                             break
                         if following:
                             sys.stdout.flush()
+            if unread:
+                raise CommandFailed(f"{counted(unread, 'message')} could not be shown")
             return
         rows = []
         async with contextlib.aclosing(stream):

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import click
 
 from mqspark.base.logs import printable
-from mqspark.errors import NoRoute
-from mqspark.message import DLQ_PREFIX, MessageExt, dlq_topic
+from mqspark.errors import InvalidMessage, NoRoute
+from mqspark.message import DLQ_PREFIX, Message, MessageExt, dlq_topic
 from mqspark_server.commands.completing import complete_groups
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.messages.consume_cli import filter_of, filter_options
@@ -167,7 +167,14 @@ async def dlq_resend(
     """
     found = await _dead(shell, group, filter_of(tag, sql), key, origin, begin, until, count)
     foreign = set(foreign_origins(found, await shell.admin.consumed_topics(group))) if found else set()
-    plan = [(each, resent_copy(each, group, to)) for each in found]
+    plan: list[tuple[MessageExt, Message | None]] = []
+    unreadable = 0
+    for each in found:
+        try:
+            plan.append((each, resent_copy(each, group, to)))
+        except InvalidMessage as error:
+            unreadable += 1
+            click.echo(f"mqspark: dead letter {each.message_id}: {error}", err=True)
     rows: list[dict[str, Any]] = [
         {
             "message_id": each.message_id,
@@ -181,6 +188,9 @@ async def dlq_resend(
         for each, again in plan
     ]
     shell.output.rows(_RESENT, rows, empty="no dead letter")
+    left_out = CommandFailed(f"{counted(unreadable, 'message')} left out: the body cannot be read")
+    if unreadable and not plan:
+        raise left_out
     if dry_run or not plan:
         return
     if any(again is None for _, again in plan):
@@ -195,3 +205,5 @@ async def dlq_resend(
     sent = await send_all(shell, [again for _, again in plan if again is not None])
     if shell.output.is_table:
         click.echo(f"sent {counted(sent, 'message')} again")
+    if unreadable:
+        raise left_out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -103,7 +104,7 @@ async def produce(
         if key_delimiter:
             head, separator, rest = content.partition(key_delimiter.encode())
             if separator:
-                given.append(head.decode(errors="replace"))
+                given.append(_one_key(head, number))
                 content = rest
         return Message.of(topic, content, keys=given or None, **common)
 
@@ -145,9 +146,16 @@ class _Sending:
         read = 0
         refused: Exception | None = None
         began = loop.time()
-        async with Producer(
-            shell.namesrv, group=GROUP, send_timeout_ms=shell.timeout_ms, options=shell.options, trace=trace
-        ) as producer:
+        async with (
+            self._counting(),
+            Producer(
+                shell.namesrv,
+                group=GROUP,
+                send_timeout_ms=shell.timeout_ms,
+                options=shell.options,
+                trace=trace,
+            ) as producer,
+        ):
             try:
                 async for content in contents:
                     message = message_of(content, read + 1)
@@ -180,6 +188,15 @@ class _Sending:
             text = describe(first) if isinstance(first, Exception) else str(first)
             raise CommandFailed(f"{counted(len(self._failures), 'message')} failed: {text}")
 
+    @contextlib.asynccontextmanager
+    async def _counting(self) -> AsyncIterator[None]:
+        """Say how many were sent when Ctrl-C ends the command."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            click.echo(f"interrupted: sent {counted(self._sent, 'message')}", err=True)
+            raise
+
     def _collect_results(
         self, done: asyncio.Future[SendResult], pending: set[asyncio.Future[SendResult]]
     ) -> None:
@@ -204,6 +221,17 @@ class _Sending:
                     "recall_handle": result.recall_handle,
                 }
             )
+
+
+def _one_key(head: bytes, number: int) -> str:
+    """Raises click.UsageError for what would be several keys, or other bytes in the message."""
+    try:
+        key = head.decode()
+    except UnicodeDecodeError:
+        raise click.UsageError(f"line {number}: the key is not UTF-8: {head[:80]!r}") from None
+    if " " in key:
+        raise click.UsageError(f"line {number}: {key[:80]!r} would be several keys, which a space separates")
+    return key
 
 
 def _ending(text: str) -> bytes:

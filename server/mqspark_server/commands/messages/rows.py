@@ -56,6 +56,7 @@ _STORED = (
     "store_host",
     "reconsume_times",
     "size",
+    "body_error",
 )
 
 
@@ -64,7 +65,7 @@ def _shortened(text: str) -> str:
 
 
 def message_row(message: MessageExt) -> dict[str, Any]:
-    """``body`` is text; bytes that are not UTF-8 are in ``body_base64``."""
+    """``body`` is text; bytes that are not UTF-8 are in ``body_base64``. ``body_error``: why there is none."""
     row: dict[str, Any] = {
         "topic": message.topic,
         "broker": message.broker_name or None,
@@ -130,6 +131,8 @@ def parse_row(line: bytes, topic: str, number: int) -> Message:
 
 def _body_of(row: Mapping[str, Any]) -> bytes:
     """The body: a text unchanged, any other JSON value as JSON. Raises ValueError."""
+    if "body_error" in row:
+        raise ValueError(f"the message has no body: {row['body_error']}")
     if "body_base64" in row:
         return base64.b64decode(row["body_base64"], validate=True)
     value = row.get("body")
