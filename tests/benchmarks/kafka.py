@@ -1,4 +1,8 @@
-"""Kafka, for comparisons: a broker of one node with its default settings, and the jars of Spark's connector for it."""
+"""Kafka, for comparisons: a broker of one node with its default settings, and the jars of Spark's connector for it.
+
+Where there is no connector of this pyspark yet: ``python -m tests.support.pyspark_versions -m tests.benchmarks ...``
+compares with that of pyspark 4.2.
+"""
 
 from __future__ import annotations
 
