@@ -36,6 +36,11 @@ KEPT = [
         ours="mandatory field",
     ),
     Difference(
+        "an answer names its reason beside the remark; clients pass over fields that they do not know",
+        path=r"ext\.mqsparkReason",
+        theirs="None",
+    ),
+    Difference(
         "RocketMQ acknowledges these messages but shows them to no consumer",
         chapter="sends",
         label="system flag 0x(4|c)",
