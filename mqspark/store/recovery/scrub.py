@@ -113,8 +113,8 @@ class _Slice(Recovery):
             low, high = int(offsets[at].min()), int(offsets[at].max()) + 1
             try:
                 fd = self._files.open_read(path)
-            except OSError:
-                continue  # no file: the topic was deleted, or retention has removed the file
+            except FileNotFoundError:
+                continue  # the topic was deleted, or retention has removed the file
             try:
                 data = self._files.read_at(
                     fd, (high - low) * ENTRY_BYTES, (low - number * step) * ENTRY_BYTES

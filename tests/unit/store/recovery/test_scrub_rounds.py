@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import struct
 from pathlib import Path
 
 import pytest
 
 from mqspark.store import MessageStore
+from mqspark.store.disk.files import StrPath
 from mqspark.store.log.opendamage import MAX_RANGES, OpenDamage
 from mqspark.store.messages.fetch import VOUCHED_MS
 from mqspark.store.recovery.scrub import ROUND_MS
@@ -17,9 +19,22 @@ from tests.support.store_tools import QuickFiles, drain, flush, opened, put
 COUNT = 300
 
 
-def filled(root: Path, clock: ManualClock, **settings: object) -> MessageStore:
+class Unreadable(QuickFiles):
+    """Files of queues that cannot be opened for reading from some time on."""
+
+    error: OSError | None = None
+
+    def open_read(self, path: StrPath) -> int:
+        if self.error is not None and "consumequeue" in str(path):
+            raise self.error
+        return super().open_read(path)
+
+
+def filled(
+    root: Path, clock: ManualClock, files: QuickFiles | None = None, **settings: object
+) -> MessageStore:
     settings = {"mapped_file_size_commit_log": 1 << 18, "mapped_file_size_consume_queue": 20_000, **settings}
-    store = opened(root, clock, QuickFiles(), **settings)
+    store = opened(root, clock, files or QuickFiles(), **settings)
     for number in range(COUNT):
         put(store, "T", 0, b"%04d" % number * 100)
     flush(store)
@@ -102,6 +117,18 @@ def test_rounds_find_what_is_damaged_after_the_start(tmp_path: Path, what: str) 
     assert found.is_led_into
     keep(store, clock, 2 * ROUND_MS // 1000)  # once is enough
     assert [each.kind for each in store.damages.found] == ["log.damaged"]
+    store.close()
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "disk"), FileNotFoundError(errno.ENOENT, "gone")])
+def test_a_queue_that_cannot_be_read_is_reported(tmp_path: Path, error: OSError) -> None:
+    """One that is not there any more is none to compare."""
+    clock, files = ManualClock(), Unreadable()
+    store = filled(tmp_path, clock, files, scrub_bytes_per_second=1 << 20)
+    files.error = error
+    keep(store, clock, 15)
+    problem = store.upkeep.scrub.problem or ""
+    assert ("disk" in problem) == (error.errno == errno.EIO)
     store.close()
 
 
