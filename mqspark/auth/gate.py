@@ -36,6 +36,7 @@ from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal
 from mqspark.protocol.extending import Loaded
+from mqspark.protocol.headers.client_headers import UNIQUE_KEY_QUERY
 from mqspark.protocol.session import CERTIFICATE_NAME, Session
 from mqspark.protocol.signature import ACCESS_KEY, SIGNATURE, Signer
 from mqspark.protocol.slices import Slices
@@ -43,7 +44,6 @@ from mqspark.protocol.slices import Slices
 MAX_DECISIONS = 512
 """Limit of cached decisions for one connection."""
 MAX_SIGNATURE_LENGTH = 64
-UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 UNSIGNED_UNTIL = 399
 """Clients up to V4_9_3 add UNIQUE_KEY_QUERY after signing."""
 

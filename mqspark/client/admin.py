@@ -73,6 +73,7 @@ from mqspark.protocol.headers.admin_headers import (
     ViewBrokerStatsDataRequestHeader,
 )
 from mqspark.protocol.headers.client_headers import (
+    UNIQUE_KEY_QUERY,
     CloneGroupOffsetRequestHeader,
     GetConsumerConnectionListRequestHeader,
     GetConsumerRunningInfoRequestHeader,
@@ -455,7 +456,7 @@ class AdminClient(Lifecycle):
         )
         fields = to_ext(header)
         if unique:
-            fields["_UNIQUE_KEY_QUERY"] = "true"
+            fields[UNIQUE_KEY_QUERY] = "true"
         found = await self._query(topic, fields)
         # RocketMQ compares hashes.
         return [

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mqspark.auth.gate import UNIQUE_KEY_QUERY
 from mqspark.auth.policies import Action, Kind
 from mqspark.broker.pull.logiclookups import LogicLookups
 from mqspark.broker.state.litenames import lite_queue
@@ -20,6 +19,7 @@ from mqspark.protocol.command import Command, encode_response, encode_response_h
 from mqspark.protocol.connection import MAX_FRAME_BYTES, MAX_HEADER_BYTES
 from mqspark.protocol.dispatch import Handler, Refusal, ok
 from mqspark.protocol.headers.client_headers import (
+    UNIQUE_KEY_QUERY,
     GetEarliestMsgStoretimeRequestHeader,
     GetMaxOffsetRequestHeader,
     GetMinOffsetRequestHeader,

@@ -169,6 +169,10 @@ class PullMessageResponseHeader(Header):
     forbidden_type: I32 | None = None
 
 
+UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
+"""A further field of request 12: "true" if the key is a unique id."""
+
+
 class QueryMessageRequestHeader(TopicHeader):
     """Request 12."""
 

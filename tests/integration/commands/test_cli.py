@@ -104,7 +104,9 @@ def failure(process: Process, code: int) -> str:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_dev_serves_and_stops_cleanly(dev: Callable[..., Process], tmp_path: Path, number: int) -> None:
+    here = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup, which ignores it
     process = dev("--store", str(tmp_path))
+    signal.signal(signal.SIGHUP, here)
     ready = process.ready()
     assert READY.match(process.line), process.line
     assert ready["store"] == str(tmp_path)

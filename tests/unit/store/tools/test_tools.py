@@ -306,6 +306,7 @@ from mqspark.store.tools.offline import OfflineStore
 from mqspark.store.tools.remake import remake
 from mqspark.store.tools.dump import dump_records
 from mqspark.store.tools.storestats import store_stats
+from tests.support.clocks import ManualClock
 
 config = StoreConfig(store_path_root_dir=sys.argv[1])
 OfflineStore(config)
