@@ -79,7 +79,8 @@ async def notices(other: Other) -> AsyncIterator[Ask]:
 @asynccontextmanager
 async def routes(other: Other) -> AsyncIterator[Ask]:
     known = SimpleNamespace(due=lambda: ["T"], learned=lambda *_: None)
-    finder = RouteFinder(SimpleNamespace(config=CONFIG, routes=known), lambda: None)  # type: ignore[arg-type]
+    core: Any = SimpleNamespace(config=CONFIG, requests=SimpleNamespace(routes=known))
+    finder = RouteFinder(core, lambda: None)
     finder.start()
     yield finder.after_turn
     await finder.stop()
@@ -91,7 +92,7 @@ async def questions(other: Other) -> AsyncIterator[Ask]:
     peers = SimpleNamespace(
         due=lambda: [waiting.pop()] if waiting else [], failed=lambda *_: None, answered=lambda *_: None
     )
-    core: Any = SimpleNamespace(state=SimpleNamespace(peers=peers), config=CONFIG, routes=None)
+    core: Any = SimpleNamespace(state=SimpleNamespace(peers=peers), config=CONFIG)
     link = PeerLink(core, RouteFinder(core, lambda: None), lambda: None)
 
     def ask() -> None:
