@@ -35,8 +35,7 @@ class BrokerConfig:
     """Sent to producers with each acknowledgement."""
 
     broker_ip1: str = setting("127.0.0.1", key="brokerIP1", least=1, sample="<this host>", section="network")
-    """The address or host name that clients connect to; by default bindAddress, if that is one. Its IP address is part
-    of every offset message id."""
+    """What clients connect to, by default a bindAddress that is one. Its IP address is part of offset message ids."""
     listen_port: int = port(10911)
     """TCP port; the fast port is listenPort - 2."""
     namesrv_addr: str | None = setting(None, sample="host1:9876;host2:9876")
