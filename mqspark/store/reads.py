@@ -83,11 +83,12 @@ class Reads:
             )
             if kept is not None:
                 return kept
-            fetcher = self.fetcher
+            fetcher, older = self.fetcher, self.older
+            if older is not None:
+                fetcher.follow_log(topic, queue_id, offset)
             found = fetcher.get(topic, queue_id, offset, max_messages, max_bytes, tag_codes, bulk=bulk)
             if found.missed and (reason := self.why_unhealed(found.missed)):
                 raise StoreUnreadable(reason, BlockingIOError())
-            older = self.older
             if older is None or not found.min_offset:
                 return found
             if found.status is not GetStatus.OFFSET_TOO_SMALL:

@@ -232,6 +232,22 @@ class Fetcher:
                 self._damage.suspect(position)
         return missed
 
+    def follow_log(self, topic: str, queue_id: int, offset: int) -> None:
+        """Let the queue begin where the log does, if the record at ``offset`` has left the log. Retention looks for the
+        beginnings of queues a moment after it has removed segments; readers of an archive must not be led past what
+        they find there. Raises OSError."""
+        queue = self._queues.get((topic, queue_id))
+        place = offset
+        if queue is None:
+            batches = self._batch_queues.get((topic, queue_id))
+            if batches is None or not batches.min_offset <= offset < batches.max_offset:
+                return
+            queue, place = batches.array, batches.number_of(offset)
+        if queue.min_offset <= place < queue.max_offset:
+            entry = queue.entry(place)
+            if entry is not None and entry[0] < self._log.min_offset and entry[1] != FILLER_SIZE:
+                queue.correct_min_offset(self._log.min_offset)
+
     def is_in_cold_area(self, topic: str, queue_id: int, offset: int) -> bool:
         """Whether a message lies so far behind the end of the log that it is probably not in memory."""
         queue = self._queues.get((topic, queue_id))

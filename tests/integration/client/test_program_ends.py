@@ -160,8 +160,8 @@ SAID = {
     "away": "producer group lonely stops, but 7 sends have failed (7 to Orders)",
     "bounded": "the event loop ends, and of producer group lonely 7 sends are not acknowledged after 300 ms",
     "at once": "the event loop ends, and of producer group lonely 7 sends are not acknowledged after 0 ms",
-    "closed": "the program ends, and of producer group lonely 7 sends are not acknowledged after 0 ms",
-    "batch": "the program ends, and of producer group lonely 7 messages wait for a batch after 0 ms",
+    "closed": "the program ends, and of producer group lonely 7 sends are not acknowledged after ",
+    "batch": "the program ends, and of producer group lonely 7 messages wait for a batch after ",
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from mqspark.errors import ConfigError, DiskFull
 from mqspark.record.record import PendingRecord, decode_records
-from mqspark.store import GetStatus, MessageStore, OsFiles, StoreConfig
+from mqspark.store import GetResult, GetStatus, MessageStore, OsFiles, StoreConfig
 from mqspark.store.disk.layout import file_name
 from mqspark.store.disk.retention import Decision, DiskUsage, OldSegment, RetentionRules, decide, delete_hours
 from tests.support.clocks import ManualClock
@@ -598,6 +599,41 @@ def test_asking_for_queues_alone(tmp_path: Path) -> None:
     checkpoint(store)
     assert_serves_the_rest(store, written)
     assert store.offsets.min_offset("Old", 0) == 7
+    store.close()
+
+
+class Archive:
+    """Has everything, and notes what it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int]] = []
+        """Offset, and where the log begins."""
+
+    def begin(self, topic: str, queue_id: int, log_begin: int) -> int:
+        return 0
+
+    def get(self, topic: str, queue_id: int, offset: int, log_begin: int, *rest: object) -> GetResult:
+        self.asked.append((offset, log_begin))
+        return GetResult(GetStatus.FOUND, log_begin, 0, 0)
+
+
+def test_what_has_just_left_the_log_is_read_from_the_archive(tmp_path: Path) -> None:
+    """Before retention has found where the queues begin now."""
+    clock = ManualClock()
+    store, _ = filled(tmp_path, clock, RoomyFiles(clock))
+    archive: Any = Archive()
+    store.serve_older(archive)
+    store.log.forget_oldest(5)
+    queue = store.table.queues["T", 0]
+    assert queue.min_offset == 0
+    store.reads.get("T", 0, 3, 32, 1 << 20)
+    ((offset, begin),) = archive.asked
+    entry, before = queue.entry(begin), queue.entry(begin - 1)
+    assert entry is not None
+    assert before is not None
+    assert (offset, before[0] < store.log.min_offset <= entry[0]) == (3, True)
+    assert store.reads.get("T", 0, begin, 32, 1 << 20).status is GetStatus.FOUND
+    assert len(archive.asked) == 1
     store.close()
 
 
