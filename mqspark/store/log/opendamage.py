@@ -37,6 +37,7 @@ class OpenDamage:
     def __init__(self) -> None:
         self._ranges: list[DamagedRange] = []
         self._suspects: dict[int, None] = {}
+        self._healed: tuple[int, int] | None = None
 
     def __len__(self) -> int:
         return len(self._ranges)
@@ -47,6 +48,7 @@ class OpenDamage:
     def clear(self) -> None:
         self._ranges.clear()
         self._suspects.clear()
+        self._healed = None
 
     def suspect(self, position: int) -> None:
         """A reader finds no record at this place."""
@@ -86,6 +88,20 @@ class OpenDamage:
             if max(high, each.low) < each.high:
                 left.append(each._replace(low=max(high, each.low)))
         self._ranges = left
+
+    def heal(self, low: int, high: int) -> None:
+        """There are valid records in [low, high) again."""
+        self.remove(low, high)
+        begin, end = self._healed or (low, high)
+        self._healed = min(begin, low), max(end, high)
+
+    def watch(self) -> None:
+        """Somebody begins to read the log in another thread: see ``was_healed``."""
+        self._healed = None
+
+    def was_healed(self, low: int, high: int) -> bool:
+        """Whether something in [low, high) may have been healed since ``watch``, so that what was read there is old."""
+        return self._healed is not None and low < self._healed[1] and self._healed[0] < high
 
     @property
     def damaged_bytes(self) -> int:

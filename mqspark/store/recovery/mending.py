@@ -196,9 +196,10 @@ class LogMender:
 
     def heal(self, position: int, data: bytes | memoryview, *, is_right: bool = False) -> int:
         """Put records of ``data`` in the place of bytes that are none, from ``position`` on, until the log has a valid
-        record again or ``data`` ends. With ``is_right`` the first record is written whatever stands there. Returns how
-        many bytes were passed, the blank record to the end of its segment. Raises InvalidMessage for ``data`` that does
-        not begin with a valid record, StoreReadOnly, DiskFull, OSError."""
+        record again or ``data`` ends; records that are valid already are passed, and no damage. With ``is_right`` the
+        first record is written whatever stands there. Returns how many bytes were passed, the blank record to the end
+        of its segment. Raises InvalidMessage for ``data`` that does not begin with a valid record, StoreReadOnly,
+        DiskFull, OSError."""
         if self._condition.read_only is not None:
             raise StoreReadOnly(self._condition.read_only)
         whole = self.whole(position, data)
@@ -206,11 +207,14 @@ class LogMender:
         if not view or not self._log.min_offset <= position < self._log.written:
             raise InvalidMessage(f"the bytes at {position} are no valid record of this log", field="log")
         end = self._end_of_healing(position, view, is_right=is_right)
+        if not end:
+            sound = self.whole(position, self.read(position, len(view))).size_bytes
+            self._damage.remove(position, position + sound)
+            return sound
         passed = end
         if whole.ends_segment and end == whole.size_bytes:
             passed = self.segment_end(position) - position
-        if end:
-            self._write(position, view[:end], position + passed)
+        self._write(position, view[:end], position + passed)
         return passed
 
     def _end_of_healing(self, position: int, view: memoryview, *, is_right: bool) -> int:
@@ -231,7 +235,7 @@ class LogMender:
         except OSError as error:
             raise self._condition.poison(f"healing the CommitLog at {low} failed", error) from error
         self.healed_bytes += len(view)
-        self._damage.remove(low, high)
+        self._damage.heal(low, high)
         self._restore_entries(low, view)
         # A start gives a filler to a record alone between two damaged parts, because no neighbour confirms its offset.
         behind = self.read(high, _BEHIND_BYTES) if high < self._log.written else b""

@@ -291,6 +291,7 @@ class Scrub:
 
     def _new_job(self, segment: Segment, start: int, limit: int, look: int | None = None) -> ScrubJob:
         self._running = True
+        self._damage.watch()
         self._private.segments = [Segment(segment.path, segment.start, segment.length, segment.end)]
         reader = _Slice(self._private, self._table, self._levels, self._files, self._deleted.copy())
         reader.every = list(self._log.segments)
@@ -363,6 +364,9 @@ class Scrub:
 
     def _note_damage(self, low: int, high: int) -> None:
         if self._damage.covers(low, high):
+            return
+        if self._damage.was_healed(low, high):
+            self.look_at(low)
             return
         lost = lost_offsets(self._table.queues.values(), low, high)
         self._damage.add(low, high, is_led_into=bool(lost))

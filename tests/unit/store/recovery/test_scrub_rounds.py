@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from mqspark.store import MessageStore
+from mqspark.store.disk.damage import Outcome
 from mqspark.store.disk.files import StrPath
 from mqspark.store.log.opendamage import MAX_RANGES, OpenDamage
 from mqspark.store.messages.fetch import VOUCHED_MS
-from mqspark.store.recovery.scrub import ROUND_MS
+from mqspark.store.recovery.scrub import ROUND_MS, ScrubJob
 from tests.support.clocks import ManualClock
 from tests.support.store_tools import QuickFiles, drain, flush, opened, put
 
@@ -117,6 +118,46 @@ def test_rounds_find_what_is_damaged_after_the_start(tmp_path: Path, what: str) 
     assert found.is_led_into
     keep(store, clock, 2 * ROUND_MS // 1000)  # once is enough
     assert [each.kind for each in store.damages.found] == ["log.damaged"]
+    store.close()
+
+
+def record_of(store: MessageStore, offset: int) -> tuple[int, bytes]:
+    """Its place, and its bytes as they are now."""
+    place, size = place_of(store, offset)
+    return place, store.mender.read(place, size)[:size]
+
+
+def test_what_is_healed_while_the_scrub_reads_is_no_damage(tmp_path: Path) -> None:
+    """What the other thread has read is old then; the place is read again."""
+    clock = ManualClock()
+    store = filled(tmp_path, clock, scrub_bytes_per_second=1 << 20)
+    place, sound = record_of(store, 100)
+    flipped(store, tmp_path, "body")
+    clock.advance(ROUND_MS)
+    jobs = [job for job in store.maintenance() if isinstance(job, ScrubJob)]
+    assert len(jobs) == 1
+    for job in jobs:
+        job.run()
+    assert store.mender.heal(place, sound) == len(sound)
+    for job in jobs:
+        job.done()
+    keep(store, clock, 5)
+    assert list(store.log_damage) == []
+    assert [(each.kind, each.outcome) for each in store.damages.found] == [("log.damaged", Outcome.HEALED)]
+    flipped(store, tmp_path, "body")
+    keep(store, clock, ROUND_MS // 1000 + 5)
+    assert [each.low for each in store.log_damage] == [place]
+    store.close()
+
+
+def test_a_range_that_is_sound_already_is_no_damage_any_more(tmp_path: Path) -> None:
+    clock = ManualClock()
+    store = filled(tmp_path, clock, scrub_bytes_per_second=0)
+    place, sound = record_of(store, 100)
+    store.log_damage.add(place, place + len(sound), is_led_into=True)
+    assert store.mender.heal(place, sound) == len(sound)
+    assert list(store.log_damage) == []
+    assert (store.mender.healed_bytes, len(numbers(store))) == (0, COUNT)
     store.close()
 
 
