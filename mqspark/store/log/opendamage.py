@@ -38,6 +38,7 @@ class OpenDamage:
         self._ranges: list[DamagedRange] = []
         self._suspects: dict[int, None] = {}
         self._healed: tuple[int, int] | None = None
+        """What was healed since ``watch``, as one range."""
 
     def __len__(self) -> int:
         return len(self._ranges)
