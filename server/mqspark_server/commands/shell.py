@@ -8,14 +8,14 @@ import functools
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from mqspark.errors import BrokerError, ConfigError, NoRoute
-from mqspark.message import MASTER_ID
+from mqspark.message import MASTER_ID, Message
 from mqspark_server.commands.output import FORMATS, Output
 from mqspark_server.commands.refusals import CommandFailed, Missing, MissingGroup, MissingTopic
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mqspark.client.remoting.identity import ClientOptions
     from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
     from mqspark_server.commands.contexts import ClusterContext
+    from mqspark_server.shown.nouns import Setting
 
 DEFAULT_NAMESRV = "127.0.0.1:9876"
 _TOPIC_NOT_EXIST, _GROUP_NOT_EXIST = 17, 26
@@ -47,7 +48,34 @@ output_option = click.option(
 only_brokers = click.option(
     "--broker", "brokers", multiple=True, metavar="NAME", help="Only this broker. Repeatable."
 )
+
 assume_yes = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+
+
+def setting_options(settings: Sequence[Setting]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The settings as options of a command, whose values ``given_settings`` reads."""
+
+    def declared(function: Callable[..., Any]) -> Callable[..., Any]:
+        for setting in reversed(settings):
+            kind: click.Choice[str] | click.IntRange | None = None
+            if setting.words is not None:
+                kind = click.Choice(setting.words)
+            elif setting.span is not None:
+                kind = click.IntRange(*setting.span)
+            option = click.option(setting.option, setting.field, type=kind, default=None, help=setting.text)
+            function = option(function)
+        return function
+
+    return declared
+
+
+def given_settings(settings: Sequence[Setting], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that were given, by their fields."""
+    return {
+        each.field: values[each.field] if each.words is None else each.words[values[each.field]]
+        for each in settings
+        if values[each.field] is not None
+    }
 
 
 def _complete_contexts(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -177,6 +205,16 @@ class ClusterShell:
             return broker
         addresses = (await self.brokers([broker]))[broker]
         return addresses[min(addresses)]
+
+    async def send_all(self, messages: Iterable[Message]) -> int:
+        """How many were sent again: all. Raises NotAllSent."""
+        from mqspark.client.producer.producer import Producer
+        from mqspark_server.survey.resending import each_of_them, send_all
+
+        producer = Producer(
+            self.namesrv, group="mqspark_resend", send_timeout_ms=self.timeout_ms, options=self.options
+        )
+        return await send_all(producer, each_of_them(messages))
 
 
 def connection_of(given: dict[str, Any]) -> tuple[str, ClientOptions, str | None, int]:

@@ -17,12 +17,12 @@ from mqspark.message import TRACE_TOPIC, Message, MessageExt, check_topic, dlq_t
 from mqspark_server.console.clusteraccess import Trouble
 from mqspark_server.console.fields import ChoiceField, GroupName, Line, ListField, TopicName
 from mqspark_server.console.rendering import HEADERS, MESSAGES, ROOT, VIEWS, message_row, path_of
-from mqspark_server.console.sendall import MAX_SENT, MAX_SENT_BYTES, send_all
 from mqspark_server.console.site import Asking, Change, Confirmation, Done, ListView, Section, Site, View
 from mqspark_server.console.visitors import Visitor
 from mqspark_server.shown.deadletters import foreign_origins, origin_of, resent_copy
 from mqspark_server.shown.nouns import MAX_NAME
 from mqspark_server.shown.traces import trace_rows
+from mqspark_server.survey.resending import MAX_SENT, MAX_SENT_BYTES, send_all
 from mqspark_server.survey.surveying import MAX_ROWS, Row
 from mqspark_server.survey.topicsurvey import bounds_of, dead_letter_rows, extent_of, newest_of
 from mqspark_server.web.events import EventStream, event
@@ -156,7 +156,7 @@ class ResendLetters(LetterFilter, Change, frozen=True):
                 if copy is not None and origin_of(message) not in foreign:
                     yield copy
 
-        sent = await send_all(asked, copies())
+        sent = await send_all(asked.producer(), copies())
         text = f"{sent:,} dead letters were sent again."
         if left := len(found) - sent:
             text += f" {left:,} were not sent: their origin is unknown, or the group does not consume it."

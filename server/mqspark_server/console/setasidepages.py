@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 
-from mqspark.message import Message, MessageExt, check_topic
+from mqspark.message import MessageExt, check_topic
 from mqspark.store.tools.diverged import SavedPart
 from mqspark_server.console.clusteraccess import Trouble
 from mqspark_server.console.fields import Line, Text, WholeField
 from mqspark_server.console.rendering import message_row, path_of
-from mqspark_server.console.sendall import MAX_SENT, MAX_SENT_BYTES, send_all
 from mqspark_server.console.site import Asking, Change, Confirmation, Done, Section, View
 from mqspark_server.console.userpages import accounts_of
 from mqspark_server.shown.setaside import Again, again, messages_in, parts_of
+from mqspark_server.survey.resending import MAX_SENT, MAX_SENT_BYTES, each_of_them, send_all
 from mqspark_server.survey.surveying import Row
 
 SHOWN = 100
@@ -123,12 +122,8 @@ class SendSetAside(Change, frozen=True):
 
     async def apply(self, asked: Asking) -> Done:
         found = await self._found(asked)
-
-        async def those() -> AsyncIterator[Message]:
-            for message in found.messages:
-                yield message
-
-        text = f"Sent again as new: {_counted(await send_all(asked, those()))}."
+        sent = await send_all(asked.producer(), each_of_them(found.messages))
+        text = f"Sent again as new: {_counted(sent)}."
         return Done(text, path_of("brokers", self.broker, "set-aside", self.file))
 
 

@@ -16,6 +16,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
 from mqspark.client.admin import AdminClient
+from mqspark.client.producer.producer import Producer
 from mqspark.errors import BrokerError, ConfigError, InvalidMessage, MQError, NoRoute
 from mqspark.protocol.codes import ResponseCode
 from mqspark_server.console.clusteraccess import ClusterAt, Trouble, admin_of
@@ -23,6 +24,7 @@ from mqspark_server.console.fields import ChoiceField, FormReader, Line, Tick, W
 from mqspark_server.console.history.samples import SPANS, History
 from mqspark_server.console.rendering import HEADERS, HTML, ROOT, inside, render
 from mqspark_server.console.visitors import Form, NoForm, Visitor, Visitors, read_form
+from mqspark_server.survey.resending import NotAllSent
 from mqspark_server.survey.surveying import Row, each_of
 from mqspark_server.web.problems import Problem
 
@@ -33,6 +35,7 @@ PAGE_ROWS = 50
 PAGE_S = 20.0
 CHANGE_S = 60.0
 TIMEOUT_MS = 5_000
+PRODUCER_GROUP = "mqspark_console"
 _ABSENT = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
 
 
@@ -45,6 +48,9 @@ class Asking:
     visitor: Visitor
     history: History
     now_ms: int
+
+    def producer(self) -> Producer:
+        return Producer(self.at.namesrv, group=PRODUCER_GROUP, options=self.admin.options)
 
 
 @dataclass(slots=True)
@@ -290,6 +296,8 @@ def _describe_error(error: Exception) -> tuple[int, str, str]:
             return 404, "There is no such name", str(error)
         case BrokerError() if error.code in _ABSENT:
             return 404, "There is no such name", str(error)
+        case NotAllSent():
+            return 502, "Not all were sent", str(error)
         case MQError():
             return 502, "The cluster cannot be asked", str(error)
     raise error

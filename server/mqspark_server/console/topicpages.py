@@ -12,7 +12,6 @@ from typing import Annotated, Any
 import msgspec
 
 from mqspark.client.admin import AdminClient
-from mqspark.client.producer.producer import Producer
 from mqspark.errors import InvalidMessage, MQError
 from mqspark.message import (
     MAX_PROPERTIES_BYTES,
@@ -34,7 +33,6 @@ from mqspark_server.console.fields import (
     time_ms,
 )
 from mqspark_server.console.rendering import MESSAGES, PERM_WORDS, VIEWS, path_of, perm_words
-from mqspark_server.console.sendall import PRODUCER_GROUP
 from mqspark_server.console.site import Asking, Change, Confirmation, Done, ListView, Section, View
 from mqspark_server.shown.nouns import PERMS, QUEUES
 from mqspark_server.survey.groupsurvey import lag_of
@@ -312,7 +310,7 @@ class SendMessage(Change, frozen=True):
 
     async def apply(self, asked: Asking) -> Done:
         message = self._message()
-        async with Producer(asked.at.namesrv, group=PRODUCER_GROUP, options=asked.admin.options) as producer:
+        async with asked.producer() as producer:
             sent = await producer.send(message)
         text = f"Stored in queue {sent.queue.queue_id} of {sent.queue.broker_name} at offset {sent.queue_offset}."
         return Done(text, path_of("topics", self.topic, "messages"))

@@ -6,6 +6,7 @@ Must not know how they are shown, nor how they are changed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from mqspark.message import PERM_READ, PERM_WRITE
@@ -35,16 +36,23 @@ def perm_text(perm: int) -> str:
 
 
 class Setting(NamedTuple):
-    """A setting of a group."""
-
     field: str
-    """Of RocketMQ's SubscriptionGroupConfig, whose JSON name is HTTP's, too."""
+    """Of RocketMQ's TopicConfig or SubscriptionGroupConfig, whose JSON name is HTTP's, too."""
     option: str
     """Of commands."""
     text: str
     span: WholeNumbers | None = None
     """None: yes or no."""
+    words: Mapping[str, int] | None = None
+    """Of commands, for the numbers."""
 
+
+TOPIC_SETTINGS = (
+    Setting("read_queue_nums", "--read-queues", "Queues to read, per broker.", QUEUES),
+    Setting("write_queue_nums", "--write-queues", "Queues to write, per broker.", QUEUES),
+    Setting("perm", "--perm", "Permissions: 4 read, 2 write, 1 inherit.", WholeNumbers(0, 7), PERMS),
+    Setting("order", "--order/--no-order", "Whether routes keep its queues while a broker is down."),
+)
 
 GROUP_SETTINGS = (
     Setting(

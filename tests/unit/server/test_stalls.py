@@ -49,9 +49,10 @@ def stalled(how: str) -> StallWatch:
 )
 def test_a_stall_is_named(caplog: pytest.LogCaptureFixture, how: str, causes: list[str]) -> None:
     watch = stalled(how)
-    assert watch.stalls == 1
-    (line,) = [record.getMessage() for record in caplog.records if record.name == "mqspark.stall"]
-    assert "slow_handler (server/test_stalls.py:" in line
+    lines = [record.getMessage() for record in caplog.records if record.name == "mqspark.stall"]
+    assert watch.stalls >= 1
+    # A busy machine has stalls of its own.
+    (line,) = [line for line in lines if "slow_handler (server/test_stalls.py:" in line]
     assert any(cause in line for cause in causes)
 
 
@@ -68,7 +69,7 @@ def test_without_a_thread_the_loop_is_watched_all_the_same(
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    assert stalled("sleep").stalls == 1
+    assert stalled("sleep").stalls >= 1
     assert "no thread watches the event loop" in caplog.text
 
 

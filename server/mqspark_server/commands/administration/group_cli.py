@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable
 from typing import Any
 
 import click
@@ -17,7 +16,15 @@ from mqspark_server.commands.completing import complete_groups, complete_topics
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.output import columns
 from mqspark_server.commands.refusals import CommandFailed, Missing, MissingGroup
-from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm, only_brokers
+from mqspark_server.commands.shell import (
+    ClusterShell,
+    assume_yes,
+    clustered,
+    confirm,
+    given_settings,
+    only_brokers,
+    setting_options,
+)
 from mqspark_server.commands.times import parse_time_ms
 from mqspark_server.shown.nouns import GROUP_SETTINGS, SHARED_QUEUES
 from mqspark_server.survey.groupsurvey import group_rows, lag_of, member_rows, offset_rows
@@ -31,15 +38,6 @@ _MEMBERS = columns("client_id", "address", "language", "version", "mode", "queue
 _RESET = columns("topic", "broker", "queue", "from_offset", "to_offset", "change")
 _group = click.argument("group", shell_complete=complete_groups)
 _topic = click.argument("topic", shell_complete=complete_topics)
-
-
-def _settings(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The settings of a group as options, by their fields; None: not given."""
-    for setting in reversed(GROUP_SETTINGS):
-        kind = None if setting.span is None else click.IntRange(*setting.span)
-        option = click.option(setting.option, setting.field, type=kind, default=None, help=setting.text)
-        function = option(function)
-    return function
 
 
 @group.command("list")
@@ -101,12 +99,12 @@ async def group_describe(shell: ClusterShell, group: str) -> None:
 
 @group.command("create")
 @click.argument("group")
-@_settings
+@setting_options(GROUP_SETTINGS)
 @clustered
-async def group_create(shell: ClusterShell, group: str, **settings: Any) -> None:
+async def group_create(shell: ClusterShell, group: str, **values: Any) -> None:
     """Create GROUP on every master, or change the given settings of an existing one."""
     known = await shell.admin.groups()
-    changes = {field: value for field, value in settings.items() if value is not None}
+    changes = given_settings(GROUP_SETTINGS, values)
     config = msgspec.structs.replace(known.get(group) or SubscriptionGroupConfig(), **changes)
     await shell.admin.create_group(group, cluster=shell.cluster, config=config)
     verb = "was created" if group not in known else "was changed" if changes else "exists already"

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import click
+import msgspec
 
 from mqspark.errors import BrokerError, MQError
 from mqspark.message import MESSAGE_TYPES, is_system_topic
@@ -16,8 +17,16 @@ from mqspark_server.commands.completing import complete_topics
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.output import columns
 from mqspark_server.commands.refusals import CommandFailed, Missing, describe
-from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm, only_brokers
-from mqspark_server.shown.nouns import PERMS, QUEUES, perm_text
+from mqspark_server.commands.shell import (
+    ClusterShell,
+    assume_yes,
+    clustered,
+    confirm,
+    given_settings,
+    only_brokers,
+    setting_options,
+)
+from mqspark_server.shown.nouns import PERMS, QUEUES, TOPIC_SETTINGS, perm_text
 from mqspark_server.survey.surveying import each_of, without_no_error
 from mqspark_server.survey.topicsurvey import extent_of, groups_of, queue_rows
 
@@ -42,7 +51,6 @@ _attributes = click.option(
     metavar="KEY=VALUE",
     help="A topic attribute. Repeatable.",
 )
-_perm = click.option("--perm", type=click.Choice(list(PERMS)), help="Permissions: r, w, rw or none.")
 _topic = click.argument("topic", shell_complete=complete_topics)
 
 
@@ -125,7 +133,7 @@ def _settings(config: Any) -> dict[str, Any]:
 @click.option(
     "-q", "--queues", type=click.IntRange(*QUEUES), default=4, show_default=True, help="Per broker."
 )
-@_perm
+@click.option("--perm", type=click.Choice(PERMS), default="rw", show_default=True)
 @click.option("--type", "message_type", type=click.Choice(MESSAGE_TYPES), help="The attribute message.type.")
 @click.option("--order", is_flag=True, help="Keep the topic's queues in routes while a broker is down.")
 @click.option("--exist-ok", is_flag=True, help="Leave an existing topic unchanged.")
@@ -136,7 +144,7 @@ async def topic_create(
     shell: ClusterShell,
     topic: str,
     queues: int,
-    perm: str | None,
+    perm: str,
     message_type: str | None,
     order: bool,
     exist_ok: bool,
@@ -163,7 +171,7 @@ async def topic_create(
         topic,
         queues=queues,
         brokers=names,
-        perm=PERMS[perm or "rw"],
+        perm=PERMS[perm],
         order=order,
         attributes=table,
     )
@@ -177,10 +185,7 @@ async def topic_create(
 @topic.command("update")
 @_topic
 @click.option("-q", "--queues", type=click.IntRange(*QUEUES), help="Queues to read and to write, per broker.")
-@click.option("--read-queues", type=click.IntRange(*QUEUES))
-@click.option("--write-queues", type=click.IntRange(*QUEUES))
-@_perm
-@click.option("--order/--no-order", default=None)
+@setting_options(TOPIC_SETTINGS)
 @_attributes
 @only_brokers
 @assume_yes
@@ -189,16 +194,16 @@ async def topic_update(
     shell: ClusterShell,
     topic: str,
     queues: int | None,
-    read_queues: int | None,
-    write_queues: int | None,
-    perm: str | None,
-    order: bool | None,
     attributes: tuple[str, ...],
     brokers: tuple[str, ...],
     yes: bool,
+    **values: Any,
 ) -> None:
     """Change the given settings of TOPIC. To remove queues, first reduce the write queues."""
-    if all(each is None for each in (queues, read_queues, write_queues, perm, order)) and not attributes:
+    changes = given_settings(TOPIC_SETTINGS, values)
+    if queues is not None:
+        changes = {"read_queue_nums": queues, "write_queue_nums": queues} | changes
+    if not changes and not attributes:
         raise click.UsageError("nothing to change: give --queues, --perm, --attribute ...")
     route = await shell.admin.topic_route(topic)
     names = [name for name in await shell.brokers(brokers) if brokers or name in route.brokers]
@@ -211,8 +216,8 @@ async def topic_update(
     configs = await _configs(shell, topic, masters)
     with shell.output.listing() as listing:
         for name, config in configs.items():
-            read = read_queues or queues or config.read_queue_nums
-            write = write_queues or queues or config.write_queue_nums
+            new = msgspec.structs.replace(config, **changes)
+            read, write = new.read_queue_nums, new.write_queue_nums
             if read < config.read_queue_nums:
                 confirm(
                     f"{name}: messages in queues {read} to {config.read_queue_nums - 1} will not be read. Continue?",
@@ -223,8 +228,8 @@ async def topic_update(
                 read_queues=read,
                 write_queues=write,
                 brokers=[name],
-                perm=config.perm if perm is None else PERMS[perm],
-                order=config.order if order is None else order,
+                perm=new.perm,
+                order=new.order,
                 attributes=_attribute_table(attributes),
             )
             text = f"{read} queues to read, {write} to write"

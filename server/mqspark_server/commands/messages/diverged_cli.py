@@ -113,7 +113,6 @@ async def send(
 ) -> None:
     """Send the messages of FILE again, as new messages of their topics. Whether the cluster has them already is not
     known here. Messages of system topics, as half and delayed ones, are left out."""
-    from mqspark_server.commands.messages.resending import send_all
     from mqspark_server.shown.setaside import again, messages_in
 
     found = again(messages_in(_parts(directory, file), topic), MAX_SENT, MAX_SENT_BYTES)
@@ -130,6 +129,6 @@ async def send(
     if dry_run or not found.messages:
         return
     confirm(f"Send {counted(len(found.messages), 'message')} again?", yes)
-    sent = await send_all(shell, found.messages)
+    sent = await shell.send_all(found.messages)
     if shell.output.is_table:
         click.echo(f"sent {counted(sent, 'message')} again")

@@ -14,7 +14,6 @@ from mqspark_server.commands.completing import complete_groups
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.messages.consume_cli import filter_of, filter_options
 from mqspark_server.commands.messages.reading import Filter, read_spans, spans
-from mqspark_server.commands.messages.resending import send_all
 from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS, message_row
 from mqspark_server.commands.output import Column, columns, counted
 from mqspark_server.commands.refusals import CommandFailed, Missing
@@ -202,7 +201,7 @@ async def dlq_resend(
             "those of one topic again"
         )
     confirm(f"Send {counted(len(plan), 'message')} again?", yes)
-    sent = await send_all(shell, [again for _, again in plan if again is not None])
+    sent = await shell.send_all(again for _, again in plan if again is not None)
     if shell.output.is_table:
         click.echo(f"sent {counted(sent, 'message')} again")
     if unreadable:

@@ -18,19 +18,19 @@ class SettingsDocuments:
         self._names = {each.name: each.encode_name for each in msgspec.structs.fields(config)}
         self._settings = tuple(settings)
 
-    def change(self, name: str, text: str) -> type[BaseModel]:
-        """A document of changes: every setting may be absent, and there are no others."""
+    def change(self, name: str, text: str, **more: Any) -> type[BaseModel]:
+        """A document of changes: every setting may be absent, and there are no others but ``more`` fields: each its
+        type and its Field."""
         fields: dict[str, Any] = {
             each.field: (_type(each) | None, self._field(each, default=None, **_bounds(each)))
             for each in self._settings
         }
-        return create_model(name, __doc__=text, __config__=ConfigDict(extra="forbid"), **fields)
+        return create_model(name, __doc__=text, __config__=ConfigDict(extra="forbid"), **fields | more)
 
     def view(self, name: str, **more: Any) -> type[BaseModel]:
         """A document of all settings, whatever others have made of them, and of ``more`` fields by their types."""
         fields: dict[str, Any] = {each.field: (_type(each), self._field(each)) for each in self._settings}
-        fields |= {key: (kind, ...) for key, kind in more.items()}
-        return create_model(name, **fields)
+        return create_model(name, **{key: (kind, ...) for key, kind in more.items()} | fields)
 
     def _field(self, setting: Setting, **more: Any) -> Any:
         return Field(alias=self._names[setting.field], description=setting.text, **more)
@@ -48,7 +48,7 @@ def given_by(document: type[BaseModel]) -> Callable[[BaseModel], dict[str, Any]]
     """For a parameter of a route: the settings of a body, by their fields; none that is absent or null."""
 
     def given(body: BaseModel) -> dict[str, Any]:
-        return body.model_dump(exclude_none=True)
+        return {field: value for field, value in body if value is not None}
 
     given.__annotations__["body"] = document
     return given

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+import msgspec
+from fastapi import APIRouter, Depends, Request, Response
+from pydantic import BaseModel, Field
 
 from mqspark.auth.policies import Action
 from mqspark.broker.admin.views import extent_of, topics_view
@@ -15,7 +16,7 @@ from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.admin_headers import CreateTopicRequestHeader, DeleteTopicRequestHeader
 from mqspark.protocol.slices import Work
-from mqspark_server.shown.nouns import QUEUES
+from mqspark_server.shown.nouns import TOPIC_SETTINGS
 from mqspark_server.web.callers import CLUSTER
 from mqspark_server.web.callers import topic as topic_named
 from mqspark_server.web.problems import Problem, as_problem
@@ -35,6 +36,7 @@ from mqspark_server.web.v1.asking import (
     etag,
     page_after,
 )
+from mqspark_server.web.v1.documents import SettingsDocuments, given_by
 
 MAX_QUEUES_SHOWN = 10_000
 """Queues of all topics of one page; a page ends early after the topic that exceeds this number."""
@@ -50,32 +52,27 @@ class QueueBounds(BaseModel):
     maxOffset: int = Field(description="of the next message")
 
 
-class TopicView(BaseModel):
-    topic: str
-    system: bool
-    perm: int = Field(description="4 read, 2 write")
-    readQueueNums: int
-    writeQueueNums: int
-    order: bool
-    attributes: dict[str, str]
-    putTps: float
-    queues: list[QueueBounds]
-
-
-class TopicChange(BaseModel):
-    """Settings of a topic. An absent field is unchanged; in a new topic it has the broker's default."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    readQueueNums: int | None = Field(default=None, ge=QUEUES.least, le=QUEUES.most)
-    writeQueueNums: int | None = Field(default=None, ge=QUEUES.least, le=QUEUES.most)
-    perm: int | None = Field(default=None, ge=0, le=7, description="4 read, 2 write, 1 inherit")
-    order: bool | None = None
-    attributes: dict[str, str | None] = Field(
-        default_factory=dict,
-        max_length=64,
-        description="to set; null removes one (`message.type`, `cleanup.policy`)",
-    )
+_SETTINGS = SettingsDocuments(TopicConfig, TOPIC_SETTINGS)
+TopicView = _SETTINGS.view(
+    "TopicView",
+    topic=str,
+    system=bool,
+    attributes=dict[str, str],
+    putTps=float,
+    queues=list[QueueBounds],
+)
+TopicChange = _SETTINGS.change(
+    "TopicChange",
+    "Settings of a topic. An absent field is unchanged; in a new topic it has the broker's default.",
+    attributes=(
+        dict[str, str | None],
+        Field(
+            default_factory=dict,
+            max_length=64,
+            description="to set; null removes one (`message.type`, `cleanup.policy`)",
+        ),
+    ),
+)
 
 
 class TopicFigures(BaseModel):
@@ -88,10 +85,10 @@ class TopicFigures(BaseModel):
     groups: list[str] = Field(description="groups with offsets in the topic, the first thousand")
 
 
-@router.get("")
+@router.get("", response_model=ItemPage.__class_getitem__(TopicView))
 async def list_topics(
     asker: AskerNow, limit: Limit = 100, after: After = None, prefix: Prefix = ""
-) -> ItemPage[TopicView]:
+) -> ItemPage[BaseModel]:
     """Topics in the order of their names."""
     asker.authorize(CLUSTER, Action.GET, Action.LIST)
     state = asker.state
@@ -112,20 +109,26 @@ async def list_topics(
         return items, following
 
     items, following = await between_turns(collected())
-    return ItemPage(items=[TopicView(**item) for item in items], next=following)
+    return ItemPage(items=[TopicView.model_validate(item) for item in items], next=following)
 
 
-@router.get("/{topic}")
-async def describe_topic(topic: TopicName, asker: AskerNow, response: Response) -> TopicView:
+@router.get("/{topic}", response_model=TopicView)
+async def describe_topic(topic: TopicName, asker: AskerNow, response: Response) -> BaseModel:
     """Its settings and queues; the ETag is of the settings."""
     asker.authorize(topic_named(topic), Action.GET)
     return await _view(asker, topic, response)
 
 
-@router.put("/{topic}", responses={201: {"model": TopicView, "description": "made"}})
+@router.put(
+    "/{topic}", response_model=TopicView, responses={201: {"model": TopicView, "description": "made"}}
+)
 async def put_topic(
-    topic: TopicName, settings: TopicChange, asker: AskerNow, request: Request, response: Response
-) -> TopicView:
+    topic: TopicName,
+    settings: Annotated[dict[str, Any], Depends(given_by(TopicChange))],
+    asker: AskerNow,
+    request: Request,
+    response: Response,
+) -> BaseModel:
     """Create or change a topic: with If-Match only if it is unchanged since it was read, with `If-None-Match: *` only
     if it is new."""
     with as_problem(400, InvalidMessage):
@@ -134,16 +137,18 @@ async def put_topic(
     check_match(request, None if old is None else etag(old))
     number = asker.app.config.default_topic_queue_nums
     config = old or TopicConfig(topic_name=topic, read_queue_nums=number, write_queue_nums=number)
+    attributes = _attribute_changes(settings.pop("attributes"))
+    new = msgspec.structs.replace(config, **settings)
     header = CreateTopicRequestHeader(
         topic=topic,
         default_topic=DEFAULT_TOPIC,
-        read_queue_nums=settings.readQueueNums or config.read_queue_nums,
-        write_queue_nums=settings.writeQueueNums or config.write_queue_nums,
-        perm=config.perm if settings.perm is None else settings.perm,
-        topic_filter_type=config.topic_filter_type,
-        topic_sys_flag=config.topic_sys_flag,
-        order=config.order if settings.order is None else settings.order,
-        attributes=_attribute_changes(settings.attributes),
+        read_queue_nums=new.read_queue_nums,
+        write_queue_nums=new.write_queue_nums,
+        perm=new.perm,
+        topic_filter_type=new.topic_filter_type,
+        topic_sys_flag=new.topic_sys_flag,
+        order=new.order,
+        attributes=attributes,
     )
     await asker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
     response.status_code = 201 if old is None else 200
@@ -196,13 +201,13 @@ def _config(asker: Asker, topic: str) -> TopicConfig | None:
     return None if found is None else found.config
 
 
-async def _view(asker: Asker, topic: str, response: Response) -> TopicView:
+async def _view(asker: Asker, topic: str, response: Response) -> BaseModel:
     config = _config(asker, topic)
     found = await entries_of(topics_view(asker.state, topic))
     if not found or config is None:
         raise Problem(404, str(NoSuchTopic(topic)))
     response.headers["ETag"] = etag(config)
-    return TopicView(**found[0])
+    return TopicView.model_validate(found[0])
 
 
 def _attribute_changes(attributes: dict[str, str | None]) -> str | None:

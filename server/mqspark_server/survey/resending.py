@@ -1,29 +1,37 @@
-"""Sends messages that a page has found, all or with a word of how many."""
+"""Sends messages that a page or a command has found, all or with a word of how many."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Awaitable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterable
 
 from mqspark.client.producer.producer import Producer
+from mqspark.errors import MQError
 from mqspark.message import Message
-from mqspark_server.console.clusteraccess import Trouble
-from mqspark_server.console.site import Asking
 
 MAX_SENT = 5_000
-"""Messages of one change."""
+"""Messages that one page sends again; commands have limits of their own."""
 MAX_SENT_BYTES = 64 << 20
 IN_FLIGHT = 256
 """Messages that are on their way to the brokers at the same time."""
 IN_FLIGHT_BYTES = 16 << 20
-PRODUCER_GROUP = "mqspark_console"
 
 
-async def send_all(asked: Asking, messages: AsyncIterable[Message]) -> int:
-    """How many were sent: all. Raises Trouble, which says how many were."""
+class NotAllSent(MQError):
+    def __init__(self, sent: int, failed: int, reason: str) -> None:
+        super().__init__(f"{sent} were sent, then {failed} failed: {reason}")
+
+
+async def each_of_them(messages: Iterable[Message]) -> AsyncIterator[Message]:
+    for message in messages:
+        yield message
+
+
+async def send_all(producer: Producer, messages: AsyncIterable[Message]) -> int:
+    """How many were sent: all. Starts and stops the producer. Raises NotAllSent."""
     sent = size = 0
     waiting: list[Awaitable[object]] = []
-    async with Producer(asked.at.namesrv, group=PRODUCER_GROUP, options=asked.admin.options) as producer:
+    async with producer:
         async for message in messages:
             waiting.append(await producer.send_async(message))
             size += len(message.body)
@@ -34,11 +42,9 @@ async def send_all(asked: Asking, messages: AsyncIterable[Message]) -> int:
 
 
 async def _outcome(waiting: list[Awaitable[object]], before: int) -> int:
-    """How many of these were sent: all. Raises Trouble."""
+    """How many of these were sent: all. Raises NotAllSent."""
     outcomes = await asyncio.gather(*waiting, return_exceptions=True)
     failures = [each for each in outcomes if isinstance(each, BaseException)]
     if failures:
-        sent = before + len(outcomes) - len(failures)
-        detail = f"{sent} were sent, then {len(failures)} failed: {failures[0]}"
-        raise Trouble(502, "Not all were sent", detail)
+        raise NotAllSent(before + len(outcomes) - len(failures), len(failures), str(failures[0]))
     return len(outcomes)
