@@ -55,6 +55,7 @@ PATHS = (
     "/jobs",
     "/jobs/archive",
     "/login",
+    "/zone",
     "/../docs",
 )
 HOSTILE = "<script>window.stolen = 1</script><img src=x onerror='window.stolen = 2'>"
@@ -189,8 +190,10 @@ def page_of(chromium: Any, broker: Broker) -> Iterator[Callable[..., Any]]:
     requests: list[str] = []
     contexts = []
 
-    def made(width: int = 1440, scheme: str = "light", *, is_in: bool = True) -> Any:
-        context = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    def made(width: int = 1440, scheme: str = "light", *, is_in: bool = True, zone: str | None = None) -> Any:
+        context = chromium.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=scheme, timezone_id=zone
+        )
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda line: problems.append(line.text) if line.type == "error" else None)
@@ -312,6 +315,21 @@ def test_a_group_is_moved_after_a_look(page_of: Callable[..., Any], broker: Brok
     page.click(".confirm button")
     page.wait_for_url("**/groups/readers")
     assert "readers was moved in" in page.inner_text("[role=status]")
+
+
+@BROWSER
+def test_the_zone_of_the_browser_is_offered(page_of: Callable[..., Any], broker: Broker) -> None:
+    page = page_of(zone="Asia/Shanghai")
+    page.goto(f"{broker.http_url}/console/topics/Orders/messages")
+    assert page.inner_text(".foot").startswith("Times are in UTC.")
+    page.click(".foot a")
+    page.click("text=Use Asia/Shanghai, the zone of this browser")
+    page.wait_for_url("**/topics/Orders/messages")
+    assert page.inner_text(".foot").startswith("Times are in Asia/Shanghai.")
+    assert page.inner_text(".message time >> nth=0").endswith("+08:00")
+    page.goto(f"{broker.http_url}/console")
+    page.wait_for_selector("#live canvas", timeout=30_000)
+    check(page, "the overview in another zone", 1440)
 
 
 @BROWSER

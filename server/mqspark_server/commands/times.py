@@ -8,6 +8,9 @@ from datetime import datetime
 
 import click
 
+from mqspark.errors import InvalidMessage
+from mqspark_server.shown.timezones import moment_ms
+
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s|m|h|d|w)")
 _EPOCH_S, _EPOCH_MS = 10, 13
@@ -40,8 +43,10 @@ def parse_time_ms(text: str) -> int:
     iso = re.sub(r"^(\d{4}-\d\d-\d\d)#(\d\d:\d\d:\d\d)(?::(\d{3}))?$", r"\1T\2.\3", plain).rstrip(".")
     try:
         found = datetime.fromisoformat(iso)
+        return max(0, moment_ms(found, None, "time"))
+    except InvalidMessage as error:
+        raise click.UsageError(str(error)) from None
     except ValueError:
         raise click.UsageError(
             f"{text[:80]!r} is not a time: 2026-01-31T12:00, now, -1h, or ms since the epoch"
         ) from None
-    return max(0, int(found.astimezone().timestamp() * 1000))

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Annotated, Any, Generic, Protocol, TypeVar, get_args
 
 import msgspec
 
 from mqspark.errors import InvalidMessage
-from mqspark.message import check_group, check_topic, parse_number
+from mqspark.message import check_group, check_topic
 from mqspark_server.console.visitors import Form
 from mqspark_server.shown.nouns import MAX_NAME
 
@@ -95,17 +94,6 @@ class ListField:
 
     def read(self, name: str, values: Sequence[str]) -> tuple[str, ...]:
         return tuple(each for each in values if not self.options or each in self.options)
-
-
-def time_ms(text: str) -> int:
-    """Raises InvalidMessage."""
-    try:
-        if (since_epoch := parse_number(text)) is not None:
-            return since_epoch
-        return int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
-    except (ValueError, OverflowError, OSError):
-        problem = "give a time as 2026-01-31T12:00 or in ms since the epoch"
-        raise InvalidMessage(problem, field="value") from None
 
 
 Text = Annotated[str, TextField()]

@@ -25,7 +25,6 @@ from mqspark_server.console.fields import (
     TopicName,
     WholeField,
     fields_of,
-    time_ms,
 )
 from mqspark_server.console.history.sampler import group_series
 from mqspark_server.console.rendering import chart, path_of
@@ -204,7 +203,7 @@ class ResetOffsets(Change, frozen=True):
         behind = 0
         for queue in queues:
             high = bounds[queue][1]
-            target = await self._target(admin, queue, *bounds[queue])
+            target = await self._target(asked, queue, *bounds[queue])
             behind += high - target
             if len(rows) < MAX_PREVIEW:
                 before = await _committed(admin, self.group, queue)
@@ -213,11 +212,16 @@ class ResetOffsets(Change, frozen=True):
                 rows.append((place, now, f"{target:,}", move, f"{high - target:,}"))
         members = len(await member_rows(admin, self.group))
         online = f"{members}, which continue from there at once" if members else "none"
+        settled: dict[str, str] = {}
+        facts = [("Topic", self.topic)]
+        if self.to == "time":
+            settled["time"] = asked.visitor.zone.text(self._at_ms(asked))
+            facts.append(("To the first messages stored since", settled["time"]))
         return Confirmation(
             f"Move {self.group} to other offsets?",
             "Move",
             [
-                ("Topic", self.topic),
+                *facts,
                 ("Messages to be consumed afterwards", f"{behind:,}"),
                 ("Members that are connected", online),
             ],
@@ -225,6 +229,7 @@ class ResetOffsets(Change, frozen=True):
             rows,
             is_dangerous=True,
             more=len(queues) - len(rows),
+            settled=settled,
         )
 
     async def apply(self, asked: Asking) -> Done:
@@ -234,14 +239,16 @@ class ResetOffsets(Change, frozen=True):
             await asked.admin.reset_offset(self.group, queue, self._offset(*bounds[queue]))
             moved = 1
         else:
-            moved = len(await asked.admin.reset_offsets(self.group, self.topic, self._at_ms()))
+            moved = len(await asked.admin.reset_offsets(self.group, self.topic, self._at_ms(asked)))
         return Done(
             f"{self.group} was moved in {moved} queues of {self.topic}.", path_of("groups", self.group)
         )
 
-    def _at_ms(self) -> int:
+    def _at_ms(self, asked: Asking) -> int:
         """As RocketMQ: 0 is the beginning, -1 the end. Raises InvalidMessage."""
-        return {"earliest": 0, "latest": -1}[self.to] if self.to != "time" else time_ms(self.time)
+        if self.to == "time":
+            return asked.visitor.zone.ms(self.time, "time")
+        return {"earliest": 0, "latest": -1}[self.to]
 
     def _offset(self, low: int, high: int) -> int:
         """Raises InvalidMessage."""
@@ -254,14 +261,14 @@ class ResetOffsets(Change, frozen=True):
                 return queue
         raise InvalidMessage("queue: BROKER:NUMBER of a queue of the topic", field="queue")
 
-    async def _target(self, admin: AdminClient, queue: MessageQueue, low: int, high: int) -> int:
+    async def _target(self, asked: Asking, queue: MessageQueue, low: int, high: int) -> int:
         """Raises InvalidMessage, MQError."""
         if self.to == "offset":
             return self._offset(low, high)
-        at_ms = self._at_ms()
+        at_ms = self._at_ms(asked)
         if at_ms == -1:
             return high
-        return low if at_ms == 0 else await admin.offset_at(queue, at_ms)
+        return low if at_ms == 0 else await asked.admin.offset_at(queue, at_ms)
 
 
 async def _committed(admin: AdminClient, group: str, queue: MessageQueue) -> int | None:

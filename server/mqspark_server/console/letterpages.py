@@ -16,7 +16,7 @@ from mqspark.errors import InvalidMessage, MQError, NoRoute
 from mqspark.message import TRACE_TOPIC, Message, MessageExt, check_topic, dlq_topic
 from mqspark_server.console.clusteraccess import Trouble
 from mqspark_server.console.fields import ChoiceField, GroupName, Line, ListField, TopicName
-from mqspark_server.console.rendering import HEADERS, MESSAGES, ROOT, VIEWS, message_row, path_of
+from mqspark_server.console.rendering import HEADERS, MESSAGES, ROOT, VIEWS, message_row, path_of, time_text
 from mqspark_server.console.site import Asking, Change, Confirmation, Done, ListView, Section, Site, View
 from mqspark_server.console.visitors import Visitor
 from mqspark_server.shown.deadletters import foreign_origins, origin_of, resent_copy
@@ -248,6 +248,7 @@ async def _arrivals(
                     arrived, key=lambda each: (each.store_timestamp_ms, each.physical_offset)
                 ):
                     row = await asyncio.to_thread(message_row, message, "text")
+                    row["stored"] = time_text(visitor.zone, message.store_timestamp_ms)
                     yield event("message", json.dumps(row))
                 yield b": still here\n\n"
                 if all(places[queue] >= high for queue, (_, high) in bounds.items()):

@@ -22,6 +22,7 @@ from mqspark_server.console.sparkpages import SPARK_PAGES
 from mqspark_server.console.topicpages import TOPIC_PAGES
 from mqspark_server.console.userpages import USER_PAGES
 from mqspark_server.console.visitors import Door, NoForm, Visitor, Visitors, read_form
+from mqspark_server.console.zonepages import ZonePages
 from mqspark_server.web.problems import Problem
 
 
@@ -52,6 +53,7 @@ SECTIONS = (
 def _router(site: Site) -> APIRouter:
     router = APIRouter(include_in_schema=False)
     LoginPages(site).add(router)
+    ZonePages(site).add(router)
     for section in SECTIONS:
         site.add(router, section)
     add_tail(router, site)

@@ -7,18 +7,19 @@ import json
 import math
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
+from jinja2.runtime import Context
 
 from mqspark.errors import InvalidMessage
 from mqspark.message import KEYS, TAGS, UNIQ_KEY, MessageExt
 from mqspark_server.shown.deadletters import origin_of
 from mqspark_server.shown.nouns import perm_text
+from mqspark_server.shown.timezones import Zone
 
 ROOT = "/console"
 HTML = "text/html; charset=utf-8"
@@ -113,15 +114,14 @@ def _percent(value: float | None) -> str:
     return NONE if value is None or not 0 <= value <= 1 else f"{value:.0%}"
 
 
-def _time(ms: int | None) -> str:
-    """In UTC."""
-    if ms is None or not 0 < ms < 1 << 53:
-        return NONE
-    try:
-        at = datetime.fromtimestamp(ms / 1000, UTC)
-        return at.strftime("%Y-%m-%d %H:%M:%S.") + f"{at.microsecond // 1000:03d}Z"
-    except (OverflowError, ValueError, OSError):
-        return str(ms)
+@pass_context
+def _time(context: Context, ms: int | None) -> str:
+    """In the zone of the visitor."""
+    return time_text(context["visitor"].zone, ms)
+
+
+def time_text(zone: Zone, ms: int | None) -> str:
+    return NONE if ms is None or not 0 < ms < 1 << 53 else zone.text(ms)
 
 
 @cache
@@ -237,7 +237,6 @@ def message_row(message: MessageExt, view: str) -> dict[str, Any]:
         "id": message.message_id[:PROPERTY_LENGTH],
         "origin": origin_of(message),
         "stored_ms": message.store_timestamp_ms,
-        "stored": _time(message.store_timestamp_ms),
         "born_ms": message.born_timestamp_ms,
         "born_host": message.born_host,
         "tags": None if message.tags is None else _short(message.tags),

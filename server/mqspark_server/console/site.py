@@ -65,6 +65,9 @@ class Confirmation:
     is_dangerous: bool = False
     more: int = 0
     """Rows that are not shown."""
+    settled: Mapping[str, str] = field(default_factory=dict)
+    """Fields of the form as this page understands them, such as a time with its zone: the change is made with these,
+    whatever the visitor has changed since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +162,7 @@ class Site:
     ) -> None:
         self._cluster = cluster
         self._history = history
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         self._is_used = is_used
         self.visitors = visitors
         self._gate = asyncio.Semaphore(PAGES_AT_ONCE)
@@ -186,7 +189,7 @@ class Site:
                 async with asyncio.timeout(PAGE_S), self._gate, self.connected(visitor) as asked:
                     values = await view.show(asked)
             except Exception as error:
-                return await self._error_page(request, error, section)
+                return await self.error_page(request, error, section)
             return await self.page(request, template, section, visitor, values)
 
         return show
@@ -218,10 +221,10 @@ class Site:
         """Raises Trouble."""
         at = self._cluster()
         async with admin_of(at, visitor.credentials, TIMEOUT_MS) as admin:
-            yield Asking(admin, at, visitor, self._history, self._now_ms())
+            yield Asking(admin, at, visitor, self._history, self.now_ms())
 
-    async def _error_page(self, request: Request, error: Exception, section: str) -> Response:
-        """Raises errors of the console itself."""
+    async def error_page(self, request: Request, error: Exception, section: str) -> Response:
+        """The page about an error. Raises those of the console itself."""
         status, title, detail = _describe_error(error)
         nobody = Visitor(None, has_users=False)
         try:
@@ -233,7 +236,7 @@ class Site:
 
     async def absent(self, request: Request) -> Response:
         trouble = Trouble(404, "There is no such page", "The console has no page at this address.")
-        return await self._error_page(request, trouble, "")
+        return await self.error_page(request, trouble, "")
 
     def _to_login(self, request: Request) -> Response:
         where = _path_and_query(request) if request.method == "GET" else ROOT
@@ -255,16 +258,19 @@ class Site:
                 change = reader.read(form.sent_to(request))
                 async with asyncio.timeout(CHANGE_S), self._gate, self.connected(visitor) as asked:
                     if not form.is_on("sure"):
+                        question = await change.preview(asked)
                         values = {
-                            "question": await change.preview(asked),
-                            "fields": form.pairs(),
+                            "question": question,
+                            "fields": [
+                                (name, question.settled.get(name, each)) for name, each in form.pairs()
+                            ],
                             "action": request.url.path,
                             "back": inside(form.one("back")),
                         }
                         return await self.page(request, "confirm.html", section, visitor, values)
                     done = await change.apply(asked)
             except Exception as error:
-                return await self._error_page(request, error, section)
+                return await self.error_page(request, error, section)
             visitor.note(done.message)
             return RedirectResponse(done.path, 303, HEADERS)
 

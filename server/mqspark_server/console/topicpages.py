@@ -30,11 +30,11 @@ from mqspark_server.console.fields import (
     Tick,
     TopicName,
     WholeField,
-    time_ms,
 )
 from mqspark_server.console.rendering import MESSAGES, PERM_WORDS, VIEWS, path_of, perm_words
 from mqspark_server.console.site import Asking, Change, Confirmation, Done, ListView, Section, View
 from mqspark_server.shown.nouns import PERMS, QUEUES
+from mqspark_server.shown.timezones import Zone
 from mqspark_server.survey.groupsurvey import lag_of
 from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of
 from mqspark_server.survey.topicsurvey import (
@@ -113,20 +113,20 @@ class TopicMessages(View, frozen=True):
         bounds = await bounds_of(asked.admin, self.topic)
         values: Row = {"tab": "Messages", "topic": self.topic, "look": self, "trouble": "", "found": []}
         try:
-            values["found"] = await self._find(asked.admin, bounds)
+            values["found"] = await self._find(asked.admin, bounds, asked.visitor.zone)
         except MQError as error:
             values["trouble"] = str(error)
         return values
 
     async def _find(
-        self, admin: AdminClient, bounds: dict[MessageQueue, tuple[int, int]]
+        self, admin: AdminClient, bounds: dict[MessageQueue, tuple[int, int]], zone: Zone
     ) -> list[MessageExt]:
         """At most MESSAGES: from an offset or time on, or else the newest first. Raises InvalidMessage, MQError."""
         if self.sql and (self.tag or self.by == "key"):
             raise InvalidMessage("an expression excludes a tag and a key", field="sql")
         if self.by == "key":
             return await self._find_key(admin)
-        first = self._first()
+        first = self._first(zone)
         read: list[MessageExt] = []
 
         async def one(queue: MessageQueue) -> None:
@@ -146,10 +146,10 @@ class TopicMessages(View, frozen=True):
     def _is_filtered(self) -> bool:
         return bool(self.sql or self.tag)
 
-    def _first(self) -> int:
+    def _first(self, zone: Zone) -> int:
         """The time or the offset that is given. Raises InvalidMessage."""
         if self.by == "time":
-            return time_ms(self.value)
+            return zone.ms(self.value, "value")
         offset = parse_number(self.value) if self.by == "offset" else 0
         if offset is None:
             raise InvalidMessage("give an offset, a whole number", field="value")

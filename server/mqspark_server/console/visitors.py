@@ -17,6 +17,8 @@ from urllib.parse import parse_qsl
 from fastapi import Request
 
 from mqspark.client.remoting.credentials import Credentials
+from mqspark.errors import InvalidMessage
+from mqspark_server.shown.timezones import UTC_ZONE, Zone, zone_named
 from mqspark_server.web.sessions import LONGEST_MS, Login, Logins
 
 FORM_BYTES = 8 << 20
@@ -24,6 +26,9 @@ FORM_BYTES = 8 << 20
 MAX_FIELDS = 2_048
 MAX_COOKIES_LENGTH = 8_192
 PATH = "/console"
+ZONE_COOKIE = "mqspark-zone"
+ZONE_KEPT_S = 400 * 86_400
+"""Browsers keep no cookie for longer."""
 
 
 class NoForm(Exception):
@@ -54,10 +59,11 @@ class _Kept:
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """``has_users``: whether the cluster has users."""
+    """``has_users``: whether the cluster has users. ``zone``: in which times are shown to and read from them."""
 
     login: Login | None
     has_users: bool
+    zone: Zone = UTC_ZONE
 
     @property
     def user(self) -> str:
@@ -105,11 +111,11 @@ class Visitors:
     async def of(self, request: Request) -> Visitor:
         """Raises Problem."""
         has_users = await self._door.has_users()
-        secret = _cookie(request)
+        secret = _cookie(request, _cookie_name(request))
         login = None if secret is None else self._logins.find(secret, self._now_ms())
         if login is not None and bool(login.user) != has_users:  # users came or went
             login = None
-        return Visitor(login, has_users)
+        return Visitor(login, has_users, _zone_of(request))
 
     async def enter(self, request: Request, name: str, secret: str) -> str:
         """The cookie to set. Raises Problem."""
@@ -119,7 +125,7 @@ class Visitors:
         return _set_cookie(request, session, LONGEST_MS // 1000)
 
     def leave(self, request: Request) -> str:
-        secret = _cookie(request)
+        secret = _cookie(request, _cookie_name(request))
         if secret is not None:
             self._logins.end(secret)
         return _set_cookie(request, "", 0)
@@ -130,11 +136,10 @@ def _cookie_name(request: Request) -> str:
     return f"mqspark-console-{server[1]}"
 
 
-def _cookie(request: Request) -> str | None:
+def _cookie(request: Request, wanted: str) -> str | None:
     header = request.headers.get("cookie", "")
     if len(header) > MAX_COOKIES_LENGTH:
         return None
-    wanted = _cookie_name(request)
     for part in header.split(";"):
         name, _, value = part.strip().partition("=")
         if name == wanted:
@@ -142,8 +147,25 @@ def _cookie(request: Request) -> str | None:
     return None
 
 
+def _zone_of(request: Request) -> Zone:
+    """UTC where the browser has chosen none that this machine knows; every page says which one it is."""
+    try:
+        return zone_named(_cookie(request, ZONE_COOKIE) or UTC_ZONE.name)
+    except InvalidMessage:
+        return UTC_ZONE
+
+
+def zone_cookie(request: Request, zone: Zone) -> str:
+    """The cookie to set: a page that is reached from elsewhere has the zone, too."""
+    return f"{ZONE_COOKIE}={zone.name}; Path={PATH}; Max-Age={ZONE_KEPT_S}; HttpOnly; SameSite=Lax{_secure(request)}"
+
+
+def _secure(request: Request) -> str:
+    return "; Secure" if request.scope.get("scheme") == "https" else ""
+
+
 def _set_cookie(request: Request, value: str, max_age_s: int) -> str:
-    secure = "; Secure" if request.scope.get("scheme") == "https" else ""
+    secure = _secure(request)
     return f"{_cookie_name(request)}={value}; Path={PATH}; Max-Age={max_age_s}; HttpOnly; SameSite=Strict{secure}"
 
 

@@ -20,7 +20,6 @@ from mqspark_server.console.fields import (
     TopicName,
     WholeField,
     fields_of,
-    time_ms,
 )
 from mqspark_server.console.pages import SECTIONS
 from mqspark_server.console.userpages import PutUser
@@ -89,14 +88,6 @@ def test_what_a_field_may_not_be_is_refused_by_its_name(name: str, value: str) -
     with pytest.raises(InvalidMessage) as refused:
         read(**{name: value})
     assert refused.value.field == name
-
-
-def test_a_time_is_a_date_or_a_number() -> None:
-    assert time_ms("1700000000000") == 1_700_000_000_000
-    assert time_ms("2023-11-14T22:13:20+00:00") == 1_700_000_000_000
-    for wrong in ("", "soon", "-1", "9" * 30, "0001-01-01"):
-        with pytest.raises(InvalidMessage):
-            time_ms(wrong)
 
 
 ROUTES = [

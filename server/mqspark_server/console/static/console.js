@@ -9,13 +9,30 @@
     return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   }
 
-  /* In UTC, as all times of the console. */
+  /* In the zone of the page, as 2026-01-31 12:00:00; in UTC, which it then says, if this browser does not know it. */
+  function shown(time) {
+    const moment = new Date(time * 1000);
+    try {
+      return moment.toLocaleString("sv-SE", { timeZone: document.documentElement.dataset.zone });
+    } catch (error) {
+      if (!(error instanceof RangeError)) throw error;
+      return moment.toISOString().slice(0, 19).replace("T", " ") + "Z";
+    }
+  }
+
   function clock(plot, times) {
     const isLong = times.length > 1 && times[times.length - 1] - times[0] > 86400;
     return times.map(function (time) {
-      const text = new Date(time * 1000).toISOString();
-      return isLong ? text.slice(5, 16).replace("T", " ") : text.slice(11, 19);
+      const text = shown(time);
+      return isLong ? text.slice(5, 16) + text.slice(19) : text.slice(11);
     });
+  }
+
+  /* A zone that only the browser knows. */
+  function offer(button) {
+    button.value = Intl.DateTimeFormat().resolvedOptions().timeZone || "";
+    button.textContent = "Use " + button.value + ", the zone of this browser";
+    button.hidden = !button.value;
   }
 
   function draw(place) {
@@ -107,6 +124,7 @@
     });
     const place = document.querySelector("[data-tail]");
     if (place) follow(place);
+    document.querySelectorAll("[data-browser-zone]").forEach(offer);
   });
   document.addEventListener("htmx:afterSettle", drawAll);
 })();
