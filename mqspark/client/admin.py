@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Literal, Unpack
 
 import msgspec
 
 from mqspark.base.valuetypes import NonNegativeInt, PositiveInt, checked
 from mqspark.client.remoting.identity import ClientKeywords, ClientOptions
+from mqspark.client.remoting.indexwalk import EVER_MS, IndexWalk
 from mqspark.client.remoting.instance import ClientInstance, InstanceMember
 from mqspark.client.remoting.keywords import changed, spelled_out
 from mqspark.client.remoting.lifecycle import Lifecycle
@@ -101,7 +102,6 @@ from mqspark.protocol.headers.cluster_headers import (
 from mqspark.protocol.headers.header import to_ext
 
 _ROUTE_POLL_S = 0.02
-EVER_MS = (1 << 63) - 1
 _CLEANINGS = {
     "queues": RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
     "topics": RequestCode.CLEAN_UNUSED_TOPIC,
@@ -449,19 +449,16 @@ class AdminClient(Lifecycle):
         begin_ms: int = 0,
         end_ms: int = EVER_MS,
     ) -> list[MessageExt]:
-        """Messages with that key, oldest first; with ``unique`` those with that unique id. Each broker looks up at
-        most ``max_messages``. Raises NoRoute."""
+        """Messages with that key, oldest first; with ``unique`` those with that unique id. Each broker gives the newest
+        ``max_messages``, by as many requests as it takes. Raises NoRoute."""
         header = QueryMessageRequestHeader(
             topic=topic, key=key, max_num=max_messages, begin_timestamp=begin_ms, end_timestamp=end_ms
         )
-        fields = to_ext(header)
-        if unique:
-            fields[UNIQUE_KEY_QUERY] = "true"
-        found = await self._query(topic, fields)
-        # RocketMQ compares hashes.
-        return [
-            message for message in found if message.topic == topic and _has_key(message, key, unique=unique)
-        ]
+
+        def is_meant(message: MessageExt) -> bool:  # RocketMQ compares hashes
+            return message.topic == topic and _has_key(message, key, unique=unique)
+
+        return await self._look_up(header, is_meant, unique=unique)
 
     async def messages_by_tag(
         self,
@@ -472,8 +469,8 @@ class AdminClient(Lifecycle):
         begin_ms: int = 0,
         end_ms: int = EVER_MS,
     ) -> list[MessageExt]:
-        """Messages with that tag, oldest first, by the brokers' index. Each broker looks up at most the newest
-        ``max_messages``. A RocketMQ before 5.5 finds none. Raises NoRoute."""
+        """Messages with that tag, oldest first, by the brokers' index. Each broker gives the newest
+        ``max_messages``, by as many requests as it takes. A RocketMQ before 5.5 finds none. Raises NoRoute."""
         header = QueryMessageRequestHeader(
             topic=topic,
             key=tag,
@@ -482,24 +479,36 @@ class AdminClient(Lifecycle):
             end_timestamp=end_ms,
             index_type="T",
         )
-        found = await self._query(topic, to_ext(header))
-        return [message for message in found if message.topic == topic and message.tags == tag]
+        return await self._look_up(
+            header, lambda message: message.topic == topic and message.tags == tag, unique=False
+        )
 
-    async def _query(self, topic: str, fields: dict[str, str]) -> list[MessageExt]:
-        """The messages that the index of each broker finds, oldest first."""
+    async def _look_up(
+        self, header: QueryMessageRequestHeader, is_meant: Callable[[MessageExt], bool], *, unique: bool
+    ) -> list[MessageExt]:
+        """What the index of each broker finds, oldest first. A unique key needs one answer, in which it comes first."""
         from mqspark.record.record import decode_records
 
-        route = await self.topic_route(topic)
+        route = await self.topic_route(header.topic)
+        accept = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
         found: list[MessageExt] = []
         for name in sorted(route.brokers):
             address = route.address(name)
             if address is None:
                 continue
-            accept = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
-            response = await self._ask(address, RequestCode.QUERY_MESSAGE, fields, accept=accept)
-            if response.code == ResponseCode.SUCCESS:
-                found += decode_records(response.body, broker_name=name, limits=self.options.inflate_limits)
-        return sorted(found, key=lambda message: message.store_timestamp_ms)
+            walk, here = IndexWalk(header, address), list[MessageExt]()
+            while walk.header is not None and len(here) < header.max_num:
+                fields = to_ext(walk.header)
+                if unique:
+                    fields[UNIQUE_KEY_QUERY] = "true"
+                response = await self._ask(address, RequestCode.QUERY_MESSAGE, fields, accept=accept)
+                page = walk.take(response.body if response.code == ResponseCode.SUCCESS else b"")
+                messages = decode_records(page, broker_name=name, limits=self.options.inflate_limits)
+                here += reversed([message for message in messages if is_meant(message)])
+                if unique:
+                    break
+            found += here[: header.max_num]
+        return sorted(found, key=lambda message: (message.store_timestamp_ms, message.physical_offset))
 
     async def message_by_offset_id(self, message_id: str) -> MessageExt:
         """The message with the id that its broker gave it, which contains the broker's address and the place in its

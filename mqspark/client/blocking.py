@@ -21,6 +21,7 @@ from mqspark.base.names import is_address
 from mqspark.client.consumer.commits import commit_waves
 from mqspark.client.remoting.blockingconnection import DEFAULT_TIMEOUT_MS, BlockingConnection
 from mqspark.client.remoting.credentials import Credentials
+from mqspark.client.remoting.indexwalk import EVER_MS, IndexWalk
 from mqspark.client.remoting.pullanswers import committed_in
 from mqspark.client.remoting.tls import Tls, tls_context
 from mqspark.client.remoting.topic_routes import TopicRoute
@@ -86,6 +87,8 @@ _REPORT_S = 3.0
 """The time after which a line tells of retries; another one tells when they are over."""
 _MOST_NAMES = 4_096
 """Broker addresses whose names a client keeps."""
+_KEYS_AT_ONCE = 64
+"""Messages of one answer to a look-up by key: maxMsgsNumBatch of brokers."""
 T = TypeVar("T")
 BUSY = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE})
 """Transient refusals: by an overloaded broker, or by a slave that was the master before."""
@@ -634,19 +637,18 @@ class BlockingClient:
 
     # --- messages ---------------------------------------------------------------------------------------------
 
-    def messages_by_key(self, address: str, topic: str, key: str, max_messages: int) -> bytes | memoryview:
-        """Records of messages with that key, concatenated. RocketMQ compares hashes, so the caller compares topics and
-        keys."""
+    def messages_by_key(self, address: str, topic: str, key: str) -> Iterator[bytes]:
+        """Records of all messages with that key: answer after answer, the newest first, each concatenated. RocketMQ
+        compares hashes, so the caller compares topics and keys."""
         header = QueryMessageRequestHeader(
-            topic=topic, key=key, max_num=max_messages, begin_timestamp=0, end_timestamp=(1 << 63) - 1
+            topic=topic, key=key, max_num=_KEYS_AT_ONCE, begin_timestamp=0, end_timestamp=EVER_MS
         )
-        answer = self.request(
-            address,
-            RequestCode.QUERY_MESSAGE,
-            header,
-            accept=(ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND),
-        )
-        return answer.body if answer.code == ResponseCode.SUCCESS else b""
+        walk = IndexWalk(header, address)
+        accept = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+        while walk.header is not None:
+            answer = self.request(address, RequestCode.QUERY_MESSAGE, walk.header, accept=accept)
+            if page := walk.take(answer.body if answer.code == ResponseCode.SUCCESS else b""):
+                yield page
 
     # --- brokers ----------------------------------------------------------------------------------------------
 

@@ -152,11 +152,13 @@ class Reads:
         end_ms: int,
         *,
         unique_first: bool = False,
+        before: int | None = None,
         accepts: Callable[[Parts], bool] = lambda record: True,
     ) -> Generator[None, None, list[memoryview]]:
         """Visible records with a key or tag that ``accepts`` takes, stored between the two times (inclusive, in whole
         seconds), in log order: the newest ``max_num``, but at most max_msgs_num_batch. ``unique_first``: others
-        come after those whose unique key it is. Pauses between slices of work.
+        come after those whose unique key it is. ``before``: only records that begin before this position of the log,
+        so that the position of the oldest one leads to the next ones. Pauses between slices of work.
 
         The index finds by hash, and each record is compared, so records of the same hash hide none (unlike in
         DefaultMessageStore.queryMessage). Raises TooManyAlike when more than MAX_COMPARED would have to be
@@ -178,8 +180,8 @@ class Reads:
         compared: set[int] = set()
         for step in steps:
             for number, position in enumerate(step, 1):
-                if position in compared:  # each word of a record is indexed
-                    continue
+                if position in compared or (before is not None and position >= before):
+                    continue  # each word of a record is indexed
                 if len(compared) == MAX_COMPARED:
                     raise TooManyAlike(sought.topic, MAX_COMPARED)
                 compared.add(position)

@@ -1,7 +1,6 @@
 """``option("key", ...)``: the messages of a topic with certain keys, found by the brokers' index (QUERY_MESSAGE).
 
-A broker returns at most maxMsgsNumBatch messages per key (64), the newest. RocketMQ searches by hash alone, so topics
-and keys are compared here, too.
+The newest messages of a key come first. RocketMQ searches by hash alone, so topics and keys are compared here, too.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ from pyspark_pymq.options import ReadOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-MAX_MESSAGES = 64
 
 
 @dataclass
@@ -79,11 +76,13 @@ class KeyReader(DataSourceReader):  # type: ignore[misc]
                     ("topic", "properties"), topic=None, broker=partition.broker, queue_id=None
                 )
                 seen: set[int] = set()
-                for key in dict.fromkeys(options.keys):
-                    body = client.messages_by_key(partition.address, topic, key, MAX_MESSAGES)
-                    if not len(body):
-                        continue
-                    found = Records(body)
+                pages = (
+                    (key, page)
+                    for key in dict.fromkeys(options.keys)
+                    for page in client.messages_by_key(partition.address, topic, key)
+                )
+                for key, page in pages:
+                    found = Records(page)
                     for records, positions in unwrap_inner_batches(
                         found, record_positions(found), strict=decoder.strict, limits=decoder.limits
                     ):

@@ -249,6 +249,7 @@ class LookupProcessor:
             header.begin_timestamp,
             header.end_timestamp,
             unique_first=is_unique or header.index_type == _UNIQUE_INDEX,
+            before=header.mqspark_before,
             accepts=readable(lambda topic: permits(session, Kind.TOPIC, topic, Action.GET, Action.SUB)),
         )
         if not records:

@@ -10,7 +10,7 @@ from typing import Literal, Unpack
 
 from mqspark.base.valuetypes import NonNegativeInt, PositiveInt, checked
 from mqspark.client import admin
-from mqspark.client.admin import EVER_MS, GroupOffset, QueueRead
+from mqspark.client.admin import GroupOffset, QueueRead
 from mqspark.client.consumer import subscriber
 from mqspark.client.consumer.consumer_settings import (
     LitePullConsumerKeywords,
@@ -31,6 +31,7 @@ from mqspark.client.producer.producer_settings import ProducerKeywords, Producer
 from mqspark.client.producer.transaction import Check, Execute
 from mqspark.client.push import push
 from mqspark.client.remoting.identity import ClientKeywords, ClientOptions
+from mqspark.client.remoting.indexwalk import EVER_MS
 from mqspark.client.remoting.keywords import NAMES, spelled_out
 from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.client.sync.consumers import PollingFacade
@@ -241,8 +242,8 @@ class AdminClient(Facade):
         begin_ms: int = 0,
         end_ms: int = EVER_MS,
     ) -> list[MessageExt]:
-        """Messages with that key, oldest first; with ``unique`` those with that unique id. Each broker looks up at
-        most ``max_messages``. Raises NoRoute.
+        """Messages with that key, oldest first; with ``unique`` those with that unique id. Each broker gives the newest
+        ``max_messages``, by as many requests as it takes. Raises NoRoute.
         """
         return self._call(
             self._aio.messages_by_key,
@@ -263,8 +264,8 @@ class AdminClient(Facade):
         begin_ms: int = 0,
         end_ms: int = EVER_MS,
     ) -> list[MessageExt]:
-        """Messages with that tag, oldest first, by the brokers' index. Each broker looks up at most the newest
-        ``max_messages``. A RocketMQ before 5.5 finds none. Raises NoRoute.
+        """Messages with that tag, oldest first, by the brokers' index. Each broker gives the newest
+        ``max_messages``, by as many requests as it takes. A RocketMQ before 5.5 finds none. Raises NoRoute.
         """
         return self._call(
             self._aio.messages_by_tag, topic, tag, max_messages=max_messages, begin_ms=begin_ms, end_ms=end_ms

@@ -183,6 +183,8 @@ class QueryMessageRequestHeader(TopicHeader):
     end_timestamp: I64
     index_type: str | None = None
     last_key: str | None = None
+    mqspark_before: I64 | None = None
+    """Only messages before this position of the log: where the look-up before this one has ended."""
 
 
 class QueryMessageResponseHeader(Header):

@@ -12,7 +12,7 @@ import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import click
 
@@ -20,6 +20,7 @@ from mqspark.base.logs import printable
 
 FORMATS = ("table", "wide", "json", "jsonl", "yaml")
 Row = Mapping[str, Any]
+T = TypeVar("T")
 _MAX_CELL = 200
 MAX_LINE = 2_000
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./@%-]*")
@@ -159,6 +160,16 @@ class Listing:
         elif text is not None:
             click.echo(text)
         self._count += 1
+
+
+def cut(rows: Sequence[T], count: int, advice: str, *, newest: bool = False) -> Sequence[T]:
+    """The first ``count`` rows, or the newest, which are the last; with a line on standard error when there are more.
+    ``advice``: how to get the others."""
+    if len(rows) <= count:
+        return rows
+    which = f"{'newest' if newest else 'first'} {count:,} {'is' if count == 1 else 'are'} shown"
+    click.echo(f"mqspark: there are more, only the {which}: {advice}", err=True)
+    return rows[-count:] if newest else rows[:count]
 
 
 def counted(number: int, noun: str) -> str:

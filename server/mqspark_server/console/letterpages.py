@@ -21,10 +21,10 @@ from mqspark_server.console.site import Asking, Change, Confirmation, Done, List
 from mqspark_server.console.visitors import Visitor
 from mqspark_server.shown.deadletters import foreign_origins, origin_of, resent_copy
 from mqspark_server.shown.nouns import MAX_NAME
-from mqspark_server.shown.traces import trace_rows
 from mqspark_server.survey.resending import MAX_SENT, MAX_SENT_BYTES, send_all
 from mqspark_server.survey.surveying import MAX_ROWS, Row
 from mqspark_server.survey.topicsurvey import bounds_of, dead_letter_rows, extent_of, newest_of
+from mqspark_server.survey.tracesurvey import MAX_RECORDS, traced
 from mqspark_server.web.events import EventStream, event
 from mqspark_server.web.places import Places
 from mqspark_server.web.problems import Problem
@@ -33,7 +33,6 @@ MAX_EXAMINED = 10_000
 """Dead letters that one page or one resend looks at."""
 SHOWN = 200
 """Rows of the confirmation page."""
-TRACE_RECORDS = 64
 MAX_TAILS = 8
 PAUSE_S = 0.5
 ROUND = 256
@@ -174,8 +173,9 @@ class Trace(View, frozen=True):
         values: Row = {"wanted": self.id, "topic": self.topic, "steps": [], "trouble": ""}
         try:
             if self.id:
-                records = await asked.admin.messages_by_key(self.topic, self.id, max_messages=TRACE_RECORDS)
-                values["steps"] = trace_rows(records, self.id)
+                values["steps"], is_cut = await traced(asked.admin, self.topic, self.id)
+                if is_cut:
+                    values["trouble"] = f"There are more: these are of the newest {MAX_RECORDS} records."
         except MQError as error:
             # The default trace topic is created by the first client that records a trace.
             if not (isinstance(error, NoRoute) and self.topic == TRACE_TOPIC):

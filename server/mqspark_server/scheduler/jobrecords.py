@@ -197,8 +197,13 @@ class JobDirectory:
                     _replace(self._history, file.read())
 
     def history(self, name: str | None = None, limit: int = 100) -> list[RunRecord]:
-        """Finished runs, the newest first. An unreadable line is skipped."""
-        return self.runs(name, limit).items
+        """Finished runs, the newest first: ``limit``, however many pages they are. An unreadable line is skipped."""
+        page = self.runs(name, limit)
+        found = page.items
+        while page.next is not None and len(found) < limit:
+            page = self.runs(name, limit - len(found), page.next)
+            found += page.items
+        return found
 
     def runs(
         self,

@@ -110,6 +110,22 @@ def test_by_key_and_by_id(http: httpx.Client, numbers: list[dict[str, Any]]) -> 
     assert bodies(http.get(path, params={"key": "k3"})) == ["n3"]
     assert bodies(http.get(path, params={"key": "all", "tags": "odd"})) == ["n1", "n3", "n5", "n7", "n9"]
     assert bodies(http.get(path, params={"key": "nobody"})) == []
+    pages, after = list[str](), None
+    while True:
+        page = http.get(path, params={"key": "all", "limit": 3, **({"after": after} if after else {})}).json()
+        pages.append(" ".join(each["body"] for each in page["items"]))
+        if (after := page["next"]) is None:
+            break
+    assert pages == ["n7 n8 n9", "n4 n5 n6", "n1 n2 n3", "n0"]
+    assert bodies(http.get(path, params={"key": "all", "limit": 9, "tags": "odd"})) == [
+        "n1",
+        "n3",
+        "n5",
+        "n7",
+        "n9",
+    ]
+    for wrong in ("MDow", "a2V5OjE", "a2V5Onh4OjE"):
+        check_problem(http.get(path, params={"key": "all", "after": wrong}), 400)
     for name in ("msgId", "offsetMsgId"):
         assert http.get(f"{path}/{numbers[4][name]}").json() == numbers[4]
     check_problem(http.get(f"{path}/{'0' * 32}"), 404)

@@ -31,8 +31,8 @@ def test_rows_of_other_topics_and_keys_are_left_out(monkeypatch: pytest.MonkeyPa
     class Client:
         def __init__(self, *arguments: Any, **more: Any) -> None: ...
 
-        def messages_by_key(self, address: str, topic: str, key: str, count: int) -> bytes:
-            return found
+        def messages_by_key(self, address: str, topic: str, key: str) -> list[bytes]:
+            return [found]
 
         def close(self) -> None: ...
 

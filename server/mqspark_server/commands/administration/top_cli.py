@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -12,7 +13,7 @@ import click
 from mqspark.errors import MQError
 from mqspark.message import RETRY_PREFIX
 from mqspark_server.commands.administration.cluster_cli import BROKER_COLUMNS, broker_rows
-from mqspark_server.commands.output import columns
+from mqspark_server.commands.output import columns, cut
 from mqspark_server.commands.shell import ClusterShell, clustered
 
 _ASKED_AT_ONCE = 16
@@ -52,7 +53,7 @@ async def top(shell: ClusterShell, interval: float, count: int | None, limit: in
                 click.echo("\x1b[H\x1b[2J", nl=False)
             topics = _topic_rows(before[0], now[0], elapsed_s)
             groups = _group_rows(before[1], now[1], elapsed_s)
-            _show(shell, brokers, topics[:limit], groups[:limit])
+            _show(shell, brokers, topics, groups, limit)
             before = now
             shown += 1
     except asyncio.CancelledError:
@@ -63,17 +64,23 @@ async def top(shell: ClusterShell, interval: float, count: int | None, limit: in
 def _show(
     shell: ClusterShell,
     brokers: list[dict[str, Any]],
-    topics: list[dict[str, Any]],
-    groups: list[dict[str, Any]],
+    topics: Sequence[dict[str, Any]],
+    groups: Sequence[dict[str, Any]],
+    limit: int,
 ) -> None:
     if not shell.output.is_table:
+        topics, groups = (cut(rows, limit, "--limit shows more") for rows in (topics, groups))
         shell.output.record({"brokers": brokers, "topics": topics, "groups": groups})
         return
     shell.output.rows(BROKER_COLUMNS, brokers)
-    shell.output.heading("topics")
-    shell.output.rows(_TOPICS, topics, empty="no topic")
-    shell.output.heading("groups")
-    shell.output.rows(_GROUPS, groups, empty="nothing is committed")
+    shell.output.heading(_heading("topics", topics, limit))
+    shell.output.rows(_TOPICS, topics[:limit], empty="no topic")
+    shell.output.heading(_heading("groups", groups, limit))
+    shell.output.rows(_GROUPS, groups[:limit], empty="nothing is committed")
+
+
+def _heading(noun: str, rows: Sequence[dict[str, Any]], limit: int) -> str:
+    return noun if len(rows) <= limit else f"{noun}: the first {limit} of {len(rows)} (--limit)"
 
 
 async def _sample(shell: ClusterShell) -> tuple[Places, Progress]:

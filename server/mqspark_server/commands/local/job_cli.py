@@ -18,7 +18,7 @@ import click
 
 from mqspark.errors import ConfigError
 from mqspark_server.commands.loading import HELP, LazyCommands
-from mqspark_server.commands.output import FORMATS, Column, Output, columns
+from mqspark_server.commands.output import FORMATS, Column, Output, columns, cut
 from mqspark_server.commands.refusals import CommandFailed, Missing
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def job_history(config: Path, output: str | None, name: str | None, limit: int) 
             "seconds": (record.finished_ms - record.started_ms) / 1000,
             "rows": record.summary.get("rows", record.summary.get("messages")),
         }
-        for record in directory.history(name, limit)
+        for record in cut(directory.history(name, limit + 1), limit, "--limit shows older ones")
     ]
     Output(output).rows(
         columns(

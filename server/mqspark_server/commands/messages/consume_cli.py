@@ -15,11 +15,11 @@ from mqspark_server.commands.administration.group_cli import chosen_queues
 from mqspark_server.commands.completing import complete_topics
 from mqspark_server.commands.messages.reading import Filter, follow, read_spans, spans
 from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS, message_row, parse_format, write_bytes
-from mqspark_server.commands.output import counted
+from mqspark_server.commands.output import counted, cut
 from mqspark_server.commands.refusals import CommandFailed
 from mqspark_server.commands.shell import ClusterShell, clustered
 
-_MAX_ROWS = 10_000
+MAX_ROWS = 10_000
 """Limit of messages in a table, which is held in memory."""
 
 
@@ -136,11 +136,8 @@ async def consume(
         async with contextlib.aclosing(stream):
             async for message in stream:
                 rows.append(message_row(message))
-                if len(rows) == (count or _MAX_ROWS):
+                if len(rows) == (count or MAX_ROWS + 1):
                     break
-        if count is None and len(rows) == _MAX_ROWS:
-            click.echo(
-                f"only the first {_MAX_ROWS:,} are shown: limit them with --count, or print all with -o jsonl",
-                err=True,
-            )
+        if count is None:
+            rows = list(cut(rows, MAX_ROWS, "--count limits them, -o jsonl prints all"))
         shell.output.rows(MESSAGE_COLUMNS, rows, empty="no message")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mqspark_server.commands.loading import noun
-from mqspark_server.commands.output import Output, columns, counted
+from mqspark_server.commands.output import Output, columns, counted, cut
 from mqspark_server.commands.refusals import CommandFailed, Missing
 from mqspark_server.commands.shell import (
     ClusterShell,
@@ -93,10 +93,10 @@ def show(directory: str, file: str | None, topic: str | None, count: int, output
     from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS, message_row
     from mqspark_server.shown.setaside import messages_in
 
-    found = itertools.islice(messages_in(_parts(directory, file), topic), count)
+    found = list(itertools.islice(messages_in(_parts(directory, file), topic), count + 1))
     Output(output).rows(
         columns("topic", *MESSAGE_COLUMNS),
-        [{**message_row(each), "topic": each.topic} for each in found],
+        [{**message_row(each), "topic": each.topic} for each in cut(found, count, "--count shows more")],
         empty="no message was set aside",
     )
 

@@ -15,7 +15,7 @@ from mqspark_server.commands.loading import noun
 from mqspark_server.commands.messages.consume_cli import filter_of, filter_options
 from mqspark_server.commands.messages.reading import Filter, read_spans, spans
 from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS, message_row
-from mqspark_server.commands.output import Column, columns, counted
+from mqspark_server.commands.output import Column, columns, counted, cut
 from mqspark_server.commands.refusals import CommandFailed, Missing
 from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm
 from mqspark_server.shown.deadletters import foreign_origins, origin_of, resent_copy
@@ -89,9 +89,9 @@ async def _dead(
         if origin is not None and origin_of(message) != origin:
             continue
         found.append(message)
-        if len(found) == count:
+        if len(found) > count:
             break
-    return found
+    return list(cut(found, count, "--count takes more, --from later ones"))
 
 
 async def _groups(shell: ClusterShell) -> list[str]:

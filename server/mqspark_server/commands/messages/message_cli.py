@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import click
 
@@ -13,11 +13,11 @@ from mqspark_server.commands.completing import complete_topics
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.messages.reading import Filter, read_spans, spans
 from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS, message_row
-from mqspark_server.commands.output import columns
+from mqspark_server.commands.output import columns, cut
 from mqspark_server.commands.refusals import Missing
 from mqspark_server.commands.shell import ClusterShell, clustered
 from mqspark_server.commands.times import parse_time_ms
-from mqspark_server.shown.traces import trace_rows
+from mqspark_server.survey.tracesurvey import MAX_RECORDS, traced
 
 message = noun("message", "Find messages: by key, id, offset or time, and trace them.")
 _TRACE = columns(
@@ -27,9 +27,14 @@ _topic = click.argument("topic", shell_complete=complete_topics)
 _limit = click.option(
     "-c", "--count", type=click.IntRange(1, 10_000), default=32, show_default=True, help="At most."
 )
+_since = click.option(
+    "--from", "begin", metavar="TIME", help="Stored since: 2026-01-31T12:00, -1h, ms since the epoch."
+)
+_until = click.option("--until", metavar="TIME", help="Stored until.  [default: now]")
+_OLDER = "--count shows more, --until TIME older ones"
 
 
-def _print(shell: ClusterShell, found: list[MessageExt]) -> None:
+def _print(shell: ClusterShell, found: Sequence[MessageExt]) -> None:
     """Print a single message in full, several as a table."""
     rows = [message_row(each) for each in found]
     if len(rows) == 1 and shell.output.is_table:
@@ -41,27 +46,52 @@ def _print(shell: ClusterShell, found: list[MessageExt]) -> None:
 @message.command("key")
 @_topic
 @click.argument("key")
+@_since
+@_until
 @_limit
 @clustered
-async def message_key(shell: ClusterShell, topic: str, key: str, count: int) -> None:
-    """Show the messages of TOPIC with KEY, by the brokers' index."""
-    found = await shell.admin.messages_by_key(topic, key, max_messages=count)
+async def message_key(
+    shell: ClusterShell, topic: str, key: str, begin: str | None, until: str | None, count: int
+) -> None:
+    """Show the newest messages of TOPIC with KEY, by the brokers' index."""
+    begin_ms, end_ms = _times(begin, until)
+    found = await shell.admin.messages_by_key(
+        topic, key, max_messages=count + 1, begin_ms=begin_ms, end_ms=end_ms
+    )
     if not found:
         raise Missing(f"message in topic {topic} with key", key)
-    _print(shell, found[-count:])
+    _print(shell, cut(found, count, _OLDER, newest=True))
 
 
 @message.command("tag")
 @_topic
 @click.argument("tag")
+@_since
+@_until
 @_limit
 @clustered
-async def message_tag(shell: ClusterShell, topic: str, tag: str, count: int) -> None:
+async def message_tag(
+    shell: ClusterShell, topic: str, tag: str, begin: str | None, until: str | None, count: int
+) -> None:
     """Show the newest messages of TOPIC with TAG, by the brokers' index."""
-    found = await shell.admin.messages_by_tag(topic, tag, max_messages=count)
+    begin_ms, end_ms = _times(begin, until)
+    found = await shell.admin.messages_by_tag(
+        topic, tag, max_messages=count + 1, begin_ms=begin_ms, end_ms=end_ms
+    )
     if not found:
         raise Missing(f"message in topic {topic} with tag", tag)
-    _print(shell, found[-count:])
+    _print(shell, cut(found, count, _OLDER, newest=True))
+
+
+def _times(begin: str | None, until: str | None) -> tuple[int, int]:
+    """From the one to the other, in ms. Raises click.UsageError."""
+    from mqspark.client.admin import EVER_MS
+
+    begin_ms = 0 if begin is None else parse_time_ms(begin)
+    end_ms = EVER_MS if until is None else parse_time_ms(until)
+    if begin_ms > end_ms:
+        raise click.UsageError(f"--from {str(begin)[:40]} is after --until {str(until)[:40]}")
+    return begin_ms, end_ms
 
 
 @message.command("id")
@@ -129,7 +159,7 @@ async def message_offset(shell: ClusterShell, topic: str, queue: str, offset: in
 @click.option(
     "--from", "begin", required=True, metavar="TIME", help="2026-01-31T12:00, -1h, ms since the epoch."
 )
-@click.option("--until", metavar="TIME", help="In the same forms.  [default: now]")
+@_until
 @click.option("--tag", metavar="EXPR", help="Only these tags.")
 @_limit
 @clustered
@@ -137,15 +167,15 @@ async def message_time(
     shell: ClusterShell, topic: str, begin: str, until: str | None, tag: str | None, count: int
 ) -> None:
     """Show the messages of TOPIC that were stored between two times."""
-    if until is not None and parse_time_ms(begin) > parse_time_ms(until):
-        raise click.UsageError(f"--from {begin[:40]} is after --until {until[:40]}")
+    _times(begin, until)
     queues = await chosen_queues(shell, topic, ())
     found: list[MessageExt] = []
     async for each in read_spans(shell, await spans(shell, queues, begin, until), Filter(tag or "*")):
         found.append(each)
-        if len(found) == count:
+        if len(found) > count:
             break
-    shell.output.rows(MESSAGE_COLUMNS, [message_row(each) for each in found], empty="no message")
+    shown = cut(found, count, "--count shows more, --from TIME later ones")
+    shell.output.rows(MESSAGE_COLUMNS, [message_row(each) for each in shown], empty="no message")
 
 
 @message.command("trace")
@@ -157,12 +187,17 @@ async def message_trace(shell: ClusterShell, message_id: str, trace_topic: str) 
     if not is_system_topic(trace_topic) and trace_topic not in await shell.known_topics():
         raise Missing("topic", trace_topic, await shell.known_topics())
     try:
-        records = await shell.admin.messages_by_key(trace_topic, message_id, max_messages=64)
+        rows, is_cut = await traced(shell.admin, trace_topic, message_id)
     except NoRoute:
-        records = []
-    rows: list[dict[str, Any]] = trace_rows(records, message_id)
+        rows, is_cut = [], False
     if not rows:
         raise Missing(
             "trace of message", message_id, advice="do its clients trace (trace=True, enableMsgTrace)?"
+        )
+    if is_cut:
+        click.echo(
+            f"mqspark: there are more, only the newest {MAX_RECORDS} records are shown: mqspark message key "
+            f"{trace_topic} {message_id} finds all",
+            err=True,
         )
     shell.output.rows(_TRACE, rows)

@@ -16,13 +16,17 @@ from mqspark.errors import InvalidMessage, NoSuchTopic, StoreUnreadable
 from mqspark.message import MessageExt, decode_offset_id, has_key
 from mqspark.protocol.slices import Work
 from mqspark.record.record import Parts, take_apart
+from mqspark.record.recordlayout import record_position
 from mqspark.store.index.keys import Sought
 from mqspark_server.web.callers import topic as topic_named
 from mqspark_server.web.problems import Problem, as_problem
 from mqspark_server.web.turns import between_turns
 from mqspark_server.web.v1.asking import ERRORS, After, Asker, AskerNow, TopicName, decoded
 from mqspark_server.web.v1.storedmessages import (
+    KEY_MARK,
+    PAGE_BYTES,
     Chosen,
+    KeyPlace,
     MessagesFound,
     MessageView,
     Place,
@@ -30,12 +34,13 @@ from mqspark_server.web.v1.storedmessages import (
     read_records,
     read_some,
     views,
+    views_of,
 )
 
 MAX_MESSAGES = 1_000
 """The most of one page."""
-MAX_BY_KEY = 64
-"""RocketMQ's limit of one lookup (maxMsgsNumBatch)."""
+MAX_LOOKUPS = 64
+"""Searches of the index for one page."""
 EVER_MS = (1 << 62) - 1
 _MAX_NUMBER_LENGTH = 19
 
@@ -76,29 +81,29 @@ async def list_messages(
     limit: _Limit = 32,
     after: After = None,
 ) -> MessagePage:
-    """Messages of a topic, queue by queue and in the order of each; with `key` by the index, oldest first; with `last`
-    the newest."""
+    """Messages of a topic, queue by queue and in the order of each; with `key` by the index: the first page has the
+    newest ones, the next page older ones, and each is in the order of storing; with `last` the newest."""
     asker.authorize(topic_named(topic), Action.GET, Action.SUB)
     found = found_topic(asker, topic)
     if offset is not None and (queueId is None or since is not None):
         raise Problem(422, "offset needs queueId, and excludes since")
     ways = [name for name, given in (("key", key), ("last", last)) if given is not None]
-    if len(ways) == 2 or (ways and any(each is not None for each in (offset, sql, after))):
-        raise Problem(422, f"{ways[0]} excludes offset, sql and after, and key excludes last")
+    if len(ways) == 2 or (ways and any(each is not None for each in (offset, sql))):
+        raise Problem(422, f"{ways[0]} excludes offset and sql, and key excludes last")
+    if last is not None and after is not None:
+        raise Problem(422, "last excludes after")
     if last is not None and (tags or since is not None or until is not None):
         raise Problem(422, "last excludes filters and times")
     chosen = choose(asker, tags, sql)
     if key is not None:
-        messages = await _by_key(
-            asker,
-            topic,
-            key,
-            since or 0,
-            EVER_MS if until is None else max(0, until - 1),
-            limit,
-            chosen.takes,
+        between_ms = since or 0, EVER_MS if until is None else max(0, until - 1)
+        messages, place_of_last = await _by_key(
+            asker, topic, key, between_ms, limit, chosen.takes, _key_place_after(after)
         )
-        return await page_of(MessagesFound(messages, None))
+        items = await views_of(messages)
+        if len(items) < len(messages):
+            place_of_last = KeyPlace.of(messages[len(items) - 1])
+        return MessagePage(items=items[::-1], next=place_of_last and place_of_last.cursor)
     queue_ids = range(found.queue_limit) if queueId is None else range(queueId, queueId + 1)
     if last is not None:
         return await page_of(MessagesFound(await _newest(asker, topic, queue_ids, last), None))
@@ -118,7 +123,7 @@ async def one_message(topic: TopicName, messageId: str, asker: AskerNow) -> Mess
 
     for messages in (
         await _by_offset_id(asker, messageId, is_meant),
-        await _by_key(asker, topic, messageId, 0, EVER_MS, MAX_BY_KEY, is_meant),
+        (await _by_key(asker, topic, messageId, (0, EVER_MS), 1, is_meant, unique_first=True))[0],
     ):
         if messages:
             return (await page_of(MessagesFound(messages[:1], None))).items[0]
@@ -135,16 +140,27 @@ def found_topic(asker: Asker, topic: str) -> Topic:
 
 def place_after(after: str | None) -> Place | None:
     """The place of a cursor. Raises Problem for an invalid one."""
+    return None if after is None else Place(*_numbers(decoded(after), _MAX_NUMBER_LENGTH))
+
+
+def _key_place_after(after: str | None) -> KeyPlace | None:
+    """Raises Problem."""
     if after is None:
         return None
-    queue_id, colon, offset = decoded(after).partition(":")
+    text = decoded(after)
+    numbers = text.removeprefix(KEY_MARK) if text.startswith(KEY_MARK) else ""
+    return KeyPlace(*_numbers(numbers, 2 * _MAX_NUMBER_LENGTH))
+
+
+def _numbers(text: str, max_digits: int) -> tuple[int, int]:
+    first, colon, second = text.partition(":")
     if not (
         colon
-        and all(each.isascii() and each.isdecimal() for each in (queue_id, offset))
-        and len(queue_id) + len(offset) <= _MAX_NUMBER_LENGTH
+        and all(each.isascii() and each.isdecimal() for each in (first, second))
+        and len(first) + len(second) <= max_digits
     ):
-        raise Problem(400, "the cursor is not from this broker: leave `after` out for the first page")
-    return Place(int(queue_id), int(offset))
+        raise Problem(400, "the cursor is not of such a page: leave `after` out for the first page")
+    return int(first), int(second)
 
 
 def spans_of(
@@ -218,20 +234,42 @@ async def _by_key(
     asker: Asker,
     topic: str,
     key: str,
-    begin_ms: int,
-    end_ms: int,
+    between_ms: tuple[int, int],
     limit: int,
     accepts: Callable[[MessageExt], bool],
-) -> list[MessageExt]:
-    def is_meant(message: MessageExt) -> bool:  # not every message of a batch has its keys
-        return has_key(message.properties, key) and accepts(message)
+    place: KeyPlace | None = None,
+    *,
+    unique_first: bool = False,
+) -> tuple[list[MessageExt], KeyPlace | None]:
+    """The newest first, and the last one if there may be more; with ``place`` those before it. Raises Problem."""
 
-    search = asker.state.store.reads.search(
-        Sought(topic, key), min(limit, MAX_BY_KEY), begin_ms, end_ms, accepts=_readable(asker)
-    )
-    with as_problem(503, StoreUnreadable), as_problem(400, InvalidMessage):
-        records = await between_turns(search)
-    return await read_records(asker, records, is_meant)
+    def is_meant(message: MessageExt) -> bool:  # not every message of a batch has its keys
+        return (
+            has_key(message.properties, key)
+            and (place is None or KeyPlace.of(message) < place)
+            and accepts(message)
+        )
+
+    found: list[MessageExt] = []
+    before = None if place is None else place.position + 1
+    for _ in range(MAX_LOOKUPS):
+        search = asker.state.store.reads.search(
+            Sought(topic, key),
+            limit,
+            *between_ms,
+            unique_first=unique_first,
+            before=before,
+            accepts=_readable(asker),
+        )
+        with as_problem(503, StoreUnreadable), as_problem(400, InvalidMessage):
+            records = await between_turns(search)
+        if not records:
+            return found, None
+        found += sorted(await read_records(asker, records[::-1], is_meant), key=KeyPlace.of, reverse=True)
+        if len(found) >= limit or sum(each.stored_body_bytes for each in found) > PAGE_BYTES:
+            return found[:limit], KeyPlace.of(found[:limit][-1])
+        before = record_position(records[0])
+    return found, KeyPlace(before or 0, 0)
 
 
 def _readable(asker: Asker) -> Callable[[Parts], bool]:

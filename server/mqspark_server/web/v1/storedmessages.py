@@ -28,6 +28,8 @@ PAGE_BYTES = 4 << 20
 """The most of the bodies of one page, but at least one message."""
 STEP_MESSAGES = 256
 STEP_BYTES = 1 << 20
+KEY_MARK = "key:"
+"""Begins the cursor of a page of a look-up by key."""
 SMALL_BYTES = 64 << 10
 """The largest records that are decoded on the loop. An inner batch of some hundred KB becomes 32,767 messages."""
 SPANS_AT_ONCE = 64
@@ -69,6 +71,22 @@ class Place(NamedTuple):
     @property
     def cursor(self) -> str:
         return cursor(f"{self.queue_id}:{self.offset}")
+
+
+class KeyPlace(NamedTuple):
+    """The message of a look-up that comes before the ones that a read goes on with: its position in the log and its
+    offset, since one record may have several messages."""
+
+    position: int
+    offset: int
+
+    @classmethod
+    def of(cls, message: MessageExt) -> KeyPlace:
+        return cls(message.physical_offset, message.queue_offset)
+
+    @property
+    def cursor(self) -> str:
+        return cursor(f"{KEY_MARK}{self.position}:{self.offset}")
 
 
 class Chosen(NamedTuple):
@@ -184,12 +202,21 @@ async def read_records(
 
 
 async def views(found: MessagesFound) -> tuple[list[MessageView], Place | None]:
-    """As many of them as fit into a page, and where the next one begins; the first always fits."""
+    """As many of them as fit into a page, and where the next one begins."""
+    page = await views_of(found.messages)
+    if len(page) == len(found.messages):
+        return page, found.next
+    left = found.messages[len(page)]
+    return page, Place(left.queue_id, left.queue_offset)
+
+
+async def views_of(messages: Sequence[MessageExt]) -> list[MessageView]:
+    """As many of them as fit into a page; the first always fits."""
 
     def shown() -> list[MessageView]:
         made: list[MessageView] = []
         size = 0
-        for message in found.messages:
+        for message in messages:
             view = view_of(message)
             size += view.size
             if made and size > PAGE_BYTES:
@@ -197,11 +224,7 @@ async def views(found: MessagesFound) -> tuple[list[MessageView], Place | None]:
             made.append(view)
         return made
 
-    page = await asyncio.to_thread(shown)
-    if len(page) == len(found.messages):
-        return page, found.next
-    left = found.messages[len(page)]
-    return page, Place(left.queue_id, left.queue_offset)
+    return await asyncio.to_thread(shown)
 
 
 def view_of(message: MessageExt) -> MessageView:

@@ -63,6 +63,17 @@ def test_by_key_and_by_unique_key(bench: Bench) -> None:
     assert len(bodies(query(peer, "all", 1000))) == 64, "maxMsgsNumBatch"
 
 
+def test_older_messages_come_before_a_position(bench: Bench) -> None:
+    peer = bench.peer()
+    send(peer, 70)
+    newest = decode_records(query(peer, "all", 1000).body)
+    older = query(peer, "all", 1000, mqsparkBefore=str(newest[0].physical_offset))
+    assert bodies(older) == [b"%d" % number for number in range(6)]
+    first = decode_records(older.body)[0].physical_offset
+    none = query(peer, "all", mqsparkBefore=str(first))
+    assert none.code == ResponseCode.QUERY_NOT_FOUND
+
+
 def test_kinds_of_keys(bench: Bench) -> None:
     peer = bench.peer()
     send(peer, 1)
