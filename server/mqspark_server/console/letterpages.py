@@ -16,9 +16,10 @@ from mqspark.errors import InvalidMessage, MQError, NoRoute
 from mqspark.message import TRACE_TOPIC, Message, MessageExt, check_topic, dlq_topic
 from mqspark_server.console.clusteraccess import Trouble
 from mqspark_server.console.fields import ChoiceField, GroupName, Line, ListField, TopicName
-from mqspark_server.console.rendering import HEADERS, MESSAGES, ROOT, VIEWS, message_row, path_of, time_text
+from mqspark_server.console.rendering import HEADERS, MESSAGES, ROOT, message_row, path_of, time_text
 from mqspark_server.console.site import Asking, Change, Confirmation, Done, ListView, Section, Site, View
 from mqspark_server.console.visitors import Visitor
+from mqspark_server.shown.bodies.bodyviews import VIEWS
 from mqspark_server.shown.deadletters import foreign_origins, origin_of, resent_copy
 from mqspark_server.shown.nouns import MAX_NAME
 from mqspark_server.survey.resending import MAX_SENT, MAX_SENT_BYTES, send_all
@@ -247,7 +248,7 @@ async def _arrivals(
                 for message in sorted(
                     arrived, key=lambda each: (each.store_timestamp_ms, each.physical_offset)
                 ):
-                    row = await asyncio.to_thread(message_row, message, "text")
+                    row = await asyncio.to_thread(message_row, message, "auto")
                     row["stored"] = time_text(visitor.zone, message.store_timestamp_ms)
                     yield event("message", json.dumps(row))
                 yield b": still here\n\n"

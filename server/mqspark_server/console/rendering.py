@@ -17,6 +17,7 @@ from jinja2.runtime import Context
 
 from mqspark.errors import InvalidMessage
 from mqspark.message import KEYS, TAGS, UNIQ_KEY, MessageExt
+from mqspark_server.shown.bodies.bodyviews import VIEWS, BodyView, body_view
 from mqspark_server.shown.deadletters import origin_of
 from mqspark_server.shown.nouns import perm_text
 from mqspark_server.shown.timezones import Zone
@@ -33,14 +34,10 @@ HEADERS = {
 """The headers of every answer with a page or a part of one."""
 MESSAGES = 20
 """Messages of a page."""
-BODY_BYTES = 16 * 1024
-"""The most shown of each message on a page."""
 PREVIEW_LENGTH = 80
 PROPERTIES = 64
 PERM_WORDS = {"read and write": "rw", "read only": "r", "write only": "w", "neither": "none"}
 """What producers and consumers may do with a topic."""
-VIEWS = ("text", "json", "hex")
-"""How a body can be shown."""
 NONE = "\N{EN DASH}"
 PROPERTY_LENGTH = 512
 _LARGEST = 1 << 100
@@ -134,7 +131,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.globals |= {"static": _static_path, "root": ROOT}
+    made.globals |= {"static": _static_path, "root": ROOT, "views": VIEWS}
     made.filters |= {
         "short": _short,
         "number": _count,
@@ -216,17 +213,13 @@ def render(template: str, values: dict[str, Any]) -> bytes:
 
 
 def message_row(message: MessageExt, view: str) -> dict[str, Any]:
-    """What is shown of a message: texts and numbers, of a bounded size. ``view``: text, json or hex."""
-    shown = 0
-    cut = False
+    """What is shown of a message: texts and numbers, of a bounded size. ``view``: one of VIEWS."""
     try:
         body = message.body or b""
     except InvalidMessage as error:
-        text, size = f"The body cannot be read: {error}", message.stored_body_bytes
+        size, shown = message.stored_body_bytes, BodyView(f"The body cannot be read: {error}", "nothing")
     else:
-        size, shown = len(body), min(len(body), BODY_BYTES)
-        cut = shown < size
-        text = _body(bytes(body[:BODY_BYTES]), view, is_whole=not cut)
+        size, shown = len(body), body_view(body, view)
     properties = [
         (_short(name), _short(value))
         for name, value in list(message.properties.items())[:PROPERTIES]
@@ -242,26 +235,12 @@ def message_row(message: MessageExt, view: str) -> dict[str, Any]:
         "tags": None if message.tags is None else _short(message.tags),
         "key_text": None if message.keys is None else _short(message.keys),
         "reconsumed": message.reconsume_times,
-        "preview": " ".join(text[: PREVIEW_LENGTH * 2].split())[:PREVIEW_LENGTH],
+        "preview": " ".join(shown.text[: PREVIEW_LENGTH * 2].split())[:PREVIEW_LENGTH],
         "properties": properties,
-        "body": text,
+        "body": shown.text,
+        "kind": shown.kind,
+        "problem": shown.problem,
         "size": size,
-        "shown": shown,
-        "cut": cut,
+        "shown": shown.shown,
+        "cut": shown.is_cut,
     }
-
-
-def _body(body: bytes, view: str, *, is_whole: bool) -> str:
-    if view == "json" and is_whole:
-        try:
-            return json.dumps(json.loads(body), indent=2, ensure_ascii=False)[: 4 * BODY_BYTES]
-        except (ValueError, RecursionError):
-            return "The body is not JSON. As text:\n" + body.decode("utf-8", "replace")
-    if view == "hex":
-        lines = []
-        for begin in range(0, len(body), 16):
-            part = body[begin : begin + 16]
-            letters = "".join(chr(each) if 32 <= each < 127 else "." for each in part)
-            lines.append(f"{begin:06x}  {part.hex(' '):<47}  {letters}")
-        return "\n".join(lines)
-    return body.decode("utf-8", "replace")

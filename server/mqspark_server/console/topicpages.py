@@ -31,8 +31,9 @@ from mqspark_server.console.fields import (
     TopicName,
     WholeField,
 )
-from mqspark_server.console.rendering import MESSAGES, PERM_WORDS, VIEWS, path_of, perm_words
+from mqspark_server.console.rendering import MESSAGES, PERM_WORDS, path_of, perm_words
 from mqspark_server.console.site import Asking, Change, Confirmation, Done, ListView, Section, View
+from mqspark_server.shown.bodies.bodyviews import VIEWS
 from mqspark_server.shown.nouns import PERMS, QUEUES
 from mqspark_server.shown.timezones import Zone
 from mqspark_server.survey.groupsurvey import lag_of
@@ -106,7 +107,7 @@ class TopicMessages(View, frozen=True):
     by: Annotated[str, ChoiceField(("latest", "offset", "time", "key"))] = "latest"
     value: Line = ""
     tag: Line = ""
-    view: Annotated[str, ChoiceField(VIEWS)] = "text"
+    view: Annotated[str, ChoiceField(VIEWS)] = "auto"
     sql: Annotated[str, LineField(1_024)] = ""
 
     async def show(self, asked: Asking) -> Row:
