@@ -25,7 +25,7 @@ from mqspark_server.commands.shell import (
     only_brokers,
     setting_options,
 )
-from mqspark_server.commands.times import parse_time_ms
+from mqspark_server.commands.times import FORMS, TIME
 from mqspark_server.shown.nouns import GROUP_SETTINGS, SHARED_QUEUES
 from mqspark_server.survey.groupsurvey import group_rows, lag_of, member_rows, offset_rows
 from mqspark_server.survey.surveying import each_of
@@ -228,7 +228,7 @@ async def group_clone(shell: ClusterShell, source: str, target: str, topic: str,
 @group.command("reset")
 @_group
 @_topic
-@click.option("--to-time", metavar="TIME", help="2026-01-31T12:00, -1h, ms since the epoch.")
+@click.option("--to-time", type=TIME, help=FORMS)
 @click.option(
     "--to-offset", type=click.IntRange(min=0), help="To this offset; needs --queue if there are several."
 )
@@ -242,7 +242,7 @@ async def group_reset(
     shell: ClusterShell,
     group: str,
     topic: str,
-    to_time: str | None,
+    to_time: int | None,
     to_offset: int | None,
     earliest: bool,
     latest: bool,
@@ -255,7 +255,7 @@ async def group_reset(
         raise click.UsageError("give one of --to-time, --to-offset, --earliest and --latest")
     if is_system_topic(topic):
         raise click.UsageError(f"{topic} is a system topic")
-    at_ms = parse_time_ms(to_time) if to_time is not None else 0 if earliest else -1
+    at_ms = to_time if to_time is not None else 0 if earliest else -1
     chosen = await chosen_queues(shell, topic, queues)
     if to_offset is not None and len(chosen) > 1 and not queues:
         raise click.UsageError(f"{topic} has {len(chosen)} queues: choose one with --queue BROKER:ID")

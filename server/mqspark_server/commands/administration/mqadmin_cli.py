@@ -13,6 +13,7 @@ from typing import NamedTuple
 import click
 
 from mqspark_server.commands.loading import HELP, LazyCommands
+from mqspark_server.commands.times import parse_time_ms
 
 Given = Mapping[str, str]
 """Letter of an option → its value."""
@@ -23,9 +24,9 @@ class Verb(NamedTuple):
     """``letter/longName``, and for some ``=a,b``, the values that exist. Then ``!`` marks a flag, ``*`` a must. At
     least one of those with ``|`` must be given, and exactly one of those with ``^``."""
     commands: Sequence[str]
-    """The same in words of this command line: ``{a}`` is the value of -a. ``[a: words]`` stay if -a is given,
-    ``[a=x|y: words]`` if it is x or y, ``[!…: words]`` if it is not; several conditions must all hold.
-    ``[a,: words]`` are repeated for each part of -a between commas."""
+    """The same in words of this command line: ``{a}`` is the value of -a, ``{a@}`` a time as RocketMQ's tools read it.
+    ``[a: words]`` stay if -a is given, ``[a=x|y: words]`` if it is x or y, ``[!…: words]`` if it is not; several
+    conditions must all hold. ``[a,: words]`` are repeated for each part of -a between commas."""
 
 
 _IN = " [c: --cluster {c}]"
@@ -34,7 +35,7 @@ _ON = " [b,: --broker {b}]" + _IN + " [mf: --plan {mf}]"
 _PERM = " [p=2: --perm w] [p=4: --perm r] [p=6: --perm rw]"
 _UPDATE = _PERM + _AT + " [a,: --attribute {a}]"
 _TO_END = "s=now|currentTimeMillis|-1"
-_PRINT = "consume {t} [s: --tag {s}] [b: --from {b}] [a: --queue {a}:{i}] [e: --until {e}]"
+_PRINT = "consume {t} [s: --tag {s}] [b: --from {b@}] [a: --queue {a}:{i}] [e: --until {e@}]"
 
 VERBS: Mapping[str, Verb] = {
     name: Verb(options, commands)
@@ -106,13 +107,13 @@ VERBS: Mapping[str, Verb] = {
         ),
         (
             "resetOffsetByTime",
-            "g/group* t/topic* s/timestamp* f/force b/broker q/queue o/offset c/cluster",
+            "g/group* t/topic* s/timestamp* f/force=true b/broker q/queue o/offset c/cluster",
             "group reset {g} {t}" + _IN + " [q: --queue {b}:{q}] [o: --to-offset {o}]"
-            f" [!o {_TO_END}: --latest] [!o !{_TO_END}: --to-time {{s}}]",
+            f" [!o {_TO_END}: --latest] [!o !{_TO_END}: --to-time {{s@}}]",
         ),
         (
             "skipAccumulatedMessage",
-            "g/group* t/topic* f/force c/cluster",
+            "g/group* t/topic* f/force=true c/cluster",
             "group reset {g} {t} --latest" + _IN,
         ),
         ("cloneGroupOffset", "s/srcGroup* d/destGroup* t/topic* o/offline", "group clone {s} {d} {t}"),
@@ -120,8 +121,8 @@ VERBS: Mapping[str, Verb] = {
         ("queryMsgByUniqueKey", "i/msgId* t/topic* a/showAll!", "message id {i} --topic {t}"),
         (
             "queryMsgByKey",
-            "t/topic* k/msgKey* p/keyType=K,T m/maxNum",
-            "message [p=T: tag] [!p=T: key] {t} {k} [m: --count {m}]",
+            "t/topic* k/msgKey* p/keyType=K,T b/beginTimestamp e/endTimestamp m/maxNum",
+            "message [p=T: tag] [!p=T: key] {t} {k} [b: --from {b@}] [e: --until {e@}] [m: --count {m}]",
         ),
         ("queryMsgByOffset", "t/topic* b/brokerName* i/queueId* o/offset*", "message offset {t} {b}:{i} {o}"),
         ("queryMsgTraceById", "i/msgId* t/traceTopic", "message trace {i} [t: --trace-topic {t}]"),
@@ -134,7 +135,8 @@ VERBS: Mapping[str, Verb] = {
         (
             "consumeMessage",
             "t/topic* b/brokerName i/queueId o/offset s/beginTimestamp e/endTimestamp c/MessageNumber",
-            "consume {t} [c: --count {c}] [i: --queue {b}:{i}] [o: --from {o}] [!o s: --from {s}] [e: --until {e}]",
+            "consume {t} [c: --count {c}] [i: --queue {b}:{i}] [o: --from offset:{o}] [!o s: --from {s@}]"
+            " [e: --until {e@}]",
         ),
         (
             "sendMessage",
@@ -175,11 +177,27 @@ def _holds(condition: str, given: Given) -> bool:
 
 def _filled(word: str, given: Given) -> str:
     def value(named: re.Match[str]) -> str:
-        if named[1] not in given:
-            raise click.UsageError(f"give -{named[1]}, too")
-        return given[named[1]]
+        letter = named[1]
+        if letter not in given:
+            raise click.UsageError(f"give -{letter}, too")
+        return _time(letter, given[letter]) if named[2] else given[letter]
 
-    return re.sub(r"\{(\w+)\}", value, word)
+    return re.sub(r"\{(\w+)(@?)\}", value, word)
+
+
+def _time(letter: str, text: str) -> str:
+    """A time of RocketMQ's tools, where every number is in ms since the epoch. Raises click.UsageError."""
+    if re.fullmatch(r"\d{1,18}", text, re.ASCII):
+        return f"{text}ms"
+    if text.lower() in ("now", "currenttimemillis"):
+        return "now"
+    try:
+        parse_time_ms("" if re.fullmatch(r"-\d+", text) else text)
+    except click.UsageError:
+        raise click.UsageError(
+            f"-{letter} {text[:80]!r} is not a time: now, ms since the epoch, or 2026-01-31#12:00:00:000"
+        ) from None
+    return text
 
 
 class _Verbs(LazyCommands):

@@ -19,7 +19,6 @@ import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,7 @@ import click
 
 from mqspark.base.logs import printable
 from mqspark_server.commands.loading import noun
-from mqspark_server.commands.output import MAX_LINE
+from mqspark_server.commands.output import MAX_LINE, as_time
 
 if TYPE_CHECKING:
     from mqspark.store.config import StoreConfig
@@ -379,11 +378,7 @@ def _text(body: bytes) -> str:
 
 
 def _time(ms: int) -> str:
-    return (
-        datetime.fromtimestamp(ms / 1000).astimezone().isoformat(timespec="milliseconds")
-        if ms > 0
-        else "never"
-    )
+    return as_time(ms) if ms > 0 else "never"
 
 
 @contextlib.contextmanager

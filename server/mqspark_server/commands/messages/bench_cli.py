@@ -16,25 +16,27 @@ from mqspark.message import Message
 from mqspark_server.commands.administration.group_cli import chosen_queues
 from mqspark_server.commands.completing import complete_topics
 from mqspark_server.commands.loading import noun
-from mqspark_server.commands.messages.reading import Span, spans
+from mqspark_server.commands.messages.reading import WHERE, Span, Where, spans
 from mqspark_server.commands.refusals import CommandFailed, describe
 from mqspark_server.commands.shell import ClusterShell, clustered
-from mqspark_server.commands.times import parse_duration_ms
+from mqspark_server.commands.times import DURATION
 
 bench = noun("bench", "Measure a cluster from here: rates and percentiles.")
 GROUP = "mqspark_bench"
 _MAX_SAMPLES = 1_000_000
 _topic = click.argument("topic", shell_complete=complete_topics)
 T = TypeVar("T")
-_duration = click.option("-d", "--duration", default="10s", show_default=True, help="Maximum duration.")
+_duration = click.option(
+    "-d", "--duration", type=DURATION, default="10s", show_default=True, help="Maximum duration."
+)
 _count = click.option("-c", "--count", type=click.IntRange(min=1), help="Maximum number of messages.")
 
 
 class _Run:
     """Counts messages, and prints one line per second to a terminal."""
 
-    def __init__(self, duration: str, count: int | None) -> None:
-        self._end = time.monotonic() + parse_duration_ms(duration) / 1000
+    def __init__(self, duration_ms: int, count: int | None) -> None:
+        self._end = time.monotonic() + duration_ms / 1000
         self._limit = count
         self.began = time.monotonic()
         self.begun = 0
@@ -106,7 +108,7 @@ class _Run:
 @_count
 @clustered
 async def bench_send(
-    shell: ClusterShell, topic: str, size: int, batch: int, in_flight: int, duration: str, count: int | None
+    shell: ClusterShell, topic: str, size: int, batch: int, in_flight: int, duration: int, count: int | None
 ) -> None:
     """Send messages to TOPIC as fast as possible."""
     from mqspark.client.producer.producer import Producer
@@ -151,13 +153,13 @@ async def bench_send(
 @bench.command("consume")
 @_topic
 @click.option(
-    "--from", "begin", default="earliest", show_default=True, metavar="WHERE", help="As for mqspark consume."
+    "--from", "begin", type=WHERE, default="earliest", show_default=True, help="As for mqspark consume."
 )
 @_duration
 @_count
 @clustered
 async def bench_consume(
-    shell: ClusterShell, topic: str, begin: str, duration: str, count: int | None
+    shell: ClusterShell, topic: str, begin: Where, duration: int, count: int | None
 ) -> None:
     """Read the messages of TOPIC as fast as possible, all queues concurrently, without a group."""
     wanted = await spans(shell, await chosen_queues(shell, topic, ()), begin)

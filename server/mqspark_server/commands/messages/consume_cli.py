@@ -13,7 +13,17 @@ from mqspark.errors import InvalidMessage
 from mqspark.message import MessageExt
 from mqspark_server.commands.administration.group_cli import chosen_queues
 from mqspark_server.commands.completing import complete_topics
-from mqspark_server.commands.messages.reading import Filter, follow, read_spans, spans
+from mqspark_server.commands.messages.reading import (
+    EARLIEST,
+    END,
+    LATEST,
+    WHERE,
+    Filter,
+    Where,
+    follow,
+    read_spans,
+    spans,
+)
 from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS, message_row, parse_format, write_bytes
 from mqspark_server.commands.output import counted, cut
 from mqspark_server.commands.refusals import CommandFailed
@@ -54,11 +64,11 @@ def _written(write: Callable[[MessageExt], bytes], message: MessageExt) -> bool:
 @click.option(
     "--from",
     "begin",
-    metavar="WHERE",
+    type=WHERE,
     help="earliest, latest, an offset, -N (last N of each queue), a time, or -1h.  [default: earliest; with --follow"
     " latest]",
 )
-@click.option("--until", metavar="WHERE", help="An offset or a time.  [default: the current end]")
+@click.option("--until", type=END, help="An offset or a time.  [default: the current end]")
 @click.option(
     "-f", "--follow", "following", is_flag=True, help="Continue with new messages until interrupted."
 )
@@ -72,8 +82,8 @@ def _written(write: Callable[[MessageExt], bytes], message: MessageExt) -> bool:
 async def consume(
     shell: ClusterShell,
     topic: str,
-    begin: str | None,
-    until: str | None,
+    begin: Where | None,
+    until: Where | None,
     following: bool,
     count: int | None,
     tag: str | None,
@@ -99,7 +109,7 @@ async def consume(
     wanted = await spans(
         shell,
         await chosen_queues(shell, topic, queues),
-        begin or ("latest" if following else "earliest"),
+        begin or (LATEST if following else EARLIEST),
         until,
     )
 

@@ -13,7 +13,7 @@ from mqspark.message import DLQ_PREFIX, Message, MessageExt, dlq_topic
 from mqspark_server.commands.completing import complete_groups
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.messages.consume_cli import filter_of, filter_options
-from mqspark_server.commands.messages.reading import Filter, read_spans, spans
+from mqspark_server.commands.messages.reading import END, WHERE, Filter, Where, read_spans, spans
 from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS, message_row
 from mqspark_server.commands.output import Column, columns, counted, cut
 from mqspark_server.commands.refusals import CommandFailed, Missing
@@ -37,9 +37,9 @@ _group = click.argument("group", shell_complete=complete_groups)
 _key = click.option("--key", help="Only messages with this key.")
 _origin = click.option("--topic", "origin", help="Only messages that came from this topic.")
 _since = click.option(
-    "--from", "begin", default="earliest", show_default=True, metavar="WHERE", help="As consume."
+    "--from", "begin", type=WHERE, default="earliest", show_default=True, help="As for mqspark consume."
 )
-_until = click.option("--until", metavar="WHERE", help="An offset or a time.")
+_until = click.option("--until", type=END, help="An offset or a time.  [default: the current end]")
 
 
 @dlq.command("ls")
@@ -68,8 +68,8 @@ async def _dead(
     chosen: Filter,
     key: str | None,
     origin: str | None,
-    begin: str,
-    until: str | None,
+    begin: Where,
+    until: Where | None,
     count: int,
 ) -> list[MessageExt]:
     try:
@@ -116,8 +116,8 @@ async def dlq_show(
     sql: str | None,
     key: str | None,
     origin: str | None,
-    begin: str,
-    until: str | None,
+    begin: Where,
+    until: Where | None,
     count: int,
 ) -> None:
     """Show the dead letters of GROUP."""
@@ -153,8 +153,8 @@ async def dlq_resend(
     sql: str | None,
     key: str | None,
     origin: str | None,
-    begin: str,
-    until: str | None,
+    begin: Where,
+    until: Where | None,
     count: int,
     to: Literal["group", "topic"],
     dry_run: bool,

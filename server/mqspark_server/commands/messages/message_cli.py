@@ -11,12 +11,12 @@ from mqspark.message import TRACE_TOPIC, MessageExt, is_system_topic
 from mqspark_server.commands.administration.group_cli import chosen_queues
 from mqspark_server.commands.completing import complete_topics
 from mqspark_server.commands.loading import noun
-from mqspark_server.commands.messages.reading import Filter, read_spans, spans
+from mqspark_server.commands.messages.reading import Filter, Where, read_spans, spans
 from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS, message_row
-from mqspark_server.commands.output import columns, cut
+from mqspark_server.commands.output import as_time, columns, cut
 from mqspark_server.commands.refusals import Missing
 from mqspark_server.commands.shell import ClusterShell, clustered
-from mqspark_server.commands.times import parse_time_ms
+from mqspark_server.commands.times import FORMS, TIME
 from mqspark_server.survey.tracesurvey import MAX_RECORDS, traced
 
 message = noun("message", "Find messages: by key, id, offset or time, and trace them.")
@@ -27,10 +27,8 @@ _topic = click.argument("topic", shell_complete=complete_topics)
 _limit = click.option(
     "-c", "--count", type=click.IntRange(1, 10_000), default=32, show_default=True, help="At most."
 )
-_since = click.option(
-    "--from", "begin", metavar="TIME", help="Stored since: 2026-01-31T12:00, -1h, ms since the epoch."
-)
-_until = click.option("--until", metavar="TIME", help="Stored until.  [default: now]")
+_since = click.option("--from", "begin_ms", type=TIME, default=0, help=f"Stored since: {FORMS}")
+_until = click.option("--until", "end_ms", type=TIME, help="Stored until.  [default: now]")
 _OLDER = "--count shows more, --until TIME older ones"
 
 
@@ -51,12 +49,11 @@ def _print(shell: ClusterShell, found: Sequence[MessageExt]) -> None:
 @_limit
 @clustered
 async def message_key(
-    shell: ClusterShell, topic: str, key: str, begin: str | None, until: str | None, count: int
+    shell: ClusterShell, topic: str, key: str, begin_ms: int, end_ms: int | None, count: int
 ) -> None:
     """Show the newest messages of TOPIC with KEY, by the brokers' index."""
-    begin_ms, end_ms = _times(begin, until)
     found = await shell.admin.messages_by_key(
-        topic, key, max_messages=count + 1, begin_ms=begin_ms, end_ms=end_ms
+        topic, key, max_messages=count + 1, begin_ms=begin_ms, end_ms=_end(begin_ms, end_ms)
     )
     if not found:
         raise Missing(f"message in topic {topic} with key", key)
@@ -71,27 +68,24 @@ async def message_key(
 @_limit
 @clustered
 async def message_tag(
-    shell: ClusterShell, topic: str, tag: str, begin: str | None, until: str | None, count: int
+    shell: ClusterShell, topic: str, tag: str, begin_ms: int, end_ms: int | None, count: int
 ) -> None:
     """Show the newest messages of TOPIC with TAG, by the brokers' index."""
-    begin_ms, end_ms = _times(begin, until)
     found = await shell.admin.messages_by_tag(
-        topic, tag, max_messages=count + 1, begin_ms=begin_ms, end_ms=end_ms
+        topic, tag, max_messages=count + 1, begin_ms=begin_ms, end_ms=_end(begin_ms, end_ms)
     )
     if not found:
         raise Missing(f"message in topic {topic} with tag", tag)
     _print(shell, cut(found, count, _OLDER, newest=True))
 
 
-def _times(begin: str | None, until: str | None) -> tuple[int, int]:
-    """From the one to the other, in ms. Raises click.UsageError."""
-    from mqspark.client.admin import EVER_MS
+def _end(begin_ms: int, end_ms: int | None) -> int:
+    """Raises click.UsageError."""
+    from mqspark.client.remoting.indexwalk import EVER_MS
 
-    begin_ms = 0 if begin is None else parse_time_ms(begin)
-    end_ms = EVER_MS if until is None else parse_time_ms(until)
-    if begin_ms > end_ms:
-        raise click.UsageError(f"--from {str(begin)[:40]} is after --until {str(until)[:40]}")
-    return begin_ms, end_ms
+    if end_ms is not None and begin_ms > end_ms:
+        raise click.UsageError(f"--from {as_time(begin_ms)} is after --until {as_time(end_ms)}")
+    return EVER_MS if end_ms is None else end_ms
 
 
 @message.command("id")
@@ -145,7 +139,7 @@ async def message_offset(shell: ClusterShell, topic: str, queue: str, offset: in
     given = click.get_current_context().get_parameter_source("count")
     wanted = count if given is not click.core.ParameterSource.DEFAULT else 1
     (chosen,) = await chosen_queues(shell, topic, (queue,))
-    place = await spans(shell, [chosen], f"offset:{offset}", f"offset:{offset + wanted}")
+    place = await spans(shell, [chosen], Where("offset", offset), Where("offset", offset + wanted))
     found = [each async for each in read_spans(shell, place)]
     if not found or found[0].queue_offset < offset:
         low, high = await shell.admin.queue_bounds(chosen)
@@ -156,21 +150,19 @@ async def message_offset(shell: ClusterShell, topic: str, queue: str, offset: in
 
 @message.command("time")
 @_topic
-@click.option(
-    "--from", "begin", required=True, metavar="TIME", help="2026-01-31T12:00, -1h, ms since the epoch."
-)
+@click.option("--from", "begin_ms", type=TIME, required=True, help=FORMS)
 @_until
 @click.option("--tag", metavar="EXPR", help="Only these tags.")
 @_limit
 @clustered
 async def message_time(
-    shell: ClusterShell, topic: str, begin: str, until: str | None, tag: str | None, count: int
+    shell: ClusterShell, topic: str, begin_ms: int, end_ms: int | None, tag: str | None, count: int
 ) -> None:
     """Show the messages of TOPIC that were stored between two times."""
-    _times(begin, until)
+    span = Where("time", begin_ms), None if end_ms is None else Where("time", _end(begin_ms, end_ms))
     queues = await chosen_queues(shell, topic, ())
     found: list[MessageExt] = []
-    async for each in read_spans(shell, await spans(shell, queues, begin, until), Filter(tag or "*")):
+    async for each in read_spans(shell, await spans(shell, queues, *span), Filter(tag or "*")):
         found.append(each)
         if len(found) > count:
             break

@@ -19,7 +19,7 @@ from mqspark_server.commands.messages.rows import parse_row
 from mqspark_server.commands.output import counted
 from mqspark_server.commands.refusals import CommandFailed, describe
 from mqspark_server.commands.shell import ClusterShell, clustered
-from mqspark_server.commands.times import parse_duration_ms, parse_time_ms
+from mqspark_server.commands.times import DURATION, FORMS, TIME
 
 if TYPE_CHECKING:
     from mqspark.client.delivery.results import SendResult
@@ -43,11 +43,11 @@ _MAX_BODY_BYTES = 64 << 20
 @click.option("-k", "--key", "keys", multiple=True, help="A key of every message. Repeatable.")
 @click.option("-t", "--tag", help="The tag of every message.")
 @click.option("-P", "--property", "properties", multiple=True, metavar="KEY=VALUE", help="Repeatable.")
-@click.option("--delay", metavar="DURATION", help="Deliver after this time: 30s, 15m.")
+@click.option("--delay", "delay_ms", type=DURATION, help="Deliver after this time: 30s, 15m.")
 @click.option(
     "--delay-level", type=click.IntRange(1, 100), help="Deliver after this delay level of the broker."
 )
-@click.option("--deliver-at", metavar="TIME", help="Deliver at this time.")
+@click.option("--deliver-at", "deliver_at_ms", type=TIME, help=f"Deliver at this time: {FORMS}")
 @click.option("--priority", type=click.IntRange(min=0), help="The priority of every message.")
 @click.option("--queue", metavar="BROKER:ID", help="To this queue.")
 @click.option("--ordered", is_flag=True, help="Send one after the other, so that each queue keeps the order.")
@@ -69,9 +69,9 @@ async def produce(
     keys: tuple[str, ...],
     tag: str | None,
     properties: tuple[str, ...],
-    delay: str | None,
+    delay_ms: int | None,
     delay_level: int | None,
-    deliver_at: str | None,
+    deliver_at_ms: int | None,
     priority: int | None,
     queue: str | None,
     ordered: bool,
@@ -91,9 +91,9 @@ async def produce(
     common: dict[str, Any] = {
         "tags": tag,
         "properties": assignments(properties),
-        "delay_ms": parse_duration_ms(delay) if delay is not None else None,
+        "delay_ms": delay_ms,
         "delay_level": delay_level,
-        "deliver_at_ms": parse_time_ms(deliver_at) if deliver_at is not None else None,
+        "deliver_at_ms": deliver_at_ms,
         "priority": priority,
     }
 

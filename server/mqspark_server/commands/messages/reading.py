@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import click
 
@@ -13,7 +13,7 @@ from mqspark.errors import ConnectionLost, RequestTimeout
 from mqspark.message import MessageExt, MessageQueue
 from mqspark_server.commands.refusals import describe
 from mqspark_server.commands.shell import ClusterShell
-from mqspark_server.commands.times import parse_time_ms
+from mqspark_server.commands.times import parse_time_ms, parsed_by
 
 if TYPE_CHECKING:
     from mqspark.client.admin import QueueRead
@@ -39,41 +39,67 @@ class Span(NamedTuple):
     end: int
 
 
+class Where(NamedTuple):
+    """A place in every queue."""
+
+    kind: Literal["earliest", "latest", "last", "offset", "time"]
+    number: int = 0
+    """Of the last messages, the offset, or ms since the epoch."""
+
+
+EARLIEST, LATEST = Where("earliest"), Where("latest")
+_NAMED = {"earliest": EARLIEST, "latest": LATEST, "end": LATEST}
+
+
+def parse_where(text: str) -> Where:
+    """``earliest``, ``latest``, ``-N`` for the last N messages, an offset or a time; ``offset:N`` is surely an offset,
+    ``N ms`` without the space surely a time. Raises click.UsageError."""
+    plain = text.strip()
+    if plain in _NAMED:
+        return _NAMED[plain]
+    if re.fullmatch(r"-\d{1,9}", plain, re.ASCII):
+        return Where("last", int(plain[1:]))
+    if match := re.fullmatch(r"offset:(\d{1,18})|(\d{1,9})", plain, re.ASCII):
+        return Where("offset", int(match[1] or match[2]))
+    try:
+        return Where("time", parse_time_ms(plain))
+    except click.UsageError:
+        raise click.UsageError(
+            f"{text[:80]!r} is no place: earliest, latest, an offset, -N, 2026-01-31T12:00, -1h, now, or ms since the"
+            " epoch"
+        ) from None
+
+
+def parse_end(text: str) -> Where:
+    """``parse_where`` of an end. Raises click.UsageError."""
+    found = parse_where(text)
+    if found.kind == "last":
+        raise click.UsageError(
+            f"{text[:80]!r} is no end: an offset, 2026-01-31T12:00, -1h, now, or ms since the epoch"
+        )
+    return found
+
+
+WHERE, END = parsed_by("where", parse_where), parsed_by("where", parse_end)
+
+
 async def spans(
-    shell: ClusterShell, queues: Sequence[MessageQueue], begin: str, until: str | None = None
+    shell: ClusterShell, queues: Sequence[MessageQueue], begin: Where, until: Where | None = None
 ) -> dict[MessageQueue, Span]:
-    """The range to read of each queue. ``begin``: earliest, latest, an offset, ``-N`` for the last N messages, or a
-    time. ``until``: an offset or a time, by default the current end. Raises click.UsageError, NoRoute."""
-    found = await asyncio.gather(*(_span(shell, queue, begin, until) for queue in queues))
+    """The range to read of each queue. ``until``: by default the current end. Raises NoRoute."""
+    found = await asyncio.gather(*(_span(shell, queue, begin, until or LATEST) for queue in queues))
     return dict(zip(queues, found, strict=True))
 
 
-async def _span(shell: ClusterShell, queue: MessageQueue, begin: str, until: str | None) -> Span:
+async def _span(shell: ClusterShell, queue: MessageQueue, begin: Where, until: Where) -> Span:
     low, high = await shell.admin.queue_bounds(queue)
-    if begin == "earliest":
-        first = low
-    elif begin in ("latest", "end"):
-        first = high
-    elif re.fullmatch(r"-\d{1,9}", begin):
-        first = max(low, high + int(begin))
-    else:
-        first = await _offset(shell, queue, begin)
-    end = high if until is None else min(high, await _offset(shell, queue, until))
-    return Span(max(low, first), end)
 
+    async def place(where: Where) -> int:
+        if where.kind == "time":
+            return await shell.admin.offset_at(queue, where.number)
+        return {"earliest": low, "latest": high, "last": high - where.number}.get(where.kind, where.number)
 
-async def _offset(shell: ClusterShell, queue: MessageQueue, text: str) -> int:
-    if re.fullmatch(r"\d{1,9}", text):
-        return int(text)
-    if text.startswith("offset:") and text[7:].isdecimal() and len(text) < 26:
-        return int(text[7:])
-    try:
-        at_ms = parse_time_ms(text)
-    except click.UsageError:
-        raise click.UsageError(
-            f"{text[:80]!r}: give earliest, latest, an offset, -N, 2026-01-31T12:00, -1h or ms since the epoch"
-        ) from None
-    return await shell.admin.offset_at(queue, at_ms)
+    return Span(max(low, await place(begin)), min(high, await place(until)))
 
 
 async def read_spans(

@@ -125,6 +125,8 @@ def parse_row(line: bytes, topic: str, number: int) -> Message:
             else None,
             priority=int(row["priority"]) if row.get("priority") is not None else None,
         )
+    except click.UsageError as error:
+        raise click.UsageError(f"line {number}: {error.message}") from None
     except (ValueError, TypeError, AttributeError) as error:
         raise click.UsageError(f"line {number}: {error}") from None
 

@@ -41,13 +41,27 @@ def test_a_command_has_the_words_of_what_is_given(
             ],
         ),
         ("resetOffsetByTime", {"g": "G", "t": "T", "s": "now"}, ["group reset G T --latest"]),
-        ("resetOffsetByTime", {"g": "G", "t": "T", "s": "99"}, ["group reset G T --to-time 99"]),
+        ("resetOffsetByTime", {"g": "G", "t": "T", "s": "99"}, ["group reset G T --to-time 99ms"]),
+        ("resetOffsetByTime", {"g": "G", "t": "T", "s": "0"}, ["group reset G T --to-time 0ms"]),
+        ("resetOffsetByTime", {"g": "G", "t": "T", "s": "-1"}, ["group reset G T --latest"]),
+        (
+            "resetOffsetByTime",
+            {"g": "G", "t": "T", "s": "2026-01-31#12:00:00:000"},
+            ["group reset G T --to-time 2026-01-31#12:00:00:000"],
+        ),
         (
             "resetOffsetByTime",
             {"g": "G", "t": "T", "s": "-1", "b": "B", "q": "3", "o": "7"},
             ["group reset G T --queue B:3 --to-offset 7"],
         ),
-        ("consumeMessage", {"t": "T", "o": "5", "s": "9"}, ["consume T --from 5"]),
+        ("consumeMessage", {"t": "T", "o": "5", "s": "9"}, ["consume T --from offset:5"]),
+        ("consumeMessage", {"t": "T", "s": "9", "e": "now"}, ["consume T --from 9ms --until now"]),
+        (
+            "printMsg",
+            {"t": "T", "b": "1700000000", "e": "-1h"},
+            ["consume T --from 1700000000ms --until -1h"],
+        ),
+        ("queryMsgByKey", {"t": "T", "k": "K", "b": "0"}, ["message key T K --from 0ms"]),
         ("deleteSubGroup", {"g": "G", "r": "false"}, ["group delete G --keep-offsets"]),
         ("remappingStaticTopic", {"t": "T", "b": "a, b"}, ["topic remap T --broker a --broker b"]),
     ],
@@ -60,3 +74,12 @@ def test_a_value_that_needs_another_names_it() -> None:
     (command,) = VERBS["sendMessage"].commands
     with pytest.raises(UsageError, match="give -b, too"):
         list(words_of(command, {"t": "T", "p": "x", "i": "1"}))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "yesterday", "-2", "1.5", "2026-13-01#00:00:00:000", "1" * 19, "\u0661\u0662"]
+)
+def test_what_is_no_time_of_rocketmq_names_the_option(text: str) -> None:
+    (command,) = VERBS["resetOffsetByTime"].commands
+    with pytest.raises(UsageError, match=r"-s .* is not a time: now, ms since the epoch"):
+        list(words_of(command, {"g": "G", "t": "T", "s": text}))
