@@ -87,6 +87,7 @@ NAMES: dict[str, Name | tuple[Name, Name]] = {
     "status_table": _TOPIC,
     "replicas_info_table": _BROKER,
     "message_request_mode_map": (_TOPIC, _GROUP),
+    "timing_count": _TOPIC,
 }
 """Attribute → kind of name. For a table, the kind of its keys and then that of the keys or texts within."""
 

@@ -4,26 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-import msgspec
-
 from mqspark.base.bounded import BoundedMap, Ledger
 from mqspark.base.clock import Clock
 from mqspark.base.names import sound_only
 from mqspark.broker.tables.topics import Topics, next_version
+from mqspark.protocol.bodies.admin_bodies import TimerMetric, TimerMetricsSerializeWrapper
 from mqspark.protocol.bodies.body import Body, decode_table, encode_body
 from mqspark.protocol.bodies.topic_bodies import DataVersion
 
 MAX_METRICS_BYTES = 64 << 20
-
-
-class _Metric(Body):
-    count: int = 0
-    time_stamp: int = 0
-
-
-class _SavedMetrics(Body):
-    timing_count: dict[str, _Metric] = msgspec.field(default_factory=dict)
-    data_version: DataVersion | None = None
 
 
 class TimerMetrics:
@@ -78,7 +67,7 @@ class TimerMetrics:
 
     def load(self, data: bytes) -> None:
         """Raises ProtocolError for a malformed file."""
-        found = decode_table(_SavedMetrics, data)
+        found = decode_table(TimerMetricsSerializeWrapper, data)
         self._table.refill(
             {
                 topic: (metric.count, metric.time_stamp)
@@ -98,7 +87,7 @@ class TimerMetrics:
 
     def wrapper(self) -> Body:
         """A copy of the table, in the form used by the file and by slaves."""
-        return _SavedMetrics(
-            timing_count={topic: _Metric(*entry) for topic, entry in self._table.items()},
+        return TimerMetricsSerializeWrapper(
+            timing_count={topic: TimerMetric(*entry) for topic, entry in self._table.items()},
             data_version=self.data_version,
         )

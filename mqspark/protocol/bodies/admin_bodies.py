@@ -31,6 +31,17 @@ class DelayOffsetSerializeWrapper(Body):
     data_version: DataVersion | None = None
 
 
+class TimerMetric(Body):
+    count: int = 0
+    time_stamp: int = 0
+
+
+class TimerMetricsSerializeWrapper(Body):
+    timing_count: dict[str, TimerMetric] = {}
+    """Topic → its timer messages that wait."""
+    data_version: DataVersion | None = None
+
+
 class ResetOffsetBody(Body):
     offset_table: dict[str, QueuePlace] = {}
     """``queue_key`` → offset."""

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
-
-import msgspec
 
 from mqspark.client.admin import AdminClient
 from mqspark.errors import BrokerError, MQError, NoRoute
@@ -17,7 +14,12 @@ from mqspark.message import (
     TRANS_OP_HALF_TOPIC,
     MessageQueue,
 )
-from mqspark.protocol.bodies.admin_bodies import TopicOffset
+from mqspark.protocol.bodies.admin_bodies import (
+    DelayOffsetSerializeWrapper,
+    TimerMetricsSerializeWrapper,
+    TopicOffset,
+)
+from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.codes import RequestCode
 from mqspark_server.console.site import Asking, Section, View
 from mqspark_server.survey.brokersurvey import masters_of
@@ -60,15 +62,14 @@ async def _stats_of(admin: AdminClient, topic: str) -> Mapping[MessageQueue, Top
 async def _levels(admin: AdminClient, broker: str, address: str) -> list[Row]:
     """By level: how many messages wait, as far as the broker's table says."""
     answer = await admin.ask(address, RequestCode.GET_ALL_DELAY_OFFSET)
-    table = _document(answer.body).get("offsetTable")
+    table = decode_body(DelayOffsetSerializeWrapper, answer.body).offset_table
     names = (await admin.broker_config(address)).get("messageDelayLevel", "").split()
     rows = []
     for queue, bounds in (await _stats_of(admin, SCHEDULE_TOPIC)).items():
         level = queue.queue_id + 1
         if queue.broker_name != broker or bounds.max_offset == bounds.min_offset == 0:
             continue
-        done = table.get(str(level)) if isinstance(table, dict) else None
-        done = max(done if isinstance(done, int) else 0, bounds.min_offset)
+        done = max(table.get(level, 0), bounds.min_offset)
         rows.append(
             {
                 "broker": broker,
@@ -88,12 +89,8 @@ async def _timers(admin: AdminClient, broker: str, address: str) -> Row:
         answer = await admin.ask(address, RequestCode.GET_TIMER_METRICS)
     except BrokerError:
         return {"broker": broker, "topics": []}  # it has no timer
-    counts = _document(answer.body).get("timingCount")
-    topics = []
-    for topic, each in sorted(counts.items() if isinstance(counts, dict) else ()):
-        count = each.get("count") if isinstance(each, dict) else None
-        if isinstance(count, int) and count > 0:
-            topics.append((topic, count))
+    counts = decode_body(TimerMetricsSerializeWrapper, answer.body).timing_count
+    topics = [(topic, each.count) for topic, each in sorted(counts.items()) if each.count > 0]
     return {"broker": broker, "topics": topics}
 
 
@@ -121,14 +118,6 @@ async def _transactions(admin: AdminClient) -> list[Row]:
             }
         )
     return rows
-
-
-def _document(body: bytes | memoryview) -> dict[str, Any]:
-    try:
-        document = msgspec.json.decode(bytes(body)) if len(body) else {}
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return {}
-    return document if isinstance(document, dict) else {}
 
 
 DELAYED_PAGES = Section("Delayed", views={"/delayed": (Delayed, "delayed.html")})

@@ -101,10 +101,8 @@ class UserPolicies(BaseModel):
 async def list_users(asker: AskerNow, limit: Limit = 100, after: After = None) -> ItemPage[UserView]:
     """Users in the order of their names; never a password."""
     answer = await asker.ask(RequestCode.AUTH_LIST_USER, ListUsersRequestHeader(filter=""))
-    body = bytes(answer.body)
-    found = (
-        {info.username or "": info for info in msgspec.json.decode(body, type=list[UserInfo])} if body else {}
-    )
+    infos = decode_body(list[UserInfo], answer.body) if len(answer.body) else []
+    found = {info.username or "": info for info in infos}
     page, following = page_after(found, after, limit)
     return ItemPage(items=[_view(found[name]) for name in page], next=following)
 
