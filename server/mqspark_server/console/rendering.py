@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import time
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
@@ -166,18 +165,20 @@ def chart(title: str, labels: Sequence[str], columns: Sequence[Sequence[float | 
     }
 
 
-def _ago(ms: int | None) -> str:
-    """How long ago."""
+@pass_context
+def _ago(context: Context, ms: int | None) -> str:
+    """How long ago, by the clock of the page."""
     if ms is None or not 0 < ms < 1 << 53:
         return NONE
-    return f"{_span(time.time() - ms / 1000)} ago"
+    return f"{_span((context['now_ms'] - ms) / 1000)} ago"
 
 
-def _until(ms: int | None) -> str:
-    """The time until then."""
+@pass_context
+def _until(context: Context, ms: int | None) -> str:
+    """The time until then, by the clock of the page."""
     if ms is None or not 0 < ms < 1 << 53:
         return NONE
-    left_s = ms / 1000 - time.time()
+    left_s = (ms - context["now_ms"]) / 1000
     return f"in {_span(left_s)}" if left_s > 0 else "now"
 
 

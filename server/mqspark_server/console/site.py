@@ -208,6 +208,7 @@ class Site:
             "section": section,
             "visitor": visitor,
             "here": _path_and_query(request),
+            "now_ms": self.now_ms(),
             "place": self._cluster().namesrv or "none",
             "links": self._cluster().links,
             "note": "" if is_part else visitor.take_note(),

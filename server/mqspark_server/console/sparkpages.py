@@ -106,11 +106,16 @@ async def _events(admin: AdminClient, topic: str) -> list[Row] | None:
     return await asyncio.to_thread(parsed, read)
 
 
+def _age(message: MessageExt) -> tuple[int, int]:
+    """Events of one millisecond may be in several queues: the log of a broker has them in their order."""
+    return message.store_timestamp_ms, message.physical_offset
+
+
 def parsed(read: list[MessageExt]) -> list[Row]:
     """In a thread, since bodies have to be inflated and parsed; the newest of them that fit."""
     found: list[Row] = []
     left = INFLATED_BYTES
-    for message in sorted(read, key=lambda each: each.store_timestamp_ms, reverse=True):
+    for message in sorted(read, key=_age, reverse=True):
         if left <= 0:
             break
         try:

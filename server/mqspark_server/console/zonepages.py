@@ -33,11 +33,7 @@ class ZonePages:
         names = await asyncio.to_thread(zone_names)
         if visitor.zone.name not in names:
             names.append(visitor.zone.name)
-        values = {
-            "names": names,
-            "to": inside(request.query_params.get("to", "")),
-            "now_ms": self._site.now_ms(),
-        }
+        values = {"names": names, "to": inside(request.query_params.get("to", ""))}
         return await self._site.page(request, "zone.html", "", visitor, values)
 
     async def choose(self, request: Request) -> Response:

@@ -94,9 +94,12 @@ def test_a_session_ends_when_users_come() -> None:
 # --- progress ---
 
 
-def message(body: bytes, at_ms: int = 1, size: int | None = None) -> MessageExt:
+def message(body: bytes, at_ms: int = 1, size: int | None = None, place: int = 0) -> MessageExt:
     stub: Any = SimpleNamespace(
-        body=body, stored_body_bytes=len(body) if size is None else size, store_timestamp_ms=at_ms
+        body=body,
+        stored_body_bytes=len(body) if size is None else size,
+        store_timestamp_ms=at_ms,
+        physical_offset=place,
     )
     found: MessageExt = stub
     return found
@@ -150,6 +153,13 @@ def test_the_lag_of_a_query() -> None:
     (row,) = latest_of(parsed([message(event(progress=given))]), 2)
     assert (row["lag"], row["sources"][0]["description"]) == (7, "pymq: T")
     assert row["sources"][0]["offsets"] == [("T b:0", 5, 9), ("T b:1", 7, 7)]
+
+
+def test_events_of_one_millisecond_are_in_the_order_of_the_log() -> None:
+    events = [message(event(progress={"batchId": number}), place=number) for number in (1, 3, 0, 2)]
+    assert [each["batch"] for each in parsed(events)] == [0, 1, 2, 3]
+    (row,) = latest_of(parsed(events), 2)
+    assert row["batch"] == 3
 
 
 def test_the_state_of_a_query() -> None:
@@ -223,6 +233,7 @@ def test_no_figure_and_no_text_of_an_event_keeps_the_page_from_others(change: di
         "place": "p",
         "links": [],
         "note": "",
+        "now_ms": 3,
     }
     listed = {"topic": "t", "is_there": True, "queries": rows, "count": len(rows)}
     assert b"/console/spark/good" in rendering.render("spark.html", {**site, **listed})
