@@ -103,7 +103,7 @@ files() {
         # shellcheck disable=SC2086
         install -m 640 $group "$file" "$target"
     done
-    for unit in "$source"/conf/systemd/*.service; do
+    for unit in "$source"/conf/systemd/*.service "$source"/conf/systemd/*.timer; do
         target=$destdir/etc/systemd/system/$(basename "$unit")
         sed "s|/opt/mqspark/|$prefix/|g" "$unit" >"$target.new"
         chmod 644 "$target.new"

@@ -135,6 +135,9 @@ class ReplicaSet:
         stack.close()
         return broker.store.parent
 
+    def store(self, number: int) -> Path:
+        return self._brokers[number][1].store
+
     def restart(self, number: int, folder: Path) -> None:
         self._brokers[number] = self._start(folder)
 

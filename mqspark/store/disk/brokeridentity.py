@@ -22,7 +22,7 @@ class OwnIdentity(NamedTuple):
     code: str = ""
 
 
-def _decode(data: bytes) -> OwnIdentity | None:
+def decode_identity(data: bytes) -> OwnIdentity | None:
     parts = data.decode("utf-8", "replace").split("#")
     if len(parts) not in (3, 4) or not parts[2].isdecimal() or len(parts[2]) > 18:
         return None
@@ -47,8 +47,8 @@ class IdentityFiles:
 
     def _load(self, path: Path) -> OwnIdentity | None:
         file = ConfigFile(path, self._files)
-        data = file.load(lambda each: _decode(each) is not None)
-        identity = None if data is None else _decode(data)
+        data = file.load(lambda each: decode_identity(each) is not None)
+        identity = None if data is None else decode_identity(data)
         if identity is None:
             if file.exists:
                 raise StoreCorrupt(f"{path} is damaged: it should be CLUSTER#NAME#ID", path=str(path))

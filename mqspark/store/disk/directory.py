@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mqspark.base.logs import sparing
-from mqspark.errors import StoreLocked, is_shortage
+from mqspark.errors import StoreCorrupt, StoreLocked, is_shortage
 from mqspark.store.disk.durable import DurableNote
 from mqspark.store.disk.files import FileLayer
 from mqspark.store.disk.layout import StorePaths
@@ -22,6 +22,16 @@ _log = sparing(__name__)
 
 _IDENTITY_BYTES = 16
 _IDENTITY = re.compile(f"[0-9a-f]{{{2 * _IDENTITY_BYTES}}}")
+
+
+def refuse_unfinished(paths: StorePaths, files: FileLayer) -> None:
+    """Raises StoreCorrupt for a directory that a restore has begun to fill."""
+    if files.read(paths.restoring) is not None:
+        raise StoreCorrupt(
+            f"{paths.root} is incomplete: a restore did not finish. Run 'mqspark store restore' again, or empty the"
+            " directory",
+            path=str(paths.restoring),
+        )
 
 
 class StoreDirectory:
@@ -56,11 +66,13 @@ class StoreDirectory:
 
     def lock(self) -> None:
         """Create the directory if it is missing, and lock it, and those of the log that lie elsewhere: stores with
-        roots of their own may name the same. Raises StoreLocked, OSError."""
+        roots of their own may name the same. Raises StoreLocked, StoreCorrupt for one that a restore has not finished,
+        OSError."""
         self._files.make_directory(self._paths.root, durable=True)
         self._lock_fd = self._files.lock(self._paths.lock)
         root = os.path.normpath(self._paths.root)
         try:
+            refuse_unfinished(self._paths, self._files)
             for path in self._paths.commit_logs.writable:
                 if not Path(os.path.normpath(path)).is_relative_to(root):
                     self._files.make_directory(path, durable=True)

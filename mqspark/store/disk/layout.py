@@ -81,5 +81,7 @@ class StorePaths:
         self.identity = root / "mqspark.id"
         """Names this store and its copies for ever, so that notes elsewhere can say which one they are about. RocketMQ
         ignores it."""
+        self.restoring = root / "mqspark.restoring"
+        """Marks a directory that a restore has not finished (``disk.directory``)."""
         self.nonce = root / "mqspark.nonce"
         """Proves to a process on this host that a broker serves this directory. RocketMQ ignores it."""

@@ -21,6 +21,7 @@ from mqspark.record.record import CheckedRecord
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.configfile import ConfigFile
+from mqspark.store.disk.directory import refuse_unfinished
 from mqspark.store.disk.files import OsFiles, StrPath, is_locked_directory, lock_name, open_regular
 from mqspark.store.disk.layout import StorePaths, file_start, is_beyond
 from mqspark.store.index.indexfile import HEADER_BYTES, IndexFile, IndexHeader, IndexMaps, Shape, find_shape
@@ -122,9 +123,10 @@ def release(view: memoryview, low: int, high: int) -> None:
 
 
 def require_store(paths: StorePaths) -> None:
-    """Raises FileNotFoundError when there is no such directory, StoreCorrupt when it is not a store. A
-    mistyped path must neither look healthy nor get files."""
+    """Raises FileNotFoundError when there is no such directory, StoreCorrupt when it is not a store, or not all of one.
+    A mistyped path must neither look healthy nor get files."""
     os.stat(paths.root)
+    refuse_unfinished(paths, OsFiles())
     if any(path.is_dir() for path in paths.commit_logs.all):
         return
     if (paths.root / "store" / "commitlog").is_dir():

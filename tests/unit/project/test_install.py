@@ -36,7 +36,7 @@ def test_the_files_are_put_in_their_places_and_settings_stay(tmp_path: Path) -> 
     assert install(*options) == ""
     first = files_below(tmp_path)
     units = {Path(name).name for name in first if name.startswith("etc/systemd/system/")}
-    assert units == {path.name for path in Path("conf/systemd").glob("*.service")}
+    assert units == {path.name for path in Path("conf/systemd").glob("mqspark-*")}
     settings = {Path(name).name for name in first if name.startswith("etc/mqspark/")}
     assert settings == {path.name for path in Path("conf").glob("*.toml")}
     assert {mode for name, (mode, _) in first.items() if name.startswith("etc/mqspark/")} == {0o640}

@@ -37,6 +37,9 @@ BESIDE_THE_FILE_LAYER = {
     "tools/offline.py": (EVERYTHING, "reads a directory that no broker works on"),
     "tools/fsck.py": (EVERYTHING, "works on a directory without a broker"),
     "tools/remake.py": (EVERYTHING, "works on a directory without a broker"),
+    "tools/backup.py": (EVERYTHING, "reads a store directory from another process, and writes elsewhere"),
+    "tools/backupmanifest.py": (EVERYTHING, "reads a directory that no broker works on"),
+    "tools/restore.py": (EVERYTHING, "works on a directory without a broker"),
     "tools/compactionfiles.py": (EVERYTHING, "works on a directory without a broker"),
     "recovery/rebuild.py": (
         frozenset({"ScanManifest", "scan_segment", "_QueueBuilder", "fetch_keys", "build_index_file"}),

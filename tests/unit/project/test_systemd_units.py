@@ -25,8 +25,9 @@ def analyze(*arguments: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_there_is_one_for_each_server() -> None:
+def test_there_is_one_for_each_server_and_one_for_backups() -> None:
     assert [unit.stem for unit in UNITS] == [
+        "mqspark-backup",
         "mqspark-broker",
         "mqspark-controller",
         "mqspark-jobs",
@@ -61,6 +62,6 @@ def test_its_command_exists(unit: Path) -> None:
         while isinstance(command, click.Group):
             command = command.get_command(context, words.pop(0))
         assert command is not None
-        assert words[0] == "-c"
-        assert Path("conf", Path(words[1]).name).is_file()
+        settings = words[words.index("-c") + 1]
+        assert Path("conf", Path(settings).name).is_file()
         assert any("-c" in parameter.opts for parameter in command.params)

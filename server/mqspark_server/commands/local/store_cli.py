@@ -7,6 +7,7 @@
     mqspark store dump queue DIR TOPIC QUEUE [--offset N] [-n COUNT] [-o json]
     mqspark store dump index DIR [--offset N] [--topic T --key K] [-n COUNT] [-o json]
     mqspark store diverged list|show|send DIR [FILE]
+    mqspark store backup|verify|restore              (``backup_cli``)
 
 ``fsck``, ``stats`` and ``dump`` only read, and work on a directory that is in use. ``--repair`` and ``rebuild``
 take its lock. Exit codes: 0 nothing wrong, 1 failed, 2 usage, 3 something is wrong or was lost.
@@ -57,12 +58,15 @@ _limit = click.option("-n", "--limit", type=click.IntRange(min=1), help="Maximum
 
 store = noun(
     "store",
-    "Store directories: check, repair, rebuild, dump, statistics, what was set aside.",
+    "Store directories: check, repair, rebuild, back up, restore, dump, what was set aside.",
     {
+        "backup": ("local.backup_cli:backup", "Copy a store, also while a broker runs on it."),
+        "verify": ("local.backup_cli:verify", "Compare a backup with its checksums."),
+        "restore": ("local.backup_cli:restore", "Make a store directory from a backup."),
         "diverged": (
             "messages.diverged_cli:diverged",
             "Parts of the log that were set aside because a master's log differed.",
-        )
+        ),
     },
 )
 
