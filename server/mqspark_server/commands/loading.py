@@ -1,16 +1,24 @@
-"""Command groups whose commands are imported when they are called, and that suggest a name for a misspelt one."""
+"""Command groups whose commands are imported when they are called, that know other names of some of them, and that
+suggest a name for a misspelt one."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from mqspark.base.config import did_you_mean
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 HELP = {"help_option_names": ["-h", "--help"]}
+_SHORT = {"list": "ls", "delete": "rm", "remove": "rm"}
+"""Names of verbs that help and completion show, too."""
+_ALSO = {"ls": ("list",), "rm": ("delete", "remove"), "delete": ("remove",), "remove": ("delete",)}
+"""Other name of a verb → what it may be called here."""
 
 
 class LazyCommands(click.Group):
@@ -30,6 +38,9 @@ class LazyCommands(click.Group):
         return sorted({*self.commands, *self._lazy})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        own = self.commands.keys() | self._lazy.keys()
+        if cmd_name not in own:
+            cmd_name = next((each for each in _ALSO.get(cmd_name, ()) if each in own), cmd_name)
         place = self._lazy.get(cmd_name)
         if place is None:
             return super().get_command(ctx, cmd_name)
@@ -47,15 +58,24 @@ class LazyCommands(click.Group):
             raise click.UsageError(f"no command {name!r}{advice}", ctx)
         return super().resolve_command(ctx, args)
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        found = super().shell_complete(ctx, incomplete)
+        own = self.list_commands(ctx)
+        short = {_SHORT[name]: name for name in own if name in _SHORT and _SHORT[name].startswith(incomplete)}
+        return found + [CompletionItem(each, help=f"the same as {name}") for each, name in short.items()]
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = []
         for name in self.list_commands(ctx):
+            label = ", ".join(filter(None, (name, _SHORT.get(name))))
             if name in self._lazy:
-                rows.append((name, self._lazy[name][1]))
+                rows.append((label, self._lazy[name][1]))
             else:
                 command = self.commands[name]
                 if not command.hidden:
-                    rows.append((name, command.get_short_help_str(90)))
+                    rows.append((label, command.get_short_help_str(90)))
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 

@@ -141,3 +141,17 @@ def test_an_interrupted_produce_says_how_many_it_sent(cluster: Cluster, tmp_path
         child.stdin.close()
         assert child.wait(30) == 130
     assert "interrupted: sent 2 messages" in log.read_text()
+
+
+def test_a_measurement_creates_its_topic_where_brokers_do(cluster: Cluster) -> None:
+    row = mqspark("bench", "send", "Measured", "-c", "20", "-o", "json")
+    assert (row.code, row.json["messages"], row.json["failures"]) == (0, 20, 0), row.err
+    assert mqspark("bench", "consume", "Measured", "-o", "json").json["messages"] == 20
+    assert mqspark("config", "set", "autoCreateTopicEnable=false", "--yes").code == 0
+    try:
+        refused = mqspark("bench", "send", "Measurd", "-c", "20")
+        assert (refused.code, "did you mean 'Measured'" in refused.err) == (3, True), refused.err
+        refused = mqspark("bench", "send", "Else", "-c", "20")
+        assert (refused.code, "mqspark topic create Else creates it" in refused.err) == (3, True), refused.err
+    finally:
+        assert mqspark("config", "set", "autoCreateTopicEnable=true", "--yes").code == 0

@@ -42,10 +42,10 @@ _since = click.option(
 _until = click.option("--until", type=END, help="An offset or a time.  [default: the current end]")
 
 
-@dlq.command("ls")
+@dlq.command("list")
 @click.argument("pattern", required=False)
 @clustered
-async def dlq_ls(shell: ClusterShell, pattern: str | None) -> None:
+async def dlq_list(shell: ClusterShell, pattern: str | None) -> None:
     """List groups with dead letters, or those that match PATTERN."""
     rows = []
     for name in await _groups(shell):
@@ -80,7 +80,7 @@ async def _dead(
             "dead letter of group",
             group,
             await _groups(shell),
-            "mqspark dlq ls shows the groups that have some",
+            "mqspark dlq list shows the groups that have some",
         ) from None
     found: list[MessageExt] = []
     async for message in read_spans(shell, await spans(shell, queues, begin, until), chosen):
