@@ -36,8 +36,8 @@ _NOUNS = {
         "Name servers: run, list, settings.",
     ),
     "controller": (
-        "local.controller_cli:controller",
-        "Controllers: run.",
+        "administration.controller_cli:controller",
+        "Controllers: run, list; replicas and their master.",
     ),
     "topic": (
         "administration.topic_cli:topic",

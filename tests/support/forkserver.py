@@ -27,7 +27,7 @@ MODULES = (
     "mqspark_server.controller_app",
     "mqspark_server.commands.administration.broker_cli",
     "mqspark_server.commands.administration.namesrv_cli",
-    "mqspark_server.commands.local.controller_cli",
+    "mqspark_server.commands.administration.controller_cli",
     "mqspark_server.commands.local.servers_cli",
     "mqspark_server.commands.output",
     "mqspark_server.commands.shell",

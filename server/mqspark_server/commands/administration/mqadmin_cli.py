@@ -47,6 +47,17 @@ VERBS: Mapping[str, Verb] = {
         ("updateBrokerConfig", "b/brokerAddr| c/clusterName| k/key* v/value*", "config set {k}={v}" + _AT),
         ("getNamesrvConfig", "", "namesrv config"),
         ("updateNamesrvConfig", "k/key* v/value*", "namesrv set {k}={v}"),
+        ("getControllerMetaData", "a/controllerAddress*", "controller list --controller {a}"),
+        (
+            "getSyncStateSet",
+            "a/controllerAddress* b/brokerName c/clusterName",
+            "controller replicas [b: {b}] --controller {a}" + _IN,
+        ),
+        (
+            "electMaster",
+            "a/controllerAddress* b/brokerId* bn/brokerName* c/clusterName*",
+            "controller elect {bn} {b} --controller {a}" + _IN,
+        ),
         ("wipeWritePerm", "b/brokerName*", "broker drain {b}"),
         ("addWritePerm", "b/brokerName*", "broker undrain {b}"),
         ("cleanExpiredCQ", "b/brokerAddr c/cluster", "broker clean queues" + _AT),

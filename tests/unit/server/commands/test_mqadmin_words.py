@@ -62,6 +62,12 @@ def test_a_command_has_the_words_of_what_is_given(
             ["consume T --from 1700000000ms --until -1h"],
         ),
         ("queryMsgByKey", {"t": "T", "k": "K", "b": "0"}, ["message key T K --from 0ms"]),
+        ("getSyncStateSet", {"a": "h:1", "b": "B"}, ["controller replicas B --controller h:1"]),
+        (
+            "electMaster",
+            {"a": "h:1", "b": "2", "bn": "B", "c": "C"},
+            ["controller elect B 2 --controller h:1 --cluster C"],
+        ),
         ("deleteSubGroup", {"g": "G", "r": "false"}, ["group delete G --keep-offsets"]),
         ("remappingStaticTopic", {"t": "T", "b": "a, b"}, ["topic remap T --broker a --broker b"]),
     ],

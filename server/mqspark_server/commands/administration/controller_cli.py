@@ -1,0 +1,205 @@
+"""``mqspark controller``: controllers, the replica sets that they know, and who leads these."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import click
+
+from mqspark.errors import BrokerError, MQError
+from mqspark.protocol.bodies.body import decode_body, encode_body
+from mqspark.protocol.bodies.replica_bodies import BrokerReplicasInfo, ReplicasInfo
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.headers.cluster_headers import (
+    ElectMasterRequestHeader,
+    ElectMasterResponseHeader,
+    GetMetaDataResponseHeader,
+)
+from mqspark_server.commands.loading import noun
+from mqspark_server.commands.output import columns
+from mqspark_server.commands.refusals import CommandFailed, Missing
+from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm
+
+controller = noun(
+    "controller",
+    "Controllers: run one here, or show and change which replica of each broker is master.",
+    {"run": ("local.servers_cli:controller_run", "Run a controller until SIGTERM or SIGINT.")},
+)
+_LIST = columns("address", "leads", "leader", "group*", "error")
+_REPLICAS = columns("broker", "id", "address", "role", "in_sync", "alive", "epoch", "set_epoch*")
+_controllers = click.option(
+    "--controller",
+    "addresses",
+    metavar="HOST:PORT",
+    help="Controllers, separated by semicolons.  [default: those that the brokers name in controllerAddr]",
+)
+
+
+async def _addresses(shell: ClusterShell, given: str | None) -> list[str]:
+    """The addresses of the controllers. Raises ConfigError, CommandFailed."""
+    from mqspark.base.config import parse_addresses
+
+    if given is not None:
+        return parse_addresses(given, key="controller", required=True)
+    found: dict[str, None] = {}
+    failed: MQError | None = None
+    for addresses in (await shell.brokers()).values():
+        for address in addresses.values():
+            try:
+                settings = await shell.admin.broker_config(address)
+            except MQError as error:
+                failed = error
+                continue
+            if settings.get("enableControllerMode") == "true":
+                found |= dict.fromkeys(
+                    parse_addresses(settings.get("controllerAddr", ""), key="controllerAddr")
+                )
+    if not found:
+        why = f": {failed}" if failed is not None else ""
+        raise CommandFailed(
+            f"no broker that answers names a controller (controllerAddr){why}; give --controller"
+        )
+    return list(found)
+
+
+async def _metadata(shell: ClusterShell, address: str) -> GetMetaDataResponseHeader:
+    answer = await shell.admin.ask(address, RequestCode.CONTROLLER_GET_METADATA_INFO)
+    return answer.header(GetMetaDataResponseHeader)
+
+
+async def _leader(shell: ClusterShell, given: str | None) -> str:
+    """The address of the controller that decides. Raises CommandFailed."""
+    failed = "they name no leader"
+    addresses = await _addresses(shell, given)
+    for address in addresses:
+        try:
+            if leader := (await _metadata(shell, address)).controller_leader_address:
+                return leader
+        except MQError as error:
+            failed = str(error)
+    raise CommandFailed(f"no controller leads ({', '.join(addresses)}): {failed}")
+
+
+async def _sets(shell: ClusterShell, leader: str, names: tuple[str, ...]) -> dict[str, ReplicasInfo]:
+    """Raises Missing for a name that the controller does not know."""
+    wanted = list(names or await shell.brokers())
+    if not wanted:
+        return {}
+    answer = await shell.admin.ask(
+        leader, RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, None, encode_body(wanted)
+    )
+    table = decode_body(BrokerReplicasInfo, answer.body).replicas_info_table
+    for name in names:
+        if name not in table:
+            raise Missing(
+                "broker known to the controller", name, await shell.brokers(), f"{leader} was asked"
+            )
+    return {name: table[name] for name in wanted if name in table}
+
+
+async def _cluster(shell: ClusterShell, broker: str) -> str:
+    """The cluster of a broker, which controllers of RocketMQ want to know. Raises click.UsageError."""
+    if shell.cluster is not None:
+        return shell.cluster
+    known = (await shell.admin.cluster_info()).broker_addr_table.get(broker)
+    if known is None:
+        raise click.UsageError(f"the name servers do not know broker {broker} now: give its --cluster")
+    return known.cluster or ""
+
+
+def _rows(sets: dict[str, ReplicasInfo]) -> list[dict[str, Any]]:
+    return [
+        {
+            "broker": name,
+            "id": each.broker_id,
+            "address": each.broker_address,
+            "role": "master" if each.broker_id == found.master_broker_id else "slave",
+            "in_sync": each in found.in_sync_replicas,
+            "alive": each.alive,
+            "epoch": found.master_epoch,
+            "set_epoch": found.sync_state_set_epoch,
+        }
+        for name, found in sorted(sets.items())
+        for each in sorted(
+            found.in_sync_replicas + found.not_in_sync_replicas, key=lambda replica: replica.broker_id
+        )
+    ]
+
+
+@controller.command("list")
+@_controllers
+@clustered
+async def controller_list(shell: ClusterShell, addresses: str | None) -> None:
+    """List the controllers, and which of them leads."""
+
+    async def row(address: str) -> dict[str, Any]:
+        try:
+            found = await _metadata(shell, address)
+        except MQError as error:
+            return {"address": address, "leads": False, "error": str(error)}
+        return {
+            "address": address,
+            "leads": found.is_leader,
+            "leader": found.controller_leader_address,
+            "group": found.group,
+        }
+
+    shell.output.rows(_LIST, await asyncio.gather(*map(row, await _addresses(shell, addresses))))
+
+
+@controller.command("replicas")
+@click.argument("brokers", nargs=-1)
+@_controllers
+@clustered
+async def controller_replicas(shell: ClusterShell, brokers: tuple[str, ...], addresses: str | None) -> None:
+    """Show the replicas of BROKERS (default: all): which one is master, which are in the SyncStateSet."""
+    sets = await _sets(shell, await _leader(shell, addresses), brokers)
+    shell.output.rows(_REPLICAS, _rows(sets), empty="the controller knows none of the brokers")
+
+
+@controller.command("elect")
+@click.argument("broker")
+@click.argument("broker_id", metavar="ID", type=click.IntRange(min=1), required=False)
+@_controllers
+@assume_yes
+@clustered
+async def controller_elect(
+    shell: ClusterShell, broker: str, broker_id: int | None, addresses: str | None, yes: bool
+) -> None:
+    """Elect replica ID of BROKER as master; without ID the best one, if the master is gone.
+
+    The controller refuses one that lacks messages, and says how many bytes would be lost, unless its
+    enableElectUncleanMaster is true.
+    """
+    leader = await _leader(shell, addresses)
+    found = (await _sets(shell, leader, (broker,)))[broker]
+    ids = [row["id"] for row in _rows({broker: found})]
+    if broker_id is not None and broker_id not in ids:
+        raise Missing(f"replica of {broker}", str(broker_id), advice=f"it has {', '.join(map(str, ids))}")
+    cluster = await _cluster(shell, broker)
+    now = "nobody is master" if found.master_broker_id is None else f"{found.master_broker_id} is master now"
+    whom = "a master" if broker_id is None else f"{broker_id} as master"
+    confirm(f"Elect {whom} of {broker} ({now})?", yes)
+    header = ElectMasterRequestHeader(
+        cluster_name=cluster,
+        broker_name=broker,
+        broker_id=-1 if broker_id is None else broker_id,
+        designate_elect=broker_id is not None,
+    )
+    try:
+        answer = await shell.admin.ask(leader, RequestCode.CONTROLLER_ELECT_MASTER, header)
+    except BrokerError as error:
+        if error.code != ResponseCode.CONTROLLER_MASTER_STILL_EXIST:
+            raise
+        raise CommandFailed(f"nothing was changed: {error.remark}; give the ID of another replica") from None
+    elected = answer.header(ElectMasterResponseHeader)
+    shell.output.done(
+        f"{elected.master_broker_id} ({elected.master_address}) is master of {broker} in epoch {elected.master_epoch}",
+        {
+            "broker": broker,
+            "id": elected.master_broker_id,
+            "address": elected.master_address,
+            "epoch": elected.master_epoch,
+        },
+    )
