@@ -15,6 +15,7 @@ from mqspark_server.console.grouppages import GROUP_PAGES
 from mqspark_server.console.history.sampler import Sampler
 from mqspark_server.console.jobpages import JOB_PAGES
 from mqspark_server.console.letterpages import LETTER_PAGES, add_tail
+from mqspark_server.console.messagepages import MESSAGE_PAGES
 from mqspark_server.console.rendering import HEADERS, ROOT, inside, static_file
 from mqspark_server.console.setasidepages import SET_ASIDE_PAGES
 from mqspark_server.console.site import Site
@@ -44,6 +45,7 @@ SECTIONS = (
     *LETTER_PAGES,
     DELAYED_PAGES,
     TOPIC_PAGES,
+    MESSAGE_PAGES,
     GROUP_PAGES,
     SPARK_PAGES,
     JOB_PAGES,

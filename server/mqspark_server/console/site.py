@@ -5,8 +5,8 @@ every change. Pages and changes are classes in the tables of sections, and made 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Annotated
 from urllib.parse import quote
@@ -26,6 +26,8 @@ from mqspark_server.console.rendering import HEADERS, HTML, ROOT, inside, render
 from mqspark_server.console.visitors import Form, NoForm, Visitor, Visitors, read_form
 from mqspark_server.survey.resending import NotAllSent
 from mqspark_server.survey.surveying import Row, each_of
+from mqspark_server.web.events import EventStream
+from mqspark_server.web.places import Places
 from mqspark_server.web.problems import Problem
 
 PAGES_AT_ONCE = 4
@@ -35,6 +37,7 @@ PAGE_ROWS = 50
 PAGE_S = 20.0
 CHANGE_S = 60.0
 TIMEOUT_MS = 5_000
+MAX_DOWNLOADS = 4
 PRODUCER_GROUP = "mqspark_console"
 _ABSENT = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
 
@@ -101,6 +104,23 @@ class Change(msgspec.Struct, frozen=True):
         raise NotImplementedError
 
 
+class Download(msgspec.Struct, frozen=True):
+    """A file that is made while it is sent. Its fields are those of its address."""
+
+    @property
+    def file(self) -> tuple[str, str]:
+        """Its name, and its media type."""
+        raise NotImplementedError
+
+    def content(self, asked: Asking) -> AsyncGenerator[bytes, None]:
+        """Its parts; an error before the first one is an answer of its own. Raises InvalidMessage, MQError, Trouble."""
+        raise NotImplementedError
+
+    def broken(self, problem: str) -> bytes:
+        """The last part of a file that ends too early."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, slots=True)
 class Listed:
     """The rows of one page of a list."""
@@ -144,6 +164,7 @@ class Section:
     views: Mapping[str, tuple[type[View], str]]
     """With their templates."""
     changes: Mapping[str, type[Change]] = field(default_factory=dict)
+    downloads: Mapping[str, type[Download]] = field(default_factory=dict)
 
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -165,6 +186,7 @@ class Site:
         self.now_ms = now_ms
         self._is_used = is_used
         self.visitors = visitors
+        self._downloads = Places("downloads are being sent")
         self._gate = asyncio.Semaphore(PAGES_AT_ONCE)
 
     def add(self, router: APIRouter, section: Section) -> None:
@@ -172,6 +194,8 @@ class Site:
             router.get(f"{ROOT}{path}")(self._shown(section.name, view, template))
         for path, change in section.changes.items():
             router.post(f"{ROOT}{path}")(self._changed(section.name, change))
+        for path, download in section.downloads.items():
+            router.get(f"{ROOT}{path}")(self._sent(section.name, download))
 
     # --- pages ---
 
@@ -243,6 +267,55 @@ class Site:
         where = _path_and_query(request) if request.method == "GET" else ROOT
         return RedirectResponse(f"{ROOT}/login?to={quote(where, safe='')}", 303, HEADERS)
 
+    # --- downloads ---
+
+    def _sent(self, section: str, kind: type[Download]) -> Handler:
+        """Sends the file, or the page about an error before it begins."""
+        reader = FormReader(kind)
+
+        async def send(request: Request) -> Response:
+            try:
+                visitor = await self.visitors.of(request)
+                if visitor.has_users and not visitor.is_in:
+                    return self._to_login(request)
+                download = reader.read(Form.of_address(request))
+                address = "" if request.client is None else request.client.host
+                holder = self._downloads.take(visitor.user, address, MAX_DOWNLOADS, retry_s=10)
+            except Exception as error:
+                return await self.error_page(request, error, section)
+            content = self._content(request, visitor, download)
+            try:
+                first = await anext(content)
+            except Exception as error:
+                self._downloads.leave(holder)
+                return await self.error_page(request, error, section)
+            name, media_type = download.file
+            headers = {
+                **HEADERS,
+                "content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
+            }
+            source = _after(first, content)
+            return EventStream(source, lambda: self._downloads.leave(holder), media_type, headers)
+
+        return send
+
+    async def _content(
+        self, request: Request, visitor: Visitor, download: Download
+    ) -> AsyncGenerator[bytes, None]:
+        """Ends with the session of the visitor. Raises errors before the first part."""
+        is_begun = False
+        try:
+            async with self.connected(visitor) as asked, aclosing(download.content(asked)) as parts:
+                async for part in parts:
+                    if is_begun and (await self.visitors.of(request)).user != visitor.user:
+                        raise Trouble(403, "The session has ended", "the session has ended")
+                    is_begun = True
+                    yield part
+        except (MQError, Trouble, Problem, TimeoutError) as error:
+            if not is_begun:
+                raise
+            yield download.broken(str(error))
+
     # --- changes ---
 
     def _changed(self, section: str, kind: type[Change]) -> Handler:
@@ -276,6 +349,13 @@ class Site:
             return RedirectResponse(done.path, 303, HEADERS)
 
         return change
+
+
+async def _after(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    async with aclosing(rest):
+        yield first
+        async for each in rest:
+            yield each
 
 
 def _path_and_query(request: Request) -> str:

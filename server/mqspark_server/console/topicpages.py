@@ -1,12 +1,10 @@
-"""The pages about topics: list, create, browse, follow, send a message, configure, delete."""
+"""The pages about topics: list, create, queues, follow, send a message, configure, delete."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import contextlib
-from collections import deque
-from itertools import islice
 from typing import Annotated, Any
 
 import msgspec
@@ -17,9 +15,6 @@ from mqspark.message import (
     MAX_PROPERTIES_BYTES,
     MESSAGE_TYPES,
     Message,
-    MessageExt,
-    MessageQueue,
-    parse_number,
 )
 from mqspark_server.console.clusteraccess import Trouble
 from mqspark_server.console.fields import (
@@ -31,11 +26,9 @@ from mqspark_server.console.fields import (
     TopicName,
     WholeField,
 )
-from mqspark_server.console.rendering import MESSAGES, PERM_WORDS, path_of, perm_words
+from mqspark_server.console.rendering import PERM_WORDS, path_of, perm_words
 from mqspark_server.console.site import Asking, Change, Confirmation, Done, ListView, Section, View
-from mqspark_server.shown.bodies.bodyviews import VIEWS
 from mqspark_server.shown.nouns import PERMS, QUEUES
-from mqspark_server.shown.timezones import Zone
 from mqspark_server.survey.groupsurvey import lag_of
 from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of
 from mqspark_server.survey.topicsurvey import (
@@ -48,10 +41,6 @@ from mqspark_server.survey.topicsurvey import (
     topic_settings,
 )
 
-FILTERED = 2_000
-"""The number of newest messages of a queue that a filter searches."""
-READS = 64
-"""The most reads of one queue for one page, with a filter."""
 GROUPS_SHOWN = 50
 MAX_PROPERTIES = 64
 LONGEST_DELAY_S = 365 * 86_400
@@ -100,90 +89,6 @@ class TopicQueues(View, frozen=True):
             "groups": shown,
             "group_count": len(groups),
         }
-
-
-class TopicMessages(View, frozen=True):
-    topic: TopicName
-    by: Annotated[str, ChoiceField(("latest", "offset", "time", "key"))] = "latest"
-    value: Line = ""
-    tag: Line = ""
-    view: Annotated[str, ChoiceField(VIEWS)] = "auto"
-    sql: Annotated[str, LineField(1_024)] = ""
-
-    async def show(self, asked: Asking) -> Row:
-        bounds = await bounds_of(asked.admin, self.topic)
-        values: Row = {"tab": "Messages", "topic": self.topic, "look": self, "trouble": "", "found": []}
-        try:
-            values["found"] = await self._find(asked.admin, bounds, asked.visitor.zone)
-        except MQError as error:
-            values["trouble"] = str(error)
-        return values
-
-    async def _find(
-        self, admin: AdminClient, bounds: dict[MessageQueue, tuple[int, int]], zone: Zone
-    ) -> list[MessageExt]:
-        """At most MESSAGES: from an offset or time on, or else the newest first. Raises InvalidMessage, MQError."""
-        if self.sql and (self.tag or self.by == "key"):
-            raise InvalidMessage("an expression excludes a tag and a key", field="sql")
-        if self.by == "key":
-            return await self._find_key(admin)
-        first = self._first(zone)
-        read: list[MessageExt] = []
-
-        async def one(queue: MessageQueue) -> None:
-            low, high = bounds[queue]
-            if self.by == "time":
-                begin = await admin.offset_at(queue, first)
-            else:
-                begin = first if self.by == "offset" else high - (FILTERED if self._is_filtered else MESSAGES)
-            read.extend(await self._read(admin, queue, max(low, begin), high))
-
-        readable = [queue for queue, (low, high) in islice(bounds.items(), MAX_ROWS) if low < high]
-        await each_of(readable, one)
-        read.sort(key=lambda each: (each.store_timestamp_ms, each.physical_offset, each.queue_offset))
-        return read[-MESSAGES:][::-1] if self.by == "latest" else read[:MESSAGES]
-
-    @property
-    def _is_filtered(self) -> bool:
-        return bool(self.sql or self.tag)
-
-    def _first(self, zone: Zone) -> int:
-        """The time or the offset that is given. Raises InvalidMessage."""
-        if self.by == "time":
-            return zone.ms(self.value, "value")
-        offset = parse_number(self.value) if self.by == "offset" else 0
-        if offset is None:
-            raise InvalidMessage("give an offset, a whole number", field="value")
-        return offset
-
-    async def _find_key(self, admin: AdminClient) -> list[MessageExt]:
-        if not self.value:
-            raise InvalidMessage("give the key to find", field="value")
-        found = await admin.messages_by_key(self.topic, self.value, max_messages=MESSAGES)
-        if not found:
-            found = await admin.messages_by_key(self.topic, self.value, unique=True, max_messages=MESSAGES)
-        return [each for each in found if self.tag in ("", each.tags)][-MESSAGES:][::-1]
-
-    async def _read(
-        self, admin: AdminClient, queue: MessageQueue, offset: int, end: int
-    ) -> deque[MessageExt]:
-        """The first or the last MESSAGES of a queue that the filter takes."""
-        found: deque[MessageExt] = deque(maxlen=MESSAGES)
-        for _ in range(READS if self._is_filtered else 1):
-            if offset >= end:
-                break
-            answer = await admin.read(
-                queue,
-                offset,
-                max_messages=MESSAGES,
-                expression=self.sql or self.tag or "*",
-                expression_type="SQL92" if self.sql else "TAG",
-            )
-            found.extend(answer.messages)
-            if answer.next_offset <= offset or (self.by != "latest" and len(found) == MESSAGES):
-                break
-            offset = answer.next_offset
-        return found
 
 
 class LiveTail(View, frozen=True):
@@ -352,7 +257,6 @@ TOPIC_PAGES = Section(
     views={
         "/topics": (TopicTable, "topics.html"),
         "/topics/{topic}": (TopicQueues, "topic.html"),
-        "/topics/{topic}/messages": (TopicMessages, "messages.html"),
         "/topics/{topic}/live": (LiveTail, "live.html"),
         "/topics/{topic}/send": (SendingForm, "send.html"),
         "/topics/{topic}/config": (TopicConfiguration, "topicconfig.html"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from mqspark.errors import BrokerError, MQError
 from mqspark.message import DLQ_PREFIX, RETRY_PREFIX, MessageExt, MessageQueue, is_system_topic, parse_number
@@ -68,15 +68,29 @@ async def newest_of(
     and how many offsets these are."""
     for queue, (low, high) in bounds.items():
         for end in range(high, low, -step):
-            begin = place = max(low, end - step)
-            found: list[MessageExt] = []
-            while place < end:
-                answer = await admin.read(queue, place, max_messages=end - place)
-                found += [each for each in answer.messages if each.queue_offset < end]
-                if answer.next_offset <= place:
-                    break
-                place = answer.next_offset
-            yield found, end - begin
+            begin = max(low, end - step)
+            yield await read_between(admin, queue, begin, end), end - begin
+
+
+class ReadFilter(TypedDict, total=False):
+    """As ``AdminClient.read`` takes it."""
+
+    expression: str
+    expression_type: str
+
+
+async def read_between(
+    admin: AdminClient, queue: MessageQueue, begin: int, end: int, **chosen: Unpack[ReadFilter]
+) -> list[MessageExt]:
+    """The messages of the offsets [begin, end) that are chosen."""
+    found: list[MessageExt] = []
+    while begin < end:
+        answer = await admin.read(queue, begin, max_messages=end - begin, **chosen)
+        found += [each for each in answer.messages if each.queue_offset < end]
+        if answer.next_offset <= begin:
+            break
+        begin = answer.next_offset
+    return found
 
 
 async def queue_rows(admin: AdminClient, topic: str) -> list[Row]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 
 from fastapi.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -29,12 +29,18 @@ def event(name: str, data: str) -> bytes:
 
 
 class EventStream(Response):
-    """``ended`` is called once, however the stream ends."""
+    """``ended`` is called once, however the stream ends. ``media_type`` and ``headers``: of what is no stream of
+    events, but as long."""
 
-    media_type = EVENTS
-
-    def __init__(self, source: AsyncGenerator[bytes, None], ended: Callable[[], None]) -> None:
-        super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
+    def __init__(
+        self,
+        source: AsyncGenerator[bytes, None],
+        ended: Callable[[], None],
+        media_type: str = EVENTS,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        kept = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        super().__init__(headers={**(headers or {}), **kept}, media_type=media_type)
         del self.headers["content-length"]
         self._source = source
         self._ended = ended
@@ -48,6 +54,7 @@ class EventStream(Response):
             for task in (sending, gone):
                 task.cancel()
             await asyncio.gather(sending, gone, return_exceptions=True)
+            await self._source.aclose()  # the task may have ended before it began
             self._ended()
         if not sending.cancelled() and (error := sending.exception()) is not None:
             raise error

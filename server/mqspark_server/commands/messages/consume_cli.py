@@ -24,10 +24,11 @@ from mqspark_server.commands.messages.reading import (
     read_spans,
     spans,
 )
-from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS, message_row, parse_format, write_bytes
+from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS, parse_format, write_bytes
 from mqspark_server.commands.output import counted, cut
 from mqspark_server.commands.refusals import CommandFailed
 from mqspark_server.commands.shell import ClusterShell, clustered
+from mqspark_server.shown.messagerow import message_row
 
 MAX_ROWS = 10_000
 """Limit of messages in a table, which is held in memory."""

@@ -90,7 +90,8 @@ def show(directory: str, file: str | None, topic: str | None, count: int, output
     """Show the messages that were set aside in the store directory DIR, or those of one FILE."""
     import itertools
 
-    from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS, message_row
+    from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS
+    from mqspark_server.shown.messagerow import message_row
     from mqspark_server.shown.setaside import messages_in
 
     found = list(itertools.islice(messages_in(_parts(directory, file), topic), count + 1))

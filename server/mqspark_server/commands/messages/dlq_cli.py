@@ -14,11 +14,12 @@ from mqspark_server.commands.completing import complete_groups
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.messages.consume_cli import filter_of, filter_options
 from mqspark_server.commands.messages.reading import END, WHERE, Filter, Where, read_spans, spans
-from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS, message_row
+from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS
 from mqspark_server.commands.output import Column, columns, counted, cut
 from mqspark_server.commands.refusals import CommandFailed, Missing
 from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm
 from mqspark_server.shown.deadletters import foreign_origins, origin_of, resent_copy
+from mqspark_server.shown.messagerow import message_row
 
 dlq = noun("dlq", "Dead letters: messages that groups could not process.")
 _LIST = columns("group", "messages", "last_ms LAST")

@@ -12,11 +12,12 @@ from mqspark_server.commands.administration.group_cli import chosen_queues
 from mqspark_server.commands.completing import complete_topics
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.messages.reading import Filter, Where, read_spans, spans
-from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS, message_row
+from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS
 from mqspark_server.commands.output import as_time, columns, cut
 from mqspark_server.commands.refusals import Missing
 from mqspark_server.commands.shell import ClusterShell, clustered
 from mqspark_server.commands.times import FORMS, TIME
+from mqspark_server.shown.messagerow import message_row
 from mqspark_server.survey.tracesurvey import MAX_RECORDS, traced
 
 message = noun("message", "Find messages: by key, id, offset or time, and trace them.")

@@ -13,10 +13,10 @@ from typing import Any
 
 import click
 
-from mqspark.errors import InvalidMessage
 from mqspark.message import SET_BY_BROKERS, Message, MessageExt
 from mqspark_server.commands.output import Column, columns, json_text
 from mqspark_server.commands.times import parse_duration_ms, parse_time_ms
+from mqspark_server.shown.messagerow import message_row
 
 _BODY_IN_TABLE = 60
 MESSAGE_COLUMNS = columns(
@@ -62,36 +62,6 @@ _STORED = (
 
 def _shortened(text: str) -> str:
     return text if len(text) <= _BODY_IN_TABLE else text[: _BODY_IN_TABLE - 3] + "..."
-
-
-def message_row(message: MessageExt) -> dict[str, Any]:
-    """``body`` is text; bytes that are not UTF-8 are in ``body_base64``. ``body_error``: why there is none."""
-    row: dict[str, Any] = {
-        "topic": message.topic,
-        "broker": message.broker_name or None,
-        "queue": message.queue_id,
-        "offset": int(message.queue_offset),
-        "message_id": message.message_id,
-        "offset_id": message.offset_message_id,
-        "tags": message.tags,
-        "keys": message.keys,
-        "born_ms": message.born_timestamp_ms,
-        "stored_ms": message.store_timestamp_ms,
-        "born_host": message.born_host,
-        "store_host": message.store_host,
-        "reconsume_times": message.reconsume_times,
-        "properties": dict(message.properties),
-    }
-    try:
-        body = message.body
-    except InvalidMessage as error:
-        return {**row, "size": message.stored_body_bytes, "body_error": str(error)}
-    row["size"] = len(body)
-    try:
-        row["body"] = body.decode()
-    except UnicodeDecodeError:
-        row["body_base64"] = base64.b64encode(body).decode()
-    return row
 
 
 def parse_row(line: bytes, topic: str, number: int) -> Message:

@@ -68,6 +68,7 @@
     const details = element("details"), summary = element("summary");
     summary.append(element("span", message.place, "mono at"), element("time", message.stored));
     if (message.tags) summary.append(element("span", message.tags, "pill"));
+    if (message.key_text) summary.append(element("span", message.key_text, "mono key"));
     summary.append(element("span", message.preview, "mono preview"));
     const pairs = element("dl", "", "pairs");
     [["Id", message.id], ["Keys", message.key_text]].concat(message.properties).forEach(function (pair) {

@@ -1,0 +1,311 @@
+"""The pages about the messages of a topic: found and paged, given to download, and tried on a filter."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import json
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from itertools import islice
+from typing import Annotated, Any
+
+import msgspec
+
+from mqspark.client.admin import AdminClient
+from mqspark.errors import InvalidMessage, MQError
+from mqspark.message import MessageExt, MessageQueue, parse_number
+from mqspark_server.console.fields import ChoiceField, Line, LineField, TopicName, WholeField
+from mqspark_server.console.offsetfields import NOWHERE, OffsetsField, offsets_text
+from mqspark_server.console.rendering import MESSAGES, path_of
+from mqspark_server.console.site import Asking, Download, Section, View
+from mqspark_server.shown.bodies.bodyviews import VIEWS
+from mqspark_server.shown.bodies.charsets import charset_of, decoded
+from mqspark_server.shown.messagerow import message_row
+from mqspark_server.survey.messagesurvey import Bounds, Places, Walked, Wanted, walk
+from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of
+from mqspark_server.survey.topicsurvey import bounds_of
+
+MAX_BY_KEY = 64
+"""What one look-up by key finds at a broker (maxMsgsNumBatch)."""
+MAX_DOWNLOADED = 10_000
+MAX_DOWNLOADED_BYTES = 64 << 20
+AT_ONCE = 100
+"""Messages of a download that are read before they are sent."""
+NAMED = 3
+"""Queues that a note names; it counts the others."""
+_Offsets = Annotated[str, OffsetsField()]
+
+
+class Search(msgspec.Struct, frozen=True):
+    """Which messages of a topic, and from where on. ``before`` and ``after``: a page of an earlier one."""
+
+    topic: TopicName
+    by: Annotated[str, ChoiceField(("latest", "offset", "time", "key"))] = "latest"
+    value: Line = ""
+    queue: Line = ""
+    """BROKER:NUMBER; all without it."""
+    tag: Line = ""
+    sql: Annotated[str, LineField(1_024)] = ""
+    body: Line = ""
+    """A text in it, whatever its case."""
+    before: _Offsets = NOWHERE
+    after: _Offsets = NOWHERE
+
+    @property
+    def wanted(self) -> Wanted:
+        if self.sql and self.tag:
+            raise InvalidMessage("an expression excludes a tag", field="sql")
+        expression = self.sql or self.tag or "*"
+        return Wanted(expression, bool(self.sql), self._has_text if self.body else None)
+
+    @property
+    def is_back(self) -> bool:
+        """Whether it goes from newer messages to older ones."""
+        return (self.by == "latest" and self.after == NOWHERE) or self.before != NOWHERE
+
+    @property
+    def newest_first(self) -> bool:
+        return self.by in ("latest", "key")
+
+    def address(self, *names: str, **more: str) -> str:
+        """Of this search, from elsewhere on."""
+        kept = ("by", "value", "queue", "tag", "sql", "body")
+        given = {name: getattr(self, name) for name in kept} | more
+        default = {each.name: each.default for each in msgspec.structs.fields(type(self))}
+        query = {name: value for name, value in given.items() if value != default.get(name)}
+        return path_of("topics", self.topic, "messages", *names, **query)
+
+    def bounds_in(self, bounds: Bounds) -> Bounds:
+        """Of the queues that are searched: the chosen one, or the first MAX_ROWS. Raises InvalidMessage."""
+        if not self.queue:
+            return dict(islice(bounds.items(), MAX_ROWS))
+        chosen = {queue: each for queue, each in bounds.items() if queue_name(queue) == self.queue}
+        if not chosen:
+            raise InvalidMessage(f"the topic has no queue {self.queue}", field="queue")
+        return chosen
+
+    async def places(self, asked: Asking, bounds: Bounds) -> dict[MessageQueue, int]:
+        """Where it begins, of each queue. Raises InvalidMessage, MQError."""
+        given = self.before if self.before != NOWHERE else self.after
+        if given != NOWHERE:
+            return OffsetsField.places(given, self.topic)
+        if self.by == "latest":
+            return {queue: high for queue, (_, high) in bounds.items()}
+        if self.by == "offset":
+            offset = parse_number(self.value)
+            if offset is None:
+                raise InvalidMessage("give an offset, a whole number", field="value")
+            return dict.fromkeys(bounds, offset)
+        found: dict[MessageQueue, int] = {}
+        at_ms = asked.visitor.zone.ms(self.value, "value")
+
+        async def find(queue: MessageQueue) -> None:
+            found[queue] = await asked.admin.offset_at(queue, at_ms)
+
+        await each_of(bounds, find)
+        return found
+
+    async def by_key(self, admin: AdminClient) -> list[MessageExt]:
+        """The newest with that key or id, newest first. Raises InvalidMessage, MQError."""
+        if self.sql:
+            raise InvalidMessage("an expression excludes a key", field="sql")
+        if not self.value:
+            raise InvalidMessage("give the key to find", field="value")
+        found: list[MessageExt] = []
+        for unique in (False, True):
+            found = found or await admin.messages_by_key(
+                self.topic, self.value, unique=unique, max_messages=MAX_BY_KEY
+            )
+        if self.body:
+            found = await asyncio.to_thread(lambda: [each for each in found if self._has_text(each)])
+        queue = self.queue
+        return [
+            each
+            for each in reversed(found)
+            if self.tag in ("", each.tags) and queue in ("", f"{each.broker_name}:{each.queue_id}")
+        ]
+
+    def _has_text(self, message: MessageExt) -> bool:
+        """May inflate the body."""
+        try:
+            body = bytes(message.body)
+        except InvalidMessage:
+            return False
+        return self.body.casefold() in decoded(body, charset_of(body) or "utf-8").casefold()
+
+
+def queue_name(queue: MessageQueue) -> str:
+    return f"{queue.broker_name}:{queue.queue_id}"
+
+
+class TopicMessages(Search, View, frozen=True):
+    view: Annotated[str, ChoiceField(VIEWS)] = "auto"
+
+    async def show(self, asked: Asking) -> Row:
+        bounds = await bounds_of(asked.admin, self.topic)
+        values: Row = {
+            "tab": "Messages",
+            "topic": self.topic,
+            "look": self,
+            "trouble": "",
+            "found": [],
+            "notes": [],
+            "ways": {},
+            "download": {},
+            "looked_at": 0,
+            "queues": [queue_name(each) for each in islice(bounds, MAX_ROWS)],
+            "queue_count": len(bounds),
+        }
+        try:
+            values |= await self._page(asked, bounds)
+        except MQError as error:
+            values["trouble"] = str(error)
+        return values
+
+    async def _page(self, asked: Asking, bounds: Bounds) -> Row:
+        if self.by == "key":
+            return {"found": await self.by_key(asked.admin), "download": self._fields()}
+        chosen = self.bounds_in(bounds)
+        begin = await self.places(asked, chosen)
+        walked = await walk(asked.admin, chosen, begin, MESSAGES, self.wanted, is_back=self.is_back)
+        here = offsets_text(begin)
+        is_paged = bool(self.before or self.after)
+        return {
+            "found": walked.messages[:: -1 if self.is_back != self.newest_first else 1],
+            "notes": deleted(chosen, begin, is_back=self.is_back) if is_paged else [],
+            "ways": self._ways(walked, here, is_paged=is_paged),
+            "download": self._fields(**{"before" if self.is_back else "after": here}),
+            "looked_at": 0 if self.wanted.is_all else walked.looked_at,
+        }
+
+    def _ways(self, walked: Walked, here: str, *, is_paged: bool) -> dict[str, str]:
+        onward = offsets_text(walked.places)
+        view = {} if self.view == "auto" else {"view": self.view}
+        ways = {}
+        if is_paged:
+            ways["Newest" if self.by == "latest" else "From the beginning"] = self.address(**view)
+        if self.is_back:
+            if walked.is_more:
+                ways["Older"] = self.address(before=onward, **view)
+            if is_paged:
+                ways["Newer"] = self.address(after=here, **view)
+        else:
+            ways["Older"] = self.address(before=here, **view)
+            if walked.is_more:
+                ways["Newer"] = self.address(after=onward, **view)
+        return ways
+
+    def _fields(self, **more: str) -> dict[str, str]:
+        """Of the form that downloads what is shown."""
+        names = ("by", "value", "queue", "tag", "sql", "body")
+        return {name: getattr(self, name) for name in names if getattr(self, name)} | more
+
+
+def deleted(bounds: Bounds, places: Places, *, is_back: bool) -> list[str]:
+    """What has gone from the queues since these places were shown."""
+    notes = []
+    gone = {queue: low - places[queue] for queue, (low, _) in bounds.items() if places.get(queue, low) < low}
+    if gone:
+        names = ", ".join(
+            f"{queue_name(queue)} begins at {bounds[queue][0]:,}" for queue in islice(gone, NAMED)
+        )
+        more = f", and {len(gone) - NAMED:,} more queues" if len(gone) > NAMED else ""
+        what = "All older messages" if is_back else f"{sum(gone.values()):,} of the messages that follow"
+        notes.append(f"{what} of some queues have been deleted since: {names}{more}.")
+    shorter = [queue for queue, (_, high) in bounds.items() if places.get(queue, high) > high]
+    if shorter:
+        names = ", ".join(queue_name(queue) for queue in shorter[:NAMED])
+        notes.append(f"Queues end before this place, as of a topic that was made anew: {names}.")
+    return notes
+
+
+# --- downloads ---
+
+COLUMNS = (
+    "topic", "broker", "queue", "offset", "message_id", "offset_id", "tags", "keys", "born_ms", "stored_ms",
+    "born_host", "store_host", "reconsume_times", "properties", "size", "body", "body_base64", "body_error", "problem",
+)  # fmt: skip
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "'", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""A spreadsheet takes a cell that begins with one of these for a formula, or for an escaped text."""
+
+
+class MessageFile(Search, Download, frozen=True):
+    """Messages from the place of a page on, in the order in which it goes on."""
+
+    format: Annotated[str, ChoiceField(("jsonl", "csv"))] = "jsonl"
+    most: Annotated[int, WholeField(1, MAX_DOWNLOADED)] = MESSAGES
+
+    @property
+    def file(self) -> tuple[str, str]:
+        types = {"jsonl": "application/x-ndjson", "csv": "text/csv"}
+        return f"{self.topic}.{self.format}", f"{types[self.format]}; charset=utf-8"
+
+    async def content(self, asked: Asking) -> AsyncGenerator[bytes, None]:
+        size = left = 0
+        async for some in self._some(asked):
+            if not size:
+                size += 1
+                yield self._begin()
+            for line in await asyncio.to_thread(self._lines, some):
+                if size > MAX_DOWNLOADED_BYTES:
+                    left += 1
+                    continue
+                size += len(line)
+                yield line
+            if left:
+                yield self.broken(f"a file has at most {MAX_DOWNLOADED_BYTES >> 20} MiB: there is more")
+                return
+
+    async def _some(self, asked: Asking) -> AsyncGenerator[list[MessageExt], None]:
+        if self.by == "key":
+            yield (await self.by_key(asked.admin))[: self.most]
+            return
+        bounds = self.bounds_in(await bounds_of(asked.admin, self.topic))
+        places: Mapping[MessageQueue, int] = await self.places(asked, bounds)
+        wanted, left = self.wanted, self.most
+        while left:
+            count = min(AT_ONCE, left)
+            walked = await walk(asked.admin, bounds, places, count, wanted, is_back=self.is_back)
+            yield walked.messages
+            left -= len(walked.messages)
+            places = walked.places
+            if not walked.is_more:
+                return
+
+    def _begin(self) -> bytes:
+        return b"" if self.format == "jsonl" else _csv_line(COLUMNS)
+
+    def _lines(self, messages: Iterable[MessageExt]) -> list[bytes]:
+        return [self._line(message_row(each)) for each in messages]
+
+    def _line(self, row: Mapping[str, Any]) -> bytes:
+        if self.format == "jsonl":
+            return json.dumps(row, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+        cells = {**row}
+        if "properties" in row:
+            cells["properties"] = json.dumps(row["properties"], ensure_ascii=False)
+        return _csv_line(_cell(cells.get(name)) for name in COLUMNS)
+
+    def broken(self, problem: str) -> bytes:
+        return self._line({"problem": problem})
+
+
+def _csv_line(cells: Iterable[object]) -> bytes:
+    out = io.StringIO()
+    csv.writer(out).writerow(cells)
+    return out.getvalue().encode("utf-8", "replace")
+
+
+def _cell(value: object) -> object:
+    """A text that begins like a formula has an apostrophe before it."""
+    if isinstance(value, str) and value.lstrip(" ").startswith(_FORMULA):
+        return f"'{value}"
+    return "" if value is None else value
+
+
+MESSAGE_PAGES = Section(
+    "Topics",
+    views={"/topics/{topic}/messages": (TopicMessages, "messages.html")},
+    downloads={"/topics/{topic}/messages/download": MessageFile},
+)
