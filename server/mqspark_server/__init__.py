@@ -9,6 +9,7 @@ which know no socket and no clock. This package gives them both, and only this p
     process/                 the forward-only start-up state that /health shows, group commit in a thread, stalls
         peers/                   requests to other servers: registration, routes, a slave's master
     namesrv_app, broker_app  composition: a process each
+    hosting/                 several brokers on a host: child processes and their supervisor
     dev_cluster              both in one process: ``mqspark dev``, ``mqspark.testing``
     cli, commands/           ``mqspark``: the command line, each command imported when it is called
 

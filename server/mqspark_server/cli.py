@@ -65,6 +65,10 @@ _NOUNS = {
         "local.servers_cli:console",
         "Serve pages about a cluster for a browser, on loopback.",
     ),
+    "host": (
+        "local.host_cli:host",
+        "Several brokers on this host: run.",
+    ),
     "dev": (
         "local.servers_cli:dev",
         "Run a name server and a broker in one process, for development.",

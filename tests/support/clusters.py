@@ -141,3 +141,54 @@ def mqspark_cluster(folder: Path, *arguments: str) -> Iterator[Cluster]:
         yield Cluster(
             "mqspark", ready["namesrv"], ready["broker"], name, cluster_name, store, child.pid, ready["http"]
         )
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerHost:
+    """A running `mqspark host run`."""
+
+    child: subprocess.Popen[str]
+    log: Path
+    ready: Mapping[str, str]
+
+    @property
+    def brokers(self) -> list[str]:
+        return self.ready["broker"].split(",")
+
+    @property
+    def page(self) -> str:
+        return self.ready["http"]
+
+    def pids(self) -> dict[str, int]:
+        """Name → process of the brokers that serve, by the supervisor's log."""
+        said = re.findall(
+            r"mqspark\.host: (\S+) (?:serves again )?\(pid (\d+)\) (?:serves )?at", self.log.read_text()
+        )
+        return {name: int(pid) for name, pid in said}
+
+
+@contextmanager
+def mqspark_host(
+    folder: Path,
+    namesrv: str,
+    count: int,
+    settings: Mapping[str, object] | None = None,
+    *more: str,
+    stop_signal: signal.Signals = signal.SIGTERM,
+) -> Iterator[BrokerHost]:
+    """Run `mqspark host run` in a process, with a broker.conf; its stores are in ``folder / "host"``."""
+    values = {
+        "brokerIP1": HOST,
+        "bindAddress": HOST,
+        "listenPort": 0,
+        "httpPort": 0,
+        "brokerName": "h",
+        "namesrvAddr": namesrv,
+        "storePathRootDir": folder / "host",
+        **(settings or {}),
+    }
+    log = folder / "host.err"
+    conf = str(write_conf(folder / "host.conf", values))
+    command = [*mqspark_command(), "host", "run", "--brokers", str(count), "-c", conf, *more]
+    with process(command, log, stdout=subprocess.PIPE, stop_signal=stop_signal) as child:
+        yield BrokerHost(child, log, ready_line(child, log))

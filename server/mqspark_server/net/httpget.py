@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from mqspark.errors import ConfigError
@@ -24,6 +26,11 @@ _OK = 200
 
 class NotAnswered(Exception):
     """The request failed; the text says why."""
+
+
+class WebAnswer(NamedTuple):
+    status: int
+    body: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,38 +71,61 @@ class WebServer:
         self, target: str, *, timeout_s: float = TIMEOUT_S, max_bytes: int = MAX_ANSWER_BYTES
     ) -> bytes:
         """The body of an answer with the status 200. ``target``: the path and query, encoded. Raises NotAnswered."""
+        answer = await self.ask(target, timeout_s=timeout_s, max_bytes=max_bytes)
+        if answer.status != _OK:
+            raise NotAnswered(f"{self} answers with the status {answer.status}")
+        return answer.body
+
+    async def ask(
+        self,
+        target: str,
+        headers: Sequence[tuple[str, str]] = (),
+        *,
+        timeout_s: float = TIMEOUT_S,
+        max_bytes: int = MAX_ANSWER_BYTES,
+        trust: ssl.SSLContext | None = None,
+    ) -> WebAnswer:
+        """An answer of any status. ``headers`` are sent along. ``trust``: whom to trust instead of the authorities of
+        the system. Raises NotAnswered."""
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._get(target, max_bytes)
+                return await self._ask(target, headers, max_bytes, trust)
         except TimeoutError:
             raise NotAnswered(f"{self} does not answer within {timeout_s:g} s") from None
         except OSError as error:
             raise NotAnswered(f"{self}: {error.strerror or error}") from None
 
-    async def _get(self, target: str, max_bytes: int) -> bytes:
+    async def _ask(
+        self, target: str, more: Sequence[tuple[str, str]], max_bytes: int, trust: ssl.SSLContext | None
+    ) -> WebAnswer:
         import h11
 
-        context = ssl.create_default_context() if self.is_tls else None
+        context = (trust or ssl.create_default_context()) if self.is_tls else None
         reader, writer = await asyncio.open_connection(self.host, self.port, ssl=context)
         try:
             exchange = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
-            headers = [("Host", self._authority), ("Accept", "application/json"), ("Connection", "close")]
-            request = h11.Request(method="GET", target=target, headers=headers)
+            headers = [
+                ("Host", self._authority),
+                ("Accept", "application/json"),
+                ("Connection", "close"),
+                *more,
+            ]
+            encoded = [(name.encode(), value.encode("latin-1")) for name, value in headers]
+            request = h11.Request(method="GET", target=target, headers=encoded)
             writer.write((exchange.send(request) or b"") + (exchange.send(h11.EndOfMessage()) or b""))
-            body = bytearray()
+            status, body = 0, bytearray()
             while True:
                 event = exchange.next_event()
                 if event is h11.NEED_DATA:
                     exchange.receive_data(await reader.read(_READ_BYTES))
                 elif isinstance(event, h11.Response):
-                    if event.status_code != _OK:
-                        raise NotAnswered(f"{self} answers with the status {event.status_code}")
+                    status = event.status_code
                 elif isinstance(event, h11.Data):
                     body += event.data
                     if len(body) > max_bytes:
                         raise NotAnswered(f"{self} answers with more than {max_bytes} bytes")
                 elif isinstance(event, h11.EndOfMessage):
-                    return bytes(body)
+                    return WebAnswer(status, bytes(body))
                 elif not isinstance(event, h11.InformationalResponse):
                     raise NotAnswered(f"{self} closed the connection")
         except h11.RemoteProtocolError as error:

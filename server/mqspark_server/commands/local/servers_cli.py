@@ -1,4 +1,5 @@
-"""``mqspark namesrv run``, ``broker run``, ``controller run``, ``console`` and ``mqspark dev``: the servers.
+"""``mqspark namesrv run``, ``broker run``, ``host run``, ``controller run``, ``console`` and ``mqspark dev``: the
+servers.
 
 A server prints one READY line on standard output once it serves, logs to standard error, and runs until SIGTERM
 or SIGINT. ``dev`` also prints what to try next, on standard error. Exit codes: 0 after a clean stop, 1 when it
@@ -132,6 +133,48 @@ def broker_run(config: str | None, assignments: Sequence[str]) -> None:
     )
 
 
+@click.command("run")
+@click.option("--brokers", required=True, type=click.IntRange(1, 256), help="Number of brokers.")
+@click.option("--store", metavar="DIR", help="Directory of all stores.  [default: storePathRootDir]")
+@click.option(
+    "--page-port",
+    type=click.IntRange(0, 65535),
+    help="Port of the page with health and metrics; 0: any free port.  [default: listenPort + 5]",
+)
+@click.option(
+    "--leave-out", is_flag=True, help="Start also if messages of a broker above --brokers stay unserved."
+)
+@_config
+@_set
+def host_run(
+    brokers: int,
+    store: str | None,
+    page_port: int | None,
+    leave_out: bool,
+    config: str | None,
+    assignments: Sequence[str],
+) -> None:
+    """Run several brokers on this host, each a process, until SIGTERM or SIGINT. One that ends is started again.
+
+    They share the settings: broker N has N at the end of its name, ports 10 N higher, and its store in broker-N.
+    """
+    from mqspark_server.hosting.brokerhost import BrokerHost
+    from mqspark_server.hosting.hostplan import HostPlan
+    from mqspark_server.settings.settings import (
+        consent_to_anonymous,
+        file_layer,
+        override_layer,
+        production,
+    )
+
+    layers = [*([file_layer(config)] if config else []), override_layer(assignments)]
+    plan = HostPlan(brokers, production(), layers, store=store, page_port=page_port)
+    consent_to_anonymous(plan.base.server, plan.base.auth, *layers)  # each broker logs the warning
+    log_to_stderr(plan.base.server.log_level, plan.base.server.log_format)
+    app = BrokerHost(plan, config=config, assignments=assignments, leave_out=leave_out)
+    serve(app, lambda: app.ready_line)
+
+
 @click.command()
 @click.option("--store", metavar="DIR", help="Store directory.  [default: a temporary one]")
 @click.option("--namesrv-port", default=9876, show_default=True, help="0: any free port.")
@@ -143,6 +186,11 @@ def broker_run(config: str | None, assignments: Sequence[str]) -> None:
     show_default=True,
     type=click.IntRange(1, 9),
     help="Number of brokers. With several, each is a process, on every tenth port.",
+)
+@click.option(
+    "--page-port",
+    type=click.IntRange(0, 65535),
+    help="With several brokers, the port of the page with their health and metrics.  [default: broker port + 5]",
 )
 @click.option(
     "--replication",
@@ -157,6 +205,7 @@ def dev(
     broker_port: int,
     http_port: int | None,
     brokers: int,
+    page_port: int | None,
     replication: str | None,
     config: str | None,
     assignments: Sequence[str],
@@ -178,6 +227,7 @@ def dev(
             namesrv_port=namesrv_port,
             broker_port=broker_port,
             http_port=http_port,
+            page_port=page_port,
             brokers=brokers,
             replicated=replication is not None,
             config=config,
