@@ -24,14 +24,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, NewType, overload
 
 from mqspark.base.bounded import Memo
+from mqspark.base.config import did_you_mean
 from mqspark.base.crc import crc32 as full_crc32
+from mqspark.base.logs import printable
 from mqspark.base.propertystring import TAGS as TAGS
 from mqspark.base.propertystring import UNIQ_KEY as UNIQ_KEY
 from mqspark.base.propertystring import decode_properties as decode_properties
 from mqspark.base.propertystring import encode_properties as encode_properties
 from mqspark.base.propertystring import encode_stored_properties as encode_stored_properties
 from mqspark.base.propertystring import text_of
-from mqspark.errors import InvalidMessage
+from mqspark.errors import InvalidMessage, NoSuchTopic
 
 PhysicalOffset = NewType("PhysicalOffset", int)
 """A byte position in the CommitLog, counted from the creation of the store."""
@@ -404,11 +406,24 @@ def check_topic(topic: str) -> None:
         raise InvalidMessage("The specified topic is blank.", field="topic")
     if _NAME.fullmatch(topic) is None:
         raise InvalidMessage(
-            "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$", field="topic"
+            "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$: "
+            + printable(topic, MAX_LONG_TOPIC_LENGTH),
+            field="topic",
         )
     limit = MAX_LONG_TOPIC_LENGTH if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else MAX_TOPIC_LENGTH
     if len(topic) > limit:
         raise InvalidMessage(f"The specified topic is longer than topic max length {limit}.", field="topic")
+
+
+def no_such_topic(topic: str, known: Iterable[str] = ()) -> NoSuchTopic:
+    """The error for a missing topic: similar names of ``known``, or why there can be none of this name."""
+    hint = did_you_mean(topic, known)
+    if not hint:
+        try:
+            check_topic(topic)
+        except InvalidMessage as error:
+            hint = f": {error}"
+    return NoSuchTopic(topic, hint)
 
 
 def check_group(group: str) -> None:
@@ -422,7 +437,7 @@ def check_group(group: str) -> None:
         )
     if _NAME.fullmatch(group) is None:
         raise InvalidMessage(
-            f"the specified group[{group}] contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$",
+            f"the specified group[{printable(group)}] contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$",
             field="group",
         )
 

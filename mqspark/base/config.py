@@ -195,6 +195,8 @@ def _wanted(value: int, least: int, most: int) -> str:
     return {0: "must not be negative", 1: "must be positive"}.get(least, f"must be at least {least}")
 
 
+_SEPARATORS = str.maketrans("", "", "_-.")
+"""People take one for another."""
 _FEWEST_IN_COMMON = 0.7
 _ALSO_CLOSE = 0.05
 
@@ -216,7 +218,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def _folded(name: str) -> str:
-    return name.replace("_", "").lower()
+    return name.translate(_SEPARATORS).lower()
 
 
 def parse_addresses(text: str, *, key: str, required: bool = False) -> list[str]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from mqspark.base.config import did_you_mean, parse_addresses
+from mqspark.base.config import parse_addresses
 from mqspark.base.logs import Outages, escaping
 from mqspark.base.names import is_address
 from mqspark.client.consumer.commits import commit_waves
@@ -36,7 +36,15 @@ from mqspark.errors import (
     ProtocolError,
     RequestTimeout,
 )
-from mqspark.message import DEFAULT_TOPIC, MASTER_ID, PERM_READ, PERM_WRITE, MessageQueue, QueueOffset
+from mqspark.message import (
+    DEFAULT_TOPIC,
+    MASTER_ID,
+    PERM_READ,
+    PERM_WRITE,
+    MessageQueue,
+    QueueOffset,
+    no_such_topic,
+)
 from mqspark.protocol.bodies.admin_bodies import (
     MAX_QUEUES_ASKED,
     OffsetsOfQueues,
@@ -422,7 +430,7 @@ class BlockingClient:
                 except (ClientError, ProtocolError) as error:
                     log.info("no similar names: %s", error)
                     self._names = []
-        return NoSuchTopic(topic, did_you_mean(topic, self._names))
+        return no_such_topic(topic, self._names)
 
     def _learned(self, route: TopicRoute) -> TopicRoute:
         if len(self._broker_names) > _MOST_NAMES:

@@ -14,7 +14,6 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 
 from mqspark.base.clock import SystemClock
-from mqspark.base.config import did_you_mean
 from mqspark.base.logs import Outages, escaping
 from mqspark.client.remoting.credentials import signer_of
 from mqspark.client.remoting.heartbeats import Heartbeats
@@ -38,7 +37,7 @@ from mqspark.errors import (
     ProtocolError,
     RequestTimeout,
 )
-from mqspark.message import DEFAULT_TOPIC, MASTER_ID, MessageQueue
+from mqspark.message import DEFAULT_TOPIC, MASTER_ID, MessageQueue, no_such_topic
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.client_bodies import ConsumerData
 from mqspark.protocol.bodies.topic_bodies import TopicList, TopicRouteData
@@ -320,7 +319,7 @@ class ClientInstance:
             )
         except BrokerError as error:
             if error.code == ResponseCode.TOPIC_NOT_EXIST:
-                raise NoSuchTopic(topic) from None
+                raise no_such_topic(topic) from None
             raise
         try:
             return decode_body(TopicRouteData, response.body)
@@ -339,7 +338,7 @@ class ClientInstance:
                 log.info("no similar names: %s", error)
                 listed = []
             self._names = [name for name in listed if not name.startswith("%")]
-        return NoSuchTopic(topic, did_you_mean(topic, self._names))
+        return no_such_topic(topic, self._names)
 
     async def _fetch_route(self, topic: str) -> TopicRoute:
         try:

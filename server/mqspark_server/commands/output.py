@@ -17,11 +17,13 @@ from typing import Any, NamedTuple, Self, TypeVar
 import click
 
 from mqspark.base.logs import printable
+from mqspark_server.shown.nouns import MAX_NAME
 
 FORMATS = ("table", "wide", "json", "jsonl", "yaml")
 Row = Mapping[str, Any]
 T = TypeVar("T")
-_MAX_CELL = 200
+_MAX_CELL = MAX_NAME
+"""A name is shown whole."""
 MAX_LINE = 2_000
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./@%-]*")
 _WORDS = frozenset(["true", "false", "null", "yes", "no", "on", "off", "y", "n"])

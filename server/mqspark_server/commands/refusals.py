@@ -20,11 +20,12 @@ from mqspark.errors import (
     InvalidMessage,
     MQError,
     NoNameServer,
-    NoSuchTopic,
     NotANameServer,
     Picklable,
     RequestTimeout,
 )
+from mqspark.message import no_such_topic
+from mqspark_server.shown.nouns import MAX_NAME
 
 FAILED, WRONG, MISSING, INTERRUPTED = 1, 2, 3, 130
 _NO_PERMISSION = 16
@@ -45,15 +46,14 @@ class Missing(CommandFailed):
     def __init__(self, what: str, name: str, known: Iterable[str] = (), advice: str = "") -> None:
         hint = did_you_mean(name, known)
         then = f"; {advice}" if advice and not hint else ""
-        super().__init__(f"there is no {what} {printable(name, 80)!r}{hint}{then}")
+        super().__init__(f"there is no {what} {printable(name, MAX_NAME)!r}{hint}{then}")
 
 
 class MissingTopic(Missing):
     """A topic that could be created."""
 
     def __init__(self, topic: str, known: Iterable[str]) -> None:
-        name = printable(topic, 80)
-        CommandFailed.__init__(self, str(NoSuchTopic(name, did_you_mean(name, known))))
+        CommandFailed.__init__(self, str(no_such_topic(topic, known)))
 
 
 class MissingGroup(Missing):
