@@ -25,6 +25,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mqspark import aio as aio
+    from mqspark import errors as errors
+    from mqspark import extensions as extensions
     from mqspark.client.admin import GroupOffset
     from mqspark.client.consumer.allocate import (
         Allocation,
@@ -113,6 +116,7 @@ __all__ = [
     "MachineRoomNearby",
 ]
 
+_PARTS = ("aio", "errors", "extensions")
 _HOMES = {
     "mqspark.client.sync": (
         "Producer",
@@ -161,6 +165,8 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
+    if name in _PARTS:
+        return importlib.import_module(f"{__name__}.{name}")
     home = _HOME_OF.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

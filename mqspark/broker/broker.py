@@ -321,6 +321,7 @@ class BrokerCore:
         jobs.extend(self._saved.jobs())
         jobs.extend(self.timers.jobs())
         jobs.extend(self.store.maintenance())
+        self.state.long_work.begin(None, self.store.follow_with_index())
         if deletions.behind:  # last: nobody waits for it
             jobs.append(deletions.removal_job())
         return jobs

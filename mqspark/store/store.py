@@ -19,7 +19,7 @@ Must not know commands, sockets or consumer groups.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Generator
 from pathlib import Path
 
 from mqspark.base.bounded import Ledger
@@ -237,6 +237,14 @@ class MessageStore:
         answers are sent: nobody waits for the index."""
         if (indexer := self.data.indexer) is not None and self.condition.read_only is None:
             indexer.arrived(self.pipeline.visible_end, self.log.durable)
+
+    def follow_with_index(self) -> Generator[None, None, None]:
+        """What ``maintenance`` has begun: the index catches up, slice by slice."""
+        indexer = self.data.indexer
+        while indexer is not None and self.condition.read_only is None and not self.copy.is_cutting:
+            yield
+            if not indexer.step(self.pipeline.visible_end, self.log.durable):
+                break
 
     @property
     def room_due(self) -> bool:

@@ -16,6 +16,7 @@ from mqspark.message import MessageExt, encode_host
 from mqspark.record.record import PendingRecord, decode_records, tags_code
 from mqspark.store import FileLayer, FlushDiskType, GetStatus, MessageStore, OsFiles, StoreConfig
 from mqspark.store.disk.files import StrPath
+from mqspark.store.disk.flush import Job
 from mqspark.store.disk.kernelsync import KernelSync
 from mqspark.store.disk.retention import DiskUsage, OldSegment
 from tests.support.clocks import ManualClock
@@ -114,9 +115,17 @@ def flush(store: MessageStore) -> list[tuple[str, int, int]]:
 
 def checkpoint(store: MessageStore) -> None:
     finish_deletions(store)
-    for job in store.maintenance():
+    for job in maintain(store):
         job.run()
         job.done()
+
+
+def maintain(store: MessageStore) -> list[Job]:
+    """The jobs that are due, and what a broker does in its loop meanwhile."""
+    jobs = store.maintenance()
+    for _ in store.follow_with_index():
+        pass
+    return jobs
 
 
 def finish_deletions(store: MessageStore) -> None:

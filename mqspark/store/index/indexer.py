@@ -36,7 +36,10 @@ _TIME_SHARE = 0.1
 _MAX_CREDIT_MS = 20
 _MAX_BEHIND_BYTES = 256 << 20
 _QUERY_BYTES = _MAX_BEHIND_BYTES + 2 * _WINDOW_BYTES
+_ONE_SLICE = 1
+"""Bytes for ``follow``, which ends behind a slice."""
 _IDLE_BYTES = 16 << 20
+"""Most bytes of the log that ``step`` indexes in an interval."""
 _IDLE_INTERVAL_MS = 1000
 _SYNC_INTERVAL_MS = 10_000
 """A sync writes every touched slot page, which under load is all of them. After a crash, the log of this
@@ -65,6 +68,11 @@ class Indexer:
         self._credit_ms = 0.0
         self._credited_ms = 0
         self._next = 0
+        """End of the log from which on ``arrived`` does something."""
+        self._collected_from = 0
+        """End of the log when it did so last."""
+        self._idle_stop = 0
+        """Position of the index from which on ``step`` waits for the next interval."""
         self._next_idle_ms = 0
         self._next_sync_ms = 0
         self._without_keys: deque[tuple[int, int]] = deque()
@@ -86,7 +94,7 @@ class Indexer:
         """Start after recovery of a log that ends at ``end``. A failure disables the index; the store opens
         nevertheless."""
         index = self._index
-        self._next = end + self._slice_bytes
+        self._collect_from(end)
         self._credited_ms = self._monotonic_ms()
         self._next_sync_ms = self._credited_ms + _SYNC_INTERVAL_MS
         try:
@@ -99,20 +107,26 @@ class Indexer:
 
     def arrived(self, end: int, durable: int) -> None:
         """Call this after every dispatch. Small groups are collected, and the index gets its share of the
-        time, and more only when it is too far behind."""
+        time, a slice a call, and more only when it is too far behind."""
         if end < self._next:
             return
-        arrived = end - self._next + self._slice_bytes
+        arrived = end - self._collected_from
         started_ms = self._monotonic_ms()
         self._credit_ms += (started_ms - self._credited_ms) * _TIME_SHARE
         self._credit_ms = min(self._credit_ms, _MAX_CREDIT_MS)
         self._credited_ms = started_ms
-        if self._credit_ms > 0:
-            self.follow(end, durable, 2 * arrived)
+        has_credit = self._credit_ms > 0
+        if has_credit:
+            self.follow(end, durable, _ONE_SLICE)
             self._credit_ms -= self._monotonic_ms() - started_ms
         elif self.behind_bytes(end) > _MAX_BEHIND_BYTES:
             self.follow(end, durable, arrived)
-        self._next = end + self._slice_bytes
+        self._collect_from(end)
+        if has_credit and self._index.failed is None and self.behind_bytes(end) >= self._slice_bytes:
+            self._next = end  # the next call goes on
+
+    def _collect_from(self, end: int) -> None:
+        self._collected_from, self._next = end, end + self._slice_bytes
 
     def expect_no_keys(self, start: int, end: int) -> None:
         """The records that will be stored in [start, end) have no properties."""
@@ -174,7 +188,7 @@ class Indexer:
     def cut(self, end: int) -> None:
         """Forget everything about the log from ``end`` on. A failure disables the index."""
         self._without_keys.clear()
-        self._next = end + self._slice_bytes
+        self._collect_from(end)
         if self._index.failed is None:
             try:
                 self._index.cut(end)
@@ -193,16 +207,28 @@ class Indexer:
         yield from self._index.search(topic, key, begin_ms, end_ms)
 
     def idle(self, end: int, durable: int) -> IndexJob | None:
-        """Catch up, at most once a second. Returns, at intervals, a job that makes the index durable."""
+        """Begin to catch up, at most once a second: ``step`` goes on. Returns, at intervals, a job that makes the index
+        durable."""
         now_ms = self._monotonic_ms()
         if now_ms >= self._next_idle_ms:
             self._next_idle_ms = now_ms + _IDLE_INTERVAL_MS
-            self.follow(end, durable, _IDLE_BYTES)
+            self._idle_stop = self._index.position + _IDLE_BYTES
+            self.step(end, durable)
             self._tell()
         if now_ms < self._next_sync_ms:
             return None
         self._next_sync_ms = now_ms + _SYNC_INTERVAL_MS
         return self._index.begin_sync()
+
+    def step(self, end: int, durable: int) -> bool:
+        """Index a slice. Returns whether more is due in this interval."""
+        before = self._index.position
+        if before >= self._idle_stop:
+            return False
+        if self.follow(end, durable, _ONE_SLICE) or self._index.position == before:
+            self._idle_stop = 0
+            return False
+        return True
 
     def _tell(self) -> None:
         """Log a problem once, and its end."""

@@ -8,6 +8,7 @@ import asyncio
 import dataclasses
 import enum
 import inspect
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -188,6 +189,12 @@ def test_what_is_loaded_on_first_use_is_exported_for_type_checkers() -> None:
     exported = {each.name for node in imports for each in node.names if each.asname == each.name}
     lazy = ast.literal_eval(source.partition("_LAZY = ")[2].partition("\n}")[0] + "}")
     assert exported == {*lazy, "DefaultSource"}
+
+
+@pytest.mark.parametrize("name", ["aio", "errors", "extensions"])
+def test_a_part_needs_no_import_of_its_own(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.delattr(mqspark, name, raising=False)
+    assert getattr(mqspark, name) is sys.modules[f"mqspark.{name}"]
 
 
 def test_a_member_of_an_enumeration_is_a_number_as_its_value() -> None:
