@@ -48,14 +48,14 @@ def figures_of(page: str) -> ShownFigures:
     pager = re.search(r'<div class="pager">\s*<span>(.*?)</span>', page)
     tables = {}
     for label, head, body in _TABLE.findall(page):
-        columns = re.findall(r'<th scope="col"( class="num")?>(.*?)</th>', head)
-        names = [name for _, name in columns]
+        columns = re.findall(r'<th scope="col"( class="num")?[^>]*>(.*?)</th>', head)
+        names = [_text(name) for _, name in columns]
         rows = [
             dict(zip(names, map(_text, re.findall(r"<t[hd]\b.*?</t[hd]>", row, re.DOTALL)), strict=False))
             for row in re.findall(r"<tr>(.*?)</tr>", body, re.DOTALL)
         ]
         tables[html.unescape(label)] = ShownTable(
-            tuple(name for is_number, name in columns if is_number), rows
+            tuple(_text(name) for is_number, name in columns if is_number), rows
         )
     return ShownFigures(
         {_text(name): _text(value) for name, value in _PAIR.findall(tiles)},

@@ -3,35 +3,51 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
 
 from mqspark_server.console.clusteraccess import BROKER_LINKS
 from mqspark_server.console.rendering import HEADERS, HTML, render
+from mqspark_server.web.api import described_api
 
 MAX_DEPTH = 4
 
 docs_router = APIRouter(include_in_schema=False)
+"""Of a broker, about itself."""
 
 
 @docs_router.get("/docs")
 async def docs(request: Request) -> Response:
     """The page about the API."""
-    document = request.app.openapi()
-    content = await asyncio.to_thread(
-        render,
-        "docs.html",
-        {
-            "section": "HTTP API",
-            "place": "",
-            "visitor": None,
-            "note": "",
-            "links": BROKER_LINKS,
-            **_page(document),
-        },
-    )
+    return await _answer(request.app.openapi(), BROKER_LINKS)
+
+
+def brokers_docs(links: Sequence[tuple[str, str]]) -> APIRouter:
+    """The same page in a process that is no broker, about the API that every broker has; and its document."""
+    router = APIRouter(include_in_schema=False)
+
+    @cache
+    def document() -> dict[str, Any]:
+        return described_api().openapi()
+
+    @router.get("/docs")
+    async def docs() -> Response:
+        return await _answer(await asyncio.to_thread(document), links)
+
+    @router.get("/openapi.json")
+    async def openapi() -> JSONResponse:
+        return JSONResponse(await asyncio.to_thread(document), headers=HEADERS)
+
+    return router
+
+
+async def _answer(document: Mapping[str, Any], links: Sequence[tuple[str, str]]) -> Response:
+    values = {"section": "HTTP API", "place": "", "visitor": None, "note": "", "links": links}
+    content = await asyncio.to_thread(render, "docs.html", values | _page(document))
     return Response(content, 200, HEADERS, HTML)
 
 

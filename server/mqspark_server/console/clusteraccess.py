@@ -16,7 +16,8 @@ from mqspark.client.remoting.identity import ClientOptions
 from mqspark.errors import Picklable
 from mqspark_server.net.httpget import WebServer
 
-BROKER_LINKS = (("HTTP API", "/docs"), ("Metrics", "/metrics"), ("Health", "/health/ready"))
+API_LINKS = (("HTTP API", "/docs"),)
+BROKER_LINKS = (*API_LINKS, ("Metrics", "/metrics"), ("Health", "/health/ready"))
 """Other pages of a broker's HTTP server."""
 
 

@@ -10,11 +10,12 @@ from mqspark.client.admin import AdminClient
 from mqspark.errors import InvalidMessage, MQError, NoRoute
 from mqspark.message import MASTER_ID
 from mqspark_server.console.clusteraccess import Trouble
-from mqspark_server.console.fields import Line, LineField, Text
+from mqspark_server.console.fields import Line, LineField, Text, Tick
 from mqspark_server.console.history.sampler import ALL_LAGS, CLUSTER, broker_series, note_brokers
 from mqspark_server.console.rendering import chart, path_of
-from mqspark_server.console.site import Asking, Change, Confirmation, Done, Section, Span, View
-from mqspark_server.settings.declarations import settings_of
+from mqspark_server.console.site import Asking, Change, Confirmation, Done, ListView, Section, Span, View
+from mqspark_server.settings.declarations import DeclaredSetting, settings_of
+from mqspark_server.settings.rocketmq_keys import WITHOUT_EFFECT
 from mqspark_server.survey.brokersurvey import (
     add_figures,
     broker_rows,
@@ -26,7 +27,6 @@ from mqspark_server.survey.brokersurvey import (
 from mqspark_server.survey.groupsurvey import group_rows, lag_of
 from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of
 
-MAX_CLIENTS = 1_000
 MAX_VALUE = 4_096
 LAGS_ASKED = 100
 LAGS_SHOWN = 5
@@ -139,32 +139,54 @@ async def _settings_of(admin: AdminClient, broker: str) -> tuple[str, dict[str, 
 
 
 class BrokerConfiguration(View, frozen=True):
-    """The settings whose key or value contains ``q``, with what mqspark's declarations say of them."""
+    """The settings that contain ``q``, with what mqspark's declarations say of them. ``changed``: only those that do
+    not have their default."""
 
     broker: Text
     q: Line = ""
+    changed: Tick = False
 
     async def show(self, asked: Asking) -> Row:
         address, found = await _settings_of(asked.admin, self.broker)
         declared = {each.key: each for each in settings_of("broker")}
+        # The defaults are mqspark's; a broker of RocketMQ has none of its own settings.
+        is_ours = any(key in found for key, each in declared.items() if each.field.metadata.get("ours"))
+        rows = [_setting_row(key, value, declared.get(key), is_ours) for key, value in sorted(found.items())]
+        wanted = self.q.lower()
         settings = [
-            {
-                "key": key,
-                "value": value,
-                "meaning": declared[key].meaning if key in declared else "",
-                "live": key in declared and is_live(declared[key].field),
-            }
-            for key, value in sorted(found.items())
-            if self.q.lower() in key.lower() or self.q.lower() in value.lower()
+            row
+            for row in rows
+            if any(wanted in row[name].lower() for name in ("key", "value", "text"))
+            and (row["changed"] or not self.changed)
         ]
         return {
             "tab": "Settings",
             "broker": self.broker,
             "address": address,
             "wanted": self.q,
+            "only_changed": self.changed,
+            "is_ours": is_ours,
             "settings": settings,
             "count": len(found),
         }
+
+
+def _setting_row(key: str, value: str, declared: DeclaredSetting | None, is_ours: bool) -> Row:
+    row: Row = {"key": key, "value": value, "changed": "", "live": False}
+    if declared is None:
+        reason = WITHOUT_EFFECT.get(key, "") if is_ours else ""
+        text = f"Without an effect here: {reason}." if reason else ""
+        return row | {"text": text, "default": "", "unit": "", "bounds": ""}
+    default = declared.default if is_ours else ""
+    if is_ours and not declared.is_default(value):
+        row["changed"] = "changed" if default else "given, or found at the start"
+    return row | {
+        "text": declared.text,
+        "default": default,
+        "unit": declared.unit,
+        "bounds": declared.bounds,
+        "live": is_live(declared.field),
+    }
 
 
 class ChangeSetting(Change, frozen=True):
@@ -194,7 +216,9 @@ class ChangeSetting(Change, frozen=True):
         return Done(f"{self.key} of {self.broker} is {self.value}.", where)
 
 
-class Producers(View, frozen=True):
+class Producers(ListView, frozen=True):
+    """By the names of their groups."""
+
     async def show(self, asked: Asking) -> Row:
         rows: list[Row] = []
         problems: list[str] = []
@@ -212,9 +236,12 @@ class Producers(View, frozen=True):
                 for each in clients
             )
 
-        await each_of(list((await masters_of(asked.admin)).items())[:MAX_ROWS], ask)
+        async def known(row: Row) -> None:
+            """Nothing more is asked of a producer."""
+
+        await each_of((await masters_of(asked.admin)).items(), ask)
         rows.sort(key=lambda row: (row["group"], row["client"].client_id, row["broker"]))
-        return {"producers": rows[:MAX_CLIENTS], "count": len(rows), "problems": problems}
+        return {**await self.listed("group", rows, known), "problems": sorted(problems)}
 
 
 CLUSTER_PAGES = (

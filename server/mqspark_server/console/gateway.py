@@ -56,13 +56,19 @@ class ConsoleApp:
         return "" if self._http is None else f"{self._http.url}/console"
 
     async def start(self) -> None:
-        from mqspark_server.console.clusteraccess import ClusterAt
+        from mqspark_server.console.clusteraccess import API_LINKS, ClusterAt
         from mqspark_server.console.doors import ClusterDoor
         from mqspark_server.console.history.sampler import Sampler
         from mqspark_server.console.pages import Console
 
         sock = bind("HTTP", HOST, self._port)
-        at = ClusterAt(self._namesrv, self._options, job_server=self._job_server, own_credentials=self._own)
+        at = ClusterAt(
+            self._namesrv,
+            self._options,
+            links=API_LINKS,
+            job_server=self._job_server,
+            own_credentials=self._own,
+        )
         clock = SystemClock()
         door = ClusterDoor(self._namesrv, self._options, self.token, clock, self._own)
         self._sampler = Sampler(lambda: at, clock)
@@ -76,11 +82,14 @@ class ConsoleApp:
         from fastapi import FastAPI
         from fastapi.responses import RedirectResponse
 
+        from mqspark_server.console.apidocs import brokers_docs
+        from mqspark_server.console.clusteraccess import API_LINKS
         from mqspark_server.web.httpguard import Guarded
 
         app = FastAPI(openapi_url=None)
         if self._console is not None:
-            app.router.routes.extend(self._console.router.routes)  # as they are: see web/api.py
+            for router in (self._console.router, brokers_docs(API_LINKS)):
+                app.router.routes.extend(router.routes)  # as they are: see web/api.py
 
         @app.get("/")
         async def enter() -> RedirectResponse:

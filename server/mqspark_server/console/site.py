@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, ClassVar
 from urllib.parse import quote
 
 import msgspec
@@ -34,6 +34,8 @@ PAGES_AT_ONCE = 4
 """The number of pages that are made concurrently; others wait."""
 PAGE_ROWS = 50
 """Rows of a page of a list; each is asked for."""
+MAX_SORTED = 500
+"""Rows that are asked for to sort a list."""
 PAGE_S = 20.0
 CHANGE_S = 60.0
 TIMEOUT_MS = 5_000
@@ -123,13 +125,18 @@ class Download(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """The rows of one page of a list."""
+    """The rows of one page of a list. ``query``: what its address says beside the number of the page."""
 
     rows: list[Row]
     wanted: str
     number: int
     count: int
     size: int = PAGE_ROWS
+    sort: str = ""
+    down: bool = False
+    is_by_name: bool = False
+    """Whether there are too many to be sorted by what each has to be asked for."""
+    query: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def first(self) -> int:
@@ -139,21 +146,49 @@ class Listed:
     def last(self) -> int:
         return min(self.number * self.size, self.count)
 
+    def sorted_by(self, key: str, *, down: bool) -> dict[str, str]:
+        """The query of the same list by a column; ``down``: how it is sorted first. Again, it is turned around."""
+        turned = self.sort == key and self.down == down
+        return {**self.query, "sort": key, "down": "1" if down != turned else ""}
+
 
 class ListView(View, frozen=True):
-    """Pages of names that contain ``q``. ``every``: system names, too."""
+    """Pages of names that contain ``q``. ``every``: system names, too. ``sort``: one of ``sortable``, or by name."""
 
+    sortable: ClassVar[Sequence[str]] = ()
     q: Line = ""
     page: Annotated[int, WholeField(1, 1_000_000)] = 1
     every: Tick = False
+    sort: Line = ""
+    down: Tick = False
 
     async def listed(self, key: str, rows: Iterable[Row], fill: Callable[[Row], Awaitable[None]]) -> Row:
-        """The rows of this page, by their names below ``key``; only these are filled."""
+        """The rows of this page, by their names below ``key``; only these are filled, or up to MAX_SORTED to sort
+        them. Raises InvalidMessage."""
+        if self.sort and self.sort not in (key, *self.sortable):
+            raise InvalidMessage(f"sort: choose one of {', '.join((key, *self.sortable))}", field="sort")
         found = [row for row in rows if self.q.lower() in row[key].lower()]
+        is_by_name = self.sort not in ("", key) and len(found) > MAX_SORTED
+        if self.sort not in ("", key) and not is_by_name:
+            await each_of(found, fill)
+            found = _sorted(found, self.sort, down=self.down)
+        elif self.sort == key:
+            found = _sorted(found, key, down=self.down)
         number = min(self.page, max(1, -(-len(found) // PAGE_ROWS)))
         shown = found[(number - 1) * PAGE_ROWS : number * PAGE_ROWS]
-        await each_of(shown, fill)
-        return {"page": Listed(shown, self.q, number, len(found)), "every": self.every}
+        if self.sort in ("", key) or is_by_name:
+            await each_of(shown, fill)
+        given = {"q": self.q, "sort": self.sort, "down": self.down, "every": self.every}
+        query = {name: "1" if value is True else str(value) for name, value in given.items() if value}
+        listed = Listed(shown, self.q, number, len(found), PAGE_ROWS, self.sort, self.down, is_by_name, query)
+        return {"page": listed, "every": self.every}
+
+
+def _sorted(rows: list[Row], key: str, *, down: bool) -> list[Row]:
+    """Rows without a value are the last, whichever way."""
+    known = [row for row in rows if row.get(key) not in (None, "")]
+    known.sort(key=lambda row: row[key].lower() if isinstance(row[key], str) else row[key], reverse=down)
+    return known + [row for row in rows if row.get(key) in (None, "")]
 
 
 @dataclass(frozen=True, slots=True)

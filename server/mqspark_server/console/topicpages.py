@@ -33,10 +33,10 @@ from mqspark_server.survey.groupsurvey import lag_of
 from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of
 from mqspark_server.survey.topicsurvey import (
     bounds_of,
-    extent_of,
     first_ms_of,
     groups_of,
     queue_rows,
+    topic_figures,
     topic_rows,
     topic_settings,
 )
@@ -49,9 +49,11 @@ _QueueCount = Annotated[int, WholeField(*QUEUES)]
 
 
 class TopicTable(ListView, frozen=True):
+    sortable = ("kind", "type", "queues", "messages", "in_tps", "group_count", "last_ms")
+
     async def show(self, asked: Asking) -> Row:
         async def fill(row: Row) -> None:
-            row |= await extent_of(asked.admin, row["topic"])
+            row |= await topic_figures(asked.admin, row["topic"])
 
         rows = [row for row in await topic_rows(asked.admin) if self.every or row["kind"] == "normal"]
         return {**await self.listed("topic", rows, fill), "types": MESSAGE_TYPES, "most_queues": QUEUES.most}

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import enum
 import functools
 import inspect
 import itertools
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from mqspark.auth.config import AuthConfig
-from mqspark.base.config import rocketmq_key
+from mqspark.base.config import INT64_MAX, rocketmq_key
 from mqspark.broker.config import BrokerConfig
 from mqspark.controller.config import ControllerConfig
 from mqspark.namesrv.config import NamesrvConfig
@@ -38,11 +40,48 @@ class DeclaredSetting(NamedTuple):
     section: str
 
     @property
+    def unit(self) -> str:
+        found: str = self.field.metadata.get("unit", "")
+        return found
+
+    @property
+    def text(self) -> str:
+        """The text below the field."""
+        return _texts(self.owner.__module__, self.owner.__name__).get(self.field.name, "").replace("``", "`")
+
+    @property
     def meaning(self) -> str:
-        """The text below the field, after the unit of the value."""
-        unit = self.field.metadata.get("unit", "")
-        text = _texts(self.owner.__module__, self.owner.__name__).get(self.field.name, "").replace("``", "`")
+        """The text, after the unit of the value."""
+        unit, text = self.unit, self.text
         return f"[{unit}] {text}".strip() if unit and not text.lower().startswith(f"{unit} ") else text
+
+    @property
+    def default(self) -> str:
+        """Empty where there is none, or one that a start finds. Paths are below ``~``."""
+        factory = self.field.default_factory
+        return text_of(factory() if callable(factory) else self.field.default)
+
+    @property
+    def bounds(self) -> str:
+        declared = self.field.metadata
+        if "least" not in declared or isinstance(self.field.default, str):
+            return ""
+        is_open = declared.get("most", INT64_MAX) == INT64_MAX
+        return f"from {declared['least']}" if is_open else f"{declared['least']} to {declared['most']}"
+
+    def is_default(self, value: str) -> bool:
+        """Whether a server that reports this value has the default. Its user may have another home."""
+        default = self.default
+        return text_of(value) == default or (default.startswith("~/") and value.endswith(default[1:]))
+
+
+def text_of(value: Any) -> str:
+    """As in a settings file. A path is the same whoever looks."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, enum.Enum):
+        return str(value.value)
+    return "" if value is None else str(value).replace(str(Path.home()), "~")
 
 
 def settings_of(server: str) -> list[DeclaredSetting]:

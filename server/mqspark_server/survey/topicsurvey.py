@@ -6,13 +6,23 @@ from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from mqspark.errors import BrokerError, MQError
-from mqspark.message import DLQ_PREFIX, RETRY_PREFIX, MessageExt, MessageQueue, is_system_topic, parse_number
+from mqspark.message import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    MessageExt,
+    MessageQueue,
+    is_system_topic,
+    parse_number,
+)
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.client_headers import GetEarliestMsgStoretimeRequestHeader
 from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of
 
 if TYPE_CHECKING:
     from mqspark.client.admin import AdminClient
+
+PLAIN_TYPE = "NORMAL"
+"""The type of a topic that says none (TopicConfig.getTopicMessageType)."""
 
 
 def topic_kind(name: str) -> str:
@@ -44,6 +54,37 @@ async def extent_of(admin: AdminClient, topic: str) -> Row:
         "last_ms": max((each.last_update_timestamp for each in stats.values()), default=0) or None,
         "error": "",
     }
+
+
+async def topic_figures(admin: AdminClient, topic: str) -> Row:
+    """How much is in a topic, its type, the messages that were sent to it in a second of the last minute, and the
+    groups that consume it; ``error`` if its brokers do not say."""
+    found = await extent_of(admin, topic)
+    if found["error"]:
+        return found
+    try:
+        route = await admin.topic_route(topic)
+        masters = [address for broker in sorted(route.brokers) if (address := route.master(broker))]
+        config = await admin.topic_config(topic, masters[0]) if masters else None
+        groups = await groups_of(admin, topic)
+        rates = [await _put_tps(admin, topic, address) for address in masters]
+    except MQError as error:
+        return {"error": str(error)}
+    return {
+        **found,
+        "type": "" if config is None else config.attributes.get("message.type", PLAIN_TYPE),
+        "groups": groups,
+        "group_count": len(groups),
+        "in_tps": sum(rates),
+    }
+
+
+async def _put_tps(admin: AdminClient, topic: str, address: str) -> float:
+    try:
+        data = await admin.broker_stats(address, "TOPIC_PUT_NUMS", topic)
+    except BrokerError:
+        return 0.0  # nothing has been counted
+    return 0.0 if data.stats_minute is None else data.stats_minute.tps
 
 
 async def dead_letter_rows(admin: AdminClient) -> list[Row]:

@@ -48,7 +48,7 @@ from mqspark_server.web.v1 import (
 from mqspark_server.web.v1.asking import ERRORS, AskerNow, TopicName
 
 if TYPE_CHECKING:
-    from mqspark_server.node import BrokerNode, BrokerParts
+    from mqspark_server.node import BrokerNode
 
 ENVELOPE_BYTES = 256 * 1024
 """How much larger than maxMessageSize in base64 a request may be, for names and properties."""
@@ -122,6 +122,17 @@ def store_report(app: BrokerNode) -> dict[str, Any]:
 
 def create_api(app: BrokerNode, more: Sequence[APIRouter] = ()) -> ASGIApp:
     """``more``: further routes, under the same limits."""
+    api = described_api(more)
+    api.state.callers = Callers(app, app.loopback_token)
+    api.state.broker = app
+    api.state.ingests, api.state.tails = Places("requests are being stored"), Places("tails are open")
+    api.state.scrapes = []
+    hosts = (*app.settings.server.http_allowed_hosts.split(";"), app.config.broker_ip1)
+    return Guarded(_bounded(api, app), (*hosts, app.settings.server.http_bind_address))
+
+
+def described_api(more: Sequence[APIRouter] = ()) -> FastAPI:
+    """The paths of a broker, without one that answers: for their document."""
     from importlib.metadata import version
 
     api = FastAPI(
@@ -132,10 +143,7 @@ def create_api(app: BrokerNode, more: Sequence[APIRouter] = ()) -> ASGIApp:
         docs_url=None,  # its page would load scripts from elsewhere
         redoc_url=None,
     )
-    callers = api.state.callers = Callers(app, app.loopback_token)
     problems.answer_on(api)
-    api.state.broker = app
-    api.state.ingests, api.state.tails = Places("requests are being stored"), Places("tails are open")
     own = (
         login,
         topicapi,
@@ -149,117 +157,118 @@ def create_api(app: BrokerNode, more: Sequence[APIRouter] = ()) -> ASGIApp:
         ingest,
     )
     # Not by include_router: FastAPI would build every route again for each broker, within its first request.
-    for router in (*(each.router for each in own), *more):
+    for router in (*(each.router for each in own), *more, _own_router):
         api.router.routes.extend(router.routes)
-
-    _serve_health(api, app, callers)
-    _serve_messages(api, app, callers)
-    hosts = (*app.settings.server.http_allowed_hosts.split(";"), app.config.broker_ip1)
-    return Guarded(_bounded(api, app), (*hosts, app.settings.server.http_bind_address))
+    return api
 
 
-def _serve_health(api: FastAPI, app: BrokerNode, callers: Callers) -> None:
-    @api.get("/", include_in_schema=False)
-    async def enter() -> RedirectResponse:
-        """The console, which links everything else."""
-        return RedirectResponse("/console")
+_own_router = APIRouter()
 
-    @api.get("/health/live", tags=["health"])
-    async def live() -> dict[str, str]:
-        """The process runs and its event loop turns."""
-        return {"status": "live"}
 
-    @api.get(
-        "/health/ready", tags=["health"], responses={503: {"description": "not ready; the body says why"}}
-    )
-    async def ready(request: Request) -> JSONResponse:
-        """Whether messages are accepted and served: the start-up state, the store, the replicas, the name servers. A
-        broker with users gives the reason only to callers who may Get its cluster."""
-        store, parts = app.store, app.parts
-        is_serving = app.lifecycle.ready and parts is not None
-        refused = parts.core.sends_refused if parts is not None and is_serving else None
-        read_problem = store.status.read_problem if store is not None else None
-        damage_problem = store.status.damage_problem if store is not None else None
-        good = is_serving and all(problem is None for problem in (refused, read_problem, damage_problem))
-        body = {
-            "status": "ready" if good else "not ready",
-            **app.lifecycle.describe(),
-            "sendsRefused": refused,
-            "store": store_report(app)["store"],
-            "delayProblem": parts.core.delay_problem if parts is not None else None,
-            "registeredWith": parts.registrar.known_to if parts is not None else [],
-            "registrationProblem": parts.core.publication.problem if parts is not None else None,
-            "following": parts.following.as_dict()
-            if parts is not None and parts.following is not None
-            else None,
-            "housekeepingError": parts.housekeeper.error if parts is not None else None,
-        }
-        if callers.has_users:
-            try:
-                callers.authorize(callers.identify(request.scope), CLUSTER, Action.GET)
-            except Problem:
-                body = {"status": body["status"]}
-        return JSONResponse(body, 200 if good else 503)
+@_own_router.get("/", include_in_schema=False)
+async def enter() -> RedirectResponse:
+    """The console, which links everything else."""
+    return RedirectResponse("/console")
 
-    scrapes: list[asyncio.Task[bytes]] = []
 
-    @api.get(
-        "/metrics",
-        tags=["metrics"],
-        response_class=Response,
-        responses={status: ERRORS[status] for status in (401, 403, 429)},
-    )
-    async def metrics(request: Request) -> Response:
-        """Prometheus text, RocketMQ 5 metric names. Concurrent requests share one rendering. A broker with users shows
-        them only to callers who may Get its cluster."""
-        if callers.has_users:
+@_own_router.get("/health/live", tags=["health"])
+async def live() -> dict[str, str]:
+    """The process runs and its event loop turns."""
+    return {"status": "live"}
+
+
+@_own_router.get(
+    "/health/ready", tags=["health"], responses={503: {"description": "not ready; the body says why"}}
+)
+async def ready(request: Request) -> JSONResponse:
+    """Whether messages are accepted and served: the start-up state, the store, the replicas, the name servers. A
+    broker with users gives the reason only to callers who may Get its cluster."""
+    app: BrokerNode = request.app.state.broker
+    callers: Callers = request.app.state.callers
+    store, parts = app.store, app.parts
+    is_serving = app.lifecycle.ready and parts is not None
+    refused = parts.core.sends_refused if parts is not None and is_serving else None
+    read_problem = store.status.read_problem if store is not None else None
+    damage_problem = store.status.damage_problem if store is not None else None
+    good = is_serving and all(problem is None for problem in (refused, read_problem, damage_problem))
+    body = {
+        "status": "ready" if good else "not ready",
+        **app.lifecycle.describe(),
+        "sendsRefused": refused,
+        "store": store_report(app)["store"],
+        "delayProblem": parts.core.delay_problem if parts is not None else None,
+        "registeredWith": parts.registrar.known_to if parts is not None else [],
+        "registrationProblem": parts.core.publication.problem if parts is not None else None,
+        "following": parts.following.as_dict() if parts is not None and parts.following is not None else None,
+        "housekeepingError": parts.housekeeper.error if parts is not None else None,
+    }
+    if callers.has_users:
+        try:
             callers.authorize(callers.identify(request.scope), CLUSTER, Action.GET)
-        if not scrapes:
-            scrape = asyncio.get_running_loop().create_task(between_turns(render(app)), name="mqspark-scrape")
-            scrapes.append(scrape)
-            scrape.add_done_callback(scrapes.remove)
-        return Response(await asyncio.shield(scrapes[0]), media_type=CONTENT_TYPE)
+        except Problem:
+            body = {"status": body["status"]}
+    return JSONResponse(body, 200 if good else 503)
 
 
-def _serve_messages(api: FastAPI, app: BrokerNode, callers: Callers) -> None:
-    def serving() -> BrokerParts:
-        if not app.lifecycle.ready or app.parts is None:
-            raise Problem(503, f"the broker is {app.lifecycle.phase.name.lower()}")
-        return app.parts
+@_own_router.get(
+    "/metrics",
+    tags=["metrics"],
+    response_class=Response,
+    responses={status: ERRORS[status] for status in (401, 403, 429)},
+)
+async def metrics(request: Request) -> Response:
+    """Prometheus text, RocketMQ 5 metric names. Concurrent requests share one rendering. A broker with users shows
+    them only to callers who may Get its cluster."""
+    app: BrokerNode = request.app.state.broker
+    callers: Callers = request.app.state.callers
+    scrapes: list[asyncio.Task[bytes]] = request.app.state.scrapes
+    if callers.has_users:
+        callers.authorize(callers.identify(request.scope), CLUSTER, Action.GET)
+    if not scrapes:
+        scrape = asyncio.get_running_loop().create_task(between_turns(render(app)), name="mqspark-scrape")
+        scrapes.append(scrape)
+        scrape.add_done_callback(scrapes.remove)
+    return Response(await asyncio.shield(scrapes[0]), media_type=CONTENT_TYPE)
 
-    @api.get("/api/v1/cluster", tags=["cluster"], responses=ERRORS)
-    async def cluster(caller: CallerNow) -> dict[str, Any]:
-        """The state of this broker, as the admin tools show it."""
-        callers.authorize(caller, CLUSTER, Action.GET)
-        parts, config = serving(), app.config
-        return {
-            "cluster": config.broker_cluster_name,
-            "broker": config.broker_name,
-            "brokerId": config.broker_id,
-            "address": app.address,
-            "nameServers": parts.registrar.addresses,
-            "registeredWith": parts.registrar.known_to,
-            "runtime": parts.core.runtime_info(),
-        }
 
-    @api.post("/api/v1/topics/{topic}/messages", tags=["messages"], status_code=201, responses=ERRORS)
-    async def put_message(topic: TopicName, message: NewMessage, asker: AskerNow) -> StoredMessage:
-        """Store one message; answered when the broker's flush type allows it."""
-        with as_problem(400, InvalidMessage, MessageTooLarge):
-            check_topic(topic)
-            body = _body(message)
-            unique_id = new_unique_id()
-            properties = _properties(message, unique_id)
-        header = asker.sending(topic, properties, queue_id=message.queueId)
-        answer = await asker.ask(RequestCode.SEND_MESSAGE_V2, header, body)
-        stored = answer.header(SendMessageResponseHeader)
-        return StoredMessage(
-            msgId=unique_id,
-            offsetMsgId=stored.msg_id,
-            topic=topic,
-            queueId=stored.queue_id,
-            queueOffset=stored.queue_offset,
-        )
+@_own_router.get("/api/v1/cluster", tags=["cluster"], responses=ERRORS)
+async def cluster(request: Request, caller: CallerNow) -> dict[str, Any]:
+    """The state of this broker, as the admin tools show it."""
+    app: BrokerNode = request.app.state.broker
+    callers: Callers = request.app.state.callers
+    callers.authorize(caller, CLUSTER, Action.GET)
+    parts, config = app.parts, app.config
+    if not app.lifecycle.ready or parts is None:
+        raise Problem(503, f"the broker is {app.lifecycle.phase.name.lower()}")
+    return {
+        "cluster": config.broker_cluster_name,
+        "broker": config.broker_name,
+        "brokerId": config.broker_id,
+        "address": app.address,
+        "nameServers": parts.registrar.addresses,
+        "registeredWith": parts.registrar.known_to,
+        "runtime": parts.core.runtime_info(),
+    }
+
+
+@_own_router.post("/api/v1/topics/{topic}/messages", tags=["messages"], status_code=201, responses=ERRORS)
+async def put_message(topic: TopicName, message: NewMessage, asker: AskerNow) -> StoredMessage:
+    """Store one message; answered when the broker's flush type allows it."""
+    with as_problem(400, InvalidMessage, MessageTooLarge):
+        check_topic(topic)
+        body = _body(message)
+        unique_id = new_unique_id()
+        properties = _properties(message, unique_id)
+    header = asker.sending(topic, properties, queue_id=message.queueId)
+    answer = await asker.ask(RequestCode.SEND_MESSAGE_V2, header, body)
+    stored = answer.header(SendMessageResponseHeader)
+    return StoredMessage(
+        msgId=unique_id,
+        offsetMsgId=stored.msg_id,
+        topic=topic,
+        queueId=stored.queue_id,
+        queueOffset=stored.queue_offset,
+    )
 
 
 def _body(message: NewMessage) -> bytes:

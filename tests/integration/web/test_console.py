@@ -91,7 +91,7 @@ def test_brokers_their_stores_and_settings(broker: Broker) -> None:
     assert "at run time" in text
     assert "flushDiskType" not in text
     text = page(broker, f"/brokers/{name}/config?q=haHousekeepingInterval")
-    assert "<small>[ms] A slave that is silent for longer is disconnected.</small>" in text
+    assert "<small>A slave that is silent for longer is disconnected.</small>" in text
     assert "at run time" not in text
     assert "No setting contains this" in page(broker, f"/brokers/{name}/config?q=nothing-like-this")
     page(broker, "/brokers/nowhere", 404)

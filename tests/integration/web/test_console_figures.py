@@ -10,6 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from mqspark import AdminClient, Message, MessageExt, Producer, TransactionState
+from mqspark.errors import BrokerError
 from mqspark.message import dlq_topic, is_system_topic
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.testing import Broker, Clients, FakeClock
@@ -197,7 +198,7 @@ def producers(traffic: Traffic) -> Truth:
     found = traffic.admin.producers(traffic.address)
     assert {"shop", "observer"} <= set(found)
     rows = [(group, str(each.version)) for group in sorted(found) for each in found[group]]
-    return figures(Producers=[("Version",), *rows])
+    return figures(pager=f"1{NONE}{len(rows)} of {len(rows)}", Producers=[("Version",), *rows])
 
 
 def set_aside_part(traffic: Traffic) -> Truth:
@@ -208,8 +209,19 @@ def set_aside_part(traffic: Traffic) -> Truth:
 def topics(traffic: Traffic) -> Truth:
     sizes = {"Bought": 2, "Deadly": 4, "Flaky": 4, "Later": 4, "Orders": 10, "mqspark_spark": 5}
     assert sizes == {topic: stored(traffic.admin, topic) for topic in sizes}
-    rows = [(topic, str(len(traffic.admin.topic_stats(topic))), f"{size}") for topic, size in sizes.items()]
-    return figures(pager=f"1{NONE}6 of 6", Topics=[("Queues", "Messages"), *rows])
+    rows = [
+        (topic, str(len(traffic.admin.topic_stats(topic))), f"{size}", put_rate(traffic, topic))
+        for topic, size in sizes.items()
+    ]
+    return figures(pager=f"1{NONE}6 of 6", Topics=[("Queues", "Messages", "In/s"), *rows])
+
+
+def put_rate(traffic: Traffic, topic: str) -> str:
+    try:
+        minute = traffic.admin.broker_stats(traffic.address, "TOPIC_PUT_NUMS", topic).stats_minute
+    except BrokerError:
+        minute = None
+    return f"{minute.tps if minute else 0.0:.1f}"
 
 
 def topic(traffic: Traffic) -> Truth:

@@ -6,16 +6,13 @@ python -m tests.unit.server.settings.settings_table broker > conf/broker.toml
 
 from __future__ import annotations
 
-import enum
 import json
 import sys
 import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from mqspark.base.config import INT64_MAX
-from mqspark_server.settings.declarations import DeclaredSetting, settings_of
+from mqspark_server.settings.declarations import DeclaredSetting, settings_of, text_of
 from mqspark_server.settings.rocketmq_keys import HONOURED, REFUSED, WITHOUT_EFFECT
 from mqspark_server.settings.settings import (
     broker_settings,
@@ -27,28 +24,6 @@ from mqspark_server.settings.settings import (
 MODULE = "tests.unit.server.settings.settings_table"
 TITLES = {"broker": "Brokers", "namesrv": "Name servers", "controller": "Controllers"}
 WIDTH = 120
-
-
-def default_of(each: DeclaredSetting) -> str:
-    factory = each.field.default_factory
-    return text_of(factory() if callable(factory) else each.field.default)
-
-
-def text_of(value: Any) -> str:
-    """As in a settings file. A path is the same whoever generates the page."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, enum.Enum):
-        return str(value.value)
-    return "" if value is None else str(value).replace(str(Path.home()), "~")
-
-
-def bounds(each: DeclaredSetting) -> str:
-    declared = each.field.metadata
-    if "least" not in declared or isinstance(each.field.default, str):
-        return ""
-    is_open = declared.get("most", INT64_MAX) == INT64_MAX
-    return f"from {declared['least']}" if is_open else f"{declared['least']} to {declared['most']}"
 
 
 # --- docs/settings.md ---------------------------------------------------------------------------------------------
@@ -104,11 +79,11 @@ def markdown() -> str:
 
 
 def _row(each: DeclaredSetting) -> str:
-    declared, default = each.field.metadata, default_of(each)
+    declared, default = each.field.metadata, each.default
     notes = " ".join(word for word, is_so in (("live", "live"), ("own", "ours")) if declared.get(is_so))
     others = [TITLES[server].lower() for server in declared.get("of", ()) if server in TITLES]
     only = f" Only for {' and '.join(others)}." if others else ""
-    cells = (f"`{each.key}`", f"`{default}`" if default else "", bounds(each), notes, each.meaning + only)
+    cells = (f"`{each.key}`", f"`{default}`" if default else "", each.bounds, notes, each.meaning + only)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
