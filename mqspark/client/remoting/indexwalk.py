@@ -8,13 +8,16 @@ Must not know connections, nor what was looked up.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from mqspark.base.logs import sparing
 from mqspark.errors import InvalidMessage, ProtocolError
 from mqspark.protocol.headers.client_headers import QueryMessageRequestHeader
-from mqspark.record.record import Parts, parts_at
-from mqspark.record.recordlayout import record_size
+
+if TYPE_CHECKING:
+    from mqspark.record.record import Parts
 
 EVER_MS = (1 << 63) - 1
 _SECOND_MS = 1000
@@ -67,6 +70,9 @@ class IndexWalk:
 
 
 def _records(view: memoryview) -> list[tuple[Parts, memoryview]]:
+    from mqspark.record.record import parts_at
+    from mqspark.record.recordlayout import record_size
+
     found: list[tuple[Parts, memoryview]] = []
     at = 0
     while at < len(view):

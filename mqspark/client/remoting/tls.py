@@ -12,6 +12,7 @@ import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mqspark.base.pem import CERTIFICATE, PRIVATE_KEY, check_pem
 from mqspark.base.valuetypes import check_fields
 from mqspark.client.remoting.keywords import described
 from mqspark.errors import ConfigError
@@ -81,6 +82,17 @@ def tls_context(tls: Tls | None) -> ssl.SSLContext | None:
 
 
 def _context(settings: TlsSettings) -> ssl.SSLContext:
+    of_cert = (CERTIFICATE,) if settings.key_file is not None else (CERTIFICATE, PRIVATE_KEY)
+    for key, path, contents in (
+        ("ca_file", settings.ca_file, (CERTIFICATE,)),
+        ("cert_file", settings.cert_file, of_cert),
+        ("key_file", settings.key_file, (PRIVATE_KEY,)),
+    ):
+        if path is not None:
+            try:
+                check_pem(path, *contents)
+            except (OSError, ValueError) as error:
+                raise _unusable(key, path, error) from None
     try:
         context = ssl.create_default_context(cafile=settings.ca_file)
     except (OSError, ValueError) as error:

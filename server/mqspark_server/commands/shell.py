@@ -220,8 +220,6 @@ class ClusterShell:
 def connection_of(given: dict[str, Any]) -> tuple[str, ClientOptions, str | None, int]:
     """Name servers, client options, cluster and timeout, from the command's options, the environment and the context.
     Raises ConfigError."""
-    from mqspark.client.remoting.credentials import Credentials
-    from mqspark.client.remoting.identity import ClientOptions
     from mqspark_server.commands.contexts import contexts_path, load_contexts
 
     if given.get("nameserver") == "":
@@ -234,16 +232,24 @@ def connection_of(given: dict[str, Any]) -> tuple[str, ClientOptions, str | None
         contexts = load_contexts(contexts_path())
         name = name or contexts.current
         context = contexts.get(name) if name else None
-    credentials_file = given.get("credentials_file") or (context.credentials_file if context else None)
     timeout_ms = int((given.get("timeout_s") or 5.0) * 1000)
-    options = ClientOptions(
+    addresses = nameserver or (context.nameserver if context else DEFAULT_NAMESRV)
+    options = client_options(given, context, timeout_ms)
+    return addresses, options, given.get("cluster") or (context.cluster if context else None), timeout_ms
+
+
+def client_options(given: dict[str, Any], context: ClusterContext | None, timeout_ms: int) -> ClientOptions:
+    """Raises ConfigError, also for a file of credentials that cannot be used."""
+    from mqspark.client.remoting.credentials import Credentials
+    from mqspark.client.remoting.identity import ClientOptions
+
+    credentials_file = given.get("credentials_file") or (context.credentials_file if context else None)
+    return ClientOptions(
         connect_timeout_ms=timeout_ms,
         request_timeout_ms=timeout_ms,
         credentials=Credentials.from_file(os.path.expanduser(credentials_file)) if credentials_file else None,
         tls=_tls(given, context),
     )
-    addresses = nameserver or (context.nameserver if context else DEFAULT_NAMESRV)
-    return addresses, options, given.get("cluster") or (context.cluster if context else None), timeout_ms
 
 
 def _tls(given: dict[str, Any], context: ClusterContext | None) -> Any:

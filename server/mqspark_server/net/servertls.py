@@ -16,6 +16,7 @@ from time import monotonic
 from typing import Any
 
 from mqspark.base.logs import sparing
+from mqspark.base.pem import CERTIFICATE, PRIVATE_KEY, check_pem
 from mqspark.errors import ConfigError, ProtocolError
 
 log = sparing("mqspark.tls")
@@ -94,6 +95,18 @@ def client_context(settings: ClientTls) -> ssl.SSLContext:
 
 
 def _load(context: ssl.SSLContext, prefix: str, cert: str, key: str, password: str, trusted: str) -> None:
+    of_cert = (CERTIFICATE,) if key else (CERTIFICATE, PRIVATE_KEY)
+    for name, path, contents in (
+        ("certPath", cert, of_cert),
+        ("keyPath", key, (PRIVATE_KEY,)),
+        ("trustCertPath", trusted, (CERTIFICATE,)),
+    ):
+        if path:
+            try:
+                check_pem(path, *contents)
+            except (OSError, ValueError) as error:
+                reason = getattr(error, "strerror", None) or str(error)
+                raise ConfigError(f"{prefix}.{name}={path}: {reason}", key=f"{prefix}.{name}") from None
     try:
         if cert:
             # Without a password OpenSSL would ask for one at the terminal.

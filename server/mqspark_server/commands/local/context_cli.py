@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import click
 import msgspec
 
+from mqspark.base.config import did_you_mean
+from mqspark.client.remoting.identity import ClientOptions
+from mqspark.client.remoting.tls import tls_context
+from mqspark.errors import MQError
 from mqspark_server.commands.contexts import (
     ClusterContext,
     Contexts,
@@ -17,9 +22,10 @@ from mqspark_server.commands.contexts import (
 )
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.output import Column, Output, columns
-from mqspark_server.commands.shell import assume_yes, confirm, output_option
+from mqspark_server.commands.shell import assume_yes, client_options, confirm, output_option
 
 context = noun("context", "Named clusters in a configuration file; one of them is current.")
+_PATIENCE_MS = 2_000
 _COLUMNS = columns(
     Column("current", "", text=lambda value: "*" if value else " "),
     "name",
@@ -67,7 +73,7 @@ def context_add(
     tls_any_name: bool,
     use: bool,
 ) -> None:
-    """Add a context, or replace the one of the same name."""
+    """Add a context, or replace the one of the same name. Its files must be there, its servers need not answer."""
     path = contexts_path()
     known = load_contexts(path)
     added = ClusterContext(
@@ -81,11 +87,30 @@ def context_add(
         tls_verify_host_name=not tls_any_name,
     )
     check_context(name, added)
+    options = client_options({}, added, _PATIENCE_MS)
+    tls_context(options.tls)
     known.contexts[name] = added
     if use or known.current is None:
         known.current = name
     save_contexts(path, known)
     click.echo(f"saved context {name} in {path}" + (", now current" if known.current == name else ""))
+    if problem := asyncio.run(_problem(added, options)):
+        click.echo(f"mqspark: {problem}; mqspark doctor --context {name} looks into it", err=True)
+
+
+async def _problem(context: ClusterContext, options: ClientOptions) -> str | None:
+    """Why commands cannot use the context now."""
+    from mqspark.client.admin import AdminClient
+
+    try:
+        async with AdminClient(context.nameserver, timeout_ms=_PATIENCE_MS, options=options) as admin:
+            known = (await admin.cluster_info()).cluster_addr_table
+    except MQError as error:
+        return str(error)
+    if context.cluster is not None and context.cluster not in known:
+        advice = did_you_mean(context.cluster, known) or f"; there are {', '.join(sorted(known)) or 'none'}"
+        return f"there is no cluster {context.cluster!r}{advice}"
+    return None
 
 
 @context.command("use")

@@ -55,10 +55,10 @@ def _rule_text(rule: dict[str, Any]) -> str:
 
 
 def _online_or_offline(
-    offline: Callable[..., None],
+    offline: Callable[..., None], *, makes: bool = False
 ) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
     """Make a command that works on the cluster with Accounts, or, with --store or --directory, calls ``offline`` with
-    an Authority."""
+    an Authority. ``makes``: it may be the first user, for whom the directory is made."""
 
     def decorated(online: Callable[..., Awaitable[None]]) -> Callable[..., None]:
         asked = _online(online)
@@ -71,7 +71,7 @@ def _online_or_offline(
             output = Output(given.pop("output"))
             for name in CONNECTION_PARAMETERS:
                 del given[name]
-            with _offline(store, directory) as authority:
+            with _offline(store, directory, makes=makes) as authority:
                 offline(authority, output, **given)
 
         run = click.option("--directory", metavar="DIR", help="The authConfigPath of a stopped server.")(run)
@@ -118,7 +118,7 @@ def _add_offline(authority: Authority, output: Output, name: str, is_super: bool
     help="A super user has all rights, a normal one only those of its rules.  [default: normal; in the files of a "
     "stopped server super]",
 )
-@_online_or_offline(_add_offline)
+@_online_or_offline(_add_offline, makes=True)
 async def add(accounts: Accounts, output: Output, name: str, is_super: bool | None) -> None:
     """Add a user. The password is prompted for, or is the first line of standard input."""
     if name in [row["user"] for row in await accounts.rows()]:
@@ -287,8 +287,8 @@ def _password() -> str:
 
 
 @contextmanager
-def _offline(store: str | None, directory: str | None) -> Iterator[Authority]:
-    """The authority of a stopped server. Saves changes at the end."""
+def _offline(store: str | None, directory: str | None, *, makes: bool) -> Iterator[Authority]:
+    """The authority of a stopped server. Saves changes at the end. Raises ConfigError."""
     from mqspark.auth.config import AuthConfig
     from mqspark.base.clock import SystemClock
     from mqspark_server.authfiles import auth_directory, open_authority
@@ -297,6 +297,10 @@ def _offline(store: str | None, directory: str | None) -> Iterator[Authority]:
         raise ConfigError("give one of --store and --directory", key="directory")
     config = AuthConfig(auth_config_path=directory or "")
     place = auth_directory(config, None if store is None else Path(store).expanduser().absolute())
+    if not makes and not place.is_dir():
+        raise ConfigError(
+            f"{place} is no directory of users; mqspark user add makes the first one", key="directory"
+        )
     authority, close = open_authority(config, place, SystemClock(), needs_a_user=False)
     try:
         yield authority
