@@ -16,6 +16,9 @@ import pytest
 
 from mqspark.record.record import decode_record
 from mqspark.store import GetStatus, MessageStore
+from mqspark.store.tools.backup import back_up
+from mqspark.store.tools.restore import restore
+from tests.support.clocks import ManualClock
 from tests.support.store_tools import crash, drain, make_store
 
 GOLDEN = Path(__file__).parents[2] / "golden/store"
@@ -147,3 +150,16 @@ def _opened(directory: Path) -> MessageStore:
     store = make_store(directory)
     store.open()
     return store
+
+
+@pytest.mark.parametrize(("directory", "name"), [(name, name) for name in NAMES], indirect=["directory"])
+def test_a_backup_of_it_serves_every_message(directory: Path, name: str, tmp_path: Path) -> None:
+    store = make_store(directory, **SETTINGS[name])
+    done = back_up(store.config, tmp_path / "backup", ManualClock())
+    assert done.manifest.newest_ms == max(record["storeTimestamp"] for record in manifest(name))
+    back = make_store(tmp_path / "restored", **SETTINGS[name])
+    restore(tmp_path / "backup", back.config)
+    back.open()
+    assert back.damages.found == []
+    assert_serves(back, name)
+    crash(back)

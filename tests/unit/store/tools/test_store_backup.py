@@ -10,7 +10,11 @@ from typing import Any
 
 import pytest
 
+from mqspark.base.crc import crc32
 from mqspark.errors import ConfigError, NotNow, StoreCorrupt, StoreLocked
+from mqspark.message import Message
+from mqspark.record.batchitems import encode_batch
+from mqspark.record.record import PendingRecord
 from mqspark.store import MessageStore, OsFiles, StoreConfig
 from mqspark.store.disk.membernote import MemberNote
 from mqspark.store.log.epochs import Epoch, encode_epochs
@@ -24,7 +28,7 @@ from mqspark.store.tools.backupmanifest import (
 )
 from mqspark.store.tools.restore import Restored, check_owner, restore
 from tests.support.clocks import ManualClock
-from tests.support.store_tools import checkpoint, flush, opened, put
+from tests.support.store_tools import BORN_HOST, checkpoint, flush, opened, put
 from tests.unit.store.store_kit import bodies
 
 SEGMENT = 4096
@@ -198,6 +202,76 @@ def test_offsets_of_messages_that_have_expired_are_not_assigned_again(site: Site
     flush(store)
     assert bodies(store, "Old", 1) == [b"next"]
     store.close()
+
+
+def test_batch_queues_without_messages_keep_their_offset(site: Site) -> None:
+    record = PendingRecord(
+        topic="Batches",
+        queue_id=0,
+        body=encode_batch([Message(topic="Batches", body=b"item")] * 3),
+        born_timestamp_ms=1,
+        born_host=BORN_HOST,
+    )
+    site.store.appender.put_inner_batch(record, 3)
+    site.send(100)
+    site.expire(1)
+    assert [queue.last_entry != "" for queue in site.back_up().manifest.queues] == [False, True]
+    site.store.close()
+    store = site.restored()
+    assert store.offsets.max_offset("Batches", 0) == 3
+    store.close()
+
+
+def test_files_of_a_process_and_derived_ones_stay_behind(site: Site) -> None:
+    site.send(3)
+    for path in (
+        "config/auth/audit.log",
+        "config/auth/audit.log.1",
+        "config/topics.json.new",
+        "mqspark.diverged/x",
+    ):
+        site.save(path, b"x")
+    site.save("mqspark.compacted/T/0/1.log", b"kept")
+    checkpoint(site.store)
+    names = {file.path for file in site.back_up().manifest.files}
+    assert names == {"mqspark.clock", "mqspark.compacted/T/0/1.log", "mqspark.deletions.room", "mqspark.id"}
+
+
+def test_a_generation_that_is_replaced_meanwhile_is_copied_again(site: Site) -> None:
+    site.send(3)
+    site.save("mqspark.compacted/T/0/1.log", b"old")
+    site.save("mqspark.compacted/T/0/current", b"1")
+    copied = site.backup / "files/1/mqspark.compacted/T/0/1.log"
+
+    def compact(count: int) -> None:
+        if copied.exists() and not (site.root / "store/mqspark.compacted/T/0/2.log").exists():
+            site.save("mqspark.compacted/T/0/2.log", b"new")
+            site.save("mqspark.compacted/T/0/current", b"2")
+
+    assert site.back_up(pace=compact).attempts == 2
+    site.restore()
+    queue = site.target / "mqspark.compacted/T/0"
+    assert {path.name: path.read_bytes() for path in queue.iterdir()} == {
+        "1.log": b"old", "2.log": b"new", "current": b"2",
+    }  # fmt: skip
+
+
+def test_files_and_fields_of_a_newer_version_are_ignored(site: Site) -> None:
+    """What the version before does with the store of this one."""
+    site.send(3)
+    site.store.close()
+    site.save("mqspark.future", b"unknown")
+    site.save("mqspark.future.d/file", b"unknown")
+    site.save("config/future.json", b"{}")
+    text = b'{"acknowledged":0,"future":[1]}'
+    site.save("mqspark.member", b"%08x %s\n" % (crc32(text), text))
+    site.store = opened(site.root / "store")
+    site.store.member.open()
+    assert site.store.member.problem == ""
+    assert site.store.damages.found == []
+    assert len(bodies(site.store)) == 3
+    names = {file.path for file in site.back_up().manifest.files}
+    assert {"mqspark.future", "mqspark.future.d/file", "config/future.json"} <= names
 
 
 def test_a_log_that_is_taken_back_meanwhile_is_copied_again(site: Site) -> None:
