@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,9 +38,6 @@ _IDENTITY = ("brokerIdentity", "brokerIdentity-temp", "brokerIdentity.bak", "bro
 """Which replica of a set this is: never another's."""
 MAX_MAPPED = 4
 
-Progress = Callable[[int, int], None]
-"""Called with the bytes done, and the total."""
-
 
 class Restored(NamedTuple):
     manifest: BackupManifest
@@ -68,33 +64,26 @@ def restore(
     *,
     is_replica: bool = False,
     pace: Pace = lambda count: None,
-    progress: Progress = lambda done, total: None,
 ) -> Restored:
     """Fill the directory of ``config`` from the backup in ``source``. ``is_replica``: other replicas of the set have
     the messages, and this one counts as one of them once its log was compared with theirs.
 
     Raises ConfigError when the directory has a store, StoreCorrupt for a backup that is damaged or incomplete,
     StoreLocked, DiskFull, OSError. Then the directory is as it was, or marked as incomplete."""
-    return _Restore(source, config, pace, progress, is_replica=is_replica).run()
+    return _Restore(source, config, pace, is_replica=is_replica).run()
 
 
 class _Restore:
-    def __init__(
-        self, source: Path, config: StoreConfig, pace: Pace, progress: Progress, *, is_replica: bool
-    ) -> None:
+    def __init__(self, source: Path, config: StoreConfig, pace: Pace, *, is_replica: bool) -> None:
         self._source = source
         self._files = OsFiles()
         self._pace = pace
-        self._progress = progress
         self._is_replica = is_replica
         self._paths = StorePaths(
             Path(config.store_path_root_dir),
             config.store_path_commit_log or None,
             config.read_only_commit_log_store_paths,
         )
-        self._config = config
-        self._done = 0
-        self._total = 0
 
     def run(self) -> Restored:
         manifest = require_manifest(self._source, self._files)
@@ -109,7 +98,6 @@ class _Restore:
         try:
             self._check_target(mark)
             self._write(paths.restoring, mark)
-            self._total = manifest.size_bytes
             for file in wanted:
                 self._copy(file, place_below(paths.root, file.path), file.size_bytes)
             for number, segment in enumerate(manifest.log):
@@ -186,8 +174,6 @@ class _Restore:
                 for low, high, digest in file.blocks():
                     if self._hash(out, low, high) != digest:
                         self._copy_block(file, source, out, low, high, digest)
-                    self._done += high - low
-                    self._progress(self._done, self._total)
                 if files.length(out) != length:
                     files.set_length(out, length)
                 files.sync(out)

@@ -9,9 +9,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -95,6 +97,21 @@ def _pace(rate: float | None) -> Pace:
     return Throttle(rate) if rate else lambda count: None
 
 
+@contextlib.contextmanager
+def _bar(label: str, length: int, rate: float | None) -> Iterator[Pace]:
+    """A progress bar on standard error, if that is a terminal, which grows with what is read."""
+    throttle = _pace(rate)
+    with click.progressbar(
+        length=max(length, 1), label=label, file=sys.stderr, hidden=not sys.stderr.isatty()
+    ) as bar:
+
+        def pace(count: int) -> None:
+            throttle(count)
+            bar.update(count)
+
+        yield pace
+
+
 @click.command()
 @click.argument("directory", metavar="DIR", type=_store_directory)
 @click.option(
@@ -137,13 +154,14 @@ def verify(backup: Path, rate: float | None, output: str | None) -> None:
     manifest = require_manifest(backup, files)
     missing = list(missing_files(backup, manifest.copies))
     short = {problem.place for problem in missing}
-    damaged = (
-        problem
-        for file in manifest.copies
-        if file.place not in short
-        for problem in damaged_blocks(backup, file, files, _pace(rate))
-    )
-    problems = [*missing, *islice(damaged, MAX_PROBLEMS)]
+    with _bar("verifying", manifest.size_bytes, rate) as pace:
+        damaged = (
+            problem
+            for file in manifest.copies
+            if file.place not in short
+            for problem in damaged_blocks(backup, file, files, pace)
+        )
+        problems = [*missing, *islice(damaged, MAX_PROBLEMS)]
     printed = Output(output)
     if not problems:
         printed.record(_row(manifest))
@@ -191,9 +209,11 @@ def restore(
     from mqspark.store.tools.restore import restore as restore_to
 
     settings, owner = _settings(directory, config, assignments)
+    manifest = require_manifest(backup, OsFiles())
     if not other_broker:
-        check_owner(require_manifest(backup, OsFiles()), owner)
-    done = restore_to(backup, settings, is_replica=replica, pace=_pace(rate))
+        check_owner(manifest, owner)
+    with _bar("restoring", manifest.size_bytes, rate) as pace:
+        done = restore_to(backup, settings, is_replica=replica, pace=pace)
     printed = Output(output)
     groups = _groups(done.consumer_offsets)
     row = _row(done.manifest)
