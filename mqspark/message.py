@@ -18,12 +18,12 @@ import itertools
 import os
 import re
 import struct
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, NewType, overload
 
 from mqspark.base.bounded import Memo
+from mqspark.base.clock import wall_ms
 from mqspark.base.config import did_you_mean
 from mqspark.base.crc import crc32 as full_crc32
 from mqspark.base.logs import printable
@@ -605,7 +605,7 @@ class UniqueIdGenerator:
         self._counter = itertools.count(int.from_bytes(os.urandom(2), "big"))
 
     def __call__(self) -> str:
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = wall_ms()
         start_ms, end_ms = self._month_ms
         if not start_ms <= now_ms < end_ms:
             start_ms, _ = self._month_ms = _month_around(now_ms)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mqspark.base.clock import wall_ms
 from mqspark.base.names import path_below
 from mqspark.errors import ConfigError, StoreLocked
 from mqspark.record.recordlayout import QUEUE_OFFSET_AT, queue_offset_of
@@ -245,7 +246,7 @@ def _compact(
         .agg(f.max(f.struct("offset", "tombstone", "time", "queue")).alias("last"))
         .select("last.queue", "last.offset", "last.tombstone", "last.time")
     )
-    oldest_tombstone_ms = int(time.time() * 1000) - options.delete_retention_ms
+    oldest_tombstone_ms = wall_ms() - options.delete_retention_ms
     is_wanted = ~f.col("tombstone") | (f.col("time") >= oldest_tombstone_ms)
     wanted = newest.where(is_wanted).select("queue", "offset")
     placed = wanted.repartition("queue").sortWithinPartitions("queue", "offset")

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mqspark.base.clock import wall_ms
 from mqspark_jobs.rowfiles import DATE, RowFile
 from pyspark_pymq.files.locations import is_remote, join, local_path, names
 
@@ -44,7 +45,7 @@ def commit_files(
     # Reading the version makes the transaction fail if another one of the same application commits first.
     if transaction.txnVersion(application) >= version:
         return
-    now_ms = int(time.time() * 1000)
+    now_ms = wall_ms()
     actions = [
         {"txn": {"appId": application, "version": version, "lastUpdated": now_ms}},
         *({"add": _add(file, now_ms)} for file in files),

@@ -25,6 +25,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from mqspark.base.clock import wall_ms
 from mqspark.base.logs import printable
 from mqspark.errors import ConfigError, MQError
 from mqspark.message import DLQ_ORIGIN_TOPIC, DLQ_PREFIX, RETRY_TOPIC, SET_BY_BROKERS, retry_topic
@@ -105,7 +106,7 @@ class DlqOptions:
 def run_parked(options: ParkedOptions, spark: SparkSession, progress: ProgressLine) -> Summary:
     """Park new messages and deliver due ones. Raises ConfigError, MQError, OSError."""
     started = time.monotonic()
-    now_ms = options.now_ms if options.now_ms is not None else int(time.time() * 1000)
+    now_ms = options.now_ms if options.now_ms is not None else wall_ms()
     _make_table(spark, options.table)
     parked = 0
     if options.topic is not None and not options.dry_run:

@@ -35,9 +35,14 @@ class MovableClock(Clock, Protocol):
     def detach(self, driver: ClockDriver) -> None: ...
 
 
+def wall_ms() -> int:
+    """``now_ms`` of this host."""
+    return time.time_ns() // 1_000_000
+
+
 class SystemClock:
     def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000
+        return wall_ms()
 
     def monotonic_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000

@@ -19,7 +19,6 @@ Importing this module imports nothing else of mqspark, because every pytest run 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -55,9 +54,10 @@ def mq_clock() -> FakeClock:
     """The time of the brokers (``mqspark.testing.FakeClock``): it stands still until ``mq_clock.advance(ms)`` moves it.
 
     Begins with the present, so that a client's ``time.time() + 60`` means what it should."""
+    from mqspark.base.clock import wall_ms
     from mqspark.testing import FakeClock
 
-    return FakeClock(now_ms=time.time_ns() // 1_000_000)
+    return FakeClock(now_ms=wall_ms())
 
 
 @pytest.fixture

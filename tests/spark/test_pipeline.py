@@ -116,7 +116,7 @@ def run(
     def sleep(seconds: float) -> None:
         brokers.now += seconds
 
-    clock = SimpleNamespace(monotonic=lambda: brokers.now, sleep=sleep, time_ns=lambda: 0)
+    clock = SimpleNamespace(monotonic=lambda: brokers.now, sleep=sleep)
     monkeypatch.setattr(pipeline, "time", clock)
     monkeypatch.setattr(pipeline, "_readable", brokers.readable)
     made = Pipeline(

@@ -11,11 +11,11 @@ stored once. A retry that may have been sent twice is recorded first, and its se
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from mqspark.base.clock import wall_ms
 from mqspark.client.blocking import BlockingClient
 from mqspark.message import retry_topic
 from pyspark_pymq.signing import ENVIRONMENT, SigningOptions
@@ -83,7 +83,7 @@ class Batches:
     # --- evaluate ---------------------------------------------------------------------------------------------
 
     def _evaluated(self, spark: SparkSession, frame: DataFrame, batch: int) -> State:
-        before = self.journal.state_before(batch, _now_ms())
+        before = self.journal.state_before(batch, wall_ms())
         messages = self._messages(frame)
         returned: set[str] = set()
         resent = before.resent
@@ -216,7 +216,7 @@ class Batches:
     # --- send back --------------------------------------------------------------------------------------------
 
     def _failed(self, outcome: DataFrame, kind: str, query: str, batch: int) -> Iterator[Failed]:
-        at_ms = _now_ms()
+        at_ms = wall_ms()
         columns = ("message", "errorType", "errorText", "delayMs", "orderKey")
         for row in outcome.where(f"kind = '{kind}'").select(*columns).toLocalIterator():
             yield Failed(
@@ -255,7 +255,7 @@ class Batches:
         from pyspark.sql.functions import udf
         from pyspark.sql.types import MapType, StringType
 
-        at_ms = _now_ms()
+        at_ms = wall_ms()
 
         # Without annotations, which Spark would take for those of a pandas function.
         describe = udf(
@@ -282,7 +282,3 @@ class Batches:
             writer = writer.option("deliveryGuarantee", "exactly-once")
             writer = writer.option("transactionId", f"{query}:dead").option("transactionBatch", batch)
         writer.save()
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

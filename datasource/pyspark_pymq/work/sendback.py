@@ -7,11 +7,11 @@ sendMessageBackAsNormalMessage). The message carries the reasons, and every Rock
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mqspark.base.clock import wall_ms
 from mqspark.base.logs import escaping
 from mqspark.client.blocking import BlockingClient
 from mqspark.errors import MQError, NoRoute
@@ -207,7 +207,7 @@ class SendBack:
         properties = properties_of(failed) | {RETRY_OF: message.place}
         if failed.order_key is not None:
             properties[ORDER_KEY] = failed.order_key
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = wall_ms()
         if failed.delay_ms is None:
             properties[DELAY] = str(FIRST_RETRY_LEVEL + message.attempt - 1)
         elif failed.delay_ms:

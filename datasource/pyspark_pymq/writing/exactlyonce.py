@@ -46,6 +46,7 @@ from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from mqspark.base.clock import wall_ms
 from mqspark.base.logs import Outages, escaping
 from mqspark.client.blocking import BlockingClient, pull_header
 from mqspark.client.remoting.pullanswers import PULL_ANSWERS
@@ -346,7 +347,7 @@ class DecisionLog:
             default_topic_queue_nums=1,
             queue_id=queue.queue_id,
             sys_flag=TRANSACTION_PREPARED_TYPE,
-            born_timestamp=time.time_ns() // 1_000_000,
+            born_timestamp=wall_ms(),
             flag=0,
             properties=encode_properties(properties).decode(),
             reconsume_times=0,

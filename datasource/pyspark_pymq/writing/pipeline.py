@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from mqspark.base.clock import wall_ms
 from mqspark.base.logs import Outages, escaping
 from mqspark.client.blocking import BlockingClient
 from mqspark.client.remoting.blockingconnection import SILENT_S, BlockingConnection
@@ -135,7 +136,7 @@ def send_header(
         default_topic_queue_nums=DEFAULT_QUEUES,
         queue_id=queue.queue_id,
         sys_flag=sys_flag,
-        born_timestamp=time.time_ns() // 1_000_000,
+        born_timestamp=wall_ms(),
         flag=0,
         properties=properties,
         reconsume_times=1 if options.as_dead_letters else 0,

@@ -10,11 +10,11 @@ import asyncio
 import dataclasses
 import logging
 import random
-import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from mqspark.base.clock import wall_ms
 from mqspark.base.logs import escaping
 from mqspark.client.consumer.consumer_settings import GroupSettings
 from mqspark.client.consumer.offset_stores import BrokerOffsets, LocalOffsets, Offsets
@@ -175,7 +175,7 @@ class GroupConsumer(InstanceMember):
         """``tags``: ``A || B``, or an iterable of tags; ``*`` is everything. ``sql``: a SQL92 filter over
         properties instead. The last call for a topic applies."""
         topic = self.namespace.wrap(topic)
-        version = _now_ms()
+        version = wall_ms()
         known = self.subscriptions.get(topic)
         if known is not None:
             version = max(version, known.sub_version + 1)
@@ -183,7 +183,7 @@ class GroupConsumer(InstanceMember):
 
     def filter_assigned(self, topics: Iterable[str], tags: str | Iterable[str], sql: str | None) -> None:
         """Like ``subscribe``, for topics whose queues are assigned explicitly; replaces the previous filter."""
-        version = _now_ms()
+        version = wall_ms()
         wrapped = {self.namespace.wrap(topic) for topic in topics}
         self._filters = {topic: subscription_of(topic, tags, sql, version) for topic in wrapped}
 
@@ -349,7 +349,3 @@ class GroupConsumer(InstanceMember):
         return await self.calls.pull(
             queue, offset, subscription, commit_offset=commit_offset, broker_id=broker_id, lite=lite
         )
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 
+from mqspark.base.clock import wall_ms
 from mqspark.base.valuetypes import NonNegativeInt, checked
 from mqspark.client.consumer.consumer import GroupConsumer
 from mqspark.client.consumer.consumer_settings import ConsumerSettings
@@ -53,7 +53,7 @@ class Subscriber(Lifecycle):
     async def _enter(self, *, rebalance: bool, prepare: Callable[[], None] | None = None) -> None:
         """Join the group; ``prepare`` is called once there is an instance. After an error nothing is left behind."""
         self._loop = asyncio.get_running_loop()
-        self._started_ms = time.time_ns() // 1_000_000
+        self._started_ms = wall_ms()
         self._running = True
         try:
             if self._tracer is not None:

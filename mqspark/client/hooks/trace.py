@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import time
 from collections import deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
+from mqspark.base.clock import wall_ms
 from mqspark.base.logs import Outages, escaping
 from mqspark.client.delivery.results import TransactionState
 from mqspark.client.hooks.hooks import (
@@ -252,25 +252,25 @@ class Tracer(Interceptor):
 
     def after_send(self, context: SendContext) -> None:
         if context.messages[0].topic != self.topic:
-            record = pub_record(context, _now_ms())
+            record = pub_record(context, wall_ms())
             if record is not None:
                 self._append([record])
 
     def after_end_transaction(self, context: EndTransactionContext) -> None:
-        self._append([end_transaction_record(context, _now_ms())])
+        self._append([end_transaction_record(context, wall_ms())])
 
     def after_recall(self, context: RecallContext) -> None:
-        self._append([recall_record(context, _now_ms())])
+        self._append([recall_record(context, wall_ms())])
 
     def before_consume(self, context: ConsumeContext) -> None:
         traced = [message for message in context.messages if message.properties.get(TRACE_ON) != "false"]
         request_id = new_unique_id()
         context.notes["trace"] = (request_id, traced)
-        self._append(sub_before_records(context.group, request_id, traced, _now_ms()))
+        self._append(sub_before_records(context.group, request_id, traced, wall_ms()))
 
     def after_consume(self, context: ConsumeContext) -> None:
         request_id, traced = context.notes["trace"]
-        self._append(sub_after_records(context, request_id, traced, _now_ms()))
+        self._append(sub_after_records(context, request_id, traced, wall_ms()))
 
     # --- sending ---
 
@@ -319,7 +319,3 @@ class Tracer(Interceptor):
             texts.append(record.text)
             keys += record.keys
         return "".join(texts), keys, len(texts)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from typing import Unpack
 
+from mqspark.base.clock import wall_ms
 from mqspark.base.logs import escaping
 from mqspark.base.valuetypes import NonNegativeInt, checked
 from mqspark.client.consumer.consumer_settings import LitePullConsumerKeywords, LitePullConsumerSettings
@@ -471,7 +471,7 @@ class LitePullConsumer(Subscriber):
             if self._is_full(assigned):
                 await self._wait_for_space(assigned)
                 continue
-            assigned.last_pull_ms = time.time_ns() // 1_000_000
+            assigned.last_pull_ms = wall_ms()
             try:
                 pulled = await self._group.pull(
                     queue, assigned.next_offset, commit_offset=0, broker_id=assigned.broker_id, lite=True

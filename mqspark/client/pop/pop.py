@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Unpack
 
+from mqspark.base.clock import wall_ms
 from mqspark.base.logs import escaping
 from mqspark.base.valuetypes import NonNegativeInt, checked
 from mqspark.client.consumer.consumer import ConsumeFromWhere
@@ -330,7 +330,7 @@ class PopConsumer(Listening):
         address = group.instance.broker_address(queue.broker_name)
         if address is None:
             raise NoRoute(queue.topic, f"broker {queue.broker_name} has no address")
-        now_ms = self._last_pop_ms[queue] = _now_ms()
+        now_ms = self._last_pop_ms[queue] = wall_ms()
         header = PopMessageRequestHeader(
             consumer_group=self.group,
             topic=queue.topic,
@@ -447,7 +447,3 @@ class PopConsumer(Listening):
             self._acks.ack(work.topic, work.receipt)
             if ordered is not None:
                 ordered.done(work)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -8,9 +8,9 @@ correlation id links the two. Must not know how messages are sent.
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
 
+from mqspark.base.clock import wall_ms
 from mqspark.base.logs import escaping
 from mqspark.client.remoting.remoting import Channel
 from mqspark.errors import ConnectionLost, InvalidMessage, MQError
@@ -131,7 +131,7 @@ def _pushed(request: Command) -> MessageExt:
         kind = (header.sys_flag & COMPRESSION_MASK) >> COMPRESSION_SHIFT
         body = compression.decompress(body, kind, compression.LIMITS.of(len(body)))
     properties = decode_properties(header.properties or "")
-    properties[ARRIVE_TIME] = str(time.time_ns() // 1_000_000)
+    properties[ARRIVE_TIME] = str(wall_ms())
     return MessageExt(
         topic=header.topic,
         body=body,

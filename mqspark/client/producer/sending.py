@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 import functools
 import struct
-import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import msgspec
 
+from mqspark.base.clock import wall_ms
 from mqspark.base.logs import escaping
 from mqspark.client.delivery.results import RETRYABLE, STATUSES, SendResult, SendStatus, SettleFuture
 from mqspark.client.hooks.hooks import Interceptor, SendContext
@@ -131,7 +131,7 @@ class Sending:
         opaque = channel.next_opaque()
         body = self.body
         properties = self.properties
-        born_ms = time.time_ns() // 1_000_000
+        born_ms = wall_ms()
         binder = channel.binder
         if binder is not None:
             properties = b"%b,%b" % (properties, self._signed(binder, target, born_ms))

@@ -10,10 +10,10 @@ Facts: docs/rocketmq/client.md#concurrent-consumption (ConsumeMessageConcurrentl
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
+from mqspark.base.clock import wall_ms
 from mqspark.base.logs import escaping
 from mqspark.client.delivery.delivery import Around, Chunk, Outcome, Skipped, failure_of, make_delivery
 from mqspark.client.delivery.process_queue import ProcessQueue
@@ -120,7 +120,7 @@ class Concurrent:
         process = chunk.process
         if process.dropped or isinstance(outcome, Skipped):
             return
-        process.last_consume_ms = time.time_ns() // 1_000_000
+        process.last_consume_ms = wall_ms()
         failure = failure_of(outcome)
         messages = chunk.messages
         done = len(messages) if failure is None else max(0, failure.consumed)

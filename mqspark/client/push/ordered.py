@@ -9,12 +9,11 @@ Facts: docs/rocketmq/client.md#ordered-consumption (ConsumeMessageOrderlyService
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, Protocol
 
-from mqspark.base.clock import SystemClock
+from mqspark.base.clock import SystemClock, wall_ms
 from mqspark.base.logs import escaping
 from mqspark.client.delivery.delivery import (
     Around,
@@ -359,7 +358,7 @@ class Ordered:
         ordered = self._of[process]
         failure = failure_of(outcome)
         if not isinstance(outcome, Skipped):
-            process.last_consume_ms = time.time_ns() // 1_000_000
+            process.last_consume_ms = wall_ms()
             count, failed = len(chunk.messages), failure is not None
             self._statistics.consumed(
                 chunk.messages[0].topic, 0 if failed else count, count if failed else 0, elapsed_s * 1000

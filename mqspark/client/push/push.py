@@ -6,10 +6,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import sys
-import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Unpack
 
+from mqspark.base.clock import wall_ms
 from mqspark.base.logs import escaping
 from mqspark.base.valuetypes import NonNegativeInt, checked
 from mqspark.client.consumer.consumer_settings import PushConsumerKeywords, PushConsumerSettings
@@ -319,7 +319,7 @@ class PushConsumer(Listening):
             if process.is_full(limits):
                 await self._flow.space(process, limits)
                 continue
-            process.last_pull_ms = time.time_ns() // 1_000_000
+            process.last_pull_ms = wall_ms()
             asked = process.next_offset
             began = self._loop.time()
             try:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 import re
 import stat
-import time
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from mqspark.base.clock import wall_ms
 from mqspark.errors import ConfigError
 from mqspark.protocol.binding import Binder
 from mqspark.protocol.signature import Signer
@@ -128,9 +128,5 @@ def bound(signer: Signer, address: str, peer: Sequence[object] | None) -> Binder
     """Signs the requests of a new connection to ``address``; ``peer`` is the other end's name as the socket has it."""
     import secrets  # who signs nothing does without OpenSSL's hashes
 
-    return Binder(signer, address, peer, secrets.token_urlsafe(12), _now_ms)
-
-
-def _now_ms() -> int:
-    """The time of this host: servers compare it with theirs, whatever clock a program is given."""
-    return time.time_ns() // 1_000_000
+    # Servers compare the time with theirs, whatever clock a program is given.
+    return Binder(signer, address, peer, secrets.token_urlsafe(12), wall_ms)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -22,6 +21,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from mqspark.base.clock import wall_ms
 from mqspark.record.record import check_record, tags_code
 from mqspark.record.recordlayout import BLANK_BYTES, MIN_RECORD_BYTES
 from mqspark.store.compaction.compacted import Generation, generations, sound_record
@@ -245,7 +245,7 @@ def _check_notes(store: OfflineStore, report: FsckReport) -> None:
     if log.segments and mark > log.segments[-1].end:
         text = f"mqspark.checkpoint is at {mark}, but the log ends before {log.segments[-1].end}"
         report.add(Finding("error", "checkpoint.ahead", text, offset=mark, repair=REBUILD))
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = wall_ms()
     problem = Checkpoint.problem(store.paths.checkpoint, store.paths.mark, store.files, now_ms)
     if problem is not None:
         report.add(Finding("note", "checkpoint.damaged", problem, repair=START))

@@ -5,13 +5,13 @@ which tables show times, too; ``TZ`` changes it.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from mqspark.base.clock import wall_ms
 from mqspark.errors import InvalidMessage
 from mqspark_server.shown.timezones import moment_ms
 
@@ -38,7 +38,7 @@ def parse_time_ms(text: str) -> int:
     machine's), ``now``, ``-1h`` or ``1h ago``, seconds or ms since the epoch; with the unit ``ms`` and of 0, a number
     has any length. Raises click.UsageError."""
     plain = text.strip()
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = wall_ms()
     if plain == "now":
         return now_ms
     if plain.endswith(" ago") or (plain.startswith("-") and plain[1:2].isdigit()):

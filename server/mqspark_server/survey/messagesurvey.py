@@ -67,7 +67,7 @@ class Walked:
 
 
 @dataclass(slots=True)
-class _Lane:
+class _QueueWalk:
     """A queue. ``place``: up to where it is read; ``waiting``: what is read and not taken."""
 
     queue: MessageQueue
@@ -104,11 +104,11 @@ async def walk(
     lanes = []
     for queue, (low, high) in bounds.items():
         place = min(max(places.get(queue, low), low), high)
-        lanes.append(_Lane(queue, place, low if is_back else high, is_back))
+        lanes.append(_QueueWalk(queue, place, low if is_back else high, is_back))
     found = Walked()
     step = _step(wanted, most, max(1, len(lanes)))
 
-    async def refill(lane: _Lane) -> None:
+    async def refill(lane: _QueueWalk) -> None:
         if found.is_enough:
             return
         begin, end = lane.next_span(step)

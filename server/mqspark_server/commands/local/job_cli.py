@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from mqspark.base.clock import wall_ms
 from mqspark.errors import ConfigError
 from mqspark_server.commands.loading import HELP, LazyCommands
 from mqspark_server.commands.output import FORMATS, Column, Output, columns, cut
@@ -101,7 +101,7 @@ def job_list(config: Path, output: str | None) -> None:
     file = _read(config)
     directory = JobDirectory(file.server.state_path, file.server.history_max_bytes)
     rows = []
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = wall_ms()
     for each in file.jobs.values():
         state = directory.load(each.name)
         times = {"taken_ms": state.taken_ms, "attempt": state.attempt, "retry_ms": state.retry_ms}
