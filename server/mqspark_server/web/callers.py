@@ -364,8 +364,8 @@ class Callers:
         if caller.how not in (How.TOKEN, How.SESSION, How.BEARER) or caller.reads_only:
             raise Problem(
                 401,
-                "changes need the loopback token, which `mqspark dev` prints, or a broker with users"
-                " (authenticationEnabled=true)",
+                "changes need the loopback token, which `mqspark dev` prints (Authorization: Bearer TOKEN), or a broker"
+                " with users (authenticationEnabled=true)",
                 headers=_CHALLENGE,
             )
         _changes_log.info("%s by %s from %s", printable(caller.request, 200), caller.how, caller.peer)
