@@ -38,7 +38,7 @@ PATHS = (
     "/groups",
     "/groups?every=1",
     "/groups/readers",
-    "/groups/readers/reset",
+    "/groups/readers/reset?topic=Orders",
     "/groups/readers/config",
     "/dead-letters",
     "/dead-letters/readers",
@@ -228,8 +228,10 @@ def test_a_group_is_moved_after_a_look(page_of: Callable[..., Any], broker: Brok
     page = page_of(360, "dark")
     page.goto(f"{broker.http_url}/console/groups/readers/reset")
     page.fill("input[name=topic]", "Orders")
-    page.check("input[value=latest]")
     page.click("main form button")
+    assert page.query_selector_all("main :checked") == []
+    page.check("input[value=latest]")
+    page.click("text=Preview")
     page.wait_for_selector(".confirm")
     check(page, "the preview of a reset", 360)
     page.click(".confirm button")

@@ -11,7 +11,14 @@ from mqspark.errors import InvalidMessage, MQError, NoRoute
 from mqspark.message import MASTER_ID
 from mqspark_server.console.clusteraccess import Trouble
 from mqspark_server.console.fields import Line, LineField, Text, Tick
-from mqspark_server.console.history.sampler import ALL_LAGS, CLUSTER, broker_series, note_brokers
+from mqspark_server.console.history.sampler import (
+    ALL_LAGS,
+    ALL_LETTERS,
+    CLUSTER,
+    MAX_GROUPS,
+    broker_series,
+    note_brokers,
+)
 from mqspark_server.console.rendering import chart, path_of
 from mqspark_server.console.site import Asking, Change, Confirmation, Done, ListView, Section, Span, View
 from mqspark_server.settings.declarations import DeclaredSetting, settings_of
@@ -24,8 +31,9 @@ from mqspark_server.survey.brokersurvey import (
     total,
     totals_of,
 )
-from mqspark_server.survey.groupsurvey import group_rows, lag_of
+from mqspark_server.survey.groupsurvey import add_waits, group_rows, lag_of, offset_rows
 from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of
+from mqspark_server.survey.topicsurvey import dead_letter_rows, letters_of
 
 MAX_VALUE = 4_096
 LAGS_ASKED = 100
@@ -52,6 +60,8 @@ class Overview(View, frozen=True):
             note_brokers(asked.history, brokers, totals, asked.now_ms)
             charts = _charts(asked.history.columns(CLUSTER, self.span), "Fullest disk, %")
             charts.append(chart("Lag, messages", ["lag"], asked.history.columns(ALL_LAGS, self.span)))
+            letters = asked.history.columns(ALL_LETTERS, self.span)
+            charts.append(chart("Dead letters", ["dead letters"], letters))
         masters = [each for each in brokers if each["id"] == MASTER_ID]
         replicas: list[bool] = []
 
@@ -75,7 +85,7 @@ class Overview(View, frozen=True):
 
 class LargestLags(View, frozen=True):
     """A part of the overview, which requests it after it has loaded: the groups with the largest lag among the first
-    LAGS_ASKED."""
+    LAGS_ASKED, and dead letters."""
 
     async def show(self, asked: Asking) -> Row:
         groups = await group_rows(asked.admin, every=False)
@@ -85,8 +95,48 @@ class LargestLags(View, frozen=True):
             row["lag"] = await lag_of(asked.admin, row["group"])
 
         await each_of(rows, fill)
-        behind = sorted((row for row in rows if row["lag"]), key=lambda row: -row["lag"])
-        return {"behind": behind[:LAGS_SHOWN], "asked": len(rows), "count": len(groups)}
+        behind = sorted((row for row in rows if row["lag"]), key=lambda row: -row["lag"])[:LAGS_SHOWN]
+
+        async def add_wait(row: Row) -> None:
+            row["waits_ms"] = None
+            with contextlib.suppress(MQError):  # the lag in messages is shown without its time
+                offsets = await offset_rows(asked.admin, row["group"])
+                await add_waits(asked.admin, offsets[:MAX_ROWS])
+                row["waits_ms"] = min(
+                    (each["waits_ms"] for each in offsets[:MAX_ROWS] if each["waits_ms"]), default=None
+                )
+
+        await each_of(behind, add_wait)
+        return {
+            "behind": behind,
+            "asked": len(rows),
+            "count": len(groups),
+            **await self._letters(asked, is_sampled=len(groups) <= MAX_GROUPS),
+        }
+
+    async def _letters(self, asked: Asking, *, is_sampled: bool) -> Row:
+        """The dead letters of the first LAGS_ASKED groups that have some, and the groups that have got most of late.
+        ``is_sampled``: whether the samples of the chart count the same groups."""
+        groups = await dead_letter_rows(asked.admin)
+        rows = groups[:LAGS_ASKED]
+
+        async def fill(row: Row) -> None:
+            row |= await letters_of(asked.admin, row["group"], asked.now_ms)
+
+        await each_of(rows, fill)
+        dead = sorted(
+            (row for row in rows if row["messages"]), key=lambda row: (-row["last_hour"], -row["messages"])
+        )
+        count = sum(row["messages"] for row in rows)
+        if is_sampled and not any(row["error"] for row in rows):
+            asked.history.note(ALL_LETTERS, asked.now_ms, count)
+        return {
+            "dead": dead[:LAGS_SHOWN],
+            "dead_count": count,
+            "dead_last_hour": sum(row["last_hour"] for row in rows),
+            "dead_first_ms": min((row["first_ms"] for row in rows if row["first_ms"]), default=None),
+            "dead_groups": len(dead),
+        }
 
 
 class BrokerTable(View, frozen=True):

@@ -10,7 +10,7 @@ import msgspec
 
 from mqspark.client.admin import AdminClient
 from mqspark.errors import BrokerError, InvalidMessage
-from mqspark.message import MessageQueue
+from mqspark.message import MessageQueue, check_topic, dlq_topic
 from mqspark.protocol.bodies.body import queue_of
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import ResponseCode
@@ -19,6 +19,8 @@ from mqspark_server.console.fields import (
     ChoiceField,
     GroupName,
     Line,
+    LineField,
+    ListField,
     Text,
     Tick,
     TickField,
@@ -31,6 +33,7 @@ from mqspark_server.console.rendering import chart, path_of
 from mqspark_server.console.site import Asking, Change, Confirmation, Done, ListView, Section, Span, View
 from mqspark_server.shown.nouns import GROUP_SETTINGS, SHARED_QUEUES
 from mqspark_server.survey.groupsurvey import (
+    add_waits,
     group_rows,
     lag_of,
     member_rows,
@@ -38,8 +41,8 @@ from mqspark_server.survey.groupsurvey import (
     offset_rows,
     topics_of,
 )
-from mqspark_server.survey.surveying import MAX_ROWS, Row
-from mqspark_server.survey.topicsurvey import bounds_of
+from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of
+from mqspark_server.survey.topicsurvey import bounds_of, letters_of
 
 MAX_PREVIEW = 256
 MAX_STACKS_LENGTH = 256 * 1024
@@ -61,7 +64,11 @@ class GroupTable(ListView, frozen=True):
         async def fill(row: Row) -> None:
             row["members"] = len(await member_rows(asked.admin, row["group"]))
             row["lag"] = await lag_of(asked.admin, row["group"])
+            row["dead"] = {"messages": 0, "last_hour": 0, "first_ms": None, "error": ""}
+            if dlq_topic(row["group"]) in topics:
+                row["dead"] = await letters_of(asked.admin, row["group"], asked.now_ms)
 
+        topics = frozenset(await asked.admin.topic_list())
         rows = await group_rows(asked.admin, every=self.every)
         return {**await self.listed("group", rows, fill), "retries": _RETRIES}
 
@@ -73,6 +80,9 @@ class GroupMembers(View, frozen=True):
     async def show(self, asked: Asking) -> Row:
         offsets = await offset_rows(asked.admin, self.group)
         members = await member_rows(asked.admin, self.group)
+        letters = await letters_of(asked.admin, self.group, asked.now_ms)
+        await add_waits(asked.admin, offsets[:MAX_ROWS])
+        waits = [each["waits_ms"] for each in offsets[:MAX_ROWS] if each["waits_ms"]]
         for each in members:
             each |= {"mode": MODES.get(each["mode"], each["mode"]), "model": (each["model"] or "").lower()}
         lag = sum(each["lag"] for each in offsets)
@@ -89,6 +99,8 @@ class GroupMembers(View, frozen=True):
             "queues": offsets[:MAX_ROWS],
             "queue_count": len(offsets),
             "lag": lag,
+            "waits_ms": min(waits, default=None),
+            "letters": letters,
         }
 
 
@@ -124,10 +136,28 @@ def _by_queue(table: dict[str, Any]) -> list[tuple[MessageQueue, Any]]:
 
 class Resetting(View, frozen=True):
     group: GroupName
+    topic: Annotated[str, LineField(check=check_topic)] = ""
 
     async def show(self, asked: Asking) -> Row:
         topics = await topics_of(asked.admin, self.group)
-        return {"tab": "Reset offsets", "group": self.group, "topics": topics}
+        bounds = await bounds_of(asked.admin, self.topic) if self.topic else {}
+        queues: list[Row] = [
+            {"queue": queue, "place": _place(queue), "first": low, "end": high}
+            for queue, (low, high) in islice(bounds.items(), MAX_ROWS)
+        ]
+
+        async def add_committed(row: Row) -> None:
+            row["committed"] = await _committed(asked.admin, self.group, row["queue"])
+
+        await each_of(queues, add_committed)
+        return {
+            "tab": "Reset offsets",
+            "group": self.group,
+            "topics": topics,
+            "topic": self.topic,
+            "queues": queues,
+            "queue_count": len(bounds),
+        }
 
 
 class GroupConfiguration(View, frozen=True):
@@ -190,15 +220,15 @@ class ResetOffsets(Change, frozen=True):
     topic: TopicName
     to: Annotated[str, ChoiceField(("earliest", "latest", "time", "offset"))]
     time: Line = ""
-    queue: Line = ""
-    """BROKER:NUMBER"""
+    queue: Annotated[tuple[str, ...], ListField()] = ()
+    """BROKER:NUMBER; none: all of the topic."""
     offset: Line = ""
 
     async def preview(self, asked: Asking) -> Confirmation:
         """The offset that every queue would have."""
         admin = asked.admin
         bounds = await bounds_of(admin, self.topic)
-        queues = [self._queue(bounds)] if self.to == "offset" else list(bounds)
+        queues = self._queues(bounds)
         rows: list[Any] = []
         behind = 0
         for queue in queues:
@@ -208,8 +238,7 @@ class ResetOffsets(Change, frozen=True):
             if len(rows) < MAX_PREVIEW:
                 before = await _committed(admin, self.group, queue)
                 now, move = ("none", "") if before is None else (f"{before:,}", f"{target - before:+,}")
-                place = f"{queue.broker_name}:{queue.queue_id}"
-                rows.append((place, now, f"{target:,}", move, f"{high - target:,}"))
+                rows.append((_place(queue), now, f"{target:,}", move, f"{high - target:,}"))
         members = len(await member_rows(admin, self.group))
         online = f"{members}, which continue from there at once" if members else "none"
         settled: dict[str, str] = {}
@@ -233,11 +262,13 @@ class ResetOffsets(Change, frozen=True):
         )
 
     async def apply(self, asked: Asking) -> Done:
-        if self.to == "offset":
+        if self.to == "offset" or self.queue:
             bounds = await bounds_of(asked.admin, self.topic)
-            queue = self._queue(bounds)
-            await asked.admin.reset_offset(self.group, queue, self._offset(*bounds[queue]))
-            moved = 1
+            queues = self._queues(bounds)
+            targets = {queue: await self._target(asked, queue, *bounds[queue]) for queue in queues}
+            for queue, target in targets.items():
+                await asked.admin.reset_offset(self.group, queue, target)
+            moved = len(targets)
         else:
             moved = len(await asked.admin.reset_offsets(self.group, self.topic, self._at_ms(asked)))
         return Done(
@@ -254,12 +285,14 @@ class ResetOffsets(Change, frozen=True):
         """Raises InvalidMessage."""
         return WholeField(low, high).read("offset", [self.offset])
 
-    def _queue(self, known: Iterable[MessageQueue]) -> MessageQueue:
-        """Raises InvalidMessage."""
-        for queue in known:
-            if f"{queue.broker_name}:{queue.queue_id}" == self.queue:
-                return queue
-        raise InvalidMessage("queue: BROKER:NUMBER of a queue of the topic", field="queue")
+    def _queues(self, known: Iterable[MessageQueue]) -> list[MessageQueue]:
+        """Those to move. Raises InvalidMessage."""
+        places = {_place(queue): queue for queue in known}
+        if not places.keys() >= set(self.queue):
+            raise InvalidMessage("queue: BROKER:NUMBER of a queue of the topic", field="queue")
+        if self.to == "offset" and len(self.queue) != 1:
+            raise InvalidMessage("queue: choose the one queue that has this offset", field="queue")
+        return [places[each] for each in dict.fromkeys(self.queue)] or list(places.values())
 
     async def _target(self, asked: Asking, queue: MessageQueue, low: int, high: int) -> int:
         """Raises InvalidMessage, MQError."""
@@ -269,6 +302,10 @@ class ResetOffsets(Change, frozen=True):
         if at_ms == -1:
             return high
         return low if at_ms == 0 else await asked.admin.offset_at(queue, at_ms)
+
+
+def _place(queue: MessageQueue) -> str:
+    return f"{queue.broker_name}:{queue.queue_id}"
 
 
 async def _committed(admin: AdminClient, group: str, queue: MessageQueue) -> int | None:

@@ -15,16 +15,25 @@ from mqspark.client.admin import AdminClient
 from mqspark.errors import InvalidMessage, MQError, NoRoute
 from mqspark.message import TRACE_TOPIC, Message, MessageExt, check_topic, dlq_topic
 from mqspark_server.console.clusteraccess import Trouble
-from mqspark_server.console.fields import ChoiceField, GroupName, Line, ListField, TopicName
+from mqspark_server.console.fields import (
+    ChoiceField,
+    GroupName,
+    Line,
+    ListField,
+    Tick,
+    TopicName,
+    WholeField,
+)
 from mqspark_server.console.rendering import HEADERS, MESSAGES, ROOT, message_row, path_of, time_text
 from mqspark_server.console.site import Asking, Change, Confirmation, Done, ListView, Section, Site, View
 from mqspark_server.console.visitors import Visitor
 from mqspark_server.shown.bodies.bodyviews import VIEWS
 from mqspark_server.shown.deadletters import foreign_origins, origin_of, resent_copy
 from mqspark_server.shown.nouns import MAX_NAME
+from mqspark_server.survey.groupsurvey import offset_rows
 from mqspark_server.survey.resending import MAX_SENT, MAX_SENT_BYTES, send_all
 from mqspark_server.survey.surveying import MAX_ROWS, Row
-from mqspark_server.survey.topicsurvey import bounds_of, dead_letter_rows, extent_of, newest_of
+from mqspark_server.survey.topicsurvey import bounds_of, dead_letter_rows, letters_of, newest_of
 from mqspark_server.survey.tracesurvey import MAX_RECORDS, traced
 from mqspark_server.web.events import EventStream, event
 from mqspark_server.web.places import Places
@@ -46,7 +55,7 @@ _READ_AT_ONCE = 32
 class DeadGroups(ListView, frozen=True):
     async def show(self, asked: Asking) -> Row:
         async def fill(row: Row) -> None:
-            row |= await extent_of(asked.admin, row["topic"])
+            row |= await letters_of(asked.admin, row["group"], asked.now_ms)
 
         return await self.listed("group", await dead_letter_rows(asked.admin), fill)
 
@@ -79,7 +88,8 @@ class LetterFilter(msgspec.Struct, frozen=True):
         )
 
     async def find(self, admin: AdminClient, most: int) -> tuple[list[MessageExt], bool]:
-        """The newest, newest first, and whether there may be more. Raises InvalidMessage, MQError, Trouble."""
+        """The newest of all queues, newest first, and whether there may be more. Raises InvalidMessage, MQError,
+        Trouble."""
         if self.which == "chosen" and not self.id:
             raise InvalidMessage("no dead letter is chosen", field="id")
         try:
@@ -90,14 +100,21 @@ class LetterFilter(msgspec.Struct, frozen=True):
         ids = frozenset(self.id)
         found: list[MessageExt] = []
         examined = size = 0
-        async for some, offsets in newest_of(admin, bounds, _READ_AT_ONCE):
-            examined += offsets
-            taken = [each for each in some if self._takes(each)]
-            if self.which == "chosen":
-                taken = [each for each in taken if each.message_id in ids]
-            size += sum(each.store_size_bytes for each in taken)
-            found += taken
-            if examined >= MAX_EXAMINED or len(found) >= most * len(bounds) or size >= MAX_SENT_BYTES:
+        of_each = max(_READ_AT_ONCE, MAX_EXAMINED // max(1, len(bounds)))
+        for queue, span in bounds.items():
+            looked = taken_here = 0
+            async for some, offsets in newest_of(admin, {queue: span}, _READ_AT_ONCE):
+                looked += offsets
+                taken = [each for each in some if self._takes(each)]
+                if self.which == "chosen":
+                    taken = [each for each in taken if each.message_id in ids]
+                size += sum(each.store_size_bytes for each in taken)
+                taken_here += len(taken)
+                found += taken
+                if looked >= of_each or taken_here >= most or size >= MAX_SENT_BYTES:
+                    break
+            examined += looked
+            if size >= MAX_SENT_BYTES:
                 break
         is_more = examined < sum(high - low for low, high in bounds.values())
         found.sort(key=lambda each: (each.store_timestamp_ms, each.queue_offset), reverse=True)
@@ -106,10 +123,27 @@ class LetterFilter(msgspec.Struct, frozen=True):
 
 class DeadLetters(LetterFilter, View, frozen=True):
     view: Annotated[str, ChoiceField(VIEWS)] = "text"
+    page: Annotated[int, WholeField(1, MAX_EXAMINED // MESSAGES)] = 1
+    ticked: Tick = False
+    """Whether all of the page are chosen."""
 
     async def show(self, asked: Asking) -> Row:
-        found, is_more = await self.find(asked.admin, MESSAGES)
-        return {"group": self.group, "chosen": self, "found": found, "is_more": is_more, "look": self}
+        found: list[MessageExt] = []
+        is_more = False
+        if dlq_topic(self.group) in await asked.admin.topic_list():
+            found, is_more = await self.find(asked.admin, MESSAGES * self.page)
+        else:
+            await offset_rows(asked.admin, self.group)  # refused for a group that nobody knows
+        first = MESSAGES * (self.page - 1)
+        return {
+            "group": self.group,
+            "chosen": self,
+            "letters": await letters_of(asked.admin, self.group, asked.now_ms),
+            "found": found[first:],
+            "first": first + 1,
+            "is_more": is_more,
+            "look": self,
+        }
 
 
 class ResendLetters(LetterFilter, Change, frozen=True):

@@ -228,7 +228,7 @@ class Site:
         for path, (view, template) in section.views.items():
             router.get(f"{ROOT}{path}")(self._shown(section.name, view, template))
         for path, change in section.changes.items():
-            router.post(f"{ROOT}{path}")(self._changed(section.name, change))
+            router.post(f"{ROOT}{path}")(self._changed(section, path, change))
         for path, download in section.downloads.items():
             router.get(f"{ROOT}{path}")(self._sent(section.name, download))
 
@@ -271,6 +271,8 @@ class Site:
             "place": self._cluster().namesrv or "none",
             "links": self._cluster().links,
             "note": "" if is_part else visitor.take_note(),
+            "kept": None,
+            "mistake": "",
             **values,
         }
         content = await asyncio.to_thread(render, template, values)
@@ -353,12 +355,15 @@ class Site:
 
     # --- changes ---
 
-    def _changed(self, section: str, kind: type[Change]) -> Handler:
+    def _changed(self, those: Section, path: str, kind: type[Change]) -> Handler:
         """Handles a form that changes something. The first submission shows what would happen, with the same form; the
-        second one applies it."""
+        second one applies it. A form with a mistake comes back filled, where the page at its path has it."""
         reader = FormReader(kind)
+        section = those.name
+        behind = those.views.get(path)
 
         async def change(request: Request) -> Response:
+            form = None
             try:
                 visitor = await self.visitors.of(request)
                 if not visitor.is_in:
@@ -378,12 +383,40 @@ class Site:
                         }
                         return await self.page(request, "confirm.html", section, visitor, values)
                     done = await change.apply(asked)
+            except InvalidMessage as error:
+                if behind is None or form is None:
+                    return await self.error_page(request, error, section)
+                return await self._again(request, visitor, section, behind, form, str(error))
             except Exception as error:
                 return await self.error_page(request, error, section)
             visitor.note(done.message)
             return RedirectResponse(done.path, 303, HEADERS)
 
         return change
+
+    async def _again(
+        self,
+        request: Request,
+        visitor: Visitor,
+        section: str,
+        behind: tuple[type[View], str],
+        form: Form,
+        mistake: str,
+    ) -> Response:
+        """The page of a form, with what was sent and the ``mistake`` in it."""
+        kind, template = behind
+        reader = FormReader(kind)
+        try:
+            try:
+                view = reader.read(form.sent_to(request))
+            except InvalidMessage:
+                view = reader.read(Form.of_address(request))
+            async with asyncio.timeout(PAGE_S), self._gate, self.connected(visitor) as asked:
+                values = await view.show(asked)
+        except Exception as error:
+            return await self.error_page(request, error, section)
+        kept = {"kept": form, "mistake": mistake}
+        return await self.page(request, template, section, visitor, {**values, **kept}, 400)
 
 
 async def _after(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mqspark.errors import BrokerError, MQError
-from mqspark.message import is_system_group
+from mqspark.message import MessageQueue, is_system_group
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.client_bodies import MessageRequestModeSerializeWrapper
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark_server.survey.brokersurvey import masters_of
-from mqspark_server.survey.surveying import MAX_ROWS, Row
+from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of
 
 if TYPE_CHECKING:
     from mqspark.client.admin import AdminClient
+
+_LOOKS = 3
+"""Reads for one message: the committed offset may be that of a message which the retention has removed."""
 
 
 async def group_rows(admin: AdminClient, *, every: bool) -> list[Row]:
@@ -52,6 +57,32 @@ async def offset_rows(admin: AdminClient, group: str, topic: str | None = None) 
         }
         for queue, each in (await admin.group_offsets(group, topic)).items()
     ]
+
+
+async def add_waits(admin: AdminClient, rows: Sequence[Row]) -> None:
+    """``waits_ms`` of rows of queues: when the first message was stored that the group has not committed; None where
+    it is behind in none, or its broker does not say."""
+
+    async def fill(row: Row) -> None:
+        queue = MessageQueue(row["topic"], row["broker"], row["queue"])
+        with contextlib.suppress(MQError):  # the lag in messages is shown without its time
+            row["waits_ms"] = await _first_ms(admin, queue, row["committed"] or 0)
+
+    for row in rows:
+        row["waits_ms"] = None
+    await each_of([row for row in rows if row["lag"] > 0], fill)
+
+
+async def _first_ms(admin: AdminClient, queue: MessageQueue, offset: int) -> int | None:
+    """When the first message from this offset on was stored that is still there."""
+    for _ in range(_LOOKS):
+        answer = await admin.read(queue, offset, max_messages=1)
+        if answer.messages:
+            return answer.messages[0].store_timestamp_ms
+        if answer.next_offset <= offset:
+            break
+        offset = answer.next_offset
+    return None
 
 
 async def member_rows(admin: AdminClient, group: str) -> list[Row]:

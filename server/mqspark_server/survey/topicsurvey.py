@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
-from mqspark.errors import BrokerError, MQError
+from mqspark.errors import BrokerError, MQError, NoRoute
 from mqspark.message import (
     DLQ_PREFIX,
     RETRY_PREFIX,
     MessageExt,
     MessageQueue,
+    dlq_topic,
     is_system_topic,
     parse_number,
 )
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 PLAIN_TYPE = "NORMAL"
 """The type of a topic that says none (TopicConfig.getTopicMessageType)."""
+HOUR_MS = 3_600_000
 
 
 def topic_kind(name: str) -> str:
@@ -85,6 +87,28 @@ async def _put_tps(admin: AdminClient, topic: str, address: str) -> float:
     except BrokerError:
         return 0.0  # nothing has been counted
     return 0.0 if data.stats_minute is None else data.stats_minute.tps
+
+
+async def letters_of(admin: AdminClient, group: str, now_ms: int) -> Row:
+    """The dead letters of a group: how many there are, how many came in the last hour, when the oldest and the newest
+    was stored; none of a group without a topic for them. ``error`` if its brokers do not say."""
+    row: Row = {"messages": 0, "last_hour": 0, "first_ms": None, "last_ms": None, "error": ""}
+    topic = dlq_topic(group)
+    try:
+        stats = await admin.topic_stats(topic)
+        for queue, each in stats.items():
+            if each.max_offset > each.min_offset:
+                begin = max(each.min_offset, await admin.offset_at(queue, now_ms - HOUR_MS))
+                row["messages"] += each.max_offset - each.min_offset
+                row["last_hour"] += max(0, each.max_offset - begin)
+                first_ms = await first_ms_of(admin, topic, queue.broker_name, queue.queue_id)
+                row["first_ms"] = min(filter(None, (row["first_ms"], first_ms)), default=None)
+                row["last_ms"] = max(row["last_ms"] or 0, each.last_update_timestamp) or None
+    except NoRoute:
+        return row
+    except MQError as error:
+        row["error"] = str(error)
+    return row
 
 
 async def dead_letter_rows(admin: AdminClient) -> list[Row]:

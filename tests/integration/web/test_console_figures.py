@@ -162,7 +162,15 @@ def overview(traffic: Traffic) -> Truth:
 
 
 def lags(traffic: Traffic) -> Truth:
-    return figures(**{"Groups that are behind": [("Lag",), ("sleepers", "8")]})
+    tiles = {
+        "Dead letters": "4",
+        "In the last hour": "4",
+        "Oldest": "2 s ago",
+        "Groups that have some": "1",
+    }
+    letters = [("Dead letters", "In the last hour"), ("mourners", "4", "4")]
+    behind = [("Lag",), ("sleepers", "8")]
+    return figures(tiles, **{"Groups that are behind": behind, "Dead letters": letters})
 
 
 def brokers(traffic: Traffic) -> Truth:
@@ -247,20 +255,30 @@ def topic_settings(traffic: Traffic) -> Truth:
 
 def groups(traffic: Traffic) -> Truth:
     rows = [
-        ("mourners", "0", "0", "0"),
-        ("readers", "1", "0", "16"),
-        ("retriers", "0", "0", "16"),
-        ("sleepers", "0", "8", "16"),
+        ("mourners", "0", "0", "4", "4", "0"),
+        ("readers", "1", "0", "0", "0", "16"),
+        ("retriers", "0", "0", "0", "0", "16"),
+        ("sleepers", "0", "8", "0", "0", "16"),
     ]
-    for name, members, lag, retries in rows:
+    for name, members, lag, dead, _, retries in rows:
+        assert str(stored(traffic.admin, dlq_topic(name))) == dead
         assert str(traffic.admin.group_lag(name)) == lag
         assert str(traffic.admin.groups()[name].retry_max_times) == retries
         assert (name == "readers") == (members == "1")
-    return figures(pager=f"1{NONE}4 of 4", **{"Consumer groups": [("Members", "Lag", "Retries"), *rows]})
+    columns = ("Members", "Lag", "Dead letters", "In the last hour", "Retries")
+    return figures(pager=f"1{NONE}4 of 4", **{"Consumer groups": [columns, *rows]})
 
 
 def group(traffic: Traffic) -> Truth:
-    tiles = {"Lag, messages": "0", "Members": "1", "Mode": "push", "Model": "clustering"}
+    tiles = {
+        "Lag, messages": "0",
+        "Oldest not consumed": NONE,
+        "Dead letters": "0",
+        "Dead in the last hour": "0",
+        "Members": "1",
+        "Mode": "push",
+        "Model": "clustering",
+    }
     (member,) = traffic.admin.group_members("readers").connection_set
     offsets = traffic.admin.group_offsets("readers")
     queues = [
@@ -285,7 +303,13 @@ def member(traffic: Traffic) -> Truth:
 
 def dead_groups(traffic: Traffic) -> Truth:
     assert stored(traffic.admin, dlq_topic("mourners")) == 4
-    return figures(pager=f"1{NONE}1 of 1", **{"Dead letters": [("Dead letters",), ("mourners", "4")]})
+    columns = ("Dead letters", "In the last hour")
+    return figures(pager=f"1{NONE}1 of 1", **{"Dead letters": [columns, ("mourners", "4", "4")]})
+
+
+def dead_letters(traffic: Traffic) -> Truth:
+    tiles = {"Dead letters": "4", "In the last hour": "4", "Oldest": "2 s ago", "Last one": "2 s ago"}
+    return figures(tiles, pager=f"1{NONE}4, the newest first", messages=4)
 
 
 def delayed(traffic: Traffic) -> Truth:
@@ -390,7 +414,7 @@ PAGES: dict[str, Callable[[Traffic], Truth]] = {
     "/groups/{group}/reset": nothing,
     "/groups/{group}/config": nothing,
     "/dead-letters": dead_groups,
-    "/dead-letters/{group}": lambda traffic: figures(messages=4),
+    "/dead-letters/{group}": dead_letters,
     "/delayed": delayed,
     "/trace": trace,
     "/spark": queries,

@@ -66,7 +66,7 @@ def test_a_group_goes_to_the_time_that_the_page_shows(
     assert (answer.status_code, answer.headers["location"]) == (303, "/console/topics")
     assert f"Times are in {zone}." in visitor.get("/topics").text
     assert f"<time>{shown}</time>" in visitor.get("/topics/Hours/messages").text
-    assert f"a time in {zone}" in visitor.get("/groups/walkers/reset").text
+    assert f"a time in {zone}" in visitor.get("/groups/walkers/reset?topic=Hours").text
     token = csrf(visitor.get("/topics").text)
     for given in (shown, wall, f"  {wall}"):
         form = {"csrf": token, "topic": "Hours", "to": "time", "time": given}

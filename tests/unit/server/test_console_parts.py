@@ -234,6 +234,8 @@ def test_no_figure_and_no_text_of_an_event_keeps_the_page_from_others(change: di
         "links": [],
         "note": "",
         "now_ms": 3,
+        "kept": None,
+        "mistake": "",
     }
     listed = {"topic": "t", "is_there": True, "queries": rows, "count": len(rows)}
     assert b"/console/spark/good" in rendering.render("spark.html", {**site, **listed})

@@ -12,10 +12,19 @@ import pytest
 from mqspark.base.logs import forget
 from mqspark.client.remoting.identity import ClientOptions
 from mqspark.errors import ClientError
+from mqspark.message import dlq_topic
+from mqspark.protocol.bodies.admin_bodies import TopicOffset
 from mqspark.testing import FakeClock
 from mqspark_server.console.clusteraccess import ClusterAt, Trouble
 from mqspark_server.console.history import sampler, samples
-from mqspark_server.console.history.sampler import ALL_LAGS, CLUSTER, Sampler, broker_series, group_series
+from mqspark_server.console.history.sampler import (
+    ALL_LAGS,
+    ALL_LETTERS,
+    CLUSTER,
+    Sampler,
+    broker_series,
+    group_series,
+)
 from mqspark_server.console.history.samples import SPANS, History
 from mqspark_server.console.rendering import chart
 
@@ -120,6 +129,15 @@ class Cluster:
             raise ClientError("it has committed nothing")
         return 10
 
+    async def topic_list(self) -> list[str]:
+        self.asked.append("topics")
+        return ["Orders", *map(dlq_topic, ("g0002", "gone"))]
+
+    async def topic_stats(self, topic: str) -> dict[int, TopicOffset]:
+        self.asked.append(topic)
+        assert topic == dlq_topic("g0002")
+        return {queue: TopicOffset(min_offset=2, max_offset=5 + queue) for queue in range(2)}
+
 
 def sampler_of(clock: FakeClock, **more: Any) -> Sampler:
     return Sampler(lambda: ClusterAt(GONE, ClientOptions(connect_timeout_ms=2_000)), clock, **more)
@@ -139,6 +157,7 @@ def test_a_round_has_rates_disks_and_lags() -> None:
     assert history.columns(group_series("g0001"), "day") == []
     assert history.columns(group_series("TOOLS_CONSUMER"), "day") == []
     assert history.columns(ALL_LAGS, "day")[1] == [20]
+    assert history.columns(ALL_LETTERS, "day")[1] == [7]
 
 
 def test_a_large_cluster_costs_no_more() -> None:
@@ -150,9 +169,10 @@ def test_a_large_cluster_costs_no_more() -> None:
         take(cluster, one)
         rounds.append(list(cluster.asked))
         clock.advance(10_000)
-    assert max(map(len, rounds)) <= sampler.MAX_BROKERS + sampler.REQUESTS_FOR_GROUPS + 1
+    assert max(map(len, rounds)) <= sampler.MAX_BROKERS + sampler.REQUESTS_FOR_GROUPS + 3
     # Of each of 64 masters one group is asked; the names of 5,000 once, and not again within 2,500 s.
     assert [each for asked in rounds for each in asked].count("groups") == 1
+    assert [each for asked in rounds for each in asked].count("topics") == 1
     in_turn = [each for asked in rounds for each in asked if each.startswith("g0")]
     assert len(in_turn) == 70
     assert len(set(in_turn)) == sampler.MAX_GROUPS

@@ -1,4 +1,5 @@
-"""Takes samples of a cluster in the background: rates and disks of its brokers, and the lag of its groups.
+"""Takes samples of a cluster in the background: rates and disks of its brokers, lag and dead letters of its
+groups.
 
 Its cost is bounded, whatever the size of the cluster: a limited number of requests a round, and pauses that are longer
 than the rounds by PAUSE_FACTOR. Each broker of a cluster has a sampler. While nobody views its pages, a sampler
@@ -16,7 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from mqspark.base.clock import Clock
 from mqspark.client.admin import AdminClient
 from mqspark.errors import MQError
-from mqspark.message import MASTER_ID, is_system_group
+from mqspark.message import MASTER_ID, dlq_topic, is_system_group
 from mqspark_server.console.clusteraccess import ClusterAt, Trouble, admin_of
 from mqspark_server.console.history.samples import History
 from mqspark_server.survey.brokersurvey import broker_rows, totals_of
@@ -30,7 +31,7 @@ TIMEOUT_MS = 2_000
 MAX_BROKERS = 64
 MAX_GROUPS = 64
 REQUESTS_FOR_GROUPS = 64
-"""Groups of one round; each group is asked of every master."""
+"""Groups of one round; each group is asked of every master, and about its dead letters if it has any."""
 UNWATCHED_S = 1.0
 """Pause between two rounds for each broker, while nobody views a page."""
 WATCHED_FOR_MS = 3_600_000
@@ -43,6 +44,8 @@ CLUSTER = "cluster"
 """The series of all masters: messages per second in and out, and the part of the fullest disk that is in use."""
 ALL_LAGS = "lag"
 """The series of the lag of all groups together, or of the first MAX_GROUPS."""
+ALL_LETTERS = "dead letters"
+"""The series of the dead letters of these groups together."""
 AWAY_S = 60.0
 LONGEST_AWAY_S = 600.0
 
@@ -78,6 +81,8 @@ class Sampler:
         self._next_group = 0
         self._names_at_ms = 0
         self._lags: dict[str, int] = {}
+        self._with_letters: frozenset[str] = frozenset()
+        self._letters: dict[str, int] = {}
         self._brokers = 0
         self._watched_ms: int | None = None
 
@@ -140,7 +145,12 @@ class Sampler:
         mono_ms = self._clock.monotonic_ms()
         if mono_ms >= self._names_at_ms:
             names = [name for name in await admin.groups() if not is_system_group(name)]
+            topics = frozenset(await admin.topic_list())
+            self._with_letters = frozenset(name for name in names if dlq_topic(name) in topics)
             self._groups = names[:MAX_GROUPS]
+            self._letters = {
+                name: count for name, count in self._letters.items() if name in self._with_letters
+            }
             self._lags = {name: lag for name, lag in self._lags.items() if name in self._groups}
             self._names_at_ms = mono_ms + int(1000 * max(NAMES_S, NAMES_FACTOR_S * len(names)))
         groups, count = self._groups, min(most, len(self._groups))
@@ -151,10 +161,15 @@ class Sampler:
             with contextlib.suppress(MQError):  # it has committed nothing, or its broker is unreachable
                 lag = self._lags[group] = await admin.group_lag(group)
                 self.history.note(group_series(group), self._clock.now_ms(), lag)
+            if group in self._with_letters:
+                with contextlib.suppress(MQError):  # its broker is unreachable
+                    stats = await admin.topic_stats(dlq_topic(group))
+                    self._letters[group] = sum(each.max_offset - each.min_offset for each in stats.values())
 
         await each_of(chosen, ask)
         if self._lags and self._next_group >= len(groups):
             self.history.note(ALL_LAGS, self._clock.now_ms(), sum(self._lags.values()))
+            self.history.note(ALL_LETTERS, self._clock.now_ms(), sum(self._letters.values()))
 
 
 def note_brokers(history: History, brokers: Sequence[Row], totals: Row, now_ms: int) -> None:
