@@ -15,7 +15,7 @@ from tests.support.processes import free_port
 
 SYSTEMD = r"""
 # The units' own commands, in the background; what stop waits for.
-unit_command() { sed -n "s/^$2=//p" "$ROOT/etc/systemd/system/$1.service"; }
+unit_command() { sed -n "s/^ExecStart=//p" "$ROOT/etc/systemd/system/$1.service"; }
 systemctl() {
     action=$1; shift
     [ "$1" != --now ] || shift
@@ -24,10 +24,9 @@ systemctl() {
             *.timer) test -f "$ROOT/etc/systemd/system/$unit" ;;
             start:mqspark-backup)
                 mkdir -p "$ROOT/var/lib/mqspark-backup"
-                $(unit_command "$unit" ExecStart)
-                $(unit_command "$unit" ExecStartPost) ;;
+                $(unit_command "$unit") ;;
             start:* | enable:*)
-                $(unit_command "$unit" ExecStart) > "$ROOT/$unit.out" 2>> "$ROOT/$unit.err" &
+                $(unit_command "$unit") > "$ROOT/$unit.out" 2>> "$ROOT/$unit.err" &
                 echo $! > "$ROOT/$unit.pid"
                 for _ in $(seq 900); do
                     ! grep -q READY "$ROOT/$unit.out" || break

@@ -44,9 +44,10 @@ class Site:
         self.target = root / "restored"
         self.count = 0
 
-    def config(self, directory: Path) -> StoreConfig:
+    def config(self, directory: Path, commit_log: str = "") -> StoreConfig:
         return StoreConfig(
             store_path_root_dir=str(directory),
+            store_path_commit_log=commit_log or None,
             mapped_file_size_commit_log=SEGMENT,
             mapped_file_size_consume_queue=200,
             max_hash_slot_num=16,
@@ -404,6 +405,23 @@ def test_damage_to_a_backup_is_refused(site: Site, kind: str, harm: str) -> None
     if (site.target / "commitlog").exists():
         with pytest.raises(StoreCorrupt, match="a restore did not finish"):
             opened(site.target)
+
+
+def test_a_log_in_several_directories_comes_back_to_others(site: Site) -> None:
+    site.store.close()
+    disks = ",".join(str(site.root / f"disk-{number}") for number in range(2))
+    site.store = opened(site.root / "other", store_path_commit_log=disks)
+    site.send(100)
+    back_up(site.config(site.root / "other", disks), site.backup, ManualClock())
+    elsewhere = ",".join(str(site.root / f"new-{number}") for number in range(3))
+    restore(site.backup, site.config(site.target, elsewhere))
+    assert len(list(site.root.glob("new-*/*"))) == 3
+    store = opened(site.target, store_path_commit_log=elsewhere)
+    assert len(bodies(store)) == 100
+    store.close()
+    shutil.rmtree(site.target)
+    with pytest.raises(ConfigError, match="new-0 is not empty"):
+        restore(site.backup, site.config(site.target, elsewhere))
 
 
 def test_a_backup_of_a_newer_format_is_refused(site: Site) -> None:
