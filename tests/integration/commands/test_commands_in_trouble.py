@@ -94,6 +94,32 @@ def test_a_key_before_a_delimiter_is_one_key() -> None:
     assert "line 2: 'John Smith' would be several keys" in refused.err
     refused = mqspark("produce", name, "-K", ":", stdin=b"\xff:1\n")
     assert (refused.code, "the key is not UTF-8" in refused.err) == (2, True)
+    for wrong in ("a b", ""):
+        refused = mqspark("produce", name, "-b", "x", "-k", wrong)
+        assert (refused.code, "--key" in refused.err) == (2, True)
+    lines = b"a\t1\nb\tx\ty\n\t3\nnone\n"
+    assert mqspark("produce", name, "-K", "\\t", "-k", "all", "--ordered", stdin=lines).code == 0
+    shown = mqspark("consume", name, "--format", "%k|%s\\n").lines
+    assert shown == ["a|1", "all a|1", "all b|x\ty", "all|3", "all|none"]
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("-k", "a"),
+        ("-t", "a"),
+        ("-K", ":"),
+        ("-P", "a=b"),
+        ("--delay", "1s"),
+        ("--priority", "1"),
+        ("--whole",),
+    ],
+)
+def test_an_option_that_lines_of_json_would_not_heed_is_refused(option: tuple[str, ...]) -> None:
+    refused = mqspark("produce", "Heeded", "--jsonl", *option, stdin=b'{"body": "x"}\n')
+    assert (refused.code, "each line says this of its message itself" in refused.err) == (2, True), (
+        refused.err
+    )
 
 
 @pytest.mark.parametrize("language", [{"LANG": "C"}, {"LC_ALL": "POSIX", "PYTHONIOENCODING": "ascii"}])

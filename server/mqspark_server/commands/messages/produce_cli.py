@@ -26,6 +26,18 @@ if TYPE_CHECKING:
 
 GROUP = "mqspark_cli"
 _BLOCK_BYTES = 1 << 16
+_OF_LINES = (
+    "key_delimiter",
+    "keys",
+    "tag",
+    "properties",
+    "delay_ms",
+    "delay_level",
+    "deliver_at_ms",
+    "priority",
+    "whole",
+)
+"""Parameters that describe one message."""
 _MAX_BODY_BYTES = 64 << 20
 """Limit of a line or file; brokers accept 4 MiB."""
 
@@ -39,7 +51,11 @@ _MAX_BODY_BYTES = 64 << 20
 )
 @click.option("--whole", is_flag=True, help="Every file is one message.")
 @click.option("-D", "--delimiter", default="\\n", show_default=True, help="The end of a message.")
-@click.option("-K", "--key-delimiter", help="The text before it in a line is the message's key.")
+@click.option(
+    "-K",
+    "--key-delimiter",
+    help="The text before it in a line is the message's key. Escapes as \\t are known.",
+)
 @click.option("-k", "--key", "keys", multiple=True, help="A key of every message. Repeatable.")
 @click.option("-t", "--tag", help="The tag of every message.")
 @click.option("-P", "--property", "properties", multiple=True, metavar="KEY=VALUE", help="Repeatable.")
@@ -88,6 +104,13 @@ async def produce(
     """
     if body is not None and files:
         raise click.UsageError("give --body or files")
+    if jsonl:
+        _refuse_beside_jsonl()
+    if (wrong := next((key for key in keys if not key or " " in key), None)) is not None:
+        raise click.UsageError(
+            f"--key {wrong[:80]!r} is not one key: a space separates several, repeat --key for each"
+        )
+    between = None if key_delimiter is None else _ending(key_delimiter, "--key-delimiter is empty")
     common: dict[str, Any] = {
         "tags": tag,
         "properties": assignments(properties),
@@ -101,10 +124,10 @@ async def produce(
         if jsonl:
             return parse_row(content, topic, number)
         given = list(keys)
-        if key_delimiter:
-            head, separator, rest = content.partition(key_delimiter.encode())
+        if between is not None:
+            head, separator, rest = content.partition(between)
             if separator:
-                given.append(_one_key(head, number))
+                given += [_one_key(head, number)] if head else []
                 content = rest
         return Message.of(topic, content, keys=given or None, **common)
 
@@ -112,7 +135,9 @@ async def produce(
     contents = (
         _repeated(body.encode(), count or 1)
         if body is not None
-        else _contents(files, _ending(delimiter), whole)
+        else _contents(
+            files, _ending(delimiter, "--delimiter is empty; --whole sends a file as one message"), whole
+        )
     )
     sending = _Sending(shell, target, ordered=ordered, rate=rate)
     await sending.run(contents, message_of, count, trace=trace)
@@ -234,14 +259,23 @@ def _one_key(head: bytes, number: int) -> str:
     return key
 
 
-def _ending(text: str) -> bytes:
-    """The delimiter, with escapes decoded. Raises click.UsageError."""
+def _refuse_beside_jsonl() -> None:
+    """Raises click.UsageError for options whose values each line of JSON has itself."""
+    context = click.get_current_context()
+    for option in _OF_LINES:
+        if context.get_parameter_source(option) is not click.core.ParameterSource.DEFAULT:
+            name = next(each.opts[-1] for each in context.command.params if each.name == option)
+            raise click.UsageError(f"--jsonl: each line says this of its message itself, give no {name}")
+
+
+def _ending(text: str, if_empty: str) -> bytes:
+    """A delimiter, with escapes decoded. Raises click.UsageError."""
     try:
         found = text.encode("latin-1", "backslashreplace").decode("unicode_escape").encode()
     except UnicodeDecodeError:
-        raise click.UsageError(f"--delimiter {text[:20]!r} has an invalid escape") from None
+        raise click.UsageError(f"the delimiter {text[:20]!r} has an invalid escape") from None
     if not found:
-        raise click.UsageError("--delimiter is empty; --whole sends a file as one message")
+        raise click.UsageError(if_empty)
     return found
 
 
