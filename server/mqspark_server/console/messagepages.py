@@ -6,14 +6,16 @@ import asyncio
 import csv
 import io
 import json
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from itertools import islice
 from typing import Annotated, Any
 
 import msgspec
 
 from mqspark.client.admin import AdminClient
-from mqspark.errors import InvalidMessage, MQError
+from mqspark.errors import FilterFailed, InvalidMessage, MQError
+from mqspark.filter.sql import compile_sql
+from mqspark.filter.tags import parse_tags
 from mqspark.message import MessageExt, MessageQueue, parse_number
 from mqspark_server.console.fields import ChoiceField, Line, LineField, TopicName, WholeField
 from mqspark_server.console.offsetfields import NOWHERE, OffsetsField, offsets_text
@@ -32,6 +34,11 @@ MAX_DOWNLOADED = 10_000
 MAX_DOWNLOADED_BYTES = 64 << 20
 AT_ONCE = 100
 """Messages of a download that are read before they are sent."""
+TRIED = 100
+"""Newest messages on which a filter is tried."""
+NAMES_SHOWN = 6
+"""Properties of a filter, with their values."""
+MATCHES, NO_MATCH = "match", "no match"
 NAMED = 3
 """Queues that a note names; it counts the others."""
 _Offsets = Annotated[str, OffsetsField()]
@@ -304,8 +311,82 @@ def _cell(value: object) -> object:
     return "" if value is None else value
 
 
+# --- filters ---
+
+
+class FilterTrial(View, frozen=True):
+    """A filter on the newest messages: what a consumer with it would get. Nobody consumes, and no group moves."""
+
+    topic: TopicName
+    kind: Annotated[str, ChoiceField(("tags", "SQL92"))] = "tags"
+    expression: Annotated[str, LineField(1_024)] = ""
+
+    async def show(self, asked: Asking) -> Row:
+        bounds = await bounds_of(asked.admin, self.topic)
+        values: Row = {"tab": "Try a filter", "topic": self.topic, "look": self, "trouble": "", "rows": []}
+        values |= {"names": [], "matching": 0, "queue_count": len(bounds)}
+        if not self.expression:
+            return values
+        try:
+            names, judge = self._judge()
+            searched = dict(islice(bounds.items(), MAX_ROWS))
+            ends = {queue: high for queue, (_, high) in searched.items()}
+            walked = await walk(asked.admin, searched, ends, TRIED, Wanted(), is_back=True)
+            rows = await asyncio.to_thread(self._rows, walked.messages, names, judge)
+            values |= {
+                "names": names,
+                "rows": rows,
+                "matching": sum(row["verdict"] == MATCHES for row in rows),
+            }
+        except MQError as error:
+            values["trouble"] = str(error)
+        return values
+
+    def _judge(self) -> tuple[list[str], Callable[[MessageExt], str]]:
+        """The properties that the filter uses, and what it says of a message. Raises InvalidMessage, InvalidFilter."""
+        if self.kind == "tags":
+            tags = parse_tags(self.expression)
+            return [], lambda message: MATCHES if tags.matches(message.tags) else NO_MATCH
+        compiled = compile_sql(self.expression)
+
+        def judge(message: MessageExt) -> str:
+            try:
+                found = compiled.evaluate(message.properties)
+            except FilterFailed as error:
+                return f"no match: {error}"
+            if found is None:
+                return "no match: a property is missing or of another kind"
+            return MATCHES if found else NO_MATCH
+
+        return sorted(compiled.names)[:NAMES_SHOWN], judge
+
+    def _rows(
+        self, messages: Iterable[MessageExt], names: Iterable[str], judge: Callable[[MessageExt], str]
+    ) -> list[Row]:
+        return [
+            {
+                "verdict": judge(message),
+                "place": f"{message.broker_name}:{message.queue_id} @ {message.queue_offset}",
+                "path": Search(
+                    self.topic,
+                    "offset",
+                    str(message.queue_offset),
+                    f"{message.broker_name}:{message.queue_id}",
+                ).address(),
+                "stored_ms": message.store_timestamp_ms,
+                "tags": message.tags,
+                "key_text": message.keys,
+                "values": [message.properties.get(name) for name in names],
+            }
+            for message in messages
+        ]
+
+
 MESSAGE_PAGES = Section(
     "Topics",
-    views={"/topics/{topic}/messages": (TopicMessages, "messages.html")},
+    views={
+        "/topics/{topic}/messages": (TopicMessages, "messages.html"),
+        "/topics/{topic}/filter": (FilterTrial, "filter.html"),
+    },
     downloads={"/topics/{topic}/messages/download": MessageFile},
 )

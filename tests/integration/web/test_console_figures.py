@@ -405,6 +405,7 @@ PAGES: dict[str, Callable[[Traffic], Truth]] = {
     "/topics": topics,
     "/topics/{topic}": topic,
     "/topics/{topic}/messages": lambda traffic: figures(pager="10 messages, the newest first.", messages=10),
+    "/topics/{topic}/filter": nothing,
     "/topics/{topic}/live": nothing,
     "/topics/{topic}/send": nothing,
     "/topics/{topic}/config": topic_settings,

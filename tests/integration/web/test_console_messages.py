@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from mqspark import Message, Producer
+from mqspark import AdminClient, Message, Producer
 from mqspark.message import MessageQueue
 from mqspark.testing import Broker
 from mqspark_server.console import messagepages
@@ -161,6 +161,78 @@ def test_what_is_no_place_is_refused(broker: Broker, offsets: str) -> None:
         for path in ("messages", "messages/download"):
             answer = get(f"{broker.http_url}/console/topics/Paged/{path}?{name}={offsets}")
             assert (answer.status_code, "this is no place of a page" in answer.text) == (400, True)
+
+
+# --- filters ---
+
+
+def verdicts(text: str) -> dict[str, list[str]]:
+    """By the key of the message: the verdict, and the properties of the filter."""
+    found = {}
+    for row in re.findall(r"<tr>(<td.*?)</tr>", text, re.DOTALL):
+        cells = [html.unescape(re.sub("<[^>]*>", "", each)) for each in re.findall(r"<t[hd].*?</t[hd]>", row)]
+        found[cells[4]] = [cells[0], *cells[5:]]
+    return found
+
+
+@pytest.fixture(scope="module")
+def tried(broker: Broker) -> Broker:
+    with AdminClient(broker.namesrv) as admin, Producer(broker.namesrv, group="console_tests") as producer:
+        admin.create_topic("Tried", read_queues=2, write_queues=2)
+        for key, tag, amount in (
+            ("a", "paid", "5"),
+            ("b", "open", "500"),
+            ("c", "paid", "x"),
+            ("d", None, None),
+        ):
+            properties = {} if amount is None else {"amount": amount}
+            producer.send(Message.of("Tried", "x", keys=key, tags=tag, properties=properties))
+        admin.create_group("watchers")
+        admin.reset_offsets("watchers", "Tried", 0)
+    return broker
+
+
+@pytest.mark.parametrize(
+    ("query", "matching"),
+    [
+        ("kind=tags&expression=paid", "ac"),
+        ("kind=tags&expression=paid+%7C%7C+open", "abc"),
+        ("kind=tags&expression=*", "abcd"),
+        ("kind=tags&expression=nothing", ""),
+        ("kind=SQL92&expression=amount+%3E+100", "b"),
+        ("kind=SQL92&expression=TAGS+%3D+%27paid%27+AND+amount+IS+NOT+NULL", "ac"),
+        ("kind=SQL92&expression=amount+IS+NULL", "d"),
+    ],
+)
+def test_a_filter_is_tried_and_no_offset_moves(tried: Broker, query: str, matching: str) -> None:
+    """Whether brokers may filter by SQL92 or not: this one may not."""
+    with AdminClient(tried.namesrv) as admin:
+        before = admin.group_offsets("watchers", "Tried")
+        text = page(tried, f"/topics/Tried/filter?{query}")
+        assert admin.group_offsets("watchers", "Tried") == before
+        assert sum(each.committed for each in before.values()) == 0
+        assert set(admin.topic_groups("Tried")) == {"watchers"}
+    found = verdicts(text)
+    assert sorted(found) == list("abcd")
+    assert sorted(key for key, (verdict, *_) in found.items() if verdict == "match") == list(matching)
+    assert f"{len(matching)} of the newest 4 messages match." in text
+
+
+def test_a_filter_says_why_a_message_does_not_match(tried: Broker) -> None:
+    found = verdicts(page(tried, "/topics/Tried/filter?kind=SQL92&expression=amount+%3E+100"))
+    assert found["a"] == ["no match", "5"]
+    assert found["b"] == ["match", "500"]
+    assert (found["c"][0].startswith("no match: "), found["c"][1]) == (True, "x")
+    assert found["d"] == ["no match: a property is missing or of another kind", "\N{EN DASH}"]
+    assert 'role="alert"' in page(tried, "/topics/Tried/filter?kind=SQL92&expression=amount+%3E")
+    assert "no offset of a group moves" in page(tried, "/topics/Tried/filter")
+    page(tried, "/topics/Nowhere/filter?expression=a", 404)
+    path = re.search(
+        r'href="/console(/topics/Tried/messages\?by=offset[^"]+)"',
+        page(tried, "/topics/Tried/filter?expression=open"),
+    )
+    assert path is not None
+    assert "amount" in page(tried, html.unescape(path[1]))
 
 
 # --- downloads ---
