@@ -225,13 +225,14 @@ def _setting_row(key: str, value: str, declared: DeclaredSetting | None, is_ours
     row: Row = {"key": key, "value": value, "changed": "", "live": False}
     if declared is None:
         reason = WITHOUT_EFFECT.get(key, "") if is_ours else ""
-        text = f"Without an effect here: {reason}." if reason else ""
-        return row | {"text": text, "default": "", "unit": "", "bounds": ""}
+        note = f"Without an effect here: {reason}." if reason else ""
+        return row | {"text": "", "note": note, "default": "", "unit": "", "bounds": ""}
     default = declared.default if is_ours else ""
     if is_ours and not declared.is_default(value):
         row["changed"] = "changed" if default else "given, or found at the start"
     return row | {
         "text": declared.text,
+        "note": "",
         "default": default,
         "unit": declared.unit,
         "bounds": declared.bounds,
