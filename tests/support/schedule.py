@@ -63,6 +63,7 @@ SECONDS = {
     "tests/integration/replicas/test_controller_mode.py": 40,
     "tests/integration/commands/test_cli.py": 25,
     "tests/integration/servers/test_auth.py": 20,
+    "tests/integration/servers/test_broker_host.py": 20,
     "tests/integration/consumers/test_client_push.py": 25,
     "tests/integration/consumers/test_client_pop.py": 20,
     "tests/integration/client/test_client_static_topics.py": 15,

@@ -23,7 +23,6 @@ PORT_STEP = 10
 """Distance between the ports of two brokers: each uses up to four more ports around its own."""
 PAGE_PORT_DISTANCE = 5
 """The page's port is that of the first broker + 5 by default."""
-MAX_BROKERS = 256
 
 _DIRECTORY = re.compile(r"broker-(0|[1-9][0-9]{0,8})")
 
