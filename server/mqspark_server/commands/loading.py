@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 HELP = {"help_option_names": ["-h", "--help"]}
+_SENTENCE = 200
+"""Characters of the first sentence of a help text, which lists show whole."""
 _SHORT = {"list": "ls", "delete": "rm", "remove": "rm"}
 """Names of verbs that help and completion show, too."""
 _ALSO = {"ls": ("list",), "rm": ("delete", "remove"), "delete": ("remove",), "remove": ("delete",)}
@@ -27,6 +29,9 @@ class LazyCommands(click.Group):
     ``lazy``: name → ("package.module:attribute" below this package, the help line). Commands can also be added the
     usual way.
     """
+
+    group_class = type
+    """Groups within are of the same class."""
 
     def __init__(
         self, *arguments: Any, lazy: Mapping[str, tuple[str, str]] | None = None, **more: Any
@@ -75,7 +80,7 @@ class LazyCommands(click.Group):
             else:
                 command = self.commands[name]
                 if not command.hidden:
-                    rows.append((label, command.get_short_help_str(90)))
+                    rows.append((label, command.get_short_help_str(_SENTENCE)))
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 

@@ -94,4 +94,4 @@ TIME = parsed_by("time", parse_time_ms)
 """An option's point in time: ms since the epoch."""
 DURATION = parsed_by("duration", parse_duration_ms)
 """An option's ms."""
-FORMS = "2026-01-31T12:00, -1h, now, ms since the epoch."
+FORMS = "2026-01-31T12:00 in this machine's zone (TZ), -1h, now, ms since the epoch."

@@ -12,8 +12,12 @@ from mqspark_server.cli import cli
 from tests.unit.server.commands_table import BEGIN, END, PAGE, tables
 
 TEXT = PAGE.read_text()
-SHELL = "\n".join(re.findall(r"```text\n(.*?)```", TEXT, re.DOTALL))
-EXAMPLES = [line for line in SHELL.splitlines() if line.startswith("mqspark ")]
+SHELL = "\n".join(re.findall(r"```(?:text|console)\n(.*?)```", TEXT, re.DOTALL))
+EXAMPLES = [
+    found[1]
+    for line in SHELL.splitlines()
+    if (found := re.match(r"(?:\$ )?(?:echo .* \| )?(mqspark .*)", line))
+]
 
 
 def test_the_tables_are_made_of_the_commands() -> None:

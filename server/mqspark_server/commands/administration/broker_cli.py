@@ -146,7 +146,7 @@ async def broker_clean(
 @click.argument("key")
 @clustered
 async def broker_stat(shell: ClusterShell, broker: str, name: str, key: str) -> None:
-    """Show one of RocketMQ's counters of BROKER, e.g. TOPIC_PUT_NUMS TOPIC or GROUP_GET_NUMS TOPIC@GROUP."""
+    """Show one of RocketMQ's counters of BROKER: TOPIC_PUT_NUMS TOPIC, GROUP_GET_NUMS TOPIC@GROUP and so on."""
     try:
         data = await shell.admin.broker_stats(await shell.broker_address(broker), name, key)
     except BrokerError as error:

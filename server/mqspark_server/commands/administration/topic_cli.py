@@ -133,7 +133,7 @@ def _settings(config: Any) -> dict[str, Any]:
 @click.option(
     "-q", "--queues", type=click.IntRange(*QUEUES), default=4, show_default=True, help="Per broker."
 )
-@click.option("--perm", type=click.Choice(PERMS), default="rw", show_default=True)
+@click.option("--perm", type=click.Choice(PERMS), default="rw", show_default=True, help="Permissions.")
 @click.option("--type", "message_type", type=click.Choice(MESSAGE_TYPES), help="The attribute message.type.")
 @click.option("--order", is_flag=True, help="Keep the topic's queues in routes while a broker is down.")
 @click.option("--exist-ok", is_flag=True, help="Leave an existing topic unchanged.")

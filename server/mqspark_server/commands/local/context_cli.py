@@ -56,9 +56,9 @@ def context_list(output: str | None) -> None:
 @click.option("--cluster", help="The cluster to use if the name servers know several.")
 @click.option("--credentials", metavar="FILE", help="A file with the access key and the secret key.")
 @click.option("--tls/--no-tls", default=None, help="Speak TLS.")
-@click.option("--tls-ca", metavar="FILE")
-@click.option("--tls-cert", metavar="FILE")
-@click.option("--tls-key", metavar="FILE")
+@click.option("--tls-ca", metavar="FILE", help="Trusted authorities, PEM.")
+@click.option("--tls-cert", metavar="FILE", help="Client certificate, PEM.")
+@click.option("--tls-key", metavar="FILE", help="Its key, PEM.")
 @click.option("--tls-any-name", is_flag=True, help="Accept certificates for any host name.")
 @click.option("--use", is_flag=True, help="Make it current. The first context always is.")
 def context_add(

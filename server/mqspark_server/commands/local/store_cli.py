@@ -50,7 +50,12 @@ _set = click.option(
     "--set", "assignments", metavar="KEY=VALUE", multiple=True, help="One setting. Repeatable."
 )
 _output = click.option(
-    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Output format.",
 )
 _offset = click.option("--offset", type=click.IntRange(min=0), default=0, help="First offset.")
 _limit = click.option("-n", "--limit", type=click.IntRange(min=1), help="Maximum number.")
@@ -250,7 +255,7 @@ def rebuild(directory: str, config: str | None, assignments: Sequence[str]) -> N
 def to_rocketmq(directory: str, config: str | None, assignments: Sequence[str]) -> None:
     """Write RocketMQ's compaction/ from compacted topics for a RocketMQ broker that takes over. Stop all brokers first.
 
-    The file sizes must be those of that broker: give its broker.conf with -c, or --set compactionMappedFileSize=...
+    The file sizes must be those of that broker: give its broker.conf with -c, or --set compactionMappedFileSize=BYTES
     """
     from mqspark.store.compaction.compacted import compaction_topics
     from mqspark.store.tools.compactionfiles import write_compaction
@@ -335,7 +340,7 @@ def dump_queue(
 @_directory
 @_offset
 @click.option("--topic", help="With --key: only entries of this key, and of others with the same hash.")
-@click.option("--key")
+@click.option("--key", help="Only entries of this key; needs --topic.")
 @_limit
 @_output
 @_config

@@ -77,7 +77,12 @@ def _written(write: Callable[[MessageExt], bytes], message: MessageExt) -> bool:
 @filter_options
 @click.option("--queue", "queues", multiple=True, metavar="BROKER:ID", help="Only this queue. Repeatable.")
 @click.option(
-    "-F", "--format", "format_text", metavar="TEXT", help=r"Like kcat's: %t %p %o %k %s\n. See the manual."
+    "-F",
+    "--format",
+    "format_text",
+    metavar="TEXT",
+    help=r"Of each message: %s body, %k keys, %g tag, %t topic, %b broker, %p queue, %o offset, %T store time in ms,"
+    r" %i id, %h properties, %J as JSON; \n \t \xFF.",
 )
 @clustered
 async def consume(

@@ -108,7 +108,7 @@ async def _groups(shell: ClusterShell) -> list[str]:
 @_origin
 @_since
 @_until
-@click.option("-c", "--count", type=click.IntRange(min=1), default=100, show_default=True)
+@click.option("-c", "--count", type=click.IntRange(min=1), default=100, show_default=True, help="At most.")
 @clustered
 async def dlq_show(
     shell: ClusterShell,

@@ -133,14 +133,12 @@ async def _by_offset_id(shell: ClusterShell, text: str) -> list[MessageExt]:
 @_topic
 @click.argument("queue", metavar="BROKER:ID")
 @click.argument("offset", type=click.IntRange(min=0))
-@_limit
+@click.option("-c", "--count", type=click.IntRange(1, 10_000), default=1, show_default=True, help="At most.")
 @clustered
 async def message_offset(shell: ClusterShell, topic: str, queue: str, offset: int, count: int) -> None:
     """Show the message of a queue at OFFSET, and with --count the following ones, too."""
-    given = click.get_current_context().get_parameter_source("count")
-    wanted = count if given is not click.core.ParameterSource.DEFAULT else 1
     (chosen,) = await chosen_queues(shell, topic, (queue,))
-    place = await spans(shell, [chosen], Where("offset", offset), Where("offset", offset + wanted))
+    place = await spans(shell, [chosen], Where("offset", offset), Where("offset", offset + count))
     found = [each async for each in read_spans(shell, place)]
     if not found or found[0].queue_offset < offset:
         low, high = await shell.admin.queue_bounds(chosen)
