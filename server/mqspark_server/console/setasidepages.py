@@ -49,7 +49,7 @@ async def _part(asked: Asking, broker: str, file: str) -> SavedPart:
 
 def _row(message: MessageExt) -> Row:
     place = f"{message.topic} {message.queue_id} @ {message.queue_offset}"
-    return {**message_row(message, "auto"), "place": place}
+    return {**message_row(message, "text"), "place": place}
 
 
 def _one_topic(topic: str) -> str | None:
