@@ -32,6 +32,7 @@ from mqspark_server.survey.brokersurvey import (
     totals_of,
 )
 from mqspark_server.survey.groupsurvey import add_waits, group_rows, lag_of, offset_rows
+from mqspark_server.survey.replicasurvey import set_rows
 from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of
 from mqspark_server.survey.topicsurvey import dead_letter_rows, letters_of
 
@@ -101,7 +102,7 @@ class LargestLags(View, frozen=True):
             row["waits_ms"] = None
             with contextlib.suppress(MQError):  # the lag in messages is shown without its time
                 offsets = await offset_rows(asked.admin, row["group"])
-                await add_waits(asked.admin, offsets[:MAX_ROWS])
+                await add_waits(asked.admin, offsets[:MAX_ROWS], asked.now_ms)
                 row["waits_ms"] = min(
                     (each["waits_ms"] for each in offsets[:MAX_ROWS] if each["waits_ms"]), default=None
                 )
@@ -157,7 +158,7 @@ class OneBroker(View, frozen=True):
             raise NoRoute(self.broker, "no broker has this name")
         await add_figures(asked.admin, rows)
         master = next((each for each in rows if each["id"] == MASTER_ID), None)
-        values: Row = {"replicas": [], "replicas_problem": ""}
+        values: Row = {"replicas": [], "replicas_problem": "", "set": await self._set(asked.admin, rows)}
         if master is not None:
             try:
                 status = await asked.admin.ha_status(master["address"])
@@ -178,6 +179,35 @@ class OneBroker(View, frozen=True):
             "charts": charts,
             "span": self.span,
         }
+
+    async def _set(self, admin: AdminClient, rows: list[Row]) -> Row:
+        """The replicas by broker id: of the set that a controller knows, or else as the name server has them."""
+        figures = {row["address"]: row for row in rows}
+        problem = ""
+        found: list[Row] | None = None
+        try:
+            found = await set_rows(admin, self.broker, figures)
+        except MQError as error:
+            problem = str(error)
+        members: list[Row] = found or [
+            {"id": row["id"], "address": row["address"], "role": _role(row)} for row in rows
+        ]
+        ends = [each["end_position"] for each in rows if each["id"] == MASTER_ID]
+        for each in members[:MAX_ROWS]:
+            each["end"] = figures.get(each["address"], {}).get("end_position")
+            is_known = ends and ends[0] is not None and each["end"] is not None
+            each["behind"] = max(0, ends[0] - each["end"]) if is_known else None
+        return {
+            "members": members[:MAX_ROWS],
+            "is_decided": bool(found),
+            "epoch": found[0]["epoch"] if found else None,
+            "set_epoch": found[0]["set_epoch"] if found else None,
+            "problem": problem,
+        }
+
+
+def _role(row: Row) -> str:
+    return "master" if row["id"] == MASTER_ID else "slave"
 
 
 async def _settings_of(admin: AdminClient, broker: str) -> tuple[str, dict[str, str]]:

@@ -81,7 +81,7 @@ class GroupMembers(View, frozen=True):
         offsets = await offset_rows(asked.admin, self.group)
         members = await member_rows(asked.admin, self.group)
         letters = await letters_of(asked.admin, self.group, asked.now_ms)
-        await add_waits(asked.admin, offsets[:MAX_ROWS])
+        await add_waits(asked.admin, offsets[:MAX_ROWS], asked.now_ms)
         waits = [each["waits_ms"] for each in offsets[:MAX_ROWS] if each["waits_ms"]]
         for each in members:
             each |= {"mode": MODES.get(each["mode"], each["mode"]), "model": (each["model"] or "").lower()}

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING
 
 from mqspark.errors import BrokerError, MQError
 from mqspark.message import MessageQueue, is_system_group
+from mqspark.protocol.bodies.admin_bodies import QueryConsumeTimeSpanBody, QueueTimeSpan
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.client_bodies import MessageRequestModeSerializeWrapper
 from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.headers.admin_headers import QueryConsumeTimeSpanRequestHeader
 from mqspark_server.survey.brokersurvey import masters_of
 from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of
 
 if TYPE_CHECKING:
     from mqspark.client.admin import AdminClient
-
-_LOOKS = 3
-"""Reads for one message: the committed offset may be that of a message which the retention has removed."""
 
 
 async def group_rows(admin: AdminClient, *, every: bool) -> list[Row]:
@@ -59,30 +58,32 @@ async def offset_rows(admin: AdminClient, group: str, topic: str | None = None) 
     ]
 
 
-async def add_waits(admin: AdminClient, rows: Sequence[Row]) -> None:
+async def add_waits(admin: AdminClient, rows: Sequence[Row], now_ms: int) -> None:
     """``waits_ms`` of rows of queues: when the first message was stored that the group has not committed; None where
-    it is behind in none, or its broker does not say."""
+    it is behind in none, or its broker does not say. Brokers are asked for times alone: a message that is read to see
+    its time would count as one that was handed out."""
+    behind = [row for row in rows if row["lag"] > 0]
+    spans: dict[MessageQueue, QueueTimeSpan] = {}
 
-    async def fill(row: Row) -> None:
-        queue = MessageQueue(row["topic"], row["broker"], row["queue"])
+    async def ask(topic: str) -> None:
+        header = QueryConsumeTimeSpanRequestHeader(topic=topic, group=behind[0]["group"])
         with contextlib.suppress(MQError):  # the lag in messages is shown without its time
-            row["waits_ms"] = await _first_ms(admin, queue, row["committed"] or 0)
+            route = await admin.topic_route(topic)
+            for address in filter(None, map(route.master, sorted(route.brokers))):
+                answer = await admin.ask(address, RequestCode.QUERY_CONSUME_TIME_SPAN, header)
+                for each in decode_body(QueryConsumeTimeSpanBody, answer.body).consume_time_span_set:
+                    if (queue := each.message_queue) is not None:
+                        spans[MessageQueue(queue.topic, queue.broker_name, queue.queue_id)] = each
 
+    await each_of(sorted({row["topic"] for row in behind}), ask)
     for row in rows:
-        row["waits_ms"] = None
-    await each_of([row for row in rows if row["lag"] > 0], fill)
-
-
-async def _first_ms(admin: AdminClient, queue: MessageQueue, offset: int) -> int | None:
-    """When the first message from this offset on was stored that is still there."""
-    for _ in range(_LOOKS):
-        answer = await admin.read(queue, offset, max_messages=1)
-        if answer.messages:
-            return answer.messages[0].store_timestamp_ms
-        if answer.next_offset <= offset:
-            break
-        offset = answer.next_offset
-    return None
+        span = spans.get(MessageQueue(row["topic"], row["broker"], row["queue"]))
+        if span is None or row["lag"] <= 0:
+            row["waits_ms"] = None
+        elif span.delay_time > 0 or (row["committed"] and span.consume_time_stamp > 0):
+            row["waits_ms"] = now_ms - span.delay_time
+        else:  # nothing is committed, or the next message was removed
+            row["waits_ms"] = span.min_time_stamp if span.min_time_stamp > 0 else None
 
 
 async def member_rows(admin: AdminClient, group: str) -> list[Row]:

@@ -196,6 +196,7 @@ def broker(traffic: Traffic) -> Truth:
                 ("Log", "Positions", "Not dispatched"),
                 ("master", log_size(traffic), f"0{NONE}{end:,}", "0 B"),
             ],
+            "Replicas by broker id": [("Log up to", "Behind the master"), ("0", f"{end:,}", "0 B")],
             "Time until a send is acknowledged": [times, ("master", "0.0", "0.0", "0")],
             "Set aside": [("Position", "Size"), (traffic.part, "0", log_size(traffic))],
         }

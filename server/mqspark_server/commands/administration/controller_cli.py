@@ -7,19 +7,24 @@ from typing import Any
 
 import click
 
-from mqspark.errors import BrokerError, MQError
-from mqspark.protocol.bodies.body import decode_body, encode_body
-from mqspark.protocol.bodies.replica_bodies import BrokerReplicasInfo, ReplicasInfo
+from mqspark.errors import BrokerError, ClientError, MQError
+from mqspark.protocol.bodies.replica_bodies import ReplicasInfo
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers.cluster_headers import (
     ElectMasterRequestHeader,
     ElectMasterResponseHeader,
-    GetMetaDataResponseHeader,
 )
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.output import columns
 from mqspark_server.commands.refusals import CommandFailed, Missing
 from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm
+from mqspark_server.survey.replicasurvey import (
+    controller_metadata,
+    leading_controller,
+    named_controllers,
+    replica_rows,
+    replica_sets,
+)
 
 controller = noun(
     "controller",
@@ -42,60 +47,33 @@ async def _addresses(shell: ClusterShell, given: str | None) -> list[str]:
 
     if given is not None:
         return parse_addresses(given, key="controller", required=True)
-    found: dict[str, None] = {}
-    failed: MQError | None = None
-    for addresses in (await shell.brokers()).values():
-        for address in addresses.values():
-            try:
-                settings = await shell.admin.broker_config(address)
-            except MQError as error:
-                failed = error
-                continue
-            if settings.get("enableControllerMode") == "true":
-                found |= dict.fromkeys(
-                    parse_addresses(settings.get("controllerAddr", ""), key="controllerAddr")
-                )
+    brokers = [address for each in (await shell.brokers()).values() for address in each.values()]
+    found, failed = await named_controllers(shell.admin, brokers)
     if not found:
         why = f": {failed}" if failed is not None else ""
         raise CommandFailed(
             f"no broker that answers names a controller (controllerAddr){why}; give --controller"
         )
-    return list(found)
-
-
-async def _metadata(shell: ClusterShell, address: str) -> GetMetaDataResponseHeader:
-    answer = await shell.admin.ask(address, RequestCode.CONTROLLER_GET_METADATA_INFO)
-    return answer.header(GetMetaDataResponseHeader)
+    return found
 
 
 async def _leader(shell: ClusterShell, given: str | None) -> str:
     """The address of the controller that decides. Raises CommandFailed."""
-    failed = "they name no leader"
-    addresses = await _addresses(shell, given)
-    for address in addresses:
-        try:
-            if leader := (await _metadata(shell, address)).controller_leader_address:
-                return leader
-        except MQError as error:
-            failed = str(error)
-    raise CommandFailed(f"no controller leads ({', '.join(addresses)}): {failed}")
+    try:
+        return await leading_controller(shell.admin, await _addresses(shell, given))
+    except ClientError as error:
+        raise CommandFailed(str(error)) from None
 
 
 async def _sets(shell: ClusterShell, leader: str, names: tuple[str, ...]) -> dict[str, ReplicasInfo]:
     """Raises Missing for a name that the controller does not know."""
-    wanted = list(names or await shell.brokers())
-    if not wanted:
-        return {}
-    answer = await shell.admin.ask(
-        leader, RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, None, encode_body(wanted)
-    )
-    table = decode_body(BrokerReplicasInfo, answer.body).replicas_info_table
+    found = await replica_sets(shell.admin, leader, list(names or await shell.brokers()))
     for name in names:
-        if name not in table:
+        if name not in found:
             raise Missing(
                 "broker known to the controller", name, await shell.brokers(), f"{leader} was asked"
             )
-    return {name: table[name] for name in wanted if name in table}
+    return found
 
 
 async def _cluster(shell: ClusterShell, broker: str) -> str:
@@ -108,25 +86,6 @@ async def _cluster(shell: ClusterShell, broker: str) -> str:
     return known.cluster or ""
 
 
-def _rows(sets: dict[str, ReplicasInfo]) -> list[dict[str, Any]]:
-    return [
-        {
-            "broker": name,
-            "id": each.broker_id,
-            "address": each.broker_address,
-            "role": "master" if each.broker_id == found.master_broker_id else "slave",
-            "in_sync": each in found.in_sync_replicas,
-            "alive": each.alive,
-            "epoch": found.master_epoch,
-            "set_epoch": found.sync_state_set_epoch,
-        }
-        for name, found in sorted(sets.items())
-        for each in sorted(
-            found.in_sync_replicas + found.not_in_sync_replicas, key=lambda replica: replica.broker_id
-        )
-    ]
-
-
 @controller.command("list")
 @_controllers
 @clustered
@@ -135,7 +94,7 @@ async def controller_list(shell: ClusterShell, addresses: str | None) -> None:
 
     async def row(address: str) -> dict[str, Any]:
         try:
-            found = await _metadata(shell, address)
+            found = await controller_metadata(shell.admin, address)
         except MQError as error:
             return {"address": address, "leads": False, "error": str(error)}
         return {
@@ -155,7 +114,7 @@ async def controller_list(shell: ClusterShell, addresses: str | None) -> None:
 async def controller_replicas(shell: ClusterShell, brokers: tuple[str, ...], addresses: str | None) -> None:
     """Show the replicas of BROKERS (default: all): which one is master, which are in the SyncStateSet."""
     sets = await _sets(shell, await _leader(shell, addresses), brokers)
-    shell.output.rows(_REPLICAS, _rows(sets), empty="the controller knows none of the brokers")
+    shell.output.rows(_REPLICAS, replica_rows(sets), empty="the controller knows none of the brokers")
 
 
 @controller.command("elect")
@@ -174,7 +133,7 @@ async def controller_elect(
     """
     leader = await _leader(shell, addresses)
     found = (await _sets(shell, leader, (broker,)))[broker]
-    ids = [row["id"] for row in _rows({broker: found})]
+    ids = [row["id"] for row in replica_rows({broker: found})]
     if broker_id is not None and broker_id not in ids:
         raise Missing(f"replica of {broker}", str(broker_id), advice=f"it has {', '.join(map(str, ids))}")
     cluster = await _cluster(shell, broker)

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mqspark.client.admin import AdminClient
+from mqspark.client.remoting.identity import ClientOptions
 from mqspark.protocol.bodies.body import encode_body
 from mqspark.protocol.bodies.topic_bodies import BrokerData, ClusterInfo
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
+from mqspark_server.console.clusteraccess import ClusterAt
+from mqspark_server.console.clusterpages import OneBroker
+from mqspark_server.console.history.samples import History
+from mqspark_server.console.rendering import render
+from mqspark_server.console.site import Asking
+from mqspark_server.console.visitors import Visitor
 from tests.support.commands import Outcome, mqspark
 from tests.support.scripted import Answer, Scripted, served
+from tests.support.shownfigures import figures_of
 from tests.unit.controller_kit import CLUSTER, NAME, NOT_ALIVE_MS, ControllerBench
 
 
@@ -44,6 +55,18 @@ class Set:
     def ask(self, *words: str) -> Outcome:
         return mqspark("controller", *words, "-n", self.names.address, "--timeout", "2")
 
+    def page(self) -> str:
+        """The console's page of the broker, as a visitor sees it."""
+        visitor, at = Visitor(None, has_users=False), ClusterAt(self.names.address, ClientOptions())
+
+        async def shown() -> dict[str, Any]:
+            async with AdminClient(at.namesrv, timeout_ms=2_000) as admin:
+                return await OneBroker(NAME).show(Asking(admin, at, visitor, History(), 0))
+
+        texts = dict.fromkeys(("section", "here", "place", "note", "mistake"), "")
+        site = {**texts, "visitor": visitor, "links": (), "now_ms": 0, "kept": None}
+        return render("broker.html", {**site, **asyncio.run(shown())}).decode()
+
 
 @pytest.fixture
 def three(tmp_path: Path) -> Iterator[Set]:
@@ -62,6 +85,27 @@ def test_the_sync_state_set_is_shown(three: Set) -> None:
     assert (table.code, len(table.lines)) == (0, 4)
     missing = three.ask("replicas", "b-aa")
     assert (missing.code, "did you mean 'b-a'" in missing.err) == (3, True), missing.err
+
+
+def test_the_console_shows_the_set_by_broker_id(three: Set) -> None:
+    assert three.bench.alter(1, 1, {1, 2}, 2).code == 0
+    three.bench.die(3)
+    shown = figures_of(three.page())
+    assert shown.tiles == {
+        "Epoch of the master": "1",
+        "Epoch of the SyncStateSet": "3",
+        "In the SyncStateSet": "2 of 3",
+    }
+    rows = shown.tables["Replicas by broker id"].rows
+    assert [(row["Broker id"], row["Role"], row["SyncStateSet"], row["State"]) for row in rows] == [
+        ("1", "master", "in the set", "alive"),
+        ("2", "slave", "in the set", "alive"),
+        ("3", "slave", "not in the set", "silent"),
+    ]
+    three.in_controller_mode = False
+    (row,) = figures_of(three.page()).tables["Replicas by broker id"].rows
+    assert (row["Broker id"], row["Role"], row["Address"]) == ("0", "master", three.broker.address)
+    assert "SyncStateSet" not in row
 
 
 def test_the_controllers_are_listed(three: Set) -> None:
