@@ -28,6 +28,7 @@ from mqspark.errors import ConfigError, StoreCorrupt, StoreLocked
 from mqspark.message import COMPRESSED, TRANSACTION_PREPARED_TYPE, is_system_topic
 from mqspark.record.recordlayout import AT
 from mqspark.store.disk.checkpoint import Checkpoint
+from mqspark.store.disk.directory import refuse_unfinished
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.disk.layout import StorePaths
 from mqspark.store.upkeep.archived import ARCHIVED, decode_archived, encode_archived
@@ -417,11 +418,13 @@ def archived_mark(store: str) -> int:
 
 
 def safe_end(options: ArchiveOptions, log: Sequence[LogFile]) -> int | None:
-    """The position before which records are never removed again; None: the end of the valid records."""
+    """The position before which records are never removed again; None: the end of the valid records. Raises
+    StoreCorrupt for a store that a restore has not finished."""
     if is_remote(options.store):
         return None
     paths = StorePaths(local_path(options.store))
     files = OsFiles()
+    refuse_unfinished(paths, files)
     try:
         files.unlock(paths.lock, files.lock(paths.lock))
     except StoreLocked:

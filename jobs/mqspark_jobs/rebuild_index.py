@@ -27,6 +27,7 @@ from mqspark.errors import ConfigError, StoreLocked
 from mqspark.message import LMQ_PREFIX
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.configfile import ConfigFile
+from mqspark.store.disk.directory import refuse_unfinished
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.disk.layout import StorePaths
 from mqspark.store.index.indexfile import DEFAULT_SHAPE, HEADER_BYTES, IndexHeader, Shape, find_shape
@@ -61,9 +62,11 @@ _QUEUE_TASKS_PER_CORE = 3
 
 
 def check(options: RebuildOptions) -> None:
-    """Raises ConfigError for a directory that is not a store; nothing is written to it."""
+    """Raises ConfigError for a directory that is not a store, StoreCorrupt for one that a restore has not finished;
+    nothing is written to it."""
     if not options.store.is_dir():
         raise ConfigError(f"store: {options.store} is not a directory", key="store")
+    refuse_unfinished(StorePaths(options.store), OsFiles())
     find_log(options.commit_log or str(StorePaths(options.store).commit_log))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import fsspec
 import pytest
 
+from mqspark.errors import StoreCorrupt
 from mqspark.message import Message
 from mqspark.record.batchitems import encode_batch
 from mqspark.record.record import PendingRecord
@@ -20,6 +21,7 @@ from mqspark.store.index.indexfile import Shape
 from mqspark.store.queue.batchqueue import BATCH_ENTRY
 from mqspark.store.recovery import rebuild
 from mqspark.store.recovery.rebuild import QueuePart, QueueShape, ScanManifest
+from mqspark_jobs.archive import ArchiveOptions, safe_end
 from mqspark_jobs.job import write_metrics
 from mqspark_jobs.rebuild_index import RebuildOptions, run
 from mqspark_jobs.rebuild_plan import index_names, plan_queues, plan_scans
@@ -33,6 +35,17 @@ SMALL = {"queue_file_bytes": 200, "index_shape": Shape(16, 32)}
 
 def rebuilt(root: Path, spark: Any = None, **options: Any) -> dict[str, Any]:
     return run(RebuildOptions(root, **options), spark or InProcessSpark(), quiet("rebuild-index"))
+
+
+def test_a_store_that_a_restore_has_not_finished_is_refused(tmp_path: Path) -> None:
+    filled_store(tmp_path).close()
+    (tmp_path / "mqspark.restoring").write_bytes(b"x")
+    before = tree(tmp_path)
+    with pytest.raises(StoreCorrupt, match="a restore did not finish"):
+        rebuilt(tmp_path)
+    with pytest.raises(StoreCorrupt, match="a restore did not finish"):
+        safe_end(ArchiveOptions(store=str(tmp_path), archive=str(tmp_path / "archive"), broker="b"), [])
+    assert tree(tmp_path) == before
 
 
 def test_the_result_is_the_brokers_own(tmp_path: Path) -> None:
