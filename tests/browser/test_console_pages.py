@@ -41,6 +41,7 @@ PATHS = (
     "/groups",
     "/groups?every=1",
     "/groups/readers",
+    "/groups/readers/spark",
     "/groups/readers/reset?topic=Orders",
     "/groups/readers/config",
     "/dead-letters",

@@ -31,6 +31,7 @@ from mqspark_server.console.fields import (
 from mqspark_server.console.history.sampler import group_series
 from mqspark_server.console.rendering import chart, path_of
 from mqspark_server.console.site import Asking, Change, Confirmation, Done, ListView, Section, Span, View
+from mqspark_server.console.sparkpages import SparkReaders
 from mqspark_server.shown.nouns import GROUP_SETTINGS, SHARED_QUEUES
 from mqspark_server.survey.groupsurvey import (
     add_waits,
@@ -384,6 +385,7 @@ GROUP_PAGES = Section(
         "/groups": (GroupTable, "groups.html"),
         "/groups/{group}": (GroupMembers, "group.html"),
         "/groups/{group}/members/{client}": (OneMember, "member.html"),
+        "/groups/{group}/spark": (SparkReaders, "sparkreaders.html"),
         "/groups/{group}/reset": (Resetting, "reset.html"),
         "/groups/{group}/config": (GroupConfiguration, "groupconfig.html"),
     },

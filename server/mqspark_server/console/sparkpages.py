@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mqspark.client.admin import AdminClient
 from mqspark.errors import InvalidMessage, NoRoute
 from mqspark.message import MessageExt
 from mqspark_server.console.clusteraccess import Trouble
-from mqspark_server.console.fields import Text, TopicName
+from mqspark_server.console.fields import GroupName, Text, TopicName
 from mqspark_server.console.rendering import chart, is_number
 from mqspark_server.console.site import Asking, Section, View
+from mqspark_server.survey.groupsurvey import offset_rows
 from mqspark_server.survey.surveying import Row
 from mqspark_server.survey.topicsurvey import bounds_of, newest_of
 
@@ -26,6 +27,8 @@ PROGRESS_TOPIC = "mqspark_spark"
 """The default topic of ``observe``."""
 EVENTS_READ = 2_000
 """The newest of each queue."""
+EVENTS_OF_GROUP = 64
+"""The same, for the page of a group."""
 MAX_QUEUES = 8
 STORED_BYTES = 16 << 20
 INFLATED_BYTES = 64 << 20
@@ -82,20 +85,46 @@ class OneQuery(View, frozen=True):
         }
 
 
+class SparkReaders(View, frozen=True):
+    """A part of the page of a group, which requests it once: the queries that read as this group. A query without its
+    group's name in any event is known by the offsets: it publishes as the group's what its batches have reached."""
+
+    group: GroupName
+
+    async def show(self, asked: Asking) -> Row:
+        offsets = await offset_rows(asked.admin, self.group)
+        committed = {
+            f"{each['topic']} {each['broker']}:{each['queue']}": each["committed"] for each in offsets
+        }
+        events = await _events(asked.admin, PROGRESS_TOPIC, EVENTS_OF_GROUP) or []
+        return {"group": self.group, "readers": readers_of(events, committed, asked.now_ms)[:MAX_QUERIES]}
+
+
+def readers_of(events: Sequence[Row], committed: Mapping[str, int | None], now_ms: int) -> list[Row]:
+    """The queries one of whose batches ended where the group is in every queue, as rows of ``latest_of``."""
+    found: set[str] = set()
+    for event in events:
+        for source in event["sources"]:
+            ends = {queue: end for queue, end, _ in source["offsets"]}
+            if any(ends.values()) and all(committed.get(queue) == end for queue, end in ends.items()):
+                found.add(event["id"])
+    return latest_of([each for each in events if each["id"] in found], now_ms)
+
+
 SPARK_PAGES = Section(
     "Streaming queries",
     views={"/spark": (QueryTable, "spark.html"), "/spark/{query}": (OneQuery, "query.html")},
 )
 
 
-async def _events(admin: AdminClient, topic: str) -> list[Row] | None:
-    """The newest, oldest first; None: there is no such topic."""
+async def _events(admin: AdminClient, topic: str, most: int = EVENTS_READ) -> list[Row] | None:
+    """The newest, oldest first; None: there is no such topic. ``most``: of each queue."""
     try:
         bounds = await bounds_of(admin, topic)
     except NoRoute:
         return None
     queues = list(bounds.items())[:MAX_QUEUES]
-    wanted = {queue: (max(low, high - EVENTS_READ), high) for queue, (low, high) in queues}
+    wanted = {queue: (max(low, high - most), high) for queue, (low, high) in queues}
     read: list[MessageExt] = []
     stored_bytes = 0
     async for some, _ in newest_of(admin, wanted, _READ_AT_ONCE):

@@ -413,6 +413,7 @@ PAGES: dict[str, Callable[[Traffic], Truth]] = {
     "/groups": groups,
     "/groups/{group}": group,
     "/groups/{group}/members/{client}": member,
+    "/groups/{group}/spark": nothing,
     "/groups/{group}/reset": nothing,
     "/groups/{group}/config": nothing,
     "/dead-letters": dead_groups,

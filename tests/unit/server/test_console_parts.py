@@ -12,7 +12,7 @@ import pytest
 from mqspark.message import MessageExt
 from mqspark_server.console import jobpages, rendering, sparkpages, visitors
 from mqspark_server.console.clusteraccess import Trouble
-from mqspark_server.console.sparkpages import latest_of, parsed
+from mqspark_server.console.sparkpages import latest_of, parsed, readers_of
 from mqspark_server.console.visitors import Door, NoForm, Visitor, Visitors, read_form
 from mqspark_server.net.httpget import WebServer
 from mqspark_server.scheduler.jobrecords import JobOverview
@@ -153,6 +153,28 @@ def test_the_lag_of_a_query() -> None:
     (row,) = latest_of(parsed([message(event(progress=given))]), 2)
     assert (row["lag"], row["sources"][0]["description"]) == (7, "pymq: T")
     assert row["sources"][0]["offsets"] == [("T b:0", 5, 9), ("T b:1", 7, 7)]
+
+
+def test_a_group_that_spark_reads_is_known_by_its_offsets() -> None:
+    def batch(query: str, number: int, *ends: int) -> bytes:
+        end = {"q": {"T": {f"b:{queue}": each for queue, each in enumerate(ends)}}}
+        progress = {"batchId": number, "sources": [{"endOffset": end, "latestOffset": end}]}
+        return event(id=query, name=f"query {query}", progress=progress)
+
+    bodies = [batch("one", 1, 5, 7), batch("other", 1, 5, 8), batch("one", 2, 9, 9), batch("new", 0, 0, 0)]
+    events = parsed([message(body, at) for at, body in enumerate(bodies, 1)])
+
+    def readers(*committed: int | None) -> list[tuple[str, int]]:
+        offsets = {f"T b:{queue}": each for queue, each in enumerate(committed)} | {"%RETRY%g b:0": 0}
+        return [(row["name"], row["batch"]) for row in readers_of(events, offsets, 5)]
+
+    assert readers(5, 7) == [
+        ("query one", 2)
+    ]  # the offsets of the batch before are published with the next one
+    assert readers(9, 9) == [("query one", 2)]
+    assert readers(5, 8) == [("query other", 1)]
+    assert readers(9, 7) == readers(5) == readers(5, None) == []
+    assert readers(0, 0) == []  # any group that has read nothing
 
 
 def test_events_of_one_millisecond_are_in_the_order_of_the_log() -> None:
