@@ -142,6 +142,7 @@ def _environment() -> Environment:
         "seconds": _seconds,
         "bytes": _bytes,
         "perm": perm_words,
+        "sorted_by": lambda page, key, is_number: page.sorted_by(key, down=is_number),
         "path": lambda name: quote(name, safe="", errors="replace"),
     }
     return made
