@@ -51,7 +51,7 @@ class Properties(Struct, frozen=True, gc=False):
     tags: str
     may_be_special: bool
     """Whether a name besides UNIQ_KEY has an underscore, or is one of the two without it that concern a broker; or a
-    value looks so."""
+    value besides the unique id looks so."""
 
     @staticmethod
     def of(text: str | None) -> Properties:
@@ -64,7 +64,8 @@ class Properties(Struct, frozen=True, gc=False):
         # The text begins with 0x02: a value that is not there is empty.
         before, _, rest = text.rpartition(_UNIQ_KEY)
         unique_id, _, after = rest.partition("\x02")
-        may_be_special = "_" in before or "_" in after or "CLUSTER" in text or "DELAY" in text
+        around = f"{before}\x02{after}"
+        may_be_special = "_" in around or "CLUSTER" in around or "DELAY" in around
         tags = text.rpartition(_TAGS)[2].partition("\x02")[0] if _TAGS in text else ""
         return Properties(text, unique_id, tags, may_be_special)
 
@@ -98,6 +99,11 @@ class Properties(Struct, frozen=True, gc=False):
     def encoded(self, suffix: str = "") -> bytes:
         """As a record has it, with more properties at its end."""
         return (self.text[1:] + suffix).encode()
+
+    def around_id(self, suffix: str = "") -> tuple[bytes, bytes]:
+        """What ``encoded`` has before and after the unique id."""
+        before, marked, rest = self.text.rpartition(_UNIQ_KEY)
+        return (before + marked)[1:].encode(), (rest[len(self.unique_id) :] + suffix).encode()
 
     def decoded(self) -> dict[str, str]:
         return decode_properties(self.text)

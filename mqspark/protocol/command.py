@@ -20,8 +20,7 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Callable, Mapping
-from operator import itemgetter
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -30,7 +29,8 @@ from mqspark.errors import ProtocolError
 from mqspark.protocol import fastjson
 from mqspark.protocol.codes import CURRENT_VERSION, REASON_FIELD, Language, Reason
 from mqspark.protocol.headers.header import I32, Header, from_ext, from_texts, json_decoder, to_ext
-from mqspark.protocol.named import check_header, names_getter
+from mqspark.protocol.layouts import PATIENCE, Head, HeaderLayout, HeaderLayouts, Values, copier
+from mqspark.protocol.named import check_header, header_names, names_getter
 
 JSON, BINARY = 0, 1
 """Serialisation types of a header."""
@@ -76,6 +76,9 @@ class Command(msgspec.Struct, eq=False, gc=False):
     """``extFields`` of a binary header; of a JSON header once it has been decoded for ``ext``."""
     serialize_type: int = JSON
     body: bytes | memoryview = b""
+    layout: HeaderLayout | None = None
+    """That of its header. Then ``values`` stand for ``extFields``."""
+    values: Values = ()
 
     @property
     def is_response(self) -> bool:
@@ -88,6 +91,8 @@ class Command(msgspec.Struct, eq=False, gc=False):
     @property
     def has_ext(self) -> bool:
         """Whether the header had ``extFields``, even an empty one."""
+        if self.layout is not None:
+            return self.layout.has_ext
         return self.ext_texts is not None or bytes(self.raw_ext) not in (b"", b"null")
 
     @property
@@ -95,9 +100,12 @@ class Command(msgspec.Struct, eq=False, gc=False):
         """``extFields`` with every value as text, without null values. Raises ProtocolError when it is not an
         object."""
         if self.ext_texts is None:
-            if not self.has_ext:
+            if self.layout is not None:
+                self.ext_texts = self.layout.ext(self.values)
+            elif not self.has_ext:
                 return {}
-            self.ext_texts = _decode_ext(self.raw_ext)
+            else:
+                self.ext_texts = _decode_ext(self.raw_ext)
         return self.ext_texts
 
     @property
@@ -109,24 +117,32 @@ class Command(msgspec.Struct, eq=False, gc=False):
     def header(self, header_type: type[H]) -> H:
         """``extFields`` as a typed header. Raises ProtocolError, which names the missing or malformed field,
         or IllegalName, which names the kind of the illegal name."""
-        decode, names = _reader(header_type)
-        header: H
+        layout = self.layout
+        if layout is not None and (known := layout.header(header_type, self.values)) is not None:
+            return known
+        header = self._decoded_header(header_type)
+        names = _reader(header_type)[1]
+        if names is not None and not are_sound(names(header)):
+            check_header(header)
+        if layout is not None:
+            layout.learn_header(header, [*header_names(header_type)])
+        return header
+
+    def _decoded_header(self, header_type: type[H]) -> H:
         if self.serialize_type != JSON:
-            ext = self.ext_texts or {}
+            ext = self.ext
             if not all(ext.values()):
                 # The binary form cannot tell empty text from null. RocketMQ reads null.
                 ext = {name: value for name, value in ext.items() if value}
-            header = from_texts(header_type, ext) or from_ext(header_type, ext)
-        elif self.raw_ext:
+            return from_texts(header_type, ext) or from_ext(header_type, ext)
+        raw = self.raw_ext if self.layout is None else msgspec.Raw(_encode_json(self.ext))
+        if raw:
             try:
-                header = decode(self.raw_ext)
+                header: H = _reader(header_type)[0](raw)
+                return header
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                header = from_ext(header_type, self.ext)
-        else:
-            header = from_ext(header_type, self.ext)
-        if names is not None and not are_sound(names(header)):
-            check_header(header)
-        return header
+                pass
+        return from_ext(header_type, self.ext)
 
     def __repr__(self) -> str:
         kind = "response" if self.is_response else "oneway" if self.is_oneway else "request"
@@ -168,6 +184,44 @@ class _JsonHeader(msgspec.Struct, gc=False):
 
 _decode_json_header = msgspec.json.Decoder(_JsonHeader, strict=False).decode
 _decode_ext_texts = msgspec.json.Decoder(dict[str, str]).decode
+
+
+layouts = HeaderLayouts()
+
+
+def decode_command(data: bytes | bytearray, start: int, meta: int, body: bytes | memoryview) -> Command:
+    """``decode_header`` of a frame whose header begins at ``start``; ``meta`` has its kind and length as a frame has
+    them. A header of a known layout is not parsed."""
+    alike = layouts.known.get(meta)
+    if alike is not None and (alike[0].in_vain < PATIENCE or alike[0].is_asked()):
+        for layout in alike:
+            if layout.constants_of(data, start) == layout.constants:
+                values = layout.values_of(data, start)
+                opaque = layout.opaque(data, start, values)
+                if opaque is None:
+                    break
+                layout.is_used = True
+                alike[0].in_vain = 0
+                if layout is not alike[0]:
+                    layouts.prefer(meta, layout)
+                command: Command = layout.new_command()
+                command.opaque, command.body, command.layout, command.values = opaque, body, layout, values
+                return command
+        alike[0].in_vain += 1
+    header = bytes(data[start : start + (meta & 0xFFFFFF)])
+    command = decode_header(meta >> 24, header, body)
+    if not command.flag & RESPONSE_FLAG and layouts.may_learn():
+        head = Head(
+            command.code,
+            command.flag,
+            command.language,
+            command.version,
+            command.remark,
+            command.serialize_type,
+        )
+        model = Command(head.code, 0, *head[1:5], serialize_type=head.serialize_type)
+        layouts.learn(meta, header, head, lambda: command.ext if command.has_ext else None, copier(model))
+    return command
 
 
 def decode_header(serialize_type: int, header: bytes, body: bytes | memoryview) -> Command:
@@ -274,45 +328,10 @@ def _decode_binary_header(header: bytes, body: bytes | memoryview) -> Command:
     return Command(code, opaque, flag, language, version, remark, _NO_FIELDS, ext, BINARY, body)
 
 
-class _Layout(NamedTuple):
-    """The layout of one binary ext block. Decodes other blocks that differ only in values of the same
-    lengths.
-
-    Building a layout costs more than decoding one block, but a client sends the same layout again and again.
-    """
-
-    unpack_frames: Callable[[bytes], tuple[bytes, ...]]
-    """Returns what precedes each value: length of the name; name; length of the value."""
-    frames: tuple[bytes, ...]
-    """The expected result of ``unpack_frames``."""
-    names: tuple[str, ...]
-    values: Callable[[str], tuple[str, ...]]
-    """Returns the values of a block of one character a byte, in the order of ``names``."""
-
-
-_MAX_LENGTHS, _MAX_LAYOUTS = 256, 4
-_MAX_FRAMES, _MAX_FRAMES_BYTES = 40, 1024
-"""Limits of one layout. RocketMQ's longest header has some 25 fields. All layouts together take 12 MB at
-most."""
-_layouts: dict[int, tuple[_Layout, ...]] = {}
-"""The most recent layouts of each block length, newest first."""
-
-
 def _decode_binary_ext(block: bytes) -> dict[str, str]:
-    known = _layouts.get(len(block), ())
-    for layout in known:
-        if layout.unpack_frames(block) == layout.frames:
-            values = layout.values(str(block, "latin-1"))
-            if not "".join(values).isascii():
-                values = tuple([value.encode("latin-1").decode() for value in values])
-            return dict(zip(layout.names, values, strict=True))
     ext: dict[str, str] = {}
-    frames: list[bytes] = []
-    places: list[slice] = []
-    form: list[str] = []
     position, end = 0, len(block)
     while position < end:
-        begin = position
         (length,) = _I16.unpack_from(block, position)
         start = position + 2
         position = start + length
@@ -325,17 +344,6 @@ def _decode_binary_ext(block: bytes) -> dict[str, str]:
         if not 0 <= length <= end - start:
             raise ProtocolError(f"ext value length {length} exceeds its block")
         ext[name] = block[start:position].decode()
-        places.append(slice(start, position))
-        frames.append(block[begin:start])
-        form.append(f"{start - begin}s{length}x")
-    # itemgetter does not return a tuple for a single place.
-    if len(frames) not in range(2, _MAX_FRAMES + 1) or sum(map(len, frames)) > _MAX_FRAMES_BYTES:
-        return ext
-    if len(_layouts) >= _MAX_LENGTHS:
-        _layouts.clear()
-    names = tuple([frame[2:-4].decode() for frame in frames])
-    layout = _Layout(struct.Struct("".join(form)).unpack, tuple(frames), names, itemgetter(*places))
-    _layouts[end] = (layout, *known[: _MAX_LAYOUTS - 1])
     return ext
 
 

@@ -18,7 +18,7 @@ import re
 import struct
 
 from mqspark.errors import FrameTooLarge, ProtocolError
-from mqspark.protocol.command import JSON, PREFIX, UNREAD_CODE, Command, UnreadRequest, decode_header
+from mqspark.protocol.command import JSON, PREFIX, UNREAD_CODE, Command, UnreadRequest, decode_command
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 """Limit of a frame, length prefix included (com.rocketmq.remoting.frameMaxLength)."""
@@ -158,7 +158,7 @@ class Connection:
                     body = data[body_start:end]
                 else:
                     body = memoryview(data)[body_start:end]
-                commands.append(decode_header(meta >> 24, data[position + _PREFIX_BYTES : body_start], body))
+                commands.append(decode_command(data, position + _PREFIX_BYTES, meta, body))
                 position = end
             else:
                 self._needed = _PREFIX_BYTES
@@ -280,8 +280,4 @@ def _command(frame: bytearray) -> Command:
     view = memoryview(frame)
     body_start = _PREFIX_BYTES + (meta & 0xFFFFFF)
     body = view[body_start:]
-    return decode_header(
-        meta >> 24,
-        bytes(view[_PREFIX_BYTES:body_start]),
-        body if len(body) >= LARGE_BODY_BYTES else bytes(body),
-    )
+    return decode_command(frame, _PREFIX_BYTES, meta, body if len(body) >= LARGE_BODY_BYTES else bytes(body))

@@ -205,7 +205,7 @@ passes ``check_topic`` before it is created; their other texts are not used as n
 def names_getter(header_type: type[msgspec.Struct]) -> Callable[[Any], tuple[str | None, ...]] | None:
     """A function that returns all names of such a header, or None when there are none to check. A header
     contains no structs."""
-    names = list(_header_names(header_type))
+    names = list(header_names(header_type))
     if not names or header_type in _CHECKED_BY_HANDLER:
         return None
     # For a single attribute attrgetter does not return a tuple.
@@ -214,7 +214,7 @@ def names_getter(header_type: type[msgspec.Struct]) -> Callable[[Any], tuple[str
 
 def check_header(header: msgspec.Struct) -> None:
     """Raise IllegalName for the first illegal name."""
-    for attribute, (what, rule, separator) in _header_names(type(header)).items():
+    for attribute, (what, rule, separator) in header_names(type(header)).items():
         value = getattr(header, attribute)
         if value is None:
             continue
@@ -223,7 +223,8 @@ def check_header(header: msgspec.Struct) -> None:
 
 
 @functools.cache
-def _header_names(header_type: type[msgspec.Struct]) -> dict[str, Name]:
+def header_names(header_type: type[msgspec.Struct]) -> dict[str, Name]:
+    """The attributes that hold names."""
     attributes = header_type.__struct_fields__
     names = {}
     for attribute in attributes:

@@ -9,6 +9,8 @@ import sys
 import time
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from mqspark.protocol.bodies.body import decode_body, encode_body
 from mqspark.protocol.bodies.client_bodies import (
     ConsumerData,
@@ -72,6 +74,14 @@ FOUND = PullMessageResponseHeader(
 def send_frames(body_bytes: int, serialize_type: int = JSON) -> bytes:
     body = b"x" * body_bytes
     return b"".join(encode_request(310, n, SEND, body, serialize_type=serialize_type) for n in range(FRAMES))
+
+
+def unlike_frames() -> bytes:
+    """Headers of which each has a constant of its own, so that no layout of one serves the next."""
+    return b"".join(
+        encode_request(310, n, replace(SEND, producer_group=f"group-{n:05}"), b"x" * 100)
+        for n in range(FRAMES)
+    )
 
 
 def measure(name: str, rounds: int, operations: int, run: Callable[[], object]) -> None:
@@ -152,13 +162,16 @@ def heartbeat() -> None:
 def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     small, large = send_frames(100), send_frames(1024)
-    binary = send_frames(100, BINARY)
+    binary, unlike = send_frames(100, BINARY), unlike_frames()
     measure("SEND 100 B: framing + JSON header", rounds, FRAMES, lambda: receive(small))
     measure("SEND 100 B: framing + JSON header + typed header", rounds, FRAMES, lambda: receive_typed(small))
     measure("SEND 1 KB: framing + JSON header + typed header", rounds, FRAMES, lambda: receive_typed(large))
     measure("SEND 1 KB in pieces of 4000 bytes", rounds, FRAMES, lambda: receive_pieces(large, 4000))
     measure("SEND 100 B: framing + binary header", rounds, FRAMES, lambda: receive(binary))
     measure("SEND 100 B: framing + binary + typed header", rounds, FRAMES, lambda: receive_typed(binary))
+    measure(
+        "SEND 100 B: JSON headers of no known layout + typed", rounds, FRAMES, lambda: receive_typed(unlike)
+    )
     measure("send_response_frame", rounds, FRAMES, answer)
     measure("encode_response_head of a pull", rounds, FRAMES, found)
     measure("encode_request of a send", rounds, FRAMES, ask)

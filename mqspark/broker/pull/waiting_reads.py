@@ -10,7 +10,7 @@ from collections.abc import Hashable, Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from mqspark.base.bounded import BoundedSet, Ledger
+from mqspark.base.bounded import BoundedSet, Ledger, text_bytes
 from mqspark.broker.state.state import BrokerState
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import ONEWAY_FLAG, Command, encode_response
@@ -46,7 +46,8 @@ class _WaitingRead:
         self.session = session
         self.command = command
         self.deadline_ms = deadline_ms
-        self.size_bytes = _READ_BYTES + 2 * len(bytes(command.raw_ext)) + len(command.body)
+        fields_bytes = sum(text_bytes(name) + text_bytes(value) for name, value in command.ext.items())
+        self.size_bytes = _READ_BYTES + fields_bytes + len(command.body)
         self.grant: Grant | None = None
 
 

@@ -2,7 +2,8 @@
 
 The path of a single ordinary message is short: the properties of a topic are cached (``Topic``), the property
 string is searched and extended but not parsed, and the answer is preformatted and waits in ``Acks``. A property
-string with a name that the broker handles specially goes through ``_own``, which parses it.
+string with a name that the broker handles specially goes through ``_own``, which parses it. What was found out for a
+request serves the next ones of the same layout (``_Plan``): they differ in four values and the body.
 
 Facts: docs/rocketmq/broker.md#send.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Protocol
 
 from msgspec import Struct
@@ -84,9 +86,11 @@ from mqspark.protocol.codes import Reason, RequestCode, ResponseCode
 from mqspark.protocol.command import ONEWAY_FLAG, Command, SentFrames, encode_response, send_response_frame
 from mqspark.protocol.dispatch import Handler, Refusal
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
+from mqspark.protocol.layouts import HeaderLayout, Values
 from mqspark.protocol.session import Session
 from mqspark.record.batchitems import split_batch
 from mqspark.record.record import PendingRecord
+from mqspark.store.messages.append import Place
 from mqspark.store.messages.membertable import BatchMembers, batch_members
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID, is_lmq
 
@@ -108,6 +112,15 @@ _BROKER_FLAGS = _UNAVAILABLE_FLAGS | BORN_HOST_V6 | STORE_HOST_V6
 SendHeader = SendMessageRequestHeader | SendMessageRequestHeaderV2
 
 
+def _wire_names(header_type: type[SendHeader]) -> list[str]:
+    wire = dict(zip(header_type.__struct_fields__, header_type.__struct_encode_fields__, strict=True))
+    return [wire[name] for name in ("queue_id", "born_timestamp", "properties")]
+
+
+_VALUES = {each: _wire_names(each) for each in (SendMessageRequestHeader, SendMessageRequestHeaderV2)}
+"""The fields in which sends of one plan may differ."""
+
+
 class Destination(Struct, frozen=True, gc=False):
     """Where a message is stored, and with which system flag."""
 
@@ -122,6 +135,26 @@ class Destination(Struct, frozen=True, gc=False):
         if self.logic is None:
             return self.queue_id, queue_offset
         return self.logic.number, sent_offset(self.logic.leader, queue_offset)
+
+
+class _Plan(Struct, frozen=True, gc=False):
+    """What all sends of one layout have in common, once one of them was stored as an ordinary message. They differ in
+    queue, born time, unique id and body."""
+
+    settings: object
+    """``SendProcessor._settings`` and ``Topics.generation`` of the time: with others it is void."""
+    generation: int
+    topic: Topic
+    values: Callable[[Values], tuple[bytes, bytes, bytes]]
+    """Queue id, born time and unique id."""
+    before: bytes
+    after: bytes
+    """The properties around the unique id, as a record has them."""
+    tags_code: int
+    sys_flag: int
+    flag: int
+    reconsume_times: int
+    waits: bool
 
 
 class ForeignRecords(Protocol):
@@ -182,6 +215,8 @@ class SendProcessor:
 
     def refresh_settings(self) -> None:
         """Take over settings that may change at run time and are cached for speed."""
+        self._settings = object()
+        """Another one after each change."""
         config = self._state.config
         self._start_ms = config.start_accept_send_request_time_stamp
         self._capacity = config.send_thread_pool_queue_capacity
@@ -214,6 +249,13 @@ class SendProcessor:
             self._acks.other(command.code)
 
     def send(self, session: Session, command: Command) -> None:
+        layout = command.layout
+        if (
+            layout is not None
+            and (plan := layout.plan) is not None
+            and self._send_planned(session, command, plan)
+        ):
+            return
         header: SendHeader
         if command.code == _SEND_MESSAGE:
             header = command.header(SendMessageRequestHeader)
@@ -290,6 +332,78 @@ class SendProcessor:
             self._multi_dispatch and ("INNER_MULTI" in text or LITE_TOPIC in text)
         )
 
+    def _send_planned(self, session: Session, command: Command, plan: object) -> bool:
+        """``send`` for a request like one before. False: it has to take the long way, and perhaps be refused."""
+        if (
+            not isinstance(plan, _Plan)
+            or plan.settings is not self._settings
+            or plan.generation != self._state.topics.generation
+            or self._static_topics
+            or len(self._waiting) >= self._capacity
+        ):
+            return False
+        number, born, key = plan.values(command.values)
+        topic = plan.topic
+        try:
+            queue_id, born_ms = int(number), int(born)
+        except ValueError:
+            return False
+        if queue_id >= topic.queue_limit or not command.body:
+            return False
+        queue_offset, physical_offset, end_offset = self._stored(
+            topic,
+            PendingRecord(
+                topic=topic.name,
+                queue_id=queue_id,
+                born_timestamp_ms=born_ms,
+                born_host=session.peer_host,
+                body=command.body,
+                properties=b"%b%b%b" % (plan.before, key, plan.after),
+                tags_code=plan.tags_code,
+                sys_flag=plan.sys_flag,
+                flag=plan.flag,
+                reconsume_times=plan.reconsume_times,
+            ),
+        )
+        frame = self._sent(command.opaque, physical_offset, queue_id, queue_offset, key.decode())
+        (self._waiting if plan.waits else self._unsafe).append((end_offset, session, frame))
+        return True
+
+    def _plan(
+        self,
+        layout: HeaderLayout,
+        command: Command,
+        header: SendHeader,
+        to: Destination,
+        properties: Properties,
+        record: PendingRecord,
+    ) -> _Plan | None:
+        """For the sends to come, when this one was stored as an ordinary message and only its unique id makes its
+        properties differ from theirs."""
+        topic = to.topic
+        if properties.may_be_special or not topic.plain or self._start_ms or to.logic is not None:
+            return None
+        if command.flag & ONEWAY_FLAG or self._topic(topic.name) is not topic:
+            return None
+        places = [layout.place(name) for name in _VALUES[type(header)]]
+        number, born, key = (None if place is None else command.values[place] for place in places)
+        if number is None or born is None or key is None or key.decode() != properties.unique_id:
+            return None
+        before, after = properties.around_id(self._suffix)
+        return _Plan(
+            self._settings,
+            self._state.topics.generation,
+            topic,
+            itemgetter(*places),
+            before,
+            after,
+            record.tags_code,
+            record.sys_flag,
+            record.flag,
+            record.reconsume_times,
+            self._waits(properties),
+        )
+
     def _send_plain(
         self, session: Session, command: Command, header: SendHeader, to: Destination, properties: Properties
     ) -> None:
@@ -300,33 +414,25 @@ class SendProcessor:
         if topic.needs_key and not properties.last(_KEYS):
             raise self._needs_key()
         tags = properties.tags
-        try:
-            queue_offset, physical_offset, end_offset = self._put(
-                PendingRecord(
-                    topic=header.topic,
-                    queue_id=to.queue_id,
-                    born_timestamp_ms=header.born_timestamp,
-                    born_host=session.peer_host,
-                    body=command.body or self._body(command),
-                    properties=properties.encoded(self._suffix),
-                    tags_code=java_hashes[tags] if tags else 0,
-                    sys_flag=to.sys_flag,
-                    flag=header.flag,
-                    reconsume_times=header.reconsume_times or 0,
-                )
-            )
-        except (MessageTooLarge, InvalidMessage, StoreReadOnly, NotNow) as error:
-            raise self._store_refusal(error) from None
-        self._state.stats.put_messages += 1
-        size_bytes = end_offset - physical_offset
-        if size_bytes > 4096 or (properties.may_be_special and properties.has(_SHARDING_KEY)):
-            topic.count(size_bytes, self._kind(properties))
-        else:
-            topic.put_bytes += size_bytes
-            if size_bytes <= 1024:
-                topic.up_to_1k += 1
-            else:
-                topic.up_to_4k += 1
+        record = PendingRecord(
+            topic=header.topic,
+            queue_id=to.queue_id,
+            born_timestamp_ms=header.born_timestamp,
+            born_host=session.peer_host,
+            body=command.body or self._body(command),
+            properties=properties.encoded(self._suffix),
+            tags_code=java_hashes[tags] if tags else 0,
+            sys_flag=to.sys_flag,
+            flag=header.flag,
+            reconsume_times=header.reconsume_times or 0,
+        )
+        of_kind = properties.may_be_special and properties.has(_SHARDING_KEY)
+        queue_offset, physical_offset, end_offset = self._stored(
+            topic, record, self._kind(properties) if of_kind else NORMAL
+        )
+        layout = command.layout
+        if layout is not None:
+            layout.plan = self._plan(layout, command, header, to, properties, record)
         if not command.flag & ONEWAY_FLAG:
             queue_id = to.queue_id
             if to.logic is not None:
@@ -334,6 +440,24 @@ class SendProcessor:
             frame = self._sent(command.opaque, physical_offset, queue_id, queue_offset, properties.unique_id)
             waits = _WAIT_TRUE in properties.text or self._waits(properties)
             (self._waiting if waits else self._unsafe).append((end_offset, session, frame))
+
+    def _stored(self, topic: Topic, record: PendingRecord, kind: str = NORMAL) -> Place:
+        """Store an ordinary message. Raises Refusal."""
+        try:
+            place = self._put(record)
+        except (MessageTooLarge, InvalidMessage, StoreReadOnly, NotNow) as error:
+            raise self._store_refusal(error) from None
+        self._state.stats.put_messages += 1
+        size_bytes = place[2] - place[1]
+        if size_bytes > 4096 or kind != NORMAL:
+            topic.count(size_bytes, kind)
+        else:
+            topic.put_bytes += size_bytes
+            if size_bytes <= 1024:
+                topic.up_to_1k += 1
+            else:
+                topic.up_to_4k += 1
+        return place
 
     def _first_send(self, session: Session, command: Command, header: SendHeader) -> None:
         """The first send to a topic, which creates it. Its producer may ask a name server for it as soon as it is

@@ -92,7 +92,11 @@ class _Field(NamedTuple):
     attribute: str
     wire: str
     required: bool
-    parse: Callable[[str], Any]
+    value_type: Any
+
+    @property
+    def parse(self) -> Callable[[str], Any]:
+        return _PARSERS[self.value_type]
 
     @property
     def label(self) -> str:
@@ -147,6 +151,12 @@ def json_decoder(header_type: type[H]) -> Callable[[msgspec.Raw], H]:
 
 
 @functools.cache
+def value_types(header_type: type[Header]) -> dict[str, tuple[str, Any]]:
+    """By the names on the wire: the attribute, and the type of its values."""
+    return {each.wire: (each.attribute, each.value_type) for each in _fields(header_type)}
+
+
+@functools.cache
 def _fields(header_type: type[Header]) -> tuple[_Field, ...]:
     hints = typing.get_type_hints(header_type, include_extras=True)
     fields = []
@@ -154,5 +164,5 @@ def _fields(header_type: type[Header]) -> tuple[_Field, ...]:
         hint = hints[info.name]
         if typing.get_origin(hint) is types.UnionType or typing.get_origin(hint) is typing.Union:
             hint = next(arg for arg in typing.get_args(hint) if arg is not type(None))
-        fields.append(_Field(info.name, info.encode_name, info.required, _PARSERS[hint]))
+        fields.append(_Field(info.name, info.encode_name, info.required, hint))
     return tuple(fields)

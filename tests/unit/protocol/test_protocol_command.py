@@ -32,6 +32,7 @@ from mqspark.protocol.headers.client_headers import (
 )
 from mqspark.protocol.headers.cluster_headers import GetRouteInfoRequestHeader
 from mqspark.protocol.headers.header import to_ext
+from mqspark.protocol.layouts import HeaderLayouts
 
 PROPERTIES = "TAGS\x01TagA\x02KEYS\x01k1 k2\x02WAIT\x01true\x02UNIQ_KEY\x010A000009\x02"
 SEND = SendMessageRequestHeaderV2(
@@ -202,7 +203,7 @@ def test_empty_text_is_null_in_the_binary_header_only() -> None:
 
 
 def test_binary_headers_of_the_same_length_are_told_apart() -> None:
-    """Layouts are remembered by length: more of them than are remembered, twice, in turn with other values."""
+    """HeaderLayouts are remembered by length: more of them than are remembered, twice, in turn with other values."""
     alike = [
         {"e": "12", "i": "x" * 8},
         {"e": "1", "i": "x" * 9},
@@ -216,12 +217,16 @@ def test_binary_headers_of_the_same_length_are_told_apart() -> None:
             assert decode(encode_request(310, 1, ext, serialize_type=BINARY)).ext == ext
 
 
-def test_a_long_binary_header_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqspark.protocol.command._layouts", layouts := {})
-    ext = {f"name{number}": "v" for number in range(200)}
-    for _ in range(2):
-        assert decode(encode_request(310, 1, ext, serialize_type=BINARY)).ext == ext
-    assert not layouts
+def test_a_long_header_is_not_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqspark.protocol.command.layouts", layouts := HeaderLayouts())
+    ext = {"queueId": "1"} | {f"name{number}": "v" for number in range(200)}
+    for serialize_type in (JSON, BINARY):
+        for _ in range(2):
+            assert decode(encode_request(310, 1, ext, serialize_type=serialize_type)).ext == ext
+    assert not layouts.known
+
+
+def test_a_wrong_length_in_a_binary_header_is_found() -> None:
     broken = bytearray(encode_request(310, 1, {"a": "1", "b": "2"}, serialize_type=BINARY))
     decode(bytes(broken))
     broken[-5] = 9  # the length of the last value
