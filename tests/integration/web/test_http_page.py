@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from mqspark.testing import Broker
+from tests.support import processes
+from tests.support.waiting import eventually
 
 PAGE = (Path(__file__).parents[3] / "docs" / "http.md").read_text()
 ROOT = "http://127.0.0.1:10914"
@@ -42,27 +44,19 @@ def test_the_examples_run_in_order() -> None:
         assert answers[5]["bearerToken"]
 
 
-def test_the_example_of_a_tail_shows_what_comes() -> None:
+def test_the_example_of_a_tail_shows_what_comes(tmp_path: Path) -> None:
     (block,) = (part.partition("```")[0] for part in PAGE.split("```text\n")[1:])
     command, kind, data = block.splitlines()
     with Broker(http=True) as broker:
         url = f"{broker.http_url}/api/v1/topics/Orders"
-        made = [
-            "-s",
-            "-H",
-            "Content-Type: application/json",
-            "-H",
-            f"Authorization: Bearer {broker.apps[0].loopback_token}",
-        ]
+        token = f"Authorization: Bearer {broker.apps[0].loopback_token}"
+        made = ["-s", "-H", "Content-Type: application/json", "-H", token]
         subprocess.run(["curl", "-X", "PUT", url, *made, "-d", "{}"], check=True, capture_output=True)
-        words = command[2:].replace(ROOT, str(broker.http_url))
-        with subprocess.Popen(
-            ["bash", "-c", f"exec {words} -s -D /dev/stderr"], stdout=-1, stderr=-1, text=True
-        ) as tail:
+        words, headers = command[2:].replace(ROOT, str(broker.http_url)), tmp_path / "headers"
+        follow = ["bash", "-c", f"exec {words} -s -D /dev/stderr"]
+        with processes.process(follow, headers, stdout=subprocess.PIPE) as tail:
             assert tail.stdout is not None
-            assert tail.stderr is not None
-            while tail.stderr.readline().strip():
-                pass  # the headers come when the tail has begun
+            eventually(lambda: " 200 " in headers.read_text(), "the tail to begin")
             body = json.dumps({"body": "hello", "tags": "paid"})
             subprocess.run(["curl", f"{url}/messages", *made, "-d", body], check=True, capture_output=True)
             came = []
@@ -71,7 +65,6 @@ def test_the_example_of_a_tail_shows_what_comes() -> None:
                     came.append(line.strip())
                 if line.startswith("data:"):
                     break
-            tail.terminate()
     assert came[0] == kind
     shown = data.removeprefix("data: ").replace("…", "")
     names = [part.partition('"')[0] for part in shown.split(',"')[1:]]
