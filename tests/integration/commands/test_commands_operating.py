@@ -264,6 +264,16 @@ def test_every_verb_of_mqadmin_does_what_it_says(cluster: Cluster) -> None:
     run("remappingStaticTopic", "-t", "Static", "-b", name)
     run("deleteSubGroup", "-g", "olds", "-r", "true", "-y")
     run("deleteTopic", "-t", "Old", "-c", "DefaultCluster", "-y")
+    # With a controller: tests/unit/server/commands/test_controller_commands.py.
+    of_controllers = {
+        "getControllerMetaData": (),
+        "getSyncStateSet": (),
+        "electMaster": ("-b", "1", "-bn", name, "-c", "C"),
+    }
+    for verb, more in of_controllers.items():
+        refused = admin(verb, "-a", address, *more)
+        assert address in refused.out + refused.err, refused
+        done.add(verb)
     assert done == set(VERBS)
 
 
