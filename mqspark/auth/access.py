@@ -54,6 +54,8 @@ from mqspark.protocol.bodies.client_bodies import (
 from mqspark.protocol.bodies.lite_bodies import LiteSubscriptionCtlRequestBody
 from mqspark.protocol.bodies.topic_bodies import (
     CreateTopicListRequestBody,
+    DeleteSubscriptionGroupListRequestBody,
+    DeleteTopicListRequestBody,
     SubscriptionGroupConfig,
     SubscriptionGroupList,
 )
@@ -411,6 +413,16 @@ def _groups_of_body(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Ac
         yield from request.group(config.group_name, wanted)
 
 
+def _doomed_topics_of_body(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
+    for name in dict.fromkeys(request.body(DeleteTopicListRequestBody).topic_list):
+        yield from request.topic(name, wanted)
+
+
+def _doomed_groups_of_body(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
+    for name in dict.fromkeys(request.body(DeleteSubscriptionGroupListRequestBody).group_name_list):
+        yield from request.group(name, wanted)
+
+
 def _asked_topics(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
     header = request.header
     yield from request.topic(header.topic, wanted)
@@ -469,6 +481,8 @@ _TIME_SPAN = (_topic(GET), _group(GET, field="group"))
 _CREATES_GROUP = (_need("the group of the body", _group_of_body, CREATE),)
 _CREATES_GROUPS = (_need("each group of the body", _groups_of_body, CREATE),)
 _DELETES_GROUP = (_group(DELETE, field="group_name"),)
+_DELETES_TOPICS = (_need("each topic of the body", _doomed_topics_of_body, DELETE),)
+_DELETES_GROUPS = (_need("each group of the body", _doomed_groups_of_body, DELETE),)
 _SEES_GROUP = (_group(GET, field="group"),)
 _CONSUME_STATS = (_group(GET), _need("each topic that is named", _listed_topics, GET))
 _CONSUMED_DIRECTLY = (
@@ -548,6 +562,7 @@ _ROWS = (
     Row(C.UPDATE_AND_CREATE_TOPIC_LIST, admin.CreateTopicListRequestHeader, _CREATES_TOPICS, P.ADMIN),
     Row(C.UPDATE_AND_CREATE_STATIC_TOPIC, None, (_cluster(UPDATE),), P.ADMIN),
     Row(C.DELETE_TOPIC_IN_BROKER, admin.DeleteTopicRequestHeader, (_topic(DELETE),), P.ADMIN),
+    Row(C.DELETE_TOPIC_IN_BROKER_LIST, None, _DELETES_TOPICS, P.ADMIN),
     Row(C.GET_TOPIC_CONFIG, admin.GetTopicConfigRequestHeader, (_topic(GET),), P.ADMIN),
     Row(C.GET_TOPIC_STATS_INFO, admin.GetTopicStatsInfoRequestHeader, (_topic(GET),), P.ADMIN),
     Row(C.QUERY_TOPIC_CONSUME_BY_WHO, admin.QueryTopicConsumeByWhoRequestHeader, (_topic(GET),), P.ADMIN),
@@ -561,6 +576,7 @@ _ROWS = (
     Row(C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, _CREATES_GROUP, P.ADMIN),
     Row(C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, None, _CREATES_GROUPS, P.ADMIN),
     Row(C.DELETE_SUBSCRIPTIONGROUP, admin.DeleteSubscriptionGroupRequestHeader, _DELETES_GROUP, P.ADMIN),
+    Row(C.DELETE_SUBSCRIPTION_GROUP_LIST, None, _DELETES_GROUPS, P.ADMIN),
     Row(C.GET_SUBSCRIPTIONGROUP_CONFIG, admin.GetSubscriptionGroupConfigRequestHeader, _SEES_GROUP, P.ADMIN),
     Row(
         C.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, admin.GetAllSubscriptionGroupRequestHeader, _LIST_CLUSTER, P.ADMIN

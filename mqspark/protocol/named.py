@@ -39,6 +39,7 @@ NAMES: dict[str, Name | tuple[Name, Name]] = {
     "groups": _GROUP,
     "group": _GROUP,
     "group_name": _GROUP,
+    "group_name_list": _GROUP,
     "consumer_group": _GROUP,
     "producer_group": _GROUP,
     "src_group": _GROUP,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from mqspark.broker.admin.change import AnswerWhenSafe
 from mqspark.broker.admin.paging import page_of
-from mqspark.broker.admin.topicadmin import CHANGED_AT_ONCE, check_list_size
+from mqspark.broker.admin.topicadmin import CHANGED_AT_ONCE, check_list_size, listed_once
+from mqspark.broker.state.litenames import bound_topic
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.tables.attributes import check_group_attribute
 from mqspark.errors import InvalidMessage
 from mqspark.message import check_group
 from mqspark.protocol.bodies.body import decode_body, encode_body, encode_in_slices
 from mqspark.protocol.bodies.topic_bodies import (
+    DeleteSubscriptionGroupListRequestBody,
     GroupForbidden,
     SubscriptionGroupConfig,
     SubscriptionGroupList,
@@ -25,7 +27,7 @@ from mqspark.protocol.headers.admin_headers import (
     UpdateGroupForbiddenRequestHeader,
 )
 from mqspark.protocol.session import Session
-from mqspark.protocol.slices import ESSENTIAL, Slices
+from mqspark.protocol.slices import ESSENTIAL, Slices, Work
 
 
 class GroupAdminProcessor:
@@ -36,6 +38,7 @@ class GroupAdminProcessor:
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update_group,
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.update_groups,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete_group,
+            RequestCode.DELETE_SUBSCRIPTION_GROUP_LIST: self.delete_groups,
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_groups,
             RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.group_config,
             RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: self.group_forbidden,
@@ -84,12 +87,31 @@ class GroupAdminProcessor:
 
     def delete_group(self, session: Session, command: Command) -> Slices:
         header = command.header(DeleteSubscriptionGroupRequestHeader)
-        self._state.subscriptions.remove(header.group_name)
-        if header.clean_offset:
-            yield from self._state.offsets.remove_group(header.group_name)
-        yield from self._state.stats.forget_group(header.group_name)
+        yield from self._delete(header.group_name, clean_offset=header.clean_offset)
         self._change(session, command, topics=False)
         return None
+
+    def delete_groups(self, session: Session, command: Command) -> Slices:
+        """All of them, or none if one of the names is refused. Only RocketMQ 5.5.1 and newer knows this request."""
+        check_list_size(command, b",")
+        body = decode_body(DeleteSubscriptionGroupListRequestBody, command.body)
+        names = listed_once(body.group_name_list, "group name")
+        if not all(map(str.strip, names)):
+            raise Refusal(ResponseCode.INVALID_PARAMETER, "The specified group name is blank.")
+        for name in names:
+            yield from self._delete(name, clean_offset=body.clean_offset)
+            yield ESSENTIAL
+        self._change(session, command, topics=False)
+        return None
+
+    def _delete(self, name: str, *, clean_offset: bool) -> Work[None]:
+        """With the offsets, if that is asked for, or if it is a group of lite topics."""
+        config = self._state.subscriptions.configured(name)
+        is_lite = config is not None and bound_topic(config) is not None
+        self._state.subscriptions.remove(name)
+        if clean_offset or is_lite:
+            yield from self._state.offsets.remove_group(name)
+        yield from self._state.stats.forget_group(name)
 
     def all_groups(self, session: Session, command: Command) -> Slices:
         subscriptions = self._state.subscriptions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 
 from msgspec.structs import asdict
 
@@ -23,6 +23,7 @@ from mqspark.protocol.bodies.body import decode_body, decode_nameless, encode_bo
 from mqspark.protocol.bodies.topic_bodies import (
     MAX_QUEUES,
     CreateTopicListRequestBody,
+    DeleteTopicListRequestBody,
     TopicConfig,
     TopicConfigAndMappingSerializeWrapper,
     TopicConfigAndQueueMapping,
@@ -40,7 +41,7 @@ from mqspark.protocol.headers.admin_headers import (
 from mqspark.protocol.receipts import retry_topic_v1, retry_topic_v2
 from mqspark.protocol.registration import MAX_MAPPING_BYTES
 from mqspark.protocol.session import Session
-from mqspark.protocol.slices import ESSENTIAL, Slices
+from mqspark.protocol.slices import ESSENTIAL, Slices, Work
 
 CHANGED_AT_ONCE = 64
 """Topics or groups of a list that are created or changed in one slice."""
@@ -53,17 +54,24 @@ SOUGHT_AT_ONCE = 512
 
 
 MAX_CREATED = 10_000
-"""Topics or groups that one request may create."""
+"""Topics or groups that one request may create or delete."""
 
 
-def check_list_size(command: Command) -> None:
-    """Raises Refusal."""
-    count = bytes(command.body).count(b"{") - 1
+def check_list_size(command: Command, mark: bytes = b"{") -> None:
+    """Before it is decoded. Each entry has one ``mark``, or has one before it. Raises Refusal."""
+    count = bytes(command.body).count(mark) - 1
     if count > MAX_CREATED:
         raise Refusal(
             ResponseCode.INVALID_PARAMETER,
             f"the list has {count} entries, the limit is {MAX_CREATED}: split it",
         )
+
+
+def listed_once(names: Sequence[str], what: str) -> list[str]:
+    """Raises Refusal."""
+    if not names:
+        raise Refusal(ResponseCode.INVALID_PARAMETER, f"The specified {what} list is blank.")
+    return [*dict.fromkeys(names)]
 
 
 def existing_topic(state: BrokerState, name: str) -> Topic:
@@ -110,6 +118,7 @@ class TopicAdminProcessor:
             RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self.update_topics,
             RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: self.update_static_topic,
             RequestCode.DELETE_TOPIC_IN_BROKER: self.delete_topic,
+            RequestCode.DELETE_TOPIC_IN_BROKER_LIST: self.delete_topics,
             RequestCode.GET_ALL_TOPIC_CONFIG: self.all_topics,
             RequestCode.GET_TOPIC_CONFIG: self.topic_config,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system_topics,
@@ -224,22 +233,53 @@ class TopicAdminProcessor:
 
     def delete_topic(self, session: Session, command: Command) -> Slices:
         name = command.header(DeleteTopicRequestHeader).topic
-        state = self._state
+        self._check_deletion(name)
+        yield from self._delete([name])
+        self._change(session, command, topics=True)
+        return None
+
+    def delete_topics(self, session: Session, command: Command) -> Slices:
+        """All of them, or none if one of the names is refused. Only RocketMQ 5.5.1 and newer knows this request."""
+        check_list_size(command, b",")
+        names = listed_once(decode_body(DeleteTopicListRequestBody, command.body).topic_list, "topic")
+        for name in names:
+            self._check_deletion(name)
+        yield from self._delete(names)
+        self._change(session, command, topics=True)
+        return None
+
+    def _check_deletion(self, name: str) -> None:
+        """Raises Refusal."""
         if not name.strip():
             raise Refusal(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
-        if state.topics.is_system(name):
+        if self._state.topics.is_system(name):
             raise Refusal(ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
         try:
             check_kept_topic(name)
         except InvalidMessage as error:
             raise Refusal(ResponseCode.INVALID_PARAMETER, str(error)) from None
-        yield from state.remove_lite_topics(name)
-        doomed = [name]
-        groups = yield from state.offsets.groups_of(name)
-        for number, group in enumerate(groups, 1):  # retry topics of POP go with it
-            doomed += filter(state.topics.get, (retry_topic_v1(name, group), retry_topic_v2(name, group)))
+
+    def _delete(self, names: Collection[str]) -> Work[None]:
+        """The topics with POP's retry topics of them."""
+        state = self._state
+        doomed = dict.fromkeys(names)
+        for number, name in enumerate(names, 1):
+            yield from state.remove_lite_topics(name)
             if number % SOUGHT_AT_ONCE == 0:
                 yield
+        for number, (name, group) in enumerate((yield from state.offsets.pairs_of(frozenset(names))), 1):
+            retries = retry_topic_v1(name, group), retry_topic_v2(name, group)
+            doomed |= dict.fromkeys(filter(state.topics.get, retries))
+            if number % SOUGHT_AT_ONCE == 0:
+                yield
+        yield from self._remove([*doomed])
+        for number, name in enumerate(names, 1):
+            self._gone(name)
+            if number % CHANGED_AT_ONCE == 0:
+                yield ESSENTIAL
+
+    def _remove(self, doomed: Sequence[str]) -> Work[None]:
+        state = self._state
         for first in range(0, len(doomed), CHANGED_AT_ONCE):
             some = doomed[first : first + CHANGED_AT_ONCE]
             for topic in some:
@@ -251,9 +291,6 @@ class TopicAdminProcessor:
             if len(some) == CHANGED_AT_ONCE:
                 yield ESSENTIAL
         yield from state.offsets.remove_topics(set(doomed))
-        self._gone(name)
-        self._change(session, command, topics=True)
-        return None
 
     def topic_config(self, session: Session, command: Command) -> bytes:
         header = command.header(GetTopicConfigRequestHeader)

@@ -188,7 +188,11 @@ class ConsumerOffsets:
         return [topic for topic, _ in (yield from self._search(self._table, lambda key: key[1] == group))]
 
     def groups_of(self, topic: str) -> Work[list[str]]:
-        return [group for _, group in (yield from self._search(self._table, lambda key: key[0] == topic))]
+        return [group for _, group in (yield from self.pairs_of({topic}))]
+
+    def pairs_of(self, topics: Set[str]) -> Work[list[tuple[str, str]]]:
+        """The (topic, group) of these topics that have offsets."""
+        return (yield from self._search(self._table, lambda key: key[0] in topics))
 
     def pairs(self) -> list[tuple[str, str]]:
         """Every (topic, group) that has offsets."""

@@ -101,6 +101,10 @@ class CreateTopicListRequestBody(Body):
     topic_config_list: list[TopicConfig] = []
 
 
+class DeleteTopicListRequestBody(Body):
+    topic_list: list[str] = []
+
+
 class QueueData(Body):
     broker_name: str = ""
     read_queue_nums: I32 = 0
@@ -218,6 +222,11 @@ class SubscriptionGroupWrapper(Body):
 
 class SubscriptionGroupList(Body):
     group_config_list: list[SubscriptionGroupConfig] = []
+
+
+class DeleteSubscriptionGroupListRequestBody(Body):
+    group_name_list: list[str] = []
+    clean_offset: bool = False
 
 
 class GroupForbidden(Body):

@@ -41,6 +41,8 @@ from mqspark.protocol.bodies.client_bodies import (
 from mqspark.protocol.bodies.lite_bodies import LiteSubscriptionCtlRequestBody
 from mqspark.protocol.bodies.topic_bodies import (
     CreateTopicListRequestBody,
+    DeleteSubscriptionGroupListRequestBody,
+    DeleteTopicListRequestBody,
     RegisterBrokerBody,
     SubscriptionGroupConfig,
     SubscriptionGroupList,
@@ -71,6 +73,8 @@ REQUEST_BODIES: dict[int, type[msgspec.Struct]] = {
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: SubscriptionGroupConfig,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: SubscriptionGroupList,
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: CreateTopicListRequestBody,
+    RequestCode.DELETE_TOPIC_IN_BROKER_LIST: DeleteTopicListRequestBody,
+    RequestCode.DELETE_SUBSCRIPTION_GROUP_LIST: DeleteSubscriptionGroupListRequestBody,
     RequestCode.CHECK_CLIENT_CONFIG: CheckClientRequestBody,
     RequestCode.QUERY_ASSIGNMENT: QueryAssignmentRequestBody,
     RequestCode.SET_MESSAGE_REQUEST_MODE: SetMessageRequestModeRequestBody,

@@ -33,6 +33,8 @@ from mqspark.protocol.bodies.client_bodies import (
 )
 from mqspark.protocol.bodies.topic_bodies import (
     CreateTopicListRequestBody,
+    DeleteSubscriptionGroupListRequestBody,
+    DeleteTopicListRequestBody,
     RegisterBrokerBody,
     SubscriptionGroupConfig,
     SubscriptionGroupList,
@@ -50,6 +52,8 @@ BODIES: dict[int, Any] = {
     RequestCode.LOCK_BATCH_MQ: LockBatchRequestBody,
     RequestCode.UNLOCK_BATCH_MQ: UnlockBatchRequestBody,
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: CreateTopicListRequestBody,
+    RequestCode.DELETE_TOPIC_IN_BROKER_LIST: DeleteTopicListRequestBody,
+    RequestCode.DELETE_SUBSCRIPTION_GROUP_LIST: DeleteSubscriptionGroupListRequestBody,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: SubscriptionGroupConfig,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: SubscriptionGroupList,
     RequestCode.QUERY_ASSIGNMENT: QueryAssignmentRequestBody,

@@ -141,6 +141,13 @@ WORST: dict[int, Callable[[], list[tuple[dict[str, str], Any]]]] = {
         ({}, {"topicConfigList": [{"topicName": f"n{number}", "perm": 6} for number in range(count)]})
         for count in (9_000, 200_000)
     ],
+    RequestCode.DELETE_TOPIC_IN_BROKER_LIST: lambda: [
+        ({}, {"topicList": [f"n{number}" for number in range(count)]}) for count in (9_000, 500_000)
+    ],
+    RequestCode.DELETE_SUBSCRIPTION_GROUP_LIST: lambda: [
+        ({}, {"groupNameList": [f"n{number}" for number in range(count)], "cleanOffset": True})
+        for count in (9_000, 500_000)
+    ],
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: lambda: [
         ({}, {"groupConfigList": [{"groupName": f"n{number}"} for number in range(count)]})
         for count in (9_000, 200_000)
@@ -225,6 +232,8 @@ LAST = (
     RequestCode.DELETE_SUBSCRIPTIONGROUP,
     RequestCode.CLEAN_UNUSED_TOPIC,
     RequestCode.DELETE_TOPIC_IN_BROKER,
+    RequestCode.DELETE_SUBSCRIPTION_GROUP_LIST,
+    RequestCode.DELETE_TOPIC_IN_BROKER_LIST,
 )
 """What they take away the others need."""
 

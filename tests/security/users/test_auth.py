@@ -264,6 +264,8 @@ _OLD_REPLY = {
 
 OPEN_THERE: list[tuple[int, Mapping[str, str], bytes, tuple[str, ...]]] = [
     (R.UPDATE_AND_CREATE_TOPIC_LIST, {}, _TOPICS, ("Topic:New Create",)),
+    (R.DELETE_TOPIC_IN_BROKER_LIST, {}, b'{"topicList": ["T", "U"]}', ("Topic:T Delete", "Topic:U Delete")),
+    (R.DELETE_SUBSCRIPTION_GROUP_LIST, {}, b'{"groupNameList": ["G"]}', ("Group:G Delete",)),
     (R.GET_ALL_TOPIC_CONFIG, {}, b"", ("Cluster:C Get",)),
     (R.UPDATE_BROKER_CONFIG, {}, b"traceOn=false", ("Cluster:C Update",)),
     (R.GET_BROKER_CONFIG, {}, b"", ("Cluster:C Get",)),

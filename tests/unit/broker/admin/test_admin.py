@@ -61,6 +61,44 @@ def test_create_change_and_delete_a_topic(bench: Bench) -> None:
     assert gone.code == ResponseCode.TOPIC_NOT_EXIST
 
 
+def test_topics_of_a_list_are_deleted_all_or_none(bench: Bench) -> None:
+    peer, code = bench.peer(), RequestCode.DELETE_TOPIC_IN_BROKER_LIST
+    for topic in ("One", "Two"):
+        assert create(peer, topic) == 0
+        assert peer.ask(SEND, send_ext(topic), b"x").code == 0
+    for names in ([], ["One", " "], ["One", "SELF_TEST_TOPIC"], ["One", "../x"], ["One"] * 20_000):
+        answer = peer.ask(code, {}, json.dumps({"topicList": names}).encode())
+        assert answer.code == ResponseCode.INVALID_PARAMETER, answer.remark
+        assert bench.store.offsets.max_offset("One", 0) == 1
+    names = ["One", "Two", "One", "Never"]
+    assert peer.ask(code, {}, json.dumps({"topicList": names}).encode()).code == 0
+    for topic in ("One", "Two"):
+        assert topic not in bench.broker.state.topics
+        assert bench.store.offsets.max_offset(topic, 0) == 0
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_groups_of_a_list_are_deleted_all_or_none(bench: Bench, clean: bool) -> None:
+    """Those of lite topics lose their offsets anyway, as in RocketMQ: nobody else cleans them."""
+    peer, code = bench.peer(), RequestCode.DELETE_SUBSCRIPTION_GROUP_LIST
+    assert create(peer, "T") == 0
+    assert peer.ask(SEND, send_ext("T"), b"x").code == 0
+    for name, attributes in (("One", {}), ("Lite", {"+lite.bind.topic": "T"})):
+        config = {"groupName": name, "attributes": attributes}
+        body = json.dumps(config).encode()
+        assert peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body).code == 0
+        assert commit(peer, name, "T", 0, 1) == 0
+    for names in ([], ["One", ""], ["One"] * 20_000):
+        answer = peer.ask(code, {}, json.dumps({"groupNameList": names, "cleanOffset": True}).encode())
+        assert answer.code == ResponseCode.INVALID_PARAMETER, answer.remark
+    names = ["One", "Lite", "One", "Never"]
+    body = json.dumps({"groupNameList": names, "cleanOffset": clean}).encode()
+    assert peer.ask(code, {}, body).code == 0
+    state = bench.broker.state
+    assert [state.subscriptions.configured(group) for group in names] == [None] * 4
+    assert [state.offsets.query(group, "T", 0) for group in ("One", "Lite")] == [-1 if clean else 1, -1]
+
+
 @pytest.mark.parametrize("code", [RequestCode.DELETE_TOPIC_IN_BROKER, RequestCode.CLEAN_UNUSED_TOPIC])
 def test_a_topic_of_many_queues_is_answered_before_its_files_go(bench: Bench, code: RequestCode) -> None:
     peer, queues = bench.peer(), 40 * REMOVED_AT_ONCE
