@@ -263,11 +263,9 @@ class TopicAdminProcessor:
         """The topics with POP's retry topics of them."""
         state = self._state
         doomed = dict.fromkeys(names)
-        for number, name in enumerate(names, 1):
-            yield from state.remove_lite_topics(name)
-            if number % SOUGHT_AT_ONCE == 0:
-                yield
-        for number, (name, group) in enumerate((yield from state.offsets.pairs_of(frozenset(names))), 1):
+        topics = frozenset(names)
+        yield from state.remove_lite_topics(topics)
+        for number, (name, group) in enumerate((yield from state.offsets.pairs_of(topics)), 1):
             retries = retry_topic_v1(name, group), retry_topic_v2(name, group)
             doomed |= dict.fromkeys(filter(state.topics.get, retries))
             if number % SOUGHT_AT_ONCE == 0:

@@ -6,6 +6,8 @@ of its parent, whether its messages were consumed or not. Its records stay in th
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from mqspark.base.clock import MINUTE_MS
 from mqspark.base.logs import sparing
 from mqspark.broker.lite.liteclients import QUEUES_AT_ONCE, LiteClients
@@ -82,17 +84,18 @@ class LiteLife:
         if removed:
             _log.info("%d lite topics have expired and were removed", removed)
 
-    def remove_all_of(self, parent: str) -> Work[None]:
-        """The parent topic is deleted. Raises TableFull."""
-        groups = self.groups().get(parent, [])
-        doomed = []
+    def remove_all_of(self, parents: Set[str]) -> Work[None]:
+        """These parent topics are deleted. Raises TableFull."""
+        groups = self.groups()
+        doomed: dict[str, list[str]] = {}
         for number, queue in enumerate(list(self._state.store.table.light), 1):
-            if (parts := parent_and_lite(queue)) is not None and parts[0] == parent:
-                doomed.append(queue)
+            if (parts := parent_and_lite(queue)) is not None and parts[0] in parents:
+                doomed.setdefault(parts[0], []).append(queue)
             if number % QUEUES_AT_ONCE == 0:
                 yield ESSENTIAL
-        for first in range(0, len(doomed), REMOVED_AT_ONCE):
-            yield from self._remove(doomed[first : first + REMOVED_AT_ONCE], groups)
+        for parent, queues in doomed.items():
+            for first in range(0, len(queues), REMOVED_AT_ONCE):
+                yield from self._remove(queues[first : first + REMOVED_AT_ONCE], groups.get(parent, []))
 
     def _remove(self, queues: list[str], groups: list[str]) -> Work[None]:
         state = self._state

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -45,7 +45,7 @@ def _no_grant(session: Session, code: int) -> None:
     return None
 
 
-def _no_lite_topics(parent: str) -> Work[None]:
+def _no_lite_topics(parents: Set[str]) -> Work[None]:
     yield from ()
 
 
@@ -88,7 +88,7 @@ class BrokerState:
     """Whether a connection's user may do one of these actions, where no row of the table asks for it."""
     grant: Callable[[Session, int], Grant | None] = _no_grant
     """What a connection's user may, for a request that waits."""
-    remove_lite_topics: Callable[[str], Work[None]] = _no_lite_topics
+    remove_lite_topics: Callable[[Set[str]], Work[None]] = _no_lite_topics
     """Removes the lite topics of a parent topic that is being deleted."""
     ahead_ms: int = 0
     """How far the broker's clock has been moved ahead of its clients' clocks."""
