@@ -29,7 +29,7 @@ from mqspark.errors import ProtocolError
 from mqspark.protocol import fastjson
 from mqspark.protocol.codes import CURRENT_VERSION, REASON_FIELD, Language, Reason
 from mqspark.protocol.headers.header import I32, Header, from_ext, from_texts, json_decoder, to_ext
-from mqspark.protocol.layouts import PATIENCE, Head, HeaderLayout, HeaderLayouts, Values, copier
+from mqspark.protocol.layouts import Head, HeaderLayout, HeaderLayouts, Values, copier
 from mqspark.protocol.named import check_header, header_names, names_getter
 
 JSON, BINARY = 0, 1
@@ -120,29 +120,25 @@ class Command(msgspec.Struct, eq=False, gc=False):
         layout = self.layout
         if layout is not None and (known := layout.header(header_type, self.values)) is not None:
             return known
-        header = self._decoded_header(header_type)
-        names = _reader(header_type)[1]
-        if names is not None and not are_sound(names(header)):
-            check_header(header)
-        if layout is not None:
-            layout.learn_header(header, [*header_names(header_type)])
-        return header
-
-    def _decoded_header(self, header_type: type[H]) -> H:
+        decode, names = _reader(header_type)
+        header: H
         if self.serialize_type != JSON:
             ext = self.ext
             if not all(ext.values()):
                 # The binary form cannot tell empty text from null. RocketMQ reads null.
                 ext = {name: value for name, value in ext.items() if value}
-            return from_texts(header_type, ext) or from_ext(header_type, ext)
-        raw = self.raw_ext if self.layout is None else msgspec.Raw(_encode_json(self.ext))
-        if raw:
+            header = from_texts(header_type, ext) or from_ext(header_type, ext)
+        else:
+            raw = self.raw_ext if layout is None else msgspec.Raw(_encode_json(self.ext))
             try:
-                header: H = _reader(header_type)[0](raw)
-                return header
+                header = decode(raw) if raw else from_ext(header_type, self.ext)
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                pass
-        return from_ext(header_type, self.ext)
+                header = from_ext(header_type, self.ext)
+        if names is not None and not are_sound(names(header)):
+            check_header(header)
+        if layout is not None:
+            layout.learn_header(header, [*header_names(header_type)])
+        return header
 
     def __repr__(self) -> str:
         kind = "response" if self.is_response else "oneway" if self.is_oneway else "request"
@@ -193,7 +189,7 @@ def decode_command(data: bytes | bytearray, start: int, meta: int, body: bytes |
     """``decode_header`` of a frame whose header begins at ``start``; ``meta`` has its kind and length as a frame has
     them. A header of a known layout is not parsed."""
     alike = layouts.known.get(meta)
-    if alike is not None and (alike[0].in_vain < PATIENCE or alike[0].is_asked()):
+    if alike is not None:
         for layout in alike:
             if layout.constants_of(data, start) == layout.constants:
                 values = layout.values_of(data, start)
@@ -207,21 +203,29 @@ def decode_command(data: bytes | bytearray, start: int, meta: int, body: bytes |
                 command: Command = layout.new_command()
                 command.opaque, command.body, command.layout, command.values = opaque, body, layout, values
                 return command
-        alike[0].in_vain += 1
-    header = bytes(data[start : start + (meta & 0xFFFFFF)])
+        layouts.missed(meta, alike[0])
+    header = data[start : start + (meta & 0xFFFFFF)]
+    if type(header) is not bytes:
+        header = bytes(header)
     command = decode_header(meta >> 24, header, body)
-    if not command.flag & RESPONSE_FLAG and layouts.may_learn():
-        head = Head(
-            command.code,
-            command.flag,
-            command.language,
-            command.version,
-            command.remark,
-            command.serialize_type,
-        )
-        model = Command(head.code, 0, *head[1:5], serialize_type=head.serialize_type)
-        layouts.learn(meta, header, head, lambda: command.ext if command.has_ext else None, copier(model))
+    if layouts.credit < layouts.learning_cost:
+        layouts.credit += 1
+    elif not command.flag & RESPONSE_FLAG and layouts.is_worth_it(header):
+        _learn(meta, header, command)
     return command
+
+
+def _learn(meta: int, header: bytes, command: Command) -> None:
+    head = Head(
+        command.code,
+        command.flag,
+        command.language,
+        command.version,
+        command.remark,
+        command.serialize_type,
+    )
+    model = Command(head.code, 0, *head[1:5], serialize_type=head.serialize_type)
+    layouts.learn(meta, header, head, lambda: command.ext if command.has_ext else None, copier(model))
 
 
 def decode_header(serialize_type: int, header: bytes, body: bytes | memoryview) -> Command:

@@ -11,6 +11,9 @@ A layout gives what the general decoders of ``mqspark.protocol.command`` give, o
 bytes that cannot end it, and everything else is as it was when the general decoder read it. Names are constant, so a
 layout has no doubled one.
 
+A JSON header costs little more to parse than to compare. So of these, only sends are learned, whose properties differ
+in nothing but the unique id: what handlers keep with a layout (``plan``) spares them more.
+
 A peer chooses its headers, so learning is rationed by what it costs (LEARNING_COST), all layouts together have
 MAX_BYTES, and a header is compared with at most MAX_ALIKE of them. Layouts in use outlive the others.
 
@@ -59,8 +62,10 @@ MAX_HEADER_BYTES = 2048
 LEARNING_COST = 1024
 """One of so many unknown headers is learned, when there are many: to learn one costs as much as to decode fifty."""
 LEARNED_AT_ONCE = 64
-PATIENCE = 16
-"""After so many comparisons in vain, only every PATIENCE-th header of that length is compared, until one fits."""
+_LOOKS = 64
+"""So many headers are looked at for the cost of one that is learned."""
+PATIENCE = 64
+"""After so many comparisons in vain, one after another, the layouts of that length are forgotten."""
 _MAX_HEADER_TYPES = 4
 _MAX_DIGITS = 17
 """A number of so many digits is a legal I64 and QueuePlace."""
@@ -80,6 +85,7 @@ _JSON_HEADER = re.compile(rb"\{%b\}\s*" % _MEMBERS)
 """A header as clients write it. The general decoder has read it, so commas are where they belong."""
 _MEMBER = re.compile(rb'"(\w+)":(%b|-?\d+|%b)' % (_STRING, _FIELDS))
 _KEY = mark(UNIQ_KEY).encode()
+_KEY_NAME = UNIQ_KEY.encode()
 _I16, _I32 = struct.Struct(">h"), struct.Struct(">i")
 _BINARY_HEAD = struct.Struct(">5xi4xi")
 """Opaque and length of the remark."""
@@ -181,13 +187,6 @@ class HeaderLayout:
     def place(self, name: str) -> int | None:
         """The index of the value of a field that is a word; None when it is constant or a text."""
         return next((at for each, at in self._fields if each.name == name and each.is_word), None)
-
-    def is_asked(self) -> bool:
-        """Whether this header is compared although many before it fitted none of those alike."""
-        if self.in_vain % PATIENCE == 0:
-            return True
-        self.in_vain += 1
-        return False
 
     def opaque(self, data: bytes | bytearray, start: int, values: Values) -> int | None:
         """The opaque of a header with these constants. None when the header is none of this layout, because a value has
@@ -298,12 +297,15 @@ def _only(places: Sequence[tuple[int, int]]) -> Callable[..., Values]:
 class HeaderLayouts:
     """All layouts of a process. Threads may share it: what it publishes is complete, and nothing of it is relied on."""
 
-    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, max_bytes: int = MAX_BYTES, learning_cost: int = LEARNING_COST) -> None:
         self._max_bytes = max_bytes
+        self.learning_cost = learning_cost
         self.known: dict[int, tuple[HeaderLayout, ...]] = {}
         """By kind and length of the header, in the form in which a frame has them; the last one in use first."""
         self.bytes = 0
-        self._credit = LEARNED_AT_ONCE * LEARNING_COST
+        self.credit = LEARNED_AT_ONCE * learning_cost
+        """Grows with each header of no known layout that is neither learned nor looked at, up to
+        ``learning_cost``."""
 
     def prefer(self, meta: int, layout: HeaderLayout) -> None:
         """Compare with this layout before the others."""
@@ -311,13 +313,17 @@ class HeaderLayouts:
         if layout in alike:
             self.known[meta] = (layout, *[each for each in alike if each is not layout])
 
-    def may_learn(self) -> bool:
-        """Whether this header, which is of no known layout, may be learned."""
-        if self._credit < LEARNING_COST:
-            self._credit += 1
-            return False
-        self._credit -= LEARNING_COST
-        return True
+    def is_worth_it(self, header: bytes) -> bool:
+        """Whether to learn this header promises to spare anything. Takes what it costs, or what to look cost."""
+        is_worth_it = len(header) <= MAX_HEADER_BYTES and (header[:1] != b"{" or _KEY_NAME in header)
+        self.credit -= self.learning_cost if is_worth_it else self.learning_cost // _LOOKS
+        return is_worth_it
+
+    def missed(self, meta: int, first: HeaderLayout) -> None:
+        """A header fits none of those alike, of which this is the first."""
+        first.in_vain += 1
+        if first.in_vain >= PATIENCE:
+            self.bytes -= sum(each.bytes for each in self.known.pop(meta, ()))
 
     def learn(
         self,
@@ -329,15 +335,15 @@ class HeaderLayouts:
     ) -> None:
         """Learn a header that the general decoder has decoded to this. ``new_command`` makes one for others of the
         layout, without opaque, fields and body."""
-        if len(header) > MAX_HEADER_BYTES:
-            return
-        learned = _learned_json if head.serialize_type == 0 else _learned_binary
-        layout = learned(header, head, ext, whole=False)
         alike = self.known.get(meta, ())
-        if layout is not None and any(each.is_like(layout) for each in alike):
-            # Other properties again: they are one text from now on.
-            alike = tuple([each for each in alike if not each.is_like(layout)])
-            layout = learned(header, head, ext, whole=True)
+        if head.serialize_type == 0:
+            layout = _learned_json(header, head, ext)
+        else:
+            layout = _learned_binary(header, head, ext, whole=False)
+            if layout is not None and any(each.is_like(layout) for each in alike):
+                # Other properties again: they are one text from now on.
+                alike = tuple([each for each in alike if not each.is_like(layout)])
+                layout = _learned_binary(header, head, ext, whole=True)
         if layout is None:
             return
         layout.new_command = new_command
@@ -368,7 +374,7 @@ class HeaderLayouts:
 
 
 def _learned_json(
-    header: bytes, head: Head, ext: Callable[[], Mapping[str, str] | None], *, whole: bool
+    header: bytes, head: Head, ext: Callable[[], Mapping[str, str] | None]
 ) -> HeaderLayout | None:
     if _JSON_HEADER.fullmatch(header) is None:
         return None
@@ -385,12 +391,14 @@ def _learned_json(
             return None
         for each in found:
             name, (start, end) = each[1].decode(), each.span(2)
-            value, key = _value(name, header, start + 1, end - 1, _decode_quoted, _ESCAPED, whole=whole)
+            value, key = _value(name, header, start + 1, end - 1, _decode_quoted, _ESCAPED, whole=False)
             around_key = around_key or key
             if value is not None:
                 values.append(
                     value if value.is_word else value._replace(start=start, end=end, text=_decode_text)
                 )
+    if around_key is None:
+        return None
     return HeaderLayout(header, head, ext(), values, opaque.span(2), around_key)
 
 

@@ -25,9 +25,8 @@ class Twin:
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.monkeypatch = monkeypatch
         self.benches = [Bench(directory / name) for name in ("learning", "reading")]
-        self.layouts = [HeaderLayouts(), HeaderLayouts()]
-        monkeypatch.setattr(self.layouts[0], "may_learn", lambda: True)
-        monkeypatch.setattr(self.layouts[1], "may_learn", lambda: False)
+        self.layouts = [HeaderLayouts(learning_cost=0), HeaderLayouts()]
+        self.layouts[1].credit = -(1 << 60)
         self.peers = [bench.peer() for bench in self.benches]
         self.read: list[str | None] = []
         """The property strings that the learning broker has searched."""
@@ -169,7 +168,7 @@ def test_a_request_of_its_own_among_others(twin: Twin, more: dict[str, str]) -> 
 
 def test_keys_that_differ_are_one_text(twin: Twin) -> None:
     for number in range(6):
-        twin.ask(ext(number, around=f"KEYS\x01order{number}\x02"))
+        twin.ask(ext(number, around=f"KEYS\x01order{number}\x02"), serialize_type=BINARY)
     assert len(twin.layouts[0].known) == 1
     assert [len(alike) for alike in twin.layouts[0].known.values()] == [1]
 
