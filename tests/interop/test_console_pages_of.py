@@ -58,7 +58,7 @@ def test_every_page_and_changes(cluster: Cluster, console: httpx.Client, name: N
     assert "1 of 1" in page(console, "")
     assert f"Topic {topic} was created." in change(console, "/topics", name=topic, read_queues="2")
     text = change(console, f"/topics/{topic}/send", body='{"a": 1}', tag="t", keys="key-1")
-    assert "{&#34;a&#34;: 1}" in text
+    assert "{ &#34;a&#34;: 1 }" in text
     with Producer(cluster.namesrv, group="console-producers") as producer:
         for number in range(3):
             producer.send(Message.of(topic, f"m{number}", tags="u"))

@@ -57,14 +57,6 @@ def broker() -> Iterator[Broker]:
         yield running
 
 
-@pytest.fixture
-def visitor(broker: Broker) -> Iterator[httpx.Client]:
-    """A browser that is logged in with the token."""
-    with browser(broker) as client:
-        log_in(client, secret=broker.apps[0].loopback_token)
-        yield client
-
-
 def test_the_overview_shows_the_broker(broker: Broker) -> None:
     text = page(broker, "")
     assert "1 of 1" in text

@@ -12,7 +12,7 @@ from mqspark import AdminClient, Message, Producer
 from mqspark.message import dlq_topic
 from mqspark.testing import Broker, FakeClock
 from tests.support.shownfigures import figures_of
-from tests.support.visits import browser, change, csrf, log_in, page
+from tests.support.visits import change, csrf, page
 
 MINUTE_MS = 60_000
 LETTERS = 50
@@ -46,13 +46,6 @@ def broker(clock: FakeClock) -> Iterator[Broker]:
                 clock.step_wall_clock(MINUTE_MS)
             admin.reset_offsets("mourners", "Orders", 0)
         yield running
-
-
-@pytest.fixture
-def visitor(broker: Broker) -> Iterator[httpx.Client]:
-    with browser(broker) as client:
-        log_in(client, secret=broker.apps[0].loopback_token)
-        yield client
 
 
 def committed(broker: Broker, group: str = "walkers") -> list[int]:

@@ -10,7 +10,7 @@ import pytest
 
 from mqspark import AdminClient, Message, Producer
 from mqspark.testing import Broker
-from tests.support.visits import browser, change, csrf, log_in, page, set_aside
+from tests.support.visits import change, csrf, page, set_aside
 from tests.support.waiting import eventually
 
 HOSTILE = "<script>alert(1)</script>\"'&<img src=x onerror=alert(2)>"
@@ -23,13 +23,6 @@ def broker() -> Iterator[Broker]:
         producer.send(Message.of("Hostile", HOSTILE, keys="h", properties={"p": HOSTILE}))
         producer.send(Message.of("Large", "L" * 100_000))
         yield running
-
-
-@pytest.fixture
-def visitor(broker: Broker) -> Iterator[httpx.Client]:
-    with browser(broker) as client:
-        log_in(client, secret=broker.apps[0].loopback_token)
-        yield client
 
 
 def test_what_was_set_aside_is_read_and_sent_again(visitor: httpx.Client, broker: Broker) -> None:

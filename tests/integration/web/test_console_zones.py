@@ -10,7 +10,7 @@ import pytest
 
 from mqspark import AdminClient, Message, Producer
 from mqspark.testing import Broker, FakeClock
-from tests.support.visits import browser, check_safe, csrf, log_in, page
+from tests.support.visits import browser, check_safe, csrf, page
 
 HOUR_MS = 3_600_000
 BEGIN_MS = 1_769_860_800_000
@@ -30,13 +30,6 @@ def broker() -> Iterator[Broker]:
                 producer.send(Message.of("Hours", f"hour {number}"))
                 clock.advance(HOUR_MS)
         yield running
-
-
-@pytest.fixture
-def visitor(broker: Broker) -> Iterator[httpx.Client]:
-    with browser(broker) as client:
-        log_in(client, secret=broker.apps[0].loopback_token)
-        yield client
 
 
 def choose(visitor: httpx.Client, zone: str) -> httpx.Response:
