@@ -20,7 +20,7 @@ import pytest
 
 from mqspark.message import Message
 from mqspark.testing import Broker, Clients
-from tests.support.processes import start
+from tests.support.processes import is_gone, start
 from tests.support.waiting import eventually
 
 END_S = 10.0
@@ -68,13 +68,6 @@ _DRIVER = """
     read_int(stream)
     print("answered", flush=True)
 """
-
-
-def is_gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
 
 
 def script(text: str, errors: Path, *arguments: object) -> subprocess.Popen[str]:

@@ -87,6 +87,14 @@ def stop(child: subprocess.Popen[str], stop_signal: signal.Signals = signal.SIGT
     return child.returncode
 
 
+def is_gone(pid: int) -> bool:
+    """Also one that has ended and that nobody has waited for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
 def mqspark_command() -> list[str]:
     """The installed console script of the interpreter that runs the tests."""
     script = Path(sys.executable).with_name("mqspark")
