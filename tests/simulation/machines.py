@@ -53,6 +53,15 @@ QUEUES = (0, 1)
 
 SLOT_BYTES = 32
 WITH_WHEEL = ("store.timer.timerwheel", "store.timer.timerfiles", "broker.timer.timers")
+WITH_TIMES = (
+    "producer.sending",
+    "consumer.subscriber",
+    "consumer.consumer",
+    "push.push",
+    "push.concurrent",
+    "pop.pop",
+)
+"""Modules of the client that ask for the time."""
 
 DISK_S = (0.0002, 0.004)
 """What a job of the disk takes."""
@@ -304,10 +313,10 @@ def replaced_host(network: Network, shape: Shape) -> Iterator[None]:
     def seconds() -> float:
         return asyncio.get_running_loop().time()
 
-    def time_ns() -> int:
-        return here().clock.now_ms() * 1_000_000
+    def wall_ms() -> int:
+        return here().clock.now_ms()
 
-    times = SimpleNamespace(perf_counter=seconds, monotonic=seconds, time_ns=time_ns)
+    times = SimpleNamespace(perf_counter=seconds, monotonic=seconds)
     chance = random.Random(f"clients {network.world.seed}")
     uuids = SimpleNamespace(uuid4=lambda: uuid.UUID(int=chance.getrandbits(128)))
     numbers = itertools.count()
@@ -326,10 +335,7 @@ def replaced_host(network: Network, shape: Shape) -> Iterator[None]:
             ("mqspark.store.recovery.recovery.time", times),
             *((f"mqspark.{module}.SLOTS", TIMER_SLOTS) for module in WITH_WHEEL),
             ("mqspark.store.timer.timerwheel.WHEEL_BYTES", TIMER_SLOTS * SLOT_BYTES),
-            ("mqspark.client.producer.sending.time", times),
-            ("mqspark.client.consumer.subscriber.time", times),
-            ("mqspark.client.push.push.time", times),
-            ("mqspark.client.push.concurrent.time", times),
+            *((f"mqspark.client.{module}.wall_ms", wall_ms) for module in WITH_TIMES),
             ("mqspark.client.producer.producer.new_unique_id", lambda: f"{next(numbers):032X}"),
             ("mqspark.client.producer.transaction.new_unique_id", lambda: f"{next(numbers):032X}"),
             ("mqspark.client.producer.outgoing.new_unique_id", lambda: f"{next(numbers):032X}"),
@@ -343,8 +349,6 @@ def replaced_host(network: Network, shape: Shape) -> Iterator[None]:
         stack.enter_context(patch.object(instance_module, "_instances", {}))
         stack.enter_context(patch.object(targets_module, "os", SimpleNamespace(urandom=chance.randbytes)))
         stack.enter_context(patch.object(pop_module, "uuid", uuids))
-        stack.enter_context(patch.object(pop_module, "time", times))
-        stack.enter_context(patch.object(consumer_module, "time", times))
         for client_module in (consumer_module, popgroup_module):
             stack.enter_context(patch.object(client_module, "random", chance))
         stack.enter_context(patch.object(broker_module, "open_kernel_sync", lambda: None))
