@@ -241,10 +241,14 @@ class MessageStore:
     def follow_with_index(self) -> Generator[None, None, None]:
         """What ``maintenance`` has begun: the index catches up, slice by slice."""
         indexer = self.data.indexer
-        while indexer is not None and self.condition.read_only is None and not self.copy.is_cutting:
+        while (
+            indexer is not None
+            and self.condition.read_only is None
+            and not self.copy.is_cutting
+            and indexer.has_more(self.pipeline.visible_end)
+        ):
             yield
-            if not indexer.step(self.pipeline.visible_end, self.log.durable):
-                break
+            indexer.step(self.pipeline.visible_end, self.log.durable)
 
     @property
     def room_due(self) -> bool:

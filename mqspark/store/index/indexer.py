@@ -220,15 +220,15 @@ class Indexer:
         self._next_sync_ms = now_ms + _SYNC_INTERVAL_MS
         return self._index.begin_sync()
 
-    def step(self, end: int, durable: int) -> bool:
-        """Index a slice. Returns whether more is due in this interval."""
+    def has_more(self, end: int) -> bool:
+        """Whether ``step`` has something to do in this interval."""
+        return self._index.failed is None and self._index.position < min(end, self._idle_stop)
+
+    def step(self, end: int, durable: int) -> None:
+        """Index a slice."""
         before = self._index.position
-        if before >= self._idle_stop:
-            return False
         if self.follow(end, durable, _ONE_SLICE) or self._index.position == before:
-            self._idle_stop = 0
-            return False
-        return True
+            self._idle_stop = 0  # done for this interval, or it would not come further
 
     def _tell(self) -> None:
         """Log a problem once, and its end."""

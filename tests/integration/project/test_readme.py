@@ -18,6 +18,8 @@ from tests.support.pages import ADDRESS, SHOWN, Block, blocks
 PYTHON = [each for each in blocks("python") if not each.needs_spark]
 PROGRAMS = [each for each in PYTHON if "def test_" not in each.text]
 TESTS = [each for each in PYTHON if "def test_" in each.text]
+RUN_ELSEWHERE = {"command-line.md", "http.md"}
+"""Pages with transcripts, which ``test_commands_page_runs.py`` and ``test_http_page.py`` run."""
 SCRIPTS = [each for each in blocks("sh") if not each.needs_spark and not each.is_shown_only]
 
 
@@ -28,7 +30,9 @@ def namesrv() -> Iterator[str]:
 
 
 def test_every_block_has_a_language_and_is_run_or_excused() -> None:
-    assert [each.name for each in blocks() if each.language not in ("python", "sh", "sql", "text")] == []
+    known = ("python", "sh", "sql", "text", "console")
+    assert [each.name for each in blocks() if each.language not in known] == []
+    assert {each.page.name for each in blocks("console")} == RUN_ELSEWHERE
     firsts = [each.text for each in blocks("sh")]
     assert [first for first in SHOWN if not any(text.startswith(first) for text in firsts)] == []
     assert len([each for each in blocks("python") if each.page.name == "README.md"]) >= 7
