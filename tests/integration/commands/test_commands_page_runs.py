@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import pytest
 
-from mqspark.testing import Cluster
 from tests.support.commands import Outcome, mqspark
+from tests.support.dev import DevCluster
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "command-line.md"
@@ -68,10 +68,8 @@ def run(command: str) -> Outcome:
 def test_the_transcripts_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MQSPARK_CONTEXTS", str(tmp_path / "contexts.toml"))
     monkeypatch.delenv("NAMESRV_ADDR", raising=False)
-    with Cluster(1) as dev:
-        came: dict[str, str] = {NAMESRV: dev.namesrv}
-        (broker,) = mqspark("broker", "list", "-n", dev.namesrv, "-o", "json").json
-        came["dev"] = broker["broker"]
+    with DevCluster(tmp_path / "store") as dev:
+        came: dict[str, str] = {NAMESRV: dev.nameserver}
         for command, shown in steps():
             for of_page, real in came.items():
                 command = re.sub(rf"(?<![\w-]){re.escape(of_page)}(?![\w-])", real, command)
@@ -79,8 +77,7 @@ def test_the_transcripts_run_in_order(tmp_path: Path, monkeypatch: pytest.Monkey
             assert outcome.code == 0, f"{command}\n{outcome.err}"
             if shown:
                 real_lines = (outcome.out + outcome.err).splitlines()
-                wanted = [re.sub(r"\bdev\b", came["dev"], line) for line in shown]
-                assert plain(real_lines) == plain(wanted), command
+                assert plain(real_lines) == plain(shown), command
                 came |= zip(_ID.findall("\n".join(shown)), _ID.findall(outcome.out), strict=True)
 
 
