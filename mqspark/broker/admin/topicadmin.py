@@ -58,7 +58,8 @@ MAX_CREATED = 10_000
 
 
 def check_list_size(command: Command, mark: bytes = b"{") -> None:
-    """Before it is decoded. Each entry has one ``mark``, or has one before it. Raises Refusal."""
+    """Before the list is decoded. ``mark``: what each of its entries has once, or what is between two of them. Raises
+    Refusal."""
     count = bytes(command.body).count(mark) - 1
     if count > MAX_CREATED:
         raise Refusal(
@@ -68,7 +69,8 @@ def check_list_size(command: Command, mark: bytes = b"{") -> None:
 
 
 def listed_once(names: Sequence[str], what: str) -> list[str]:
-    """Raises Refusal."""
+    """The names of a list, each once. ``what``: "topic" or "group name", for the refusal of an empty list. Raises
+    Refusal."""
     if not names:
         raise Refusal(ResponseCode.INVALID_PARAMETER, f"The specified {what} list is blank.")
     return [*dict.fromkeys(names)]
@@ -239,7 +241,8 @@ class TopicAdminProcessor:
         return None
 
     def delete_topics(self, session: Session, command: Command) -> Slices:
-        """All of them, or none if one of the names is refused. Only RocketMQ 5.5.1 and newer knows this request."""
+        """All of them, or none if one of the names is refused. Only RocketMQ 5.5.1 and newer knows this request. Raises
+        Refusal; TableFull when the notes of deletions are full, perhaps with some of the topics deleted."""
         check_list_size(command, b",")
         names = listed_once(decode_body(DeleteTopicListRequestBody, command.body).topic_list, "topic")
         for name in names:
