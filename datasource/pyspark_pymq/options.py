@@ -11,83 +11,44 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mqspark.arrow.cluster.queuechoice import RETRY_TIMEOUT_MS, Position, QueueChoice
+from mqspark.arrow.messagecolumns import COLUMNS, STORE_COLUMNS, default_columns
+from mqspark.arrow.signing import ENVIRONMENT, SigningOptions
 from mqspark.errors import ConfigError
 from mqspark.record.compression import LZ4, ZLIB, ZSTD, InflateLimits, compressor
-from pyspark_pymq.optiontexts import (
-    EARLIEST_OFFSET,
-    LATEST_OFFSET,
-    OffsetSpec,
-    OptionTexts,
-    Position,
-    QueueTexts,
-    TopicSelection,
-)
-from pyspark_pymq.schema import COLUMNS, STORE_COLUMNS, default_columns
-from pyspark_pymq.signing import ENVIRONMENT, SigningOptions
+from pyspark_pymq.optiontexts import OptionTexts
 
 if TYPE_CHECKING:
-    from pyspark_pymq.records.encode import Compression
-
-__all__ = [
-    "EARLIEST_OFFSET",
-    "LATEST_OFFSET",
-    "RETRY_TIMEOUT_MS",
-    "OffsetSpec",
-    "Position",
-    "QueueTexts",
-    "ReadOptions",
-    "StoreOptions",
-    "TopicSelection",
-    "WriteOptions",
-    "columns_of",
-]
+    from mqspark.arrow.records.encode import Compression
 
 _MAX_DELAY_MS = 15 * 60 * 1000
 """maxTriggerDelay of the Kafka source."""
-RETRY_TIMEOUT_MS = 5 * 60 * 1000
-"""A broker that is killed is ready again in a minute or two, a failover takes less."""
 _BATCH_BYTES = 1 << 20
 _LEAST_BATCH_BYTES = 1024
 _THRESHOLD_BYTES = 4096
 """compressMsgBodyOverHowmuch of RocketMQ's producer."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadOptions:
-    nameserver: str
-    topics: TopicSelection
-    group: str | None
-    starting: OffsetSpec
-    ending: OffsetSpec
-    unmatched_timestamp_is_latest: bool
-    """startingOffsetsByTimestampStrategy=latest; with "error", a time after the last message is an error."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions(QueueChoice):
     max_offsets_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_bytes_per_trigger: int | None
     max_trigger_delay_ms: int
     """How long a batch with fewer than min_offsets_per_trigger rows may wait."""
-    fail_on_data_loss: bool
     limits: InflateLimits
     """The limits of a decompressed body."""
     tags: tuple[str, ...]
     sql_filter: str | None
     keys: tuple[str, ...]
     """A batch read of the messages with one of these keys, found with the brokers' index."""
-    archive: str | None
-    """The archive of history that the brokers no longer have (``mqspark_jobs.archive``)."""
     min_partitions: int | None
     max_partitions: int | None
     max_records_per_partition: int | None
-    local_read: bool
-    local_directories: tuple[str, ...] | None
-    """Directories of stores that may be read locally when the broker is on this host."""
     payload_is_arrow: bool
     """payloadFormat=arrow: a message is rows with columns of their own (``pyspark_pymq.cluster.payload``)."""
-    retry_timeout_ms: int
-    """How long brokers and name servers may be away before the query fails."""
     poll_timeout_ms: int
     """How long an idle stream waits for a message before it reports to Spark that there is none."""
-    signing: SigningOptions = ENVIRONMENT
     has_spans: bool = False
     """openTelemetry: tasks make spans."""
 
@@ -253,7 +214,7 @@ def _compression(texts: OptionTexts) -> Compression | None:
         compressor(kind)
     except ConfigError as error:
         raise ConfigError(f"compression: {error}", key="compression") from None
-    from pyspark_pymq.records.encode import (
+    from mqspark.arrow.records.encode import (
         Compression,  # deferred: planning a write needs NumPy for nothing else
     )
 

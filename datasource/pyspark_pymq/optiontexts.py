@@ -8,57 +8,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
+from mqspark.arrow.cluster.queuechoice import (
+    EARLIEST_OFFSET,
+    LATEST_OFFSET,
+    OffsetSpec,
+    Position,
+    QueueTexts,
+    TopicSelection,
+)
+from mqspark.arrow.signing import SigningOptions
 from mqspark.base.config import INT32_MAX, did_you_mean, parse_addresses
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.errors import ConfigError, InvalidFilter, InvalidMessage
 from mqspark.message import check_group, check_topic
 from mqspark.record.compression import LIMITS, MAX_INFLATED_BYTES, InflateLimits
-from pyspark_pymq.signing import SigningOptions
-
-QueueTexts = dict[str, dict[str, int]]
-"""Topic to queue to number, as users write it: the queue is ``"0"`` or ``"broker-a:0"``."""
-
-EARLIEST_OFFSET, LATEST_OFFSET = -2, -1
-"""In JSON offsets, as in the Kafka source."""
-
-
-class Position(Enum):
-    EARLIEST = "earliest"
-    LATEST = "latest"
-    GROUP = "group"
-    """The group's committed offset; a queue without one starts at its first message."""
-
-
-@dataclass(frozen=True, slots=True)
-class TopicSelection:
-    """The selected queues, given in exactly one of three ways."""
-
-    names: tuple[str, ...] = ()
-    pattern: str | None = None
-    assigned: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Topic to queues (``"0"``: on every broker; ``"broker-a:0"``)."""
-
-    def selects(self, topic: str) -> bool:
-        if self.pattern is not None:
-            return re.fullmatch(self.pattern, topic) is not None
-        return topic in self.names or topic in self.assigned
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetSpec:
-    """The start or the end of a read: ``offsets``, else ``timestamps_ms``, else ``timestamp_ms``, else
-    ``position``."""
-
-    option: str
-    position: Position
-    offsets: QueueTexts | None = None
-    timestamp_ms: int | None = None
-    timestamps_ms: QueueTexts | None = None
-
 
 _ALIASES = {
     "subscribe": "topic",

@@ -39,9 +39,10 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         return "pymq"
 
     def schema(self) -> StructType:
+        from mqspark.arrow.messagecolumns import COLUMNS
         from pyspark_pymq.catalog import options_of_created, with_options
         from pyspark_pymq.options import ReadOptions, StoreOptions, columns_of
-        from pyspark_pymq.schema import COLUMNS, spark_schema
+        from pyspark_pymq.schema import spark_schema
 
         saved = options_of_created(self.options)
         options = self.options if saved is None else saved

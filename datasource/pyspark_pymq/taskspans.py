@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mqspark.arrow.messagecolumns import PROPERTIES
 from mqspark.errors import ConfigError
-from pyspark_pymq.schema import PROPERTIES
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Link, Span, TracerProvider

@@ -10,38 +10,11 @@ import os
 import signal
 import sys
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
-from mqspark.base.logs import escaping
-
-log = escaping("pyspark_pymq")
-
-
-class Watch:
-    """Calls ``look`` every ``period_s`` seconds, in the process that has last called ``begin``."""
-
-    def __init__(self, look: Callable[[], None], period_s: float = 1.0) -> None:
-        self._look = look
-        self._period_s = period_s
-        self._pid = 0
-
-    def begin(self) -> None:
-        """Start, if this process has not started yet: a fork has none of the threads. Call in one thread."""
-        if self._pid != os.getpid():
-            self._pid = os.getpid()
-            threading.Thread(target=self._run, name="pymq-watch", daemon=True).start()
-
-    def _run(self) -> None:
-        while True:
-            time.sleep(self._period_s)
-            try:
-                self._look()
-            except OSError as error:
-                log.warning("%s", error)
-
+from mqspark.arrow.reading.lookout import Watch
 
 _CARRIERS = ("pyarrow", "socket")
 """They write for others, which a traceback names before them."""

@@ -5,7 +5,7 @@ Workers write each unit's rows as Parquet files directly from the log and sum th
 Delta commit. The end of its last unit is the version of the transaction ``mqspark-archive:<broker>``; a committed
 version is not committed again, so a run after a kill repeats nothing. After a commit Spark reads the rows of each
 unit back from Delta and compares them with the log (count, body CRCs, offsets). Then the unit's manifest is
-written; readers rely on the manifests alone (``pyspark_pymq.cluster.history``). In a local store the file
+written; readers rely on the manifests alone (``mqspark.arrow.cluster.history``). In a local store the file
 ``mqspark.archived`` records the progress, unless only some topics are archived: a broker with deleteArchivedOnly
 deletes the log up to there.
 
@@ -23,6 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mqspark.arrow.cluster.history import Manifest, load_manifests, note_gap
+from mqspark.arrow.files.deltafiles import delta_table
+from mqspark.arrow.files.locations import is_remote, join, local_path, write_bytes
+from mqspark.arrow.files.logfiles import LogFile, find_log, local_copy, segment_bytes_of
+from mqspark.arrow.messagecolumns import COLUMNS, HEADERS
 from mqspark.base.crc import crc32
 from mqspark.errors import ConfigError, StoreCorrupt, StoreLocked
 from mqspark.message import COMPRESSED, TRANSACTION_PREPARED_TYPE, is_system_topic
@@ -36,11 +41,7 @@ from mqspark_jobs.deltacommit import commit_files, make_table
 from mqspark_jobs.job import ProgressLine, Summary, run_tasks
 from mqspark_jobs.logcuts import cuts
 from mqspark_jobs.rowfiles import ANY_RATIO, DATE, RowFile, RowFiles
-from pyspark_pymq.cluster.history import Manifest, load_manifests, note_gap
-from pyspark_pymq.files.deltafiles import delta_table
-from pyspark_pymq.files.locations import is_remote, join, local_path, write_bytes
-from pyspark_pymq.files.logfiles import LogFile, find_log, local_copy, segment_bytes_of
-from pyspark_pymq.schema import COLUMNS, HEADERS, spark_schema
+from pyspark_pymq.schema import spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -165,8 +166,8 @@ def archive_unit(task: UnitTask) -> ArchivedUnit:
 
 def _add_all(unit: Unit, chosen: _Chosen, files: RowFiles | None) -> int:
     """Sum up the unit's records and write them; returns where the last one ends."""
+    from mqspark.arrow.records.records import Records, unwrap_inner_batches
     from mqspark.store.recovery.rebuild import SegmentRecords
-    from pyspark_pymq.records.records import Records, unwrap_inner_batches
 
     with local_copy(unit.file) as path:
         runs = SegmentRecords(path, unit.file.start, unit.segment_bytes, guarded=True)
@@ -198,7 +199,7 @@ class _Chosen:
     """The records to archive, and their sums."""
 
     def __init__(self, task: UnitTask) -> None:
-        from pyspark_pymq.records.decode import Decoder
+        from mqspark.arrow.records.decode import Decoder
 
         self._task = task
         self._pattern = None if task.topics is None else re.compile(task.topics)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mqspark.arrow.files.logfiles import local_log
 from mqspark.base.clock import wall_ms
 from mqspark.base.names import path_below
 from mqspark.errors import ConfigError, StoreLocked
@@ -47,7 +48,6 @@ from mqspark.store.disk.layout import StorePaths
 from mqspark.store.tools.reader import READ_OFFSETS, StoreReader
 from mqspark_jobs.job import ProgressLine, Summary
 from mqspark_jobs.rowfiles import SPAN_BYTES
-from pyspark_pymq.files.logfiles import local_log
 from pyspark_pymq.schema import spark_schema
 
 if TYPE_CHECKING:
@@ -296,8 +296,8 @@ def read_keys(
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from pyspark_pymq.records.decode import Decoder
-    from pyspark_pymq.records.records import Records
+    from mqspark.arrow.records.decode import Decoder
+    from mqspark.arrow.records.records import Records
 
     decoder = Decoder(("key", "offset", "timestamp"), topic=plan.topic, broker="", queue_id=plan.queue_id)
 

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mqspark.arrow.files.locations import is_remote, join, local_path, names
 from mqspark.base.clock import wall_ms
 from mqspark_jobs.rowfiles import DATE, RowFile
-from pyspark_pymq.files.locations import is_remote, join, local_path, names
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

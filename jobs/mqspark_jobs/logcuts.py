@@ -11,11 +11,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from mqspark.arrow.files.locations import is_remote, local_path
+from mqspark.arrow.files.logfiles import LogFile
 from mqspark.record.recordlayout import MAGIC_V1, MAGIC_V2, fields
 from mqspark.store.disk.layout import file_start
 from mqspark.store.queue.consumequeue import ENTRY, ENTRY_BYTES, FILLER_SIZE
-from pyspark_pymq.files.locations import is_remote, local_path
-from pyspark_pymq.files.logfiles import LogFile
 
 _QUEUES = 8
 """The number of longest queues to search; one that is busy in the segment is enough."""

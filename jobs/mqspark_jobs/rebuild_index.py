@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mqspark.arrow.files.logfiles import LogFile, find_log, list_log
 from mqspark.base.names import path_below
 from mqspark.errors import ConfigError, StoreLocked
 from mqspark.message import LMQ_PREFIX
@@ -50,7 +51,6 @@ from mqspark_jobs.rebuild_plan import (
     scan,
 )
 from mqspark_jobs.swap import Swap, names_in
-from pyspark_pymq.files.logfiles import LogFile, find_log, list_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

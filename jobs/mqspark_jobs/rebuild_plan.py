@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from mqspark.arrow.files.logfiles import LogFile, local_copy, segment_bytes_of
 from mqspark.base.names import path_below
 from mqspark.store.config import DEFAULT_DELAY_LEVELS
 from mqspark.store.index.indexfile import Shape
@@ -24,7 +25,6 @@ from mqspark.store.recovery.rebuild import (
     build_queue,
     scan_segment,
 )
-from pyspark_pymq.files.logfiles import LogFile, local_copy, segment_bytes_of
 
 
 @dataclass(frozen=True, slots=True)

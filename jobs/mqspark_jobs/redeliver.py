@@ -25,13 +25,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from mqspark.arrow.files.locations import join, read_bytes, write_bytes
 from mqspark.base.clock import wall_ms
 from mqspark.base.logs import printable
 from mqspark.errors import ConfigError, MQError
 from mqspark.message import DLQ_ORIGIN_TOPIC, DLQ_PREFIX, RETRY_TOPIC, SET_BY_BROKERS, retry_topic
 from mqspark_jobs.deltacommit import make_table
 from mqspark_jobs.job import ProgressLine, Summary
-from pyspark_pymq.files.locations import join, read_bytes, write_bytes
 from pyspark_pymq.schema import spark_schema
 from pyspark_pymq.work.verdicts import REASONS
 
@@ -323,7 +323,7 @@ def _save(url: str, state: dict[str, Any]) -> None:
 
 
 def _ends(nameserver: str, topic: str) -> dict[str, int]:
-    from pyspark_pymq.cluster.cluster_queues import ClusterQueues
+    from mqspark.arrow.cluster.cluster_queues import ClusterQueues
     from pyspark_pymq.options import ReadOptions
 
     cluster = ClusterQueues(ReadOptions.parse({"nameserver": nameserver, "topic": topic}, streaming=False))

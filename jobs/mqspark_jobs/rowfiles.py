@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mqspark.arrow.files.locations import filesystem_of, is_remote, join, local_path, make_parent
+from mqspark.arrow.records.decode import Decoder
+from mqspark.arrow.records.records import Ints, Records
 from mqspark.base.clock import DAY_MS
 from mqspark.message import BORN_HOST_V6
 from mqspark.record.compression import InflateLimits
 from mqspark.record.recordlayout import AT
-from pyspark_pymq.files.locations import filesystem_of, is_remote, join, local_path, make_parent
-from pyspark_pymq.records.decode import Decoder
-from pyspark_pymq.records.records import Ints, Records
 
 if TYPE_CHECKING:
     import pyarrow as pa

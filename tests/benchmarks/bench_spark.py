@@ -32,12 +32,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyspark_pymq
+from mqspark.arrow.messagecolumns import COLUMNS, default_columns
 from mqspark.client.blocking import BlockingClient
 from mqspark.message import DEFAULT_TOPIC
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
 from pyspark_pymq.options import columns_of
-from pyspark_pymq.schema import COLUMNS, default_columns, spark_schema
+from pyspark_pymq.schema import spark_schema
 from tests.benchmarks import machine
 from tests.benchmarks.kafka import PARTITIONS, Kafka, kafka_jars
 from tests.benchmarks.nothing import Nothing

@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
-from pyspark_pymq.schema import arrow_schema, ddl, default_columns, selected_columns
+from mqspark.arrow.messagecolumns import arrow_schema, default_columns
+from pyspark_pymq.schema import ddl, selected_columns
 
 TASKS = 4
 BATCH_BYTES = 1 << 20

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from mqspark import AdminClient, ConsumeFromWhere, Message, MessageExt, MessageQueue, Producer, PushConsumer
+from mqspark.arrow.cluster.cluster_queues import ClusterQueues
+from mqspark.arrow.reading.range_fetch import read_task
 from mqspark.protocol import fastjson
-from pyspark_pymq.cluster.cluster_queues import ClusterQueues
 from pyspark_pymq.options import ReadOptions
 from pyspark_pymq.reading.batch import BatchReader
-from pyspark_pymq.reading.range_fetch import read_task
 from tests.interop.directories import SETTINGS
 from tests.interop.driver import JavaDriver, JavaError, body_of
 from tests.interop.jars import Jars

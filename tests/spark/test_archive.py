@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from mqspark.arrow.cluster.history import load_manifests
+from mqspark.arrow.files.logfiles import list_log
 from mqspark.errors import ConfigError, StoreCorrupt
 from mqspark_jobs import archive as job
 from mqspark_jobs.archive import ArchiveOptions, archived_mark
 from mqspark_jobs.commandline import main
-from pyspark_pymq.cluster.history import load_manifests
-from pyspark_pymq.files.logfiles import list_log
 from tests.support.dev import DevCluster
 from tests.support.jobs_tools import Killed, filled_store, quiet
 from tests.support.store_tools import drain

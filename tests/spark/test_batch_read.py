@@ -7,8 +7,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import MapType, StringType, StructType
 
+from mqspark.arrow.messagecolumns import COLUMNS
 from mqspark.message import Message
-from pyspark_pymq.schema import COLUMNS
 from tests.support.dev import DevCluster
 
 pytestmark = pytest.mark.spark

@@ -17,14 +17,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mqspark.arrow.messagecolumns import COLUMNS, arrow_schema
+from mqspark.arrow.records.decode import Decoder
+from mqspark.arrow.records.records import Records, record_positions, unwrap_inner_batches
 from mqspark.errors import InvalidMessage
 from mqspark.message import Message, decode_properties, encode_host
 from mqspark.record.batchitems import encode_batch
 from mqspark.record.compression import LZ4, ZLIB, ZSTD, compress
 from mqspark.record.record import decode_record, decode_records, encode_record
-from pyspark_pymq.records.decode import Decoder
-from pyspark_pymq.records.records import Records, record_positions, unwrap_inner_batches
-from pyspark_pymq.schema import COLUMNS, arrow_schema
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 ALL = tuple(COLUMNS)

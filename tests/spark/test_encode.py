@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mqspark.arrow.records.encode import Compression, Rows
 from mqspark.errors import InvalidMessage
 from mqspark.message import decode_properties
 from mqspark.record.batchitems import split_batch
-from pyspark_pymq.records.encode import Compression, Rows
 
 VALUES = st.one_of(
     st.lists(st.binary(min_size=3, max_size=3), min_size=1, max_size=300),  # a table

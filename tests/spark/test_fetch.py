@@ -17,15 +17,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from mqspark.arrow.cluster.cluster_queues import BrokerPlace, ClusterQueues, DataLoss
+from mqspark.arrow.cluster.planning import ReadTask
+from mqspark.arrow.cluster.queueranges import QueueRange
+from mqspark.arrow.reading import range_fetch as fetch
+from mqspark.arrow.reading.range_fetch import read_task
 from mqspark.errors import ConnectionLost, MQError
 from mqspark.message import Message, MessageQueue
 from mqspark.store.disk.trusted import prove
-from pyspark_pymq.cluster.cluster_queues import BrokerPlace, ClusterQueues, DataLoss
-from pyspark_pymq.cluster.planning import ReadTask
-from pyspark_pymq.cluster.stream_offsets import QueueRange
 from pyspark_pymq.options import ReadOptions
-from pyspark_pymq.reading import range_fetch as fetch
-from pyspark_pymq.reading.range_fetch import read_task
 from tests.support.dev import DevCluster
 from tests.support.processes import free_port
 
@@ -177,7 +177,7 @@ def test_no_address_space_for_a_map(tmp_path: Path) -> None:
 import json, resource, sys
 from pathlib import Path
 from typing import Any
-from pyspark_pymq.reading import range_fetch as fetch
+from mqspark.arrow.reading import range_fetch as fetch
 from pyspark_pymq.reading import batch as reader
 from pyspark_pymq.options import ReadOptions
 import pyarrow.compute

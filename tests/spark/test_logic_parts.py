@@ -18,6 +18,10 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from mqspark import AdminClient, Message, Producer
+from mqspark.arrow.cluster.cluster_queues import ClusterQueues, DataLoss
+from mqspark.arrow.cluster.logic_parts import LogicQueues, parts_of
+from mqspark.arrow.cluster.queueranges import QueueRange
+from mqspark.arrow.reading import range_fetch
 from mqspark.client.blocking import BlockingClient
 from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.errors import BadRoute, BrokerError, ConfigError, MQError, NoRoute
@@ -32,11 +36,7 @@ from mqspark.protocol.bodies.topic_bodies import (
 )
 from mqspark.testing import Cluster
 from pyspark_pymq import WorkQueue
-from pyspark_pymq.cluster.cluster_queues import ClusterQueues, DataLoss
-from pyspark_pymq.cluster.logic_parts import LogicQueues, parts_of
-from pyspark_pymq.cluster.stream_offsets import QueueRange
 from pyspark_pymq.options import ReadOptions, WriteOptions
-from pyspark_pymq.reading import range_fetch
 from pyspark_pymq.reading.batch import BatchReader
 from pyspark_pymq.reading.keyread import KeyReader
 from pyspark_pymq.reading.stream import ADMISSION_CONTROL, stream_reader

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from mqspark.arrow.cluster.history import load_manifests
 from mqspark.message import Message
 from mqspark_jobs.archive import archived_mark
 from mqspark_jobs.redeliver import DELIVER_AT, TARGET
-from pyspark_pymq.cluster.history import load_manifests
 from tests.spark.delta_jars import NO_DELTA, delta_jars, maven_jars
 from tests.support import processes
 from tests.support.dev import DevCluster

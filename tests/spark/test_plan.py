@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 
 import mqspark
 import pyspark_pymq
+from mqspark.arrow.cluster.planning import SMALL_TASK_ROWS, plan_tasks
+from mqspark.arrow.cluster.queuechoice import Position
+from mqspark.arrow.cluster.queueranges import QueueRange
+from mqspark.arrow.records.encode import Compression, key_hashes
 from mqspark.errors import ConfigError, MQError
 from mqspark.message import MessageQueue, java_hash
-from pyspark_pymq.cluster.planning import SMALL_TASK_ROWS, plan_tasks
-from pyspark_pymq.cluster.stream_offsets import Positions, QueueRange, batch_ranges, limit_rows
-from pyspark_pymq.options import Position, ReadOptions, WriteOptions, columns_of
-from pyspark_pymq.records.encode import Compression, key_hashes
+from pyspark_pymq.cluster.stream_offsets import Positions, batch_ranges, limit_rows
+from pyspark_pymq.options import ReadOptions, WriteOptions, columns_of
 
 BASE = {"nameserver": "127.0.0.1:9876", "topic": "T"}
 
@@ -314,7 +316,7 @@ def test_filters_are_not_pushed_down() -> None:
 def test_planning_loads_neither_arrow_nor_the_store() -> None:
     """A query's start waits for the process that plans it."""
     program = (
-        "import sys, pyspark_pymq.reading.stream, pyspark_pymq.cluster.planning\n"
+        "import sys, pyspark_pymq.reading.stream, mqspark.arrow.cluster.planning\n"
         "print([name for name in sys.modules if name in ('numpy', 'pyarrow', 'mqspark.store')])"
     )
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)

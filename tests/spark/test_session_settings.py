@@ -10,11 +10,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType, TimestampNTZType
 
+from mqspark.arrow.messagecolumns import COLUMNS
 from mqspark.errors import ConfigError
 from mqspark.message import Message, dlq_topic
 from pyspark_pymq import WorkQueue
 from pyspark_pymq.reading.stream import ADMISSION_CONTROL
-from pyspark_pymq.schema import COLUMNS, selected_columns, spark_schema
+from pyspark_pymq.schema import selected_columns, spark_schema
 from pyspark_pymq.work.outcome import MESSAGE, outcome_columns
 from tests.support.dev import DevCluster
 

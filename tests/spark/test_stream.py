@@ -13,10 +13,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from mqspark.arrow.cluster import cluster_queues
+from mqspark.arrow.cluster.cluster_queues import DataLoss
 from mqspark.errors import ConfigError
 from mqspark.message import Message, MessageQueue
-from pyspark_pymq.cluster import cluster_queues
-from pyspark_pymq.cluster.cluster_queues import DataLoss
 from pyspark_pymq.cluster.stream_offsets import Positions
 from pyspark_pymq.options import ReadOptions
 from pyspark_pymq.reading.stream import ADMISSION_CONTROL, stream_reader

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+from mqspark.arrow.cluster.cluster_queues import BrokerPlace, ClusterQueues, DataLoss
+from mqspark.arrow.cluster.queueranges import Offsets
 from mqspark.client.blocking import BlockingClient
 from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.errors import MQError, NoRoute
 from mqspark.message import MessageQueue
 from mqspark.protocol.bodies.topic_bodies import BrokerData, QueueData, TopicRouteData
-from pyspark_pymq.cluster.cluster_queues import BrokerPlace, ClusterQueues, DataLoss
-from pyspark_pymq.cluster.stream_offsets import Offsets, Positions
+from pyspark_pymq.cluster.stream_offsets import Positions
 from pyspark_pymq.options import ReadOptions
 from pyspark_pymq.reading.stream import ADMISSION_CONTROL, LegacyStreamReader
 

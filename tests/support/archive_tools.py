@@ -6,9 +6,9 @@ import json
 import urllib.parse
 from pathlib import Path
 
+from mqspark.arrow.files.locations import join, read_bytes, write_bytes
+from mqspark.arrow.files.logfiles import find_log
 from mqspark_jobs.archive import UnitTask, archive_unit, plan_units
-from pyspark_pymq.files.locations import join, read_bytes, write_bytes
-from pyspark_pymq.files.logfiles import find_log
 
 PROTOCOL = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
 

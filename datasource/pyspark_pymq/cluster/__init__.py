@@ -1,5 +1,4 @@
-"""What options mean on a cluster: brokers, ranges of queues, history, typed topics.
+"""What options of Spark mean on a cluster: the progress of a query, typed topics.
 
-Imported from outside: ``history``, ``cluster_queues``, ``source_progress``, ``stream_offsets``, ``payload``,
-``planning``. Must not know reads and writes.
+Imported from outside: ``payload``, ``source_progress``, ``stream_offsets``. Must not know reads and writes.
 """

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from mqspark.arrow.records.arrowstream import FreeRows, batches_of
 from mqspark.base.logs import sparing
 from mqspark.errors import ConfigError, InvalidMessage
 from mqspark.message import MessageQueue
 from mqspark.record.compression import LIMITS, InflateLimits
 from pyspark_pymq.options import ReadOptions
-from pyspark_pymq.records.arrowstream import FreeRows, batches_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from pyspark_pymq.cluster.cluster_queues import ClusterQueues
+    from mqspark.arrow.cluster.cluster_queues import ClusterQueues
 
 log = sparing(__name__)
 
@@ -180,7 +180,7 @@ def _cast(rows: pa.RecordBatch, schema: pa.Schema, places: list[int | None]) -> 
 
 def newest_schema(options: ReadOptions) -> pa.Schema:
     """The columns of the newest message. Raises ConfigError if there is no message."""
-    from pyspark_pymq.cluster.cluster_queues import ClusterQueues
+    from mqspark.arrow.cluster.cluster_queues import ClusterQueues
 
     cluster = ClusterQueues(options)
     try:

@@ -12,15 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
+from mqspark.arrow.cluster.queueranges import Offsets, QueueRange
 from mqspark.errors import MQError
 from mqspark.message import MessageQueue
 
 VERSION = 1
-
-Offsets = dict[MessageQueue, int]
-"""Queue to the next offset to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,29 +62,6 @@ def _flat(nested: Mapping[str, Mapping[str, int]]) -> Offsets:
             broker, _, queue_id = name.rpartition(":")
             offsets[MessageQueue(topic, broker, int(queue_id))] = int(offset)
     return offsets
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class QueueRange:
-    """Offsets ``start`` to ``end`` (exclusive) of one queue."""
-
-    queue: MessageQueue
-    start: int
-    end: int
-
-    @property
-    def rows(self) -> int:
-        """An upper bound: tags may filter some out."""
-        return self.end - self.start
-
-
-class LogicPlace(NamedTuple):
-    """What a physical queue of a static topic is a part of."""
-
-    queue: MessageQueue
-    """The logic queue."""
-    delta: int
-    """Logic offset minus physical offset."""
 
 
 def batch_ranges(start: Positions, end: Positions) -> list[QueueRange]:

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from mqspark.arrow.cluster.cluster_queues import ClusterQueues
+from mqspark.arrow.cluster.planning import ReadTask, plan_tasks
+from mqspark.arrow.cluster.queueranges import QueueRange
 from mqspark.errors import ConfigError
 from mqspark.record.compression import LIMITS, InflateLimits
-from pyspark_pymq.cluster.cluster_queues import ClusterQueues
-from pyspark_pymq.cluster.planning import ReadTask, plan_tasks
-from pyspark_pymq.cluster.stream_offsets import QueueRange
 from pyspark_pymq.options import ReadOptions
 from pyspark_pymq.worker_tuning import PickledToTask, begin_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_pymq.cluster.history import ArchiveTask
+    from mqspark.arrow.cluster.history import ArchiveTask
 
 DEFAULT_GROUP = "mqspark-spark-source"
 """The group of pulls when the user named none; its offsets are never committed."""
@@ -49,7 +49,7 @@ def partitions_of(
 
         TaskSpans()  # without the API the driver says so, not each task
     if cluster.archive is not None:
-        from pyspark_pymq.cluster.history import plan_archive
+        from mqspark.arrow.cluster.history import plan_archive
 
         archived, ranges = cluster.archive.split(ranges)
         partitions += [ArchivePartition(task) for task in plan_archive(cluster.archive, archived, columns)]
@@ -100,10 +100,10 @@ def read_partition(
 
 
 def _rows(partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-    from pyspark_pymq.reading.range_fetch import read_task
+    from mqspark.arrow.reading.range_fetch import read_task
 
     if isinstance(partition, ArchivePartition):
-        from pyspark_pymq.cluster.history import read_archive
+        from mqspark.arrow.cluster.history import read_archive
 
         return read_archive(partition.task)
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from mqspark.arrow.cluster.cluster_queues import ClusterQueues
 from mqspark.client.blocking import BlockingClient
 from mqspark.client.remoting.topic_routes import is_logic_broker
 from mqspark.errors import ConfigError
 from mqspark.message import has_key
-from pyspark_pymq.cluster.cluster_queues import ClusterQueues
 from pyspark_pymq.options import ReadOptions
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ class KeyReader(DataSourceReader):  # type: ignore[misc]
     def read(self, partition: Lookup | None) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, Lookup):
             return
-        from pyspark_pymq.records.decode import Decoder
-        from pyspark_pymq.records.records import Records, record_positions, unwrap_inner_batches
+        from mqspark.arrow.records.decode import Decoder
+        from mqspark.arrow.records.records import Records, record_positions, unwrap_inner_batches
 
         options = self._options
         client = BlockingClient(

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from mqspark.arrow.files.logfiles import LogFile, list_log, local_copy, segment_bytes_of
 from mqspark.errors import ConfigError, StoreCorrupt
-from pyspark_pymq.files.logfiles import LogFile, list_log, local_copy, segment_bytes_of
 from pyspark_pymq.options import StoreOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_pymq.records.records import Ints
+    from mqspark.arrow.records.records import Ints
 
 _LOG_BYTES = 2 << 20
-"""Bytes of log for one batch (``pyspark_pymq.reading.range_fetch``)."""
+"""Bytes of log for one batch (``mqspark.arrow.reading.range_fetch``)."""
 
 
 @dataclass
@@ -107,9 +107,9 @@ def read_segment(
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    from mqspark.arrow.records.decode import Decoder
+    from mqspark.arrow.records.records import Records, unwrap_inner_batches
     from mqspark.store.recovery.rebuild import SegmentRecords
-    from pyspark_pymq.records.decode import Decoder
-    from pyspark_pymq.records.records import Records, unwrap_inner_batches
 
     strict = options.fail_on_data_loss
     limits = options.limits

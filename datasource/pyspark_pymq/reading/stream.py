@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from mqspark.arrow.cluster.cluster_queues import ClusterQueues
+from mqspark.arrow.cluster.queueranges import Offsets
 from mqspark.base.logs import escaping
 from mqspark.client.remoting.blockingconnection import BlockingConnection
 from mqspark.errors import ConfigError, ConnectionLost, NoRoute
 from mqspark.message import MessageQueue
 from mqspark.protocol.codes import RequestCode
-from pyspark_pymq.cluster.cluster_queues import ClusterQueues
-from pyspark_pymq.cluster.stream_offsets import Offsets, Positions, batch_ranges, limit_rows
+from pyspark_pymq.cluster.stream_offsets import Positions, batch_ranges, limit_rows
 from pyspark_pymq.options import ReadOptions
 from pyspark_pymq.reading.batch import partitions_of, read_partition
 from pyspark_pymq.worker_tuning import PickledToTask

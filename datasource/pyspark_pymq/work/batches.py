@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from mqspark.arrow.signing import ENVIRONMENT, SigningOptions
 from mqspark.base.clock import wall_ms
 from mqspark.client.blocking import BlockingClient
 from mqspark.message import retry_topic
-from pyspark_pymq.signing import ENVIRONMENT, SigningOptions
 from pyspark_pymq.work.journal import Journal, State
 from pyspark_pymq.work.outcome import MESSAGE, NAMES, ORDER
 from pyspark_pymq.work.sendback import Failed, SendBack, SendBackTimes, properties_of

@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from mqspark.arrow.files.locations import join, names, read_bytes, remove_tree, write_bytes
 from mqspark.errors import MQError
-from pyspark_pymq.files.locations import join, names, read_bytes, remove_tree, write_bytes
 
 WHOLE = "all"
 """The outcome of a whole batch, written at once."""

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pyspark_pymq.schema import arrow_type_of, spark_schema
+from mqspark.arrow.messagecolumns import arrow_type_of
+from pyspark_pymq.schema import spark_schema
 from pyspark_pymq.work.verdicts import DONE, WAIT, Failure, Policy
 
 if TYPE_CHECKING:

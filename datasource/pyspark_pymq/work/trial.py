@@ -15,9 +15,9 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from mqspark.arrow.files.locations import join
 from mqspark.base.logs import escaping
 from mqspark.errors import ConfigError
-from pyspark_pymq.files.locations import join
 from pyspark_pymq.work.child import DIED
 from pyspark_pymq.work.journal import WHOLE, Journal, Trial
 

@@ -18,10 +18,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from mqspark.arrow.cluster.queuechoice import RETRY_TIMEOUT_MS
 from mqspark.client.blocking import FIRST_CONTACT_MS, BlockingClient
 from mqspark.errors import ConfigError, NoRoute
 from mqspark.message import check_group, check_topic, dlq_topic, retry_topic
-from pyspark_pymq.options import RETRY_TIMEOUT_MS
 from pyspark_pymq.optiontexts import OptionTexts
 from pyspark_pymq.schema import spark_schema
 from pyspark_pymq.work.batches import Batches, FailureTarget

@@ -95,7 +95,7 @@ from pyspark_pymq.writing.routing import Router
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_pymq.records.encode import EncodedBatch
+    from mqspark.arrow.records.encode import EncodedBatch
 
 __all__ = ["DECISIONS", "DecisionLog", "Half", "Halves", "abort", "check", "commit", "end_all", "prepare"]
 
@@ -168,7 +168,7 @@ def prepare(
 ) -> Sent:
     """In a task: send rows as half messages, unless the batch is decided already; then Spark's rows are read and
     dropped."""
-    from pyspark_pymq.records.encode import Rows
+    from mqspark.arrow.records.encode import Rows
 
     with closing(_client(options)) as client:
         router = Router(options, client, first_turn=first_turn, has_written=has_written)

@@ -12,13 +12,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mqspark.arrow.records.encode import Rows, key_hashes
 from mqspark.base.logs import escaping
 from mqspark.client.blocking import BlockingClient
 from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.errors import ConfigError, InvalidMessage, MQError, NoRoute
 from mqspark.message import MessageQueue, check_topic
 from pyspark_pymq.options import WriteOptions
-from pyspark_pymq.records.encode import Rows, key_hashes
 
 log = escaping("pyspark_pymq")
 

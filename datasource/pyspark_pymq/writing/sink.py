@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import DataType, StructType
 
-    from pyspark_pymq.records.encode import Rows
+    from mqspark.arrow.records.encode import Rows
     from pyspark_pymq.writing.pipeline import Send
 
 _COLUMN_TYPES = {
@@ -267,7 +267,7 @@ def send_rows(
     has_written: bool = False,
 ) -> Sent:
     """In a task: send rows at least once; returns when all are stored."""
-    from pyspark_pymq.records.encode import Rows, Waits
+    from mqspark.arrow.records.encode import Rows, Waits
     from pyspark_pymq.writing.pipeline import AT_LEAST_ONCE, Pipeline, Send, send_header
     from pyspark_pymq.writing.routing import Router
 

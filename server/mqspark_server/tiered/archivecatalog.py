@@ -14,11 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from mqspark.arrow.cluster.history import MANIFESTS
+from mqspark.arrow.files.deltafiles import delta_table
+from mqspark.arrow.files.locations import join, names, read_bytes
 from mqspark.errors import StoreCorrupt
 from mqspark.store.disk.layout import is_storable_topic
-from pyspark_pymq.cluster.history import MANIFESTS
-from pyspark_pymq.files.deltafiles import delta_table
-from pyspark_pymq.files.locations import join, names, read_bytes
 
 MAX_PARTS = 5_000_000
 """Limit of parts of queues in all ranges together, some 300 bytes each."""

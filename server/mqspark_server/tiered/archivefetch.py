@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import msgspec
 
+from mqspark.arrow.files.locations import open_input
 from mqspark.base.propertystring import ITEM_END, NAME_END, item
 from mqspark.errors import MQError, StoreCorrupt
 from mqspark.message import (
@@ -37,7 +38,6 @@ from mqspark.record.compression import compress
 from mqspark.record.record import encode_record, tags_code
 from mqspark_server.tiered.archivecatalog import ArchiveCatalog, ArchivedFile, ArchivedPart, RangeOfLog
 from mqspark_server.tiered.archivechunks import ChunkWriter
-from pyspark_pymq.files.locations import open_input
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq

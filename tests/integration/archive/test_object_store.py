@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from mqspark.arrow.cluster.history import load_manifests
+from mqspark.arrow.files.deltafiles import delta_table
+from mqspark.arrow.files.locations import names, read_bytes, remove_tree, write_bytes
+from mqspark.arrow.files.logfiles import find_log, local_copy, local_log
 from mqspark.client.blocking import BlockingClient
 from mqspark.errors import ConfigError
 from mqspark.protocol.codes import ResponseCode
 from mqspark.store.upkeep.archived import ARCHIVED, encode_archived
 from mqspark.testing import Broker
-from pyspark_pymq.cluster.history import load_manifests
-from pyspark_pymq.files.deltafiles import delta_table
-from pyspark_pymq.files.locations import names, read_bytes, remove_tree, write_bytes
-from pyspark_pymq.files.logfiles import find_log, local_copy, local_log
 from tests.integration.archive.test_tiered_reads import fill, log_begin, pull, read_all, settings
 from tests.support.archive_tools import archive_log
 from tests.support.jobs_tools import filled_store

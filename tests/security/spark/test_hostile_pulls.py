@@ -23,10 +23,10 @@ from mqspark.record.record import encode_record
 
 pytest.importorskip("pyspark", reason="the reader is Spark's")
 
-from pyspark_pymq.cluster.cluster_queues import BrokerPlace
-from pyspark_pymq.cluster.planning import ReadTask
-from pyspark_pymq.cluster.stream_offsets import QueueRange
-from pyspark_pymq.reading import range_fetch as fetch
+from mqspark.arrow.cluster.cluster_queues import BrokerPlace
+from mqspark.arrow.cluster.planning import ReadTask
+from mqspark.arrow.cluster.queueranges import QueueRange
+from mqspark.arrow.reading import range_fetch as fetch
 
 QUEUE = MessageQueue("T", "b", 0)
 

@@ -13,20 +13,20 @@ from functools import cache
 import pyarrow as pa
 import pytest
 
+from mqspark.arrow.cluster.cluster_queues import ClusterQueues as Driver
+from mqspark.arrow.cluster.queueranges import QueueRange
+from mqspark.arrow.reading.range_fetch import read_task
+from mqspark.arrow.records.arrowstream import MAX_COLUMNS, batches_of
+from mqspark.arrow.records.decode import INFLATED_BYTES, Decoder
+from mqspark.arrow.records.records import Records, record_positions, unwrap_inner_batches
 from mqspark.base.logs import forget
 from mqspark.errors import ConfigError, InvalidMessage
 from mqspark.record.compression import LIMITS, ZSTD, InflateLimits
 from mqspark.testing import Broker, Clients, Cluster
 from pyspark_pymq.cluster import payload
-from pyspark_pymq.cluster.cluster_queues import ClusterQueues as Driver
 from pyspark_pymq.cluster.payload import unpack
-from pyspark_pymq.cluster.stream_offsets import QueueRange
 from pyspark_pymq.options import ReadOptions
 from pyspark_pymq.reading.batch import RangePartition, partitions_of
-from pyspark_pymq.reading.range_fetch import read_task
-from pyspark_pymq.records.arrowstream import MAX_COLUMNS, batches_of
-from pyspark_pymq.records.decode import INFLATED_BYTES, Decoder
-from pyspark_pymq.records.records import Records, record_positions, unwrap_inner_batches
 from tests.security.requests.test_inflate import (
     MESSAGES,
     MIB,
@@ -58,7 +58,7 @@ def records_of(raw: bytes) -> tuple[Records, object]:
 
 def lines_of_spark(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     """Without what brokers of this process log."""
-    return [record for record in caplog.records if record.name.startswith("pyspark_pymq")]
+    return [record for record in caplog.records if record.name.startswith("mqspark.arrow")]
 
 
 @pytest.mark.parametrize("kind", PACK)

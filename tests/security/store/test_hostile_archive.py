@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from mqspark.arrow.cluster.history import Archive
+from mqspark.arrow.files import locations
 from mqspark.errors import MQError
 from mqspark.record.record import decode_records
 from mqspark_server.tiered.archivechunks import ArchiveChunk
 from mqspark_server.tiered.archivefetch import ArchiveFetcher
-from pyspark_pymq.cluster.history import Archive
-from pyspark_pymq.files import locations
 from tests.support import processes
 
 TIME = datetime(2026, 1, 1, tzinfo=UTC)

@@ -30,12 +30,12 @@ from tests.support.waiting import eventually
 
 pytest.importorskip("pyspark", reason="the reader is Spark's")
 
-from pyspark_pymq.cluster.cluster_queues import BrokerPlace, ClusterQueues
-from pyspark_pymq.cluster.planning import ReadTask
-from pyspark_pymq.cluster.stream_offsets import QueueRange
+from mqspark.arrow.cluster.cluster_queues import BrokerPlace, ClusterQueues
+from mqspark.arrow.cluster.planning import ReadTask
+from mqspark.arrow.cluster.queueranges import QueueRange
+from mqspark.arrow.reading import range_fetch as fetch
+from mqspark.arrow.reading.range_fetch import ALLOWED_VARIABLE, read_task
 from pyspark_pymq.options import ReadOptions
-from pyspark_pymq.reading import range_fetch as fetch
-from pyspark_pymq.reading.range_fetch import ALLOWED_VARIABLE, read_task
 
 ROWS = 400
 STRANGER = 4242
@@ -398,8 +398,8 @@ _WORKER = """
     import numpy as np
     from mqspark.errors import InvalidMessage, StoreCorrupt
     from mqspark.store.tools.reader import StoreReader
-    from pyspark_pymq.records.decode import Decoder
-    from pyspark_pymq.records.records import Records
+    from mqspark.arrow.records.decode import Decoder
+    from mqspark.arrow.records.records import Records
 
     root, spare = Path(sys.argv[1]), Path(sys.argv[2]).read_bytes()
     segment = root / "commitlog" / ("0" * 20)
@@ -501,7 +501,7 @@ def test_a_log_read_without_a_broker_may_be_cut(tmp_path: Path) -> None:
         import os, sys
         from pathlib import Path
         from mqspark.errors import MQError
-        from pyspark_pymq.files.logfiles import find_log, segment_bytes_of
+        from mqspark.arrow.files.logfiles import find_log, segment_bytes_of
         from pyspark_pymq.options import StoreOptions
         from pyspark_pymq.reading.storeread import plan_segments, read_segment
         options = StoreOptions.parse({"store": sys.argv[1]}, streaming=False)

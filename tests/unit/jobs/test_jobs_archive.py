@@ -14,6 +14,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from mqspark.arrow.cluster.history import (
+    Archive,
+    Manifest,
+    first_offsets,
+    load_manifests,
+    note_gap,
+    plan_archive,
+    read_archive,
+)
+from mqspark.arrow.cluster.queueranges import QueueRange
+from mqspark.arrow.files.deltafiles import delta_table
+from mqspark.arrow.files.locations import names, open_input, write_bytes
+from mqspark.arrow.files.logfiles import LogFile, list_log
 from mqspark.errors import ConfigError, MQError
 from mqspark.message import MessageQueue
 from mqspark.store.upkeep.archived import ARCHIVED, decode_archived, encode_archived
@@ -29,19 +42,6 @@ from mqspark_jobs.archive import (
 from mqspark_jobs.deltacommit import _add
 from mqspark_jobs.logcuts import cuts
 from mqspark_jobs.rowfiles import RowFile
-from pyspark_pymq.cluster.history import (
-    Archive,
-    Manifest,
-    first_offsets,
-    load_manifests,
-    note_gap,
-    plan_archive,
-    read_archive,
-)
-from pyspark_pymq.cluster.stream_offsets import QueueRange
-from pyspark_pymq.files.deltafiles import delta_table
-from pyspark_pymq.files.locations import names, open_input, write_bytes
-from pyspark_pymq.files.logfiles import LogFile, list_log
 from tests.support.clocks import ManualClock
 from tests.support.jobs_tools import InProcessSpark, filled_store, quiet
 from tests.support.store_tools import RoomyFiles, checkpoint, drain, flush, opened, put

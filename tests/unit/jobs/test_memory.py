@@ -33,7 +33,7 @@ resource.setrlimit(resource.RLIMIT_DATA, (used + room, used + room))
 
 ARCHIVE = """
 from mqspark_jobs.archive import UnitTask, archive_unit, plan_units
-from pyspark_pymq.files.logfiles import list_log
+from mqspark.arrow.files.logfiles import list_log
 (unit,) = plan_units(list_log(str(root / "commitlog")), 0, None)
 done = archive_unit(UnitTask(unit, "b", None, str(root / "table")))
 print(done.manifest.rows, sum(file.rows for file in done.files))

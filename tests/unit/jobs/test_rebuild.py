@@ -10,6 +10,7 @@ from typing import Any
 import fsspec
 import pytest
 
+from mqspark.arrow.files.logfiles import LogFile, list_log
 from mqspark.errors import StoreCorrupt
 from mqspark.message import Message
 from mqspark.record.batchitems import encode_batch
@@ -26,7 +27,6 @@ from mqspark_jobs.job import write_metrics
 from mqspark_jobs.rebuild_index import RebuildOptions, run
 from mqspark_jobs.rebuild_plan import index_names, plan_queues, plan_scans
 from mqspark_jobs.swap import Swap
-from pyspark_pymq.files.logfiles import LogFile, list_log
 from tests.support.jobs_tools import InProcessSpark, Killed, filled_store, quiet, tree
 from tests.support.store_tools import BORN_HOST, crash, drain, flush, opened, put
 

@@ -22,7 +22,6 @@ WITH_MORE = {
     "BrokerConfig": "one field a setting",
     "StoreConfig": "one field a setting",
     "ServerConfig": "one field a setting",
-    "ReadOptions": "one field an option",
     "Stats": "one field a figure",
     "BrokerState": "one field a table that processors share",
     "Follower": "one field a step of the way from a master's bytes to the log, and what brokers ask of it",

@@ -1,7 +1,7 @@
 """Record positions and heads of a buffer of stored records, as numpy arrays.
 
 Head fields have fixed offsets up to the first IPv6 host, which shifts the rest, so the heads of many records are
-one gather, and a column of them is a view of it. Callers check positions (``pyspark_pymq.records.decode``). Must
+one gather, and a column of them is a view of it. Callers check positions (``mqspark.arrow.records.decode``). Must
 not know about columns.
 """
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
+from mqspark.arrow.cluster.queueranges import LogicPlace, Offsets, QueueRange
 from mqspark.base.logs import escaping
 from mqspark.client.blocking import BlockingClient
 from mqspark.client.remoting.topic_routes import TopicRoute
@@ -21,9 +22,8 @@ from mqspark.errors import BadRoute, BrokerError, MQError, NoRoute
 from mqspark.message import MessageQueue
 from mqspark.protocol.bodies.topic_bodies import LogicQueueMappingItem, TopicQueueMappingDetail
 from mqspark.protocol.codes import ResponseCode
-from pyspark_pymq.cluster.stream_offsets import LogicPlace, Offsets, QueueRange
 
-log = escaping("pyspark_pymq")
+log = escaping("mqspark.arrow")
 
 _MAX_MOVES = 4
 """Limit of the brokers that are asked in turn who leads a queue, while the name server's answer is old."""

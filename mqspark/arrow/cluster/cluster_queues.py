@@ -12,6 +12,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mqspark.arrow.cluster.history import Archive, first_offsets
+from mqspark.arrow.cluster.logic_parts import LogicQueues, check_kind
+from mqspark.arrow.cluster.queuechoice import (
+    EARLIEST_OFFSET,
+    LATEST_OFFSET,
+    OffsetSpec,
+    Position,
+    QueueChoice,
+    QueueTexts,
+)
+from mqspark.arrow.cluster.queueranges import LogicPlace, Offsets, QueueRange
 from mqspark.base.logs import Outages, escaping
 from mqspark.client.blocking import FIRST_CONTACT_MS, BlockingClient, pull_header
 from mqspark.client.remoting.pullanswers import PULL_ANSWERS
@@ -20,13 +31,8 @@ from mqspark.errors import BrokerError, ClientError, ConfigError, MQError, NoRou
 from mqspark.message import DLQ_PREFIX, RETRY_PREFIX, MessageQueue, is_system_topic, retry_topic
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers.client_headers import PullMessageRequestHeader, PullMessageResponseHeader
-from pyspark_pymq.cluster.history import Archive, first_offsets
-from pyspark_pymq.cluster.logic_parts import LogicQueues, check_kind
-from pyspark_pymq.cluster.stream_offsets import LogicPlace, Offsets, QueueRange
-from pyspark_pymq.options import EARLIEST_OFFSET, LATEST_OFFSET, OffsetSpec, Position, QueueTexts, ReadOptions
-from pyspark_pymq.watching import end_with_spark
 
-log = escaping("pyspark_pymq")
+log = escaping("mqspark.arrow")
 
 ROUTE_LIFE_S = 1.0
 """How long a route is cached; new queues are seen at most this much later."""
@@ -58,8 +64,7 @@ class BrokerPlace:
 
 
 class ClusterQueues:
-    def __init__(self, options: ReadOptions, *, client: BlockingClient | None = None) -> None:
-        end_with_spark()
+    def __init__(self, options: QueueChoice, *, client: BlockingClient | None = None) -> None:
         self._options = options
         self.client = client or BlockingClient(
             options.nameserver,

@@ -24,6 +24,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from mqspark.arrow.cluster.cluster_queues import BrokerPlace, DataLoss
+from mqspark.arrow.cluster.planning import ReadTask
+from mqspark.arrow.cluster.queueranges import LogicPlace, QueueRange
+from mqspark.arrow.reading.lookout import Watch
+from mqspark.arrow.records.decode import Decoder
+from mqspark.arrow.records.records import (
+    QUEUE_OFFSET,
+    Ints,
+    Records,
+    has_inner_batches,
+    record_positions,
+    unwrap_inner_batches,
+)
 from mqspark.base.logs import Outages, escaping
 from mqspark.client.blocking import BUSY, BlockingClient, pull_header
 from mqspark.client.remoting.blockingconnection import BlockingConnection
@@ -44,21 +57,8 @@ from mqspark.protocol.headers.client_headers import PullMessageRequestHeader, Pu
 from mqspark.store.compaction.compacted import is_compacted
 from mqspark.store.disk.trusted import Trust, prove
 from mqspark.store.tools.reader import Piece, StoreReader
-from pyspark_pymq.cluster.cluster_queues import BrokerPlace, DataLoss
-from pyspark_pymq.cluster.planning import ReadTask
-from pyspark_pymq.cluster.stream_offsets import LogicPlace, QueueRange
-from pyspark_pymq.records.decode import Decoder
-from pyspark_pymq.records.records import (
-    QUEUE_OFFSET,
-    Ints,
-    Records,
-    has_inner_batches,
-    record_positions,
-    unwrap_inner_batches,
-)
-from pyspark_pymq.watching import Watch
 
-log = escaping("pyspark_pymq")
+log = escaping("mqspark.arrow")
 
 ALLOWED_VARIABLE = "MQSPARK_LOCAL_STORES"
 """Environment variable of workers: the only directories in which stores are read locally, separated as in PATH."""

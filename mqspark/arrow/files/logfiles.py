@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from mqspark.arrow.files.locations import filesystem_of, is_remote, local_path
 from mqspark.errors import ConfigError
 from mqspark.store.disk.layout import file_start
-from pyspark_pymq.files.locations import filesystem_of, is_remote, local_path
 
 _COPY_BYTES = 8 << 20
 

@@ -21,12 +21,12 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from mqspark.arrow.cluster.queueranges import QueueRange
+from mqspark.arrow.files.deltafiles import DeltaFile, delta_table
+from mqspark.arrow.files.locations import join, names, open_input, read_bytes, write_bytes
+from mqspark.arrow.messagecolumns import HEADERS, PROPERTIES, arrow_schema, arrow_type
 from mqspark.errors import ConfigError, MQError
 from mqspark.message import MessageQueue
-from pyspark_pymq.cluster.stream_offsets import QueueRange
-from pyspark_pymq.files.deltafiles import DeltaFile, delta_table
-from pyspark_pymq.files.locations import join, names, open_input, read_bytes, write_bytes
-from pyspark_pymq.schema import HEADERS, PROPERTIES, arrow_schema, arrow_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -299,7 +299,7 @@ def _wanted(batch: pa.RecordBatch, task: ArchiveTask) -> pa.Array:
 def _column(batch: pa.RecordBatch, name: str, topic: str) -> pa.Array:
     import pyarrow as pa
 
-    from pyspark_pymq.records.decode import as_headers
+    from mqspark.arrow.records.decode import as_headers
 
     if name == "topic":
         return pa.repeat(pa.scalar(topic, arrow_type(name)), batch.num_rows)

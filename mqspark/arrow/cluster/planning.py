@@ -16,14 +16,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from mqspark.arrow.cluster.queuechoice import RETRY_TIMEOUT_MS
+from mqspark.arrow.cluster.queueranges import LogicPlace, QueueRange
+from mqspark.arrow.signing import ENVIRONMENT, SigningOptions
 from mqspark.message import MessageQueue
 from mqspark.record.compression import LIMITS, InflateLimits
-from pyspark_pymq.cluster.stream_offsets import LogicPlace, QueueRange
-from pyspark_pymq.options import RETRY_TIMEOUT_MS
-from pyspark_pymq.signing import ENVIRONMENT, SigningOptions
 
 if TYPE_CHECKING:
-    from pyspark_pymq.cluster.cluster_queues import BrokerPlace
+    from mqspark.arrow.cluster.cluster_queues import BrokerPlace
 
 SMALL_TASK_ROWS = 10_000
 """Below this number of rows another task costs more than it saves."""

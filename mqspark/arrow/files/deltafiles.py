@@ -13,8 +13,8 @@ import urllib.parse
 from dataclasses import dataclass, field
 from typing import Any
 
+from mqspark.arrow.files.locations import join, names, open_input, read_bytes
 from mqspark.errors import MQError
-from pyspark_pymq.files.locations import join, names, open_input, read_bytes
 
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.\d{10})?\.parquet")
