@@ -6,6 +6,8 @@
     ├── InvalidMessage           a message, topic or group breaks a rule of the format (.field)
     ├── InvalidFilter            a SQL92 filter does not compile                       (.expression, .position)
     ├── FilterFailed             a filter has no value for these properties; counts as no match
+    ├── InvalidSchema            a schema breaks a rule of its language                (.kind, .where)
+    │   └── SchemaTooLarge       it exceeds a bound, before anything is done with it   (.limit)
     ├── ProtocolError            bytes on a connection are not the remoting protocol
     │   ├── FrameTooLarge        a length field exceeds its limit                      (.length, .limit)
     │   └── IllegalName          a topic, group, broker … has an illegal name          (.what)
@@ -49,6 +51,8 @@ __all__ = [
     "InvalidMessage",
     "InvalidFilter",
     "FilterFailed",
+    "InvalidSchema",
+    "SchemaTooLarge",
     "TableFull",
     "ProtocolError",
     "FrameTooLarge",
@@ -141,6 +145,22 @@ class InvalidFilter(MQError, ValueError):
 
 class FilterFailed(MQError, ValueError):
     pass
+
+
+class InvalidSchema(MQError, ValueError):
+    """``kind``: AVRO, JSON or PROTOBUF; ``where``: a path or a line in the schema, or the empty text."""
+
+    def __init__(self, problem: str, *, kind: str, where: str = "") -> None:
+        super().__init__(_shortened(f"Invalid schema of type {kind}{where and f' at {where}'}: {problem}"))
+        self.problem = _shortened(problem)
+        self.kind = kind
+        self.where = where
+
+
+class SchemaTooLarge(InvalidSchema):
+    def __init__(self, what: str, limit: int, *, kind: str, where: str = "") -> None:
+        super().__init__(f"{what}: the limit is {limit}", kind=kind, where=where)
+        self.limit = limit
 
 
 class ProtocolError(MQError):

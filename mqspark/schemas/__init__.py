@@ -1,0 +1,11 @@
+"""Schemas of messages in Avro, JSON Schema and Protobuf: parsing, sameness, compatibility, checks of payloads.
+
+Imported from outside:
+
+- ``schema``: Schema, Reference, Flaw, the names of the languages; ``parsing.parse`` makes a Schema of a text;
+- ``compatibility``: the rules, and what breaks them (``incompatibilities``);
+- ``schemaprefix``: the bytes in front of a payload that name its schema.
+
+Pure: no files, sockets, clocks. A text comes from a peer, so that each step is bounded before it starts. The packages
+that JSON Schema and Protobuf need are imported where they are used.
+"""

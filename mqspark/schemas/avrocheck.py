@@ -1,0 +1,338 @@
+"""Whether bytes are a value of an Avro type: the value is walked over, not built.
+
+A function for each type, made once: it takes the bytes and a position, and returns the position behind the value. It
+raises ``_Misfit``, or IndexError where the bytes end, and the records around it note on the way out which field it was.
+
+Bounded: a value of no bytes (null, a record of such) is not visited, so that each visit of a leaf takes a byte;
+``MAX_VISITS`` bounds what is around the leaves, ``MAX_NESTING`` a type inside itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mqspark.schemas.avrotypes import AvroType, all_types
+from mqspark.schemas.schema import Check, Flaw
+
+MAX_NESTING = 100
+"""Values of a recursive type inside each other; Protobuf has the same limit."""
+MAX_EMPTY_ITEMS = 100_000
+"""Items of an array that take no bytes: a reader makes an object of each."""
+MAX_VISITS = 30_000_000
+
+_Walk = Callable[[bytes, int], int]
+_ENDS_EARLY = "the payload ends early"
+_WIDTHS = {"float": 4, "double": 8}
+
+
+class _Misfit(Exception):
+    def __init__(self, problem: str, *path: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.path = list(path)
+        """The innermost step first."""
+
+
+def payload_check(root: AvroType) -> Check:
+    walks = _Walks(_recursive_records(root))
+    walk = walks.of(root)
+    around = walks.longest_chain(root)
+
+    def check(payload: bytes | memoryview) -> Flaw | None:
+        data = bytes(payload)
+        walks.nesting.clear()
+        if len(data) * around > MAX_VISITS:
+            return Flaw("", f"{len(data)} bytes are too many for a schema with {around} types around a value")
+        try:
+            end = walk(data, 0)
+        except _Misfit as error:
+            return Flaw("".join(reversed(error.path)).removeprefix("."), error.problem)
+        except IndexError:
+            return Flaw("", _ENDS_EARLY)
+        except RecursionError:
+            return Flaw("", "the value has too many types inside each other")
+        if end == len(data):
+            return None
+        return Flaw("", f"the value ends {len(data) - end} bytes before the payload")
+
+    return check
+
+
+class _Walks:
+    def __init__(self, recursive: set[int]) -> None:
+        self._recursive = recursive
+        self._made = dict[int, _Walk]()
+        self.nesting = dict[int, int]()
+        """How many values of a recursive record are open."""
+        self._empty = dict[int, bool]()
+
+    def of(self, found: AvroType) -> _Walk:
+        if found.type in _PRIMITIVE:
+            return _PRIMITIVE[found.type]
+        walk = self._made.get(id(found))
+        if walk is None:
+            if found.type == "record":
+                return self._record(found)
+            walk = self._made[id(found)] = self._other(found)
+        return walk
+
+    def _other(self, found: AvroType) -> _Walk:
+        if found.type == "fixed":
+            return _fixed(found.size)
+        if found.type == "enum":
+            return _enum(found)
+        if found.type == "union":
+            return _union([(each.fullname, self.of(each)) for each in found.parts])
+        if found.type == "array":
+            return _array(None if self.is_empty(found.parts[0]) else self.of(found.parts[0]))
+        return _map(self.of(found.parts[0]))
+
+    def _record(self, found: AvroType) -> _Walk:
+        fields = list[tuple[str, _Walk]]()
+        nesting, key = self.nesting, id(found)
+
+        def walk(data: bytes, at: int) -> int:
+            for name, inner in fields:
+                try:
+                    at = inner(data, at)
+                except _Misfit as error:
+                    error.path.append(f".{name}")
+                    raise
+                except IndexError:
+                    raise _Misfit(_ENDS_EARLY, f".{name}") from None
+            return at
+
+        def counted(data: bytes, at: int) -> int:
+            depth = nesting.get(key, 0) + 1
+            if depth > MAX_NESTING:
+                raise _Misfit(f"more than {MAX_NESTING} values of {found.name} are inside each other")
+            nesting[key] = depth
+            at = walk(data, at)
+            nesting[key] = depth - 1
+            return at
+
+        self._made[key] = chosen = counted if key in self._recursive else walk
+        fields += [
+            (field.name, self.of(field.type)) for field in found.fields if not self.is_empty(field.type)
+        ]
+        return chosen
+
+    def is_empty(self, found: AvroType) -> bool:
+        """Whether each value takes no bytes. A record inside itself, without a way out, has no value."""
+        if found.type == "null":
+            return True
+        if found.type == "fixed":
+            return found.size == 0
+        if found.type != "record":
+            return False
+        if id(found) not in self._empty:
+            self._empty[id(found)] = False
+            self._empty[id(found)] = all(self.is_empty(field.type) for field in found.fields)
+        return self._empty[id(found)]
+
+    def longest_chain(self, root: AvroType) -> int:
+        """The most types around a leaf that no byte is read between."""
+        known = dict[int, int]()
+
+        def chain(found: AvroType) -> int:
+            inner = [field.type for field in found.fields] if found.type == "record" else []
+            if id(found) not in known:
+                known[id(found)] = 1
+                known[id(found)] = 1 + max((chain(each) for each in inner), default=0)
+            return known[id(found)]
+
+        return max(map(chain, all_types(root)))
+
+
+def _recursive_records(root: AvroType) -> set[int]:
+    """At least one of each circle of types."""
+    found, done, open_ = set[int](), set[int](), set[int]()
+    waiting = [(root, False)]
+    while waiting:
+        each, leaving = waiting.pop()
+        if leaving:
+            open_.discard(id(each))
+            done.add(id(each))
+        elif id(each) in open_:
+            found.add(id(each))
+        elif id(each) not in done:
+            open_.add(id(each))
+            waiting.append((each, True))
+            waiting += [(part, False) for part in each.inner]
+    return found
+
+
+def _read_long(data: bytes, at: int) -> tuple[int, int]:
+    byte = data[at]
+    at += 1
+    if byte < 0x80:
+        return byte >> 1 ^ -(byte & 1), at
+    number, shift = byte & 0x7F, 7
+    while True:
+        byte = data[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+        if shift > 63:
+            raise _Misfit("a number has more than ten bytes")
+    if number >> 64:
+        raise _Misfit("a number has more than 64 bits")
+    return number >> 1 ^ -(number & 1), at
+
+
+def _long(data: bytes, at: int) -> int:
+    if data[at] < 0x80:
+        return at + 1
+    return _read_long(data, at)[1]
+
+
+def _int(data: bytes, at: int) -> int:
+    if data[at] < 0x80:
+        return at + 1
+    number, end = _read_long(data, at)
+    if not -(1 << 31) <= number < 1 << 31:
+        raise _Misfit(f"{number} is no int")
+    return end
+
+
+def _boolean(data: bytes, at: int) -> int:
+    if data[at] > 1:
+        raise _Misfit(f"byte {data[at]} is no boolean")
+    return at + 1
+
+
+def _null(data: bytes, at: int) -> int:
+    return at
+
+
+def _fixed(size: int) -> _Walk:
+    def walk(data: bytes, at: int) -> int:
+        end = at + size
+        if end > len(data):
+            raise IndexError
+        return end
+
+    return walk
+
+
+def _bytes(data: bytes, at: int) -> int:
+    size, at = _read_long(data, at)
+    if size < 0:
+        raise _Misfit(f"a length is {size}")
+    if size > len(data) - at:
+        raise IndexError
+    return at + size
+
+
+def _string(data: bytes, at: int) -> int:
+    size = data[at]
+    at += 1
+    if size >= 0x80:
+        size, at = _read_long(data, at - 1)
+    elif size & 1:
+        raise _Misfit("a length is negative")
+    else:
+        size >>= 1
+    end = at + size
+    if size < 0:
+        raise _Misfit(f"a length is {size}")
+    if end > len(data):
+        raise IndexError
+    try:
+        data[at:end].decode()
+    except UnicodeDecodeError as error:
+        raise _Misfit(f"the text is not UTF-8 at its byte {error.start}") from None
+    return end
+
+
+_PRIMITIVE: dict[str, _Walk] = {
+    "null": _null,
+    "boolean": _boolean,
+    "int": _int,
+    "long": _long,
+    "bytes": _bytes,
+    "string": _string,
+    **{name: _fixed(size) for name, size in _WIDTHS.items()},
+}
+
+
+def _enum(found: AvroType) -> _Walk:
+    count = len(found.symbols)
+
+    def walk(data: bytes, at: int) -> int:
+        number, end = _read_long(data, at)
+        if not 0 <= number < count:
+            raise _Misfit(f"{number} is none of the {count} symbols of {found.name}")
+        return end
+
+    return walk
+
+
+def _union(branches: list[tuple[str, _Walk]]) -> _Walk:
+    count = len(branches)
+    walks = [walk for _, walk in branches]
+
+    def walk(data: bytes, at: int) -> int:
+        number, at = _read_long(data, at)
+        if not 0 <= number < count:
+            raise _Misfit(
+                f"{number} is none of the {count} types {', '.join(name for name, _ in branches[:10])}"
+            )
+        return walks[number](data, at)
+
+    return walk
+
+
+def _blocks(data: bytes, at: int) -> tuple[int, int]:
+    """Number of items of the next block, and where they begin."""
+    count, at = _read_long(data, at)
+    if count < 0:
+        _, at = _read_long(data, at)
+        count = -count
+    return count, at
+
+
+def _array(item: _Walk | None) -> _Walk:
+    """``item``: None for one of no bytes."""
+
+    def walk(data: bytes, at: int) -> int:
+        index = 0
+        while True:
+            count, at = _blocks(data, at)
+            if count == 0:
+                return at
+            if item is None:
+                index += count
+                if index > MAX_EMPTY_ITEMS:
+                    raise _Misfit(f"an array has {index} items of no bytes, more than {MAX_EMPTY_ITEMS}")
+                continue
+            last = index + count
+            try:
+                while index < last:
+                    at = item(data, at)
+                    index += 1
+            except _Misfit as error:
+                error.path.append(f"[{index}]")
+                raise
+
+    return walk
+
+
+def _map(value: _Walk) -> _Walk:
+    def walk(data: bytes, at: int) -> int:
+        while True:
+            count, at = _blocks(data, at)
+            if count == 0:
+                return at
+            for _ in range(count):
+                start, at = at, _string(data, at)
+                try:
+                    at = value(data, at)
+                except _Misfit as error:
+                    _, key = _read_long(data, start)
+                    error.path.append(f"[{data[key:at].decode()[:40]!r}]")
+                    raise
+
+    return walk

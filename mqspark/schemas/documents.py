@@ -1,0 +1,51 @@
+"""JSON texts from peers, decoded within bounds."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from mqspark.errors import InvalidSchema, SchemaTooLarge
+from mqspark.schemas.schema import MAX_DEPTH, MAX_NODES
+
+
+def json_document(text: str, kind: str) -> Any:
+    """``kind``: what the errors call the language. Raises InvalidSchema, SchemaTooLarge."""
+    reader = _Counting(kind)
+    try:
+        found = json.loads(text, parse_constant=reader.constant, object_pairs_hook=reader.object)
+        if "\\u" in text:  # two of them may be halves of one character, or not
+            json.dumps(found, ensure_ascii=False).encode()
+    except InvalidSchema:
+        raise
+    except RecursionError:
+        raise SchemaTooLarge("values inside each other", MAX_DEPTH, kind=kind) from None
+    except UnicodeEncodeError:
+        raise InvalidSchema("the text has half of a surrogate pair", kind=kind) from None
+    except ValueError as error:
+        raise InvalidSchema(f"the text is no JSON: {error}", kind=kind) from None
+    return found
+
+
+class _Counting:
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._nodes = 0
+
+    def constant(self, name: str) -> Any:
+        raise InvalidSchema(f"{name} is no JSON", kind=self._kind)
+
+    def object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        self._nodes += 1 + len(pairs)
+        if self._nodes > MAX_NODES:
+            raise SchemaTooLarge("types, fields and values", MAX_NODES, kind=self._kind)
+        found = dict[str, Any]()
+        for name, value in pairs:
+            if name in found:
+                raise InvalidSchema(f"an object has the key {name[:80]!r} twice", kind=self._kind)
+            found[name] = value
+        return found
+
+
+def compact(value: Any, *, sort: bool = False) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=sort)

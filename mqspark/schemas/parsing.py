@@ -1,0 +1,18 @@
+"""From the text of a schema to the schema."""
+
+from __future__ import annotations
+
+from mqspark.errors import InvalidSchema
+from mqspark.schemas.avroschema import AvroSchema
+from mqspark.schemas.schema import Needed, Schema
+
+_CLASSES = {each.kind: each for each in (AvroSchema,)}
+
+
+def parse(kind: str, text: str, references: Needed = ()) -> Schema:
+    """``references``: each with the schema that its subject and version have.
+
+    Raises InvalidSchema (also for a kind that is none), SchemaTooLarge, and ConfigError without the extra."""
+    if kind not in _CLASSES:
+        raise InvalidSchema(f"the type is none of {', '.join(_CLASSES)}", kind=kind[:80])
+    return _CLASSES[kind](text, references)
