@@ -69,7 +69,7 @@ def incompatibilities(rule: str, new: Schema, earlier: Sequence[Schema]) -> list
             found += _reasons(old, new, "old", "new", index)
         if len(found) >= MAX_REASONS:
             break
-    return found[:MAX_REASONS]
+    return list(dict.fromkeys(found))[:MAX_REASONS]
 
 
 def _reasons(

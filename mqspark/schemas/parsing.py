@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from mqspark.errors import InvalidSchema
 from mqspark.schemas.avroschema import AvroSchema
+from mqspark.schemas.jsonschemas import JsonSchema
 from mqspark.schemas.schema import Needed, Schema
 
-_CLASSES = {each.kind: each for each in (AvroSchema,)}
+_CLASSES: dict[str, type[AvroSchema | JsonSchema]] = {each.kind: each for each in (AvroSchema, JsonSchema)}
 
 
 def parse(kind: str, text: str, references: Needed = ()) -> Schema:

@@ -22,7 +22,7 @@ MAX_REFERENCES = 1_000
 """Schemas that one schema needs, with those that they need in turn."""
 MAX_TOTAL_BYTES = 4 << 20
 """Text of a schema and of all that it needs."""
-MAX_NODES = 50_000
+MAX_NODES = 20_000
 """Types, fields and values in one text."""
 MAX_DEPTH = 100
 """Types inside each other, in one text."""

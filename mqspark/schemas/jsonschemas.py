@@ -1,0 +1,148 @@
+"""JSON Schema, drafts 4 to 2020-12; draft 7 for a text that names none, as in Confluent's registry.
+
+jsonschema-rs checks payloads. What bounds it: nothing is fetched (``Documents``); the schemas that may apply to one
+value are counted (``payload_work``); a pattern is compiled to at most ``MAX_PATTERN_BYTES``, runs in linear time, and
+one with lookaround or back-references gives up after ``MAX_BACKTRACKS`` steps, which counts as no match.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from mqspark.errors import InvalidSchema
+from mqspark.schemas.documents import compact, json_document
+from mqspark.schemas.jsoncompat import JsonComparison
+from mqspark.schemas.jsonreferences import Documents
+from mqspark.schemas.jsonwork import MAX_PAYLOAD_DEPTH, PayloadWork, payload_work
+from mqspark.schemas.schema import JSON, Check, Flaw, Needed, Schema, needs_extra
+
+MAX_PATTERN_BYTES = 256 << 10
+MAX_BACKTRACKS = 1_000
+MAX_WORK = 20_000_000
+"""Values of a payload, times the schemas that one is compared with: half a second."""
+_BYTES_OF_WORK = 16
+_SHOWN = 200
+_decode = msgspec.json.decode
+
+
+class JsonSchema(Schema):
+    kind = JSON
+
+    def __init__(self, text: str, needed: Needed = ()) -> None:
+        super().__init__(text, needed)
+        self.document: Any = json_document(text, JSON)
+        if not isinstance(self.document, dict | bool):
+            raise InvalidSchema("a schema is an object, true or false", kind=JSON)
+        others = {
+            name: each.document for name, each in self.all_needed.items() if isinstance(each, JsonSchema)
+        }
+        self.documents = Documents(self.document, others)
+        work = payload_work(self.document, self.documents)
+        self._check = _payload_check(self._validator(), work)
+
+    @cached_property
+    def canonical(self) -> str:
+        return compact(self.document)
+
+    @cached_property
+    def normalized(self) -> str:
+        return compact(self.document, sort=True)
+
+    def check(self, indexes: Sequence[int] = ()) -> Check:
+        if indexes:
+            raise InvalidSchema("a JSON schema has no indexes of messages", kind=JSON)
+        return self._check
+
+    def incompatibilities_of(self, writer: Schema, me: str, other: str) -> list[tuple[str, str, str]]:
+        if not isinstance(writer, JsonSchema):
+            raise TypeError(f"{writer} is no JSON schema")
+        comparison = JsonComparison(self.documents, writer.documents, me, other)
+        return comparison.problems(self.document, writer.document)
+
+    def _validator(self) -> Any:
+        """Raises InvalidSchema, and ConfigError without the extra."""
+        try:
+            import jsonschema_rs
+        except ImportError as error:
+            raise needs_extra(JSON, error) from None
+        named = isinstance(self.document, dict) and "$schema" in self.document
+        make = jsonschema_rs.validator_for if named else jsonschema_rs.Draft7Validator
+        options = jsonschema_rs.FancyRegexOptions(
+            backtrack_limit=MAX_BACKTRACKS, size_limit=MAX_PATTERN_BYTES
+        )
+        try:
+            return make(self.document, pattern_options=options, retriever=self.documents.document)
+        except (ValueError, jsonschema_rs.ReferencingError) as error:
+            where = "".join(f"/{step}" for step in getattr(error, "instance_path", ()))
+            problem = getattr(error, "message", None) or str(error)
+            raise InvalidSchema(_shortened(problem), kind=JSON, where=where[:_SHOWN]) from None
+
+
+def _payload_check(validator: Any, work: PayloadWork) -> Check:
+    is_valid = validator.is_valid
+    small = MAX_WORK // work.at_one_value
+    shallow = 2 * work.depth if work.depth < MAX_PAYLOAD_DEPTH else MAX_WORK
+    """A payload of so many bytes is not too deep."""
+
+    def check(payload: bytes | memoryview) -> Flaw | None:
+        try:
+            value = _decode(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return Flaw("", f"the payload is no JSON: {error}")
+        except RecursionError:
+            return _too_deep(work.depth)
+        size = len(payload)
+        if (size > shallow or size > small) and (flaw := _too_much(value, size, work)) is not None:
+            return flaw
+        if is_valid(value):
+            return None
+        return _first_flaw(validator, value)
+
+    return check
+
+
+def _first_flaw(validator: Any, value: Any) -> Flaw:
+    for error in validator.iter_errors(value):
+        path = list(error.instance_path)
+        field = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+        return Flaw(field.removeprefix(".")[:_SHOWN], _shortened(error.message))
+    return Flaw("", "the payload does not fit")
+
+
+def _shortened(message: str) -> str:
+    """With both ends: the value comes first, what is wrong with it last."""
+    half = _SHOWN // 2
+    return message if len(message) <= _SHOWN else f"{message[:half]}...{message[-half:]}"
+
+
+def _too_deep(limit: int) -> Flaw:
+    return Flaw(
+        "", f"more than {limit} values are inside each other, the most that this schema allows to check"
+    )
+
+
+def _too_much(value: Any, size: int, work: PayloadWork) -> Flaw | None:
+    """Counts the values level by level."""
+    level: list[Any] = [value]
+    count = depth = 0
+    most = MAX_WORK // work.at_one_value - size // _BYTES_OF_WORK
+    while level:
+        count += len(level)
+        if count > most:
+            schemas = f"a schema that compares one value with up to {work.at_one_value} schemas"
+            return Flaw("", f"{size} bytes are too many for {schemas}")
+        depth += 1
+        if depth > work.depth:
+            return _too_deep(work.depth)
+        inner = list[Any]()
+        for each in level:
+            if isinstance(each, dict):
+                inner += each.values()
+            elif isinstance(each, list):
+                inner += each
+        level = inner
+    return None
