@@ -8,15 +8,16 @@ With authenticationProvider an extension is called first.
 A server without authentication has no gate, and its handlers are called directly. A connection's last user and the
 decisions for it are cached until users or policies change.
 
-Requests that come over HTTP reach the same handlers on connections inside the process. They are not signed: the shell
-has verified the user (``prove``) and vouches for the connection (``vouch``). Everything else is judged as for a signed
-request.
+Requests that come over HTTP or gRPC reach the same handlers on connections inside the process. They are not signed: the
+shell has verified the user (``prove``, ``sign_in``) and vouches for the connection (``vouch``). Everything else is
+judged as for a signed request.
 
 Facts: docs/rocketmq/protocol.md#policies.
 """
 
 from __future__ import annotations
 
+import base64
 import hmac
 import ipaddress
 from collections import Counter
@@ -62,6 +63,7 @@ _VOUCHED = "vouched"
 _COUNTED = "countedFor"
 """Session key."""
 _PROOF = b"mqspark knows this secret"
+_SIGN_IN = "SIGN IN"
 
 
 class Audited(NamedTuple):
@@ -362,6 +364,25 @@ class Gate:
         """Attribute all requests of this connection, which must be inside the process, to the user. ``reads_only``:
         requests that change something are refused whatever the policies say."""
         session.attributes[_VOUCHED] = _Vouched(name, proof, reads_only)
+
+    def sign_in(self, session: Session, name: str, content: bytes, digest: bytes) -> None:
+        """Attribute all requests of this connection, which must be inside the process, to the user, if ``digest`` is
+        the HMAC-SHA1 of ``content`` under the user's secret. Raises Refusal."""
+        known = session.attributes.get(_KNOWN)
+        is_new = not isinstance(known, KnownUser) or known.user.name != name or self._is_stale(known)
+        if is_new:
+            self._check_failures(session, 0, name)
+        user = self._users.find(name)
+        expected = (_NOBODY if user is None else user.signer).signature(content)
+        is_right = hmac.compare_digest(expected, base64.b64encode(digest).decode())
+        if not is_right or user is None or user.status is UserStatus.DISABLE:
+            self.attempts.note(_address(session), self._clock.monotonic_ms(), name)
+            raise self._refused(session, 0, "unauthenticated", _FAILED, name, request=_SIGN_IN)
+        if is_new:
+            self.attempts.let_in(_address(session), name)
+            self._count(session, 0, user)
+            session.attributes[_KNOWN] = KnownUser(user, _address(session), self._users.generation)
+            self.vouch(session, name, user.signer.signature(_PROOF))
 
     def _vouched_user(self, session: Session, vouched: _Vouched, code: int, request: str = "") -> KnownUser:
         """Raises Refusal."""

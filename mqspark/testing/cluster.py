@@ -121,6 +121,11 @@ class Cluster:
         return [app.http_url for app in self._cluster.brokers]
 
     @property
+    def grpc_addresses(self) -> list[str | None]:
+        """The addresses of the brokers for RocketMQ's gRPC clients; None without the setting grpcEnable."""
+        return [app.grpc_address for app in self._cluster.brokers]
+
+    @property
     def master(self) -> int | None:
         """With ``replication``: the number of the broker that is the master and takes messages; None while there is
         none."""
@@ -244,3 +249,8 @@ class Broker(Cluster):
     def http_url(self) -> str | None:
         """The URL of the broker, ``http://host:port``; None without ``http``."""
         return self.http_urls[0]
+
+    @property
+    def grpc_address(self) -> str | None:
+        """The address of the broker for RocketMQ's gRPC clients; None without the setting grpcEnable."""
+        return self.grpc_addresses[0]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqspark.base.clock import Clock, SystemClock, local_utc_offset_ms
 from mqspark.base.config import MAX_PORT
+from mqspark.base.names import bracketed
 from mqspark.broker.broker import BrokerCore
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.replication.admission import Admission
@@ -61,6 +62,8 @@ log = logging.getLogger("mqspark.app")
 
 HTTP_PORT_DISTANCE = 3
 """httpPort is listenPort + 3 by default; +1 is RocketMQ's HA port."""
+GRPC_PORT_DISTANCE = 4
+"""grpcServerPort is listenPort + 4 by default."""
 LOOPBACK_TOKEN_VARIABLE = "MQSPARK_HTTP_TOKEN"  # noqa: S105 - its name
 """Environment variable with the token for changes over HTTP on a broker without users."""
 
@@ -86,6 +89,8 @@ class BrokerApp(ProcessApp):
         self.config = dataclasses.replace(settings.broker)
         self.store_config = dataclasses.replace(settings.store)
         self.http_url: str | None = None
+        self.grpc_address: str | None = None
+        """``host:port`` for clients of gRPC, with grpcEnable."""
         self.store: MessageStore | None = None
         """None before the recovery begins."""
         self.recovery: dict[str, Any] | None = None
@@ -140,6 +145,8 @@ class BrokerApp(ProcessApp):
         parts.housekeeper.start()
         parts.compaction.start()
         parts.server.start()
+        if self.settings.server.grpc_enable:
+            await self._start_grpc(parts)
 
         self.lifecycle.advance(Phase.REGISTERING)
         if parts.group is not None and (pre_online := parts.core.role.pre_online) is not None:
@@ -193,6 +200,33 @@ class BrokerApp(ProcessApp):
         self._ends.always(http.stop)
         self.http_url = http.url
         return http
+
+    async def _start_grpc(self, parts: BrokerParts) -> None:
+        if importlib.util.find_spec("grpc") is None or importlib.util.find_spec("google.protobuf") is None:
+            raise ConfigError("grpcEnable needs grpcio: pip install 'mqspark[grpc]'", key="grpcEnable")
+        from mqspark_server.proxy.brokerbackend import BrokerBackend
+        from mqspark_server.proxy.grpcserver import GrpcServer
+
+        config = self.settings.server
+        port = config.grpc_server_port
+        if port is None:
+            port = self.config.listen_port + GRPC_PORT_DISTANCE if self.settings.broker.listen_port else 0
+            if port > MAX_PORT:
+                raise ConfigError(
+                    f"there is no port {port} (listenPort + 4) for gRPC: set grpcServerPort",
+                    key="grpcServerPort",
+                )
+        server = GrpcServer(
+            BrokerBackend(parts.core, parts.server),
+            config.bind_address,
+            port,
+            max_calls=config.grpc_max_calls,
+            max_client_bytes=lambda: config.grpc_max_client_bytes,
+        )
+        self._ends.on_stop(server.stop)
+        self._ends.on_kill(server.kill)
+        await server.start()
+        self.grpc_address = f"{bracketed(self.config.broker_ip1)}:{server.port}"
 
     def _build_api(self) -> object:
         from mqspark_server.console.apidocs import docs_router

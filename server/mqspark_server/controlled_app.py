@@ -141,6 +141,8 @@ class ControlledApp(BrokerApp):
         server = self.settings.server
         if server.http_port is None:
             server = dataclasses.replace(server, http_port=0)
+        if server.grpc_server_port is None:
+            server = dataclasses.replace(server, grpc_server_port=0)
         self.settings = dataclasses.replace(self.settings, broker=broker, server=server)
 
     async def _take_id(self) -> int:
@@ -175,6 +177,8 @@ class ControlledApp(BrokerApp):
         server = self.settings.server
         if self.http_url is not None:
             server = dataclasses.replace(server, http_port=int(self.http_url.rpartition(":")[2]))
+        if self.grpc_address is not None:
+            server = dataclasses.replace(server, grpc_server_port=int(self.grpc_address.rpartition(":")[2]))
         broker = dataclasses.replace(
             self.settings.broker,
             listen_port=self.config.listen_port,

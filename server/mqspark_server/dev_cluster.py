@@ -56,6 +56,7 @@ class DevCluster:
         namesrv_port: int = 0,
         broker_port: int = 0,
         http_port: int | None = None,
+        grpc_port: int | None = None,
         brokers: int = 1,
         slaves: int = 0,
         replication: str | None = None,
@@ -63,8 +64,8 @@ class DevCluster:
         clock: Clock | None = None,
         chance: random.Random | None = None,
     ) -> None:
-        """Raises ConfigError. ``layers`` override the development profile. ``slaves``: number per broker; their broker
-        numbers follow those of the masters."""
+        """Raises ConfigError. ``grpc_port`` None: there is no gRPC unless ``layers`` enable it. ``layers`` override the
+        development profile. ``slaves``: number per broker; their broker numbers follow those of the masters."""
         if store == "":
             raise ConfigError("the store directory must not be empty", key="store")
         if replication is not None:
@@ -81,6 +82,11 @@ class DevCluster:
                 "brokerName": "dev" if brokers == 1 or self._replicas else f"dev-{number}",
                 "listenPort": broker_port + 10 * number if broker_port else 0,
                 **({} if http_port is None else {"httpPort": http_port + 10 * number if http_port else 0}),
+                **(
+                    {}
+                    if grpc_port is None
+                    else {"grpcEnable": True, "grpcServerPort": grpc_port + 10 * number if grpc_port else 0}
+                ),
             }
             for number in range(brokers)
         ]
@@ -223,6 +229,8 @@ class DevCluster:
         self._ports[number]["listenPort"] = old.config.listen_port
         if old.http_url is not None:
             self._ports[number]["httpPort"] = int(old.http_url.rpartition(":")[2])
+        if old.grpc_address is not None:
+            self._ports[number]["grpcServerPort"] = int(old.grpc_address.rpartition(":")[2])
         self.brokers[number] = self._new_broker(number)
         await self.brokers[number].start()
         if (reserved := self._reserved.pop(number, None)) is not None:

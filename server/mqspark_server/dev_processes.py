@@ -57,6 +57,7 @@ class ProcessCluster:
         namesrv_port: int,
         broker_port: int,
         http_port: int | None,
+        grpc_port: int | None,
         page_port: int | None,
         brokers: int,
         replicated: bool,
@@ -88,7 +89,11 @@ class ProcessCluster:
         self._namesrv = self._single("namesrv", namesrv_port, kvConfigPath="kvConfig.json")
         port = namesrv_port and namesrv_port + _CONTROLLER_STEP
         self._controller = self._single("controller", port, controllerStorePath="controller")
-        profile = {**DEVELOPMENT, **({"minInSyncReplicas": 2} if replicated else {})}
+        profile = {
+            **DEVELOPMENT,
+            **({"minInSyncReplicas": 2} if replicated else {}),
+            **({} if grpc_port is None else {"grpcEnable": True}),
+        }
         given = file.values if file is not None else {}
         defaults = {key: value for key, value in profile.items() if key not in given}
         self._brokers = [
@@ -98,7 +103,7 @@ class ProcessCluster:
                 {
                     "brokerName": _REPLICAS if replicated else f"{_REPLICAS}-{number}",
                     "storePathRootDir": str(self._directory / f"{_REPLICAS}-{number}"),
-                    **_ports(number, broker_port, http_port),
+                    **_ports(number, broker_port, http_port, grpc_port),
                 },
                 defaults,
                 config,
@@ -213,8 +218,13 @@ class ProcessCluster:
         controller = f" controller={self._controller.address}" if self._replicated else ""
         return (
             f"READY namesrv={self.namesrv_address}{controller} broker={brokers} http={self._page.url}"
-            f" store={self._directory}"
+            f"{self._grpc_field} store={self._directory}"
         )
+
+    @property
+    def _grpc_field(self) -> str:
+        addresses = [part.fields["grpc"] for part in self._brokers if "grpc" in part.fields]
+        return f" grpc={','.join(addresses)}" if addresses else ""
 
     @property
     def hint(self) -> str:
@@ -243,8 +253,12 @@ class ProcessCluster:
                 shutil.rmtree(self._temporary, ignore_errors=True)
 
 
-def _ports(number: int, broker_port: int, http_port: int | None) -> dict[str, int]:
+def _ports(number: int, broker_port: int, http_port: int | None, grpc_port: int | None) -> dict[str, int]:
     step = PORT_STEP * number
     # With ports chosen by the system, listenPort + 1 may be taken by another process when the broker restarts.
     ports = {"listenPort": broker_port + step} if broker_port else {"listenPort": 0, "haListenPort": 0}
-    return ports if http_port is None else {**ports, "httpPort": http_port + step if http_port else 0}
+    if http_port is not None:
+        ports["httpPort"] = http_port + step if http_port else 0
+    if grpc_port is not None:
+        ports["grpcServerPort"] = grpc_port + step if grpc_port else 0
+    return ports

@@ -113,6 +113,8 @@ class ChildServer:
         self.settings["listenPort"] = self.address.rpartition(":")[2]
         if self.fields.get("http", "-") != "-":
             self.settings["httpPort"] = self.fields["http"].rpartition(":")[2]
+        if "grpc" in self.fields:
+            self.settings["grpcServerPort"] = self.fields["grpc"].rpartition(":")[2]
         self.serves, self.problem = True, ""
 
     async def until_ended(self) -> str:

@@ -16,7 +16,7 @@ from mqspark.base.config import MAX_PORT
 from mqspark.broker.config import MIN_TABLES_BYTES
 from mqspark.errors import ConfigError
 from mqspark.store.disk.files import usable_memory_bytes
-from mqspark_server.broker_app import HTTP_PORT_DISTANCE
+from mqspark_server.broker_app import GRPC_PORT_DISTANCE, HTTP_PORT_DISTANCE
 from mqspark_server.settings.settings import BrokerSettings, Layer, broker_settings
 
 PORT_STEP = 10
@@ -80,6 +80,9 @@ class HostPlan:
             ports.update([listen, each.settings.broker.ha_listen_port or 0])
             if each.settings.server.http_enable:
                 ports[http if http is not None else listen and listen + HTTP_PORT_DISTANCE] += 1
+            grpc = each.settings.server.grpc_server_port
+            if each.settings.server.grpc_enable:
+                ports[grpc if grpc is not None else listen and listen + GRPC_PORT_DISTANCE] += 1
         if self.base.server.http_enable:
             ports[self.page_port] += 1
         del ports[0]
@@ -87,7 +90,7 @@ class HostPlan:
         if twice:
             raise ConfigError(
                 f"port {twice[0]} would be used twice on this host: brokers are {PORT_STEP} ports apart; change"
-                " listenPort, haListenPort, httpPort or --page-port",
+                " listenPort, haListenPort, httpPort, grpcServerPort or --page-port",
                 key="listenPort",
             )
         if self.page_port > MAX_PORT:
@@ -153,6 +156,8 @@ def own_settings(base: BrokerSettings, number: int, count: int) -> dict[str, Any
         own |= {"listenPort": 0, "haListenPort": 0}
     if server.http_port:
         own["httpPort"] = server.http_port + step
+    if server.grpc_server_port:
+        own["grpcServerPort"] = server.grpc_server_port + step
     for key, paths in (
         ("storePathCommitLog", store.store_path_commit_log),
         ("readOnlyCommitLogStorePaths", store.read_only_commit_log_store_paths),

@@ -6,10 +6,11 @@ Must not know who sends a request, or why.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from mqspark.errors import ProtocolError
+from mqspark.protocol.codes import CURRENT_VERSION, Language
 from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.connection import MAX_ANSWER_HEADER_BYTES, Connection
 from mqspark.protocol.headers.header import Header
@@ -29,6 +30,11 @@ class LocalPeer:
     """A client in the same process: requests go to the core as from a socket, answers resolve futures."""
 
     session: Session
+    on_request: Callable[[Command], None] = staticmethod(lambda _: None)
+    """Called with requests of the core."""
+    language: int = Language.PYTHON
+    version: int = CURRENT_VERSION
+    """What its requests say about it."""
 
     def __init__(self, server: LocalServer) -> None:
         self._server = server
@@ -51,13 +57,31 @@ class LocalPeer:
         answer: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
         self._pending[opaque] = answer
         try:
-            frame = encode_request(code, opaque, header, body)
-            self._server.core.received(self.session, self._requests.receive_data(frame))
-            self._server.schedule()
+            self._receive(code, opaque, header, body)
             async with asyncio.timeout(timeout_s):
                 return await answer
         finally:
             self._pending.pop(opaque, None)
+
+    def tell(self, code: int, header: Header | Mapping[str, str] | None = None, body: bytes = b"") -> None:
+        """Send a one-way request."""
+        self._opaque += 1
+        self._receive(code, self._opaque, header, body, oneway=True)
+
+    def _receive(
+        self,
+        code: int,
+        opaque: int,
+        header: Header | Mapping[str, str] | None,
+        body: bytes,
+        *,
+        oneway: bool = False,
+    ) -> None:
+        frame = encode_request(
+            code, opaque, header, body, oneway=oneway, language=self.language, version=self.version
+        )
+        self._server.core.received(self.session, self._requests.receive_data(frame))
+        self._server.schedule()
 
     def write_out(self, out: list[bytes | memoryview], size: int) -> None:
         try:
@@ -69,8 +93,11 @@ class LocalPeer:
                     answer.set_exception(ConnectionError(str(error)))
             return
         for command in commands:
+            if not command.is_response:
+                self.on_request(command)
+                continue
             waiting = self._pending.get(command.opaque)
-            if command.is_response and waiting is not None and not waiting.done():
+            if waiting is not None and not waiting.done():
                 waiting.set_result(command)
 
     def close(self, reason: str = "closed") -> None:

@@ -81,6 +81,17 @@ class ServerConfig:
     http_job_server: str = setting("", ours=True, of=BROKER)
     """``http://host:port`` of a job server whose jobs the console shows. Everyone who may see the console's pages about
     the cluster sees the names, schedules and errors of those jobs."""
+    grpc_enable: bool = setting(False, ours=True, of=BROKER, section="grpc")
+    """Whether RocketMQ's gRPC clients are served, at bindAddress: with RocketMQ they need a proxy."""
+    grpc_server_port: int | None = port(None, sample=10915, of=BROKER)
+    """listenPort + 4 when absent; 0: any free port. RocketMQ's proxy has 8081."""
+    grpc_max_calls: int = setting(20_000, least=1, ours=True, of=BROKER)
+    """Limit of calls at one time, over all connections; those that wait for messages count."""
+    grpc_max_client_bytes: int = setting(
+        64 * 1024 * 1024, unit="bytes", least=1, most=INT64_MAX, ours=True, of=BROKER
+    )
+    """Memory for what clients say about themselves; one takes some 10 KB."""
+
     metrics_max_series: int = setting(1_000, least=1, ours=True, of=BROKER)
     """Per metric; the largest series are shown, and the sum of the others."""
 

@@ -13,7 +13,13 @@ PACKAGES = ("mqspark", "server/mqspark_server", "datasource/pyspark_pymq", "jobs
 FOUND_BY_FSSPEC = {"s3fs", "gcsfs", "adlfs"}
 ASKED_FOR_BY_PYSPARK = {"pandas"}
 """Not imported here: tests/integration/project/test_installs.py asks PySpark."""
-PART_OF = {"delta": "delta_spark", "py4j": "pyspark", "opentelemetry": "opentelemetry_api"}
+PART_OF = {
+    "delta": "delta_spark",
+    "google": "protobuf",
+    "grpc": "grpcio",
+    "opentelemetry": "opentelemetry_api",
+    "py4j": "pyspark",
+}
 
 
 def imported() -> set[str]:

@@ -221,7 +221,7 @@ CALLED_BY_OTHERS = {
     streamWriter""",
     "users of work queues": "map_arrow transform dead_letters",
     "operators and the tests of the archive": "archived_mark",
-    "tests, which are a peer, a tool or a clock to what they test": """encode_command encode_batch encode_register_body
+    "tests, which are a peer, a tool or a clock to what they test": """encode_command encode_register_body
     decode_register_body FREE_TEXTS mapped_segments""",
     "programs that test with mqspark.testing": """transaction_producer push_consumer pop_consumer lite_pull_consumer
     shut_down add_broker apps""",

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from mqspark_server.broker_app import BrokerApp
     from mqspark_server.controller_app import ControllerApp
 
+PROXY_PORT = 8081
+"""Of RocketMQ's proxy, which gRPC clients take for granted."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LARGEST_FROM_HEAP_BYTES = 32 << 20
 _KEPT_BYTES = 64 << 20
@@ -80,6 +82,10 @@ def _http_field(url: str | None) -> str:
     return "" if url is None else f" http={url}"
 
 
+def _grpc_field(address: str | None) -> str:
+    return "" if address is None else f" grpc={address}"
+
+
 def _controller_fields(app: ControllerApp | None) -> str:
     return "" if app is None else f" controller={app.address} store={app.store}"
 
@@ -128,7 +134,7 @@ def broker_run(config: str | None, assignments: Sequence[str]) -> None:
         app,
         lambda: (
             f"READY namesrv={app.config.namesrv_addr or '-'} broker={app.address} http={app.http_url or '-'}"
-            f" store={app.store_path}"
+            f"{_grpc_field(app.grpc_address)} store={app.store_path}"
         ),
     )
 
@@ -181,6 +187,12 @@ def host_run(
 @click.option("--broker-port", default=10911, show_default=True, help="0: any free port.")
 @click.option("--http-port", default=None, type=int, help="0: any free port.  [default: broker port + 3]")
 @click.option(
+    "--grpc-port",
+    default=None,
+    type=int,
+    help="For RocketMQ's gRPC clients. 0: any free port.  [default: 8081, or any if the broker's is]",
+)
+@click.option(
     "--brokers",
     default=1,
     show_default=True,
@@ -204,6 +216,7 @@ def dev(
     namesrv_port: int,
     broker_port: int,
     http_port: int | None,
+    grpc_port: int | None,
     brokers: int,
     page_port: int | None,
     replication: str | None,
@@ -219,6 +232,10 @@ def dev(
     file, overrides = file_layer(config) if config else None, override_layer(assignments)
     if replication is not None and brokers < 2:
         raise click.UsageError(f"--replication {replication} needs two brokers or more: --brokers 3")
+    if grpc_port is None:
+        grpc_port = PROXY_PORT if broker_port else 0
+    # Who installs the server alone has no gRPC; then the READY line has none.
+    served = grpc_port if importlib.util.find_spec("grpc") is not None else None
     if brokers > 1:
         from mqspark_server.dev_processes import ProcessCluster
 
@@ -227,6 +244,7 @@ def dev(
             namesrv_port=namesrv_port,
             broker_port=broker_port,
             http_port=http_port,
+            grpc_port=served,
             page_port=page_port,
             brokers=brokers,
             replicated=replication is not None,
@@ -249,6 +267,7 @@ def dev(
         namesrv_port=namesrv_port,
         broker_port=broker_port,
         http_port=http_port,
+        grpc_port=served,
         layers=[*([file] if file is not None else []), overrides],
     )
     log_to_stderr(app.log_level, app.log_format)
@@ -256,7 +275,8 @@ def dev(
         app,
         lambda: (
             f"READY namesrv={app.namesrv.address} broker={app.brokers[0].address}"
-            f" http={app.brokers[0].http_url or '-'} store={app.brokers[0].store_path}"
+            f" http={app.brokers[0].http_url or '-'}{_grpc_field(app.brokers[0].grpc_address)}"
+            f" store={app.brokers[0].store_path}"
         ),
         lambda: f"{_first_steps(app.namesrv.address)}{_token_of(app.brokers[0])}",
     )

@@ -1,0 +1,91 @@
+"""What the service asks of brokers. ``brokerbackend`` answers in the broker's own process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
+
+from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig, TopicRouteData
+from mqspark.protocol.command import Command
+from mqspark.protocol.headers.header import Header
+
+
+class Proof(NamedTuple):
+    """What a caller shows in its metadata: that it knows the secret of ``user``, by the HMAC of ``content``."""
+
+    user: str
+    content: bytes
+    digest: bytes
+
+
+class GrpcCaller(NamedTuple):
+    """The program at the other end, as brokers are told."""
+
+    client_id: str
+    user: str
+    """Empty without credentials."""
+    address: tuple[str, int]
+    language: int
+    """mqspark.protocol.codes.Language."""
+    version: int
+
+
+class Link(Protocol):
+    """One client's way to brokers, which see it as one connection."""
+
+    def sign_in(self, proof: Proof | None) -> None:
+        """Raises GrpcRefusal when brokers have users, and the proof does not hold."""
+        ...
+
+    async def request(
+        self,
+        broker: str,
+        code: int,
+        header: Header | Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        timeout_s: float,
+    ) -> Command:
+        """The answer of the master of ``broker``, whatever its code. Raises GrpcRefusal when it is unknown, cannot
+        be reached or is too late."""
+        ...
+
+    async def tell(
+        self, broker: str, code: int, header: Header | Mapping[str, str] | None = None, body: bytes = b""
+    ) -> None:
+        """Send a one-way request, or an answer's equivalent. Raises as ``request``."""
+        ...
+
+    async def tell_all(self, code: int, body: bytes) -> None:
+        """Send a request without a header to every broker that the client has to do with, such as heartbeats. Raises
+        GrpcRefusal when one of them refuses."""
+        ...
+
+    def may_see(self, topic: str) -> None:
+        """Raises GrpcRefusal when the client may neither write to the topic nor read it."""
+        ...
+
+    def close(self) -> None: ...
+
+
+OnRequest = Callable[[str, Command], None]
+"""Called with the name of a broker and its own request to the client."""
+
+
+class ProxyBackend(Protocol):
+    @property
+    def max_message_bytes(self) -> int: ...
+
+    def link(self, caller: GrpcCaller, on_request: OnRequest) -> Link: ...
+
+    async def route(self, topic: str) -> TopicRouteData:
+        """Raises GrpcRefusal when the topic does not exist."""
+        ...
+
+    async def message_type(self, topic: str) -> str:
+        """Of ``mqspark.message.MESSAGE_TYPES``. UNSPECIFIED when the topic does not exist."""
+        ...
+
+    async def group(self, name: str) -> SubscriptionGroupConfig | None:
+        """None: the group does not exist."""
+        ...

@@ -1,0 +1,129 @@
+"""The service in a broker's own process: each client is a connection inside the process, so its rights, limits and
+figures are those of a connection of remoting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mqspark.auth.policies import Action, Kind
+from mqspark.broker.broker import BrokerCore
+from mqspark.message import MASTER_ID
+from mqspark.protocol.bodies.topic_bodies import (
+    BrokerData,
+    QueueData,
+    SubscriptionGroupConfig,
+    TopicRouteData,
+)
+from mqspark.protocol.command import Command
+from mqspark.protocol.dispatch import Refusal
+from mqspark.protocol.headers.header import Header
+from mqspark_server.net.tcp import RemotingServer
+from mqspark_server.proxy import messaging_pb2 as pb
+from mqspark_server.proxy.backend import GrpcCaller, OnRequest, Proof
+from mqspark_server.proxy.grpcstatus import GrpcRefusal, checked
+
+HEARTBEAT_TIMEOUT_S = 3.0
+_USES = frozenset({Action.PUB, Action.SUB})
+
+
+class BrokerLink:
+    """One client's connection to the broker of this process."""
+
+    def __init__(
+        self, core: BrokerCore, server: RemotingServer, caller: GrpcCaller, on_request: OnRequest
+    ) -> None:
+        self._core = core
+        self._broker_name = core.config.broker_name
+        self._peer = server.local_peer(caller.address)
+        self._peer.language, self._peer.version = caller.language, caller.version
+        self._peer.on_request = lambda command: on_request(self._broker_name, command)
+
+    def sign_in(self, proof: Proof | None) -> None:
+        gate = self._core.gate
+        if gate is None:
+            return
+        if proof is None:
+            raise GrpcRefusal(pb.UNAUTHORIZED, "username cannot be null.")
+        try:
+            gate.sign_in(self._peer.session, *proof)
+        except Refusal as refusal:
+            raise GrpcRefusal(pb.UNAUTHORIZED, refusal.remark) from None
+
+    def may_see(self, topic: str) -> None:
+        gate = self._core.gate
+        if gate is None:
+            return
+        try:
+            gate.authorize(self._peer.session, Kind.TOPIC, topic, _USES, "QueryRoute")
+        except Refusal as refusal:
+            raise GrpcRefusal(pb.FORBIDDEN, refusal.remark) from None
+
+    async def request(
+        self,
+        broker: str,
+        code: int,
+        header: Header | Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        timeout_s: float,
+    ) -> Command:
+        self._check(broker)
+        return await self._peer.request(code, header, body, timeout_s=timeout_s)
+
+    async def tell(
+        self, broker: str, code: int, header: Header | Mapping[str, str] | None = None, body: bytes = b""
+    ) -> None:
+        self._check(broker)
+        self._peer.tell(code, header, body)
+
+    async def tell_all(self, code: int, body: bytes) -> None:
+        checked(await self._peer.request(code, None, body, timeout_s=HEARTBEAT_TIMEOUT_S))
+
+    def _check(self, broker: str) -> None:
+        if broker != self._broker_name:
+            raise GrpcRefusal(pb.BAD_REQUEST, f"this server is not a proxy of the broker {broker}")
+
+    def close(self) -> None:
+        self._peer.close()
+
+
+class BrokerBackend:
+    """The broker of this process."""
+
+    def __init__(self, core: BrokerCore, server: RemotingServer) -> None:
+        self._core = core
+        self._server = server
+
+    @property
+    def max_message_bytes(self) -> int:
+        return self._core.state.store_config.max_message_size
+
+    def link(self, caller: GrpcCaller, on_request: OnRequest) -> BrokerLink:
+        return BrokerLink(self._core, self._server, caller, on_request)
+
+    async def route(self, topic: str) -> TopicRouteData:
+        known, config = self._core.state.topics.get(topic), self._core.config
+        if known is None:
+            raise GrpcRefusal(
+                pb.TOPIC_NOT_FOUND, f"No topic route info in name server for the topic: {topic}"
+            )
+        queues = QueueData(
+            broker_name=config.broker_name,
+            read_queue_nums=known.config.read_queue_nums,
+            write_queue_nums=known.config.write_queue_nums,
+            perm=known.config.perm & config.broker_permission,
+            topic_sys_flag=known.config.topic_sys_flag,
+        )
+        broker = BrokerData(
+            cluster=config.broker_cluster_name,
+            broker_name=config.broker_name,
+            broker_addrs={MASTER_ID: config.address},
+        )
+        return TopicRouteData(broker_datas=[broker], queue_datas=[queues])
+
+    async def message_type(self, topic: str) -> str:
+        known = self._core.state.topics.get(topic)
+        return "UNSPECIFIED" if known is None else known.config.attributes.get("message.type", "NORMAL")
+
+    async def group(self, name: str) -> SubscriptionGroupConfig | None:
+        return self._core.state.subscriptions.configured(name)

@@ -1,0 +1,60 @@
+"""One call: whose it is, what all calls share, and what is left of its time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mqspark.protocol.bodies.topic_bodies import TopicRouteData
+from mqspark.protocol.command import Command
+from mqspark.protocol.headers.header import Header
+from mqspark_server.proxy.backend import ProxyBackend
+from mqspark_server.proxy.grpcclients import GrpcClient, GrpcClients
+
+MAX_TIMEOUT_S = 3.0
+"""How long a broker may take for a request that it answers at once."""
+_FOR_EVER_S = 12 * 3600.0
+
+
+class Shared:
+    """What all calls of one server share."""
+
+    def __init__(self, backend: ProxyBackend, clients: GrpcClients, port: int) -> None:
+        self.backend = backend
+        self.clients = clients
+        self.port = port
+        """Of the service, in the routes that clients get."""
+
+
+class GrpcCall:
+    __slots__ = ("_context", "client", "shared")
+
+    def __init__(self, shared: Shared, client: GrpcClient, context: Any) -> None:
+        self.shared = shared
+        self.client = client
+        self._context = context
+
+    @property
+    def backend(self) -> ProxyBackend:
+        return self.shared.backend
+
+    @property
+    def left_s(self) -> float:
+        """How long the caller still waits, in seconds."""
+        left: float | None = self._context.time_remaining()
+        return _FOR_EVER_S if left is None else max(left, 0.0)
+
+    @property
+    def timeout_s(self) -> float:
+        """For a request that a broker answers at once."""
+        return min(MAX_TIMEOUT_S, max(self.left_s, 0.05))
+
+    async def request(
+        self, broker: str, code: int, header: Header | None = None, body: bytes = b""
+    ) -> Command:
+        """A request that the broker answers at once, as ``Link.request``."""
+        return await self.client.link.request(broker, code, header, body, timeout_s=self.timeout_s)
+
+    async def route(self, topic: str) -> TopicRouteData:
+        """Raises GrpcRefusal when there is no such topic, or it is none of the caller's."""
+        self.client.link.may_see(topic)
+        return await self.backend.route(topic)

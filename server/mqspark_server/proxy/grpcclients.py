@@ -1,0 +1,160 @@
+"""The clients that are connected: their settings, their link to brokers, their telemetry streams.
+
+A client lives while it has a telemetry stream or calls something; then its link is closed, and brokers see it go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from time import monotonic
+
+from mqspark.base.bounded import BoundedMap, Ledger
+from mqspark.base.logs import sparing
+from mqspark.errors import TableFull
+from mqspark.protocol.command import Command
+from mqspark_server.proxy import messaging_pb2 as pb
+from mqspark_server.proxy.backend import GrpcCaller, Link, ProxyBackend
+from mqspark_server.proxy.grpcmetadata import GrpcMetadata
+from mqspark_server.proxy.grpcstatus import GrpcRefusal
+
+log = sparing("mqspark.grpc")
+
+IDLE_S = 120.0
+"""How long a client without a call and without a telemetry stream is kept (serverChannelMaxIdleTimeSeconds)."""
+SCAN_S = 10.0
+MAX_SETTINGS_BYTES = 64 * 1024
+"""Limit of the settings of one client."""
+MAX_PUSHES = 256
+"""Commands that a telemetry stream may hold back while its client does not read."""
+_CLIENT_BYTES = 8_000
+"""Memory of a client without its settings: link, session, streams."""
+
+
+class TelemetryStream:
+    """What is to be written to one telemetry stream."""
+
+    def __init__(self) -> None:
+        self.commands: asyncio.Queue[pb.TelemetryCommand] = asyncio.Queue(MAX_PUSHES)
+
+    def push(self, command: pb.TelemetryCommand) -> bool:
+        """Whether there is room for the command."""
+        try:
+            self.commands.put_nowait(command)
+        except asyncio.QueueFull:
+            return False
+        return True
+
+
+class GrpcClient:
+    """One client: a client id of a user."""
+
+    def __init__(self, caller: GrpcCaller, client_version: str) -> None:
+        self.caller = caller
+        self.client_version = client_version
+        self.link: Link
+        self.settings: pb.Settings | None = None
+        """What the client has told about itself; None before."""
+        self.streams: list[TelemetryStream] = []
+        """The newest last: it gets what brokers ask."""
+        self.used_at = monotonic()
+        self.calls = 0
+        """Calls that are being served."""
+
+    def push(self, command: pb.TelemetryCommand) -> bool:
+        """Send a command over the newest telemetry stream. Whether there is one with room for it."""
+        return bool(self.streams) and self.streams[-1].push(command)
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.streams and not self.calls
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.caller.client_id, self.caller.user
+
+
+Pushed = Callable[[GrpcClient, str, Command], None]
+"""Called with a request of a broker to a client."""
+
+
+def _bytes(settings: pb.Settings) -> int:
+    size: int = settings.ByteSize()
+    return 3 * size
+
+
+class GrpcClients:
+    """All clients of one server, by client id and user."""
+
+    def __init__(self, backend: ProxyBackend, pushed: Pushed, max_bytes: Callable[[], int]) -> None:
+        self._backend = backend
+        self._pushed = pushed
+        self.ledger = Ledger("grpcClients", max_bytes, setting="grpcMaxClientBytes")
+        self._clients: BoundedMap[tuple[str, str], GrpcClient] = self.ledger.map(_CLIENT_BYTES)
+        self._settings: BoundedMap[tuple[str, str], pb.Settings] = self.ledger.map(0, _bytes)
+        self._scan: asyncio.TimerHandle | None = None
+
+    def __iter__(self) -> Iterator[GrpcClient]:
+        return iter(list(self._clients.values()))
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def start(self) -> None:
+        self._scan = asyncio.get_running_loop().call_later(SCAN_S, self._close_idle)
+
+    def of(self, metadata: GrpcMetadata) -> GrpcClient:
+        """The client of a call. Raises GrpcRefusal when it is not who it says, or when there are too many."""
+        caller = metadata.caller
+        client = self._clients.get((caller.client_id, caller.user))
+        if client is None:
+            client = GrpcClient(caller, metadata.client_version)
+            client.link = self._backend.link(caller, self._receiver(client))
+            try:
+                client.link.sign_in(metadata.proof)
+                self._clients[client.key] = client
+            except TableFull as error:
+                client.link.close()
+                raise GrpcRefusal(pb.TOO_MANY_REQUESTS, str(error)) from None
+            except BaseException:
+                client.link.close()
+                raise
+        else:
+            client.link.sign_in(metadata.proof)
+        client.used_at = monotonic()
+        return client
+
+    def _receiver(self, client: GrpcClient) -> Callable[[str, Command], None]:
+        return lambda broker, command: self._pushed(client, broker, command)
+
+    def told(self, client: GrpcClient, settings: pb.Settings) -> None:
+        """Keep what a client says about itself. Raises GrpcRefusal."""
+        if settings.ByteSize() > MAX_SETTINGS_BYTES:
+            raise GrpcRefusal(
+                pb.INVALID_CLIENT_PROPERTIES, f"settings of more than {MAX_SETTINGS_BYTES} bytes"
+            )
+        try:
+            self._settings[client.key] = settings
+        except TableFull as error:
+            raise GrpcRefusal(pb.TOO_MANY_REQUESTS, str(error)) from None
+        client.settings = settings
+
+    def remove(self, client: GrpcClient) -> None:
+        """End a client: brokers see its connection close."""
+        if self._clients.get(client.key) is client:
+            del self._clients[client.key]
+            self._settings.pop(client.key, None)
+            client.link.close()
+
+    def _close_idle(self) -> None:
+        self._scan = asyncio.get_running_loop().call_later(SCAN_S, self._close_idle)
+        oldest = monotonic() - IDLE_S
+        for client in self:
+            if client.is_idle and client.used_at < oldest:
+                self.remove(client)
+
+    def close(self) -> None:
+        if self._scan is not None:
+            self._scan.cancel()
+        for client in self:
+            self.remove(client)

@@ -1,0 +1,97 @@
+"""QueryRoute and QueryAssignment: the queues of a topic, with this server as the way to all of them (RouteActivity)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mqspark.message import PERM_READ, PERM_WRITE
+from mqspark.protocol.bodies.topic_bodies import QueueData
+from mqspark_server.proxy import messaging_pb2 as pb
+from mqspark_server.proxy.grpccalls import GrpcCall
+from mqspark_server.proxy.grpcstatus import OK, GrpcRefusal
+from mqspark_server.proxy.resources import group_of, topic_of
+
+MAX_ADDRESSES = 64
+"""Limit of the addresses that a client names as those of its proxies; each queue of a route has all of them."""
+
+ACCEPTED: dict[str, tuple[pb.MessageType, ...]] = {
+    "NORMAL": (pb.NORMAL,),
+    "FIFO": (pb.FIFO,),
+    "DELAY": (pb.DELAY,),
+    "TRANSACTION": (pb.TRANSACTION,),
+    "PRIORITY": (pb.PRIORITY,),
+    "LITE": (pb.LITE,),
+    "MIXED": (pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION),
+}
+"""The types of messages that a topic takes, by its attribute ``message.type``."""
+
+
+async def query_route(call: GrpcCall, request: pb.QueryRouteRequest) -> pb.QueryRouteResponse:
+    topic = topic_of(request.topic)
+    route = await call.route(topic)
+    accepted = ACCEPTED.get(await call.backend.message_type(topic), (pb.MESSAGE_TYPE_UNSPECIFIED,))
+    endpoints = _endpoints(call, request.endpoints)
+    response = pb.QueryRouteResponse(status=OK)
+    for queues in route.queue_datas:
+        broker = pb.Broker(name=queues.broker_name, id=0, endpoints=endpoints)
+        for queue_id, permission in _queues(queues):
+            response.message_queues.add(
+                topic=request.topic,
+                id=queue_id,
+                permission=permission,
+                broker=broker,
+                accept_message_types=accepted,
+            )
+    return response
+
+
+async def query_assignment(call: GrpcCall, request: pb.QueryAssignmentRequest) -> pb.QueryAssignmentResponse:
+    """POP: each member of a group gets all brokers. A FIFO group gets them queue by queue."""
+    topic, group = topic_of(request.topic), group_of(request.group)
+    route = await call.route(topic)
+    config = await call.backend.group(group)
+    endpoints = _endpoints(call, request.endpoints)
+    response = pb.QueryAssignmentResponse(status=OK)
+    for queues in route.queue_datas:
+        if not queues.perm & PERM_READ or queues.read_queue_nums <= 0:
+            continue
+        broker = pb.Broker(name=queues.broker_name, id=0, endpoints=endpoints)
+        is_fifo = config is not None and config.consume_message_orderly
+        for queue_id in range(queues.read_queue_nums) if is_fifo else (-1,):
+            queue = pb.MessageQueue(
+                topic=request.topic, id=queue_id, permission=_permission(queues.perm), broker=broker
+            )
+            response.assignments.add(message_queue=queue)
+    if not response.assignments:
+        raise GrpcRefusal(pb.FORBIDDEN, "no readable queue")
+    return response
+
+
+def _endpoints(call: GrpcCall, asked: pb.Endpoints) -> pb.Endpoints:
+    """The hosts by which the client has reached this server, or says so, with the port of this server."""
+    if len(asked.addresses) > MAX_ADDRESSES:
+        raise GrpcRefusal(pb.ILLEGAL_ACCESS_POINT, f"more than {MAX_ADDRESSES} addresses")
+    return pb.Endpoints(
+        scheme=asked.scheme,
+        addresses=[pb.Address(host=each.host, port=call.shared.port) for each in asked.addresses],
+    )
+
+
+def _permission(perm: int) -> pb.Permission:
+    if perm & PERM_READ:
+        return pb.READ_WRITE if perm & PERM_WRITE else pb.READ
+    return pb.WRITE if perm & PERM_WRITE else pb.NONE
+
+
+def _queues(queues: QueueData) -> Iterator[tuple[int, pb.Permission]]:
+    """The number of each queue and what it permits. Queues that can both be read and written are the first ones."""
+    readable = queues.read_queue_nums if queues.perm & PERM_READ else 0
+    writable = queues.write_queue_nums if queues.perm & PERM_WRITE else 0
+    if not readable and not writable:
+        for queue_id in range(max(1, queues.read_queue_nums, queues.write_queue_nums)):
+            yield queue_id, pb.NONE
+    for queue_id in range(max(readable, writable)):
+        if queue_id < min(readable, writable):
+            yield queue_id, pb.READ_WRITE
+        else:
+            yield queue_id, pb.READ if readable > writable else pb.WRITE

@@ -1,0 +1,292 @@
+"""SendMessage: messages of all types, one or a batch of one queue (SendMessageActivity, ProducerProcessor of RocketMQ's
+proxy)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+from mqspark.base.clock import wall_ms
+from mqspark.message import (
+    BORN_TIMESTAMP,
+    COMPRESSED,
+    DEFAULT_TOPIC,
+    DELAY,
+    KEYS,
+    LITE_TOPIC,
+    PERM_WRITE,
+    PRIORITY,
+    PRODUCER_GROUP,
+    SET_BY_BROKERS,
+    SHARDING_KEY,
+    TAGS,
+    TIMER_DELIVER_MS,
+    TRANSACTION_PREPARED,
+    TRANSACTION_PREPARED_TYPE,
+    UNIQ_KEY,
+    Message,
+    MessageQueue,
+    encode_properties,
+    java_hash,
+)
+from mqspark.protocol.bodies.topic_bodies import TopicRouteData
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
+from mqspark.record.batchitems import encode_batch
+from mqspark_server.proxy import messaging_pb2 as pb
+from mqspark_server.proxy.grpccalls import GrpcCall
+from mqspark_server.proxy.grpcstatus import OK, GrpcRefusal, refusal_of, status
+from mqspark_server.proxy.resources import has_control, topic_of
+
+MAX_USER_PROPERTIES = 128
+MAX_USER_PROPERTY_BYTES = 16 * 1024
+MAX_MESSAGE_GROUP_BYTES = 63
+MAX_DELAY_MS = 24 * 3600 * 1000
+MAX_RECOVERY_S = 3600
+MAX_LITE_TOPIC_LENGTH = 64
+"""Limits of the proxy (ProxyConfig)."""
+TRACE_CONTEXT = "TRACE_CONTEXT"
+BORN_HOST = "BORN_HOST"
+IMMUNITY_SECONDS = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+
+_SYSTEM = SET_BY_BROKERS | {
+    TAGS, KEYS, SHARDING_KEY, TIMER_DELIVER_MS, LITE_TOPIC, PRIORITY, TRACE_CONTEXT, IMMUNITY_SECONDS,
+}  # fmt: skip
+"""Keys that user properties must not have."""
+_NOT_DURABLE: dict[int, pb.Code] = {
+    ResponseCode.FLUSH_DISK_TIMEOUT: pb.MASTER_PERSISTENCE_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: pb.SLAVE_PERSISTENCE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE: pb.HA_NOT_AVAILABLE,
+}
+"""The message is stored, and may be lost."""
+_turns = itertools.count()
+"""Messages without a message group go to the queues in turn."""
+
+
+async def send_message(call: GrpcCall, request: pb.SendMessageRequest) -> pb.SendMessageResponse:
+    given = request.messages
+    if not given:
+        raise GrpcRefusal(pb.MESSAGE_CORRUPTED, "no message to send")
+    topic = topic_of(given[0].topic)
+    messages = [_message(call, each, topic) for each in given]
+    kind = _kind(messages[0].properties)
+    if any(_kind(each.properties) != kind for each in messages):
+        raise GrpcRefusal(pb.MESSAGE_CORRUPTED, "the messages of a batch are of one type")
+    await check_type(call, topic, kind)
+    queue = _choose(await call.backend.route(topic), topic, messages)
+    is_batch = len(messages) > 1
+    answer = await call.request(
+        queue.broker_name,
+        RequestCode.SEND_BATCH_MESSAGE if is_batch else RequestCode.SEND_MESSAGE_V2,
+        SendMessageRequestHeaderV2(
+            producer_group=topic,
+            topic=topic,
+            default_topic=DEFAULT_TOPIC,
+            default_topic_queue_nums=4,
+            queue_id=queue.queue_id,
+            sys_flag=_sys_flag(given[0], kind),
+            born_timestamp=_born_ms(given[0]),
+            flag=0,
+            properties=encode_properties(messages[0].properties).decode(),
+            reconsume_times=0,
+            unit_mode=False,
+            batch=is_batch,
+        ),
+        encode_batch(messages) if is_batch else messages[0].body,
+    )
+    code = _NOT_DURABLE.get(answer.code)
+    if code is not None:
+        entry = pb.SendResultEntry(status=status(code, answer.remark or ""))
+        return pb.SendMessageResponse(status=status(code), entries=[entry])
+    if answer.code != ResponseCode.SUCCESS:
+        raise refusal_of(answer)
+    stored = answer.header(SendMessageResponseHeader)
+    ids = ",".join(each.properties[UNIQ_KEY] for each in messages)
+    entry = pb.SendResultEntry(
+        status=OK,
+        message_id=ids,
+        transaction_id=ids,
+        offset=stored.queue_offset,
+        recall_handle=stored.recall_handle or "",
+    )
+    return pb.SendMessageResponse(status=OK, entries=[entry])
+
+
+async def check_type(call: GrpcCall, topic: str, kind: str) -> None:
+    """Raises GrpcRefusal unless the topic takes messages of this type."""
+    accepted = await call.backend.message_type(topic)
+    if kind != accepted and accepted != "MIXED":
+        raise GrpcRefusal(
+            pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+            f"TopicMessageType validate failed, the expected type is {accepted}, but actual type is {kind}",
+        )
+
+
+def _kind(properties: Mapping[str, str]) -> str:
+    """The type of a message, by its properties (TopicMessageType.parseFromMessageProperty)."""
+    if properties.get(TRANSACTION_PREPARED) == "true":
+        return "TRANSACTION"
+    if TIMER_DELIVER_MS in properties or DELAY in properties:
+        return "DELAY"
+    if SHARDING_KEY in properties:
+        return "FIFO"
+    if PRIORITY in properties:
+        return "PRIORITY"
+    return "LITE" if LITE_TOPIC in properties else "NORMAL"
+
+
+def _sys_flag(message: pb.Message, kind: str) -> int:
+    flag = TRANSACTION_PREPARED_TYPE if kind == "TRANSACTION" else 0
+    return flag | (COMPRESSED if message.system_properties.body_encoding == pb.GZIP else 0)
+
+
+def _born_ms(message: pb.Message) -> int:
+    if message.system_properties.HasField("born_timestamp"):
+        return int(message.system_properties.born_timestamp.ToMilliseconds())
+    return wall_ms()
+
+
+def _message(call: GrpcCall, given: pb.Message, topic: str) -> Message:
+    """Raises GrpcRefusal for what the proxy refuses."""
+    if given.topic.name != topic:
+        raise GrpcRefusal(pb.MESSAGE_CORRUPTED, "topic in message is not same")
+    most = call.backend.max_message_bytes
+    if not given.body:
+        raise GrpcRefusal(pb.MESSAGE_BODY_EMPTY, "message body cannot be empty")
+    if len(given.body) > most:
+        raise GrpcRefusal(pb.MESSAGE_BODY_TOO_LARGE, f"message body cannot exceed the max {most}")
+    return Message(topic=topic, body=given.body, properties=_properties(call, given, topic))
+
+
+def _properties(call: GrpcCall, given: pb.Message, topic: str) -> dict[str, str]:
+    system = given.system_properties
+    properties = _user_properties(given)
+    if system.tag:
+        properties[TAGS] = system.tag
+    if system.keys:
+        properties[KEYS] = " ".join(system.keys)
+    if not system.message_id.strip():
+        raise GrpcRefusal(pb.ILLEGAL_MESSAGE_ID, "message id cannot be empty")
+    if has_control(system.message_id):
+        raise GrpcRefusal(pb.ILLEGAL_MESSAGE_ID, "message id cannot contain control character")
+    properties[UNIQ_KEY] = system.message_id
+    if system.message_type == pb.TRANSACTION:
+        properties[TRANSACTION_PREPARED] = "true"
+        if system.HasField("orphaned_transaction_recovery_duration"):
+            seconds = system.orphaned_transaction_recovery_duration.seconds
+            if seconds > MAX_RECOVERY_S:
+                raise GrpcRefusal(
+                    pb.BAD_REQUEST,
+                    f"the max transaction recovery time of message is too large, max is {MAX_RECOVERY_S}",
+                )
+            properties[IMMUNITY_SECONDS] = str(seconds)
+    if system.HasField("delivery_timestamp"):
+        deliver_ms = system.delivery_timestamp.ToMilliseconds()
+        if deliver_ms - wall_ms() > MAX_DELAY_MS:
+            raise GrpcRefusal(
+                pb.ILLEGAL_DELIVERY_TIME,
+                f"the max delay time of message is too large, max is {MAX_DELAY_MS}",
+            )
+        properties[TIMER_DELIVER_MS] = str(deliver_ms)
+    properties[PRODUCER_GROUP] = topic
+    if system.message_group:
+        _check_message_group(system.message_group)
+        properties[SHARDING_KEY] = system.message_group
+    if system.HasField("priority"):
+        if system.priority < 0:
+            raise GrpcRefusal(pb.BAD_REQUEST, "the priority of a message cannot be negative")
+        properties[PRIORITY] = str(system.priority)
+    if system.lite_topic:
+        if len(system.lite_topic) > MAX_LITE_TOPIC_LENGTH:
+            raise GrpcRefusal(
+                pb.ILLEGAL_LITE_TOPIC, f"lite topic exceed the max length {MAX_LITE_TOPIC_LENGTH}"
+            )
+        properties[LITE_TOPIC] = system.lite_topic
+    if system.trace_context:
+        if has_control(system.trace_context):
+            raise GrpcRefusal(pb.BAD_REQUEST, "trace context cannot contain control character")
+        properties[TRACE_CONTEXT] = system.trace_context
+    host = system.born_host.strip()
+    properties[BORN_HOST] = host if host and not has_control(host) else call.client.caller.address[0]
+    properties[BORN_TIMESTAMP] = str(_born_ms(given))
+    return properties
+
+
+def _user_properties(given: pb.Message) -> dict[str, str]:
+    system, own = given.system_properties, given.user_properties
+    if len(own) > MAX_USER_PROPERTIES:
+        raise GrpcRefusal(
+            pb.MESSAGE_PROPERTIES_TOO_LARGE, f"too many user properties, max is {MAX_USER_PROPERTIES}"
+        )
+    size = 0
+    for key, value in own.items():
+        if key in _SYSTEM:
+            raise GrpcRefusal(pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property is used by system: {key}")
+        for what, text in (("key", key), ("value", value)):
+            if has_control(text):
+                raise GrpcRefusal(
+                    pb.ILLEGAL_MESSAGE_PROPERTY_KEY,
+                    f"the {what} of property cannot contain control character",
+                )
+        size += len(key.encode()) + len(value.encode())
+    _check_tag(system.tag)
+    size += len(system.tag.encode())
+    for key in system.keys:
+        if key and not key.strip():
+            raise GrpcRefusal(pb.ILLEGAL_MESSAGE_KEY, "key cannot be the char sequence of whitespace")
+        if has_control(key):
+            raise GrpcRefusal(pb.ILLEGAL_MESSAGE_KEY, "key cannot contain control character")
+        size += len(key.encode())
+    if size > MAX_USER_PROPERTY_BYTES:
+        raise GrpcRefusal(
+            pb.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"the total size of user property is too large, max is {MAX_USER_PROPERTY_BYTES}",
+        )
+    return dict(own)
+
+
+def _check_tag(tag: str) -> None:
+    if tag and not tag.strip():
+        raise GrpcRefusal(pb.ILLEGAL_MESSAGE_TAG, "tag cannot be the char sequence of whitespace")
+    if "|" in tag:
+        raise GrpcRefusal(pb.ILLEGAL_MESSAGE_TAG, "tag cannot contain '|'")
+    if has_control(tag):
+        raise GrpcRefusal(pb.ILLEGAL_MESSAGE_TAG, "tag cannot contain control character")
+
+
+def _check_message_group(group: str) -> None:
+    if not group.strip():
+        raise GrpcRefusal(pb.ILLEGAL_MESSAGE_GROUP, "message group cannot be the char sequence of whitespace")
+    if len(group.encode()) > MAX_MESSAGE_GROUP_BYTES:
+        raise GrpcRefusal(
+            pb.ILLEGAL_MESSAGE_GROUP, f"message group exceed the max size {MAX_MESSAGE_GROUP_BYTES + 1}"
+        )
+    if has_control(group):
+        raise GrpcRefusal(pb.ILLEGAL_MESSAGE_GROUP, "message group cannot contain control character")
+
+
+def _choose(route: TopicRouteData, topic: str, messages: Sequence[Message]) -> MessageQueue:
+    """The queue of the message group, or the next one. Raises GrpcRefusal when the topic has none to write to."""
+    writable = [each for each in route.queue_datas if each.perm & PERM_WRITE and each.write_queue_nums > 0]
+    if not writable:
+        raise GrpcRefusal(pb.FORBIDDEN, "no writable queue")
+    writable.sort(key=lambda each: each.broker_name)
+    count = sum(each.write_queue_nums for each in writable)
+    group = messages[0].properties.get(SHARDING_KEY) if len(messages) == 1 else None
+    place = next(_turns) % count if group is None else consistent_hash(java_hash(group), count)
+    for each in writable:
+        if place < each.write_queue_nums:
+            return MessageQueue(topic, each.broker_name, place)
+        place -= each.write_queue_nums
+    raise RuntimeError("the queues are fewer than their sum")
+
+
+def consistent_hash(value: int, buckets: int) -> int:
+    """The bucket of a number (Guava's Hashing.consistentHash): with one more bucket, few numbers move."""
+    state, chosen = value & 0xFFFFFFFFFFFFFFFF, 0
+    while True:
+        state = (2862933555777941757 * state + 1) & 0xFFFFFFFFFFFFFFFF
+        candidate = int((chosen + 1) / (((state >> 33) + 1) / 2147483648.0))
+        if not 0 <= candidate < buckets:
+            return chosen
+        chosen = candidate

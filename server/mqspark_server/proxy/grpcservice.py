@@ -1,0 +1,145 @@
+"""The service: which function answers which method, and what a caller gets when one fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpc
+
+from mqspark.base.logs import sparing
+from mqspark.errors import IllegalName, InvalidMessage, ProtocolError
+from mqspark.protocol.command import Command
+from mqspark_server.proxy import messaging_pb2 as pb
+from mqspark_server.proxy.backend import ProxyBackend
+from mqspark_server.proxy.grpccalls import GrpcCall, Shared
+from mqspark_server.proxy.grpcclients import GrpcClient, GrpcClients
+from mqspark_server.proxy.grpcmetadata import GrpcMetadata
+from mqspark_server.proxy.grpcrouting import query_assignment, query_route
+from mqspark_server.proxy.grpcsending import send_message
+from mqspark_server.proxy.grpcstatus import GrpcRefusal
+from mqspark_server.proxy.telemetry import (
+    asked_by_broker,
+    heartbeat,
+    notify_client_termination,
+    telemetry,
+)
+
+log = sparing("mqspark.grpc")
+
+SERVICE = "apache.rocketmq.v2.MessagingService"
+
+UNARY: dict[str, Callable[[GrpcCall, Any], Any]] = {
+    "QueryRoute": query_route,
+    "QueryAssignment": query_assignment,
+    "Heartbeat": heartbeat,
+    "NotifyClientTermination": notify_client_termination,
+    "SendMessage": send_message,
+}
+"""``async def method(call, request)`` returns the response."""
+STREAMING: dict[str, Callable[[GrpcCall, Any], AsyncIterator[Any]]] = {}
+"""``async def method(call, request)`` yields responses."""
+
+
+class MessagingService:
+    """The handlers for a server of grpc."""
+
+    def __init__(self, backend: ProxyBackend, port: int, max_client_bytes: Callable[[], int]) -> None:
+        self.clients = GrpcClients(backend, self._asked_by_broker, max_client_bytes)
+        self._shared = Shared(backend, self.clients, port)
+
+    @property
+    def handler(self) -> grpc.GenericRpcHandler:
+        methods = {}
+        for method in pb.DESCRIPTOR.services_by_name["MessagingService"].methods:
+            request_type = getattr(pb, method.input_type.name)
+            response_type = getattr(pb, method.output_type.name)
+            serve: Callable[..., Any]
+            if method.client_streaming:
+                make, serve = grpc.stream_stream_rpc_method_handler, self._telemetry
+            elif method.server_streaming:
+                make = grpc.unary_stream_rpc_method_handler
+                serve = self._streaming(method.name, response_type)
+            else:
+                make = grpc.unary_unary_rpc_method_handler
+                serve = self._unary(method.name, response_type)
+            methods[method.name] = make(
+                serve,
+                request_deserializer=request_type.FromString,
+                response_serializer=response_type.SerializeToString,
+            )
+        return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+    def _asked_by_broker(self, client: GrpcClient, broker: str, command: Command) -> None:
+        asked_by_broker(self._shared, client, broker, command)
+
+    def _unary(self, name: str, response_type: Any) -> Callable[[Any, Any], Any]:
+        function = UNARY.get(name)
+
+        async def serve(request: Any, context: Any) -> Any:
+            if function is None:
+                return response_type(status=_not_served(name).status)
+            client: GrpcClient | None = None
+            try:
+                client = self.clients.of(GrpcMetadata(context))
+                client.calls += 1
+                return await function(GrpcCall(self._shared, client, context), request)
+            except Exception as error:
+                return response_type(status=_refusal(name, error).status)
+            finally:
+                if client is not None:
+                    client.calls -= 1
+
+        return serve
+
+    def _streaming(self, name: str, response_type: Any) -> Callable[[Any, Any], AsyncIterator[Any]]:
+        function = STREAMING.get(name)
+
+        async def serve(request: Any, context: Any) -> AsyncIterator[Any]:
+            if function is None:
+                yield response_type(status=_not_served(name).status)
+                return
+            client: GrpcClient | None = None
+            try:
+                client = self.clients.of(GrpcMetadata(context))
+                client.calls += 1
+                async for response in function(GrpcCall(self._shared, client, context), request):
+                    yield response
+            except Exception as error:
+                yield response_type(status=_refusal(name, error).status)
+            finally:
+                if client is not None:
+                    client.calls -= 1
+
+        return serve
+
+    async def _telemetry(self, requests: AsyncIterator[pb.TelemetryCommand], context: Any) -> None:
+        try:
+            client = self.clients.of(GrpcMetadata(context))
+            await telemetry(GrpcCall(self._shared, client, context), requests, context.write)
+        except Exception as error:
+            refused = _refusal("Telemetry", error)
+            await context.write(pb.TelemetryCommand(status=refused.status))
+            code = grpc.StatusCode.INVALID_ARGUMENT
+            if refused.code >= pb.INTERNAL_ERROR:
+                code = grpc.StatusCode.INTERNAL
+            await context.abort(code, refused.text)
+
+
+def _not_served(name: str) -> GrpcRefusal:
+    return GrpcRefusal(pb.NOT_IMPLEMENTED, f"this server does not serve {name}")
+
+
+def _refusal(name: str, error: Exception) -> GrpcRefusal:
+    """What the caller is told."""
+    if isinstance(error, GrpcRefusal):
+        return error
+    if isinstance(error, (asyncio.TimeoutError, TimeoutError)):
+        return GrpcRefusal(pb.PROXY_TIMEOUT, "the broker did not answer in time")
+    if isinstance(error, ConnectionError):
+        return GrpcRefusal(pb.INTERNAL_SERVER_ERROR, str(error))
+    if isinstance(error, (InvalidMessage, IllegalName, ProtocolError)):
+        return GrpcRefusal(pb.BAD_REQUEST, str(error))
+    log.exception("%s failed", name)
+    return GrpcRefusal(pb.INTERNAL_SERVER_ERROR, f"{type(error).__name__} in the server")

@@ -1,0 +1,40 @@
+"""Names of topics and groups as clients give them, checked as RocketMQ's proxy checks them (GrpcValidator)."""
+
+from __future__ import annotations
+
+from mqspark.errors import InvalidMessage
+from mqspark.message import check_group, check_topic, is_system_group, is_system_topic
+from mqspark_server.proxy import messaging_pb2 as pb
+from mqspark_server.proxy.grpcstatus import GrpcRefusal
+
+_CONTROLS = {*range(0x20), *range(0x7F, 0xA0)}
+"""Java's Character.isISOControl."""
+
+
+def topic_of(resource: pb.Resource) -> str:
+    """Raises GrpcRefusal for a name that is illegal or the system's. The namespace is ignored, as the proxy does."""
+    topic: str = resource.name
+    try:
+        check_topic(topic)
+    except InvalidMessage as error:
+        raise GrpcRefusal(pb.ILLEGAL_TOPIC, str(error)) from None
+    if is_system_topic(topic):
+        raise GrpcRefusal(pb.ILLEGAL_TOPIC, "cannot access system topic")
+    return topic
+
+
+def group_of(resource: pb.Resource) -> str:
+    """Raises GrpcRefusal for a name that is illegal or the system's."""
+    group: str = resource.name
+    try:
+        check_group(group)
+    except InvalidMessage as error:
+        raise GrpcRefusal(pb.ILLEGAL_CONSUMER_GROUP, str(error)) from None
+    if is_system_group(group):
+        raise GrpcRefusal(pb.ILLEGAL_CONSUMER_GROUP, "cannot use system consumer group")
+    return group
+
+
+def has_control(text: str) -> bool:
+    """Whether a control character is in the text."""
+    return not text.isprintable() and any(ord(each) in _CONTROLS for each in text)

@@ -1,0 +1,89 @@
+"""Callers of the gRPC service: RocketMQ's own client for Python, and a bare one that sends what it is given."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+
+from mqspark.message import MessageExt
+from mqspark.record.record import decode_records
+from mqspark.testing import Broker
+from mqspark_server.proxy import messaging_pb2 as pb
+from mqspark_server.proxy.grpcservice import SERVICE
+from tests.support.remoting import RawConnection
+
+
+class BareCaller:
+    """``caller.QueryRoute(request)`` returns the response, or an iterator of them. ``caller.metadata`` goes with each
+    call."""
+
+    def __init__(self, channel: grpc.Channel, **metadata: str) -> None:
+        self._channel = channel
+        self.metadata = {
+            "x-mq-client-id": f"bare@{uuid.uuid4().hex[:8]}",
+            "x-mq-language": "PYTHON",
+            "x-mq-client-version": "5.1.2",
+            **{name.replace("_", "-"): value for name, value in metadata.items()},
+        }
+
+    def __getattr__(self, name: str) -> Any:
+        method = pb.DESCRIPTOR.services_by_name["MessagingService"].methods_by_name[name]
+        make = {
+            (False, False): self._channel.unary_unary,
+            (False, True): self._channel.unary_stream,
+            (True, True): self._channel.stream_stream,
+        }[method.client_streaming, method.server_streaming]
+        call = make(
+            f"/{SERVICE}/{name}",
+            request_serializer=getattr(pb, method.input_type.name).SerializeToString,
+            response_deserializer=getattr(pb, method.output_type.name).FromString,
+        )
+        return lambda request, **options: call(
+            request, **{"timeout": 10, "metadata": tuple(self.metadata.items()), **options}
+        )
+
+
+@contextmanager
+def bare_caller(address: str | None, **metadata: str) -> Iterator[BareCaller]:
+    assert address is not None
+    with grpc.insecure_channel(address) as channel:
+        yield BareCaller(channel, **metadata)
+
+
+def resource(name: str) -> pb.Resource:
+    return pb.Resource(name=name)
+
+
+def endpoints(address: str) -> pb.Endpoints:
+    host, _, port = address.rpartition(":")
+    return pb.Endpoints(scheme=pb.IPv4, addresses=[pb.Address(host=host, port=int(port))])
+
+
+def message(topic: str, body: bytes = b"body", **system: Any) -> pb.Message:
+    """Of type NORMAL unless ``system`` says something else."""
+    given = {"message_id": uuid.uuid4().hex.upper(), "message_type": pb.NORMAL, **system}
+    return pb.Message(topic=resource(topic), body=body, system_properties=pb.SystemProperties(**given))
+
+
+@contextmanager
+def rocketmq_producer(address: str | None, *topics: str, checker: Any = None) -> Iterator[Any]:
+    """RocketMQ's own producer."""
+    from rocketmq import ClientConfiguration, Credentials, Producer
+
+    producer = Producer(ClientConfiguration(address, Credentials(), "", 5), topics, checker)
+    producer.startup()
+    try:
+        yield producer
+    finally:
+        producer.shutdown()
+
+
+def stored_messages(broker: Broker, topic: str, queues: int = 4) -> list[MessageExt]:
+    """What a topic has, by pulls of remoting."""
+    with RawConnection(broker.address) as connection:
+        replies = [connection.pull(topic, queue, 0) for queue in range(queues)]
+    return [each for reply in replies for each in decode_records(reply.body)]
