@@ -1,0 +1,4 @@
+"""Bodies of messages to typed columns, and back, by schemas. Knows bytes, schemas and Arrow; no messages, no I/O.
+
+Imported from outside: ``bodyrows``, ``jsonbodies``, ``avrobodies``.
+"""
