@@ -5,9 +5,12 @@ from __future__ import annotations
 from mqspark.errors import InvalidSchema
 from mqspark.schemas.avroschema import AvroSchema
 from mqspark.schemas.jsonschemas import JsonSchema
+from mqspark.schemas.protoschema import ProtobufSchema
 from mqspark.schemas.schema import Needed, Schema
 
-_CLASSES: dict[str, type[AvroSchema | JsonSchema]] = {each.kind: each for each in (AvroSchema, JsonSchema)}
+_CLASSES: dict[str, type[AvroSchema | JsonSchema | ProtobufSchema]] = {
+    each.kind: each for each in (AvroSchema, JsonSchema, ProtobufSchema)
+}
 
 
 def parse(kind: str, text: str, references: Needed = ()) -> Schema:

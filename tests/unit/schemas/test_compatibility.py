@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mqspark.schemas.compatibility import RULES, incompatibilities
 from mqspark.schemas.parsing import parse
-from mqspark.schemas.schema import AVRO, Schema
+from mqspark.schemas.schema import AVRO, PROTOBUF, Schema
 
 
 def record(**fields: Any) -> dict[str, Any]:
@@ -187,3 +187,59 @@ def test_avros_own_library_says_the_same(reader: Any, writer: Any) -> None:
     assert bool(ours) == (
         theirs.compatibility is not avro.compatibility.SchemaCompatibilityType.compatible
     ), theirs
+
+
+def message(body: str, *, head: str = 'syntax = "proto3"; package p;', more: str = "") -> Schema:
+    return parse(PROTOBUF, f"{head} message M {{ {body} }} {more}")
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "types"),
+    [
+        ("int32 a = 1; string b = 2;", "int32 a = 1;", []),
+        ("int32 a = 1;", "int32 a = 1; string b = 2;", []),
+        ("int32 b = 1;", "int32 a = 1;", []),
+        ("int64 a = 1;", "bool a = 1;", []),
+        ("bytes a = 1;", "string a = 1;", []),
+        ("sint32 a = 1;", "int32 a = 1;", ["FIELD_SCALAR_KIND_CHANGED"]),
+        ("float a = 1;", "double a = 1;", ["FIELD_SCALAR_KIND_CHANGED"]),
+        ("N a = 1; message N {}", "int32 a = 1; message N {}", ["FIELD_KIND_CHANGED"]),
+        ("map<string, int32> a = 1;", "map<string, int32> a = 1;", []),
+        ("map<string, string> a = 1;", "map<string, int32> a = 1;", ["FIELD_SCALAR_KIND_CHANGED"]),
+        ("repeated int32 a = 1;", "int32 a = 1;", ["FIELD_NUMERIC_LABEL_CHANGED"]),
+        ("repeated string a = 1;", "string a = 1;", []),
+        ("N a = 1; message N {} message O {}", "O a = 1; message N {} message O {}", ["FIELD_NAMED_TYPE_CHANGED"]),
+        ("", "message N {}", ["MESSAGE_REMOVED"]),
+        ("message N { sint32 a = 1; }", "message N { int32 a = 1; }", ["FIELD_SCALAR_KIND_CHANGED"]),
+        ("E a = 1; enum E { X = 0; Y = 1; }", "E a = 1; enum E { X = 0; Z = 2; }", []),
+        ("int32 a = 1;", "E a = 1; enum E { X = 0; }", []),
+        ("oneof o { int32 a = 1; int32 b = 2; }", "oneof o { int32 a = 1; }", []),
+        ("oneof o { int32 a = 1; }", "oneof o { int32 a = 1; int32 b = 2; }", ["ONEOF_FIELD_REMOVED"]),
+        ("int32 c = 3;", "oneof o { int32 a = 1; int32 b = 2; }", []),
+        ("int32 a = 1; int32 b = 2;", "oneof o { int32 a = 1; int32 b = 2; }", []),
+        ("oneof o { int32 a = 1; int32 b = 2; }", "int32 a = 1; int32 b = 2;", ["MULTIPLE_FIELDS_MOVED_TO_ONEOF"]),
+        ("oneof o { int32 a = 1; }", "int32 a = 1;", []),
+        ("oneof o { int32 a=1; int32 b=2; }", "oneof o { int32 a=1; } int32 b=2;", ["FIELD_MOVED_TO_EXISTING_ONEOF"]),
+        ("optional int32 a = 1;", "int32 a = 1;", []),
+        ("M next = 1; int32 v = 2;", "M next = 1; string v = 2;", ["FIELD_SCALAR_KIND_CHANGED"]),
+    ],
+)  # fmt: skip
+def test_protobuf_fields_and_their_numbers(new: str, old: str, types: list[str]) -> None:
+    found = incompatibilities("BACKWARD", message(new), [message(old)])
+    assert [each.type for each in found] == types
+
+
+def test_protobuf_files_and_required_fields() -> None:
+    other = message("", head='syntax = "proto3"; package q;')
+    (found,) = incompatibilities("BACKWARD", message(""), [other])
+    assert (found.type, found.message) == (
+        "PACKAGE_CHANGED",
+        "the package is 'p' in the new schema, 'q' in the old schema",
+    )
+    with_id, without = (
+        message(body, head="package p;") for body in ("required int32 a = 1;", "optional int32 b = 2;")
+    )
+    types = [each.type for each in incompatibilities("FULL", with_id, [without])]
+    assert types == ["REQUIRED_FIELD_ADDED", "REQUIRED_FIELD_REMOVED"]
+    (changed,) = incompatibilities("FULL", with_id, [avro_of("int")])
+    assert changed.type == "SCHEMA_TYPE_CHANGED"

@@ -1,0 +1,235 @@
+"""Whether bytes are a message of Protobuf: they are walked over, nothing is built.
+
+Fields that the schema does not have are skipped, as by every reader; so are numbers that an enum does not have. What a
+``google.protobuf.Any`` contains is not looked at: its type need not be known. Each byte is visited once, and messages
+are at most ``MAX_NESTING`` deep.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from mqspark.schemas.prototext import ENUM, GROUP, MAX_FIELD, MESSAGE, SCALARS
+from mqspark.schemas.schema import Check, Flaw
+
+MAX_NESTING = 100
+"""Of Protobuf's own readers."""
+_MAX_64 = (1 << 64) - 1
+_VARINT, _FIXED64, _BYTES, _START, _END, _FIXED32 = range(6)
+_WIRE = {
+    **{SCALARS[name]: _FIXED64 for name in ("double", "fixed64", "sfixed64")},
+    **{SCALARS[name]: _FIXED32 for name in ("float", "fixed32", "sfixed32")},
+    **{SCALARS[name]: _VARINT for name in ("int32", "int64", "uint32", "uint64", "sint32", "sint64", "bool")},
+    **{SCALARS[name]: _BYTES for name in ("string", "bytes")},
+    ENUM: _VARINT,
+    MESSAGE: _BYTES,
+    GROUP: _START,
+}
+_WIRE_NAMES = (
+    "a varint",
+    "eight bytes",
+    "bytes with a length",
+    "a group",
+    "the end of a group",
+    "four bytes",
+)
+_WIDTHS = {_FIXED64: 8, _FIXED32: 4}
+_ENDS_EARLY = "the payload ends early"
+_PLAIN, _TEXT, _INNER, _PACKED = range(4)
+"""What is done with the value of a field."""
+
+
+class _Misfit(Exception):
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.path = list[str]()
+
+
+class _Field(NamedTuple):
+    name: str
+    action: int
+    inner: _Fields | None
+    packed_wire: int
+    """Of the values of a packed field."""
+
+
+class _Fields:
+    """What is known of a message."""
+
+    __slots__ = ("by_tag", "names", "required")
+
+    def __init__(self) -> None:
+        self.by_tag = dict[int, _Field]()
+        self.names = dict[int, tuple[str, int]]()
+        """By number, with the wire type."""
+        self.required = dict[int, str]()
+        """Names by tag."""
+
+
+class PayloadChecks:
+    """Those of the messages of one schema."""
+
+    def __init__(self, unchecked: frozenset[str]) -> None:
+        """``unchecked``: files whose texts may be any bytes (proto2)."""
+        self._unchecked = unchecked
+        self._known = dict[str, _Fields]()
+
+    def of(self, message: Any) -> Check:
+        """``message``: its Descriptor."""
+        return _check_of(_fields_of(message, self._unchecked, self._known))
+
+
+def _check_of(fields: _Fields) -> Check:
+    def check(payload: bytes | memoryview) -> Flaw | None:
+        data = bytes(payload)
+        try:
+            _walk(data, 0, len(data), fields, 1, 0)
+        except _Misfit as error:
+            return Flaw("".join(reversed(error.path)).removeprefix("."), error.problem)
+        return None
+
+    return check
+
+
+def _fields_of(message: Any, unchecked: frozenset[str], made: dict[str, _Fields]) -> _Fields:
+    if message.full_name in made:
+        return made[message.full_name]
+    made[message.full_name] = _Fields()
+    waiting = [message]
+    while waiting:
+        each = waiting.pop()
+        fields = made[each.full_name]
+        for field in each.fields:
+            wire, action, inner = _WIRE[field.type], _PLAIN, None
+            if field.message_type is not None:
+                action, name = _INNER, field.message_type.full_name
+                if name not in made:
+                    made[name] = _Fields()
+                    waiting.append(field.message_type)
+                inner = made[name]
+            elif field.type == SCALARS["string"] and field.file.name not in unchecked:
+                action = _TEXT
+            tag = field.number << 3 | wire
+            fields.by_tag[tag] = _Field(field.name, action, inner, wire)
+            fields.names[field.number] = (field.name, wire)
+            if field.is_repeated and wire in (_VARINT, _FIXED32, _FIXED64):
+                fields.by_tag[field.number << 3 | _BYTES] = _Field(field.name, _PACKED, None, wire)
+            if field.is_required:
+                fields.required[tag] = field.name
+    return made[message.full_name]
+
+
+def _walk(data: bytes, at: int, end: int, fields: _Fields, depth: int, group: int) -> int:
+    """``group``: number of the group that the message is, or 0. Returns the position behind the message."""
+    if depth > MAX_NESTING:
+        raise _Misfit(f"more than {MAX_NESTING} messages are inside each other")
+    missing = fields.required and dict(fields.required)
+    by_tag = fields.by_tag
+    while at < end:
+        tag = data[at]
+        at += 1
+        if tag >= 0x80:
+            tag, at = _varint(data, at - 1, end)
+        field = by_tag.get(tag)
+        if field is None:
+            if tag & 7 == _END and tag >> 3 == group != 0:
+                group = -1
+                break
+            at = _skip_unknown(data, at, end, tag, fields, depth)
+            continue
+        if missing:
+            missing.pop(tag, None)
+        try:
+            at = _value(data, at, end, tag, field, depth)
+        except _Misfit as error:
+            error.path.append(f".{field.name}")
+            raise
+    if group > 0:
+        raise _Misfit(_ENDS_EARLY)
+    if missing:
+        raise _Misfit(f"the required field {next(iter(missing.values()))} is missing")
+    return at
+
+
+def _value(data: bytes, at: int, end: int, tag: int, field: _Field, depth: int) -> int:
+    wire = tag & 7
+    if wire != _BYTES:
+        if wire == _START and field.inner is not None:
+            return _walk(data, at, end, field.inner, depth + 1, tag >> 3)
+        return _skip(data, at, end, wire)
+    size, at = _varint(data, at, end)
+    stop = at + size
+    if stop > end:
+        raise _Misfit(_ENDS_EARLY)
+    action = field.action
+    if action == _TEXT:
+        try:
+            data[at:stop].decode()
+        except UnicodeDecodeError as error:
+            raise _Misfit(f"the text is not UTF-8 at its byte {error.start}") from None
+    elif field.inner is not None:
+        _walk(data, at, stop, field.inner, depth + 1, 0)
+    elif action == _PACKED:
+        width = _WIDTHS.get(field.packed_wire)
+        if width is not None and size % width:
+            raise _Misfit(f"{size} bytes are no list of values of {width} bytes")
+        while width is None and at < stop:
+            _, at = _varint(data, at, stop)
+    return stop
+
+
+def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
+    number = shift = 0
+    while at < end:
+        byte = data[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number & _MAX_64, at
+        shift += 7
+        if shift > 63:
+            raise _Misfit("a number has more than ten bytes")
+    raise _Misfit(_ENDS_EARLY)
+
+
+def _skip(data: bytes, at: int, end: int, wire: int) -> int:
+    if wire == _VARINT:
+        return _varint(data, at, end)[1]
+    if wire == _BYTES:
+        size, at = _varint(data, at, end)
+        at += size
+    else:
+        at += _WIDTHS[wire]
+    if at > end:
+        raise _Misfit(_ENDS_EARLY)
+    return at
+
+
+def _skip_unknown(data: bytes, at: int, end: int, tag: int, fields: _Fields, depth: int) -> int:
+    """A field that the schema does not have, or not with this wire type. Groups inside it are counted, not visited."""
+    number, wire = tag >> 3, tag & 7
+    if number in fields.names:
+        name, right = fields.names[number]
+        error = _Misfit(
+            f"it is {_WIRE_NAMES[wire]}, not {_WIRE_NAMES[right]}" if wire < 6 else f"wire type {wire}"
+        )
+        error.path.append(f".{name}")
+        raise error
+    groups = list[int]()
+    while True:
+        if not 0 < number <= MAX_FIELD or wire > _FIXED32:
+            raise _Misfit(f"the tag {tag} is that of no field")
+        if wire == _START:
+            groups.append(number)
+            if depth + len(groups) > MAX_NESTING:
+                raise _Misfit(f"more than {MAX_NESTING} messages are inside each other")
+        elif wire == _END:
+            if not groups or groups.pop() != number:
+                raise _Misfit(f"group {number} ends where none begins")
+        else:
+            at = _skip(data, at, end, wire)
+        if not groups:
+            return at
+        tag, at = _varint(data, at, end)
+        number, wire = tag >> 3, tag & 7
