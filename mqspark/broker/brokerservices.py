@@ -55,7 +55,7 @@ class BrokerServices:
         )
         self.lite = LiteService(state, starts_in_memory)
         state.remove_lite_topics = self.lite.life.remove_all_of
-        self.pop.serve_lite(self.lite.pops)
+        self.pop.serve_lite(self.lite.pops, self.lite.watch)
         if config.broker_role is BrokerRole.SLAVE:
             for table in (*self.delays.saved_tables(), *self.timers.saved_tables()):
                 table.load()

@@ -1,7 +1,7 @@
 """The numbers of the remoting protocol: request codes, response codes, languages, the version.
 
 Source: RocketMQ's RequestCode, ResponseCode, RemotingSysResponseCode, LanguageCode and MQVersion, release
-5.5.0.
+5.5.1.
 
 Facts: docs/rocketmq/protocol.md#request-codes.
 """
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from enum import IntEnum, StrEnum
 
-CURRENT_VERSION = 513
-"""The ordinal of V5_5_0 in MQVersion, the version that this project reports. Peers adapt to it."""
+CURRENT_VERSION = 515
+"""The ordinal of V5_5_1 in MQVersion, the version that this project reports. Peers adapt to it."""
 
 
 class Language(IntEnum):
@@ -300,7 +300,7 @@ class Reason(StrEnum):
     """A retry may succeed."""
 
 
-FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+FAQ = "\nSee https://rocketmq.apache.org/docs/faq/ for further details."
 """The end of remarks about what does not exist (FAQUrl.suggestTodo)."""
 
 

@@ -38,14 +38,22 @@ def jars() -> Jars:
 
 
 @pytest.fixture(scope="package")
+def newest_jars() -> Jars:
+    try:
+        return jar_cache.fetch_newest()
+    except ToolMissing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="package")
 def mqspark_dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with mqspark_cluster(tmp_path_factory.mktemp("mqspark")) as running:
         yield running
 
 
 @pytest.fixture(scope="package")
-def rocketmq(jars: Jars, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with rocketmq_cluster(jars, tmp_path_factory.mktemp("rocketmq")) as running:
+def rocketmq(newest_jars: Jars, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with rocketmq_cluster(newest_jars, tmp_path_factory.mktemp("rocketmq")) as running:
         yield running
 
 

@@ -171,13 +171,6 @@ KEPT = [
         path="fact.*",
     ),
     Difference(
-        "RocketMQ deletes lists of topics and groups since 5.5.1",
-        chapter="codes",
-        label="code 500[23]",
-        path="fact",
-        theirs="unsupported",
-    ),
-    Difference(
         "a request without its body is invalid", chapter="codes", label="code (35|46|200|513)", path="fact.*"
     ),
     Difference(

@@ -23,6 +23,7 @@ WANTED: dict[str, Callable[[], object]] = {
     "RocketMQ": jars.fetch,
     **{f"RocketMQ's client {each}": partial(jars.fetch_client, each) for each in jars.OLD_CLIENTS},
     f"RocketMQ's broker {jars.OLD_SERVER}": partial(jars.fetch_server, jars.OLD_SERVER),
+    "RocketMQ's newest broker": jars.fetch_newest,
     "RocketMQ's proxy": fetch_proxy,
     "the gRPC client": fetch_grpc_client,
     "the Go client": go_program,

@@ -71,6 +71,12 @@ def fetch_server(version: str) -> Jars:
     return Jars(jar_folder, fetch_client(version).program)
 
 
+def fetch_newest() -> Jars:
+    """The newest broker and controller, of a version whose other parts there is no release of on Maven Central. Raises
+    as ``fetch`` does."""
+    return Jars(dependencies(HERE / "pom-newest.xml"), fetch().program)
+
+
 def dependencies(pom: Path) -> Path:
     """The folder with the jars that a pom names. Raises as ``fetch`` does."""
     require_tools("java")

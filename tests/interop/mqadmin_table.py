@@ -24,7 +24,7 @@ _NO_RDB = "CODE: 3 DESC: request type 354 not supported: no queue is kept in Roc
 
 CHAINS: dict[str, list[Row]] = {
     "clusters": [
-        Row("clusterList -c {cluster}", "{broker} V5_5_0"),
+        Row("clusterList -c {cluster}", "{broker} V5_5_1"),
         Row("clusterList -c NoSuchCluster", "#Cluster Name"),
         Row("clusterRT -a 1 -i 1", "{cluster} {name}", for_ms=2_000),
         Row("topicList -c", "{cluster} {topic} {group}"),

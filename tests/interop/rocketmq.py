@@ -213,7 +213,7 @@ def either_cluster(
     The jars are asked for only if it is a real one: ours needs no Java.
     """
     if request.param == "rocketmq":
-        jars: Jars = request.getfixturevalue("jars")
+        jars: Jars = request.getfixturevalue("newest_jars")
         with rocketmq_cluster(jars, folder, settings={**settings, **(theirs or {})}) as running:
             yield running
     else:

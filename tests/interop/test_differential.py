@@ -51,11 +51,13 @@ class Pair:
 
 
 @pytest.fixture(scope="module")
-def pair(jars: Jars, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+def pair(newest_jars: Jars, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     folder = tmp_path_factory.mktemp("pair")
     with (
-        rocketmq_namesrv(jars, folder / "their-namesrv") as their_namesrv,
-        rocketmq_broker(jars, folder / "theirs", their_namesrv, settings=THEIRS, registered=False) as theirs,
+        rocketmq_namesrv(newest_jars, folder / "their-namesrv") as their_namesrv,
+        rocketmq_broker(
+            newest_jars, folder / "theirs", their_namesrv, settings=THEIRS, registered=False
+        ) as theirs,
         mqspark_namesrv(folder / "our-namesrv") as our_namesrv,
         mqspark_broker(folder / "ours", our_namesrv, SETTINGS) as ours,
     ):

@@ -141,7 +141,7 @@ def commits_are_known(scene: Scene) -> None:
 def cluster_list(scene: Scene) -> None:
     cluster = scene.cluster
     (row,) = scene.rows("clusterList")
-    assert row[:5] == [cluster.cluster_name, cluster.broker_name, "0", cluster.broker, "V5_5_0"]
+    assert row[:5] == [cluster.cluster_name, cluster.broker_name, "0", cluster.broker, "V5_5_1"]
     assert row[-1] == "true"
     (row,) = scene.rows("clusterList", "-m")
     assert row[:2] == [cluster.cluster_name, cluster.broker_name]
@@ -153,7 +153,7 @@ def cluster_list(scene: Scene) -> None:
 def broker_status(scene: Scene) -> None:
     printed = scene.admin("brokerStatus", "-b", scene.cluster.broker)
     values = dict(re.split(r"\s*: ", line, maxsplit=1) for line in printed.splitlines() if ": " in line)
-    assert values["brokerVersionDesc"] == "V5_5_0"
+    assert values["brokerVersionDesc"] == "V5_5_1"
     assert values["brokerActive"] == "true"
     assert int(values["msgPutTotalTodayNow"]) >= MESSAGES
     assert int(values["commitLogMaxOffset"]) > int(values["commitLogMinOffset"]) == 0

@@ -332,7 +332,7 @@ def test_admin_client(java: JavaDriver, cluster: Cluster, name: Name) -> None:
             except BrokerError as error:  # in its first second it has no sample for its statistics
                 return str(error)
 
-        eventually(lambda: version() == "V5_5_0", version)
+        eventually(lambda: version() == "V5_5_1", version)
         assert admin.broker_config(cluster.broker)["brokerName"] == cluster.broker_name
         route = admin.create_topic(topic, queues=3, cluster=cluster.cluster_name)
         assert route is not None

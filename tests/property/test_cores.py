@@ -82,7 +82,7 @@ class Asker:
     def request(self, codes: list[int], opaque: int) -> bytes:
         code = self.random.choice(codes)
         ext = self._ext(header_of(code)) if self.random.random() < 0.98 else None
-        version = self.random.choice([0, 300, 479, 513])
+        version = self.random.choice([0, 300, 479, 515])
         return encode_request(code, opaque, ext, self._body(code), version=version)
 
     def _ext(self, header_type: type[Header] | None) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -241,6 +242,19 @@ def namesrv_peer(
     )
     kind = Session if extensions is None else TappedSession
     return core, clock, Peer(core, kind(1, "127.0.0.1", 40_000, outbox))
+
+
+def expire_segments(bench: Bench) -> None:
+    """Let retention remove every segment but the last."""
+    long_ago_s = bench.clock.now_ms() / 1000 - 4 * 3600
+    for path in sorted((bench.directory / "commitlog").iterdir())[:-1]:
+        os.utime(path, (long_ago_s, long_ago_s))
+    bench.store_config.file_reserved_time = 3
+    assert bench.peer().ask(RequestCode.DELETE_EXPIRED_COMMITLOG).code == 0
+    for _ in range(4):
+        bench.flush()
+        bench.run_jobs()
+        bench.clock.advance(10_000)
 
 
 def send_ext(topic: str = "T", queue_id: int = 0, properties: str = "", **more: str) -> dict[str, str]:

@@ -16,7 +16,7 @@ from mqspark.broker.state.state import BrokerState
 from mqspark.protocol.codes import CURRENT_VERSION
 from mqspark.store.disk.trusted import MAX_CHALLENGE, prove
 
-VERSION_TEXT = "V5_5_0"
+VERSION_TEXT = "V5_5_1"
 """The name of CURRENT_VERSION in MQVersion."""
 
 STORE_PATH_KEY = "mqsparkStorePath"

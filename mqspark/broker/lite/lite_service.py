@@ -8,6 +8,7 @@ from mqspark.broker.lite.liteadmin import LiteAdminProcessor
 from mqspark.broker.lite.liteclients import LiteClients
 from mqspark.broker.lite.litelife import LiteLife
 from mqspark.broker.lite.litepop import LitePops
+from mqspark.broker.lite.litewatch import LiteWatch
 from mqspark.broker.pop.order import PopOrder
 from mqspark.broker.pop.start_offsets import PopOffsets
 from mqspark.broker.state.litenames import LITE_PREFIX, checked_lite_queue
@@ -42,12 +43,15 @@ class LiteService:
         self.order = PopOrder(state, "liteOrder")
         self.clients = LiteClients(state, self._moved)
         self.pops = LitePops(state, self.clients, self.order, PopOffsets(state, starts_in_memory))
+        self.watch = LiteWatch(state, self.clients)
+        self.clients.on_event = self._wake
         self.life = LiteLife(state, self.clients, self.order)
         now_ms = state.clock.monotonic_ms()
         self._next_scan_ms = now_ms + state.config.lite_event_check_interval
         self._next_check_ms = now_ms + state.config.lite_subscription_check_interval
         self._next_forget_ms = now_ms + FORGET_INTERVAL_MS
-        self.ledgers = (self.clients.ledger, self.pops.ledger, self.order.ledger)
+        parked = self.pops.parked, self.watch.parked
+        self.ledgers = (self.clients.ledger, *(each.ledger for each in parked), self.order.ledger)
         self.handlers: dict[int, Handler] = merged(
             {
                 RequestCode.POP_LITE_MESSAGE: self.pops.pop,
@@ -71,6 +75,7 @@ class LiteService:
     def tick(self) -> int:
         config, now_ms = self._state.config, self._state.clock.monotonic_ms()
         self.pops.expire()
+        self.watch.expire()
         for queue, group, _ in self.order.freed():
             self.pops.freed(queue, group)
         self.clients.tick()
@@ -85,6 +90,10 @@ class LiteService:
             self.order.forget_old()
         self.life.tick()
         return TICK_MS
+
+    def _wake(self, client_id: str) -> None:
+        self.pops.wake(client_id)
+        self.watch.wake(client_id)
 
     def _moved(self, queue: str, group: str) -> None:
         self.order.clear(queue, group, 0)
@@ -145,4 +154,5 @@ class LiteService:
 
     def validate(self) -> None:
         self.clients.validate()
-        self.pops.validate()
+        self.pops.parked.validate()
+        self.watch.parked.validate()

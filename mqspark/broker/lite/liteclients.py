@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
-from mqspark.base.bounded import BoundedMap, Ledger, require, weigh
+from mqspark.base.bounded import BoundedMap, BoundedSet, Ledger, require, weigh
 from mqspark.base.logs import printable, sparing
 from mqspark.broker.state.litenames import flag, is_exclusive, is_wildcard, most_events, parent_and_lite
 from mqspark.broker.state.state import BrokerState
@@ -65,6 +65,7 @@ class LiteClient:
         "client_id",
         "consumed_ms",
         "events",
+        "evicted",
         "group",
         "place",
         "queues",
@@ -80,6 +81,9 @@ class LiteClient:
         self.session: Session | None = None
         self.queues: BoundedMap[str, int] = BoundedMap(ledger, _PAIR_BYTES)
         """The lite queues that it subscribes to, and its place among the clients of its group that do."""
+        self.evicted: BoundedSet[str] = BoundedSet(ledger)
+        """Exclusive queues that another client took from it (ExclusiveEvictionTombstones): it may not know yet, and
+        gets them only by asking for them by name."""
         self.place = -1
         """Its place among the clients of its group, if that reads all lite topics of the parent."""
         self.events: dict[str, None] = {}
@@ -94,8 +98,8 @@ class LiteClient:
         """Monotonic."""
 
     @property
-    def bounded(self) -> tuple[BoundedMap[str, int]]:
-        return (self.queues,)
+    def bounded(self) -> tuple[BoundedMap[str, int], BoundedSet[str]]:
+        return self.queues, self.evicted
 
 
 class LiteClients:
@@ -176,6 +180,7 @@ class LiteClients:
                 yield ESSENTIAL
             if is_exclusive(group):
                 self._exclude_others(client, group, queue, session)
+            client.evicted.discard(queue)
             self._reset(session, queue, group.group_name, option)
             self._join(client, queue, session)
 
@@ -213,9 +218,14 @@ class LiteClients:
             if number % QUEUES_AT_ONCE == 0:
                 yield ESSENTIAL
             self._leave(client, queue)
+        for queue in [queue for queue in client.evicted if queue not in wanted]:
+            client.evicted.discard(queue)
         for number, queue in enumerate(queues, 1):
             if number % QUEUES_AT_ONCE == 0:
                 yield ESSENTIAL
+            if queue in client.evicted and is_exclusive(group):
+                self._tell_unsubscribed(client, queue)  # it has not heard it
+                continue
             if queue not in client.queues and self.active >= self._state.config.max_lite_subscription_count:
                 break  # RocketMQ does not limit these; a request for more by name gets an error
             self._join(client, queue, session)
@@ -229,6 +239,7 @@ class LiteClients:
     def _drop(self, client: LiteClient) -> Work[None]:
         """Its events go to other clients of its group. A client that subscribes again meanwhile stays."""
         updated_ms = client.updated_ms
+        client.evicted.clear()
         for number, queue in enumerate(list(client.queues), 1):
             if number % QUEUES_AT_ONCE == 0:
                 yield ESSENTIAL
@@ -347,6 +358,9 @@ class LiteClients:
             if client is newcomer:
                 continue
             self._leave(client, queue)
+            client.evicted.keep(
+                queue, None, self._clients.owner_of(client.client_id)
+            )  # lighter than what left
             self._tell_unsubscribed(client, queue)
             if flag(group, "lite.sub.reset.offset.exclusive"):
                 self._move(session, queue, client.group, 0)
@@ -455,6 +469,10 @@ class LiteClients:
     def subscribes(self, client_id: str, group: str, topic: str) -> bool:
         client = self._clients.get(client_id)
         return client is not None and (client.group, client.topic) == (group, topic)
+
+    def has_event(self, client_id: str, group: str, topic: str) -> bool:
+        client = self._clients.get(client_id)
+        return client is not None and (client.group, client.topic) == (group, topic) and bool(client.events)
 
     def events_of(self, client_id: str, group: str, topic: str) -> Iterator[str]:
         """Take the events of a client that asks for this group and topic, oldest first, as long as it takes them and at

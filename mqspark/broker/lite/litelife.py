@@ -1,7 +1,8 @@
 """The end of lite topics: by age, or with their parent topic (LiteLifecycleManager).
 
 A lite topic exists from its first message on. It is removed when it got no message for lite.topic.expiration minutes
-of its parent, whether its messages were consumed or not. Its records stay in the log as long as others.
+of its parent, whether its messages were consumed or not; and when retention has taken its last message, however long
+it may live. Its records stay in the log as long as others.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from mqspark.broker.lite.liteclients import QUEUES_AT_ONCE, LiteClients
 from mqspark.broker.pop.order import PopOrder
 from mqspark.broker.state.litenames import bound_topic, expiry_minutes, is_lite_type, parent_and_lite
 from mqspark.broker.state.state import BrokerState
-from mqspark.errors import TableFull
+from mqspark.errors import NotNow, TableFull
 from mqspark.protocol.slices import ESSENTIAL, Work
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID
 
@@ -55,10 +56,9 @@ class LiteLife:
         if now_ms < self._next_ms or self._is_looking or now_ms - self._started_ms < config.min_lite_ttl:
             return
         self._next_ms = now_ms + config.lite_ttl_check_interval
-        minutes = {topic: limit for topic, limit in self.minutes().items() if limit > 0}
-        if minutes and self._state.store.upkeep.wall_time.is_trusted:
+        if self._state.store.table.light and self._state.store.upkeep.wall_time.is_trusted:
             self._is_looking = True
-            self._state.long_work.begin(None, self._remove_expired(minutes))
+            self._state.long_work.begin(None, self._remove_expired(self.minutes()))
 
     def _remove_expired(self, minutes: dict[str, int]) -> Work[None]:
         state, groups, removed = self._state, self.groups(), 0
@@ -68,13 +68,14 @@ class LiteLife:
                 if number % QUEUES_AT_ONCE == 0:
                     yield ESSENTIAL
                 parts = parent_and_lite(queue)
-                limit = 0 if parts is None else minutes.get(parts[0], 0)
                 end = state.store.offsets.max_offset(queue, LMQ_QUEUE_ID)
-                if parts is None or limit <= 0 or end <= 0:
+                if parts is None or end <= 0:
                     continue
+                limit = minutes.get(parts[0], 0)
                 stored_ms = state.store.offsets.store_timestamp_at(queue, LMQ_QUEUE_ID, end - 1)
                 silent_ms = now_ms - stored_ms
-                if stored_ms > 0 and silent_ms >= least_ms and silent_ms > limit * MINUTE_MS:
+                is_old = limit > 0 and silent_ms >= least_ms and silent_ms > limit * MINUTE_MS
+                if is_old if stored_ms > 0 else self._is_empty(queue):
                     yield from self._remove([queue], groups.get(parts[0], []))
                     removed += 1
         except TableFull as error:
@@ -83,6 +84,14 @@ class LiteLife:
             self._is_looking = False
         if removed:
             _log.info("%d lite topics have expired and were removed", removed)
+
+    def _is_empty(self, queue: str) -> bool:
+        """Whether neither the log nor the archive has a message of it any more."""
+        offsets = self._state.store.offsets
+        try:
+            return offsets.sure_min_offset(queue, LMQ_QUEUE_ID) >= offsets.max_offset(queue, LMQ_QUEUE_ID)
+        except (NotNow, OSError):  # what the archive has is not known now
+            return False
 
     def remove_all_of(self, parents: Set[str]) -> Work[None]:
         """These parent topics are deleted. Raises TableFull."""

@@ -8,14 +8,9 @@ a restart a message may come again, as in RocketMQ.
 
 from __future__ import annotations
 
-import heapq
-from collections import deque
-from operator import attrgetter
-from typing import TYPE_CHECKING
-
-from mqspark.base.bounded import BoundedSet, Ledger, require, weigh
 from mqspark.base.logs import sparing
 from mqspark.broker.lite.liteclients import EVENTS_AT_ONCE, LiteClients
+from mqspark.broker.lite.liteparked import LiteParked, LiteWaiter
 from mqspark.broker.pop.checks import check_invisible_time, check_readable, check_time
 from mqspark.broker.pop.handout import MAX_MESSAGES, SERVED_AT_ONCE
 from mqspark.broker.pop.order import ILLEGAL, PopOrder
@@ -38,11 +33,7 @@ from mqspark.protocol.slices import Work
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID
 from mqspark.store.store import GetResult, GetStatus
 
-if TYPE_CHECKING:  # imported where users have to log in
-    from mqspark.auth.gate import Grant
-
 INIT_MAX = 1
-_POP_BYTES = 600
 _MOVED = frozenset(
     {
         GetStatus.OFFSET_TOO_SMALL,
@@ -57,55 +48,30 @@ _MOVED = frozenset(
 _log = sparing(__name__)
 
 
-class LitePop:
+class LitePop(LiteWaiter):
     """A validated pop. Times are monotonic."""
 
-    __slots__ = (
-        "attempt_id",
-        "began_ms",
-        "client_id",
-        "deadline_ms",
-        "grant",
-        "group",
-        "invisible_ms",
-        "looked_at",
-        "max_messages",
-        "opaque",
-        "session",
-        "topic",
-        "was_parked",
-    )
+    __slots__ = ("attempt_id", "began_ms", "invisible_ms", "looked_at", "max_messages", "was_parked")
 
     def __init__(
         self, session: Session, opaque: int, header: PopLiteMessageRequestHeader, now_ms: int, wait_ms: int
     ) -> None:
-        self.session = session
-        self.opaque = opaque
-        self.client_id = header.client_id
-        self.group = header.consumer_group
-        self.topic = header.topic
+        super().__init__(
+            session,
+            opaque,
+            header.client_id,
+            header.consumer_group,
+            header.topic,
+            now_ms + wait_ms,
+            header.attempt_id,
+        )
         self.max_messages = header.max_msg_num
         self.invisible_ms = header.invisible_time
         self.attempt_id = header.attempt_id
         self.began_ms = now_ms
-        self.deadline_ms = now_ms + wait_ms
         self.was_parked = False
         self.looked_at = 0
         """Events that were looked at when it was served last. After EVENTS_AT_ONCE there may be more."""
-        self.grant: Grant | None = None
-        """Set when it is parked."""
-
-    @property
-    def lapsed(self) -> str:
-        """Why it may no longer be answered, or ''."""
-        return "" if self.grant is None else self.grant.problem(self.topic, self.group)
-
-    def __lt__(self, other: LitePop) -> bool:
-        return self.deadline_ms < other.deadline_ms
-
-    @property
-    def size_bytes(self) -> int:
-        return _POP_BYTES + weigh((self.client_id, self.group, self.topic, self.attempt_id))
 
 
 class _LiteTaking:
@@ -138,29 +104,12 @@ class LitePops:
         self._clients = clients
         self._order = order
         self._offsets = offsets
-        self.ledger = Ledger(
-            "parkedLitePops",
-            lambda: state.config.max_parked_bytes,
-            "LitePops._parked",
-            "LitePops._deadlines",
-            "LitePops._woken",
-            setting="maxParkedBytes",
-            most=lambda: state.config.max_pop_polling_size,
+        self.parked: LiteParked[LitePop] = LiteParked(
+            state, clients, "parkedLitePops", RequestCode.POP_LITE_MESSAGE, "LitePops._woken"
         )
-        self._all: BoundedSet[LitePop] = self.ledger.set(0, attrgetter("size_bytes"))
-        self._parked: dict[str, deque[LitePop]] = {}
-        """By client id, oldest first."""
-        self._deadlines: list[LitePop] = []
-        """A heap."""
         self._woken: dict[str, None] = {}
         """Clients with parked pops and new events."""
         self._is_serving = False
-        clients.on_event = self.wake
-
-    @property
-    def count(self) -> int:
-        """Parked pops."""
-        return len(self._all)
 
     # --- requests ---
 
@@ -168,23 +117,16 @@ class LitePops:
         pop = self._check(session, command)
         if command.is_oneway or self._serve(pop):
             return None
-        config, parked = self._state.config, self._parked.get(pop.client_id, ())
         code, remark = ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE"
         if pop.deadline_ms > pop.began_ms:
-            if (
-                self.count < config.max_pop_polling_size
-                and len(parked) <= config.pop_polling_size
-                and self.ledger.has_room(self._all.size_of(pop))
-            ):
-                try:
-                    pop.grant = self._state.grant(session, command.code)
-                    self._park(pop)
-                except TableFull as error:
-                    remark = str(error)
-                else:
+            try:
+                if self.parked.offer(pop):
+                    pop.was_parked = True
                     if pop.looked_at >= EVENTS_AT_ONCE:
                         self.wake(pop.client_id)
                     return None
+            except TableFull as error:
+                remark = str(error)
             code = ResponseCode.POLLING_FULL
         return self._nothing(pop, code, remark)
 
@@ -245,36 +187,27 @@ class LitePops:
             self._clients.dispatch(queue, group)
 
     def wake(self, client_id: str) -> None:
-        if client_id in self._parked:
+        if client_id in self.parked:
             self._woken[client_id] = None
             if not self._is_serving:
                 self._is_serving = True
                 self._state.long_work.begin(None, self._serve_woken())
 
     def expire(self) -> None:
-        now_ms = self._state.clock.monotonic_ms()
-        while self._deadlines and (
-            self._deadlines[0] not in self._all or self._deadlines[0].deadline_ms <= now_ms
-        ):
-            pop = heapq.heappop(self._deadlines)
-            if pop in self._all:
-                self._parked[pop.client_id].remove(pop)
-                self._left(pop)
-                if not self._is_refused(pop):
-                    pop.session.send(self._nothing(pop, ResponseCode.POLLING_TIMEOUT))
+        for pop in self.parked.expired():
+            pop.session.send(self._nothing(pop, ResponseCode.POLLING_TIMEOUT))
 
     def _serve_woken(self) -> Work[None]:
         served = 0
         while self._woken:
             client_id = next(iter(self._woken))
             del self._woken[client_id]
-            pop = self._first_parked(client_id)
+            pop = self.parked.first(client_id)
             if pop is None:
                 continue
             try:
-                if self._is_refused(pop) or self._serve(pop):
-                    self._parked[client_id].remove(pop)
-                    self._left(pop)
+                if pop.is_refused() or self._serve(pop):
+                    self.parked.remove(pop)
                 elif pop.looked_at >= EVENTS_AT_ONCE:
                     self._woken[client_id] = None
             except Exception:
@@ -283,40 +216,6 @@ class LitePops:
             if served % SERVED_AT_ONCE == 0:
                 yield
         self._is_serving = False
-
-    def _is_refused(self, pop: LitePop) -> bool:
-        """Refuse a pop whose user has lost their rights."""
-        if lapsed := pop.lapsed:
-            pop.session.send(encode_response(pop.opaque, ResponseCode.NO_PERMISSION, remark=lapsed))
-        return bool(lapsed)
-
-    def _first_parked(self, client_id: str) -> LitePop | None:
-        """The oldest parked pop of the client whose connection is open. A pop of another group, from before the client
-        id was taken, is left alone."""
-        waiting = self._parked.get(client_id)
-        while waiting and not waiting[0].session.open:
-            self._left(waiting.popleft())
-        return next(
-            (
-                pop
-                for pop in waiting or ()
-                if pop.session.open and self._clients.subscribes(client_id, pop.group, pop.topic)
-            ),
-            None,
-        )
-
-    def _park(self, pop: LitePop) -> None:
-        """Raises TableFull."""
-        self._all.add(pop, pop.session)
-        pop.was_parked = True
-        self._parked.setdefault(pop.client_id, deque()).append(pop)
-        heapq.heappush(self._deadlines, pop)
-
-    def _left(self, pop: LitePop) -> None:
-        """The pop was taken from its queue of parked pops."""
-        del self._all[pop]
-        if not self._parked.get(pop.client_id):
-            self._parked.pop(pop.client_id, None)
 
     # --- checks, in RocketMQ's order ---
 
@@ -441,7 +340,3 @@ class LitePops:
     def _count(self, pop: LitePop, code: int) -> None:
         took_ms = self._state.clock.monotonic_ms() - pop.began_ms
         self._state.stats.rpc.record(RequestCode.POP_LITE_MESSAGE, code, took_ms, waited=pop.was_parked)
-
-    def validate(self) -> None:
-        parked = [pop for waiting in self._parked.values() for pop in waiting]
-        require(set(parked) == set(self._all), "what is held is not what waits")

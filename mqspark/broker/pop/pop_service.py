@@ -12,7 +12,7 @@ from mqspark.broker.pop.order import PopOrder
 from mqspark.broker.pop.revive import PopRevival
 from mqspark.broker.pop.revivelog import ReviveLog
 from mqspark.broker.pop.start_offsets import PopOffsets
-from mqspark.broker.pop.watch import PopWatchProcessor
+from mqspark.broker.pop.watch import LiteNotifications, PopWatchProcessor
 from mqspark.broker.state.acks import Acks, Deferred
 from mqspark.broker.state.state import BrokerState
 from mqspark.protocol.dispatch import Handler, merged
@@ -61,9 +61,10 @@ class PopService:
             self._watch.handlers,
         )
 
-    def serve_lite(self, acks: LiteAcks) -> None:
-        """``acks`` takes the acknowledgements that name a lite topic."""
+    def serve_lite(self, acks: LiteAcks, notifications: LiteNotifications) -> None:
+        """``acks`` takes the acknowledgements that name a lite topic, ``notifications`` those of lite consumers."""
         self._acks.lite = acks
+        self._watch.lite = notifications
 
     def load(self) -> None:
         """Raises StoreCorrupt."""

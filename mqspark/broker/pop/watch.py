@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from typing import Protocol
 
 from mqspark.base.logs import sparing
 from mqspark.broker.pop.checks import check_group, check_readable, check_time, check_topic
@@ -55,9 +56,19 @@ class _Notification(Waiter):
         self.order = header.order
 
 
+class LiteNotifications(Protocol):
+    """Notifications of lite consumers, which are kept elsewhere."""
+
+    def notify(
+        self, session: Session, command: Command, header: NotificationRequestHeader, wait_ms: int
+    ) -> bytes | None: ...
+
+
 class PopWatchProcessor:
     def __init__(self, state: BrokerState, pops: PopProcessor, offsets: PopOffsets, order: PopOrder) -> None:
         self._state = state
+        self.lite: LiteNotifications | None = None
+        """Takes the notifications of lite consumers."""
         self._order = order
         self._pops = pops
         self._offsets = offsets
@@ -134,6 +145,8 @@ class PopWatchProcessor:
         check_readable(state, session, command, "peeking message")
         check_topic(state, session, header.topic, header.queue_id)
         check_group(state, session, header.consumer_group)
+        if header.is_lite_consumer and self.lite is not None:
+            return self.lite.notify(session, command, header, wait_ms)
         waiter = _Notification(session, command, header, state.clock.monotonic_ms() + wait_ms)
         has_message, _ = self._look(waiter)
         if has_message or wait_ms <= 0 or command.is_oneway:

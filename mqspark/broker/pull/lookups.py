@@ -11,7 +11,13 @@ from mqspark.broker.state.litenames import lite_queue
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.statictopic.logicqueues import physical_offset
 from mqspark.broker.tables.consumer_offsets import NOT_FOUND, is_brokers_own
-from mqspark.message import PhysicalOffset, awaited_topic, decode_properties, is_broker_topic
+from mqspark.message import (
+    PhysicalOffset,
+    awaited_topic,
+    decode_properties,
+    is_broker_topic,
+    is_dispatched,
+)
 from mqspark.protocol.bodies.admin_bodies import MAX_QUEUES_ASKED, OffsetsOfQueues, QueuesOfTopics
 from mqspark.protocol.bodies.body import decode_body, encode_body
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -32,10 +38,10 @@ from mqspark.protocol.headers.client_headers import (
 )
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Slices
-from mqspark.record.record import Parts, parts_at
+from mqspark.record.record import Parts, parts_at, take_apart
 from mqspark.record.recordlayout import record_position
 from mqspark.store.index.keys import Sought
-from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID
+from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID, allows_dispatch
 
 _NO_OFFSET = "Not found, do not set to zero, maybe this group boot first"
 _NO_YOUNG_QUEUE = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
@@ -64,6 +70,13 @@ def readable(may_read: Callable[[str], bool]) -> Callable[[Parts], bool]:
         return topic == record.topic or may_read(topic)
 
     return is_readable
+
+
+def _is_for(topic: str, record: Parts) -> bool:
+    """Whether the record is for this topic, or enters this light queue."""
+    properties = decode_properties(record.properties)
+    awaited = awaited_topic(record.topic, properties)
+    return topic == awaited or (is_dispatched(topic, properties) and allows_dispatch(awaited))
 
 
 class LookupProcessor:
@@ -280,8 +293,11 @@ class LookupProcessor:
         return None
 
     def view_message(self, session: Session, command: Command) -> bytes:
+        """The record at a position of the log; if the request names a topic, only if it is for that topic."""
         header = command.header(ViewMessageRequestHeader)
         record = self._state.store.reads.record_at(PhysicalOffset(header.offset))
         if record is None:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {header.offset}")
+        if header.topic and not header.topic.isspace() and not _is_for(header.topic, take_apart(record)):
+            raise Refusal(ResponseCode.NO_PERMISSION, "The topic does not match the message")
         return encode_response(command.opaque, ResponseCode.SUCCESS, None, record)

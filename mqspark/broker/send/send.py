@@ -82,7 +82,7 @@ from mqspark.message import (
     parse_number,
     parse_priority,
 )
-from mqspark.protocol.codes import Reason, RequestCode, ResponseCode
+from mqspark.protocol.codes import FAQ, Reason, RequestCode, ResponseCode
 from mqspark.protocol.command import ONEWAY_FLAG, Command, SentFrames, encode_response, send_response_frame
 from mqspark.protocol.dispatch import Handler, Refusal
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
@@ -850,8 +850,7 @@ class SendProcessor:
         if topic is None:
             raise self._refusal(
                 ResponseCode.TOPIC_NOT_EXIST,
-                f"topic[{header.topic}] not exist, apply first please! See"
-                " https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details.",
+                f"topic[{header.topic}] not exist, apply first please!{FAQ}",
             )
         return topic
 

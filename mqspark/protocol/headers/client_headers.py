@@ -463,6 +463,9 @@ class NotificationRequestHeader(TopicHeader):
     born_time: I64 = 0
     order: bool = False
     attempt_id: str | None = None
+    is_lite_consumer: bool = False
+    """Whether it waits for lite topics of the client ``client_id``, since 5.5.1."""
+    client_id: str | None = None
     exp_type: str | None = None
     exp: str | None = None
 

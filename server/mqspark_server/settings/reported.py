@@ -1,4 +1,4 @@
-"""The settings that a process shows beside those of its core, so that it shows all that RocketMQ 5.5.0 shows.
+"""The settings that a process shows beside those of its core, so that it shows all that RocketMQ 5.5.1 shows.
 
 A key without an effect here is shown with RocketMQ's default, unless that would be untrue: unavailable features are
 shown as off, and thread pools with one thread. A refused key is shown with the value that is accepted. Secrets are not

@@ -6,8 +6,9 @@ start. A key that is neither RocketMQ's nor mqspark's is a spelling mistake. ``d
 module.
 
 Names: BrokerConfig, BrokerIdentity, MessageStoreConfig, NettyServerConfig, NettyClientConfig, AuthConfig,
-NamesrvConfig, ControllerConfig and the tiered store's MessageStoreConfig of 5.5.0, the removed fields of 4.x, and the
-path keys (storePathConsumeQueue, storePathIndex, storeCheckpoint, abortFile) that circulate in example files.
+NamesrvConfig, ControllerConfig and the tiered store's MessageStoreConfig of 5.5.1, the removed fields of 4.x and
+5.5.0, and the path keys (storePathConsumeQueue, storePathIndex, storeCheckpoint, abortFile) that circulate in example
+files.
 """
 
 from __future__ import annotations
@@ -43,8 +44,10 @@ _WITHOUT_EFFECT = {
         dispatchCqCacheNum=4096 dispatchCqThreads=1 enablePopBatchAck=false enableRocksDBLog=false
         iteratorWhenUseRocksdbConsumeQueue=true maxRocksDBIndexQueryDays=7 memTableFlushIntervalMs=3600000
         persistConsumerOffsetIncrementally=false popConsumerFSServiceInit=true popConsumerKVServiceInit=false
-        popConsumerKVServiceLog=false realTimePersistRocksDBConfig=false rocksdbCompressionType=lz4
-        rocksdbFlushWalFrequency=1024 rocksdbWalFileRollingThreshold=1073741824 statRocksDBCQIntervalSec=10
+        popConsumerKVServiceLog=false popRocksdbBlockCacheSize=268435456 popRocksdbWriteBufferSize=33554432
+        realTimePersistRocksDBConfig=false rocksdbCompressionType=lz4
+        rocksdbCQSelectiveDoubleWriteEnable=false rocksdbFlushWalFrequency=1024 rocksdbMaxSizeAmplificationPercent=25
+        rocksdbWalFileRollingThreshold=1073741824 statRocksDBCQIntervalSec=10
         timerRecallToTimelineEnable=false timerRecallToTimeWheelEnable=true timerRocksDBPrecisionMs=1000
         timerRocksDBRollIntervalHours=1 timerRocksDBRollMaxTps=8000.0 timerRocksDBRollRangeHours=2
         timerRocksDBStopScan=false timerRocksDBTimeExpiredMaxTps=200000.0 transactionCheckRocksdbCoreThreads=1
@@ -67,8 +70,8 @@ _WITHOUT_EFFECT = {
         storePathDLedgerCommitLog storePathEpochFile totalReplicas=1
     """,
     "internals of lite topics": """
-        enableLiteEventMode=false enableLitePopLog=false enableLmqStats=false liteLagLatencyCollectEnable=false
-        liteLagLatencyTopK=50
+        enableLiteEventMode enableLitePopLog=false enableLmqStats=false liteEventCapacityCacheTtlMs=0
+        liteLagLatencyCollectEnable=false liteLagLatencyTopK=50
     """,
     "thread pools and their queues: one event loop serves all requests": """
         ackMessageThreadPoolNums=1 ackThreadPoolQueueCapacity=100000 adminBrokerThreadPoolNums=1
@@ -128,14 +131,15 @@ _WITHOUT_EFFECT = {
     "retention and clean-up: their intervals and order are fixed": """
         autoDeleteUnusedStats=true cleanOfflineBrokerInterval=30000 commitLogRollingInterval
         commitLogRollingMinimumSize correctLogicMinOffsetForceInterval=300000 correctLogicMinOffsetSleepInterval=1
+        correctMinOffsetMadviseEnable=false
         deleteCommitLogFilesInterval=100 deleteConsumeQueueFilesInterval=100 enableCleanExpiredOffset=false
         logicalDiskSpaceCleanForciblyThreshold=0.8 maxBatchDeleteFilesNum=50 maxStatsIdleTimeInMinutes=-1
         offlineCheckInterval replicasPerDiskPartition=1 subscriptionExpiredTimeout=600000
     """,
     "recovery: a start checks everything that is cheap, and the scrub checks the rest": """
         checkCommitLogOffsetOnRecover=false commitLogRecoverMaxNum=10 enableAcceleratedRecovery=false
-        enableLogConsumeQueueRepeatedlyBuildWhenRecover=false maxChecksumRange=1073741824 maxRecoveryCommitlogFiles=30
-        messageIndexSafe=false recheckReputOffsetFromCq=false
+        enableLogConsumeQueueRepeatedlyBuildWhenRecover=false maxCheckMessageReuseBufferSize=1048576
+        maxChecksumRange=1073741824 maxRecoveryCommitlogFiles=30 messageIndexSafe=false recheckReputOffsetFromCq=false
     """,
     "metrics: they are at /metrics of the HTTP port": """
         accountStatsEnable=true accountStatsPrintZeroValues=true commercialBaseCount=1 commercialSizePerMsg=4096
@@ -143,7 +147,9 @@ _WITHOUT_EFFECT = {
         enablePopLog=false enablePopMetrics=true enableRemotingMetrics=true enableRequestMetrics=true
         enableScheduleMessageStats=true enableStatsMetrics=true enableTransactionMetrics=true
         estimateAccumulation=true metricGrpcExporterIntervalInMills=60000 metricGrpcExporterTimeOutInMills=3000
-        metricLoggingExporterIntervalInMills=10000 metricsExportBatchMaxDataPoints=1000 metricsExporterType=DISABLE
+        metricLoggingExporterIntervalInMills=10000 metricsExportBatchMaxConcurrent=4
+        metricsExportBatchMaxDataPoints=1000 metricsExportBatchSplitEnabled=true metricsExporterType=DISABLE
+        metricsExportOtelMemoryMode=IMMUTABLE_DATA
         metricsGrpcExporterHeader= metricsGrpcExporterTarget= metricsInDelta=false metricsLabel=
         metricsOtelCardinalityLimit=50000 metricsPromExporterHost= metricsPromExporterPort=5557
         printChannelGroups=false printChannelGroupsMinNum=5 timerCheckMetricsWhen=05 timerEnableCheckMetrics=true
@@ -154,7 +160,8 @@ _WITHOUT_EFFECT = {
         enablePopBufferMerge=false enableSkipLongAwaitingAck=false initPopOffsetByCheckMsgInMem=true
         maxMessageFilterNumForNotification=64 popCkMaxBufferSize=200000 popCkOffsetMaxQueueSize=20000
         popCkStayBufferTime=10000 popCkStayBufferTimeOut=3000 popInflightMessageThreshold=10000
-        popLongPollingForceNotifyInterval=800 popPollingMapExpireTimeSeconds=600 popPollingMapSize=100000
+        popLongPollingForceNotifyInterval=800 popOrderLockTimerTickMs=100 popOrderLockTimerTicksPerWheel=512
+        popPollingMapExpireTimeSeconds=600 popPollingMapSize=100000
         popResponseReturnActualRetryTopic=false popReviveMaxAttemptTimes=16 popReviveMaxReturnSizePerRead=16384
         popReviveSkipIfGroupAbsent=true reviveAckWaitMs=180000 reviveInterval=1000 reviveMaxSlow=3
         reviveScanTime=10000 skipWhenCKRePutReachMaxTimes=false useMessageFilterForNotification=true
@@ -178,6 +185,9 @@ _WITHOUT_EFFECT = {
         autoMessageVersionOnTopicLen=true clearRetryTopicWhenDeleteTopic=true defaultReadQueueNums
         defaultWriteQueueNums enableCreateSysGroup=true enableMixedMessageType=false maxTopicLength=127
         validateSystemTopicWhenUpdateTopic=true
+    """,
+    "a list of topics or groups is deleted between the requests of others, at no fixed rate": """
+        batchDeleteSubscriptionGroupMaxRate=0.0 batchDeleteTopicMaxRate=0.0
     """,
     "offsets of broadcasting consumers stay with their clients": """
         broadcastOffsetExpireMaxSecond=300 broadcastOffsetExpireSecond=120 enableBroadcastOffsetStore=false

@@ -224,13 +224,13 @@ def test_the_cluster_at_a_glance(cluster: Cluster) -> None:
     assert sorted(here.lines) == sorted(mqspark("topic", "list", "--all").lines)
     rows = mqspark("cluster", "list", "-o", "json").json
     assert len(rows) == 2
-    assert all(row["version"] == "V5_5_0" and row["active"] and "error" not in row for row in rows)
+    assert all(row["version"] == "V5_5_1" and row["active"] and "error" not in row for row in rows)
     shown = mqspark("cluster", "describe", "-o", "json").json
     assert (shown["brokers"], shown["nameservers"]) == (2, [cluster.namesrv])
     (server,) = mqspark("namesrv", "list", "-o", "json").json
     assert server["answers"] is True
     name = rows[0]["broker"]
-    assert mqspark("broker", "describe", name, "-o", "json").json["brokerVersionDesc"] == "V5_5_0"
+    assert mqspark("broker", "describe", name, "-o", "json").json["brokerVersionDesc"] == "V5_5_1"
     assert mqspark("broker", "describe", rows[0]["address"]).code == 0
     assert mqspark("broker", "replicas", name).err == "(no slave is connected)\n"
     assert mqspark("broker", "clean", "queues", "--yes").out.count("cleaned") == 2

@@ -86,7 +86,7 @@ def test_a_healthy_cluster_is_called_so(cluster: Cluster) -> None:
     assert "FAIL broker" not in found.out
     assert "FAIL name server" not in found.out
     name, address = broker()
-    assert f"ok   broker {name}/0: {address} answers, version V5_5_0" in found.out
+    assert f"ok   broker {name}/0: {address} answers, version V5_5_1" in found.out
     assert f"ok   name server {cluster.namesrv}: answers" in found.out
     rows = mqspark("doctor", "-o", "json").json
     assert {"python", "mqspark", "ports"} <= {row["check"] for row in rows}

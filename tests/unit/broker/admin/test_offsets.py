@@ -134,6 +134,40 @@ def test_view_a_message_by_its_id(bench: Bench) -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("properties", "named", "other"),
+    [
+        ("", "T", "U"),
+        ("TRAN_MSG\x01true\x02PGROUP\x01PG\x02", "T", "RMQ_SYS_TRANS_HALF_TOPIC"),
+        ("DELAY\x013\x02", "T", "SCHEDULE_TOPIC_XXXX"),
+        ("TIMER_DELAY_SEC\x0160\x02", "T", "rmq_sys_wheel_timer"),
+        ("INNER_MULTI_DISPATCH\x01%LMQ%a,%LMQ%b\x02", "%LMQ%b", "%LMQ%c"),
+    ],
+    ids=["plain", "half", "delayed", "timed", "light queue"],
+)
+def test_a_message_is_viewed_by_the_topic_that_it_is_for(
+    tmp_path: Path, properties: str, named: str, other: str
+) -> None:
+    """Since 5.5.1; without a topic, or with a blank one, any message."""
+    bench = Bench(tmp_path, store_settings={"enable_lmq": True, "enable_multi_dispatch": True})
+    peer = bench.peer()
+    ext = send_ext("T", properties=properties)
+    if "TRAN_MSG" in properties:
+        ext["f"] = "4"
+    sent = peer.ask(SEND, ext, b"a")
+    assert sent.code == 0, sent.remark
+    offset = str(int(sent.ext["msgId"][16:], 16))
+
+    def view(**more: str) -> Command:
+        return peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": offset, **more})
+
+    assert [view(**more).code for more in ({}, {"topic": ""}, {"topic": " "}, {"topic": named})] == [0] * 4
+    for topic in (other, named + "x", named.lower()):
+        answer = view(topic=topic)
+        assert (answer.code, answer.body) == (ResponseCode.NO_PERMISSION, b""), topic
+    bench.close()
+
+
 def test_clone_offsets(bench: Bench) -> None:
     peer = bench.peer()
     for topic in ("T", "U"):

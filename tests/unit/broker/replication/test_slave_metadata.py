@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.connection import Connection
 from tests.unit.broker.replication.test_follower import STORE, connected, make_master, make_slave, pieces
-from tests.unit.broker_kit import SEND, Bench, send_ext
+from tests.unit.broker_kit import SEND, Bench, expire_segments, send_ext
 from tests.unit.static_kit import TOPIC, mapping, part
 
 GROUP = {"groupName": "G", "retryQueueNums": 3}
@@ -397,19 +396,6 @@ def test_a_masters_tables_are_bounded(tmp_path: Path) -> None:
     slave.close()
 
 
-def expire(bench: Bench) -> None:
-    """Let retention remove every segment but the last."""
-    long_ago_s = bench.clock.now_ms() / 1000 - 4 * 3600
-    for path in sorted((bench.directory / "commitlog").iterdir())[:-1]:
-        os.utime(path, (long_ago_s, long_ago_s))
-    bench.store_config.file_reserved_time = 3
-    assert bench.peer().ask(RequestCode.DELETE_EXPIRED_COMMITLOG).code == 0
-    for _ in range(4):
-        bench.flush()
-        bench.run_jobs()
-        bench.clock.advance(10_000)
-
-
 @pytest.mark.parametrize("kind", ["SimpleCQ", "BatchCQ"])
 @pytest.mark.parametrize("is_gone", [True, False])
 def test_offsets_of_messages_that_a_new_slave_never_gets_are_not_used_again(
@@ -429,7 +415,7 @@ def test_offsets_of_messages_that_a_new_slave_never_gets_are_not_used_again(
     for _ in range(40):
         assert peer.ask(SEND, send_ext("New"), bytes(4_000)).code == 0
     if is_gone:
-        expire(master)
+        expire_segments(master)
         assert master.store.offsets.log_bounds("Old", 1) == (3, 3)
     copy_log(master, slave)
     assert slave.store.offsets.max_offset("Old", 1) == 0
@@ -465,7 +451,7 @@ def test_a_light_queue_of_which_a_new_slave_gets_no_message_goes_on_at_its_end(t
     assert peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, where).code == 0
     for _ in range(40):
         assert peer.ask(SEND, send_ext("New"), bytes(4_000)).code == 0
-    expire(master)
+    expire_segments(master)
     assert master.store.offsets.log_bounds("%LMQ%one", 0) == (3, 3)
     copy_log(master, slave)
     assert slave.store.offsets.max_offset("%LMQ%one", 0) == 0
@@ -482,7 +468,7 @@ def test_a_master_that_claims_impossible_ends_is_not_believed(pair: tuple[Bench,
     put_topic(master, "Orders")
     for _ in range(40):
         assert master.peer().ask(SEND, send_ext("New"), bytes(4_000)).code == 0
-    expire(master)
+    expire_segments(master)
     copy_log(master, slave)
 
     def change(request: Request, answer: Command) -> None:

@@ -16,7 +16,7 @@ from mqspark_server.settings.serverconfig import ServerConfig
 from tests.unit.broker_kit import Bench, namesrv_peer
 
 KEYS: dict[str, list[str]] = json.loads(Path("tests/golden/vectors/config_keys.json").read_text())
-"""What RocketMQ 5.5.0 shows."""
+"""What a broker of RocketMQ 5.5.1 and a name server of 5.5.0 show."""
 
 SHELL_KEYS = {"bindAddress", "serverChannelMaxIdleTimeSeconds", "serverSocketBacklog", "useTLS"}
 SHELL_KEYS |= {"writeBufferHighWaterMark"}

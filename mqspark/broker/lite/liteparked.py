@@ -1,0 +1,144 @@
+"""Requests that wait for events of a client with lite subscriptions (PopLiteLongPollingService).
+
+They wait under the client's id, oldest first. Requests of closed connections are dropped when they are next examined.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterator
+from operator import attrgetter
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from mqspark.base.bounded import BoundedSet, Ledger, require, weigh
+from mqspark.broker.lite.liteclients import LiteClients
+from mqspark.broker.state.state import BrokerState
+from mqspark.protocol.codes import ResponseCode
+from mqspark.protocol.command import encode_response
+from mqspark.protocol.session import Session
+
+if TYPE_CHECKING:  # imported where users have to log in
+    from mqspark.auth.gate import Grant
+
+_WAITER_BYTES = 600
+
+
+class LiteWaiter:
+    """A validated request. ``deadline_ms`` is monotonic."""
+
+    __slots__ = ("client_id", "deadline_ms", "grant", "group", "opaque", "session", "size_bytes", "topic")
+
+    def __init__(
+        self,
+        session: Session,
+        opaque: int,
+        client_id: str,
+        group: str,
+        topic: str,
+        deadline_ms: int,
+        attempt_id: str | None = None,
+    ) -> None:
+        self.session = session
+        self.opaque = opaque
+        self.client_id = client_id
+        self.group = group
+        self.topic = topic
+        self.deadline_ms = deadline_ms
+        self.size_bytes = _WAITER_BYTES + weigh((client_id, group, topic, attempt_id))
+        self.grant: Grant | None = None
+        """Set when it is parked."""
+
+    def is_refused(self) -> bool:
+        """Refuse it if its user has lost their rights."""
+        lapsed = "" if self.grant is None else self.grant.problem(self.topic, self.group)
+        if lapsed:
+            self.session.send(encode_response(self.opaque, ResponseCode.NO_PERMISSION, remark=lapsed))
+        return bool(lapsed)
+
+    def __lt__(self, other: LiteWaiter) -> bool:
+        return self.deadline_ms < other.deadline_ms
+
+
+W = TypeVar("W", bound=LiteWaiter)
+
+
+class LiteParked(Generic[W]):
+    def __init__(self, state: BrokerState, clients: LiteClients, name: str, code: int, *holds: str) -> None:
+        """``name``: of the table; ``code``: of the requests; ``holds``: what else grows with them."""
+        self._state = state
+        self._clients = clients
+        self._code = code
+        self.ledger = Ledger(
+            name,
+            lambda: state.config.max_parked_bytes,
+            "LiteParked._waiting",
+            "LiteParked._deadlines",
+            *holds,
+            setting="maxParkedBytes",
+            most=lambda: state.config.max_pop_polling_size,
+        )
+        self._all: BoundedSet[W] = self.ledger.set(0, attrgetter("size_bytes"))
+        self._waiting: dict[str, deque[W]] = {}
+        """By client id, oldest first."""
+        self._deadlines: list[W] = []
+        """A heap."""
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __contains__(self, client_id: str) -> bool:
+        return client_id in self._waiting
+
+    def offer(self, waiter: W) -> bool:
+        """Park it, unless too many are. Raises TableFull."""
+        config, waiting = self._state.config, self._waiting.get(waiter.client_id, ())
+        if (
+            len(self) >= config.max_pop_polling_size
+            or len(waiting) > config.pop_polling_size
+            or not self.ledger.has_room(self._all.size_of(waiter))
+        ):
+            return False
+        waiter.grant = self._state.grant(waiter.session, self._code)
+        self._all.add(waiter, waiter.session)
+        self._waiting.setdefault(waiter.client_id, deque()).append(waiter)
+        heapq.heappush(self._deadlines, waiter)
+        return True
+
+    def first(self, client_id: str) -> W | None:
+        """The oldest of the client whose connection is open. One of another group, from before the client id was taken,
+        is left alone."""
+        waiting = self._waiting.get(client_id)
+        while waiting and not waiting[0].session.open:
+            self.remove(waiting[0])
+        return next(
+            (
+                waiter
+                for waiter in waiting or ()
+                if waiter.session.open and self._clients.subscribes(client_id, waiter.group, waiter.topic)
+            ),
+            None,
+        )
+
+    def remove(self, waiter: W) -> None:
+        del self._all[waiter]
+        waiting = self._waiting[waiter.client_id]
+        waiting.remove(waiter)
+        if not waiting:
+            del self._waiting[waiter.client_id]
+
+    def expired(self) -> Iterator[W]:
+        """Remove those whose time is up; those of them that may still be answered."""
+        now_ms = self._state.clock.monotonic_ms()
+        while self._deadlines and (
+            self._deadlines[0] not in self._all or self._deadlines[0].deadline_ms <= now_ms
+        ):
+            waiter = heapq.heappop(self._deadlines)
+            if waiter in self._all:
+                self.remove(waiter)
+                if not waiter.is_refused():
+                    yield waiter
+
+    def validate(self) -> None:
+        parked = [waiter for waiting in self._waiting.values() for waiter in waiting]
+        require(set(parked) == set(self._all), "what is held is not what waits")
