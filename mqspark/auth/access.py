@@ -502,6 +502,7 @@ _SEES_SUBSCRIPTION = (_group(GET, field="group"), _topic(GET))
 _FORBIDS = (_group(UPDATE, field="group"), _topic(UPDATE))
 _SETS_MODE = (_need("the group of the body", _mode_group, UPDATE),)
 _LITE_SUBSCRIPTIONS = (_need("each group and topic of the body", _lite_subscriptions, SUB),)
+_LITE_CLIENT = (_topic(GET, field="parent_topic", group="group"), _group(GET, field="group"))
 _ROUTE = (_need(f"the topic; {DEFAULT_TOPIC} is everybody's", _route, PUB, SUB, GET),)
 _BROKERS_RIGHT = (_brokers_cluster(UPDATE, field=None),)
 
@@ -645,11 +646,11 @@ _ROWS = (
     Row(C.LITE_SUBSCRIPTION_CTL, None, _LITE_SUBSCRIPTIONS),
     Row(C.ACK_LITE_MESSAGE, None, _CHANGE_CLUSTER, P.ADMIN),
     Row(C.GET_BROKER_LITE_INFO, None, _READ_CLUSTER),
-    Row(C.GET_PARENT_TOPIC_INFO, admin.GetParentTopicInfoRequestHeader, _READ_CLUSTER),
-    Row(C.GET_LITE_TOPIC_INFO, admin.GetLiteTopicInfoRequestHeader, _READ_CLUSTER),
-    Row(C.GET_LITE_CLIENT_INFO, admin.GetLiteClientInfoRequestHeader, _READ_CLUSTER),
-    Row(C.GET_LITE_GROUP_INFO, admin.GetLiteGroupInfoRequestHeader, _READ_CLUSTER),
-    Row(C.TRIGGER_LITE_DISPATCH, admin.TriggerLiteDispatchRequestHeader, _CHANGE_CLUSTER),
+    Row(C.GET_PARENT_TOPIC_INFO, admin.GetParentTopicInfoRequestHeader, (_topic(GET),)),
+    Row(C.GET_LITE_TOPIC_INFO, admin.GetLiteTopicInfoRequestHeader, (_topic(GET, field="parent_topic"),)),
+    Row(C.GET_LITE_CLIENT_INFO, admin.GetLiteClientInfoRequestHeader, _LITE_CLIENT),
+    Row(C.GET_LITE_GROUP_INFO, admin.GetLiteGroupInfoRequestHeader, _SEES_GROUP),
+    Row(C.TRIGGER_LITE_DISPATCH, admin.TriggerLiteDispatchRequestHeader, (_group(UPDATE, field="group"),)),
     # --- brokers among themselves
     Row(C.NOTIFY_MIN_BROKER_ID_CHANGE, cluster.NotifyMinBrokerIdChangeRequestHeader, _CHANGE_CLUSTER),
     Row(C.EXCHANGE_BROKER_HA_INFO, cluster.ExchangeHAInfoRequestHeader, _CHANGE_CLUSTER),

@@ -126,7 +126,7 @@ class LiteAdminProcessor:
                 ResponseCode.INVALID_PARAMETER,
                 f"Subscription [{header.group}]-[{header.parent_topic}] not match.",
             )
-        client = self._clients.find(header.client_id)
+        client = self._clients.find_of(header.client_id, header.group)
         body = GetLiteClientInfoResponseBody(
             parent_topic=header.parent_topic, group=header.group, client_id=header.client_id
         )
@@ -195,7 +195,7 @@ class LiteAdminProcessor:
         header = command.header(TriggerLiteDispatchRequestHeader)
         self._lite_group(header.group)
         if header.client_id:
-            client = self._clients.find(header.client_id)
+            client = self._clients.find_of(header.client_id, header.group)
             chosen = [] if client is None else [client]
         else:
             chosen = self._clients.clients_of(header.group)

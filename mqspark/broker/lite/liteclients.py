@@ -141,6 +141,11 @@ class LiteClients:
     def find(self, client_id: str) -> LiteClient | None:
         return self._clients.get(client_id)
 
+    def find_of(self, client_id: str, group: str) -> LiteClient | None:
+        """The client, if it is one of this group."""
+        client = self._clients.get(client_id)
+        return None if client is None or client.group != group else client
+
     def subscribers(self, queue: str) -> list[tuple[str, str]]:
         """(client id, group); of a group that reads all lite topics one pair with the client id ``*``."""
         groups = self._by_queue.get(queue, {})

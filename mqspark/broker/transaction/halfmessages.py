@@ -20,14 +20,11 @@ from typing import NamedTuple
 from mqspark.broker.state.writer import Draft
 from mqspark.message import (
     CRC32,
-    DELAY,
+    DELAYS,
     HOST_FLAGS,
     PRODUCER_GROUP,
     REAL_QUEUE_ID,
     REAL_TOPIC,
-    TIMER_DELAY_MS,
-    TIMER_DELAY_SEC,
-    TIMER_DELIVER_MS,
     TRANS_HALF_TOPIC,
     TRANSACTION_BATCH,
     TRANSACTION_COMMIT_TYPE,
@@ -56,8 +53,6 @@ __all__ = [
 
 IMMUNITY_SECONDS = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 TRANSACTION_ID = "__transactionId__"
-
-_WAITING = frozenset({DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS})
 
 
 class Identity(NamedTuple):
@@ -164,7 +159,7 @@ class Half:
         properties = {
             name: value for name, value in self.properties.items() if name not in (REAL_TOPIC, REAL_QUEUE_ID)
         }
-        if not _WAITING.isdisjoint(properties):
+        if not DELAYS.isdisjoint(properties):
             # The message is delayed first; RocketMQ drops the property only from such a message.
             properties.pop(TRANSACTION_PREPARED, None)
         return Draft(

@@ -10,14 +10,11 @@ from mqspark.base.propertystring import ITEM_END, NAME_END, item
 from mqspark.base.valuetypes import NonNegativeInt, check_value
 from mqspark.errors import ConfigError, InvalidMessage, MessageTooLarge
 from mqspark.message import (
-    DELAY,
+    DELAYS,
     MAX_PROPERTIES_BYTES,
     PRIORITY,
     RETRY_PREFIX,
     SEND_FORBIDDEN_TOPICS,
-    TIMER_DELAY_MS,
-    TIMER_DELAY_SEC,
-    TIMER_DELIVER_MS,
     TRANSACTION_PREPARED,
     UNIQ_KEY,
     WAIT,
@@ -38,7 +35,6 @@ QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 _KEY_BITS = 1_024
 """The most bits of a number as the key of a hash: UUIDs and digests are such, too."""
 _TIMEOUT = NonNegativeInt | None
-_TIMED = frozenset({DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS})
 
 
 def check_sendable(topic: str) -> None:
@@ -146,7 +142,7 @@ def check_batch(messages: Sequence[Message]) -> str:
         if properties.get(WAIT, "true") != wait:
             raise InvalidMessage("the messages of a batch must agree on WAIT", field="WAIT")
         if properties:
-            if not properties.keys().isdisjoint(_TIMED):
+            if not properties.keys().isdisjoint(DELAYS):
                 raise InvalidMessage("a message with a delay cannot be sent in a batch", field="messages")
             if PRIORITY in properties:
                 raise InvalidMessage(

@@ -39,7 +39,7 @@ from mqspark.client.remoting.topic_routes import is_logic_broker
 from mqspark.errors import ClientError, ConfigError, InvalidMessage, MQError, NoRoute, ProtocolError
 from mqspark.message import (
     DEFAULT_TOPIC,
-    DELAY,
+    DELAYS,
     PRODUCER_GROUP,
     TRANSACTION_PREPARED,
     UNIQ_KEY,
@@ -210,8 +210,8 @@ class TransactionProducer(Producer):
         """Prepare the message, run the local transaction, report its outcome to the broker.
 
         A message that may not be stored safely (a status other than SEND_OK) is rolled back without ``execute``.
-        An exception of ``execute`` is raised from here and the transaction is UNKNOWN: the broker will check. The
-        delay level of a message is ignored, as in RocketMQ. Raises like ``send``.
+        An exception of ``execute`` is raised from here and the transaction is UNKNOWN: the broker will check. Raises
+        like ``send``, and InvalidMessage for a message with a delay or a priority.
         """
         function = self.local_transaction(execute)
         self._under_way += 1
@@ -251,11 +251,13 @@ class TransactionProducer(Producer):
         timeout_ms: NonNegativeInt | None = None,
     ) -> Prepared:
         """The first half of ``send_in_transaction``, for callers that run the local transaction themselves.
-        ``end`` must follow, or the broker will check. Raises InvalidMessage for a message with a priority, which
-        brokers do not keep in a transaction."""
+        ``end`` must follow, or the broker will check. Raises InvalidMessage for a message with a delay, as RocketMQ's
+        clients, and for one with a priority, which brokers do not keep in a transaction."""
+        if not message.properties.keys().isdisjoint(DELAYS):
+            raise InvalidMessage("a transactional message has no delay", field="properties")
         if message.priority is not None:
             raise InvalidMessage("a transactional message has no priority", field="priority")
-        properties = {name: value for name, value in message.properties.items() if name != DELAY}
+        properties = dict(message.properties)
         properties.setdefault(UNIQ_KEY, new_unique_id())
         known = Message(topic=message.topic, body=message.body, properties=properties, flag=message.flag)
         half = Message(

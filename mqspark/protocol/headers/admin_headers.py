@@ -226,15 +226,15 @@ class GetParentTopicInfoRequestHeader(Header):
 class GetLiteTopicInfoRequestHeader(Header):
     """Request 200076."""
 
-    parent_topic: str = ""
+    parent_topic: str
     lite_topic: str = ""
 
 
 class GetLiteClientInfoRequestHeader(Header):
     """Request 200077."""
 
-    parent_topic: str = ""
-    group: str = ""
+    parent_topic: str
+    group: str
     client_id: str = ""
     max_count: I32 = 1_000
 

@@ -78,10 +78,15 @@ def traffic(core: BrokerCore, families: Families) -> Iterator[Metric | None]:
     permission = families.gauge("broker_permission", "bits: 4 read, 2 write")
     permission.add_metric(node, core.config.broker_permission)
     yield permission
-    for name, text, number in (
+    numbers = [
         ("topic_number", "topics, including system topics", len(state.topics)),
         ("consumer_group_number", "groups that are configured", len(state.subscriptions.names())),
-    ):
+    ]
+    if state.store_config.enable_lmq:
+        numbers.append(
+            ("lmq_number", "light queues, also those of lite topics", len(state.store.table.light))
+        )
+    for name, text, number in numbers:
         gauge = families.gauge(name, text)
         gauge.add_metric(node, number)
         yield gauge

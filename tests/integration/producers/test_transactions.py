@@ -211,14 +211,17 @@ async def test_under_a_namespace(broker: Cluster) -> None:
     assert set(asked) == {"Tx8"}
 
 
-async def test_a_delay_begins_with_the_commit(broker: Cluster) -> None:
-    """Timed delivery; a delay level is ignored, as in RocketMQ's client."""
-    async with TransactionProducer(broker.namesrv, group="tx9", check=never) as producer:
-        for body, properties in (("timed", {"TIMER_DELAY_MS": "1500"}), ("level", {"DELAY": "18"})):
-            await producer.send_in_transaction(
-                Message.of("Tx9", body, properties=properties), execute=lambda message: COMMIT
-            )
-        assert await bodies(broker, "Tx9", 2) == ["level", "timed"]
+@pytest.mark.parametrize("name", ["DELAY", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS"])
+async def test_a_delayed_message_is_refused(name: str) -> None:
+    """Before it is sent, and before the local transaction; as in RocketMQ's client since 5.5."""
+    producer = TransactionProducer("127.0.0.1:1", group="g", check=never)
+    message = Message.of("T", "x", properties={name: "1"})
+    for send in (
+        producer.send_in_transaction(message, execute=lambda message: pytest.fail("executed")),
+        producer.prepare(message),
+    ):
+        with pytest.raises(InvalidMessage, match="has no delay"):
+            await send
 
 
 async def test_wrong_use() -> None:

@@ -256,6 +256,7 @@ def test_sources(guarded: Guarded) -> None:
 _GROUP = json.dumps({"groupName": "G", "consumerGroup": "G", "topic": "T"}).encode()
 _TOPICS = json.dumps({"topicConfigList": [{"topicName": "New"}]}).encode()
 _ACKS = json.dumps({"brokerName": "b-a", "acks": [{"c": "G", "t": "T", "r": "0"}]}).encode()
+_LITE_CLIENT = {"parentTopic": "T", "group": "G", "clientId": "c"}
 _REPLY = send_ext("C_REPLY_TOPIC")
 _OLD_REPLY = {
     "producerGroup": "p", "topic": "C_REPLY_TOPIC", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4",
@@ -289,6 +290,11 @@ OPEN_THERE: list[tuple[int, Mapping[str, str], bytes, tuple[str, ...]]] = [
     (R.GET_BROKER_HA_STATUS, {}, b"", ("Cluster:C Get",)),
     (R.UPDATE_COLD_DATA_FLOW_CTR_CONFIG, {}, b"", ("Cluster:C Update",)),
     (R.SWITCH_TIMER_ENGINE, {"E_T": "F"}, b"", ("Cluster:C Update",)),
+    (R.GET_PARENT_TOPIC_INFO, {"topic": "T"}, b"", ("Topic:T Get",)),
+    (R.GET_LITE_TOPIC_INFO, {"parentTopic": "T", "liteTopic": "a"}, b"", ("Topic:T Get",)),
+    (R.GET_LITE_CLIENT_INFO, _LITE_CLIENT, b"", ("Topic:T Get", "Group:G Get")),
+    (R.GET_LITE_GROUP_INFO, {"group": "G"}, b"", ("Group:G Get",)),
+    (R.TRIGGER_LITE_DISPATCH, {"group": "G", "clientId": "c"}, b"", ("Group:G Update",)),
     (R.BATCH_ACK_MESSAGE, {}, _ACKS, ("Topic:T Sub", "Group:G Sub")),
 ]
 

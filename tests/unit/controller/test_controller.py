@@ -184,7 +184,9 @@ def test_a_silent_master_is_replaced_as_soon_as_its_time_is_over(trio: Controlle
             {"epoch": 1, "maxOffset": 5, "confirmOffset": 5},
             3,
         ),
+        ({"epoch": 1, "maxOffset": 5}, {"epoch": 1, "maxOffset": 5 + (1 << 62)}, 3),
         ({"electionPriority": 7}, {"electionPriority": 3}, 3),
+        ({"electionPriority": (1 << 31) - 1}, {"electionPriority": -1}, 3),
         ({}, {}, 2),
     ],
 )

@@ -11,6 +11,8 @@ import pytest
 from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
+from mqspark_server.web.families import Families
+from mqspark_server.web.trafficmetrics import traffic
 from tests.unit.broker.lite.test_broker_lite import (
     GROUP,
     PARENT,
@@ -291,3 +293,44 @@ def test_a_lite_topic_goes_with_its_last_message(tmp_path: Path, forever: bool) 
     assert state.offsets.query(GROUP, queue, 0) == -1
     bench.broker.validate()
     bench.close()
+
+
+# --- what tools ask ---
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_number_of_light_queues_is_shown_where_there_may_be_some(tmp_path: Path, enabled: bool) -> None:
+    """rocketmq_lmq_number."""
+    bench = started(tmp_path) if enabled else Bench(tmp_path)
+    if enabled:
+        for name in ("a", "b", "a"):
+            send(bench.peer(), name)
+    shown = [
+        sample.value
+        for metric in traffic(bench.broker, Families(("C", "broker", "b-a")))
+        if metric is not None and metric.name == "rocketmq_lmq_number"
+        for sample in metric.samples
+    ]
+    assert shown == ([2.0] if enabled else [])
+    bench.close()
+
+
+def test_a_client_is_shown_and_served_with_its_own_group_alone(bench: Bench) -> None:
+    group(bench, "OTHER")
+    peer = bench.peer()
+    subscribe(peer, "COMPLETE_ADD", "a")
+
+    def names(of: str) -> object:
+        ext = {"parentTopic": PARENT, "group": of, "clientId": "c1"}
+        return json.loads(bytes(peer.ask(RequestCode.GET_LITE_CLIENT_INFO, ext).body)).get("liteTopicSet")
+
+    assert (names(GROUP), names("OTHER")) == ([f"%LMQ%${PARENT}$a"], None)
+    send(peer, "a", b"a0")
+    assert bodies(pop(bench, peer)) == [b"a0"]
+    bench.run_for(31_000)
+    assert bodies(pop(bench, peer)) == [b"a0"]
+    for of in ("OTHER", GROUP):
+        answer = peer.ask(RequestCode.TRIGGER_LITE_DISPATCH, {"group": of, "clientId": "c1"})
+        assert answer.code == ResponseCode.SUCCESS
+        has_event = bench.broker.services.lite.clients.has_event("c1", GROUP, PARENT)
+        assert has_event is (of == GROUP)

@@ -323,6 +323,25 @@ def test_a_change_in_the_same_millisecond_is_no_acknowledgement(bench: Bench) ->
     assert bodies(pop(bench, peer)) == ["a"]
 
 
+@pytest.mark.parametrize("later_ms", [0, 10_000])
+def test_a_change_to_the_time_at_which_it_is_visible_anyway_loses_nothing(
+    bench: Bench, later_ms: int
+) -> None:
+    """RocketMQ before 5.5.1 overwrites the old check point with the new one, and deletes it then: their keys are the
+    message and that time."""
+    put(bench, "a", "b")
+    peer = bench.peer()
+    first, second = pop(bench, peer)
+    pass_time(bench, later_ms)
+    changed = [change(peer, each, INVISIBLE_MS - later_ms) for each in (first, second)]
+    assert isinstance(changed[1], Popped)
+    assert peer.ask(ACK, ack_ext(changed[1])).code == 0
+    pass_time(bench, INVISIBLE_MS - later_ms - 1_000)
+    assert pop(bench, peer) == []
+    pass_time(bench, 1_000 + REVIVAL_MS)
+    assert bodies(pop(bench, peer)) == ["a"]
+
+
 def test_a_receipt_that_ran_out_changes_nothing(bench: Bench) -> None:
     put(bench, "a")
     peer = bench.peer()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mqspark.protocol import fastjson
-from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from tests.unit.broker_kit import Bench, Peer
 from tests.unit.pop_kit import (
@@ -89,6 +89,18 @@ def test_an_attempt_is_repeated(bench: Bench) -> None:
     answer = ask(bench, peer, attemptId="one", maxMsgNums="2")
     assert bodies(handed_out(answer)) == "ab"
     assert answer.ext["orderCountInfo"] == "0 0 0"
+
+
+def test_attempts_that_come_together_are_all_served(bench: Bench) -> None:
+    """A client that asks again while its first request is served; RocketMQ before 5.5.1 answers the second one with
+    nothing, and no later one with this id gets the messages."""
+    peer, others = bench.peer(), bench.peer()
+    for _ in range(2):
+        peer.give(POP, pop_ext(bench, order="true", attemptId="one", maxMsgNums="2"))
+        others.give(POP, pop_ext(bench, order="true", attemptId="two", maxMsgNums="2"))
+    settle(bench)
+    assert [bodies(handed_out(answer)) for answer in peer.heard()] == ["ab", "ab"]
+    assert {answer.code for answer in others.heard()} == {ResponseCode.POLLING_TIMEOUT}
 
 
 def test_a_stale_receipt_acknowledges_nothing(bench: Bench) -> None:
