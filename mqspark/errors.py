@@ -30,7 +30,9 @@
         ├── ConnectionLost       the connection ended before the answer                (.address)
         ├── NoRoute              no broker can be asked for the topic                  (.topic)
         │   └── NoSuchTopic      the name servers do not know it
-        └── BadRoute             the route of a topic is inconsistent                  (.topic)
+        ├── BadRoute             the route of a topic is inconsistent                  (.topic)
+        ├── NoSchemaRegistry     no broker, or several, keep a schema registry
+        └── SchemaRefused        the schema registry answered with an error            (.status, .code)
 
 Messages tell the user what to do; fields carry what a program needs. Each of them survives pickling: Spark's processes
 pass on what happened to each other.
@@ -77,6 +79,8 @@ __all__ = [
     "NoRoute",
     "NoSuchTopic",
     "BadRoute",
+    "NoSchemaRegistry",
+    "SchemaRefused",
 ]
 
 MAX_MESSAGE = 4_000
@@ -360,6 +364,19 @@ class BadRoute(ClientError):
     def __init__(self, topic: str, reason: str) -> None:
         super().__init__(f"the route of topic {topic} is inconsistent: {reason}")
         self.topic = topic
+
+
+class NoSchemaRegistry(ClientError):
+    pass
+
+
+class SchemaRefused(ClientError):
+    """``status`` and ``code`` are those of Confluent's Schema Registry, for example 409 and 409, or 404 and 40401."""
+
+    def __init__(self, message: str, status: int, code: int) -> None:
+        super().__init__(f"the schema registry refuses ({code}): {message}")
+        self.status = status
+        self.code = code
 
 
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)

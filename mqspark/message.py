@@ -340,6 +340,9 @@ SINK_DECISIONS_TOPIC = "mqspark_sink_decisions"
 """Topic of this project: decisions of the exactly-once Spark sink (``pyspark_pymq.writing.exactlyonce``).
 Only committed transactions write to it."""
 
+SCHEMAS_TOPIC = "rmq_sys_mqspark_schemas"
+"""Topic of this project: the records of the schema registry, in one queue of the broker that keeps it."""
+
 MAX_TOPIC_LENGTH = 127
 MAX_LONG_TOPIC_LENGTH = 255
 """Limit for ``%RETRY%`` and ``%DLQ%`` topics."""

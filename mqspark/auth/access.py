@@ -34,6 +34,7 @@ from mqspark.message import (
     REAL_TOPIC,
     RETRY_PREFIX,
     RETRY_TOPIC,
+    SCHEMAS_TOPIC,
     SELF_TEST_TOPIC,
     TRACE_TOPIC,
     awaited_topic,
@@ -67,6 +68,7 @@ from mqspark.protocol.headers import client_headers as client
 from mqspark.protocol.headers import cluster_headers as cluster
 from mqspark.protocol.headers.header import Header
 from mqspark.protocol.receipts import real_topic
+from mqspark.protocol.schemaoperations import OPERATIONS, Right, topic_of
 
 MAX_BODY_OBJECTS = 16_385
 """Limit of groups, subscriptions or queues in one body. A body with more is refused before it is decoded."""
@@ -81,6 +83,9 @@ DELETE, GET, LIST = Action.DELETE, Action.GET, Action.LIST
 
 _READS_OR_WRITES = frozenset({SUB, PUB})
 _WRITES = frozenset({PUB, CREATE, UPDATE, DELETE})
+_EVERYBODYS = frozenset({DEFAULT_TOPIC, SCHEMAS_TOPIC})
+"""Topics whose routes everybody may ask for: the template of new topics, which every producer asks for, and where the
+schema registry is."""
 _CLIENTS_OWN = frozenset({TRACE_TOPIC, BENCHMARK_TOPIC, SELF_TEST_TOPIC})
 """System topics that clients use directly. They need policies like ordinary topics."""
 
@@ -445,8 +450,26 @@ def _filtered_groups(request: AskedFor, wanted: frozenset[Action]) -> Iterator[A
 
 def _route(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
     topic = request.header.topic
-    if topic != DEFAULT_TOPIC:  # the template of new topics, which every producer asks for
+    if topic not in _EVERYBODYS:
         yield from request.topic(topic, wanted)
+
+
+_SCHEMA_ACTIONS = {
+    Right.READ: frozenset({GET, SUB, PUB}),
+    Right.REGISTER: frozenset({PUB}),
+    Right.CHANGE: frozenset({UPDATE}),
+    Right.DELETE: frozenset({DELETE}),
+}
+"""What each right asks for on the topic of the subject."""
+
+
+def _schemas(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
+    header = request.header
+    operation = OPERATIONS.get(header.operation)
+    if operation is None or operation.code != request.command.code or operation.right is Right.CHANGE_ALL:
+        yield request.cluster({UPDATE})
+    elif operation.right in _SCHEMA_ACTIONS:
+        yield from request.topic(topic_of(header.schema_subject or ""), _SCHEMA_ACTIONS[operation.right])
 
 
 def _need(what: str, find: Find, *actions: Action) -> Need:
@@ -503,8 +526,20 @@ _FORBIDS = (_group(UPDATE, field="group"), _topic(UPDATE))
 _SETS_MODE = (_need("the group of the body", _mode_group, UPDATE),)
 _LITE_SUBSCRIPTIONS = (_need("each group and topic of the body", _lite_subscriptions, SUB),)
 _LITE_CLIENT = (_topic(GET, field="parent_topic", group="group"), _group(GET, field="group"))
-_ROUTE = (_need(f"the topic; {DEFAULT_TOPIC} is everybody's", _route, PUB, SUB, GET),)
+_ROUTE = (_need(f"the topic; {' and '.join(sorted(_EVERYBODYS))} are everybody's", _route, PUB, SUB, GET),)
 _BROKERS_RIGHT = (_brokers_cluster(UPDATE, field=None),)
+
+_READS_SCHEMAS = (
+    _need("the topic of the subject; lists and ids show what the caller may read", _schemas, GET, SUB, PUB),
+)
+_CHANGES_SCHEMAS = (
+    _need(
+        "the topic of the subject, to register; Update there for its settings, Delete to delete; Update on the cluster"
+        " for the settings of all",
+        _schemas,
+        PUB,
+    ),
+)
 
 _NUMBER_ALONE = "a number that RocketMQ 5.5 has no handler for, either"
 _FILTER_SERVERS = "filter servers, which RocketMQ 5 no longer has"
@@ -651,6 +686,9 @@ _ROWS = (
     Row(C.GET_LITE_CLIENT_INFO, admin.GetLiteClientInfoRequestHeader, _LITE_CLIENT),
     Row(C.GET_LITE_GROUP_INFO, admin.GetLiteGroupInfoRequestHeader, _SEES_GROUP),
     Row(C.TRIGGER_LITE_DISPATCH, admin.TriggerLiteDispatchRequestHeader, (_group(UPDATE, field="group"),)),
+    # --- schemas
+    Row(C.READ_SCHEMAS, admin.SchemaRequestHeader, _READS_SCHEMAS),
+    Row(C.CHANGE_SCHEMAS, admin.SchemaRequestHeader, _CHANGES_SCHEMAS),
     # --- brokers among themselves
     Row(C.NOTIFY_MIN_BROKER_ID_CHANGE, cluster.NotifyMinBrokerIdChangeRequestHeader, _CHANGE_CLUSTER),
     Row(C.EXCHANGE_BROKER_HA_INFO, cluster.ExchangeHAInfoRequestHeader, _CHANGE_CLUSTER),

@@ -33,6 +33,7 @@ from mqspark.broker.pull.lookups import LookupProcessor
 from mqspark.broker.replication.role import Role
 from mqspark.broker.replication.term import Term
 from mqspark.broker.rounds import Rounds
+from mqspark.broker.schemaregistry.schemaregistry import Compute
 from mqspark.broker.state.acks import Acks
 from mqspark.broker.state.state import Random
 from mqspark.message import new_unique_id
@@ -78,12 +79,13 @@ class BrokerCore:
         more_handlers: Mapping[int, Handler] = MappingProxyType({}),
         extensions: Extensions | None = None,
         utc_offset_ms: Callable[[int], int] = lambda now_ms: 0,
+        compute: Compute | None = None,
     ) -> None:
         """``authority``: None lets everybody do everything. ``shell_settings``: what GET_BROKER_CONFIG shows beside the
         settings of the core. ``settings_file`` merges changed settings into its content; None: they last until the end.
         ``term``: in controller mode, this broker's part; a changed part needs a new core. ``more_handlers``: the
         handlers of the shell. ``extensions``: None if there are none. ``utc_offset_ms``: the offset of local time,
-        whose midnights divide the day counters."""
+        whose midnights divide the day counters. ``compute``: as of ``SchemaRegistry``."""
         self.config = config
         self.store = store
         self.authority = authority
@@ -110,7 +112,7 @@ class BrokerCore:
         # What it does by itself, and its part in its set.
         self.acks = acks = Acks(clock, state.stats.rpc)
         lookups = LookupProcessor(state, machine_bytes)
-        self.services = services = BrokerServices(shared, acks, lookups.starts_in_memory)
+        self.services = services = BrokerServices(shared, acks, lookups.starts_in_memory, compute)
         self.transactions, self.timers, self.pop = services.transactions, services.timers, services.pop
         self.role = role = Role(
             state, term, authority, shared.modes, services.delays, self.timers, shared.table_notices,
@@ -164,7 +166,7 @@ class BrokerCore:
             None if authority is None else authority.users,
         )  # fmt: skip
         yield from (part.ledger for part in parts if part is not None)
-        for service in (self.pop, self.services.lite, self.store, self._acting):
+        for service in (self.pop, self.services.lite, self.services.schemas, self.store, self._acting):
             if service is not None:
                 yield from service.ledgers
 
@@ -302,6 +304,7 @@ class BrokerCore:
             table.validate()
         self.pop.validate()
         self.services.lite.validate()
+        self.services.schemas.validate()
         self.timers.validate()
         if self._acting is not None:
             self._acting.validate()

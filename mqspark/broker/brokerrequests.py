@@ -129,6 +129,7 @@ class BrokerRequests:
             ReplyProcessor(state, self.sends, state.store.store_host).handlers,
             services.pop.handlers,
             services.lite.handlers,
+            services.schemas.handlers,
             services.delays.handlers,
             services.timers.handlers,
             AssignmentProcessor(state, self._modes, self.routes, self.changes.mode_changed).handlers,

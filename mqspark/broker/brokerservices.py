@@ -1,5 +1,5 @@
 """What a broker does by itself: it delivers delayed and timed messages, checks transactions, revives what POP has
-handed out, and serves lite topics.
+handed out, serves lite topics, and keeps the schema registry.
 
 Must not know who calls them.
 """
@@ -14,6 +14,7 @@ from mqspark.broker.config import BrokerRole
 from mqspark.broker.lite.lite_service import LiteService
 from mqspark.broker.pop.pop_service import PopService
 from mqspark.broker.replication.preonline import comes_back
+from mqspark.broker.schemaregistry.schemaregistry import Compute, SchemaRegistry
 from mqspark.broker.service import Service
 from mqspark.broker.state.acks import Acks
 from mqspark.broker.state.state import BrokerState
@@ -24,16 +25,17 @@ from mqspark.store.timer.timerfiles import TimerFiles
 
 
 class BrokerServices:
-    """The services of one broker. None runs on a slave, whose master's messages and progress are all it has, and none
-    on a master that comes back, until ``begin``. Raises StoreCorrupt."""
+    """The services of one broker. On a slave, whose master's messages and progress are all it has, only the schema
+    registry runs; on a master that comes back, none before ``begin``. Raises StoreCorrupt."""
 
     def __init__(
         self,
         shared: BrokerTables,
         acks: Acks,
         starts_in_memory: Callable[[str, int], bool],
+        compute: Compute | None,
     ) -> None:
-        """``starts_in_memory(topic, queue id)``: as of ``PopService``."""
+        """``starts_in_memory(topic, queue id)``: as of ``PopService``; ``compute``: as of ``SchemaRegistry``."""
         state, config_file = shared.state, shared.config_file
         config, store = state.config, state.store
         self._saved = shared.saved
@@ -56,7 +58,10 @@ class BrokerServices:
         self.lite = LiteService(state, starts_in_memory)
         state.remove_lite_topics = self.lite.life.remove_all_of
         self.pop.serve_lite(self.lite.pops, self.lite.watch)
+        self.schemas = SchemaRegistry(state, acks, compute)
         if config.broker_role is BrokerRole.SLAVE:
+            self.schemas.load()
+            self._running.append(self.schemas)
             for table in (*self.delays.saved_tables(), *self.timers.saved_tables()):
                 table.load()
                 self._saved.add([table])
@@ -67,8 +72,8 @@ class BrokerServices:
 
     def begin(self) -> None:
         """Start them. Raises StoreCorrupt."""
-        self._load(self.transactions, self.pop, self.lite)
-        self._running += [self.delays, self.timers, self.transactions, self.pop, self.lite]
+        self._load(self.transactions, self.pop, self.lite, self.schemas)
+        self._running += [self.delays, self.timers, self.transactions, self.pop, self.lite, self.schemas]
 
     def _load(self, *services: Service) -> None:
         for service in services:

@@ -130,6 +130,8 @@ class BrokerConfig:
     trace_topic_enable: bool = False
     """Whether there is a topic for message traces, msgTraceTopicName."""
     msg_trace_topic_name: str = TRACE_TOPIC
+    schema_registry_enable: bool = setting(False, ours=True)
+    """Whether this broker keeps the schema registry of its cluster. Of the masters of a cluster one does."""
     default_topic_queue_nums: int = setting(8, least=1, live=True)
     """Limit of queues of an automatically created topic."""
     max_topic_queue_nums: int = setting(8_192, least=1, live=True, ours=True)
@@ -329,6 +331,8 @@ class BrokerConfig:
     """Messages handed out by POP that are not acknowledged yet."""
     max_half_table_bytes: int = setting(128 << 20, unit="bytes", least=1, ours=True)
     """Half messages of users who are not super, sent since the start and not decided yet; some 300,000 of all users."""
+    max_schema_table_bytes: int = setting(64 << 20, unit="bytes", least=1, live=True, ours=True)
+    """The schema registry: schemas, their subjects and versions."""
     max_statistics_bytes: int = setting(512 << 20, unit="bytes", least=1, live=True, ours=True)
     """Rates by topic and group; rows beyond the limit count only in the totals."""
     max_waiting_bytes: int = setting(32 << 20, unit="bytes", least=1, live=True, ours=True)

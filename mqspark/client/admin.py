@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Literal, Unpack
+from urllib.parse import urlencode
 
 import msgspec
 
@@ -16,12 +17,23 @@ from mqspark.client.remoting.keywords import changed, spelled_out
 from mqspark.client.remoting.lifecycle import Lifecycle
 from mqspark.client.remoting.pullanswers import PULL_ANSWERS, check_messages, check_offsets, committed_in
 from mqspark.client.remoting.topic_routes import TopicRoute, is_logic_broker, place_in_logic_queue
-from mqspark.errors import BrokerError, ClientError, ConfigError, NoRoute, ProtocolError, RequestTimeout
+from mqspark.errors import (
+    BrokerError,
+    ClientError,
+    ConfigError,
+    ConnectionLost,
+    NoRoute,
+    NoSchemaRegistry,
+    NoSuchTopic,
+    ProtocolError,
+    RequestTimeout,
+)
 from mqspark.message import (
     DEFAULT_TOPIC,
     PERM_READ,
     PERM_WRITE,
     RETRY_PREFIX,
+    SCHEMAS_TOPIC,
     TOOLS_GROUP,
     UNIQ_KEY,
     MessageExt,
@@ -71,6 +83,7 @@ from mqspark.protocol.headers.admin_headers import (
     GetTopicConfigRequestHeader,
     GetTopicStatsInfoRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
+    SchemaRequestHeader,
     ViewBrokerStatsDataRequestHeader,
 )
 from mqspark.protocol.headers.client_headers import (
@@ -100,6 +113,7 @@ from mqspark.protocol.headers.cluster_headers import (
     WipeWritePermOfBrokerRequestHeader,
 )
 from mqspark.protocol.headers.header import to_ext
+from mqspark.protocol.schemaoperations import OPERATIONS, STATUS_FIELD
 
 _ROUTE_POLL_S = 0.02
 _CLEANINGS = {
@@ -120,6 +134,13 @@ class GroupOffset(msgspec.Struct, frozen=True):
     def lag(self) -> int:
         """Messages that the group has not committed yet."""
         return self.max_offset - max(self.committed, 0)
+
+
+class SchemaAnswer(msgspec.Struct, frozen=True):
+    """An answer of the schema registry: the status of HTTP, and JSON or the text of a schema."""
+
+    status: int
+    body: bytes
 
 
 class QueueRead(msgspec.Struct, frozen=True):
@@ -241,6 +262,64 @@ class AdminClient(Lifecycle):
     async def update_namesrv_config(self, address: str, settings: Mapping[str, str]) -> None:
         """Change settings of the name server at ``address``. Raises BrokerError for those that it does not take."""
         await self._ask(address, RequestCode.UPDATE_NAMESRV_CONFIG, body=_lines(settings))
+
+    # --- schemas ----------------------------------------------------------------------------------------
+
+    async def ask_schemas(
+        self,
+        operation: str,
+        *,
+        subject: str | None = None,
+        version: str | int | None = None,
+        schema_id: int | str | None = None,
+        options: str | Mapping[str, str] = "",
+        body: bytes = b"",
+    ) -> SchemaAnswer:
+        """The answer of the schema registry to an operation (a name of ``protocol.schemaoperations.OPERATIONS``), as
+        its HTTP API gives it, also when that is an error. A slave answers what only reads when its master is down.
+
+        Raises ConfigError for an operation that does not exist, NoSchemaRegistry when no broker keeps a registry, or
+        several do.
+
+        >>> answer = await admin.ask_schemas("list_versions", subject="Orders-value")
+        """
+        asked = OPERATIONS.get(operation)
+        if asked is None:
+            raise ConfigError(f"there is no operation {operation!r} of a schema registry", key="operation")
+        header = SchemaRequestHeader(
+            operation,
+            subject,
+            None if version is None else str(version),
+            None if schema_id is None else str(schema_id),
+            options if isinstance(options, str) else urlencode(options),
+        )
+        replicas = await self._registry_replicas()
+        if asked.code == RequestCode.CHANGE_SCHEMAS:
+            replicas = replicas[:1]
+        for number, address in enumerate(replicas, 1):
+            try:
+                answer = await self._ask(address, asked.code, header, body)
+            except (ConnectionLost, RequestTimeout):
+                if number == len(replicas):
+                    raise
+            else:
+                return SchemaAnswer(parse_number(answer.ext.get(STATUS_FIELD)) or 500, bytes(answer.body))
+        raise NoSchemaRegistry("the broker that keeps the schema registry has no address")
+
+    async def _registry_replicas(self) -> list[str]:
+        """The addresses of the broker that keeps the schema registry, its master first."""
+        try:
+            route = await self._started().route(SCHEMAS_TOPIC, refresh=True)
+        except NoSuchTopic:
+            raise NoSchemaRegistry(
+                "no broker keeps a schema registry: set schemaRegistryEnable=true on one, or start the one that does"
+            ) from None
+        if len(route.brokers) > 1:
+            raise NoSchemaRegistry(
+                f"the brokers {', '.join(sorted(route.brokers))} keep a schema registry each: set"
+                " schemaRegistryEnable=false on all but one"
+            )
+        return [address for each in route.brokers.values() for _, address in sorted(each.items())]
 
     # --- topics -----------------------------------------------------------------------------------------
 

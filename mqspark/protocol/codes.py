@@ -207,6 +207,9 @@ class RequestCode(IntEnum):
     GET_LITE_GROUP_INFO = 200078
     TRIGGER_LITE_DISPATCH = 200079
     BATCH_ACK_MESSAGE = 200151
+    READ_SCHEMAS = 20101
+    """Of this project, as is the next one: RocketMQ has no schema registry."""
+    CHANGE_SCHEMAS = 20102
 
 
 class ResponseCode(IntEnum):

@@ -51,6 +51,7 @@ NAMES: dict[str, Name | tuple[Name, Name]] = {
     "cluster_name": _CLUSTER,
     "broker_cluster_name": _CLUSTER,
     "zone_name": Name("zone"),
+    "schema_subject": Name("subject"),
     "namespace": Name("namespace", ID),
     "key": Name("key", ID),
     "client_id": _CLIENT,
@@ -95,6 +96,7 @@ NAMES: dict[str, Name | tuple[Name, Name]] = {
 FREE_TEXTS = frozenset(
     {
         "damage",
+        "id",
         "incarnation",
         "known_set",
         "mqspark_want",
@@ -160,6 +162,8 @@ FREE_TEXTS = frozenset(
         "decision",
         "actions",
         "source_ips",
+        "operation",
+        "options",
         "properties",
         "recall_handle",
         "register_check_code",

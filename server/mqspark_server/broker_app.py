@@ -21,6 +21,7 @@ from mqspark.broker.broker import BrokerCore
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.replication.admission import Admission
 from mqspark.broker.replication.term import Term
+from mqspark.broker.schemaregistry.schemaregistry import Compute
 from mqspark.errors import ConfigError
 from mqspark.message import encode_host
 from mqspark.protocol.dispatch import Handler
@@ -44,6 +45,7 @@ from mqspark_server.peers.registrar import FIRST_TIMEOUT_S, UNREGISTER_TIMEOUT_S
 from mqspark_server.peers.routefinder import RouteFinder
 from mqspark_server.process.diskwork import Flusher, Housekeeper, Worker, open_kernel_sync
 from mqspark_server.process.phases import Phase
+from mqspark_server.process.schemawork import SchemaWorker
 from mqspark_server.process.startup import ProcessApp, remoting_server
 from mqspark_server.settings.entrypoints import load_extensions
 from mqspark_server.settings.reported import more_of_broker
@@ -53,6 +55,8 @@ from mqspark_server.web.http import HttpServer
 
 if TYPE_CHECKING:  # imported where users have to log in
     from mqspark.auth.authority import Authority
+    from mqspark.client.admin import AdminClient
+    from mqspark.client.remoting.credentials import Credentials
     from mqspark_server.brokerspans import BrokerSpans
     from mqspark_server.console.clusteraccess import ClusterAt
     from mqspark_server.console.history.sampler import Sampler
@@ -236,7 +240,14 @@ class BrokerApp(ProcessApp):
 
         door = BrokerDoor(lambda: self.settings.auth.authentication_enabled)
         console = Console(self._cluster_to_show, door, self.clock, self._load_sampler())
-        return create_api(self, [console.router, docs_router])
+        return create_api(self, self._admin_with, [console.router, docs_router])
+
+    def _admin_with(self, credentials: Credentials | None) -> AdminClient:
+        """A client of the cluster with a caller's keys."""
+        from mqspark_server.console.clusteraccess import admin_of
+        from mqspark_server.web.schemaapi import TIMEOUT_MS
+
+        return admin_of(self._cluster_to_show(), credentials, TIMEOUT_MS)
 
     def _load_sampler(self) -> Sampler:
         """In the thread of housekeeping, because it loads the client."""
@@ -403,6 +414,7 @@ class BrokerApp(ProcessApp):
             more_handlers=self.more_handlers,
             extensions=self.extensions,
             utc_offset_ms=local_utc_offset_ms,
+            compute=self._schema_compute(),
         )
         if self.config.open_telemetry_enable:
             from mqspark_server.brokerspans import BrokerSpans
@@ -410,6 +422,13 @@ class BrokerApp(ProcessApp):
             self._spans = BrokerSpans(core)
             core.handlers = self._spans.wrap(core.handlers)
         return core
+
+    def _schema_compute(self) -> Compute | None:
+        if not self.config.schema_registry_enable:
+            return None
+        worker = SchemaWorker(self._schemas_computed)
+        self._ends.always(worker.close)
+        return worker.compute
 
     def _assemble(
         self,
@@ -532,6 +551,10 @@ class BrokerApp(ProcessApp):
             await parts.slaves.listen(sockets.slaves)
 
     # --- what the parts tell each other ---
+
+    def _schemas_computed(self) -> None:
+        if self.parts is not None:
+            self.parts.server.schedule()
 
     def _flushed(self) -> None:
         self._end_spans()

@@ -80,6 +80,7 @@ class DevCluster:
         self._ports: list[dict[str, Any]] = [
             {
                 "brokerName": "dev" if brokers == 1 or self._replicas else f"dev-{number}",
+                "schemaRegistryEnable": number == 0 or bool(self._replicas),
                 "listenPort": broker_port + 10 * number if broker_port else 0,
                 **({} if http_port is None else {"httpPort": http_port + 10 * number if http_port else 0}),
                 **(
@@ -98,7 +99,8 @@ class DevCluster:
                 self._roles[len(self._ports)] = role
                 name = self._ports[number]["brokerName"]
                 ports = {} if http_port is None else {"httpPort": 0}
-                self._ports.append({"brokerName": name, "listenPort": 0, **ports})
+                keeps = {"schemaRegistryEnable": number == 0}
+                self._ports.append({"brokerName": name, "listenPort": 0, **keeps, **ports})
         for number in range(len(self._ports)):  # errors in the settings are raised before anything starts
             self._broker_settings(number, "", store or tempfile.gettempdir())
         first = self._broker_settings(0, "", store or tempfile.gettempdir()).server

@@ -103,6 +103,7 @@ class ProcessCluster:
                 {
                     "brokerName": _REPLICAS if replicated else f"{_REPLICAS}-{number}",
                     "storePathRootDir": str(self._directory / f"{_REPLICAS}-{number}"),
+                    "schemaRegistryEnable": number == 0 or replicated,
                     **_ports(number, broker_port, http_port, grpc_port),
                 },
                 defaults,

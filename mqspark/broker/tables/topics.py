@@ -26,6 +26,7 @@ from mqspark.message import (
     RETRY_PREFIX,
     REVIVE_LOG_PREFIX,
     SCHEDULE_TOPIC,
+    SCHEMAS_TOPIC,
     SELF_TEST_TOPIC,
     SINK_DECISIONS_TOPIC,
     TIMER_TOPIC,
@@ -254,6 +255,10 @@ class Topics:
         yield _topic(TRANS_HALF_TOPIC, 1)
         yield _topic(TRANS_OP_HALF_TOPIC, 1)
         yield _topic(TIMER_TOPIC, 1)
+        if config.schema_registry_enable:
+            schemas = _topic(SCHEMAS_TOPIC, 1)
+            schemas.attributes["cleanup.policy"] = "COMPACTION"
+            yield schemas
 
     def _template(self) -> TopicConfig:
         return _topic(DEFAULT_TOPIC, self._config.default_topic_queue_nums, PERM_INHERIT | PERM_READ_WRITE)

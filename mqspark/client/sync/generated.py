@@ -10,7 +10,7 @@ from typing import Literal, Unpack
 
 from mqspark.base.valuetypes import NonNegativeInt, PositiveInt, checked
 from mqspark.client import admin
-from mqspark.client.admin import GroupOffset, QueueRead
+from mqspark.client.admin import GroupOffset, QueueRead, SchemaAnswer
 from mqspark.client.consumer import subscriber
 from mqspark.client.consumer.consumer_settings import (
     LitePullConsumerKeywords,
@@ -120,6 +120,34 @@ class AdminClient(Facade):
     def update_namesrv_config(self, address: str, settings: Mapping[str, str]) -> None:
         """Change settings of the name server at ``address``. Raises BrokerError for those that it does not take."""
         self._call(self._aio.update_namesrv_config, address, settings)
+
+    def ask_schemas(
+        self,
+        operation: str,
+        *,
+        subject: str | None = None,
+        version: str | int | None = None,
+        schema_id: int | str | None = None,
+        options: str | Mapping[str, str] = "",
+        body: bytes = b"",
+    ) -> SchemaAnswer:
+        """The answer of the schema registry to an operation (a name of ``protocol.schemaoperations.OPERATIONS``), as
+        its HTTP API gives it, also when that is an error. A slave answers what only reads when its master is down.
+
+        Raises ConfigError for an operation that does not exist, NoSchemaRegistry when no broker keeps a registry, or
+        several do.
+
+        >>> answer = admin.ask_schemas("list_versions", subject="Orders-value")
+        """
+        return self._call(
+            self._aio.ask_schemas,
+            operation,
+            subject=subject,
+            version=version,
+            schema_id=schema_id,
+            options=options,
+            body=body,
+        )
 
     def create_topic(
         self,

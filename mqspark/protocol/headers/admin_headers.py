@@ -252,3 +252,18 @@ class TriggerLiteDispatchRequestHeader(Header):
 
     group: str
     client_id: str | None = None
+
+
+# --- schemas (this project's) ----------------------------------------------------------------------------
+
+
+class SchemaRequestHeader(Header):
+    """Requests 20101 and 20102: what path and query of HTTP say."""
+
+    operation: str
+    """A name of ``OPERATIONS``."""
+    schema_subject: str | None = None
+    version: str | None = None
+    id: str | None = None
+    options: str | None = None
+    """The query."""

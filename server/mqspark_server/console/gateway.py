@@ -16,6 +16,7 @@ from mqspark_server.process.diskwork import Worker
 from mqspark_server.web.http import HttpServer
 
 if TYPE_CHECKING:
+    from mqspark.client.admin import AdminClient
     from mqspark_server.console.history.sampler import Sampler
     from mqspark_server.console.pages import Console
 
@@ -85,10 +86,12 @@ class ConsoleApp:
         from mqspark_server.console.apidocs import brokers_docs
         from mqspark_server.console.clusteraccess import API_LINKS
         from mqspark_server.web.httpguard import Guarded
+        from mqspark_server.web.schemaapi import SchemaRelay, schema_router
 
         app = FastAPI(openapi_url=None)
+        relay = SchemaRelay(self._admin_with)
         if self._console is not None:
-            for router in (self._console.router, brokers_docs(API_LINKS)):
+            for router in (self._console.router, brokers_docs(API_LINKS), schema_router(lambda _: relay)):
                 app.router.routes.extend(router.routes)  # as they are: see web/api.py
 
         @app.get("/")
@@ -96,6 +99,13 @@ class ConsoleApp:
             return RedirectResponse("/console")
 
         return Guarded(app, ())
+
+    def _admin_with(self, credentials: Credentials | None) -> AdminClient:
+        """A client of the cluster with a caller's keys."""
+        from mqspark_server.console.clusteraccess import ClusterAt, admin_of
+        from mqspark_server.web.schemaapi import TIMEOUT_MS
+
+        return admin_of(ClusterAt(self._namesrv, self._options), credentials, TIMEOUT_MS)
 
     async def stop(self) -> None:
         if self._sampler is not None:

@@ -1,5 +1,5 @@
 """HTTP beside a broker or a name server: the guard in front, the application, the metrics.
 
 Imported from outside: ``api``, ``callers``, ``events``, ``http``, ``httpguard``, ``namesrvapi``, ``places``,
-``problems``, ``sessions``. Must not know the event loop's remoting connections.
+``problems``, ``schemaapi``, ``sessions``. Must not know the event loop's remoting connections.
 """

@@ -1,4 +1,4 @@
-"""The HTTP application of a broker: /health, /metrics and /api/v1.
+"""The HTTP application of a broker: /health, /metrics, /api/v1 and the schema registry.
 
 ``http`` loads it; ``httpguard`` limits access.
 """
@@ -33,6 +33,7 @@ from mqspark_server.web.login import CallerNow
 from mqspark_server.web.metrics import CONTENT_TYPE, render
 from mqspark_server.web.places import Places
 from mqspark_server.web.problems import Problem, as_problem
+from mqspark_server.web.schemaapi import BrokerSchemas, Connect, SchemaDoor, schema_router
 from mqspark_server.web.turns import between_turns
 from mqspark_server.web.v1 import (
     deadletterapi,
@@ -120,10 +121,11 @@ def store_report(app: BrokerNode) -> dict[str, Any]:
     }
 
 
-def create_api(app: BrokerNode, more: Sequence[APIRouter] = ()) -> ASGIApp:
-    """``more``: further routes, under the same limits."""
+def create_api(app: BrokerNode, connect: Connect, more: Sequence[APIRouter] = ()) -> ASGIApp:
+    """``connect``: for what another broker has. ``more``: further routes, under the same limits."""
     api = described_api(more)
-    api.state.callers = Callers(app, app.loopback_token)
+    callers = api.state.callers = Callers(app, app.loopback_token)
+    api.state.schemas = BrokerSchemas(app, callers, connect)
     api.state.broker = app
     api.state.ingests, api.state.tails = Places("requests are being stored"), Places("tails are open")
     api.state.scrapes = []
@@ -157,12 +159,20 @@ def described_api(more: Sequence[APIRouter] = ()) -> FastAPI:
         ingest,
     )
     # Not by include_router: FastAPI would build every route again for each broker, within its first request.
-    for router in (*(each.router for each in own), *more, _own_router):
+    for router in (*(each.router for each in own), *more, _schemas_router, _own_router):
         api.router.routes.extend(router.routes)
     return api
 
 
 _own_router = APIRouter()
+
+
+def _schema_door(request: Request) -> SchemaDoor:
+    door: SchemaDoor = request.app.state.schemas
+    return door
+
+
+_schemas_router = schema_router(_schema_door)
 
 
 @_own_router.get("/", include_in_schema=False)

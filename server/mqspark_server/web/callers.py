@@ -143,16 +143,10 @@ class Callers:
         scheme, _, value = credentials.partition(" ")
         value = value.strip()
         if len(value) <= MAX_CREDENTIALS_LENGTH:
-            if scheme.lower() == "basic":
-                try:
-                    pair = base64.b64decode(value, validate=True).decode()
-                except (binascii.Error, ValueError):
-                    pair = ""
-                name, colon, secret = pair.partition(":")
-                if colon:
-                    proof = self._prove(name, secret, address)
-                    return Caller(name, address, How.BASIC, proof, request=request)
-            elif scheme.lower() == "bearer" and value:
+            if (pair := basic_pair(credentials)) is not None:
+                proof = self._prove(*pair, address)
+                return Caller(pair[0], address, How.BASIC, proof, request=request)
+            if scheme.lower() == "bearer" and value:
                 if self._is_loopback_token(value, address):
                     return Caller("", address, How.TOKEN, request=request)
                 login = self._find(value, address)
@@ -386,6 +380,19 @@ class Callers:
 
     def _now_ms(self) -> int:
         return self._app.clock.monotonic_ms()
+
+
+def basic_pair(credentials: str) -> tuple[str, str] | None:
+    """Access key and secret of a header with Basic credentials; None for any other."""
+    scheme, _, value = credentials.partition(" ")
+    if scheme.lower() != "basic" or len(value) > MAX_CREDENTIALS_LENGTH:
+        return None
+    try:
+        pair = base64.b64decode(value.strip(), validate=True).decode()
+    except (binascii.Error, ValueError):
+        return None
+    name, colon, secret = pair.partition(":")
+    return (name, secret) if colon else None
 
 
 def _denied(caller: Caller, remark: str) -> Problem:

@@ -1,0 +1,208 @@
+"""The schema registry over HTTP, as Confluent's: its paths, media type and errors.
+
+Every process with a console serves it. Requests go on to the broker that keeps the registry, with the keys of the
+caller, so that it judges them as it does any client: through the process itself where it is that broker, otherwise over
+a connection. Basic credentials are the keys of a user.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from fastapi import APIRouter, Request, Response
+
+from mqspark.base.names import check
+from mqspark.broker.config import BrokerRole
+from mqspark.client.admin import AdminClient
+from mqspark.client.remoting.credentials import Credentials
+from mqspark.errors import BrokerError, IllegalName, MQError, NoSchemaRegistry, RequestTimeout
+from mqspark.message import parse_number
+from mqspark.protocol.codes import ResponseCode
+from mqspark.protocol.headers.admin_headers import SchemaRequestHeader
+from mqspark.protocol.schemaoperations import OPERATIONS, STATUS_FIELD, Operation
+from mqspark_server.node import BrokerNode
+from mqspark_server.web.callers import Callers, How, basic_pair
+from mqspark_server.web.problems import Problem
+from mqspark_server.web.v1.asking import ERRORS, refused
+
+MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
+MAX_BODY_BYTES = 4 << 20
+TIMEOUT_MS = 30_000
+"""A schema may have to be compared with many versions."""
+
+Connect = Callable[[Credentials | None], AdminClient]
+"""A client of the cluster with the keys of a caller; None: without keys."""
+
+
+class SchemaDoor(Protocol):
+    """Where requests go on to."""
+
+    async def answer(
+        self, request: Request, operation: Operation, header: SchemaRequestHeader, body: bytes
+    ) -> tuple[int, bytes]:
+        """Status and body. Raises Problem."""
+        ...
+
+
+class SchemaRelay:
+    """To the broker that keeps the registry, over a connection."""
+
+    def __init__(self, connect: Connect) -> None:
+        self._connect = connect
+
+    async def answer(
+        self, request: Request, operation: Operation, header: SchemaRequestHeader, body: bytes
+    ) -> tuple[int, bytes]:
+        with _cluster_problems():
+            async with self._connect(_keys(request)) as admin:
+                answer = await admin.ask_schemas(
+                    operation.name,
+                    subject=header.schema_subject,
+                    version=header.version,
+                    schema_id=header.id,
+                    options=header.options or "",
+                    body=body,
+                )
+        return answer.status, answer.body
+
+
+class BrokerSchemas:
+    """To this broker where it keeps the registry, else over a connection."""
+
+    def __init__(self, app: BrokerNode, callers: Callers, connect: Connect) -> None:
+        self._app = app
+        self._callers = callers
+        self._relay = SchemaRelay(connect)
+
+    async def answer(
+        self, request: Request, operation: Operation, header: SchemaRequestHeader, body: bytes
+    ) -> tuple[int, bytes]:
+        caller = self._callers.identify(request.scope)
+        config = self._app.config
+        if not config.schema_registry_enable or config.broker_role is BrokerRole.SLAVE:
+            if caller.user and caller.how is not How.BASIC:
+                raise Problem(
+                    403, "the schema registry is at another broker: give Basic credentials, not a session"
+                )
+            return await self._relay.answer(request, operation, header, body)
+        try:
+            answer = await self._callers.ask(
+                caller, operation.code, header, body, timeout_s=TIMEOUT_MS / 1000
+            )
+        except TimeoutError:
+            raise Problem(504, "the broker did not answer in time; a change may have been made") from None
+        except ConnectionError as error:
+            raise Problem(503, str(error)) from None
+        if answer.code != ResponseCode.SUCCESS:
+            raise refused(answer)
+        return parse_number(answer.ext.get(STATUS_FIELD)) or 500, bytes(answer.body)
+
+
+def schema_router(door: Callable[[Request], SchemaDoor]) -> APIRouter:
+    router = APIRouter(tags=["schemas"])
+    for operation in OPERATIONS.values():
+        router.add_api_route(
+            operation.path,
+            _endpoint(operation, door),
+            methods=[operation.method],
+            name=operation.name,
+            summary=operation.text,
+            description=operation.text,
+            responses={200: {"content": {MEDIA_TYPE: {}}}, **ERRORS},
+            openapi_extra=_described(operation),
+        )
+    return router
+
+
+def _endpoint(
+    operation: Operation, door: Callable[[Request], SchemaDoor]
+) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(request: Request) -> Response:
+        try:
+            body = await _body(request)
+            status, content = await door(request).answer(
+                request, operation, _header(operation, request), body
+            )
+        except Problem as problem:
+            return problem_response(problem)
+        return Response(content, status, media_type=MEDIA_TYPE)
+
+    return answer
+
+
+def problem_response(problem: Problem) -> Response:
+    """An error as clients of a registry read it."""
+    codes = {500: 50001, 502: 50003, 503: 50003, 504: 50002}
+    code = codes.get(problem.status, problem.status * 100 + 1)
+    document = {"error_code": code, "message": problem.detail}
+    return Response(json.dumps(document), problem.status, problem.headers, MEDIA_TYPE)
+
+
+def _header(operation: Operation, request: Request) -> SchemaRequestHeader:
+    """Raises Problem."""
+    given = request.path_params
+    subject = given.get("subject")
+    try:
+        if subject is not None:
+            check("subject", subject)
+    except IllegalName as error:
+        raise Problem(422, str(error)) from None
+    return SchemaRequestHeader(
+        operation.name, subject, given.get("version"), given.get("id"), request.url.query or None
+    )
+
+
+async def _body(request: Request) -> bytes:
+    """Raises Problem."""
+    content = bytearray()
+    async for part in request.stream():
+        content += part
+        if len(content) > MAX_BODY_BYTES:
+            raise Problem(413, f"the request is larger than {MAX_BODY_BYTES} bytes")
+    return bytes(content)
+
+
+def _keys(request: Request) -> Credentials | None:
+    """Raises Problem."""
+    given = request.headers.get("authorization")
+    if given is None:
+        return None
+    pair = basic_pair(given)
+    if pair is None:
+        raise Problem(401, "give the access key and the secret of a user as Basic credentials")
+    return Credentials(*pair)
+
+
+@contextmanager
+def _cluster_problems() -> Iterator[None]:
+    """Within, an error of the cluster is a Problem."""
+    try:
+        yield
+    except BrokerError as error:
+        if error.code == ResponseCode.NO_PERMISSION:
+            raise Problem(403, str(error)) from None
+        if error.code in (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE):
+            raise Problem(503, str(error)) from None
+        raise Problem(502, str(error)) from None
+    except RequestTimeout as error:
+        raise Problem(504, f"{error}; a change may have been made") from None
+    except NoSchemaRegistry as error:
+        raise Problem(503, str(error)) from None
+    except MQError as error:
+        raise Problem(502, str(error)) from None
+
+
+def _described(operation: Operation) -> dict[str, Any]:
+    """For the document of the API."""
+    names = [each for each in ("subject", "version", "id") if f"{{{each}}}" in operation.path]
+    document: dict[str, Any] = {
+        "parameters": [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
+        ]
+    }
+    if operation.method in ("POST", "PUT"):
+        document["requestBody"] = {"content": {MEDIA_TYPE: {"schema": {"type": "object"}}}}
+    return document
