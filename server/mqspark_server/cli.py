@@ -47,6 +47,10 @@ _NOUNS = {
         "administration.group_cli:group",
         "Consumer groups: list, lag, reset, members, mode.",
     ),
+    "schema": (
+        "administration.schema_cli:schema",
+        "Schemas of topics: list, describe, register, check, diff.",
+    ),
     "config": (
         "administration.config_cli:config",
         "Settings of running brokers: get, set, diff; of a file: check.",

@@ -1,15 +1,16 @@
 """Avro: container files, which have their schema with them, and what is said by messages that have it elsewhere.
 
 Facts: https://avro.apache.org/docs/1.11.1/specification/ (object container files, binary encoding, single-object
-encoding). Must not know a registry: the ids of schemas are shown, never looked up.
+encoding). Must not know a registry: who has looked up a schema gives it.
 """
 
 from __future__ import annotations
 
 import bz2
+import contextlib
 import json
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mqspark_server.shown.bodies.outline import MAX_DEPTH, Full, Outline, Reading, Unreadable
@@ -73,6 +74,17 @@ def write_avro(body: bytes, out: Outline) -> str:
     return f"Avro, {schema.name}"
 
 
+def write_avro_value(body: bytes, schema: str, needed: Sequence[str], out: Outline) -> str:
+    """One value by its schema. ``needed``: schemas with names that it uses. Returns what it is. Raises Unreadable,
+    Full."""
+    known = _Schema(schema.encode(), needed)
+    reading = Reading(body)
+    known.write(reading, out)
+    if not reading.is_at_end:
+        raise Unreadable(f"{len(body) - reading.at} bytes are behind the value")
+    return f"Avro, {known.name}"
+
+
 def _header(reading: Reading) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     for count in _blocks(reading):
@@ -99,7 +111,7 @@ def _blocks(reading: Reading) -> Any:
 class _Schema:
     """Reads the values of a schema. Raises Unreadable for what is none."""
 
-    def __init__(self, text: bytes) -> None:
+    def __init__(self, text: bytes, needed: Sequence[str] = ()) -> None:
         if len(text) > MAX_SCHEMA_BYTES:
             raise Unreadable(f"its schema has more than {MAX_SCHEMA_BYTES:,} bytes")
         try:
@@ -107,6 +119,9 @@ class _Schema:
         except (ValueError, RecursionError):
             raise Unreadable("its schema is not JSON") from None
         self._names: dict[str, Any] = {}
+        for each in needed:
+            with contextlib.suppress(ValueError, RecursionError):  # then the name is not found
+                self._learn(json.loads(each), "", 0)
         self._learn(self._root, "", 0)
         self._steps = MAX_STEPS
 

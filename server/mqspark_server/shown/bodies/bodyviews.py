@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from mqspark_server.shown.bodies.arrowbody import begins_arrow, write_arrow
-from mqspark_server.shown.bodies.avrobody import MAGIC, SINGLE_OBJECT, write_avro
+from mqspark_server.shown.bodies.avrobody import MAGIC, SINGLE_OBJECT, write_avro, write_avro_value
 from mqspark_server.shown.bodies.charsets import NAMES, charset_of, decoded, unicode_of
 from mqspark_server.shown.bodies.jsonbody import write_json
 from mqspark_server.shown.bodies.msgpackbody import begins_msgpack, write_msgpack
@@ -34,6 +34,17 @@ _WRITERS: Mapping[str, tuple[str, Write]] = {
 VIEWS = ("auto", "text", *_WRITERS, "hex")
 
 
+class KnownSchema(NamedTuple):
+    """A schema that was looked up in a registry. ``needed``: the texts of those that it refers to."""
+
+    kind: str
+    text: str
+    needed: tuple[str, ...] = ()
+
+
+NO_SCHEMAS: Mapping[int, KnownSchema] = {}
+
+
 class BodyView(NamedTuple):
     text: str
     kind: str
@@ -45,14 +56,17 @@ class BodyView(NamedTuple):
     is_cut: bool = False
 
 
-def body_view(body: bytes, view: str) -> BodyView:
-    """``view``: one of VIEWS. Never fails: what is not of that format is shown as text, with the reason."""
+def body_view(body: bytes, view: str, schemas: Mapping[int, KnownSchema] = NO_SCHEMAS) -> BodyView:
+    """``view``: one of VIEWS. ``schemas``: by the ids that bodies name. Never fails: what is not of that format is
+    shown as text, with the reason."""
     if view == "auto":
-        return _guessed(body)
+        return _by_schema(body, schemas) or _guessed(body)
     if view == "hex":
         return _hex(body)
     if view == "text":
         return _text(body, charset_of(body[:SHOWN_BYTES], is_whole=len(body) <= SHOWN_BYTES) or "utf-8")
+    if view == "avro" and (shown := _by_schema(body, schemas)) is not None:
+        return shown
     name, write = _WRITERS[view]
     content, schema_id = _unframed(body, view)
     try:
@@ -61,6 +75,24 @@ def body_view(body: bytes, view: str) -> BodyView:
         shown = _text(body, charset_of(body[:SHOWN_BYTES], is_whole=len(body) <= SHOWN_BYTES) or "utf-8")
         where = "" if schema_id is None else f" It names the schema {schema_id} of a registry."
         return shown._replace(problem=f"The body is not {name}: {error}.{where}")
+
+
+def _by_schema(body: bytes, schemas: Mapping[int, KnownSchema]) -> BodyView | None:
+    """An Avro value whose schema is known. One that does not fit it is shown as bytes, with the reason."""
+    content, schema_id = _unframed(body, "avro")
+    schema = None if schema_id is None else schemas.get(schema_id)
+    if schema is None or schema.kind != "AVRO":
+        return None
+
+    def write(data: bytes, out: Outline) -> str:
+        return write_avro_value(data, schema.text, schema.needed, out)
+
+    try:
+        return _outlined(content, write, schema_id, "Avro")
+    except Unreadable as error:
+        return _hex(body)._replace(
+            problem=f"The body does not fit the schema {schema_id} that it names: {error}."
+        )
 
 
 def _guessed(body: bytes) -> BodyView:
@@ -113,13 +145,13 @@ def _tried(body: bytes, write: Write, schema_id: int | None) -> BodyView | None:
         return None
 
 
-def _outlined(body: bytes, write: Write, schema_id: int | None) -> BodyView:
-    """Raises Unreadable."""
+def _outlined(body: bytes, write: Write, schema_id: int | None, name: str = "") -> BodyView:
+    """``name``: of the format; that of the writer without. Raises Unreadable."""
     out = Outline(OUTLINE_LENGTH)
     try:
         kind, is_cut = write(body, out), False
     except Full:
-        kind, is_cut = _name(write), True
+        kind, is_cut = name or _name(write), True
     return BodyView(out.text, kind if schema_id is None else f"{kind}, schema {schema_id}", is_cut=is_cut)
 
 

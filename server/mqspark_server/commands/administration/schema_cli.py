@@ -1,0 +1,201 @@
+"""``mqspark schema``: the schemas of topics, in the schema registry of a cluster."""
+
+from __future__ import annotations
+
+import fnmatch
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mqspark.errors import SchemaRefused
+from mqspark.schemas.schema import KINDS, MAX_TEXT_BYTES
+from mqspark_server.commands.loading import noun
+from mqspark_server.commands.output import columns
+from mqspark_server.commands.refusals import CommandFailed, Missing
+from mqspark_server.commands.shell import ClusterShell, clustered
+from mqspark_server.survey import schemasurvey
+
+schema = noun("schema", "Schemas of topics.")
+_LIST = columns("subject", "topic", "type", "version", "id")
+_VERSIONS = columns("version", "id", "type")
+_subject = click.argument("subject")
+_file = click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
+_type = click.option(
+    "--type",
+    "kind",
+    type=click.Choice(KINDS),
+    help="Its language.  [default: by the name: .avsc, .proto, else JSON]",
+)
+_references = click.option(
+    "-r",
+    "--reference",
+    "references",
+    multiple=True,
+    metavar="NAME=SUBJECT:VERSION",
+    help="Where a name in the schema is registered. Repeatable.",
+)
+
+
+@schema.command("list")
+@click.argument("pattern", required=False)
+@click.option("--deleted", is_flag=True, help="Include deleted subjects.")
+@clustered
+async def schema_list(shell: ClusterShell, pattern: str | None, deleted: bool) -> None:
+    """List subjects with their newest versions, or those that match PATTERN ('Orders*')."""
+    rows = await schemasurvey.subject_rows(shell.admin, deleted=deleted)
+    chosen = [row for row in rows if pattern is None or fnmatch.fnmatchcase(row["subject"], pattern)]
+    shell.output.rows(
+        _LIST, chosen, empty="no subject" if pattern is None else f"no subject matches {pattern}"
+    )
+
+
+@schema.command("describe")
+@_subject
+@click.option("--version", default="latest", show_default=True, help="A number, or latest.")
+@clustered
+async def schema_describe(shell: ClusterShell, subject: str, version: str) -> None:
+    """Show a version of SUBJECT, its compatibility level, and all versions."""
+    chosen = await _version(shell, subject, version)
+    level = await schemasurvey.level_of(shell.admin, subject)
+    versions = await schemasurvey.versions_of(shell.admin, subject)
+    if not shell.output.is_table:
+        shell.output.record({**chosen, "level": level, "versions": [row["version"] for row in versions]})
+        return
+    text = chosen.pop("schema")
+    shell.output.record({**chosen, "level": level})
+    shell.output.heading("versions")
+    shell.output.rows(_VERSIONS, versions)
+    shell.output.heading("schema")
+    click.echo(text)
+
+
+@schema.command("register")
+@_subject
+@_file
+@_type
+@_references
+@click.option("--normalize", is_flag=True, help="Give what has no order the same order always.")
+@clustered
+async def schema_register(
+    shell: ClusterShell,
+    subject: str,
+    file: str,
+    kind: str | None,
+    references: tuple[str, ...],
+    normalize: bool,
+) -> None:
+    """Register the schema in FILE ('-' is standard input) as the next version of SUBJECT. One that is there already
+    keeps its version."""
+    body = _body(file, kind, references)
+    options = {"normalize": str(normalize).lower()}
+    found = await schemasurvey.asked(shell.admin, "register", body, subject=subject, options=options)
+    row = {key: found[key] for key in ("subject", "version", "id")}
+    shell.output.done(f"{subject}: version {row['version']} has id {row['id']}", row)
+
+
+@schema.command("check")
+@_subject
+@_file
+@_type
+@_references
+@click.option(
+    "--version", help="Compare with this version alone.  [default: as the level of the subject says]"
+)
+@clustered
+async def schema_check(
+    shell: ClusterShell,
+    subject: str,
+    file: str,
+    kind: str | None,
+    references: tuple[str, ...],
+    version: str | None,
+) -> None:
+    """Check whether the schema in FILE could be the next version of SUBJECT. Exits with 3 if it could not."""
+    body = _body(file, kind, references)
+    operation = "check_all" if version is None else "check_version"
+    found = await schemasurvey.asked(
+        shell.admin, operation, body, subject=subject, version=version, options={"verbose": "true"}
+    )
+    reasons = [str(each) for each in found.get("messages", ())]
+    row: dict[str, Any] = {"subject": subject, "compatible": found["is_compatible"], "reasons": reasons}
+    if found["is_compatible"]:
+        shell.output.done(f"{subject}: the schema is compatible", row)
+        return
+    shell.output.done(f"{subject}: the schema is not compatible", row)
+    if shell.output.is_table:
+        for reason in reasons:
+            click.echo(f"  {reason}")
+    raise click.exceptions.Exit(Missing.exit_code)
+
+
+@schema.command("diff")
+@_subject
+@click.argument("old", required=False)
+@click.argument("new", required=False)
+@clustered
+async def schema_diff(shell: ClusterShell, subject: str, old: str | None, new: str | None) -> None:
+    """Show what NEW changes in OLD, two versions of SUBJECT; by default the newest and the one before."""
+    if old is None:
+        versions = await _numbers(shell, subject)
+        if len(versions) < 2:
+            raise CommandFailed(f"{subject} has one version: there is nothing to compare it with")
+        old = str(versions[-2])
+    pair = [await _version(shell, subject, each) for each in (old, new or "latest")]
+    lines = list(schemasurvey.difference(*pair))
+    if shell.output.is_table:
+        for line in lines:
+            click.echo(line)
+        if not lines:
+            click.echo("(no difference)", err=True)
+    else:
+        shell.output.record(
+            {"subject": subject, "old": pair[0]["version"], "new": pair[1]["version"], "diff": lines}
+        )
+
+
+async def _version(shell: ClusterShell, subject: str, version: str) -> dict[str, Any]:
+    try:
+        return await schemasurvey.version_of(shell.admin, subject, version)
+    except SchemaRefused as error:
+        raise await _better(shell, subject, error) from None
+
+
+async def _numbers(shell: ClusterShell, subject: str) -> list[int]:
+    try:
+        return await schemasurvey.numbers_of(shell.admin, subject)
+    except SchemaRefused as error:
+        raise await _better(shell, subject, error) from None
+
+
+async def _better(shell: ClusterShell, subject: str, error: SchemaRefused) -> Exception:
+    """For a subject that does not exist: with similar names."""
+    if error.code != 40401:
+        return error
+    known = await schemasurvey.asked(shell.admin, "list_subjects")
+    return Missing("subject", subject, known, "mqspark schema list shows all")
+
+
+def _body(file: str, kind: str | None, references: tuple[str, ...]) -> dict[str, Any]:
+    """The body of a request. Raises OSError, click.UsageError."""
+    with click.open_file(file, "rb") as opened:
+        text = opened.read(MAX_TEXT_BYTES + 1)
+    if len(text) > MAX_TEXT_BYTES:
+        raise click.UsageError(f"{file}: a schema has {MAX_TEXT_BYTES} bytes at most")
+    try:
+        schema_text = text.decode()
+    except UnicodeDecodeError:
+        raise click.UsageError(f"{file}: a schema is UTF-8 text") from None
+    return {
+        "schema": schema_text,
+        "schemaType": kind or schemasurvey.ENDINGS.get(Path(file).suffix, "JSON"),
+        "references": [_reference(each) for each in references],
+    }
+
+
+def _reference(text: str) -> dict[str, Any]:
+    name, equals, place = text.partition("=")
+    subject, colon, version = place.rpartition(":")
+    if not (equals and colon and name and subject and version.isdigit() and len(version) < 10):
+        raise click.UsageError(f"--reference {text}: give NAME=SUBJECT:VERSION")
+    return {"name": name, "subject": subject, "version": int(version)}
