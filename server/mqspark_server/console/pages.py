@@ -17,6 +17,7 @@ from mqspark_server.console.jobpages import JOB_PAGES
 from mqspark_server.console.letterpages import LETTER_PAGES, add_tail
 from mqspark_server.console.messagepages import MESSAGE_PAGES
 from mqspark_server.console.rendering import HEADERS, ROOT, inside, static_file
+from mqspark_server.console.schemapages import SCHEMA_PAGES
 from mqspark_server.console.setasidepages import SET_ASIDE_PAGES
 from mqspark_server.console.site import Site
 from mqspark_server.console.sparkpages import SPARK_PAGES
@@ -46,6 +47,7 @@ SECTIONS = (
     DELAYED_PAGES,
     TOPIC_PAGES,
     MESSAGE_PAGES,
+    SCHEMA_PAGES,
     GROUP_PAGES,
     SPARK_PAGES,
     JOB_PAGES,

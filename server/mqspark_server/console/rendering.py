@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -16,7 +16,7 @@ from jinja2.runtime import Context
 
 from mqspark.errors import InvalidMessage
 from mqspark.message import KEYS, TAGS, UNIQ_KEY, MessageExt
-from mqspark_server.shown.bodies.bodyviews import VIEWS, BodyView, body_view
+from mqspark_server.shown.bodies.bodyviews import NO_SCHEMAS, VIEWS, BodyView, KnownSchema, body_view
 from mqspark_server.shown.deadletters import origin_of
 from mqspark_server.shown.nouns import perm_text
 from mqspark_server.shown.timezones import Zone
@@ -209,19 +209,23 @@ def _bytes(value: float | None) -> str:
 def render(template: str, values: dict[str, Any]) -> bytes:
     """Runs in any thread, so that a long page does not hold up the loop."""
     found: list[MessageExt] = values.get("found", [])
-    more = {"messages": [message_row(each, values["look"].view) for each in found]}
+    schemas = values.get("schemas", NO_SCHEMAS)
+    more = {"messages": [message_row(each, values["look"].view, schemas) for each in found]}
     page = _environment().get_template(template).render(**values, **more)
     return page.encode("utf-8", "replace")  # a name may contain lone surrogates
 
 
-def message_row(message: MessageExt, view: str) -> dict[str, Any]:
-    """What is shown of a message: texts and numbers, of a bounded size. ``view``: one of VIEWS."""
+def message_row(
+    message: MessageExt, view: str, schemas: Mapping[int, KnownSchema] = NO_SCHEMAS
+) -> dict[str, Any]:
+    """What is shown of a message: texts and numbers, of a bounded size. ``view``: one of VIEWS; ``schemas``: by the ids
+    that bodies name."""
     try:
         body = message.body or b""
     except InvalidMessage as error:
         size, shown = message.stored_body_bytes, BodyView(f"The body cannot be read: {error}", "nothing")
     else:
-        size, shown = len(body), body_view(body, view)
+        size, shown = len(body), body_view(body, view, schemas)
     properties = [
         (_short(name), _short(value))
         for name, value in list(message.properties.items())[:PROPERTIES]

@@ -17,7 +17,7 @@ from fastapi.responses import RedirectResponse
 
 from mqspark.client.admin import AdminClient
 from mqspark.client.producer.producer import Producer
-from mqspark.errors import BrokerError, ConfigError, InvalidMessage, MQError, NoRoute
+from mqspark.errors import BrokerError, ConfigError, InvalidMessage, MQError, NoRoute, SchemaRefused
 from mqspark.protocol.codes import ResponseCode
 from mqspark_server.console.clusteraccess import ClusterAt, Trouble, admin_of
 from mqspark_server.console.fields import ChoiceField, FormReader, Line, Tick, WholeField
@@ -25,6 +25,7 @@ from mqspark_server.console.history.samples import SPANS, History
 from mqspark_server.console.rendering import HEADERS, HTML, ROOT, inside, render
 from mqspark_server.console.visitors import Form, NoForm, Visitor, Visitors, read_form
 from mqspark_server.survey.resending import NotAllSent
+from mqspark_server.survey.schemasurvey import schemas_of
 from mqspark_server.survey.surveying import Row, each_of
 from mqspark_server.web.events import EventStream
 from mqspark_server.web.places import Places
@@ -247,6 +248,8 @@ class Site:
                 view = reader.read(Form.of_address(request))
                 async with asyncio.timeout(PAGE_S), self._gate, self.connected(visitor) as asked:
                     values = await view.show(asked)
+                    if found := values.get("found"):
+                        values["schemas"] = await schemas_of(asked.admin, found)
             except Exception as error:
                 return await self.error_page(request, error, section)
             return await self.page(request, template, section, visitor, values)
@@ -447,6 +450,9 @@ def _describe_error(error: Exception) -> tuple[int, str, str]:
             return 400, "The request is invalid", str(error)
         case BrokerError(code=ResponseCode.NO_PERMISSION):
             return 403, "You may not do that", str(error)
+        case SchemaRefused() if error.status in (403, 404):
+            title = "You may not do that" if error.status == 403 else "There is no such name"
+            return error.status, title, str(error)
         case NoRoute():
             return 404, "There is no such name", str(error)
         case BrokerError() if error.code in _ABSENT:

@@ -2,5 +2,6 @@
 that the command line gives them in JSON; and messages sent to it again.
 
 Imported from outside: ``brokersurvey``, ``groupsurvey``, ``messagesurvey``, ``replicasurvey``, ``resending``,
-``schemasurvey``, ``surveying``, ``topicsurvey``, ``tracesurvey``. Must not know who shows them: a command, a page or a chart.
+``schemasurvey``, ``surveying``, ``topicsurvey``, ``tracesurvey``. Must not know who shows them: a command, a page or
+a chart.
 """

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from mqspark_server.shown.bodies import avrobody, bodyviews
-from mqspark_server.shown.bodies.bodyviews import OUTLINE_LENGTH, VIEWS, body_view
+from mqspark_server.shown.bodies.bodyviews import OUTLINE_LENGTH, VIEWS, KnownSchema, body_view
 from tests.support.pace import ProcessorTime
 from tests.unit.server.shown.body_kit import avro, field, long, order, sized, varint
 
@@ -254,3 +254,29 @@ def test_no_change_of_a_body_is_a_fault_of_the_page() -> None:
             body[chance.randrange(len(body))] = chance.choice((0, 1, 127, 128, 255, chance.randrange(256)))
         for view in VIEWS:
             body_view(bytes(body[: chance.randrange(len(body)) or None]), view)
+
+
+ORDER = (
+    '{"type":"record","name":"Order","fields":[{"name":"id","type":"string"},{"name":"to","type":"Address"}]}'
+)
+ADDRESS = '{"type":"record","name":"Address","fields":[{"name":"city","type":"string"}]}'
+KNOWN = {7: KnownSchema("AVRO", ORDER, (ADDRESS,)), 8: KnownSchema("JSON", "{}")}
+
+
+@pytest.mark.parametrize("view", ["auto", "avro"])
+def test_a_body_is_read_by_the_schema_that_it_names(view: str) -> None:
+    shown = body_view(b"\0\0\0\0\x07\x06o-1\x08Kiel", view, KNOWN)
+    assert json.loads(shown.text) == {"id": "o-1", "to": {"city": "Kiel"}}
+    assert (shown.kind, shown.problem) == ("Avro, Order, schema 7", "")
+
+
+@pytest.mark.parametrize("content", [b"\x06o", b"\x06o-1\x08Kiel\0", b"\xff" * 30])
+def test_a_body_that_does_not_fit_its_schema_says_so(content: bytes) -> None:
+    shown = body_view(b"\0\0\0\0\x07" + content, "auto", KNOWN)
+    assert (shown.kind, "the schema 7" in shown.problem) == ("bytes", True)
+
+
+def test_a_body_of_another_schema_is_shown_as_before() -> None:
+    for schema_id in (8, 9):
+        body = b"\0\0\0\0" + bytes([schema_id]) + b'{"a": 1}'
+        assert body_view(body, "auto", KNOWN) == body_view(body, "auto")

@@ -1,0 +1,73 @@
+"""The pages about the schemas of topics: subjects, their versions, and what one changes in another."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from mqspark.errors import MQError, NoSchemaRegistry
+from mqspark_server.console.fields import LineField, WholeField
+from mqspark_server.console.site import Asking, ListView, Section, View
+from mqspark_server.survey import schemasurvey
+from mqspark_server.survey.surveying import Row
+
+VERSIONS_SHOWN = 100
+_Version = Annotated[int, WholeField(0, (1 << 31) - 1)]
+
+
+class SubjectTable(ListView, frozen=True):
+    """``every``: deleted subjects, too."""
+
+    sortable = ("topic", "type", "version", "id")
+
+    async def show(self, asked: Asking) -> Row:
+        async def known(row: Row) -> None:
+            """Nothing more is asked of a subject."""
+
+        problem = ""
+        rows: list[Row] = []
+        try:
+            rows = await schemasurvey.subject_rows(asked.admin, deleted=self.every)
+        except NoSchemaRegistry as error:
+            problem = str(error)
+        return {**await self.listed("subject", rows, known), "problem": problem}
+
+
+class SubjectVersions(View, frozen=True):
+    """``version`` 0: the newest. ``old``: the version that it is compared with; 0: none."""
+
+    subject: Annotated[str, LineField(255)]
+    version: _Version = 0
+    old: _Version = 0
+
+    async def show(self, asked: Asking) -> Row:
+        admin = asked.admin
+        chosen = await schemasurvey.version_of(admin, self.subject, self.version or "latest")
+        numbers = await schemasurvey.numbers_of(admin, self.subject)
+        values: Row = {
+            "subject": self.subject,
+            "topic": schemasurvey.topic_of(self.subject),
+            "level": await schemasurvey.level_of(admin, self.subject),
+            "chosen": chosen,
+            "numbers": numbers[-VERSIONS_SHOWN:][::-1],
+            "count": len(numbers),
+            "old": self.old,
+            "lines": [],
+            "trouble": "",
+        }
+        if self.old:
+            try:
+                before = await schemasurvey.version_of(admin, self.subject, self.old)
+            except MQError as error:
+                values["trouble"] = str(error)
+            else:
+                values["lines"] = list(schemasurvey.difference(before, chosen))
+        return values
+
+
+SCHEMA_PAGES = Section(
+    "Schemas",
+    views={
+        "/schemas": (SubjectTable, "schemas.html"),
+        "/schemas/{subject}": (SubjectVersions, "schema.html"),
+    },
+)
