@@ -220,13 +220,8 @@ class BrokerApp(ProcessApp):
                     f"there is no port {port} (listenPort + 4) for gRPC: set grpcServerPort",
                     key="grpcServerPort",
                 )
-        server = GrpcServer(
-            BrokerBackend(parts.core, parts.server),
-            config.bind_address,
-            port,
-            max_calls=config.grpc_max_calls,
-            max_client_bytes=lambda: config.grpc_max_client_bytes,
-        )
+        backend = BrokerBackend(parts.core, parts.server)
+        server = GrpcServer(backend, config, config.bind_address, port)
         self._ends.on_stop(server.stop)
         self._ends.on_kill(server.kill)
         await server.start()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
@@ -137,9 +137,11 @@ def _load_lists(context: ssl.SSLContext, path: str) -> None:
 class Certificates:
     """The context for new connections, rebuilt when a file has changed. Established connections keep theirs."""
 
-    def __init__(self, settings: ServerTls) -> None:
+    def __init__(self, settings: ServerTls, protocols: Sequence[str] = ()) -> None:
+        """``protocols``: what is spoken over TLS, for peers that ask (ALPN)."""
         self.settings = settings
-        self._context = settings.context()
+        self._protocols = protocols
+        self._context = self._new_context()
         self._seen = self._file_versions()
         self._look_at = monotonic() + RELOAD_CHECK_S
 
@@ -150,12 +152,18 @@ class Certificates:
             self._reload()
         return self._context
 
+    def _new_context(self) -> ssl.SSLContext:
+        context = self.settings.context()
+        if self._protocols:
+            context.set_alpn_protocols(self._protocols)
+        return context
+
     def _reload(self) -> None:
         seen = self._file_versions()
         if seen == self._seen:
             return
         try:
-            self._context = self.settings.context()
+            self._context = self._new_context()
         except ConfigError as error:  # for example: the certificate is new, and its key is not yet
             log.error("the changed TLS files are not used yet: %s", error)
             return

@@ -13,6 +13,7 @@ from mqspark.errors import IllegalName
 from mqspark.protocol.codes import CURRENT_VERSION, Language
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.backend import GrpcCaller, Proof
+from mqspark_server.proxy.grpcport import address_in
 from mqspark_server.proxy.grpcstatus import GrpcRefusal
 
 MAX_CREDENTIALS_LENGTH = 1024
@@ -34,13 +35,6 @@ _LANGUAGES = {
 _AUTHORIZATION = re.compile(
     r"MQv2-HMAC-SHA1\s+Credential=([^,]*),\s*SignedHeaders=([^,]*),\s*Signature=([0-9A-Fa-f]{40})\s*"
 )
-
-
-def _address(peer: str) -> tuple[str, int]:
-    """Of ``ipv4:host:port`` or ``ipv6:%5Bhost%5D:port``, as grpc has it."""
-    _, _, rest = unquote(peer).partition(":")
-    host, _, port = rest.rpartition(":")
-    return host.strip("[]") or "127.0.0.1", int(port) if port.isdecimal() else 0
 
 
 def _proof(metadata: dict[str, str]) -> Proof | None:
@@ -66,7 +60,10 @@ class GrpcMetadata:
     def __init__(self, context: Any) -> None:
         pairs: Iterable[tuple[str, str | bytes]] = context.invocation_metadata() or ()
         self._given = {name: value for name, value in pairs if isinstance(value, str)}
-        self.address = _address(context.peer())
+        address = address_in(unquote(context.peer()))
+        if address is None:
+            raise GrpcRefusal(pb.INTERNAL_SERVER_ERROR, "the peer has no address")
+        self.address = address
         self.client_id = self._given.get("x-mq-client-id", "").strip()
         if not self.client_id:
             raise GrpcRefusal(pb.CLIENT_ID_REQUIRED, "client id cannot be empty")

@@ -235,7 +235,6 @@ class Refused:
 _OFF = frozenset({"false"})
 
 _SWITCHES = {
-    "self-signed certificates are not made: give tls.server.certPath": "tls.test.mode.enable",
     "RocketMQ 4's access control is not available (authenticationEnabled is)": "aclEnable=false",
     "DLedger replication is not available": "enableDLegerCommitLog=false",
     "the rate of replication is not limited": "haFlowControlEnable=false",

@@ -6,12 +6,14 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 from dataclasses import dataclass
+from typing import Any
 
 from mqspark.auth.config import AuthConfig
 from mqspark.base.config import INT64_MAX, check_settings, known_keys, port, rocketmq_key, setting
 from mqspark.errors import ConfigError
 from mqspark_server.net.httpget import WebServer
 from mqspark_server.net.servertls import ClientTls, ServerTls
+from mqspark_server.net.testcertificate import made_certificate
 
 HIGH_WATER_BYTES = 4 * 1024 * 1024
 BROKER = ("broker",)
@@ -83,7 +85,7 @@ class ServerConfig:
     the cluster sees the names, schedules and errors of those jobs."""
     grpc_enable: bool = setting(False, ours=True, of=BROKER, section="grpc")
     """Whether RocketMQ's gRPC clients are served, at bindAddress: with RocketMQ they need a proxy."""
-    grpc_server_port: int | None = port(None, sample=10915, of=BROKER)
+    grpc_server_port: int | None = port(None, sample=10915, ours=True, of=BROKER)
     """listenPort + 4 when absent; 0: any free port. RocketMQ's proxy has 8081."""
     grpc_max_calls: int = setting(20_000, least=1, ours=True, of=BROKER)
     """Limit of calls at one time, over all connections; those that wait for messages count."""
@@ -102,6 +104,9 @@ class ServerConfig:
     """DEBUG, INFO, WARNING or ERROR, on standard error."""
     log_format: str = setting("text", ours=True)
     """``text`` for people, ``json`` for programs: one object a line."""
+
+    tls_test_mode_enable: bool = setting(False, key="tls.test.mode.enable", section="tls")
+    """Make a certificate at the start, which nobody can verify, instead of tls.server.certPath: for development."""
 
     tls_server_mode: str = setting("", key="tls.server.mode", section="tls.server")
     """``disabled``, ``permissive`` (TLS and plain) or enforcing; by default permissive when there is a certificate."""
@@ -156,7 +161,13 @@ class ServerConfig:
             if value not in allowed:
                 choices = ", ".join(each for each in allowed if each)
                 raise ConfigError(f"setting {name}={value!r} is not one of {choices}", key=name)
-        if self.tls_server_mode in ("permissive", "enforcing") and not self.tls_server_cert_path:
+        if self.tls_test_mode_enable and self.tls_server_cert_path:
+            raise ConfigError(
+                "tls.test.mode.enable=true makes a certificate of its own: leave tls.server.certPath out",
+                key="tls.test.mode.enable",
+            )
+        has_certificate = self.tls_server_cert_path or self.tls_test_mode_enable
+        if self.tls_server_mode in ("permissive", "enforcing") and not has_certificate:
             raise ConfigError(
                 f"tls.server.mode={self.tls_server_mode} needs tls.server.certPath", key="tls.server.mode"
             )
@@ -173,23 +184,28 @@ class ServerConfig:
             )
 
     @property
-    def tls_server_values(self) -> dict[str, str]:
+    def tls_server_values(self) -> dict[str, Any]:
         """By key: what a name server of the same cluster takes over."""
         fields = known_keys(ServerConfig).values()
         return {
             rocketmq_key(spec): getattr(self, spec.name)
             for spec in fields
-            if spec.name.startswith("tls_server_")
+            if spec.name.startswith(("tls_server_", "tls_test_"))
         }
 
     @property
     def server_tls(self) -> ServerTls | None:
         """None: remoting speaks no TLS."""
-        if not self.tls_server_cert_path or self.tls_server_mode == "disabled":
+        if self.tls_server_mode == "disabled":
+            return None
+        cert_path, key_path = self.tls_server_cert_path, self.tls_server_key_path
+        if self.tls_test_mode_enable:
+            cert_path, key_path = made_certificate()
+        if not cert_path:
             return None
         return ServerTls(
-            self.tls_server_cert_path,
-            self.tls_server_key_path,
+            cert_path,
+            key_path,
             self.tls_server_key_password,
             self.tls_server_trust_cert_path,
             self.tls_server_need_client_auth,
