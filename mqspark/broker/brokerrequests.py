@@ -79,6 +79,8 @@ class BrokerRequests:
         self.sends = SendProcessor(
             state, acks, state.store.store_host, self.changes.once_known, all_wait=all_wait
         )
+        if state.config.schema_registry_enable:
+            self.sends.guard.schemas = services.schemas.parsed
         if state.config.enable_slave_acting_master:
             self.sends.foreign = ForeignChecks(state)
         self.routes = ClusterRoutes(state)

@@ -111,6 +111,12 @@ class Schema(ABC):
 
         Raises InvalidSchema if there is no such message, and if the schema is one that no payload is checked by."""
 
+    def fits_all(self, payloads: Sequence[bytes | memoryview]) -> bool:
+        """Whether many payloads fit, of the first message if it is a Protobuf schema. False may mean that this cannot
+        be said at once: then ``check`` says it of each."""
+        check = self.check()
+        return all(check(payload) is None for payload in payloads)
+
     @abstractmethod
     def incompatibilities_of(self, writer: Schema, me: str, other: str) -> list[tuple[str, str, str]]:
         """Why a reader with this schema does not understand what was written with ``writer``: type, path, sentence.

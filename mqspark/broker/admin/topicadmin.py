@@ -9,7 +9,12 @@ from msgspec.structs import asdict
 from mqspark.broker.admin.change import AnswerWhenSafe
 from mqspark.broker.admin.paging import page_of
 from mqspark.broker.state.state import BrokerState
-from mqspark.broker.tables.attributes import attribute_changes, changed_attributes
+from mqspark.broker.tables.attributes import (
+    SCHEMA_VALIDATION,
+    VALIDATION_OFF,
+    attribute_changes,
+    changed_attributes,
+)
 from mqspark.broker.tables.topics import (
     MULTI_TAG,
     SINGLE_TAG,
@@ -207,6 +212,12 @@ class TopicAdminProcessor:
             raise Refusal(
                 ResponseCode.INVALID_PARAMETER,
                 "message.type=LITE needs a broker with enableLmq=true and enableMultiDispatch=true",
+            )
+        validation = changes.get(f"+{SCHEMA_VALIDATION}") or VALIDATION_OFF
+        if validation != VALIDATION_OFF and not self._state.config.schema_registry_enable:
+            raise Refusal(
+                ResponseCode.INVALID_PARAMETER,
+                f"{SCHEMA_VALIDATION}={validation} needs a broker with schemaRegistryEnable=true",
             )
         topics = self._state.topics
         name = config.topic_name

@@ -76,6 +76,11 @@ class Source(NamedTuple):
         """Raises InvalidSchema, ConfigError."""
         return self._parsed({})
 
+    @property
+    def size_bytes(self) -> int:
+        """With those that it needs, each as often as it is named."""
+        return len(self.text) + sum(source.size_bytes for _, source in self.needed)
+
     def _parsed(self, known: dict[int, Schema]) -> Schema:
         """``known``: a source that several need is parsed once."""
         schema = known.get(id(self))
@@ -490,6 +495,10 @@ class SchemaAnswers:
     def _source(self, wanted: WantedSchema) -> Source:
         """Raises SchemaProblem."""
         return Source(wanted.kind, wanted.text, self._needed(wanted.references, {}, ()))
+
+    def source(self, schema: StoredSchema) -> Source:
+        """Raises SchemaProblem."""
+        return self._source_of(schema, {}, ())
 
     def _source_of(self, schema: StoredSchema, known: dict[int, Source], path: tuple[int, ...]) -> Source:
         """``known``: those found before, by id; ``path``: who needs it. Raises SchemaProblem."""

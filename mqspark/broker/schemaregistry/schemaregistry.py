@@ -20,6 +20,7 @@ import msgspec
 from mqspark.auth.policies import Action, Kind
 from mqspark.base.logs import sparing
 from mqspark.base.propertystring import find_property
+from mqspark.broker.schemaregistry.parsedschemas import ParsedSchemas
 from mqspark.broker.schemaregistry.schemaanswers import (
     Operating,
     Outcome,
@@ -88,8 +89,10 @@ class SchemaRegistry:
         self._acks = acks
         self._compute = compute or self._compute_here
         self.subjects = Subjects(lambda: state.config.max_schema_table_bytes)
-        self.ledgers = (self.subjects.ledger,)
         self._answers = SchemaAnswers(self.subjects, state.clock.monotonic_ms)
+        self.parsed = ParsedSchemas(self.subjects, self._answers.source, self._compute, self._follow)
+        """For checks of messages."""
+        self.ledgers = (self.subjects.ledger, self.parsed.bounded)
         self._next_offset = 0
         """Of the next record to read."""
         self._is_begun = False

@@ -95,6 +95,8 @@ class Subjects:
         self._modes: BoundedMap[str, str] = self.ledger.map(50)
         self.last_id = 0
         """The highest id that was ever given."""
+        self.generation = 0
+        """Another one after each change."""
 
     # --- what is there ---
 
@@ -163,6 +165,7 @@ class Subjects:
 
     def apply(self, record: Record) -> None:
         """A record of the topic. What is stored already is not refused."""
+        self.generation += 1
         key, content = record
         match key.kind, content:
             case _, SchemaRecord():
@@ -182,6 +185,7 @@ class Subjects:
 
     def clear(self) -> None:
         """Before all records are applied again."""
+        self.generation += 1
         for table in (self._schemas, self._ids, self._versions, self._numbers, self._rules, self._modes):
             table.clear()
         self._places.clear()

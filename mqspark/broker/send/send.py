@@ -21,12 +21,14 @@ from msgspec.structs import replace
 from mqspark.base.propertystring import Properties, mark
 from mqspark.base.shares import NOBODY
 from mqspark.broker.send.retry import dead_letter_topic, retry_limit
+from mqspark.broker.send.schemaguard import SchemaGuard
 from mqspark.broker.state.acks import Acks, Receiver
 from mqspark.broker.state.litenames import checked_lite_queue
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.writer import Draft, StoredPosition
 from mqspark.broker.statictopic.logicqueues import LogicQueue, sent_offset
 from mqspark.broker.statictopic.mappings import StaticTopic
+from mqspark.broker.tables.attributes import VALIDATION_OFF
 from mqspark.broker.tables.topics import NORMAL, UNIT, UNIT_SUB, Topic
 from mqspark.broker.timer.delays import delay_level
 from mqspark.broker.transaction.halfmessages import divert_prepared
@@ -206,6 +208,7 @@ class SendProcessor:
         self._put = state.store.appender.put
         self.foreign: ForeignRecords | None = None
         """Set with enableSlaveActingMaster."""
+        self.guard = SchemaGuard(state.stats.unfit, lambda: state.store_config.max_message_size)
         self.refresh_settings()
         self.handlers: dict[int, Handler] = {
             RequestCode.SEND_MESSAGE: self._send_old,
@@ -275,6 +278,8 @@ class SendProcessor:
                 self._store_foreign(self.foreign, session, command, header)
                 return
             topic = self._admit(session, header, topic)
+            if topic.validation != VALIDATION_OFF and command.body:
+                self._check_payload(topic, header, command.body)
         to = self._destination(session, header, topic)
         if header.batch:
             self._send_batch(session, command, header, to)
@@ -290,6 +295,17 @@ class SendProcessor:
             self._send_draft(session, command, header, to, properties)
         else:
             self._send_plain(session, command, header, to, properties)
+
+    def _check_payload(self, topic: Topic, header: SendHeader, body: bytes | memoryview) -> None:
+        """Raises Refusal."""
+        text = header.properties or ""
+        if TRANSACTION_BATCH in text and _is_prepared(text) and not header.reconsume_times:
+            flags = decode_properties(text).get(TRANSACTION_BATCH, "").partition(":")[2]
+            self.guard.check_batch(topic, parse_number(flags) or 0, body)
+        elif header.batch:
+            self.guard.check_batch(topic, header.sys_flag, body)
+        else:
+            self.guard.check(topic, header.sys_flag, body)
 
     def _destination(self, session: Session, header: SendHeader, topic: Topic) -> Destination:
         """Raises Refusal."""

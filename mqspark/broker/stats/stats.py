@@ -254,6 +254,8 @@ class Stats:
         """The longest time for which a pull or pop read."""
         self.revivals: BoundedMap[tuple[str, str], Revival] = rows(_REVIVAL_BYTES)
         """(topic, group) → its records in the revive log."""
+        self.unfit_messages: BoundedMap[str, int] = rows(_COUNTER_BYTES)
+        """topic → messages that did not fit its schemas."""
         self.junk: Counter[str] = Counter()
         """Invalid records of the broker's own topics that were skipped, by reason."""
         self._totals = {
@@ -390,6 +392,13 @@ class Stats:
 
     def became_dead(self, topic: str, group: str) -> None:
         self._count(self.dead, topic, group)
+
+    def unfit(self, topic: str, messages: int) -> None:
+        found = self.unfit_messages.get(topic)
+        if found is None:
+            self.unfit_messages.offer(topic, messages)
+        else:
+            self.unfit_messages.replace(topic, found + messages)
 
     def were_acked(self, topic: str, group: str, messages: int) -> None:
         self.acked_messages += messages

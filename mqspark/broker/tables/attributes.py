@@ -17,7 +17,10 @@ MAX_NUMBER = (1 << 63) - 1
 MAX_EXPIRY_MINUTES = 30 * 24 * 60
 _IMMUTABLE = {"queue.type": ("SimpleCQ", "BatchCQ"), "cleanup.policy": ("DELETE", "COMPACTION")}
 """Attributes that only a new topic may be given, with their values."""
-_CHANGEABLE = frozenset({"message.type", "lite.topic.expiration", "reserve.time"})
+SCHEMA_VALIDATION = "schemaValidation"
+"""Attribute of ours: what becomes of a message that does not fit the schemas of its topic."""
+_CHANGEABLE = frozenset({"message.type", "lite.topic.expiration", "reserve.time", SCHEMA_VALIDATION})
+VALIDATION_OFF, VALIDATION_WARN, VALIDATION_REJECT = VALIDATIONS = ("off", "warn", "reject")
 
 
 _NEVER_COMPACTED = {"queue.type": "BatchCQ", "cleanup.policy": "COMPACTION"}
@@ -85,6 +88,9 @@ def _check_topic_attribute(name: str, value: str | None) -> None:
             raise Refusal(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
         if value not in MESSAGE_TYPES:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"message.type={value[:80]} is not allowed")
+    elif name == SCHEMA_VALIDATION:
+        if value not in VALIDATIONS:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"value is not in set: [{', '.join(VALIDATIONS)}]")
     elif name == "lite.topic.expiration":
         check_range(value, -1, MAX_EXPIRY_MINUTES)
     else:

@@ -13,6 +13,7 @@ from mqspark.base.clock import Clock
 from mqspark.base.names import sound_only
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.histogram import Histogram
+from mqspark.broker.tables.attributes import SCHEMA_VALIDATION, VALIDATION_OFF
 from mqspark.errors import InvalidMessage
 from mqspark.message import (
     BENCHMARK_TOPIC,
@@ -100,6 +101,7 @@ class Topic:
         "sys_flag",
         "up_to_1k",
         "up_to_4k",
+        "validation",
         "write_queue_nums",
     )
 
@@ -139,8 +141,14 @@ class Topic:
         self.needs_key = config.attributes.get("cleanup.policy") == "COMPACTION"
         self.order_by_priority = config.attributes.get("message.type") == "PRIORITY"
         """Whether POP takes its queues in the order of their priority."""
+        self.validation = config.attributes.get(SCHEMA_VALIDATION, VALIDATION_OFF)
         self.plain = not (
-            self.order or self.send_forbidden or self.commits_only or self.inner_batch or self.retry_of
+            self.order
+            or self.send_forbidden
+            or self.commits_only
+            or self.inner_batch
+            or self.retry_of
+            or self.validation != VALIDATION_OFF
         )
         """Copy the configuration, so that a send only needs to check its queue id."""
 

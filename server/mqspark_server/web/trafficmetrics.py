@@ -68,6 +68,12 @@ def traffic(core: BrokerCore, families: Families) -> Iterator[Metric | None]:
             yield None
         dead.add_metric((*node, name, group, _is_system(state, name, group)), count)
     yield dead
+    unfit = families.counter(
+        "unfit_messages", "messages that did not fit the schemas of their topic since start", "topic"
+    )
+    for name, count in list(state.stats.unfit_messages.items()):
+        unfit.add_metric((*node, name), count)
+    yield unfit
     failures = families.counter("send_failures", "sends that were refused since start")
     failures.add_metric(node, state.stats.put_failures)
     yield failures

@@ -68,6 +68,8 @@ SERVERS = BOTH | {
     "DelayService._stuck": "one entry a delay level",
     "FastFail._limits_ms": "one entry a request code",
     "ProcessLifecycle.reached_ms": "one entry a phase",
+    "ParsedSchemas._parsing": "MAX_PARSING",
+    "SchemaGuard._known": "_MAX_KNOWN, each a topic's name and five bytes",
     "PopRevival._away": "MAX_AWAY",
     "PopRevival._queues": "one a queue of the revive log, which operators make",
     "PutTimes._current": "classes of milliseconds, fixed",

@@ -1,0 +1,166 @@
+"""Whether what is sent to a topic fits the topic's schemas, before it is stored (``schemaValidation`` of the topic).
+
+The subject of a topic is ``TOPIC-value``. A body begins with the prefix of a registry's serializer: then the schema
+with its id is one of the subject, and the rest fits it. A body without a prefix fits the latest schema of the
+subject if that is a JSON Schema; Avro and Protobuf cannot be told from a prefix.
+
+Must not parse a schema: ``Schemas`` has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from mqspark.base.logs import sparing
+from mqspark.broker.tables.attributes import VALIDATION_REJECT
+from mqspark.broker.tables.topics import Topic
+from mqspark.errors import InvalidMessage, InvalidSchema
+from mqspark.protocol.codes import ResponseCode
+from mqspark.protocol.dispatch import Refusal
+from mqspark.record.batchitems import split_batch
+from mqspark.record.compression import decompress
+from mqspark.schemas.schema import JSON, PROTOBUF, Flaw, Schema
+from mqspark.schemas.schemaprefix import PREFIX_BYTES, decode_prefix
+
+_log = sparing(__name__)
+
+COMPRESSED = 1
+"""Bit of the system flag; bits 8 to 10 are the codec."""
+_MAX_KNOWN = 1_000
+_SHOWN = 300
+
+
+class Schemas(Protocol):
+    """What is registered, as one broker knows it."""
+
+    @property
+    def generation(self) -> int:
+        """Another one after each change."""
+        ...
+
+    def by_id(self, schema_id: int) -> Schema | None:
+        """Raises Refusal while it is being parsed, and when it cannot be."""
+        ...
+
+    def of_subject(self, subject: str) -> Sequence[int]:
+        """The ids of its versions that are not deleted, the oldest first. Raises Refusal until they are known."""
+        ...
+
+
+def subject_of(topic: str) -> str:
+    return f"{topic}-value"
+
+
+class SchemaGuard:
+    def __init__(self, refused: Callable[[str, int], None], max_body_bytes: Callable[[], int]) -> None:
+        """``refused(topic, count)`` counts messages that do not fit. ``max_body_bytes``: of a body that is inflated."""
+        self.schemas: Schemas | None = None
+        """None on a broker that keeps no registry."""
+        self._refused = refused
+        self._max_body_bytes = max_body_bytes
+        self._generation = -1
+        self._known = dict[tuple[str, bytes], Schema]()
+        """Topic and the first bytes of a body → the schema that these name; at most ``_MAX_KNOWN``."""
+
+    def check(self, topic: Topic, sys_flag: int, body: bytes | memoryview) -> None:
+        """Of one message. Raises Refusal."""
+        found = self._flaws(topic.name, [body], sys_flag)
+        if found is not None:
+            self._answer(topic, str(found[1]), 1)
+
+    def check_batch(self, topic: Topic, sys_flag: int, body: bytes | memoryview) -> None:
+        """Of a batch, whose members have this flag: one that does not fit refuses all. Raises Refusal."""
+        try:
+            bodies = [each for _, each, _ in split_batch(body)]
+        except InvalidMessage as error:
+            self._answer(topic, str(error), 1)
+            return
+        found = self._flaws(topic.name, bodies, sys_flag)
+        if found is not None:
+            index, flaw, count = found
+            self._answer(topic, f"message {index} of the batch: {flaw}", count)
+
+    def _answer(self, topic: Topic, reason: str, count: int) -> None:
+        self._refused(topic.name, count)
+        reason = reason if len(reason) <= _SHOWN else f"{reason[:_SHOWN]}..."
+        if topic.validation == VALIDATION_REJECT:
+            remark = f"the message does not fit the schemas of topic {topic.name}: {reason}"
+            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, remark)
+        _log.warning("a message does not fit the schemas of topic %s: %s", topic.name, reason)
+
+    def _flaws(
+        self, topic: str, bodies: Sequence[bytes | memoryview], sys_flag: int
+    ) -> tuple[int, Flaw, int] | None:
+        """Place of the first body that does not fit, why, and how many do not. Raises Refusal."""
+        schemas = self.schemas
+        if schemas is None:
+            return 0, Flaw("", "this broker keeps no schema registry (schemaRegistryEnable)"), len(bodies)
+        if schemas.generation != self._generation:
+            self._known.clear()
+            self._generation = schemas.generation
+        if not sys_flag & COMPRESSED and self._fit_together(schemas, topic, bodies):
+            return None
+        first: tuple[int, Flaw] | None = None
+        count = 0
+        for index, body in enumerate(bodies):
+            flaw = self._flaw(schemas, topic, body, sys_flag)
+            if flaw is not None:
+                count += 1
+                first = first or (index, flaw)
+        return None if first is None else (*first, count)
+
+    def _fit_together(self, schemas: Schemas, topic: str, bodies: Sequence[bytes | memoryview]) -> bool:
+        """Whether all are of one schema, and fit it. False may mean that they have to be looked at one by one."""
+        head = bytes(bodies[0][:PREFIX_BYTES])
+        framed = decode_prefix(head) is not None
+        if len(bodies) < 2 or (framed and any(body[:PREFIX_BYTES] != head for body in bodies)):
+            return False
+        found = self._schema(schemas, topic, head)
+        if not isinstance(found, Schema) or found.kind == PROTOBUF:
+            return False
+        if not framed:
+            return all(body[:1] != b"\0" for body in bodies) and found.fits_all(bodies)
+        return found.fits_all([body[PREFIX_BYTES:] for body in bodies])
+
+    def _flaw(self, schemas: Schemas, topic: str, body: bytes | memoryview, sys_flag: int) -> Flaw | None:
+        try:
+            if sys_flag & COMPRESSED:
+                body = decompress(body, sys_flag >> 8 & 7, self._max_body_bytes())
+            found = self._schema(schemas, topic, bytes(body[:PREFIX_BYTES]))
+            if isinstance(found, Flaw):
+                return found
+            prefix = decode_prefix(body, indexed=found.kind == PROTOBUF)
+            if prefix is None:
+                return found.check()(body)
+            return found.check(prefix.indexes)(body[prefix.payload_at :])
+        except (InvalidMessage, InvalidSchema, ValueError) as error:
+            return Flaw("", str(error))
+
+    def _schema(self, schemas: Schemas, topic: str, head: bytes) -> Schema | Flaw:
+        """The schema that a body with these first bytes must fit."""
+        prefix = decode_prefix(head)
+        key = topic, head if prefix is not None else b""
+        known = self._known.get(key)
+        if known is not None:
+            return known
+        found = self._named(schemas, topic, None if prefix is None else prefix.schema_id)
+        if isinstance(found, Schema):
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            self._known[key] = found
+        return found
+
+    def _named(self, schemas: Schemas, topic: str, schema_id: int | None) -> Schema | Flaw:
+        subject = subject_of(topic)
+        ids = schemas.of_subject(subject)
+        if not ids:
+            return Flaw("", f"subject {subject} has no schema")
+        if schema_id is None:
+            latest = schemas.by_id(ids[-1])
+            if latest is not None and latest.kind == JSON:
+                return latest
+            return Flaw("", "the body has no id of a schema in front")
+        if schema_id not in ids:
+            return Flaw("", f"schema {schema_id} is none of subject {subject}")
+        return schemas.by_id(schema_id) or Flaw("", f"schema {schema_id} is not registered")
