@@ -73,6 +73,10 @@ _NOUNS = {
         "local.host_cli:host",
         "Several brokers on this host: run.",
     ),
+    "proxy": (
+        "local.servers_cli:proxy",
+        "Serve RocketMQ's gRPC clients before a cluster: run.",
+    ),
     "dev": (
         "local.servers_cli:dev",
         "Run a name server and a broker in one process, for development.",

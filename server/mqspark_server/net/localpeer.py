@@ -57,31 +57,13 @@ class LocalPeer:
         answer: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
         self._pending[opaque] = answer
         try:
-            self._receive(code, opaque, header, body)
+            frame = encode_request(code, opaque, header, body, language=self.language, version=self.version)
+            self._server.core.received(self.session, self._requests.receive_data(frame))
+            self._server.schedule()
             async with asyncio.timeout(timeout_s):
                 return await answer
         finally:
             self._pending.pop(opaque, None)
-
-    def tell(self, code: int, header: Header | Mapping[str, str] | None = None, body: bytes = b"") -> None:
-        """Send a one-way request."""
-        self._opaque += 1
-        self._receive(code, self._opaque, header, body, oneway=True)
-
-    def _receive(
-        self,
-        code: int,
-        opaque: int,
-        header: Header | Mapping[str, str] | None,
-        body: bytes,
-        *,
-        oneway: bool = False,
-    ) -> None:
-        frame = encode_request(
-            code, opaque, header, body, oneway=oneway, language=self.language, version=self.version
-        )
-        self._server.core.received(self.session, self._requests.receive_data(frame))
-        self._server.schedule()
 
     def write_out(self, out: list[bytes | memoryview], size: int) -> None:
         try:

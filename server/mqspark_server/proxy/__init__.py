@@ -4,7 +4,8 @@
     grpcservice     which function answers which method, and what a caller gets when one fails
     grpcrouting, grpcsending, telemetry    one group of methods each
     grpcclients     the clients that are connected; grpccalls: one call; grpcmetadata: who calls
-    backend         how a request reaches a broker: ``brokerbackend``, in the broker's own process
+    backend         how a request reaches a broker: ``brokerbackend``, in the broker's own process; ``clusterbackend``,
+                    before a cluster, for ``proxyapp``
 
-Must not know what a broker decides. Imported from outside: ``brokerbackend``, ``grpcserver``.
+Must not know what a broker decides. Imported from outside: ``brokerbackend``, ``grpcserver``, ``proxyapp``.
 """

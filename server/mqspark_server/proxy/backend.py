@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig, TopicRouteData
@@ -50,15 +50,9 @@ class Link(Protocol):
         be reached or is too late."""
         ...
 
-    async def tell(
-        self, broker: str, code: int, header: Header | Mapping[str, str] | None = None, body: bytes = b""
-    ) -> None:
-        """Send a one-way request, or an answer's equivalent. Raises as ``request``."""
-        ...
-
-    async def tell_all(self, code: int, body: bytes) -> None:
-        """Send a request without a header to every broker that the client has to do with, such as heartbeats. Raises
-        GrpcRefusal when one of them refuses."""
+    async def announce(self, topics: Iterable[str], heartbeat: bytes) -> None:
+        """Send a heartbeat with this body to every broker that has one of the topics. Raises GrpcRefusal when one of
+        them refuses."""
         ...
 
     def may_see(self, topic: str) -> None:

@@ -3,7 +3,7 @@ figures are those of a connection of remoting."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from mqspark.auth.policies import Action, Kind
 from mqspark.broker.broker import BrokerCore
@@ -14,6 +14,7 @@ from mqspark.protocol.bodies.topic_bodies import (
     SubscriptionGroupConfig,
     TopicRouteData,
 )
+from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Refusal
 from mqspark.protocol.headers.header import Header
@@ -67,21 +68,13 @@ class BrokerLink:
         *,
         timeout_s: float,
     ) -> Command:
-        self._check(broker)
-        return await self._peer.request(code, header, body, timeout_s=timeout_s)
-
-    async def tell(
-        self, broker: str, code: int, header: Header | Mapping[str, str] | None = None, body: bytes = b""
-    ) -> None:
-        self._check(broker)
-        self._peer.tell(code, header, body)
-
-    async def tell_all(self, code: int, body: bytes) -> None:
-        checked(await self._peer.request(code, None, body, timeout_s=HEARTBEAT_TIMEOUT_S))
-
-    def _check(self, broker: str) -> None:
         if broker != self._broker_name:
             raise GrpcRefusal(pb.BAD_REQUEST, f"this server is not a proxy of the broker {broker}")
+        return await self._peer.request(code, header, body, timeout_s=timeout_s)
+
+    async def announce(self, topics: Iterable[str], heartbeat: bytes) -> None:
+        code = RequestCode.HEART_BEAT
+        checked(await self._peer.request(code, None, heartbeat, timeout_s=HEARTBEAT_TIMEOUT_S))
 
     def close(self) -> None:
         self._peer.close()

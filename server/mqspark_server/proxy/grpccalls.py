@@ -9,6 +9,7 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.headers.header import Header
 from mqspark_server.proxy.backend import ProxyBackend
 from mqspark_server.proxy.grpcclients import GrpcClient, GrpcClients
+from mqspark_server.proxy.grpchalves import GrpcHalves
 
 MAX_TIMEOUT_S = 3.0
 """How long a broker may take for a request that it answers at once."""
@@ -18,9 +19,10 @@ _FOR_EVER_S = 12 * 3600.0
 class Shared:
     """What all calls of one server share."""
 
-    def __init__(self, backend: ProxyBackend, clients: GrpcClients, port: int) -> None:
+    def __init__(self, backend: ProxyBackend, clients: GrpcClients, halves: GrpcHalves, port: int) -> None:
         self.backend = backend
         self.clients = clients
+        self.halves = halves
         self.port = port
         """Of the service, in the routes that clients get."""
 

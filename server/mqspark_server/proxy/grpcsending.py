@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from mqspark.base.clock import wall_ms
+from mqspark.errors import InvalidMessage
 from mqspark.message import (
     BORN_TIMESTAMP,
     COMPRESSED,
@@ -26,16 +27,24 @@ from mqspark.message import (
     UNIQ_KEY,
     Message,
     MessageQueue,
+    decode_offset_id,
+    decode_recall_handle,
     encode_properties,
     java_hash,
 )
 from mqspark.protocol.bodies.topic_bodies import TopicRouteData
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
+from mqspark.protocol.headers.client_headers import (
+    RecallMessageRequestHeader,
+    RecallMessageResponseHeader,
+    SendMessageRequestHeaderV2,
+    SendMessageResponseHeader,
+)
 from mqspark.record.batchitems import encode_batch
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.grpccalls import GrpcCall
-from mqspark_server.proxy.grpcstatus import OK, GrpcRefusal, refusal_of, status
+from mqspark_server.proxy.grpchalves import GrpcHalf
+from mqspark_server.proxy.grpcstatus import OK, GrpcRefusal, checked, refusal_of, status
 from mqspark_server.proxy.resources import has_control, topic_of
 
 MAX_USER_PROPERTIES = 128
@@ -101,6 +110,10 @@ async def send_message(call: GrpcCall, request: pb.SendMessageRequest) -> pb.Sen
     if answer.code != ResponseCode.SUCCESS:
         raise refusal_of(answer)
     stored = answer.header(SendMessageResponseHeader)
+    if kind == "TRANSACTION":
+        _, _, position = decode_offset_id(stored.msg_id)
+        half = GrpcHalf(queue.broker_name, stored.queue_offset, position)
+        call.shared.halves.note(topic, messages[0].properties[UNIQ_KEY], half)
     ids = ",".join(each.properties[UNIQ_KEY] for each in messages)
     entry = pb.SendResultEntry(
         status=OK,
@@ -110,6 +123,20 @@ async def send_message(call: GrpcCall, request: pb.SendMessageRequest) -> pb.Sen
         recall_handle=stored.recall_handle or "",
     )
     return pb.SendMessageResponse(status=OK, entries=[entry])
+
+
+async def recall_message(call: GrpcCall, request: pb.RecallMessageRequest) -> pb.RecallMessageResponse:
+    topic = topic_of(request.topic)
+    await check_type(call, topic, "DELAY")
+    try:
+        _, broker_name, _, _ = decode_recall_handle(request.recall_handle)
+    except InvalidMessage as error:
+        raise GrpcRefusal(pb.INTERNAL_SERVER_ERROR, str(error)) from None
+    header = RecallMessageRequestHeader(
+        topic=topic, recall_handle=request.recall_handle, producer_group=topic
+    )
+    answer = checked(await call.request(broker_name, RequestCode.RECALL_MESSAGE, header))
+    return pb.RecallMessageResponse(status=OK, message_id=answer.header(RecallMessageResponseHeader).msg_id)
 
 
 async def check_type(call: GrpcCall, topic: str, kind: str) -> None:

@@ -15,9 +15,10 @@ from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.backend import ProxyBackend
 from mqspark_server.proxy.grpccalls import GrpcCall, Shared
 from mqspark_server.proxy.grpcclients import GrpcClient, GrpcClients
+from mqspark_server.proxy.grpchalves import GrpcHalves
 from mqspark_server.proxy.grpcmetadata import GrpcMetadata
 from mqspark_server.proxy.grpcrouting import query_assignment, query_route
-from mqspark_server.proxy.grpcsending import send_message
+from mqspark_server.proxy.grpcsending import recall_message, send_message
 from mqspark_server.proxy.grpcstatus import GrpcRefusal
 from mqspark_server.proxy.telemetry import (
     asked_by_broker,
@@ -36,6 +37,7 @@ UNARY: dict[str, Callable[[GrpcCall, Any], Any]] = {
     "Heartbeat": heartbeat,
     "NotifyClientTermination": notify_client_termination,
     "SendMessage": send_message,
+    "RecallMessage": recall_message,
 }
 """``async def method(call, request)`` returns the response."""
 STREAMING: dict[str, Callable[[GrpcCall, Any], AsyncIterator[Any]]] = {}
@@ -47,7 +49,7 @@ class MessagingService:
 
     def __init__(self, backend: ProxyBackend, port: int, max_client_bytes: Callable[[], int]) -> None:
         self.clients = GrpcClients(backend, self._asked_by_broker, max_client_bytes)
-        self._shared = Shared(backend, self.clients, port)
+        self._shared = Shared(backend, self.clients, GrpcHalves(max_client_bytes), port)
 
     @property
     def handler(self) -> grpc.GenericRpcHandler:

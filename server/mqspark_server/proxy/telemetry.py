@@ -20,7 +20,6 @@ from mqspark.protocol.bodies.client_bodies import (
     build_subscription,
 )
 from mqspark.protocol.bodies.topic_bodies import ExponentialRetryPolicy, SubscriptionGroupConfig
-from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.grpccalls import GrpcCall, Shared
@@ -169,10 +168,12 @@ async def _announce(call: GrpcCall) -> None:
     data = HeartbeatData(client_id=call.client.caller.client_id)
     if settings.WhichOneof("pub_sub") == "publishing":
         # A producer of gRPC has no group. Checks of transactions look for one of its topic.
-        data.producer_data_set = [ProducerData(group_name=each.name) for each in settings.publishing.topics]
-        if not data.producer_data_set:
+        topics = [each.name for each in settings.publishing.topics]
+        data.producer_data_set = [ProducerData(group_name=topic) for topic in topics]
+        if not topics:
             return
     else:
+        topics = [each.topic.name for each in settings.subscription.subscriptions]
         is_lite = settings.client_type in LITE_CONSUMERS
         is_push = settings.client_type in (pb.PUSH_CONSUMER, pb.LITE_PUSH_CONSUMER)
         data.consumer_data_set = [
@@ -183,7 +184,7 @@ async def _announce(call: GrpcCall) -> None:
                 subscription_data_set=[_subscription(each) for each in settings.subscription.subscriptions],
             )
         ]
-    await call.client.link.tell_all(RequestCode.HEART_BEAT, encode_body(data))
+    await call.client.link.announce(topics, encode_body(data))
 
 
 def _subscription(entry: pb.SubscriptionEntry) -> SubscriptionData:

@@ -64,6 +64,9 @@ def local_address() -> str:
         return str(probe.getsockname()[0])
 
 
+PROXY_PORT = 8081
+"""Of RocketMQ's proxy, which gRPC clients take for granted."""
+
 DEVELOPMENT: Mapping[str, Any] = {
     "autoCreateTopicEnable": True,
     "enablePropertyFilter": True,
@@ -244,6 +247,15 @@ def controller_settings(profile: Mapping[str, Any], *layers: Layer) -> Controlle
         controller.controller_store_path
     )
     return ControllerSettings(server, controller, auth, unused)
+
+
+def proxy_settings(profile: Mapping[str, Any], *layers: Layer) -> ServerConfig:
+    """Later layers win. It listens on listenPort."""
+    (server,), _ = _resolve((ServerConfig,), {"listenPort": PROXY_PORT, **profile}, layers)
+    with _from(*layers):
+        server.check()
+    config: ServerConfig = server
+    return config
 
 
 def _has_controller(layers: Iterable[Layer]) -> bool:

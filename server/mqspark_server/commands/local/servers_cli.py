@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from mqspark_server.broker_app import BrokerApp
     from mqspark_server.controller_app import ControllerApp
 
-PROXY_PORT = 8081
-"""Of RocketMQ's proxy, which gRPC clients take for granted."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LARGEST_FROM_HEAP_BYTES = 32 << 20
 _KEPT_BYTES = 64 << 20
@@ -181,6 +179,33 @@ def host_run(
     serve(app, lambda: app.ready_line)
 
 
+@click.group()
+def proxy() -> None:
+    """RocketMQ's gRPC service before a cluster."""
+
+
+@proxy.command("run")
+@click.option("-n", "--nameserver", required=True, metavar="HOST:PORT", help="Separated by semicolons.")
+@_config
+@_set
+def proxy_run(nameserver: str, config: str | None, assignments: Sequence[str]) -> None:
+    """Serve gRPC clients of the cluster of these name servers, until SIGTERM or SIGINT.
+
+    The settings are those of a server's sockets, TLS and log; listenPort is 8081 by default. Brokers with users refuse
+    what it asks: their clients connect to the brokers (grpcEnable).
+    """
+    if importlib.util.find_spec("grpc") is None:
+        raise click.UsageError("mqspark proxy needs grpcio: pip install 'mqspark[grpc]'")
+    from mqspark_server.proxy.proxyapp import ProxyApp
+    from mqspark_server.settings.settings import file_layer, override_layer, proxy_settings
+
+    layers = [*([file_layer(config)] if config else []), override_layer(assignments)]
+    settings = proxy_settings({}, *layers)
+    log_to_stderr(settings.log_level, settings.log_format)
+    app = ProxyApp(nameserver, settings)
+    serve(app, lambda: f"READY grpc={app.address}")
+
+
 @click.command()
 @click.option("--store", metavar="DIR", help="Store directory.  [default: a temporary one]")
 @click.option("--namesrv-port", default=9876, show_default=True, help="0: any free port.")
@@ -227,7 +252,7 @@ def dev(
 
     With --brokers, run a small cluster of processes. A killed process is restarted after ten seconds.
     """
-    from mqspark_server.settings.settings import file_layer, override_layer
+    from mqspark_server.settings.settings import PROXY_PORT, file_layer, override_layer
 
     file, overrides = file_layer(config) if config else None, override_layer(assignments)
     if replication is not None and brokers < 2:

@@ -1,0 +1,39 @@
+"""``mqspark proxy run``: RocketMQ's gRPC service before a cluster, ours or RocketMQ's, as a process of its own."""
+
+from __future__ import annotations
+
+from mqspark.base.clock import SystemClock
+from mqspark.base.config import parse_addresses
+from mqspark.base.names import bracketed
+from mqspark_server.net.servertls import client_context
+from mqspark_server.process.phases import Phase
+from mqspark_server.process.startup import ProcessApp
+from mqspark_server.proxy.clusterbackend import ClusterBackend
+from mqspark_server.proxy.grpcserver import GrpcServer
+from mqspark_server.settings.serverconfig import ServerConfig
+
+MAX_MESSAGE_BYTES = 4 << 20
+"""What producers are told, and what is refused here: RocketMQ's brokers have the same limit by default."""
+
+
+class ProxyApp(ProcessApp):
+    """``address`` has the port that is bound."""
+
+    def __init__(self, namesrv: str, config: ServerConfig) -> None:
+        """Raises ConfigError for addresses that are none."""
+        super().__init__(SystemClock(), ())
+        self._addresses = parse_addresses(namesrv, key="namesrvAddr")
+        self._config = config
+
+    async def _start(self) -> None:
+        self.lifecycle.advance(Phase.BINDING)
+        config = self._config
+        tls = None if config.client_tls is None else client_context(config.client_tls)
+        backend = ClusterBackend(self._addresses, tls, MAX_MESSAGE_BYTES)
+        self._ends.always(backend.close)
+        server = GrpcServer(backend, config, config.bind_address, config.listen_port)
+        self._ends.on_stop(server.stop)
+        self._ends.on_kill(server.kill)
+        await server.start()
+        self.address = f"{bracketed(config.bind_address)}:{server.port}"
+        self.lifecycle.advance(Phase.READY)
