@@ -12,7 +12,6 @@ import importlib.util
 import io
 import json
 import os
-import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -21,17 +20,17 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from mqspark.base.config import parse_addresses
 from mqspark.errors import ConfigError, MQError
-from mqspark_jobs.job import ProgressLine, Summary, write_metrics
+from mqspark_jobs.job import ProgressLine, Summary, relevant_text, write_metrics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-JOBS = ("rebuild-index", "archive", "compact", "redeliver")
+    from mqspark_jobs.tabledefs import TableDirectory
+
+JOBS = ("rebuild-index", "archive", "compact", "redeliver", "tables", "table-upkeep", "table-verify")
 
 DELTA_VERSION = "4.4.0"
 """The version of delta-spark in pyproject.toml; its jars are on Maven Central."""
-
-_MAX_CAUSES = 20
 
 Run = Callable[["SparkSession", ProgressLine], Summary]
 
@@ -107,28 +106,6 @@ def _error_stream(session: SparkSession) -> TextIO:
     return cast(TextIO, _JvmErrors(session))
 
 
-def relevant_text(error: BaseException) -> str:
-    """The relevant part of Spark's error: the project's own error from a worker's trace, otherwise the first line
-    of the innermost cause."""
-    texts: list[str] = []
-    cause: Any = error
-    while cause is not None and len(texts) < _MAX_CAUSES:
-        texts.append(str(cause))
-        cause = getattr(cause, "_cause", None)
-    if any("PYTHON_VERSION_MISMATCH" in text for text in texts):
-        from pyspark_pymq.doctor import python_mismatch
-
-        return python_mismatch() or (
-            "Spark's workers and the driver run different Python versions: set PYSPARK_PYTHON before Spark starts"
-        )
-    for text in reversed(texts):
-        ours = re.findall(r"^(?:mqspark|pyspark_pymq)[\w.]*: (.+)$", text, re.MULTILINE)
-        if ours:
-            return str(ours[-1])
-    lines = [line for text in reversed(texts) for line in text.splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="mqspark job run", description="Spark jobs that maintain a store.")
     common = argparse.ArgumentParser(add_help=False)
@@ -155,7 +132,101 @@ def _parser() -> argparse.ArgumentParser:
     _redeliver(
         jobs.add_parser("redeliver", parents=[common, delta], help=REDELIVER_HELP, description=REDELIVER_HELP)
     )
+    for name, text, declare in (
+        ("tables", TABLES_HELP, _tables),
+        ("table-upkeep", UPKEEP_HELP, _table_upkeep),
+        ("table-verify", VERIFY_HELP, _table_verify),
+    ):
+        declare(jobs.add_parser(name, parents=[common, delta], help=text, description=text))
     return parser
+
+
+TABLES_HELP = "Keep Delta tables that follow topics, until stopped."
+UPKEEP_HELP = (
+    "Make large files of the small ones of live tables; remove those that no version needs any more."
+)
+VERIFY_HELP = "Compare a live table with the log of its topic."
+
+
+def _directory(parser: argparse.ArgumentParser) -> None:
+    from mqspark_jobs.tabledefs import DEFAULT_DIRECTORY
+
+    parser.add_argument(
+        "--tables",
+        default=DEFAULT_DIRECTORY,
+        metavar="DIR",
+        help=f"of the definitions; default: {DEFAULT_DIRECTORY}",
+    )
+
+
+def _named(parser: argparse.ArgumentParser) -> None:
+    _directory(parser)
+    parser.add_argument(
+        "--name", action="append", default=[], help="only this table; repeatable. Default: all"
+    )
+
+
+def _chosen(options: argparse.Namespace, names: Sequence[str]) -> TableDirectory:
+    """The directory of the tables. Raises ConfigError for one that is not there."""
+    from mqspark_jobs.tabledefs import TableDirectory
+
+    directory = TableDirectory(options.tables)
+    chosen = [directory.load(name) for name in names or directory.names()]
+    options.urls = [each.url for each in chosen]
+    return directory
+
+
+def _tables(parser: argparse.ArgumentParser) -> None:
+    _named(parser)
+    parser.add_argument("--once", action="store_true", help="take what is there, and end")
+    parser.add_argument(
+        "--interval-ms", type=int, default=1_000, help="between the starts of two batches; default: 1000"
+    )
+
+    def prepare(options: argparse.Namespace) -> Run:
+        from mqspark_jobs import livetable
+
+        if options.interval_ms < 0:
+            raise ConfigError("interval_ms: must not be negative", key="interval_ms")
+        directory = _chosen(options, options.name)
+        wanted = livetable.TablesOptions(directory, tuple(options.name), options.once, options.interval_ms)
+        return lambda spark, progress: livetable.run(wanted, spark, progress)
+
+    parser.set_defaults(prepare=prepare)
+
+
+def _table_upkeep(parser: argparse.ArgumentParser) -> None:
+    _named(parser)
+    parser.add_argument(
+        "--retention-hours",
+        type=float,
+        default=168.0,
+        help="how long files stay that no version needs any more; default: 168, Delta's least",
+    )
+
+    def prepare(options: argparse.Namespace) -> Run:
+        from mqspark_jobs import tableupkeep
+
+        if not 0 <= options.retention_hours < 1e6:
+            raise ConfigError("retention_hours: 0 to 1000000", key="retention_hours")
+        directory = _chosen(options, options.name)
+        wanted = tableupkeep.UpkeepOptions(directory, tuple(options.name), options.retention_hours)
+        return lambda spark, progress: tableupkeep.upkeep(wanted, spark, progress)
+
+    parser.set_defaults(prepare=prepare)
+
+
+def _table_verify(parser: argparse.ArgumentParser) -> None:
+    _directory(parser)
+    parser.add_argument("--name", required=True, help="the table")
+
+    def prepare(options: argparse.Namespace) -> Run:
+        from mqspark_jobs import tableproof
+
+        directory = _chosen(options, [options.name])
+        return lambda spark, progress: tableproof.verify(directory, options.name, spark, progress)
+
+    parser.set_defaults(prepare=prepare)
 
 
 _OF_PARKED = ("topic", "now_ms")
@@ -385,6 +456,7 @@ def session_settings(options: argparse.Namespace) -> dict[str, str]:
     """The settings of a job's session: Delta, object stores that its options name, and ``--conf``. Lists of jars and
     packages are merged. Raises ConfigError."""
     urls = [value for name in _URLS if isinstance(value := getattr(options, name, None), str)]
+    urls += getattr(options, "urls", ())
     found = delta_settings(options.delta_jars) if hasattr(options, "delta_jars") else {}
     stores = object_store_settings(urls)
     asked = {}

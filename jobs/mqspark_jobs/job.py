@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -28,6 +29,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _POLL_S = 0.5
+_MAX_CAUSES = 20
 _groups = itertools.count()
 
 
@@ -108,3 +110,25 @@ def write_metrics(path: Path, summary: Summary) -> None:
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text("\n".join(lines) + "\n")
     os.replace(temporary, path)
+
+
+def relevant_text(error: BaseException) -> str:
+    """The relevant part of Spark's error: the project's own error from a worker's trace, otherwise the first line
+    of the innermost cause."""
+    texts: list[str] = []
+    cause: Any = error
+    while cause is not None and len(texts) < _MAX_CAUSES:
+        texts.append(str(cause))
+        cause = getattr(cause, "_cause", None)
+    if any("PYTHON_VERSION_MISMATCH" in text for text in texts):
+        from pyspark_pymq.doctor import python_mismatch
+
+        return python_mismatch() or (
+            "Spark's workers and the driver run different Python versions: set PYSPARK_PYTHON before Spark starts"
+        )
+    for text in reversed(texts):
+        ours = re.findall(r"^(?:mqspark|pyspark_pymq)[\w.]*: (.+)$", text, re.MULTILINE)
+        if ours:
+            return str(ours[-1])
+    lines = [line for text in reversed(texts) for line in text.splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -32,6 +32,7 @@ from mqspark.errors import ConfigError, MQError
 from mqspark.message import DLQ_ORIGIN_TOPIC, DLQ_PREFIX, RETRY_TOPIC, SET_BY_BROKERS, retry_topic
 from mqspark_jobs.deltacommit import make_table
 from mqspark_jobs.job import ProgressLine, Summary
+from mqspark_jobs.topicqueues import end_offsets
 from pyspark_pymq.schema import spark_schema
 from pyspark_pymq.work.verdicts import REASONS
 
@@ -236,7 +237,7 @@ def redrive(options: DlqOptions, spark: SparkSession, progress: ProgressLine) ->
     state = _load(url) or _begun(options)
     pending = state["pending"]
     if pending is None:
-        ends = _ends(options.nameserver, topic)
+        ends = end_offsets(options.nameserver, topic)
         # A queue that ends before what was sent is a new one: the topic was deleted and created again.
         starts = {
             queue: done if (done := state["done"].get(queue, -2)) <= end else -2
@@ -320,18 +321,6 @@ def _begun(options: DlqOptions) -> dict[str, Any]:
 
 def _save(url: str, state: dict[str, Any]) -> None:
     write_bytes(url, json.dumps(state, sort_keys=True).encode())
-
-
-def _ends(nameserver: str, topic: str) -> dict[str, int]:
-    from mqspark.arrow.cluster.cluster_queues import ClusterQueues
-    from pyspark_pymq.options import ReadOptions
-
-    cluster = ClusterQueues(ReadOptions.parse({"nameserver": nameserver, "topic": topic}, streaming=False))
-    try:
-        latest = cluster.latest(cluster.queues())
-        return {f"{queue.broker_name}:{queue.queue_id}": offset for queue, offset in latest.items()}
-    finally:
-        cluster.client.close()
 
 
 def _dead_letters(spark: SparkSession, options: DlqOptions, topic: str, pending: dict[str, Any]) -> DataFrame:

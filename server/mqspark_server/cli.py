@@ -87,6 +87,7 @@ _NOUNS = {
     ),
     "user": ("local.user_cli:user", "Users and their rules: list, add, password, remove, allow, deny."),
     "job": ("local.job_cli:job", "Spark jobs that maintain a store: run, serve, list, history."),
+    "table": ("local.table_cli:table", "Delta tables that follow topics: create, list, run, verify."),
     "doctor": ("local.doctor_cli:doctor", "Find problems between this machine and a cluster, or Spark."),
     "top": ("administration.top_cli:top", "Show current rates and lag of a cluster."),
     "mqadmin": ("administration.mqadmin_cli:mqadmin", "The same commands, spelled as in RocketMQ's mqadmin."),

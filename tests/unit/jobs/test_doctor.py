@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 import pyspark_pymq
-from mqspark_jobs.commandline import _error_stream, main, relevant_text
-from mqspark_jobs.job import ProgressLine
+from mqspark_jobs.commandline import _error_stream, main
+from mqspark_jobs.job import ProgressLine, relevant_text
 from mqspark_server.cli import cli
 from pyspark_pymq.doctor import examine
 

@@ -12,6 +12,7 @@ import pytest
 from mqspark.errors import ConfigError
 from mqspark_jobs import commandline as command
 from mqspark_jobs.commandline import delta_settings, main
+from mqspark_jobs.job import relevant_text
 from tests.support.jobs_tools import filled_store
 
 
@@ -79,7 +80,7 @@ def test_usage_goes_to_standard_error(capsys: pytest.CaptureFixture[str], argume
     assert printed.err.startswith("usage: mqspark job run")
 
 
-@pytest.mark.parametrize("job", ["rebuild-index", "archive", "compact", "redeliver"])
+@pytest.mark.parametrize("job", command.JOBS)
 def test_help_names_every_option(capsys: pytest.CaptureFixture[str], job: str) -> None:
     assert main([job, "--help"]) == 0
     printed = capsys.readouterr()
@@ -107,9 +108,9 @@ def test_an_error_of_a_worker_is_found_in_its_trace() -> None:
         "Traceback (most recent call last):\n  File ...\n"
         "mqspark.errors.StoreCorrupt: the log is damaged from 1 to 2\n\n\tat org.apache.spark...\n"
     )
-    assert command.relevant_text(RuntimeError(trace)) == "the log is damaged from 1 to 2"
+    assert relevant_text(RuntimeError(trace)) == "the log is damaged from 1 to 2"
     assert (
-        command.relevant_text(RuntimeError("\n[TABLE_NOT_FOUND] there is none\nmore"))
+        relevant_text(RuntimeError("\n[TABLE_NOT_FOUND] there is none\nmore"))
         == "[TABLE_NOT_FOUND] there is none"
     )
 
@@ -124,4 +125,4 @@ class Wrapping(RuntimeError):
 
 def test_the_innermost_cause_counts() -> None:
     inner = RuntimeError("\nthe message has no target\nmore")
-    assert command.relevant_text(Wrapping("[STREAM_FAILED] terminated", inner)) == "the message has no target"
+    assert relevant_text(Wrapping("[STREAM_FAILED] terminated", inner)) == "the message has no target"

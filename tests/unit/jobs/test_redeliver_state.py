@@ -36,7 +36,7 @@ class DeadLetters:
         self.origin: str | None = "T"
         self.sent: list[tuple[str, int]] = []
         self.is_killed = False
-        monkeypatch.setattr(job, "_ends", lambda nameserver, topic: {"b:0": self.end})
+        monkeypatch.setattr(job, "end_offsets", lambda nameserver, topic: {"b:0": self.end})
         monkeypatch.setattr(job, "_dead_letters", self._rows)
         monkeypatch.setattr(job, "_send", self._send)
         monkeypatch.setattr(job, "_counts", lambda rows, column: rows.counts())

@@ -40,7 +40,7 @@ _output = click.option(
 
 @click.group(cls=LazyCommands, context_settings=HELP)
 def job() -> None:
-    """Spark jobs that maintain a store: rebuild-index, archive, compact, redeliver."""
+    """Spark jobs: rebuild-index, archive, compact, redeliver; tables, table-upkeep, table-verify."""
 
 
 @job.command(
@@ -56,7 +56,7 @@ def job() -> None:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def job_run(config: Path | None, arguments: Sequence[str]) -> None:
     """Run the job NAME; `mqspark job run NAME --help` shows its options."""
-    _need_spark()
+    need_spark()
     if config is None:
         from mqspark_jobs.commandline import main
 
@@ -80,7 +80,7 @@ def job_run(config: Path | None, arguments: Sequence[str]) -> None:
 @_file
 def job_serve(config: Path) -> None:
     """Run the jobs of a file when they are due, until SIGTERM or SIGINT."""
-    _need_spark()
+    need_spark()
     from mqspark_server.commands.local.servers_cli import log_to_stderr, serve
     from mqspark_server.scheduler.jobserver import JobServerApp
 
@@ -183,7 +183,7 @@ def job_history(config: Path, output: str | None, name: str | None, limit: int) 
 @click.option("--nameserver", metavar="HOST:PORT", help="Also check this name server.")
 def doctor_spark(nameserver: str | None) -> None:
     """Check whether format("pymq") works here. Exit code 1 when it does not."""
-    _need_spark()
+    need_spark()
     from pyspark_pymq.doctor import report
 
     sys.exit(report(nameserver))
@@ -204,6 +204,6 @@ def _find(file: JobsFile, name: str) -> ScheduledJob:
     return found
 
 
-def _need_spark() -> None:
+def need_spark() -> None:
     if importlib.util.find_spec("pyspark") is None:
         raise ConfigError("this command needs pyspark: pip install 'mqspark[spark]'", key="pyspark")

@@ -1,0 +1,182 @@
+"""table-verify: compares a live table with the log: no row lost, doubled or invented, no body changed.
+
+Both sides are summed up by queue: rows, CRCs of the bodies, offsets. What differs is then looked at offset by offset.
+The comparison ends where the newest complete batch of the table's query ends, so the query and producers may go on
+(an upsert table has to rest, because its rows change). Messages that the brokers no longer have cannot be compared;
+the rows of them are counted.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+from mqspark.arrow.files.deltafiles import delta_table
+from mqspark.errors import ConfigError, StoreCorrupt
+from mqspark_jobs.job import ProgressLine, Summary
+from mqspark_jobs.tablecheckpoint import checkpoint_of
+from mqspark_jobs.tabledefs import TableDefinition, TableDirectory, source_options
+from mqspark_jobs.topicqueues import end_offsets, first_offsets
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_PLACE = "concat(broker, ':', `partition`) queue", "`offset`", "crc32(value) crc"
+_SHOWN = 5
+"""Offsets of each kind that an error names."""
+
+
+def verify(directory: TableDirectory, name: str, spark: SparkSession, progress: ProgressLine) -> Summary:
+    """Raises ConfigError for a table that cannot be compared, and StoreCorrupt where it differs from the log."""
+    started = time.monotonic()
+    definition = directory.load(name)
+    ends = _ends(directory, definition)
+    firsts = _comparable(definition, ends)
+    progress.show("compares", 0, len(firsts), "queues")
+    table = _rows_of_table(spark, definition)
+    log = _rows_of_log(spark, definition, firsts, ends)
+    if definition.is_upsert:
+        log = _newest(log)
+    kept = _within(spark, table, firsts, ends).cache()
+    try:
+        here, there = _sums(kept), _sums(log.select("queue", "offset", "crc"))
+        differing = sorted(
+            queue for queue in here.keys() | there.keys() if here.get(queue) != there.get(queue)
+        )
+        progress.show("compares", len(firsts), len(firsts), "queues")
+        if differing:
+            raise StoreCorrupt(
+                f"the table {name} differs from the log of {definition.topic}: {_differences(kept, log, differing)}",
+                path=definition.url,
+            )
+        rows = sum(each[0] for each in here.values())
+        return {
+            "job": "table-verify",
+            "table": name,
+            "queues": len(firsts),
+            "rows": rows,
+            "older_rows": int(table.count()) - rows,
+            "elapsed_s": round(time.monotonic() - started, 3),
+        }
+    finally:
+        kept.unpersist()
+
+
+def _ends(directory: TableDirectory, definition: TableDefinition) -> dict[str, int]:
+    checkpoint = checkpoint_of(definition.checkpoint)
+    if checkpoint is None or checkpoint.committed < 0:
+        raise ConfigError(f"name: the table {definition.name} has no complete batch", key="name")
+    if definition.is_upsert:
+        if directory.is_running(definition.name):
+            raise ConfigError(
+                f"name: the rows of {definition.name} change while its query runs: mqspark table pause "
+                f"{definition.name}",
+                key="name",
+            )
+        if checkpoint.planned > checkpoint.committed:
+            raise ConfigError(
+                f"name: the last batch of {definition.name} is not complete: mqspark table resume {definition.name}",
+                key="name",
+            )
+    return checkpoint.ends
+
+
+def _comparable(definition: TableDefinition, ends: dict[str, int]) -> dict[str, int]:
+    """The first offset of each queue that both the log and the table have to have."""
+    firsts, log_ends = (
+        find(definition.nameserver, definition.topic) for find in (first_offsets, end_offsets)
+    )
+    for queue, end in ends.items():
+        if end > log_ends.get(queue, end):
+            raise StoreCorrupt(
+                f"the table {definition.name} has offset {end - 1} of {queue}, where the log ends at "
+                f"{log_ends[queue]}",
+                path=definition.url,
+            )
+    return {queue: max(first, definition.starts.get(queue, 0)) for queue, first in firsts.items()}
+
+
+def _rows_of_table(spark: SparkSession, definition: TableDefinition) -> DataFrame:
+    frame = spark.read.format("delta").load(definition.url).selectExpr(*_PLACE)
+    if delta_table(definition.rejected_url).files and not definition.is_upsert:
+        rejected = spark.read.format("delta").load(definition.rejected_url).selectExpr(*_PLACE)
+        frame = frame.unionAll(rejected)
+    return frame
+
+
+def _rows_of_log(
+    spark: SparkSession, definition: TableDefinition, firsts: dict[str, int], ends: dict[str, int]
+) -> DataFrame:
+    options = {name: value for name, value in source_options(definition).items() if name != "group"}
+    reader = spark.read.format("pymq").options(**options)
+    bounded = {queue: max(first, ends.get(queue, first)) for queue, first in firsts.items()}
+    reader = reader.option("startingOffsets", json.dumps({definition.topic: firsts}))
+    reader = reader.option("endingOffsets", json.dumps({definition.topic: bounded}))
+    frame = reader.option("columns", "key,value,broker,partition,offset,timestamp").load()
+    return frame.selectExpr(*_PLACE, "key", "value", "timestamp", "broker", "`partition`")
+
+
+def _newest(rows: DataFrame) -> DataFrame:
+    """What an upsert table has of these: the newest row of each key, unless it has no body."""
+    from pyspark.sql import functions as f
+
+    order = f.struct("timestamp", "broker", "partition", "offset")
+    newest = (
+        rows.where("key IS NOT NULL")
+        .withColumn("o", order)
+        .withColumn("r", f.struct("queue", "offset", "value"))
+    )
+    newest = newest.groupBy("key").agg(f.max_by("r", "o").alias("newest")).selectExpr("newest.*")
+    newest = newest.where("value IS NOT NULL AND length(value) > 0")
+    return newest.selectExpr("queue", "`offset`", "crc32(value) crc")
+
+
+def _within(spark: SparkSession, rows: DataFrame, firsts: dict[str, int], ends: dict[str, int]) -> DataFrame:
+    bounds = spark.createDataFrame(
+        [(queue, first, ends.get(queue, first)) for queue, first in firsts.items()],
+        "bounded string, low bigint, high bigint",
+    )
+    joined = rows.join(bounds.hint("broadcast"), rows["queue"] == bounds["bounded"])
+    return joined.where("`offset` >= low AND `offset` < high").select("queue", "offset", "crc")
+
+
+def _sums(rows: DataFrame) -> dict[str, tuple[int, int, int]]:
+    """Queue to its rows, CRCs and offsets."""
+    from pyspark.sql import functions as f
+
+    found = rows.groupBy("queue").agg(
+        f.first("queue").alias("q"),
+        f.count("*").alias("n"),
+        f.sum("crc").alias("c"),
+        f.sum("offset").alias("o"),
+    )
+    return {row["q"]: (int(row["n"]), int(row["c"] or 0), int(row["o"])) for row in found.collect()}
+
+
+def _differences(table: DataFrame, log: DataFrame, queues: list[str]) -> str:
+    from pyspark.sql import functions as f
+
+    here, there = (
+        rows.where(f.col("queue").isin(queues)).select("queue", "offset", "crc") for rows in (table, log)
+    )
+    doubled = here.groupBy("queue", "offset").agg(
+        f.first("queue").alias("q"), f.first("offset").alias("o"), f.count("*").alias("n")
+    )
+    kinds: dict[str, Any] = {
+        "lost": there.join(here, ["queue", "offset"], "left_anti").selectExpr("queue q", "`offset` o"),
+        "doubled": doubled.where("n > 1").select("q", "o"),
+        "invented": here.join(there, ["queue", "offset"], "left_anti").selectExpr("queue q", "`offset` o"),
+        "changed": here.join(there.withColumnRenamed("crc", "logged"), ["queue", "offset"])
+        .where("NOT crc <=> logged")
+        .selectExpr("queue q", "`offset` o"),
+    }
+    said = []
+    for kind, rows in kinds.items():
+        count = rows.count()
+        if count:
+            shown = ", ".join(
+                f"{row['q']}@{row['o']}" for row in rows.orderBy("q", "o").limit(_SHOWN).collect()
+            )
+            said.append(f"{count} {kind} ({shown})")
+    return "; ".join(said)

@@ -1,0 +1,57 @@
+"""table-upkeep: makes large files of the small ones of live tables, and removes files that no reader needs any more.
+
+Delta keeps both from readers: who reads a version of the table goes on reading its files. The query of a table only
+appends, which goes together with a compaction; a merge that meets one is tried again by Delta or with the next batch.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mqspark.arrow.files.deltafiles import delta_table
+from mqspark_jobs.job import ProgressLine, Summary
+from mqspark_jobs.tabledefs import TableDirectory
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class UpkeepOptions:
+    directory: TableDirectory
+    names: tuple[str, ...] = ()
+    """Only these; empty: all."""
+    retention_hours: float = 168.0
+    """How long files stay that no version needs any more: as long as a reader may take."""
+
+
+def upkeep(options: UpkeepOptions, spark: SparkSession, progress: ProgressLine) -> Summary:
+    """Raises ConfigError for a table that is not there, MQError, OSError."""
+    from delta.tables import DeltaTable
+
+    started = time.monotonic()
+    chosen = [options.directory.load(name) for name in options.names or options.directory.names()]
+    session = spark.newSession()
+    session.conf.set("spark.sql.retainGroupColumns", "true")  # VACUUM takes its default for granted
+    places = [url for each in chosen for url in (each.url, each.rejected_url)]
+    files_before = files_after = 0
+    for done, url in enumerate(places):
+        progress.show("keeps", done, len(places), "tables")
+        before = len(delta_table(url).files)
+        if not before:
+            continue
+        table = DeltaTable.forPath(session, url)
+        table.optimize().executeCompaction()
+        table.vacuum(options.retention_hours)
+        files_before += before
+        files_after += len(delta_table(url).files)
+    progress.show("keeps", len(places), len(places), "tables")
+    return {
+        "job": "table-upkeep",
+        "tables": len(chosen),
+        "files_before": files_before,
+        "files_after": files_after,
+        "elapsed_s": round(time.monotonic() - started, 3),
+    }

@@ -1,0 +1,224 @@
+"""``mqspark table``: Delta tables that follow topics. They are kept by ``mqspark table run``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from mqspark.errors import ConfigError
+from mqspark_server.commands.completing import complete_topics
+from mqspark_server.commands.loading import noun
+from mqspark_server.commands.local.job_cli import need_spark
+from mqspark_server.commands.output import FORMATS, Column, Output, columns
+from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm
+from mqspark_server.survey.groupsurvey import lag_of
+
+if TYPE_CHECKING:
+    from mqspark_jobs.tabledefs import TableDefinition, TableDirectory
+
+table = noun("table", "Delta tables that follow topics.")
+
+_directory = click.option(
+    "--tables",
+    "tables",
+    default="~/mqspark-tables",
+    show_default=True,
+    metavar="DIR",
+    help="Of the definitions.",
+)
+_output = click.option(
+    "-o", "--output", "output", type=click.Choice(FORMATS), help="Output format.  [default: table]"
+)
+_name = click.argument("name")
+_LIST = columns(
+    "name TABLE",
+    "topic",
+    "state",
+    "lag",
+    "rows* ROWS",
+    "at_ms NEWEST",
+    "url PLACE",
+    Column("error", "ERROR", wide=True),
+)
+
+
+@table.command("create")
+@click.argument("topic", shell_complete=complete_topics)
+@click.option(
+    "--to",
+    "url",
+    required=True,
+    metavar="URL",
+    help="Place of the table: a path, or s3a://, gs://, abfss://.",
+)
+@click.option("--name", metavar="NAME", help="Of the table.  [default: the topic's]")
+@click.option(
+    "--start",
+    type=click.Choice(["earliest", "latest"]),
+    default="earliest",
+    show_default=True,
+    help="Begin with the first message there is, or with the next one.",
+)
+@click.option(
+    "--upsert", is_flag=True, help="Keep the newest message of each key; one without a body deletes it."
+)
+@click.option(
+    "--option",
+    "options",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="An option of Spark's source: a limit of a batch, an archive. Repeatable.",
+)
+@_directory
+@clustered
+async def table_create(
+    shell: ClusterShell,
+    topic: str,
+    url: str,
+    name: str | None,
+    start: str,
+    upsert: bool,
+    options: Sequence[str],
+    tables: str,
+) -> None:
+    """Define a table that follows TOPIC. mqspark table run keeps it."""
+    need_spark()
+    from mqspark_jobs.tabledefs import TableDirectory, new_definition
+
+    await shell.must_be_topics(topic)
+    starts: dict[str, int] = {}
+    if start == "latest":
+        found = await shell.admin.topic_stats(topic)
+        starts = {f"{queue.broker_name}:{queue.queue_id}": each.max_offset for queue, each in found.items()}
+    definition = new_definition(
+        name or topic, topic, shell.namesrv, url, starts=starts, is_upsert=upsert, options=_pairs(options)
+    )
+    TableDirectory(tables).add(definition)
+    shell.output.done(
+        f"table {definition.name} follows topic {topic} into {url} while mqspark table run runs",
+        {"name": definition.name, "topic": topic, "url": url},
+    )
+
+
+@table.command("list")
+@_directory
+@clustered
+async def table_list(shell: ClusterShell, tables: str) -> None:
+    """List tables: what each does, and how many messages it is behind."""
+    directory = _opened(tables)
+    rows = [await _row(shell, directory, each) for each in directory.all()]
+    shell.output.rows(_LIST, rows, empty="no tables")
+
+
+@table.command("describe")
+@_name
+@_directory
+@clustered
+async def table_describe(shell: ClusterShell, name: str, tables: str) -> None:
+    """Show the definition and the state of table NAME."""
+    directory = _opened(tables)
+    definition = directory.load(name)
+    shell.output.record({**msgspec.to_builtins(definition), **await _row(shell, directory, definition)})
+
+
+@table.command("pause")
+@_name
+@_directory
+@_output
+def table_pause(name: str, tables: str, output: str | None) -> None:
+    """Stop the query of table NAME until it is resumed."""
+    _set_paused(name, tables, output, is_paused=True)
+
+
+@table.command("resume")
+@_name
+@_directory
+@_output
+def table_resume(name: str, tables: str, output: str | None) -> None:
+    """Go on where the query of table NAME stopped."""
+    _set_paused(name, tables, output, is_paused=False)
+
+
+@table.command("drop")
+@_name
+@_directory
+@assume_yes
+@_output
+def table_drop(name: str, tables: str, yes: bool, output: str | None) -> None:
+    """Forget table NAME, so that it follows its topic no longer. Its files stay."""
+    directory = _opened(tables)
+    definition = directory.load(name)
+    confirm(f"Forget the table {name}? Its files at {definition.url} stay.", yes)
+    directory.remove(name)
+    Output(output).done(f"table {name} is forgotten; its files at {definition.url} stay", {"name": name})
+
+
+def _passed_on(job: str, text: str) -> click.Command:
+    """A command whose options are those of a job."""
+
+    @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+    def run(arguments: Sequence[str]) -> None:
+        need_spark()
+        from mqspark_jobs.commandline import main
+
+        sys.exit(main([job, *arguments]))
+
+    run.__doc__ = f"{text} `mqspark job run {job} --help` shows the options."
+    passing = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": []}
+    return click.command(context_settings=passing, add_help_option=False)(run)
+
+
+table.add_command(_passed_on("tables", "Keep all tables until stopped."), "run")
+table.add_command(_passed_on("table-verify", "Compare a table with the log of its topic."), "verify")
+table.add_command(_passed_on("table-upkeep", "Compact small files and remove old ones."), "upkeep")
+
+
+def _set_paused(name: str, tables: str, output: str | None, *, is_paused: bool) -> None:
+    directory = _opened(tables)
+    directory.change(name, lambda each: msgspec.structs.replace(each, is_paused=is_paused))
+    state = "paused" if is_paused else "resumed"
+    Output(output).done(f"table {name} is {state}", {"name": name, "state": state})
+
+
+def _opened(tables: str) -> TableDirectory:
+    need_spark()
+    from mqspark_jobs.tabledefs import TableDirectory
+
+    return TableDirectory(tables)
+
+
+async def _row(shell: ClusterShell, directory: TableDirectory, each: TableDefinition) -> dict[str, Any]:
+    state = directory.state(each.name)
+    running = directory.is_running(each.name)
+    return {
+        "name": each.name,
+        "topic": each.topic,
+        "state": "running"
+        if running
+        else "paused"
+        if each.is_paused
+        else "failed"
+        if state.error
+        else "stopped",
+        "lag": await lag_of(shell.admin, each.group, each.topic)
+        if each.nameserver == shell.namesrv
+        else None,
+        "rows": state.rows,
+        "at_ms": state.at_ms or None,
+        "url": each.url,
+        "error": state.error or None,
+    }
+
+
+def _pairs(options: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for each in options:
+        key, equals, value = each.partition("=")
+        if not equals:
+            raise ConfigError(f"--option: {each!r} is not of the form KEY=VALUE", key="option")
+        found[key] = value
+    return found
