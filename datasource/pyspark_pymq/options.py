@@ -17,6 +17,7 @@ from mqspark.arrow.signing import ENVIRONMENT, SigningOptions
 from mqspark.errors import ConfigError
 from mqspark.record.compression import LZ4, ZLIB, ZSTD, InflateLimits, compressor
 from pyspark_pymq.optiontexts import OptionTexts
+from pyspark_pymq.payloadoptions import ARROW, RAW, PayloadOptions, payload_format
 
 if TYPE_CHECKING:
     from mqspark.arrow.records.encode import Compression
@@ -47,6 +48,8 @@ class ReadOptions(QueueChoice):
     max_records_per_partition: int | None
     payload_is_arrow: bool
     """payloadFormat=arrow: a message is rows with columns of their own (``pyspark_pymq.cluster.payload``)."""
+    payload: PayloadOptions | None
+    """A message is a row with the fields of its body as columns (``pyspark_pymq.cluster.typedcolumns``)."""
     poll_timeout_ms: int
     """How long an idle stream waits for a message before it reports to Spark that there is none."""
     has_spans: bool = False
@@ -95,7 +98,8 @@ class ReadOptions(QueueChoice):
             max_records_per_partition=texts.positive("maxRecordsPerPartition"),
             local_read=texts.flag("localRead", True),
             local_directories=texts.directories("localDirectories"),
-            payload_is_arrow=_is_arrow(texts),
+            payload_is_arrow=payload_format(texts) == ARROW,
+            payload=PayloadOptions.parse(texts),
             retry_timeout_ms=texts.duration_ms("retryTimeout", RETRY_TIMEOUT_MS),
             poll_timeout_ms=texts.number("pollTimeoutMs", 250, lowest=0),
             signing=texts.signing(),
@@ -130,6 +134,8 @@ class ReadOptions(QueueChoice):
             for name in ("columns", "includeProperties", "includeHeaders", "key"):
                 if texts.is_given(name):
                     raise ConfigError(f"{name}: rows of payloadFormat=arrow have their own columns", key=name)
+        if self.payload is not None and self.keys:
+            raise ConfigError("key: a look-up returns bodies; leave out payloadFormat", key="key")
         if self.keys:
             if streaming:
                 raise ConfigError("key: a look-up is a batch read; a stream has no end", key="key")
@@ -228,10 +234,6 @@ def _batch_bytes(texts: OptionTexts) -> int:
     return size
 
 
-def _is_arrow(texts: OptionTexts) -> bool:
-    return texts.choice("payloadFormat", ("raw", "arrow"), "raw") == "arrow"
-
-
 def columns_of(options: Mapping[str, str], texts: OptionTexts | None = None) -> tuple[str, ...]:
     """The columns of a read without ``.schema(...)``. Raises ConfigError."""
     texts = texts or OptionTexts(options)
@@ -240,9 +242,13 @@ def columns_of(options: Mapping[str, str], texts: OptionTexts | None = None) -> 
         asked.append("properties")
     if texts.flag("includeHeaders", False):
         asked.append("headers")
-    if texts.text("store") is not None:
+    is_store = texts.text("store") is not None
+    if is_store:
         asked += STORE_COLUMNS
     columns = default_columns(*asked)
+    if not is_store and payload_format(texts) not in (RAW, ARROW):
+        # A body that becomes columns is not one, too, unless it is named.
+        columns = tuple(name for name in columns if name != "value")
     chosen = texts.text("columns")
     if chosen is None:
         return columns
@@ -299,7 +305,7 @@ class WriteOptions:
             compression=_compression(texts),
             send_timeout_ms=texts.number("sendTimeoutMs", 10_000, lowest=1),
             retry_timeout_ms=texts.duration_ms("retryTimeout", RETRY_TIMEOUT_MS),
-            payload_is_arrow=_is_arrow(texts),
+            payload_is_arrow=texts.choice("payloadFormat", (RAW, ARROW), RAW) == ARROW,
             keep_broker_properties=texts.flag("keepBrokerProperties", False),
             as_dead_letters=texts.flag("asDeadLetters", False),
             exactly_once=texts.choice("deliveryGuarantee", ("at-least-once", "exactly-once"), "at-least-once")

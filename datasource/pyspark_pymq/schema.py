@@ -39,6 +39,21 @@ def spark_schema(types: Mapping[str, str], names: Iterable[str] | None = None) -
     return schema
 
 
+def checked_column(field: Any, expected: str | None) -> None:
+    """``expected``: its type; None: any. Raises ConfigError(key="schema")."""
+    found = field.dataType.simpleString()
+    if expected is not None and found != expected:
+        hint = "cast it after the load"
+        if (found, expected) == ("timestamp_ntz", "timestamp"):
+            hint = "write timestamp_ltz: spark.sql.timestampType says what timestamp means"
+        raise ConfigError(f"schema: column {field.name!r} is {expected}, not {found}; {hint}", key="schema")
+    # Spark's workers compare nullability with the data, also of nested fields, which simpleString does not show.
+    if not field.nullable or ":false" in field.dataType.json():
+        raise ConfigError(
+            f"schema: column {field.name!r} may be null, outside and inside; leave out NOT NULL", key="schema"
+        )
+
+
 def selected_columns(schema: Any) -> tuple[str, ...]:
     """The columns of a Spark StructType, validated. Raises ConfigError(key="schema") naming the column."""
     columns = []
@@ -49,22 +64,7 @@ def selected_columns(schema: Any) -> tuple[str, ...]:
                 f"schema: the pymq source has no column {field.name!r}; it has {', '.join(COLUMNS)}",
                 key="schema",
             )
-        found = field.dataType.simpleString()
-        if found != expected:
-            hint = "cast it after the load"
-            if (found, expected) == ("timestamp_ntz", "timestamp"):
-                hint = "write timestamp_ltz: spark.sql.timestampType says what timestamp means"
-            raise ConfigError(
-                f"schema: column {field.name!r} is {expected}, not {found}; {hint}",
-                key="schema",
-            )
-        # Spark's workers compare nullability with the data, also of nested fields, which simpleString does not
-        # show.
-        if not field.nullable or ":false" in field.dataType.json():
-            raise ConfigError(
-                f"schema: column {field.name!r} may be null, outside and inside; leave out NOT NULL",
-                key="schema",
-            )
+        checked_column(field, expected)
         if field.name in columns:
             raise ConfigError(f"schema: column {field.name!r} is named twice", key="schema")
         columns.append(field.name)

@@ -14,6 +14,9 @@ from pyspark_pymq.watching import end_with_spark
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from pyspark_pymq.cluster.payload import ArrowRows
+    from pyspark_pymq.cluster.typedcolumns import TypedRows
+    from pyspark_pymq.options import ReadOptions
     from pyspark_pymq.reading.batch import BatchReader
     from pyspark_pymq.reading.keyread import KeyReader
     from pyspark_pymq.reading.storeread import StoreBatchReader
@@ -22,9 +25,6 @@ if TYPE_CHECKING:
 
 # Here, because Spark has processes that only look up or make a source, keeps them for more, and ends them like others.
 end_with_spark()
-
-PAYLOAD_COLUMNS = ("offset", "value")
-"""The columns to read of messages whose bodies contain the rows."""
 
 
 class DefaultSource(DataSource):  # type: ignore[misc]
@@ -38,10 +38,12 @@ class DefaultSource(DataSource):  # type: ignore[misc]
     def name(cls) -> str:
         return "pymq"
 
-    def schema(self) -> StructType:
+    def schema(self) -> StructType | str:
         from mqspark.arrow.messagecolumns import COLUMNS
         from pyspark_pymq.catalog import options_of_created, with_options
         from pyspark_pymq.options import ReadOptions, StoreOptions, columns_of
+        from pyspark_pymq.optiontexts import OptionTexts
+        from pyspark_pymq.payloadoptions import ARROW, PayloadOptions, payload_format
         from pyspark_pymq.schema import spark_schema
 
         saved = options_of_created(self.options)
@@ -49,7 +51,17 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         if saved is not None:
             # Refused now instead of by the table's first query.
             (StoreOptions if "store" in saved else ReadOptions).parse(saved, streaming=False)
-        if _payload_is_arrow(options) and "store" not in options:
+        payload = None if "store" in options else PayloadOptions.parse(OptionTexts(options))
+        if payload is not None:
+            from pyspark_pymq.cluster.typedcolumns import columns_of_source
+
+            if saved is not None:
+                raise ConfigError(
+                    "payloadFormat: a table has the columns of messages; make a view of a read",
+                    key="payloadFormat",
+                )
+            return columns_of_source(payload, columns_of(options), _one_topic(options))
+        if "store" not in options and payload_format(OptionTexts(options)) == ARROW:
             columns = _payload_columns(options)
         else:
             columns = spark_schema(COLUMNS, columns_of(options))
@@ -58,6 +70,8 @@ class DefaultSource(DataSource):  # type: ignore[misc]
     def reader(self, schema: StructType) -> BatchReader | StoreBatchReader | KeyReader:
         from pyspark_pymq.catalog import options_of_read
         from pyspark_pymq.options import ReadOptions, StoreOptions
+        from pyspark_pymq.optiontexts import OptionTexts
+        from pyspark_pymq.payloadoptions import RAW, payload_format
 
         given = options_of_read(self.options, schema)
         if "store" in given:
@@ -65,12 +79,12 @@ class DefaultSource(DataSource):  # type: ignore[misc]
 
             store = StoreOptions.parse(given, streaming=False)
             return StoreBatchReader(store, _selected(given, schema))
-        if _payload_is_arrow(given):
-            from pyspark_pymq.cluster.payload import arrow_schema_of
+        if payload_format(OptionTexts(given)) != RAW:
             from pyspark_pymq.reading.batch import BatchReader
 
             options = ReadOptions.parse(given, streaming=False)
-            return BatchReader(options, PAYLOAD_COLUMNS, arrow_schema_of(schema))
+            payload = _payload(given, options, schema)
+            return BatchReader(options, payload.columns, payload)
         columns = _selected(given, schema)
         options = ReadOptions.parse(given, streaming=False)
         if options.keys:
@@ -99,10 +113,9 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         if "store" in given:
             StoreOptions.parse(given, streaming=True)
         options = ReadOptions.parse(given, streaming=True)
-        if options.payload_is_arrow:
-            from pyspark_pymq.cluster.payload import arrow_schema_of
-
-            return stream_reader(options, PAYLOAD_COLUMNS, arrow_schema_of(schema))
+        if options.payload_is_arrow or options.payload is not None:
+            payload = _payload(given, options, schema)
+            return stream_reader(options, payload.columns, payload)
         return stream_reader(options, _selected(given, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
@@ -135,8 +148,25 @@ def _selected(options: Mapping[str, str], schema: StructType) -> tuple[str, ...]
     return columns
 
 
-def _payload_is_arrow(options: Mapping[str, str]) -> bool:
-    return str(options.get("payloadFormat", "")).strip().lower() == "arrow"
+def _payload(given: Mapping[str, str], options: ReadOptions, schema: StructType) -> ArrowRows | TypedRows:
+    """What makes rows of messages. Raises ConfigError."""
+    from pyspark_pymq.options import columns_of
+
+    if options.payload is not None:
+        from pyspark_pymq.cluster.typedcolumns import TypedRows
+
+        return TypedRows.planned(options.payload, columns_of(given), schema, _one_topic(given))
+    from pyspark_pymq.cluster.payload import ArrowRows, arrow_schema_of
+
+    return ArrowRows(arrow_schema_of(schema), options.fail_on_data_loss, options.limits)
+
+
+def _one_topic(options: Mapping[str, str]) -> str | None:
+    """The topic, if one is read."""
+    from pyspark_pymq.optiontexts import OptionTexts
+
+    names = OptionTexts(options).topics().names
+    return names[0] if len(names) == 1 else None
 
 
 def _payload_columns(options: Mapping[str, str]) -> StructType:

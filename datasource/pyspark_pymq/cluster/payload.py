@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -129,6 +130,22 @@ def unpack(
                         f"{what}; failOnDataLoss=false goes on behind it", field="value"
                     ) from None
                 log.warning("%s; it is left out (failOnDataLoss=false)", what)
+
+
+@dataclass(frozen=True)
+class ArrowRows:
+    """``unpack`` for a read."""
+
+    schema: pa.Schema
+    strict: bool
+    limits: InflateLimits
+
+    columns = ("offset", "value")
+    """What is read of messages."""
+
+    def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows of batches of ``columns``."""
+        return unpack(batches, self.schema, strict=self.strict, limits=self.limits)
 
 
 class _Places:

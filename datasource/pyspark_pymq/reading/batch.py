@@ -6,9 +6,9 @@ Since Spark 4.1 a ``load()`` is planned once, at its first action: to see newer 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
@@ -16,7 +16,6 @@ from mqspark.arrow.cluster.cluster_queues import ClusterQueues
 from mqspark.arrow.cluster.planning import ReadTask, plan_tasks
 from mqspark.arrow.cluster.queueranges import QueueRange
 from mqspark.errors import ConfigError
-from mqspark.record.compression import LIMITS, InflateLimits
 from pyspark_pymq.options import ReadOptions
 from pyspark_pymq.worker_tuning import PickledToTask, begin_task
 
@@ -27,6 +26,12 @@ if TYPE_CHECKING:
 
 DEFAULT_GROUP = "mqspark-spark-source"
 """The group of pulls when the user named none; its offsets are never committed."""
+
+
+class Payload(Protocol):
+    """Makes the rows of a read of the messages that its partitions have. It is pickled."""
+
+    def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]: ...
 
 
 @dataclass
@@ -83,20 +88,11 @@ def partitions_of(
 
 
 def read_partition(
-    partition: InputPartition | None,
-    payload: pa.Schema | None = None,
-    *,
-    strict: bool = True,
-    limits: InflateLimits = LIMITS,
+    partition: InputPartition | None, payload: Payload | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Runs in a worker. Spark creates a partition of its own if nothing was planned. ``strict`` and ``limits``
-    apply to rows in Arrow messages (``payload``)."""
+    """Runs in a worker. Spark creates a partition of its own if nothing was planned."""
     begin_task()
-    if payload is not None:
-        from pyspark_pymq.cluster.payload import unpack
-
-        return unpack(_rows(partition), payload, strict=strict, limits=limits)
-    return _rows(partition)
+    return _rows(partition) if payload is None else payload.rows(_rows(partition))
 
 
 def _rows(partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
@@ -121,9 +117,9 @@ def _rows(partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
 
 class BatchReader(PickledToTask, DataSourceReader):  # type: ignore[misc]
     def __init__(
-        self, options: ReadOptions, columns: tuple[str, ...], payload: pa.Schema | None = None
+        self, options: ReadOptions, columns: tuple[str, ...], payload: Payload | None = None
     ) -> None:
-        """``payload``: the columns inside the messages (payloadFormat=arrow)."""
+        """``payload``: what makes rows of messages with ``columns`` (payloadFormat)."""
         self._options = options
         self._columns = columns
         self._payload = payload
@@ -150,7 +146,4 @@ class BatchReader(PickledToTask, DataSourceReader):  # type: ignore[misc]
             cluster.client.close()
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        options = self._options
-        return read_partition(
-            partition, self._payload, strict=options.fail_on_data_loss, limits=options.limits
-        )
+        return read_partition(partition, self._payload)

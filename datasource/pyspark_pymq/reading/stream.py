@@ -26,7 +26,7 @@ from mqspark.message import MessageQueue
 from mqspark.protocol.codes import RequestCode
 from pyspark_pymq.cluster.stream_offsets import Positions, batch_ranges, limit_rows
 from pyspark_pymq.options import ReadOptions
-from pyspark_pymq.reading.batch import partitions_of, read_partition
+from pyspark_pymq.reading.batch import Payload, partitions_of, read_partition
 from pyspark_pymq.worker_tuning import PickledToTask
 
 if TYPE_CHECKING:
@@ -57,9 +57,9 @@ class CheckpointedReader(PickledToTask, DataSourceStreamReader):  # type: ignore
     """Everything except ``latestOffset``, which differs by Spark version."""
 
     def __init__(
-        self, options: ReadOptions, columns: tuple[str, ...], payload: pa.Schema | None = None
+        self, options: ReadOptions, columns: tuple[str, ...], payload: Payload | None = None
     ) -> None:
-        """``payload``: the columns inside the messages (payloadFormat=arrow)."""
+        """``payload``: what makes rows of messages with ``columns`` (payloadFormat)."""
         self._options = options
         self._columns = columns
         self._payload = payload
@@ -98,10 +98,7 @@ class CheckpointedReader(PickledToTask, DataSourceStreamReader):  # type: ignore
         )
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        options = self._options
-        return read_partition(
-            partition, self._payload, strict=options.fail_on_data_loss, limits=options.limits
-        )
+        return read_partition(partition, self._payload)
 
     def commit(self, end: dict[str, Any]) -> None:
         self._cluster.publish(Positions.from_json(end).offsets, self._published)
@@ -331,7 +328,7 @@ class LegacyStreamReader(CheckpointedReader):
     """For Spark 4.1, whose ``latestOffset`` does not get the query's offset."""
 
     def __init__(
-        self, options: ReadOptions, columns: tuple[str, ...], payload: pa.Schema | None = None
+        self, options: ReadOptions, columns: tuple[str, ...], payload: Payload | None = None
     ) -> None:
         super().__init__(options, columns, payload)
         limits = {
@@ -401,7 +398,7 @@ class RefusedReader(DataSourceStreamReader):  # type: ignore[misc]
 
 
 def stream_reader(
-    options: ReadOptions, columns: tuple[str, ...], payload: pa.Schema | None = None
+    options: ReadOptions, columns: tuple[str, ...], payload: Payload | None = None
 ) -> CheckpointedReader:
     """The reader for the installed Spark."""
     kind = StreamReader if ADMISSION_CONTROL else LegacyStreamReader

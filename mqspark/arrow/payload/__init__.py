@@ -1,4 +1,4 @@
-"""Bodies of messages to typed columns, and back, by schemas. Knows bytes, schemas and Arrow; no messages, no I/O.
+"""Bodies of messages to typed columns, by schemas. Knows bytes, schemas and Arrow; no messages, no I/O.
 
-Imported from outside: ``bodyrows``, ``jsonbodies``, ``avrobodies``.
+Imported from outside: ``bodyrows``, ``jsonbodies``, ``avrobodies``, ``protobodies``, ``prefixedbodies``.
 """

@@ -17,7 +17,8 @@ or two objects moves the rows behind it, keeps bytes that are no UTF-8, and has 
 | array, struct, map | array, object, object. Keys of a map may be texts, integers and dates |
 
 A field that is null or missing is null; fields that the schema lacks are ignored; the last of duplicate fields
-counts, as in Python's and JavaScript's readers. Must not know messages or Spark.
+counts, as in Python's and JavaScript's readers. The prefix of a schema registry, which no JSON begins with, is left
+out. Must not know messages or Spark.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ import msgspec
 import pyarrow as pa
 
 from mqspark.arrow.payload.bodyrows import EMPTY_BODY, NO_BODY, BodyRows, built
+from mqspark.arrow.payload.prefixedbodies import without_prefix
 from mqspark.errors import ConfigError
 
 _FLOAT32_MAX = 3.4028234663852886e38
@@ -52,7 +54,7 @@ class JsonBodies:
         decode = self._decode
         rows: list[Any] = []
         reasons: list[str | None] = []
-        for body in bodies.to_pylist():
+        for body in without_prefix(bodies)[0].to_pylist():
             try:
                 rows.append(decode(body))
                 reasons.append(None)

@@ -1,0 +1,81 @@
+"""A schema registry as a reader needs it: the schema of a subject, and the schema that a body names.
+
+The API is Confluent's Schema Registry. An id is one schema for ever, so answers are remembered.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import Any
+
+from mqspark.errors import ConfigError, InvalidSchema
+from mqspark.schemas.avroschema import AvroSchema
+from mqspark.schemas.schema import AVRO, MAX_TOTAL_BYTES, Reference
+
+_TIMEOUT_S = 10
+_MAX_DEPTH = 20
+"""References inside each other."""
+_MAX_REQUESTS = 2_000
+"""Of one task: a body can name any id, and references any schema."""
+
+
+class Registry:
+    def __init__(self, url: str) -> None:
+        self._url = url.rstrip("/")
+        self._requests = 0
+
+    def latest(self, subject: str, version: int | None) -> AvroSchema:
+        """Raises ConfigError."""
+        try:
+            found = self._get(f"/subjects/{_quoted(subject)}/versions/{version or 'latest'}")
+            return self._avro(found)
+        except InvalidSchema as error:
+            raise ConfigError(f"schemaRegistry: {subject}: {error.problem}", key="schemaRegistry") from None
+
+    def by_id(self, number: int, subject: str) -> AvroSchema:
+        """The schema of an id. Raises InvalidSchema if there is none, or it is not one of the subject's; ConfigError if
+        the registry does not answer."""
+        versions = self._get(f"/schemas/ids/{number}/versions")
+        if not isinstance(versions, list) or all(each.get("subject") != subject for each in versions):
+            raise InvalidSchema(f"it is not a schema of {subject}", kind=AVRO)
+        return self._avro(self._get(f"/schemas/ids/{number}"))
+
+    def _avro(self, found: Any, depth: int = 0) -> AvroSchema:
+        if depth > _MAX_DEPTH:
+            raise InvalidSchema(f"references are more than {_MAX_DEPTH} deep", kind=AVRO)
+        if not isinstance(found, dict) or not isinstance(found.get("schema"), str):
+            raise ConfigError(f"schemaRegistry: {self._url} is no schema registry", key="schemaRegistry")
+        if (kind := found.get("schemaType") or AVRO) != AVRO:
+            raise InvalidSchema(f"it is a schema of type {kind}, not {AVRO}", kind=AVRO)
+        needed = []
+        for each in found.get("references") or ():
+            reference = Reference(str(each["name"]), str(each["subject"]), int(each["version"]))
+            inner = self._get(f"/subjects/{_quoted(reference.subject)}/versions/{reference.version}")
+            needed.append((reference, self._avro(inner, depth + 1)))
+        return AvroSchema(found["schema"], needed)
+
+    def _get(self, path: str) -> Any:
+        self._requests += 1
+        if self._requests > _MAX_REQUESTS:
+            raise InvalidSchema(f"the schemas of one read need more than {_MAX_REQUESTS} requests", kind=AVRO)
+        url = self._url + path
+        try:
+            with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - checked to be http
+                body = answer.read(2 * MAX_TOTAL_BYTES)
+            return json.loads(body)
+        except urllib.error.HTTPError as error:
+            with error:
+                if error.code == 404:
+                    raise InvalidSchema("the registry has no such schema", kind=AVRO) from None
+                raise ConfigError(
+                    f"schemaRegistry: {url} answers {error.code} {error.reason}", key="schemaRegistry"
+                ) from None
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"schemaRegistry: {url}: {error}", key="schemaRegistry") from None
+
+
+def _quoted(subject: str) -> str:
+    return urllib.parse.quote(subject, safe="")

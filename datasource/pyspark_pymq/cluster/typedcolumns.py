@@ -1,0 +1,284 @@
+"""Typed columns: ``payloadFormat=json``, ``avro`` or ``protobuf``. A message is a row: columns of the message, columns
+of its body, and why the body has none.
+
+On the driver ``columns_of_source`` says which columns a read has, and ``TypedRows`` what a worker needs to make them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from mqspark.arrow.messagecolumns import COLUMNS
+from mqspark.arrow.payload.bodyrows import BodyDecoder, slices
+from mqspark.errors import ConfigError, InvalidMessage, InvalidSchema
+from mqspark.schemas.avroschema import AvroSchema
+from mqspark.schemas.avrotypes import AvroType
+from pyspark_pymq.cluster.payload import arrow_schema_of, spark_schema_of
+from pyspark_pymq.cluster.registry import Registry
+from pyspark_pymq.payloadoptions import DROPMALFORMED, FAILFAST, JSON, PERMISSIVE, PROTOBUF, PayloadOptions
+from pyspark_pymq.schema import checked_column, spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+_PLACE = ("topic", "partition", "offset")
+"""What an error says of a message."""
+_MAX_FILE_BYTES = 16 << 20
+
+
+def columns_of_source(
+    options: PayloadOptions, columns: tuple[str, ...], topic: str | None
+) -> StructType | str:
+    """The columns of a read without ``.schema(...)``: as DDL where the user's is DDL, which only Spark's JVM reads."""
+    prefix = options.message_prefix
+    if options.format == JSON:
+        text = _ddl(options)
+        message = [f"`{prefix}{name}` {_ddl_type(COLUMNS[name])}" for name in columns]
+        reason = [f"`{options.reason_column}` string"] if options.reason_column else []
+        return ", ".join([*message, text, *reason])
+    from pyspark.sql.types import StringType, StructType
+
+    found = StructType()
+    for field, name in zip(spark_schema(COLUMNS, columns).fields, columns, strict=True):
+        found.add(prefix + name, field.dataType)
+    for field in spark_schema_of(_decoder(options, _source(options, topic), None).schema).fields:
+        found.add(field)
+    return found.add(options.reason_column, StringType()) if options.reason_column else found
+
+
+def _ddl_type(kind: str) -> str:
+    return "timestamp_ltz" if kind == "timestamp" else kind  # timestamp is what the session's settings say
+
+
+def _ddl(options: PayloadOptions) -> str:
+    text = _text(options).strip().rstrip(",")
+    if not text:
+        raise ConfigError(
+            "payloadSchema: required with payloadFormat=json, as DDL like 'id bigint, price double'; or give the "
+            "columns by .schema(...)",
+            key="payloadSchema",
+        )
+    return text
+
+
+def _source(options: PayloadOptions, topic: str | None) -> bytes | AvroType:
+    """Where columns come from, as a worker gets it: descriptors of Protobuf, or a schema with all that it needs."""
+    if options.format == JSON:
+        return b""
+    if options.format == PROTOBUF:
+        return _file(options)
+    if options.registry is not None:
+        return Registry(options.registry).latest(subject_of(options, topic), options.version).root
+    try:
+        return AvroSchema(_text(options)).root
+    except InvalidSchema as error:
+        raise _refused(error) from None
+
+
+def _text(options: PayloadOptions) -> str:
+    if options.schema_file is None:
+        return options.schema or ""
+    try:
+        return _file(options).decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"payloadSchemaFile: {error}", key="payloadSchemaFile") from None
+
+
+def _file(options: PayloadOptions) -> bytes:
+    try:
+        with open(str(options.schema_file), "rb") as file:
+            found = file.read(_MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"payloadSchemaFile: {error}", key="payloadSchemaFile") from None
+    if len(found) > _MAX_FILE_BYTES:
+        raise ConfigError(f"payloadSchemaFile: more than {_MAX_FILE_BYTES} bytes", key="payloadSchemaFile")
+    return found
+
+
+def _refused(error: InvalidSchema) -> ConfigError:
+    return ConfigError(f"payloadSchema: {error}", key="payloadSchema")
+
+
+def subject_of(options: PayloadOptions, topic: str | None) -> str:
+    """Confluent's name of a topic's subject, unless the option names one. Raises ConfigError."""
+    if options.subject is not None:
+        return options.subject
+    if topic is None:
+        raise ConfigError("schemaSubject: required unless one topic is read", key="schemaSubject")
+    return f"{topic}-value"
+
+
+def _decoder(
+    options: PayloadOptions, source: bytes | AvroType, schema: pa.Schema | None, subject: str = ""
+) -> BodyDecoder:
+    """Raises ConfigError. ``schema``: of JSON, which has no other."""
+    try:
+        if isinstance(source, AvroType):
+            return _avro_decoder(options, source, subject)
+        if options.format == PROTOBUF:
+            from mqspark.arrow.payload.protobodies import ProtobufBodies
+
+            return ProtobufBodies(_descriptor(source, str(options.message)))
+        from mqspark.arrow.payload.jsonbodies import JsonBodies
+
+        return JsonBodies(schema)
+    except InvalidSchema as error:
+        raise _refused(error) from None
+
+
+def _avro_decoder(options: PayloadOptions, reader: AvroType, subject: str) -> BodyDecoder:
+    from mqspark.arrow.payload.avrobodies import AvroBodies
+    from mqspark.arrow.payload.prefixedbodies import PrefixedBodies
+
+    plain = AvroBodies(reader)
+    if options.registry is None:
+        return plain
+    registry = Registry(options.registry)
+    known: dict[int, AvroBodies | InvalidSchema] = {}
+
+    def decoder_of(number: int) -> AvroBodies:
+        if number not in known:
+            try:
+                known[number] = AvroBodies(registry.by_id(number, subject).root, reader)
+            except InvalidSchema as error:
+                known[number] = error
+        found = known[number]
+        if isinstance(found, InvalidSchema):
+            raise found
+        return found
+
+    return PrefixedBodies(plain.schema, decoder_of)
+
+
+def _descriptor(source: bytes, message: str) -> Any:
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+    from google.protobuf.descriptor_pool import DescriptorPool
+    from google.protobuf.message import DecodeError
+
+    pool = DescriptorPool()
+    try:
+        for file in FileDescriptorSet.FromString(source).file:
+            pool.Add(file)
+        return pool.FindMessageTypeByName(message)
+    except (DecodeError, TypeError) as error:
+        raise ConfigError(
+            f"payloadSchemaFile: no set of descriptors with all imports ({error})", key="payloadSchemaFile"
+        ) from None
+    except KeyError:
+        raise ConfigError(
+            f"payloadMessage: payloadSchemaFile has no message {message!r}", key="payloadMessage"
+        ) from None
+
+
+@dataclass(frozen=True)
+class TypedRows:
+    """Makes the rows of a read in a worker. It is pickled."""
+
+    options: PayloadOptions
+    source: bytes | AvroType
+    subject: str
+    schema: pa.Schema
+    """All columns, as Spark expects them."""
+    message: dict[str, str]
+    """Of the message: name in the result to name in the source."""
+
+    @classmethod
+    def planned(
+        cls, options: PayloadOptions, columns: tuple[str, ...], schema: StructType, topic: str | None
+    ) -> TypedRows:
+        """``columns``: those of the message; ``schema``: what Spark expects. Raises ConfigError."""
+        message: dict[str, str] = {}
+        ours = {options.message_prefix + name: name for name in columns}
+        seen: set[str] = set()
+        for field in schema.fields:
+            if field.name.lower() in seen:
+                raise ConfigError(
+                    f"payloadSchema: a column {field.name!r} is there twice, of the message and of its body perhaps; "
+                    "give messagePrefix, or leave it out by columns",
+                    key="payloadSchema",
+                )
+            seen.add(field.name.lower())
+            if field.name in ours:
+                message[field.name] = ours[field.name]
+                checked_column(field, COLUMNS[ours[field.name]])
+            else:
+                checked_column(field, "string" if field.name == options.reason_column else None)
+        arrow = arrow_schema_of(schema)
+        source = _source(options, topic)
+        subject = subject_of(options, topic) if options.registry else ""
+        made = cls(options, source, subject, arrow, message)
+        made._check()
+        return made
+
+    def _body_fields(self) -> list[pa.Field]:
+        return [
+            field
+            for field in self.schema
+            if field.name not in self.message and field.name != self.options.reason_column
+        ]
+
+    def _decoder(self) -> BodyDecoder:
+        return _decoder(self.options, self.source, pa.schema(self._body_fields()), self.subject)
+
+    def _check(self) -> None:
+        """Raises ConfigError for columns that bodies do not have."""
+        found = self._decoder().schema
+        for field in self._body_fields():
+            place = found.get_field_index(field.name)
+            if place < 0:
+                raise ConfigError(
+                    f"schema: the body has no column {field.name!r}; it has {', '.join(found.names)[:500]}",
+                    key="schema",
+                )
+            if found.field(place).type != field.type:
+                raise ConfigError(
+                    f"schema: column {field.name!r} is {found.field(place).type} in the body, not {field.type}; cast "
+                    "it after the load",
+                    key="schema",
+                )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What is read of messages."""
+        place = _PLACE if self.options.mode == FAILFAST else ()
+        return tuple(dict.fromkeys((*self.message.values(), *place, "value")))
+
+    def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows of batches of ``columns``. Raises InvalidMessage if ``mode`` says so."""
+        decoder = self._decoder()
+        for batch in batches:
+            for first, count in slices(batch.column("value"), len(decoder.schema)):
+                yield from self._made(decoder, batch.slice(first, count))
+
+    def _made(self, decoder: BodyDecoder, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        found = decoder.decode(batch.column("value"))
+        bad = len(batch) - found.reasons.null_count
+        if bad and self.options.mode == FAILFAST:
+            self._fail(batch, found.reasons)
+        bodies = dict(zip(decoder.schema.names, found.columns, strict=True))
+        arrays = []
+        for field in self.schema:
+            if field.name in self.message:
+                arrays.append(batch.column(self.message[field.name]))
+            elif field.name == self.options.reason_column:
+                arrays.append(found.reasons)
+            else:
+                arrays.append(bodies[field.name])
+        made = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        if bad and self.options.mode == DROPMALFORMED:
+            made = made.filter(found.reasons.is_null())
+        if made.num_rows:
+            yield made
+
+    def _fail(self, batch: pa.RecordBatch, reasons: pa.StringArray) -> None:
+        at = reasons.is_valid().index(True).as_py()
+        topic, queue, offset = (batch.column(name)[at] for name in _PLACE)
+        raise InvalidMessage(
+            f"payloadFormat: the message at offset {offset} of queue {queue} of {topic}: {reasons[at]}; "
+            f"mode={PERMISSIVE} makes its columns null, mode={DROPMALFORMED} leaves it out",
+            field="value",
+        )

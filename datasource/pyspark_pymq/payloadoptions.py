@@ -1,0 +1,124 @@
+"""The options of typed columns: what bodies are, where their schema is, what becomes of those that do not fit it.
+
+Must not import pyspark.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from mqspark.errors import ConfigError
+from pyspark_pymq.optiontexts import OptionTexts
+
+RAW, ARROW, JSON, AVRO, PROTOBUF = "raw", "arrow", "json", "avro", "protobuf"
+PERMISSIVE, DROPMALFORMED, FAILFAST = "PERMISSIVE", "DROPMALFORMED", "FAILFAST"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MAX_NAME = 100
+
+
+def payload_format(texts: OptionTexts) -> str:
+    return texts.choice("payloadFormat", (RAW, ARROW, JSON, AVRO, PROTOBUF), RAW)
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadOptions:
+    """A message is one row with the fields of its body as columns."""
+
+    format: str
+    schema: str | None
+    """JSON: DDL; Avro: the schema's JSON."""
+    schema_file: str | None
+    """The same in a file that the driver reads; Protobuf: a FileDescriptorSet."""
+    message: str | None
+    """Full name of the Protobuf message."""
+    registry: str | None
+    """URL of a schema registry."""
+    subject: str | None
+    """Under which the registry has the topic's schema."""
+    version: int | None
+    """None: the latest one."""
+    mode: str
+    reason_column: str | None
+    message_prefix: str
+    """What the names of the message's own columns begin with."""
+
+    @classmethod
+    def parse(cls, texts: OptionTexts) -> PayloadOptions | None:
+        """None: bodies are not taken apart, or are Arrow. Raises ConfigError."""
+        kind = payload_format(texts)
+        version = texts.text("schemaVersion")
+        latest = version is None or version.lower() == "latest"
+        parsed = cls(
+            format=kind,
+            schema=texts.text("payloadSchema") or None,
+            schema_file=texts.text("payloadSchemaFile") or None,
+            message=texts.text("payloadMessage") or None,
+            registry=texts.text("schemaRegistry") or None,
+            subject=texts.text("schemaSubject") or None,
+            version=None if latest else texts.positive("schemaVersion"),
+            mode=texts.choice("mode", ("permissive", "dropmalformed", "failfast"), "permissive").upper(),
+            reason_column=texts.text("columnNameOfCorruptRecord") or None,
+            message_prefix=texts.text("messagePrefix") or "",
+        )
+        if kind in (RAW, ARROW):
+            for name in _OPTIONS:
+                if texts.is_given(name):
+                    raise ConfigError(f"{name}: belongs to payloadFormat=json, avro or protobuf", key=name)
+            return None
+        parsed._check(texts)
+        return parsed
+
+    def _check(self, texts: OptionTexts) -> None:
+        for name in ("columnNameOfCorruptRecord", "messagePrefix"):
+            value = texts.text(name)
+            if value and (len(value) > _MAX_NAME or not _NAME.fullmatch(value)):
+                raise ConfigError(f"{name}: letters, digits and _, not {value[:_MAX_NAME]!r}", key=name)
+        given = [
+            name for name in ("payloadSchema", "payloadSchemaFile", "schemaRegistry") if texts.is_given(name)
+        ]
+        if len(given) > 1:
+            raise ConfigError(f"{given[1]}: contradicts {given[0]}; give one of them", key=given[1])
+        if self.registry is None:
+            for name in ("schemaSubject", "schemaVersion"):
+                if texts.is_given(name):
+                    raise ConfigError(f"{name}: belongs to schemaRegistry", key=name)
+        elif self.format != AVRO:
+            raise ConfigError(
+                f"schemaRegistry: gives columns of payloadFormat=avro, not of {self.format}",
+                key="schemaRegistry",
+            )
+        elif not self.registry.startswith(("http://", "https://")):
+            raise ConfigError(
+                f"schemaRegistry: a URL like http://127.0.0.1:8081, not {self.registry[:_MAX_NAME]!r}",
+                key="schemaRegistry",
+            )
+        if (self.format == PROTOBUF) != (self.message is not None):
+            raise ConfigError(
+                "payloadMessage: the full name of the message, with payloadFormat=protobuf and with nothing else",
+                key="payloadMessage",
+            )
+        if self.format == PROTOBUF and self.schema_file is None:
+            raise ConfigError(
+                "payloadSchemaFile: required with payloadFormat=protobuf: what protoc --include_imports "
+                "--descriptor_set_out writes",
+                key="payloadSchemaFile",
+            )
+        if self.format == AVRO and not given:
+            raise ConfigError(
+                "payloadSchema: required with payloadFormat=avro, or payloadSchemaFile, or schemaRegistry",
+                key="payloadSchema",
+            )
+
+
+_OPTIONS = (
+    "payloadSchema",
+    "payloadSchemaFile",
+    "payloadMessage",
+    "schemaRegistry",
+    "schemaSubject",
+    "schemaVersion",
+    "mode",
+    "columnNameOfCorruptRecord",
+    "messagePrefix",
+)

@@ -1,0 +1,151 @@
+"""payloadFormat=json, avro and protobuf: the fields of bodies as columns beside those of the messages."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf import timestamp_pb2
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from pyspark.sql import DataFrame, SparkSession
+
+from mqspark.message import Message
+from tests.support.dev import DevCluster
+from tests.unit.arrow.bodies_kit import avro_body, record
+
+pytestmark = pytest.mark.spark
+
+BAD = b'{"id":"3"}'
+WHY = "Expected `int | null`, got `str` - at `$.id`"
+ORDER = record(
+    id="long",
+    lines={
+        "type": "array",
+        "items": {"type": "record", "name": "Line", "fields": [{"name": "n", "type": "int"}]},
+    },
+    price=["null", {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}],
+    at={"type": "long", "logicalType": "timestamp-millis"},
+    tags=({"type": "map", "values": "string"}, {}),
+)
+
+
+def send(cluster: DevCluster, topic: str, *bodies: bytes) -> None:
+    cluster.send(topic, 0, [Message.of(topic, body, keys=f"k{at}") for at, body in enumerate(bodies)])
+
+
+def load(
+    spark: SparkSession, cluster: DevCluster, topic: str, schema: str | None = None, **options: str
+) -> DataFrame:
+    reader = spark.read.format("pymq").option("nameserver", cluster.nameserver).options(**options)
+    return (reader.schema(schema) if schema else reader).load(topic)
+
+
+def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
+    return sorted(map(tuple, frame.collect()), key=str)
+
+
+def test_json_beside_the_columns_of_the_message(
+    spark: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path
+) -> None:
+    send(cluster, topic, b'{"id":1,"inner":{"a":[1,null]},"m":{"x":true}}', b'{"id":2,"more":1}', BAD)
+    ddl = "id bigint, inner struct<a:array<int>>, m map<string,boolean>"
+    frame = load(
+        spark, cluster, topic, payloadFormat="json", payloadSchema=ddl, columnNameOfCorruptRecord="why"
+    )
+    assert frame.columns == [
+        "key",
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "tags",
+        "id",
+        "inner",
+        "m",
+        "why",
+    ]
+    assert rows(frame.select("key", "offset", "id", "inner.a", "m", "why")) == [
+        ("k0", 0, 1, [1, None], {"x": True}, None),
+        ("k1", 1, 2, None, None, None),
+        ("k2", 2, None, None, None, WHY),
+    ]
+    named = {
+        "payloadFormat": "json",
+        "columns": "offset,value",
+        "messagePrefix": "mq_",
+        "mode": "DROPMALFORMED",
+    }
+    found = load(spark, cluster, topic, "offset string, mq_value binary, mq_offset bigint, id int", **named)
+    assert rows(found.select("mq_offset", "id", "offset", "mq_value"))[1] == (
+        1,
+        2,
+        None,
+        b'{"id":2,"more":1}',
+    )
+    assert found.count() == 2
+    with pytest.raises(Exception, match=rf"message at offset 2 of queue 0 of {topic}: .*id.*mode=PERMISSIVE"):
+        load(spark, cluster, topic, "id int", payloadFormat="json", mode="FAILFAST").collect()
+    stream = spark.readStream.format("pymq").options(
+        nameserver=cluster.nameserver,
+        topic=topic,
+        startingOffsets="earliest",
+        payloadFormat="json",
+        payloadSchema=ddl,
+    )
+    writer = (
+        stream.load()
+        .select("offset", "id")
+        .writeStream.format("parquet")
+        .option("path", str(tmp_path / "out"))
+    )
+    query = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+    assert rows(spark.read.parquet(str(tmp_path / "out"))) == [(0, 1), (1, 2), (2, None)]
+
+
+def test_avro_by_a_schema_in_a_file(
+    spark: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path
+) -> None:
+    order = {
+        "id": 7,
+        "lines": [{"n": 1}, {"n": 2}],
+        "price": None,
+        "at": 1_700_000_000_000,
+        "tags": {"a": "b"},
+    }
+    plain = json.loads(json.dumps(ORDER).replace('"logicalType": "timestamp-millis", ', ""))
+    plain["fields"][3]["type"] = "long"
+    send(cluster, topic, avro_body(plain, order), b"\xff")
+    file = tmp_path / "order.avsc"
+    file.write_text(json.dumps(ORDER))
+    options = {"payloadFormat": "avro", "payloadSchemaFile": str(file), "columns": "key"}
+    frame = load(spark, cluster, topic, columnNameOfCorruptRecord="why", **options)
+    assert frame.schema.simpleString() == (
+        "struct<key:string,id:bigint,lines:array<struct<n:int>>,price:decimal(10,2),at:timestamp,"
+        "tags:map<string,string>,why:string>"
+    )
+    found = frame.selectExpr("key", "id", "lines.n", "price", "unix_millis(at)", "tags", "why").orderBy("key")
+    assert list(map(tuple, found.collect())) == [
+        ("k0", 7, [1, 2], None, 1_700_000_000_000, {"a": "b"}, None),
+        ("k1", None, None, None, None, None, "id: a number that is cut short or too long"),
+    ]
+    assert rows(load(spark, cluster, topic, "key string, id bigint", mode="DROPMALFORMED", **options)) == [
+        ("k0", 7)
+    ]
+    with pytest.raises(Exception, match="schema: column 'id' is int64 in the body, not int32; cast it after"):
+        load(spark, cluster, topic, "id int", **options).collect()
+
+
+def test_protobuf_by_descriptors(
+    spark: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path
+) -> None:
+    descriptors = FileDescriptorSet()
+    timestamp_pb2.DESCRIPTOR.CopyToProto(descriptors.file.add())
+    file = tmp_path / "types.desc"
+    file.write_bytes(descriptors.SerializeToString())
+    send(cluster, topic, timestamp_pb2.Timestamp(seconds=5, nanos=6).SerializeToString(), b"\xff")
+    options = {"payloadFormat": "protobuf", "payloadSchemaFile": str(file), "columns": "offset"}
+    frame = load(spark, cluster, topic, payloadMessage="google.protobuf.Timestamp", **options)
+    assert rows(frame) == [(0, 5, 6), (1, None, None)]
