@@ -10,6 +10,7 @@ Must not know records' places, sessions or threads.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -40,8 +41,11 @@ from mqspark.schemas.compatibility import (
     incompatibilities,
 )
 from mqspark.schemas.parsing import parse
-from mqspark.schemas.schema import AVRO, KINDS, MAX_DEPTH, MAX_REFERENCES, Reference, Schema
+from mqspark.schemas.protoschema import ProtobufSchema
+from mqspark.schemas.schema import AVRO, KINDS, MAX_DEPTH, MAX_REFERENCES, PROTOBUF, Reference, Schema
 
+SERIALIZED = "serialized"
+FORMATS = ("", "default", SERIALIZED)
 READWRITE, READONLY = "READWRITE", "READONLY"
 MODES = (READWRITE, READONLY)
 MAX_VERSIONS = 1_000
@@ -95,6 +99,11 @@ def _shaped(source: Source, normalize: bool) -> Schema:
     if normalize and schema.normalized != schema.canonical:
         schema = source._replace(text=schema.normalized).parsed()
     return schema
+
+
+def _serialized(source: Source) -> str:
+    schema = source.parsed()
+    return schema.serialized if isinstance(schema, ProtobufSchema) else schema.text
 
 
 def _compared(rule: str, new: Schema, old: Source) -> list[Incompatibility]:
@@ -176,12 +185,13 @@ class SchemaAnswers:
         return Outcome(Answer(_page(numbers, asked)))
 
     def _get_version(self, asked: Question) -> Operating:
-        yield from ()
-        return Outcome(Answer(_described(self._version(asked))))
+        version = self._version(asked)
+        schema = yield from self._formatted(asked, version.schema)
+        return Outcome(Answer(_described(version._replace(schema=schema))))
 
     def _get_version_text(self, asked: Question) -> Operating:
-        yield from ()
-        return Outcome(Answer(self._version(asked).schema.text.encode()))
+        schema = yield from self._formatted(asked, self._version(asked).schema)
+        return Outcome(Answer(schema.text.encode()))
 
     def _list_referrers(self, asked: Question) -> Operating:
         yield from ()
@@ -197,7 +207,8 @@ class SchemaAnswers:
             raise self._no_subject(asked.subject)
         for version in reversed(versions):
             if version.schema.fingerprint == schema.fingerprint:
-                return Outcome(Answer(_described(version)))
+                shown = yield from self._formatted(asked, version.schema)
+                return Outcome(Answer(_described(version._replace(schema=shown))))
         raise SchemaProblem(404, 40403, "Schema not found")
 
     def _list_schemas(self, asked: Question) -> Operating:
@@ -224,16 +235,15 @@ class SchemaAnswers:
     # --- schemas by id ---
 
     def _get_schema(self, asked: Question) -> Operating:
-        yield from ()
-        schema = self._schema(asked)
+        schema = yield from self._formatted(asked, self._schema(asked))
         document = _told(schema)
         if asked.is_on("fetchMaxId"):
             document["maxId"] = self._subjects.last_id
         return Outcome(Answer(document))
 
     def _get_schema_text(self, asked: Question) -> Operating:
-        yield from ()
-        return Outcome(Answer(self._schema(asked).text.encode()))
+        schema = yield from self._formatted(asked, self._schema(asked))
+        return Outcome(Answer(schema.text.encode()))
 
     def _list_id_subjects(self, asked: Question) -> Operating:
         yield from ()
@@ -526,6 +536,16 @@ class SchemaAnswers:
         return tuple(needed)
 
     # --- shared ---
+
+    def _formatted(self, asked: Question, schema: StoredSchema) -> Generator[Step, Any, StoredSchema]:
+        """With the text that the caller wants: Protobuf also as a descriptor. Raises SchemaProblem."""
+        wanted = asked.options.get("format", "")
+        if wanted not in FORMATS:
+            raise SchemaProblem(422, 422, f"format is none of {', '.join(filter(None, FORMATS))}")
+        if wanted == SERIALIZED and schema.kind == PROTOBUF:
+            text: str = yield partial(_serialized, self._source_of(schema, {}, ()))
+            schema = replace(schema, text=text)
+        return schema
 
     def _version(self, asked: Question, *, deleted: bool = False) -> Version:
         """The version of the path. Raises SchemaProblem."""

@@ -9,16 +9,21 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.schema_registry.error import SchemaRegistryError
+from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from mqspark import Message
 from mqspark.client.remoting.identity import ClientOptions
+from mqspark.message import SCHEMAS_TOPIC
 from mqspark.testing import Clients, Cluster
 from mqspark_server.console.gateway import ConsoleApp
 from tests.support.commands import mqspark
@@ -145,6 +150,57 @@ def test_avro_messages_name_their_schema(cluster: Cluster, client_at: At) -> Non
     assert reader.get_subjects(subject_prefix="Typed") == ["Typed-value"]
 
 
+def test_json_messages_name_their_schema(cluster: Cluster, client_at: At) -> None:
+    writer, reader = map(client_at, cluster.http_urls)
+    context = SerializationContext("Documents", MessageField.VALUE)
+    schema = json.dumps(
+        {
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "title": "Document",
+            "type": "object",
+            "properties": {"id": {"type": "string"}, "pages": {"type": "integer"}},
+            "required": ["id"],
+        }
+    )
+    document = {"id": "d-1", "pages": 3}
+    body = JSONSerializer(schema, writer)(document, context)
+    assert JSONDeserializer(None, schema_registry_client=reader)(body, context) == document
+    stored = reader.get_latest_version("Documents-value")
+    assert (stored.schema.schema_type, stored.version) == ("JSON", 1)
+    assert stored.schema_id == int.from_bytes(body[1:5], "big")
+
+
+def letter_class() -> Any:
+    """A class as protoc would make it, with a message of another file in it."""
+    pool = descriptor_pool.DescriptorPool()
+    address = descriptor_pb2.FileDescriptorProto(name="address.proto", package="post", syntax="proto3")
+    message = address.message_type.add(name="Address")
+    message.field.add(name="city", number=1, type=9, label=1)
+    letter = descriptor_pb2.FileDescriptorProto(
+        name="letter.proto", package="post", syntax="proto3", dependency=["address.proto"]
+    )
+    message = letter.message_type.add(name="Letter")
+    message.field.add(name="id", number=1, type=9, label=1)
+    message.field.add(name="to", number=2, type=11, label=1, type_name=".post.Address")
+    for each in (address, letter):
+        pool.Add(each)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("post.Letter"))
+
+
+def test_protobuf_messages_name_their_schema(cluster: Cluster, client_at: At) -> None:
+    writer, reader = map(client_at, cluster.http_urls)
+    context = SerializationContext("Post", MessageField.VALUE)
+    letter = letter_class()
+    sent = letter(id="l-1", to={"city": "Kiel"})
+    body = ProtobufSerializer(letter, writer, {"use.deprecated.format": False})(sent, context)
+    assert body is not None
+    read = ProtobufDeserializer(letter, {"use.deprecated.format": False}, reader)(body, context)
+    assert read == sent
+    stored = reader.get_latest_version("Post-value")
+    assert stored.schema.schema_type == "PROTOBUF"
+    assert [each.subject for each in stored.schema.references] == ["address.proto"]
+
+
 def test_many_who_register_the_same_get_the_same(cluster: Cluster, client_at: At) -> None:
     clients = [client_at(url) for url in cluster.http_urls * 4]
 
@@ -193,6 +249,64 @@ def test_the_command_line_shows_registers_and_compares(
     assert "+" in mqspark("schema", "diff", "Lines-value").out
     missing = mqspark("schema", "describe", "Line-value")
     assert (missing.code, "Lines-value" in missing.err) == (3, True)
+
+
+def test_a_slave_answers_readers_while_its_master_is_down(tmp_path: Path, client_at: At) -> None:
+    with Cluster(2, slaves=1, http=True, store=tmp_path) as cluster:
+        keeper, other = (client_at(url) for url in cluster.http_urls[:2])
+        schema_id = keeper.register_schema("Orders-value", Schema(FIRST, "AVRO"))
+        slave = next(app for app in cluster.apps if app.config.broker_id)
+
+        def has_it() -> bool:
+            return slave.store is not None and slave.store.offsets.max_offset(SCHEMAS_TOPIC, 0) == 1
+
+        eventually(has_it)
+        cluster.kill(0)
+
+        def reads() -> bool:
+            try:
+                return client_at(cluster.http_urls[1]).get_versions("Orders-value") == [1]
+            except SchemaRegistryError:
+                return False
+
+        eventually(reads)
+        assert other.get_latest_version("Orders-value").schema_id == schema_id
+        with pytest.raises(SchemaRegistryError) as raised:
+            other.register_schema("Orders-value", Schema(SECOND, "AVRO"))
+        assert raised.value.http_status_code in (502, 503)
+        cluster.restart(0)
+        again = client_at(cluster.http_urls[0])
+        eventually(lambda: again.get_versions("Orders-value") == [1])
+        assert again.register_schema("Orders-value", Schema(SECOND, "AVRO")) == schema_id + 1
+
+
+def test_rights_are_those_of_users(tmp_path: Path, client_at: At) -> None:
+    root = {"username": "root", "password": "root-secret"}
+    settings = {
+        "authenticationEnabled": True,
+        "authorizationEnabled": True,
+        "initAuthenticationUser": json.dumps(root),
+        "innerClientAuthenticationCredentials": json.dumps({"accessKey": "root", "secretKey": "root-secret"}),
+    }
+    with Cluster(2, http=True, settings=settings) as cluster:
+        url = f"{cluster.http_urls[0]}/api/v1/users"
+        with httpx.Client(base_url=url, auth=("root", "root-secret"), timeout=60) as api:
+            for user, action in (("maker", "Pub"), ("reader", "Sub")):
+                assert api.put(f"/{user}", json={"password": f"{user}-secret"}).is_success
+                entry = {"resource": "Topic:Orders", "actions": [action], "decision": "Allow"}
+                answer = api.put(f"/{user}/policies", json={"policies": [{"entries": [entry]}]})
+                assert answer.is_success, answer.text
+        for url in cluster.http_urls:
+            maker = client_at(url, **{"basic.auth.user.info": "maker:maker-secret"})
+            reader = client_at(url, **{"basic.auth.user.info": "reader:reader-secret"})
+            assert maker.register_schema("Orders-value", Schema(FIRST, "AVRO")) == 1
+            assert reader.get_versions("Orders-value") == [1]
+            assert refused(reader.register_schema, "Orders-value", Schema(SECOND, "AVRO")) == (403, 40301)
+            assert refused(maker.delete_subject, "Orders-value") == (403, 40301)
+            assert refused(reader.get_versions, "Other-value") == (403, 40301)
+            assert refused(client_at(url).get_versions, "Orders-value")[0] in (401, 403)
+            wrong = client_at(url, **{"basic.auth.user.info": "maker:wrong"})
+            assert refused(wrong.get_versions, "Orders-value")[0] in (401, 403)
 
 
 def test_a_failover_and_a_restart_keep_ids(tmp_path: Path, client_at: At) -> None:

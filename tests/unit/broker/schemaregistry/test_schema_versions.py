@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -229,3 +230,16 @@ def test_a_subject_has_so_many_versions_and_no_more(
     bench.told("delete_version", VALUE, version=1)
     bench.told("delete_version", VALUE, version=1, options="permanent=true")
     assert bench.registered(third) == (3, 3)
+
+
+def test_a_protobuf_schema_is_also_given_as_a_descriptor(bench: RegistryBench) -> None:
+    """Some clients read nothing else."""
+    text = 'syntax = "proto3";\npackage post;\nmessage Address {\n  string city = 1;\n}\n'
+    assert bench.registered(text, schemaType="PROTOBUF") == (1, 1)
+    assert bench.told("get_schema", schema_id=1).document["schema"] == text
+    place = {"version": 1, "options": "format=serialized"}
+    serialized = bench.told("get_version", VALUE, **place).document["schema"]
+    assert b"Address" in base64.b64decode(serialized)
+    assert bench.told("get_schema", schema_id=1, options="format=serialized").document["schema"] == serialized
+    assert bench.registered(serialized, schemaType="PROTOBUF") == (1, 1), "it is the same schema"
+    assert bench.told("get_schema", schema_id=1, options="format=pretty").code == 422
