@@ -59,9 +59,10 @@ class BrokerServices:
         state.remove_lite_topics = self.lite.life.remove_all_of
         self.pop.serve_lite(self.lite.pops, self.lite.watch)
         self.schemas = SchemaRegistry(state, acks, compute)
+        self._registries = [self.schemas] if config.schema_registry_enable else []
         if config.broker_role is BrokerRole.SLAVE:
             self.schemas.load()
-            self._running.append(self.schemas)
+            self._running += self._registries
             for table in (*self.delays.saved_tables(), *self.timers.saved_tables()):
                 table.load()
                 self._saved.add([table])
@@ -73,7 +74,7 @@ class BrokerServices:
     def begin(self) -> None:
         """Start them. Raises StoreCorrupt."""
         self._load(self.transactions, self.pop, self.lite, self.schemas)
-        self._running += [self.delays, self.timers, self.transactions, self.pop, self.lite, self.schemas]
+        self._running += [self.delays, self.timers, self.transactions, self.pop, self.lite, *self._registries]
 
     def _load(self, *services: Service) -> None:
         for service in services:

@@ -315,10 +315,7 @@ class AdminClient(Lifecycle):
                 "no broker keeps a schema registry: set schemaRegistryEnable=true on one, or start the one that does"
             ) from None
         if len(route.brokers) > 1:
-            raise NoSchemaRegistry(
-                f"the brokers {', '.join(sorted(route.brokers))} keep a schema registry each: set"
-                " schemaRegistryEnable=false on all but one"
-            )
+            raise NoSchemaRegistry(several_registries(route.brokers))
         return [address for each in route.brokers.values() for _, address in sorted(each.items())]
 
     # --- topics -----------------------------------------------------------------------------------------
@@ -914,6 +911,12 @@ class AdminClient(Lifecycle):
 def _properties(body: bytes | memoryview) -> dict[str, str]:
     lines = (line.partition("=") for line in bytes(body).decode(errors="replace").splitlines())
     return {key.strip(): value.strip() for key, separator, value in lines if separator}
+
+
+def several_registries(brokers: Iterable[str]) -> str:
+    """Why a schema registry answers nothing."""
+    names = ", ".join(sorted(brokers))
+    return f"the brokers {names} keep a schema registry each: set schemaRegistryEnable=false on all but one"
 
 
 def _lines(settings: Mapping[str, str]) -> bytes:

@@ -240,9 +240,13 @@ class BrokerApp(ProcessApp):
     def _admin_with(self, credentials: Credentials | None) -> AdminClient:
         """A client of the cluster with a caller's keys."""
         from mqspark_server.console.clusteraccess import admin_of
+        from mqspark_server.web.problems import Problem
         from mqspark_server.web.schemaapi import TIMEOUT_MS
 
-        return admin_of(self._cluster_to_show(), credentials, TIMEOUT_MS)
+        at = self._cluster_to_show()
+        if at.problem is not None:
+            raise Problem(503, at.problem)
+        return admin_of(at, credentials, TIMEOUT_MS)
 
     def _load_sampler(self) -> Sampler:
         """In the thread of housekeeping, because it loads the client."""

@@ -115,12 +115,12 @@ class SchemaRegistry:
         return ()
 
     def arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
-        if any(topic == SCHEMAS_TOPIC for topic, _, _ in arrivals):
-            self._go_on()
+        for topic, _, _ in arrivals:
+            if topic == SCHEMAS_TOPIC:
+                self._go_on()
+                return
 
     def tick(self) -> int:
-        if not self._state.config.schema_registry_enable:
-            return TICK_MS
         oldest_ms = self._now_ms() - CHANGE_WAITS_MS
         while self._changes and self._changes[0].since_ms < oldest_ms:
             call = self._changes.popleft()

@@ -7,19 +7,20 @@ a connection. Basic credentials are the keys of a user.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from fastapi import APIRouter, Request, Response
 
 from mqspark.base.names import check
 from mqspark.broker.config import BrokerRole
-from mqspark.client.admin import AdminClient
+from mqspark.client.admin import AdminClient, several_registries
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.errors import BrokerError, IllegalName, MQError, NoSchemaRegistry, RequestTimeout
-from mqspark.message import parse_number
+from mqspark.message import SCHEMAS_TOPIC, parse_number
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.headers.admin_headers import SchemaRequestHeader
 from mqspark.protocol.schemaoperations import OPERATIONS, STATUS_FIELD, Operation
@@ -30,6 +31,8 @@ from mqspark_server.web.v1.asking import ERRORS, refused
 
 MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 MAX_BODY_BYTES = 4 << 20
+LOOKED_MS, LOOK_S = 10_000, 1.0
+"""How long it counts that no other broker keeps a registry, and how long one look may take."""
 TIMEOUT_MS = 30_000
 """A schema may have to be compared with many versions."""
 
@@ -75,7 +78,11 @@ class BrokerSchemas:
     def __init__(self, app: BrokerNode, callers: Callers, connect: Connect) -> None:
         self._app = app
         self._callers = callers
+        self._connect = connect
         self._relay = SchemaRelay(connect)
+        self._look_again_ms = 0
+        self._keepers: list[str] = []
+        """The brokers that keep a registry, when they were looked for."""
 
     async def answer(
         self, request: Request, operation: Operation, header: SchemaRequestHeader, body: bytes
@@ -88,6 +95,7 @@ class BrokerSchemas:
                     403, "the schema registry is at another broker: give Basic credentials, not a session"
                 )
             return await self._relay.answer(request, operation, header, body)
+        await self._check_alone()
         try:
             answer = await self._callers.ask(
                 caller, operation.code, header, body, timeout_s=TIMEOUT_MS / 1000
@@ -99,6 +107,22 @@ class BrokerSchemas:
         if answer.code != ResponseCode.SUCCESS:
             raise refused(answer)
         return parse_number(answer.ext.get(STATUS_FIELD)) or 500, bytes(answer.body)
+
+    async def _check_alone(self) -> None:
+        """Two registries would give one id to two schemas. Name servers that do not answer are not waited for. Raises
+        Problem."""
+        now_ms = self._app.clock.monotonic_ms()
+        if now_ms >= self._look_again_ms:
+            self._look_again_ms = now_ms + LOOKED_MS
+            keys = self._app.settings.auth.inner_credentials
+            with suppress(MQError, Problem, TimeoutError):
+                async with (
+                    asyncio.timeout(LOOK_S),
+                    self._connect(None if keys is None else Credentials(*keys)) as admin,
+                ):
+                    self._keepers = sorted((await admin.topic_route(SCHEMAS_TOPIC)).brokers)
+        if len(self._keepers) > 1:
+            raise Problem(503, several_registries(self._keepers))
 
 
 def schema_router(door: Callable[[Request], SchemaDoor]) -> APIRouter:

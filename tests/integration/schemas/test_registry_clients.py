@@ -280,6 +280,15 @@ def test_a_slave_answers_readers_while_its_master_is_down(tmp_path: Path, client
         assert again.register_schema("Orders-value", Schema(SECOND, "AVRO")) == schema_id + 1
 
 
+def test_two_registries_answer_nothing() -> None:
+    """Each would give the first id to another schema."""
+    with Cluster(2, http=True, settings={"schemaRegistryEnable": True}) as cluster:
+        for url in cluster.http_urls:
+            answer = httpx.post(f"{url}/subjects/Orders-value/versions", json={"schema": FIRST}, timeout=60)
+            assert answer.status_code == 503, answer.text
+            assert "dev-0, dev-1" in answer.json()["message"]
+
+
 def test_rights_are_those_of_users(tmp_path: Path, client_at: At) -> None:
     root = {"username": "root", "password": "root-secret"}
     settings = {

@@ -52,6 +52,8 @@ SERVERS = BOTH | {
     "TimedShares._ends": "one entry a user and minute, as far as a delay reaches",
     "Acks._others": "one entry a request code",
     "Histogram._counts": "one entry a bound, which are fixed",
+    "BrokerSchemas._keepers": "the brokers of one route",
+    "BrokerServices._registries": "one or none",
     "SchemaRegistry._changes": "MAX_CHANGES",
     "SchemaAnswers._operations": "one entry an operation",
     "RpcTimes._rows": "one entry a combination of known codes that occurred",

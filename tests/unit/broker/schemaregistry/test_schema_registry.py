@@ -27,6 +27,9 @@ from mqspark.message import SCHEMAS_TOPIC
 from mqspark.protocol.codes import Reason, RequestCode, ResponseCode
 from mqspark.protocol.schemaoperations import OPERATIONS, Right, topic_of
 from mqspark.schemas.schema import Reference
+from mqspark.store.compaction.compacted import DELETE_RETENTION_MS, LOOK_MS
+from mqspark.store.tools.compactor import Compactor, CompactTask, TopicToCompact
+from tests.support.store_tools import QuickFiles
 from tests.unit.auth_kit import ROOT, SignedPeer, allow, authority
 from tests.unit.broker.replication.test_follower import STORE, Link, pieces
 from tests.unit.broker.replication.test_slave_metadata import one_round
@@ -92,6 +95,45 @@ def test_what_a_crash_leaves_is_what_was_answered(tmp_path: Path) -> None:
     bench.registered(SECOND)
     bench.crash()
     assert bench.told("list_versions", VALUE, peer=bench.peer()).document == [1, 2]
+    bench.close()
+
+
+def test_compaction_changes_nothing_that_is_registered(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    bench = RegistryBench(root)
+    for number in range(6):
+        bench.registered(record(field("id"), field(f"f{number}", default="")), f"T{number % 3}-value")
+        bench.told("set_subject_rule", "T0-value", {"compatibility": ("FULL", "NONE")[number % 2]})
+    bench.told("delete_version", "T2-value", version=2)
+    bench.told("delete_version", "T2-value", version=2, options="permanent=true")
+    bench.told("delete_subject", "T1-value")
+    before = [bench.told("list_schemas", options="deleted=true"), bench.told("get_subject_rule", "T0-value")]
+    stored = bench.store.offsets.max_offset(SCHEMAS_TOPIC, 0)
+    for _ in range(2):  # the second time tombstones are old
+        bench.flush()
+        task = CompactTask(
+            root=str(root),
+            commit_log=None,
+            end=1 << 40,
+            topics=[TopicToCompact(SCHEMAS_TOPIC)],
+            map_bytes=1 << 20,
+            now_ms=bench.clock.wall_ms + DELETE_RETENTION_MS * 2,
+        )
+        assert Compactor(task, QuickFiles()).run().failed == 0
+        bench.clock.advance(LOOK_MS + 1)
+        bench.reopen()
+        assert len(bench.records(SCHEMAS_TOPIC)) < stored, "it reads what compaction has kept"
+        found = [
+            bench.told("list_schemas", options="deleted=true"),
+            bench.told("get_subject_rule", "T0-value"),
+        ]
+        assert found == before
+        bench.registered(FIRST, "New-value")
+        assert bench.told("list_id_versions", schema_id=7).document == [
+            {"subject": "New-value", "version": 1}
+        ]
+        before[0] = bench.told("list_schemas", options="deleted=true")
+        stored = bench.store.offsets.max_offset(SCHEMAS_TOPIC, 0)
     bench.close()
 
 
