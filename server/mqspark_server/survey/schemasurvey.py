@@ -15,7 +15,7 @@ from mqspark.client.admin import AdminClient
 from mqspark.errors import InvalidMessage, MQError, ProtocolError, SchemaRefused
 from mqspark.message import MessageExt
 from mqspark.protocol.schemaoperations import topic_of
-from mqspark.schemas.schema import AVRO, PROTOBUF
+from mqspark.schemas.schema import AVRO, PROTOBUF, Reference
 from mqspark.schemas.schemaprefix import decode_prefix
 from mqspark_server.shown.bodies.bodyviews import KnownSchema
 
@@ -27,6 +27,7 @@ __all__ = [
 Row = dict[str, Any]
 PAGE_ENTRIES = 200
 """Versions in one request."""
+DELETED = {"deleted": "true"}
 MAX_SCHEMAS = 20
 """Looked up for one page of messages."""
 ENDINGS = {".avsc": AVRO, ".proto": PROTOBUF}
@@ -144,9 +145,7 @@ async def schemas_of(admin: AdminClient, messages: Iterable[MessageExt]) -> dict
     for schema_id in ids:
         try:
             answer = await asked(admin, "get_schema", schema_id=schema_id)
-            found[schema_id] = KnownSchema(
-                answer.get("schemaType", AVRO), answer["schema"], await _needed(admin, answer, set())
-            )
+            found[schema_id] = await _known(admin, answer, {})
         except SchemaRefused:
             continue
         except MQError:
@@ -154,14 +153,15 @@ async def schemas_of(admin: AdminClient, messages: Iterable[MessageExt]) -> dict
     return found
 
 
-async def _needed(admin: AdminClient, answer: Row, seen: set[tuple[str, int]]) -> tuple[str, ...]:
-    """The texts of the schemas that one refers to, and of theirs."""
-    texts: list[str] = []
+async def _known(admin: AdminClient, answer: Row, seen: dict[tuple[str, int], KnownSchema]) -> KnownSchema:
+    """With the schemas that it refers to, and theirs: as many as one page may look up. Raises SchemaRefused."""
+    needed = []
     for each in answer.get("references", ()):
         place = each["subject"], each["version"]
-        if place in seen or len(seen) >= MAX_SCHEMAS:
-            continue
-        seen.add(place)
-        version = await asked(admin, "get_version", subject=place[0], version=place[1])
-        texts += [*await _needed(admin, version, seen), version["schema"]]
-    return tuple(texts)
+        if place not in seen:
+            if len(seen) >= MAX_SCHEMAS:
+                break
+            version = await asked(admin, "get_version", subject=place[0], version=place[1], options=DELETED)
+            seen[place] = await _known(admin, version, seen)
+        needed.append((Reference(each["name"], *place), seen[place]))
+    return KnownSchema(answer.get("schemaType", AVRO), answer["schema"], tuple(needed))

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
+from mqspark.errors import ConfigError, InvalidSchema
+from mqspark.schemas.parsing import parse
+from mqspark.schemas.protoschema import ProtobufSchema
+from mqspark.schemas.schema import AVRO, PROTOBUF, Reference, Schema
 from mqspark_server.shown.bodies.arrowbody import begins_arrow, write_arrow
 from mqspark_server.shown.bodies.avrobody import MAGIC, SINGLE_OBJECT, write_avro, write_avro_value
 from mqspark_server.shown.bodies.charsets import NAMES, charset_of, decoded, unicode_of
 from mqspark_server.shown.bodies.jsonbody import write_json
 from mqspark_server.shown.bodies.msgpackbody import begins_msgpack, write_msgpack
 from mqspark_server.shown.bodies.outline import Full, Outline, Unreadable
-from mqspark_server.shown.bodies.protobufbody import write_protobuf
+from mqspark_server.shown.bodies.protobufbody import write_protobuf, write_protobuf_value
 
 SHOWN_BYTES = 16 * 1024
 """The most shown of a body as it is."""
@@ -35,11 +39,19 @@ VIEWS = ("auto", "text", *_WRITERS, "hex")
 
 
 class KnownSchema(NamedTuple):
-    """A schema that was looked up in a registry. ``needed``: the texts of those that it refers to."""
+    """A schema that was looked up in a registry. ``needed``: those that it refers to."""
 
     kind: str
     text: str
-    needed: tuple[str, ...] = ()
+    needed: tuple[tuple[Reference, KnownSchema], ...] = ()
+
+    @property
+    def needed_texts(self) -> tuple[str, ...]:
+        return tuple(text for _, each in self.needed for text in (*each.needed_texts, each.text))
+
+    def parsed(self) -> Schema:
+        """Raises InvalidSchema, ConfigError."""
+        return parse(self.kind, self.text, [(reference, each.parsed()) for reference, each in self.needed])
 
 
 NO_SCHEMAS: Mapping[int, KnownSchema] = {}
@@ -60,12 +72,12 @@ def body_view(body: bytes, view: str, schemas: Mapping[int, KnownSchema] = NO_SC
     """``view``: one of VIEWS. ``schemas``: by the ids that bodies name. Never fails: what is not of that format is
     shown as text, with the reason."""
     if view == "auto":
-        return _by_schema(body, schemas) or _guessed(body)
+        return _by_schema(body, (AVRO, PROTOBUF), schemas) or _guessed(body)
     if view == "hex":
         return _hex(body)
     if view == "text":
         return _text(body, charset_of(body[:SHOWN_BYTES], is_whole=len(body) <= SHOWN_BYTES) or "utf-8")
-    if view == "avro" and (shown := _by_schema(body, schemas)) is not None:
+    if (shown := _by_schema(body, (view.upper(),), schemas)) is not None:
         return shown
     name, write = _WRITERS[view]
     content, schema_id = _unframed(body, view)
@@ -77,19 +89,26 @@ def body_view(body: bytes, view: str, schemas: Mapping[int, KnownSchema] = NO_SC
         return shown._replace(problem=f"The body is not {name}: {error}.{where}")
 
 
-def _by_schema(body: bytes, schemas: Mapping[int, KnownSchema]) -> BodyView | None:
-    """An Avro value whose schema is known. One that does not fit it is shown as bytes, with the reason."""
+def _by_schema(body: bytes, kinds: Collection[str], schemas: Mapping[int, KnownSchema]) -> BodyView | None:
+    """An Avro or Protobuf value whose schema is known. One that does not fit it is shown as bytes, with the reason."""
     content, schema_id = _unframed(body, "avro")
     schema = None if schema_id is None else schemas.get(schema_id)
-    if schema is None or schema.kind != "AVRO":
+    if schema is None or schema.kind not in kinds:
         return None
 
     def write(data: bytes, out: Outline) -> str:
-        return write_avro_value(data, schema.text, schema.needed, out)
+        if schema.kind == AVRO:
+            return write_avro_value(data, schema.text, schema.needed_texts, out)
+        parsed = schema.parsed()
+        if not isinstance(parsed, ProtobufSchema):
+            raise Unreadable("its schema is of another type")
+        return write_protobuf_value(body, parsed, out)
 
     try:
-        return _outlined(content, write, schema_id, "Avro")
-    except Unreadable as error:
+        return _outlined(content, write, schema_id, schema.kind.capitalize())
+    except ConfigError:
+        return None
+    except (Unreadable, InvalidSchema) as error:
         return _hex(body)._replace(
             problem=f"The body does not fit the schema {schema_id} that it names: {error}."
         )

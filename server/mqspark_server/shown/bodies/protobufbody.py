@@ -1,4 +1,4 @@
-"""Protobuf without its schema: the numbers of fields, and values as far as the wire says what they are.
+"""Protobuf by its schema; and without it: the numbers of fields, and values as far as the wire says what they are.
 
 Facts: https://protobuf.dev/programming-guides/encoding/. The wire does not tell texts, bytes and inner messages apart:
 what is a printable text is shown as one, what reads as a message as that, and anything else as bytes.
@@ -9,6 +9,9 @@ from __future__ import annotations
 import codecs
 import struct
 
+from mqspark.schemas.protoschema import ProtobufSchema
+from mqspark.schemas.schemaprefix import decode_prefix
+from mqspark_server.shown.bodies.jsonbody import MAX_BYTES, write_json
 from mqspark_server.shown.bodies.outline import MAX_DEPTH, Full, Outline, Reading, Unreadable
 
 MAX_STEPS = 50_000
@@ -26,6 +29,30 @@ def write_protobuf(body: bytes, out: Outline) -> str:
         raise Unreadable("it is empty")
     _Wire(out).message(Reading(body), None, 0)
     return "Protobuf without its schema"
+
+
+def write_protobuf_value(body: bytes, schema: ProtobufSchema, out: Outline) -> str:
+    """A body with the prefix that says where in the schema its message is. Returns what it is. Raises Unreadable, Full,
+    InvalidSchema."""
+    from google.protobuf import json_format, message_factory
+    from google.protobuf.message import DecodeError
+
+    if len(body) > MAX_BYTES:
+        raise Unreadable(f"only bodies of up to {MAX_BYTES:,} bytes are parsed")
+    try:
+        prefix = decode_prefix(body, indexed=True)
+        if prefix is None:
+            raise Unreadable("it has no prefix")
+        name = schema.message_name(prefix.indexes)
+        made = message_factory.GetMessageClass(schema.pool.FindMessageTypeByName(name))
+        message = made.FromString(body[prefix.payload_at :])
+        text = json_format.MessageToJson(
+            message, preserving_proto_field_name=True, descriptor_pool=schema.pool
+        )
+    except (DecodeError, ValueError, TypeError, json_format.Error) as error:
+        raise Unreadable(f"{error}".strip() or "it is no such message") from None
+    write_json(text.encode(), out)
+    return f"Protobuf, {name}"
 
 
 class _Wire:

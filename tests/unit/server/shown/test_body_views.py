@@ -11,6 +11,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from mqspark.schemas.schema import Reference
 from mqspark_server.shown.bodies import avrobody, bodyviews
 from mqspark_server.shown.bodies.bodyviews import OUTLINE_LENGTH, VIEWS, KnownSchema, body_view
 from tests.support.pace import ProcessorTime
@@ -260,7 +261,15 @@ ORDER = (
     '{"type":"record","name":"Order","fields":[{"name":"id","type":"string"},{"name":"to","type":"Address"}]}'
 )
 ADDRESS = '{"type":"record","name":"Address","fields":[{"name":"city","type":"string"}]}'
-KNOWN = {7: KnownSchema("AVRO", ORDER, (ADDRESS,)), 8: KnownSchema("JSON", "{}")}
+NEEDED = ((Reference("Address", "Address", 1), KnownSchema("AVRO", ADDRESS)),)
+LETTER = (
+    'syntax = "proto3"; package post; message Stamp { int32 cents = 1; } message Letter { string id = 1; }'
+)
+KNOWN = {
+    7: KnownSchema("AVRO", ORDER, NEEDED),
+    8: KnownSchema("JSON", "{}"),
+    10: KnownSchema("PROTOBUF", LETTER),
+}
 
 
 @pytest.mark.parametrize("view", ["auto", "avro"])
@@ -268,6 +277,16 @@ def test_a_body_is_read_by_the_schema_that_it_names(view: str) -> None:
     shown = body_view(b"\0\0\0\0\x07\x06o-1\x08Kiel", view, KNOWN)
     assert json.loads(shown.text) == {"id": "o-1", "to": {"city": "Kiel"}}
     assert (shown.kind, shown.problem) == ("Avro, Order, schema 7", "")
+
+
+@pytest.mark.parametrize("view", ["auto", "protobuf"])
+def test_a_protobuf_body_says_which_message_it_is(view: str) -> None:
+    letter = b"\0\0\0\0\x0a\x02\x02" + b"\x0a\x03l-1"
+    assert json.loads(body_view(letter, view, KNOWN).text) == {"id": "l-1"}
+    stamp = body_view(b"\0\0\0\0\x0a\0" + b"\x08\x50", view, KNOWN)
+    assert (json.loads(stamp.text), stamp.kind) == ({"cents": 80}, "Protobuf, post.Stamp, schema 10")
+    for damaged in (b"\0\0\0\0\x0a\x02\x08\x08\x50", b"\0\0\0\0\x0a\0\x0a\xff", b"\0\0\0\0\x0a\x81"):
+        assert "the schema 10" in body_view(damaged, view, KNOWN).problem
 
 
 @pytest.mark.parametrize("content", [b"\x06o", b"\x06o-1\x08Kiel\0", b"\xff" * 30])
