@@ -124,11 +124,10 @@ class BrokerCore:
         """The log position up to which this broker alone would answer."""
 
         # What it answers.
-        # A master that has been replaced must not acknowledge anything.
-        all_wait = term is not None
         self.requests = requests = BrokerRequests(
-            shared, acks, role, services, lookups, machine_bytes, all_wait=all_wait
-        )
+            shared, acks, role, services, lookups, machine_bytes,
+            all_wait=term is not None,  # a master that has been replaced must not acknowledge anything
+        )  # fmt: skip
         self.pulls = requests.pulls
         admin = self._admin_handlers(foreign_keys, shell_settings or {})
         requests.serve(admin, more_handlers, extensions, authority)
