@@ -87,6 +87,7 @@ class _Pair:
         self.evicted = False
         self.outer, self.inner = _Side(self), _Side(self)
         self.closed = asyncio.get_running_loop().create_future()
+        self._serving = asyncio.current_task()
 
     def join(self) -> None:
         self.outer.join(self.inner)
@@ -98,6 +99,11 @@ class _Pair:
                 side.transport.close()
         if not self.closed.done():
             self.closed.set_result(None)
+
+    def end(self) -> None:
+        """End it wherever it is."""
+        if self._serving is not None:
+            self._serving.cancel()
 
     def abort(self) -> None:
         for side in (self.outer, self.inner):
@@ -128,7 +134,7 @@ class GrpcPort:
         self.counts = ConnectionCounts()
         self._open: OpenSockets[_Pair] = OpenSockets(
             self.counts,
-            lambda pair, _: pair.close(),
+            lambda pair, _: pair.end(),
             max_connections=max_connections,
             max_per_address=max_per_address,
             backlog=backlog,
