@@ -17,6 +17,7 @@ from mqspark.errors import InvalidSchema
 from mqspark.schemas.documents import compact, json_document
 from mqspark.schemas.jsoncompat import JsonComparison
 from mqspark.schemas.jsonreferences import Documents
+from mqspark.schemas.jsonshortcut import lines_of
 from mqspark.schemas.jsonwork import MAX_PAYLOAD_DEPTH, PayloadWork, payload_work
 from mqspark.schemas.schema import JSON, Check, Flaw, Needed, Schema, needs_extra
 
@@ -43,6 +44,7 @@ class JsonSchema(Schema):
         self.documents = Documents(self.document, others)
         work = payload_work(self.document, self.documents)
         self._check = _payload_check(self._validator(), work)
+        self._lines = lines_of(self.document, self.documents)
 
     @cached_property
     def canonical(self) -> str:
@@ -56,6 +58,9 @@ class JsonSchema(Schema):
         if indexes:
             raise InvalidSchema("a JSON schema has no indexes of messages", kind=JSON)
         return self._check
+
+    def fits_all(self, bodies: Sequence[bytes | memoryview], head: bytes) -> bool:
+        return self._lines is not None and self._lines.take(bodies, head)
 
     def incompatibilities_of(self, writer: Schema, me: str, other: str) -> list[tuple[str, str, str]]:
         if not isinstance(writer, JsonSchema):

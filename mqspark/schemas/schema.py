@@ -111,11 +111,11 @@ class Schema(ABC):
 
         Raises InvalidSchema if there is no such message, and if the schema is one that no payload is checked by."""
 
-    def fits_all(self, payloads: Sequence[bytes | memoryview]) -> bool:
-        """Whether many payloads fit, of the first message if it is a Protobuf schema. False may mean that this cannot
-        be said at once: then ``check`` says it of each."""
-        check = self.check()
-        return all(check(payload) is None for payload in payloads)
+    def fits_all(self, bodies: Sequence[bytes | memoryview], head: bytes) -> bool:
+        """Whether many bodies begin with ``head``, and what follows fits. False may mean that this cannot be said at
+        once: then ``check`` says it of each. Not for Protobuf."""
+        check, start = self.check(), len(head)
+        return all(body[:start] == head and check(body[start:]) is None for body in bodies)
 
     @abstractmethod
     def incompatibilities_of(self, writer: Schema, me: str, other: str) -> list[tuple[str, str, str]]:

@@ -70,12 +70,16 @@ class SchemaGuard:
             self._answer(topic, str(found[1]), 1)
 
     def check_batch(self, topic: Topic, sys_flag: int, body: bytes | memoryview) -> None:
-        """Of a batch, whose members have this flag: one that does not fit refuses all. Raises Refusal."""
+        """Of the batch in one half message. Raises Refusal."""
         try:
             bodies = [each for _, each, _ in split_batch(body)]
         except InvalidMessage as error:
             self._answer(topic, str(error), 1)
-            return
+        else:
+            self.check_members(topic, sys_flag, bodies)
+
+    def check_members(self, topic: Topic, sys_flag: int, bodies: Sequence[bytes]) -> None:
+        """Of a batch, whose members have this flag: one that does not fit refuses all. Raises Refusal."""
         found = self._flaws(topic.name, bodies, sys_flag)
         if found is not None:
             index, flaw, count = found
@@ -112,16 +116,13 @@ class SchemaGuard:
 
     def _fit_together(self, schemas: Schemas, topic: str, bodies: Sequence[bytes | memoryview]) -> bool:
         """Whether all are of one schema, and fit it. False may mean that they have to be looked at one by one."""
-        head = bytes(bodies[0][:PREFIX_BYTES])
-        framed = decode_prefix(head) is not None
-        if len(bodies) < 2 or (framed and any(body[:PREFIX_BYTES] != head for body in bodies)):
+        if len(bodies) < 2:
             return False
+        head = bytes(bodies[0][:PREFIX_BYTES])
         found = self._schema(schemas, topic, head)
         if not isinstance(found, Schema) or found.kind == PROTOBUF:
             return False
-        if not framed:
-            return all(body[:1] != b"\0" for body in bodies) and found.fits_all(bodies)
-        return found.fits_all([body[PREFIX_BYTES:] for body in bodies])
+        return found.fits_all(bodies, head if decode_prefix(head) is not None else b"")
 
     def _flaw(self, schemas: Schemas, topic: str, body: bytes | memoryview, sys_flag: int) -> Flaw | None:
         try:

@@ -297,14 +297,12 @@ class SendProcessor:
             self._send_plain(session, command, header, to, properties)
 
     def _check_payload(self, topic: Topic, header: SendHeader, body: bytes | memoryview) -> None:
-        """Raises Refusal."""
+        """Of a message, or of a transaction's batch. Raises Refusal."""
         text = header.properties or ""
         if TRANSACTION_BATCH in text and _is_prepared(text) and not header.reconsume_times:
             flags = decode_properties(text).get(TRANSACTION_BATCH, "").partition(":")[2]
             self.guard.check_batch(topic, parse_number(flags) or 0, body)
-        elif header.batch:
-            self.guard.check_batch(topic, header.sys_flag, body)
-        else:
+        elif not header.batch:
             self.guard.check(topic, header.sys_flag, body)
 
     def _destination(self, session: Session, header: SendHeader, topic: Topic) -> Destination:
@@ -703,6 +701,10 @@ class SendProcessor:
             # Each member is stored with only its own properties: the batch's id does not hide its own (RocketMQ
             # since 5.4).
             many = self._batch_members(topic, body)
+            members = [] if many is not None else split_batch(body)
+            if topic.validation != VALIDATION_OFF:
+                bodies = [each for _, each, _ in members] if many is None else many.bodies()
+                self.guard.check_members(topic, to.sys_flag, bodies)
             record = PendingRecord(
                 topic=header.topic,
                 queue_id=to.queue_id,
@@ -716,7 +718,6 @@ class SendProcessor:
                 first_offset, positions, end_offset = self._state.store.appender.put_members(record, many)
                 physical_offsets = positions.astype(">i8").tobytes()
             else:
-                members = split_batch(body)
                 count = len(members)
                 for _, _, properties in members:
                     if any(mark in properties for mark in _MARKS_OF_MEMBERS):

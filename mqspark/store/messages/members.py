@@ -141,6 +141,12 @@ class MemberColumns:
         )
         return [(flag, self.data[low:high], tail[2:]) for flag, low, high, tail in each]
 
+    def bodies(self) -> list[bytes]:
+        return [
+            self.data[low:high]
+            for low, high in zip(self.body_starts.tolist(), self.body_ends.tolist(), strict=True)
+        ]
+
     def __len__(self) -> int:
         return len(self.ends)
 

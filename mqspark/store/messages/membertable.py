@@ -140,6 +140,10 @@ class MemberTable:
         properties = [tail[2:] for tail in self._each_tail()]
         return list(zip(flags, bodies, properties, strict=True))
 
+    def bodies(self) -> list[bytes]:
+        """As ``MemberColumns.bodies``."""
+        return self.members["body"].tolist()  # type: ignore[no-any-return]
+
     def __len__(self) -> int:
         return len(self.members)
 
