@@ -94,18 +94,28 @@ JS_FOLDER = HERE / "js"
 
 def js_program() -> Path:
     """The driver around the JavaScript client, npm's ali-ons. Raises ToolMissing."""
-    require_tools("node", "npm")
-    sources = [JS_FOLDER / name for name in ("driver.js", "package.json", "package-lock.json")]
+    return _installed(JS_FOLDER, "driver.js")
 
-    def install(folder: Path) -> None:
+
+def js_schemas_program() -> Path:
+    """The program around npm's client of schema registries. Raises ToolMissing."""
+    return _installed(HERE / "jsschemas", "schemas.js")
+
+
+def _installed(folder: Path, program: str) -> Path:
+    """A program beside the packages that it needs. Raises ToolMissing."""
+    require_tools("node", "npm")
+    sources = [folder / name for name in (program, "package.json", "package-lock.json")]
+
+    def install(target: Path) -> None:
         for source in sources:
-            shutil.copy(source, folder)
+            shutil.copy(source, target)
         try:
-            run(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], FETCH_TIMEOUT_S, cwd=folder)
+            run(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], FETCH_TIMEOUT_S, cwd=target)
         except RuntimeError as error:
             raise ToolMissing(f"the JavaScript client cannot be had: {error}") from error
 
-    return cached(f"js-{digest(*sources)}", install) / "driver.js"
+    return cached(f"js-{digest(*sources)}", install) / program
 
 
 @contextmanager
