@@ -16,11 +16,9 @@ from mqspark.base.names import is_sound
 from mqspark.errors import Picklable
 from mqspark.message import parse_number
 from mqspark.protocol.headers.admin_headers import SchemaRequestHeader
-from mqspark.protocol.schemaoperations import OPERATIONS, Operation
+from mqspark.protocol.schemaoperations import MAX_BODY_BYTES, OPERATIONS, Operation
 from mqspark.schemas.schema import AVRO, KINDS, MAX_REFERENCES, Reference
 
-MAX_BODY_BYTES = 4 << 20
-"""A schema has 1 MiB at most; JSON may need several characters for one of a text."""
 MAX_OPTIONS_LENGTH = 4_096
 LATEST = -1
 _MAX_VERSION = (1 << 31) - 1

@@ -23,14 +23,13 @@ from mqspark.errors import BrokerError, IllegalName, MQError, NoSchemaRegistry, 
 from mqspark.message import SCHEMAS_TOPIC, parse_number
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.headers.admin_headers import SchemaRequestHeader
-from mqspark.protocol.schemaoperations import OPERATIONS, STATUS_FIELD, Operation
+from mqspark.protocol.schemaoperations import MAX_BODY_BYTES, OPERATIONS, STATUS_FIELD, Operation
 from mqspark_server.node import BrokerNode
 from mqspark_server.web.callers import Callers, How, basic_pair
 from mqspark_server.web.problems import Problem
 from mqspark_server.web.v1.asking import ERRORS, refused
 
 MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
-MAX_BODY_BYTES = 4 << 20
 LOOKED_MS, LOOK_S = 10_000, 1.0
 """How long it counts that no other broker keeps a registry, and how long one look may take."""
 TIMEOUT_MS = 30_000
@@ -59,8 +58,9 @@ class SchemaRelay:
     async def answer(
         self, request: Request, operation: Operation, header: SchemaRequestHeader, body: bytes
     ) -> tuple[int, bytes]:
-        with _cluster_problems():
-            async with self._connect(_keys(request)) as admin:
+        keys = _keys(request)
+        with _cluster_problems(keys):
+            async with self._connect(keys) as admin:
                 answer = await admin.ask_schemas(
                     operation.name,
                     subject=header.schema_subject,
@@ -201,13 +201,13 @@ def _keys(request: Request) -> Credentials | None:
 
 
 @contextmanager
-def _cluster_problems() -> Iterator[None]:
-    """Within, an error of the cluster is a Problem."""
+def _cluster_problems(keys: Credentials | None) -> Iterator[None]:
+    """Within, an error of the cluster, which was asked with these keys, is a Problem."""
     try:
         yield
     except BrokerError as error:
         if error.code == ResponseCode.NO_PERMISSION:
-            raise Problem(403, str(error)) from None
+            raise Problem(401 if keys is None else 403, str(error)) from None
         if error.code in (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE):
             raise Problem(503, str(error)) from None
         raise Problem(502, str(error)) from None
