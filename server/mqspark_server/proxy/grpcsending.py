@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from mqspark.base.clock import wall_ms
+from mqspark.broker.transaction.halfmessages import IMMUNITY_SECONDS
 from mqspark.errors import InvalidMessage
 from mqspark.message import (
     BORN_TIMESTAMP,
@@ -46,6 +47,7 @@ from mqspark_server.proxy.grpccalls import GrpcCall
 from mqspark_server.proxy.grpchalves import GrpcHalf
 from mqspark_server.proxy.grpcstatus import OK, GrpcRefusal, checked, refusal_of, status
 from mqspark_server.proxy.resources import has_control, topic_of
+from mqspark_server.proxy.systemkeys import BORN_HOST, SYSTEM_KEYS, TRACE_CONTEXT
 
 MAX_USER_PROPERTIES = 128
 MAX_USER_PROPERTY_BYTES = 16 * 1024
@@ -54,14 +56,9 @@ MAX_DELAY_MS = 24 * 3600 * 1000
 MAX_RECOVERY_S = 3600
 MAX_LITE_TOPIC_LENGTH = 64
 """Limits of the proxy (ProxyConfig)."""
-TRACE_CONTEXT = "TRACE_CONTEXT"
-BORN_HOST = "__BORNHOST"
-IMMUNITY_SECONDS = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+_OURS = SET_BY_BROKERS | {SHARDING_KEY, TRACE_CONTEXT, IMMUNITY_SECONDS}
+"""Further keys that user properties must not have: they would become fields of the message."""
 
-_SYSTEM = SET_BY_BROKERS | {
-    TAGS, KEYS, SHARDING_KEY, TIMER_DELIVER_MS, LITE_TOPIC, PRIORITY, TRACE_CONTEXT, BORN_HOST, IMMUNITY_SECONDS,
-}  # fmt: skip
-"""Keys that user properties must not have."""
 _NOT_DURABLE: dict[int, pb.Code] = {
     ResponseCode.FLUSH_DISK_TIMEOUT: pb.MASTER_PERSISTENCE_TIMEOUT,
     ResponseCode.FLUSH_SLAVE_TIMEOUT: pb.SLAVE_PERSISTENCE_TIMEOUT,
@@ -247,7 +244,7 @@ def _user_properties(given: pb.Message) -> dict[str, str]:
         )
     size = 0
     for key, value in own.items():
-        if key in _SYSTEM:
+        if key in SYSTEM_KEYS or key in _OURS:
             raise GrpcRefusal(pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property is used by system: {key}")
         for what, text in (("key", key), ("value", value)):
             if has_control(text):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -17,9 +17,16 @@ from mqspark_server.proxy.grpccalls import GrpcCall, Shared
 from mqspark_server.proxy.grpcclients import GrpcClient, GrpcClients
 from mqspark_server.proxy.grpchalves import GrpcHalves
 from mqspark_server.proxy.grpcmetadata import GrpcMetadata
+from mqspark_server.proxy.grpcoffsets import (
+    get_offset,
+    pull_message,
+    query_offset,
+    update_offset,
+)
 from mqspark_server.proxy.grpcrouting import query_assignment, query_route
 from mqspark_server.proxy.grpcsending import recall_message, send_message
 from mqspark_server.proxy.grpcstatus import GrpcRefusal
+from mqspark_server.proxy.grpctransactions import end_transaction
 from mqspark_server.proxy.telemetry import (
     asked_by_broker,
     heartbeat,
@@ -38,10 +45,14 @@ UNARY: dict[str, Callable[[GrpcCall, Any], Any]] = {
     "NotifyClientTermination": notify_client_termination,
     "SendMessage": send_message,
     "RecallMessage": recall_message,
+    "EndTransaction": end_transaction,
+    "UpdateOffset": update_offset,
+    "GetOffset": get_offset,
+    "QueryOffset": query_offset,
 }
 """``async def method(call, request)`` returns the response."""
-STREAMING: dict[str, Callable[[GrpcCall, Any], AsyncIterator[Any]]] = {}
-"""``async def method(call, request)`` yields responses."""
+STREAMING: dict[str, Callable[[GrpcCall, Any, Any], Awaitable[None]]] = {"PullMessage": pull_message}
+"""``async def method(call, request, write)`` awaits ``write(response)``, which fails when the caller is gone."""
 
 
 class MessagingService:
@@ -95,21 +106,20 @@ class MessagingService:
 
         return serve
 
-    def _streaming(self, name: str, response_type: Any) -> Callable[[Any, Any], AsyncIterator[Any]]:
+    def _streaming(self, name: str, response_type: Any) -> Callable[[Any, Any], Any]:
         function = STREAMING.get(name)
 
-        async def serve(request: Any, context: Any) -> AsyncIterator[Any]:
+        async def serve(request: Any, context: Any) -> None:
             if function is None:
-                yield response_type(status=_not_served(name).status)
+                await context.write(response_type(status=_not_served(name).status))
                 return
             client: GrpcClient | None = None
             try:
                 client = self.clients.of(GrpcMetadata(context))
                 client.calls += 1
-                async for response in function(GrpcCall(self._shared, client, context), request):
-                    yield response
+                await function(GrpcCall(self._shared, client, context), request, context.write)
             except Exception as error:
-                yield response_type(status=_refusal(name, error).status)
+                await context.write(response_type(status=_refusal(name, error).status))
             finally:
                 if client is not None:
                     client.calls -= 1

@@ -20,11 +20,13 @@ from mqspark.protocol.bodies.client_bodies import (
     build_subscription,
 )
 from mqspark.protocol.bodies.topic_bodies import ExponentialRetryPolicy, SubscriptionGroupConfig
+from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.grpccalls import GrpcCall, Shared
 from mqspark_server.proxy.grpcclients import GrpcClient, TelemetryStream
 from mqspark_server.proxy.grpcstatus import OK, GrpcRefusal
+from mqspark_server.proxy.grpctransactions import check_transaction
 from mqspark_server.proxy.resources import group_of, topic_of
 
 log = sparing("mqspark.grpc")
@@ -201,3 +203,5 @@ def filter_of(expression: pb.FilterExpression) -> tuple[str, str]:
 
 def asked_by_broker(shared: Shared, client: GrpcClient, broker: str, command: Command) -> None:
     """A broker's own request to a client."""
+    if command.code == RequestCode.CHECK_TRANSACTION_STATE:
+        check_transaction(shared, client, broker, command)

@@ -12,7 +12,13 @@ from mqspark.testing import Broker
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    with Broker(settings={"grpcEnable": True, "enableLmq": True, "enableMultiDispatch": True}) as one:
+    settings = {
+        "grpcEnable": True,
+        "enableLmq": True,
+        "enableMultiDispatch": True,
+        "recallMessageEnable": True,
+    }
+    with Broker(settings=settings) as one:
         yield one
 
 

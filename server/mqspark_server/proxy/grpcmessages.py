@@ -1,0 +1,113 @@
+"""Stored messages as gRPC clients get them (GrpcConverter.buildMessage).
+
+A body that is compressed is inflated: RocketMQ's proxy passes it as it is stored, and not all clients read every
+compression that a producer may choose. Its digest is of what is passed.
+
+Facts: docs/rocketmq/messages.md#properties.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+from mqspark.base.logs import escaping
+from mqspark.errors import InvalidMessage
+from mqspark.message import (
+    DELAY,
+    DLQ_ORIGIN_MESSAGE_ID,
+    DLQ_ORIGIN_TOPIC,
+    KEYS,
+    LITE_TOPIC,
+    MULTI_DISPATCH,
+    PRIORITY,
+    SET_BY_BROKERS,
+    SHARDING_KEY,
+    TAGS,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TRANSACTION_PREPARED,
+    MessageExt,
+    parse_number,
+    parse_priority,
+)
+from mqspark.record.record import PackedMessage
+from mqspark_server.proxy import messaging_pb2 as pb
+from mqspark_server.proxy.systemkeys import BORN_HOST, SYSTEM_KEYS, TRACE_CONTEXT
+
+_HIDDEN = SYSTEM_KEYS | SET_BY_BROKERS | {SHARDING_KEY, MULTI_DISPATCH, TRACE_CONTEXT}
+"""Properties that a client gets as fields, if at all."""
+
+log = escaping(__name__)
+
+
+def type_of(properties: Mapping[str, str]) -> pb.MessageType:
+    """TopicMessageType.parseFromMessageProperty."""
+    if properties.get(TRANSACTION_PREPARED, "").lower() == "true":
+        return pb.TRANSACTION
+    if not properties.keys().isdisjoint((DELAY, TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS)):
+        return pb.DELAY
+    if SHARDING_KEY in properties:
+        return pb.FIFO
+    if PRIORITY in properties:
+        return pb.PRIORITY
+    if LITE_TOPIC in properties:
+        return pb.LITE
+    return pb.NORMAL
+
+
+def stored_message(message: MessageExt, now_ms: int) -> pb.Message:
+    """``now_ms``: the wall time, from which a delay counts that the message had."""
+    properties = message.properties
+    body, encoding = _body(message)
+    system = pb.SystemProperties(
+        tag=properties.get(TAGS),
+        keys=properties.get(KEYS, "").split(),
+        message_id=message.message_id,
+        body_digest=pb.Digest(
+            type=pb.MD5, checksum=hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
+        ),
+        body_encoding=encoding,
+        message_type=type_of(properties),
+        born_host=properties.get(BORN_HOST) or message.born_host.rpartition(":")[0].strip("[]"),
+        store_host=message.store_host,
+        queue_id=message.queue_id,
+        queue_offset=message.queue_offset,
+        delivery_attempt=message.reconsume_times + 1,
+        message_group=properties.get(SHARDING_KEY),
+        trace_context=properties.get(TRACE_CONTEXT),
+        lite_topic=properties.get(LITE_TOPIC),
+        priority=parse_priority(properties.get(PRIORITY)),
+    )
+    system.born_timestamp.FromMilliseconds(message.born_timestamp_ms)
+    system.store_timestamp.FromMilliseconds(message.store_timestamp_ms)
+    deliver_ms = _deliver_ms(properties, now_ms)
+    if deliver_ms is not None:
+        system.delivery_timestamp.FromMilliseconds(deliver_ms)
+    if DLQ_ORIGIN_TOPIC in properties and DLQ_ORIGIN_MESSAGE_ID in properties:
+        system.dead_letter_queue.topic = properties[DLQ_ORIGIN_TOPIC]
+        system.dead_letter_queue.message_id = properties[DLQ_ORIGIN_MESSAGE_ID]
+    return pb.Message(
+        topic=pb.Resource(name=message.topic),
+        user_properties={key: value for key, value in properties.items() if key not in _HIDDEN},
+        system_properties=system,
+        body=body,
+    )
+
+
+def _deliver_ms(properties: Mapping[str, str], now_ms: int) -> int | None:
+    delay_s = parse_number(properties.get(TIMER_DELAY_SEC))
+    if delay_s is not None:
+        return now_ms + delay_s * 1000
+    return parse_number(properties.get(TIMER_DELIVER_MS))
+
+
+def _body(message: MessageExt) -> tuple[bytes, pb.Encoding]:
+    try:
+        return message.body, pb.IDENTITY
+    except InvalidMessage as error:
+        if not isinstance(message, PackedMessage):
+            raise
+        log.warning("%s of %s is handed out as it is stored: %s", message.message_id, message.topic, error)
+        return message.packed.stored, pb.GZIP
