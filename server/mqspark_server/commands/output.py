@@ -25,6 +25,8 @@ T = TypeVar("T")
 _MAX_CELL = MAX_NAME
 """A name is shown whole."""
 MAX_LINE = 2_000
+MAX_TEXT_LINE = 64 * 1024
+"""Of a text that is shown whole."""
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./@%-]*")
 _WORDS = frozenset(["true", "false", "null", "yes", "no", "on", "off", "y", "n"])
 _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -114,6 +116,12 @@ class Output:
         """Print a line above another table; nothing for programs."""
         if self.is_table:
             click.echo(f"\n{_bold(printable(text, MAX_LINE))}")
+
+    def lines(self, lines: Iterable[str]) -> None:
+        """Print a text of several lines, which keep their spaces; nothing for programs."""
+        if self.is_table:
+            for line in lines:
+                click.echo(printable(line, MAX_TEXT_LINE))
 
     def table(self, columns: Sequence[Column], rows: Sequence[Row]) -> list[str]:
         shown = [column for column in columns if self.is_wide or not column.wide]

@@ -42,6 +42,7 @@ def test_what_was_done_and_headings(capsys: pytest.CaptureFixture[str]) -> None:
     output.heading(EVIL)
     output.rows((Column("name", "NAME"), Column("other", "OTHER")), [{"name": EVIL, "other": [EVIL]}])
     output.record({"name": EVIL, "table": {EVIL: EVIL}})
+    output.lines([EVIL, f"  {EVIL}"])
     shown = capsys.readouterr().out
     assert not [bad for bad in BAD if bad in shown.replace("\x1b[1m", "").replace("\x1b[0m", "")], repr(shown)
 

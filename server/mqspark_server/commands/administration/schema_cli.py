@@ -67,7 +67,7 @@ async def schema_describe(shell: ClusterShell, subject: str, version: str) -> No
     shell.output.heading("versions")
     shell.output.rows(_VERSIONS, versions)
     shell.output.heading("schema")
-    click.echo(text)
+    shell.output.lines(text.splitlines())
 
 
 @schema.command("register")
@@ -123,9 +123,7 @@ async def schema_check(
         shell.output.done(f"{subject}: the schema is compatible", row)
         return
     shell.output.done(f"{subject}: the schema is not compatible", row)
-    if shell.output.is_table:
-        for reason in reasons:
-            click.echo(f"  {reason}")
+    shell.output.lines(f"  {reason}" for reason in reasons)
     raise click.exceptions.Exit(Missing.exit_code)
 
 
@@ -144,8 +142,7 @@ async def schema_diff(shell: ClusterShell, subject: str, old: str | None, new: s
     pair = [await _version(shell, subject, each) for each in (old, new or "latest")]
     lines = list(schemasurvey.difference(*pair))
     if shell.output.is_table:
-        for line in lines:
-            click.echo(line)
+        shell.output.lines(lines)
         if not lines:
             click.echo("(no difference)", err=True)
     else:
