@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.interop.driver import java_driver
-from tests.interop.jars import HERE, fetch
+from tests.interop.jars import HERE, Jars, fetch, fetch_newest
 from tests.interop.rocketmq import BROKER, NAMESRV, rocketmq_broker, rocketmq_namesrv
 from tests.support.jvm import make_archive, spark_class_archive
 
@@ -18,7 +18,10 @@ SPARK_TIMEOUT_S = 300
 
 
 def rocketmq_classes() -> Path:
-    """Of a name server, a broker, and the program that runs their clients and tools; the folder of all three."""
+    """Of a name server, a broker, and the program that runs their clients and tools, and of the newest broker; the
+    folder of all."""
+    newest = fetch_newest()
+    make_archive(newest.class_archive(BROKER), lambda options: _live(newest, options))
     jars = fetch()
 
     def run(namesrv_options: list[str], broker_options: list[str], driver_options: list[str]) -> None:
@@ -42,6 +45,14 @@ def rocketmq_classes() -> Path:
         ),
     )
     return driver.parent
+
+
+def _live(jars: Jars, broker_options: list[str]) -> None:
+    """A broker starts, and stops when its name server knows it."""
+    with tempfile.TemporaryDirectory() as name, rocketmq_namesrv(jars, Path(name) / "namesrv") as namesrv:
+        folder, stop = Path(name) / "broker", signal.SIGTERM
+        with rocketmq_broker(jars, folder, namesrv, options=broker_options, stop_signal=stop):
+            pass
 
 
 def spark_classes() -> Path:

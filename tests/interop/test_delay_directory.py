@@ -91,7 +91,9 @@ def wait_for(broker: Cluster, bodies: set[bytes], timeout_s: float = 90) -> list
 
 @pytest.mark.slow("real brokers start at every stop")
 @pytest.mark.parametrize("kill", [False, True], ids=["clean stop", "kill"])
-def test_they_are_delivered_by_whoever_has_the_directory(jars: Jars, tmp_path: Path, kill: bool) -> None:
+def test_they_are_delivered_by_whoever_has_the_directory(
+    newest_jars: Jars, tmp_path: Path, kill: bool
+) -> None:
     stop_signal = signal.SIGKILL if kill else signal.SIGTERM
     names = iter(range(1000))
     folder = tmp_path / "broker"
@@ -100,10 +102,10 @@ def test_they_are_delivered_by_whoever_has_the_directory(jars: Jars, tmp_path: P
         return mqspark_broker(folder, namesrv, SETTINGS, stop_signal=stop_signal)
 
     def theirs(namesrv: str) -> AbstractContextManager[Cluster]:
-        return rocketmq_broker(jars, folder, namesrv, settings=SETTINGS, stop_signal=stop_signal)
+        return rocketmq_broker(newest_jars, folder, namesrv, settings=SETTINGS, stop_signal=stop_signal)
 
     due_ms: dict[bytes, int] = {}
-    with rocketmq_namesrv(jars, tmp_path / "namesrv") as namesrv:
+    with rocketmq_namesrv(newest_jars, tmp_path / "namesrv") as namesrv:
         for turn, host in enumerate((ours, theirs, ours)):
             with host(namesrv) as broker:
                 create_topic(broker, TOPIC)

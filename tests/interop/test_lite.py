@@ -262,7 +262,9 @@ def lite_topics_live(folder: Path, brokers: Sequence[Callable[[], AbstractContex
 
 @pytest.mark.slow("a RocketMQ broker starts twice; fast: test_a_kill_keeps_lite_topics_and_offsets")
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
-def test_lite_topics_move_with_their_directory(jars: Jars, tmp_path: Path, stop: signal.Signals) -> None:
+def test_lite_topics_move_with_their_directory(
+    newest_jars: Jars, tmp_path: Path, stop: signal.Signals
+) -> None:
     folder, namesrv = tmp_path / "broker", f"127.0.0.1:{free_port()}"  # nobody needs to find these brokers
     options: dict[str, Any] = {"settings": LITE_MOVING, "stop_signal": stop}
 
@@ -270,6 +272,6 @@ def test_lite_topics_move_with_their_directory(jars: Jars, tmp_path: Path, stop:
         return mqspark_broker(folder, namesrv, **options)
 
     def theirs() -> AbstractContextManager[Cluster]:
-        return rocketmq_broker(jars, folder, namesrv, registered=False, **options)
+        return rocketmq_broker(newest_jars, folder, namesrv, registered=False, **options)
 
     lite_topics_live(folder, [ours, theirs, ours, theirs, ours, ours])

@@ -128,14 +128,16 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.mark.slow("a real RocketMQ starts first")
-def test_every_metric_of_rocketmq_is_here_with_its_labels(ours: str, jars: Jars, tmp_path: Path) -> None:
+def test_every_metric_of_rocketmq_is_here_with_its_labels(
+    ours: str, newest_jars: Jars, tmp_path: Path
+) -> None:
     port = free_port()
     exporter = {
         "metricsExporterType": "PROM",
         "metricsPromExporterPort": port,
         "metricsPromExporterHost": HOST,
     }
-    with rocketmq_cluster(jars, tmp_path, settings=exporter) as cluster:
+    with rocketmq_cluster(newest_jars, tmp_path, settings=exporter) as cluster:
         theirs = families(scraped_after_traffic(cluster, f"http://{HOST}:{port}/metrics"))
     found = families(ours)
     theirs.pop("target_info")  # of the exporter

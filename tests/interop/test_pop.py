@@ -261,7 +261,7 @@ def timers_read_ms(store: Path) -> int:
 
 
 @pytest.mark.slow("a real broker starts twice")
-def test_check_points_move_with_their_directory(jars: Jars, tmp_path: Path) -> None:
+def test_check_points_move_with_their_directory(newest_jars: Jars, tmp_path: Path) -> None:
     """Handed out by one broker, which is killed; the other one makes it visible again, and only that."""
     folder, namesrv = tmp_path / "broker", f"127.0.0.1:{free_port()}"
     waiting: set[bytes] = set()
@@ -270,7 +270,7 @@ def test_check_points_move_with_their_directory(jars: Jars, tmp_path: Path) -> N
         if turn % 2 == 0:
             broker = mqspark_broker(folder, namesrv, MOVING, stop_signal=signal.SIGKILL)
         else:
-            broker = rocketmq_broker(jars, folder, namesrv, settings=MOVING, registered=False)
+            broker = rocketmq_broker(newest_jars, folder, namesrv, settings=MOVING, registered=False)
         seen = revived(folder / "store")
         with broker as cluster, RawConnection(cluster.broker) as connection:
             hands = Hands(connection)

@@ -263,8 +263,8 @@ def test_priorities_outlive_a_kill(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow("a real broker starts twice")
-def test_priorities_move_with_their_directory(jars: Jars, tmp_path: Path) -> None:
+def test_priorities_move_with_their_directory(newest_jars: Jars, tmp_path: Path) -> None:
     def theirs(folder: Path, namesrv: str) -> Any:
-        return rocketmq_broker(jars, folder, namesrv, settings=PRIORITY_MOVING, registered=False)
+        return rocketmq_broker(newest_jars, folder, namesrv, settings=PRIORITY_MOVING, registered=False)
 
     _live(tmp_path, [_ours, theirs, _ours, theirs])
