@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
+from mqspark.base.clock import Clock
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig, TopicRouteData
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.header import Header
@@ -69,6 +70,11 @@ OnRequest = Callable[[str, Command], None]
 class ProxyBackend(Protocol):
     @property
     def max_message_bytes(self) -> int: ...
+
+    @property
+    def clock(self) -> Clock:
+        """The time of brokers, by which receipts expire."""
+        ...
 
     def link(self, caller: GrpcCaller, on_request: OnRequest) -> Link: ...
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from mqspark.auth.policies import Action, Kind
+from mqspark.base.clock import Clock
 from mqspark.broker.broker import BrokerCore
 from mqspark.message import MASTER_ID
 from mqspark.protocol.bodies.topic_bodies import (
@@ -70,11 +71,16 @@ class BrokerLink:
     ) -> Command:
         if broker != self._broker_name:
             raise GrpcRefusal(pb.BAD_REQUEST, f"this server is not a proxy of the broker {broker}")
-        return await self._peer.request(code, header, body, timeout_s=timeout_s)
+        try:
+            return await self._peer.request(code, header, body, timeout_s=timeout_s)
+        except TimeoutError:
+            raise GrpcRefusal(pb.PROXY_TIMEOUT, "the broker did not answer in time") from None
+        except ConnectionError as error:
+            raise GrpcRefusal(pb.INTERNAL_SERVER_ERROR, str(error)) from None
 
     async def announce(self, topics: Iterable[str], heartbeat: bytes) -> None:
         code = RequestCode.HEART_BEAT
-        checked(await self._peer.request(code, None, heartbeat, timeout_s=HEARTBEAT_TIMEOUT_S))
+        checked(await self.request(self._broker_name, code, None, heartbeat, timeout_s=HEARTBEAT_TIMEOUT_S))
 
     def close(self) -> None:
         self._peer.close()
@@ -90,6 +96,10 @@ class BrokerBackend:
     @property
     def max_message_bytes(self) -> int:
         return self._core.state.store_config.max_message_size
+
+    @property
+    def clock(self) -> Clock:
+        return self._core.state.clock
 
     def link(self, caller: GrpcCaller, on_request: OnRequest) -> BrokerLink:
         return BrokerLink(self._core, self._server, caller, on_request)

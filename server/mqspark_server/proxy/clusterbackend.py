@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
 from typing import Generic, TypeVar
 
+from mqspark.base.clock import Clock, SystemClock
 from mqspark.errors import MQError
 from mqspark.message import MASTER_ID
 from mqspark.protocol.bodies.body import decode_body
@@ -166,6 +167,7 @@ class ClusterBackend:
 
     def __init__(self, namesrv: Iterable[str], tls: ssl.SSLContext | None, max_message_bytes: int) -> None:
         self.max_message_bytes = max_message_bytes
+        self.clock: Clock = SystemClock()
         self._tls = tls
         self._names = self.server(namesrv)
         self._masters: dict[str, str] = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
 from typing import Any
 
 from mqspark.protocol.bodies.topic_bodies import TopicRouteData
@@ -10,6 +12,7 @@ from mqspark.protocol.headers.header import Header
 from mqspark_server.proxy.backend import ProxyBackend
 from mqspark_server.proxy.grpcclients import GrpcClient, GrpcClients
 from mqspark_server.proxy.grpchalves import GrpcHalves
+from mqspark_server.proxy.renewals import Renewals
 
 MAX_TIMEOUT_S = 3.0
 """How long a broker may take for a request that it answers at once."""
@@ -19,12 +22,22 @@ _FOR_EVER_S = 12 * 3600.0
 class Shared:
     """What all calls of one server share."""
 
-    def __init__(self, backend: ProxyBackend, clients: GrpcClients, halves: GrpcHalves, port: int) -> None:
+    def __init__(
+        self, backend: ProxyBackend, clients: GrpcClients, halves: GrpcHalves, renewals: Renewals, port: int
+    ) -> None:
         self.backend = backend
         self.clients = clients
         self.halves = halves
+        self.renewals = renewals
         self.port = port
         """Of the service, in the routes that clients get."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something that outlives its call."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
 
 class GrpcCall:

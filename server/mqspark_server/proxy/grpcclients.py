@@ -22,6 +22,8 @@ log = sparing("mqspark.grpc")
 
 IDLE_S = 120.0
 """How long a client without a call and without a telemetry stream is kept (serverChannelMaxIdleTimeSeconds)."""
+RECONNECTING_S = 15.0
+"""How long a client that is not connected keeps its messages. It calls every ten seconds."""
 SCAN_S = 10.0
 MAX_SETTINGS_BYTES = 64 * 1024
 """Limit of the settings of one client."""
@@ -66,6 +68,11 @@ class GrpcClient:
         return bool(self.streams) and self.streams[-1].push(command)
 
     @property
+    def is_here(self) -> bool:
+        """Whether it is connected, or was so lately that it may be reconnecting."""
+        return not self.is_idle or self.used_at > monotonic() - RECONNECTING_S
+
+    @property
     def is_idle(self) -> bool:
         return not self.streams and not self.calls
 
@@ -102,6 +109,9 @@ class GrpcClients:
 
     def start(self) -> None:
         self._scan = asyncio.get_running_loop().call_later(SCAN_S, self._close_idle)
+
+    def find(self, key: tuple[str, str]) -> GrpcClient | None:
+        return self._clients.get(key)
 
     def of(self, metadata: GrpcMetadata) -> GrpcClient:
         """The client of a call. Raises GrpcRefusal when it is not who it says, or when there are too many."""

@@ -63,7 +63,7 @@ class GrpcServer:
         self._grpc.add_insecure_port(port.inner)
         self.service = MessagingService(self._backend, port.port, lambda: config.grpc_max_client_bytes)
         self._grpc.add_generic_rpc_handlers((self.service.handler,))
-        self.service.clients.start()
+        self.service.start()
         await self._grpc.start()
         port.start()
 
@@ -81,4 +81,4 @@ class GrpcServer:
         if self._port is not None:
             await self._port.stop()
         if self.service is not None:
-            self.service.clients.close()
+            self.service.close()

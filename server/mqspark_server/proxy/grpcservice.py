@@ -16,6 +16,7 @@ from mqspark_server.proxy.backend import ProxyBackend
 from mqspark_server.proxy.grpccalls import GrpcCall, Shared
 from mqspark_server.proxy.grpcclients import GrpcClient, GrpcClients
 from mqspark_server.proxy.grpchalves import GrpcHalves
+from mqspark_server.proxy.grpclite import sync_lite_subscription
 from mqspark_server.proxy.grpcmetadata import GrpcMetadata
 from mqspark_server.proxy.grpcoffsets import (
     get_offset,
@@ -23,6 +24,13 @@ from mqspark_server.proxy.grpcoffsets import (
     query_offset,
     update_offset,
 )
+from mqspark_server.proxy.grpcreceipts import (
+    ack_message,
+    change_invisible_duration,
+    forward_to_dead_letters,
+    renewals_for,
+)
+from mqspark_server.proxy.grpcreceiving import receive_message
 from mqspark_server.proxy.grpcrouting import query_assignment, query_route
 from mqspark_server.proxy.grpcsending import recall_message, send_message
 from mqspark_server.proxy.grpcstatus import GrpcRefusal
@@ -49,9 +57,16 @@ UNARY: dict[str, Callable[[GrpcCall, Any], Any]] = {
     "UpdateOffset": update_offset,
     "GetOffset": get_offset,
     "QueryOffset": query_offset,
+    "AckMessage": ack_message,
+    "ChangeInvisibleDuration": change_invisible_duration,
+    "ForwardMessageToDeadLetterQueue": forward_to_dead_letters,
+    "SyncLiteSubscription": sync_lite_subscription,
 }
 """``async def method(call, request)`` returns the response."""
-STREAMING: dict[str, Callable[[GrpcCall, Any, Any], Awaitable[None]]] = {"PullMessage": pull_message}
+STREAMING: dict[str, Callable[[GrpcCall, Any, Any], Awaitable[None]]] = {
+    "PullMessage": pull_message,
+    "ReceiveMessage": receive_message,
+}
 """``async def method(call, request, write)`` awaits ``write(response)``, which fails when the caller is gone."""
 
 
@@ -60,7 +75,18 @@ class MessagingService:
 
     def __init__(self, backend: ProxyBackend, port: int, max_client_bytes: Callable[[], int]) -> None:
         self.clients = GrpcClients(backend, self._asked_by_broker, max_client_bytes)
-        self._shared = Shared(backend, self.clients, GrpcHalves(max_client_bytes), port)
+        self.renewals = renewals_for(backend, self.clients)
+        self._shared = Shared(backend, self.clients, GrpcHalves(max_client_bytes), self.renewals, port)
+        self._renewing: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self.clients.start()
+        self._renewing = asyncio.ensure_future(self.renewals.run())
+
+    def close(self) -> None:
+        if self._renewing is not None:
+            self._renewing.cancel()
+        self.clients.close()
 
     @property
     def handler(self) -> grpc.GenericRpcHandler:
@@ -147,10 +173,6 @@ def _refusal(name: str, error: Exception) -> GrpcRefusal:
     """What the caller is told."""
     if isinstance(error, GrpcRefusal):
         return error
-    if isinstance(error, (asyncio.TimeoutError, TimeoutError)):
-        return GrpcRefusal(pb.PROXY_TIMEOUT, "the broker did not answer in time")
-    if isinstance(error, ConnectionError):
-        return GrpcRefusal(pb.INTERNAL_SERVER_ERROR, str(error))
     if isinstance(error, (InvalidMessage, IllegalName, ProtocolError)):
         return GrpcRefusal(pb.BAD_REQUEST, str(error))
     log.exception("%s failed", name)

@@ -1,0 +1,199 @@
+"""What clients say of messages that they have: AckMessage, ChangeInvisibleDuration, ForwardMessageToDeadLetterQueue
+(AckMessageActivity, ChangeInvisibleDurationActivity, ForwardMessageToDLQActivity).
+
+The receipt of a message that is renewed is no longer the one that the client got: the newest one is meant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from google.protobuf.duration_pb2 import Duration
+
+from mqspark.errors import ProtocolError
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.headers.client_headers import (
+    AckMessageRequestHeader,
+    ChangeInvisibleTimeRequestHeader,
+    ChangeInvisibleTimeResponseHeader,
+    ConsumerSendMsgBackRequestHeader,
+)
+from mqspark.protocol.receipts import real_topic
+from mqspark_server.proxy import messaging_pb2 as pb
+from mqspark_server.proxy.backend import Link, ProxyBackend
+from mqspark_server.proxy.grpccalls import GrpcCall
+from mqspark_server.proxy.grpcclients import GrpcClients
+from mqspark_server.proxy.grpcstatus import OK, GrpcRefusal, checked, refusal_of, status
+from mqspark_server.proxy.receipthandles import ReceiptHandle, parse_handle
+from mqspark_server.proxy.renewals import ClientKey, Place, Renewals, place_of
+from mqspark_server.proxy.resources import group_of, topic_of
+
+MAX_INVISIBLE_MS = 12 * 3_600_000
+"""maxInvisibleTimeMills"""
+ACKS_AT_ONCE = 64
+"""Entries of one request that are with brokers at the same time."""
+TIMEOUT_S = 3.0
+
+_TO_DEAD_LETTERS = -1
+
+
+def invisible_ms_of(duration: Duration, least_ms: int = 0) -> int:
+    """Raises GrpcRefusal."""
+    invisible_ms: int = duration.ToMilliseconds()
+    if invisible_ms < least_ms:
+        raise GrpcRefusal(pb.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is too small. min is {least_ms}")
+    if invisible_ms > MAX_INVISIBLE_MS:
+        raise GrpcRefusal(
+            pb.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is too large. max is {MAX_INVISIBLE_MS}"
+        )
+    return invisible_ms
+
+
+async def ack_message(call: GrpcCall, request: pb.AckMessageRequest) -> pb.AckMessageResponse:
+    """Each entry has its own outcome."""
+    topic, group = topic_of(request.topic), group_of(request.group)
+    response = pb.AckMessageResponse()
+    for first in range(0, len(request.entries), ACKS_AT_ONCE):
+        some = request.entries[first : first + ACKS_AT_ONCE]
+        outcomes = await asyncio.gather(*(_acknowledged(call, topic, group, entry) for entry in some))
+        for entry, outcome in zip(some, outcomes, strict=True):
+            response.entries.add(
+                message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=outcome
+            )
+    codes = {entry.status.code for entry in response.entries}
+    if len(codes) == 1:
+        response.status.CopyFrom(status(*codes))
+    elif codes:
+        response.status.CopyFrom(status(pb.MULTIPLE_RESULTS))
+    else:
+        response.status.CopyFrom(status(pb.INTERNAL_SERVER_ERROR, "ack message result is empty"))
+    return response
+
+
+async def _acknowledged(call: GrpcCall, topic: str, group: str, entry: pb.AckMessageEntry) -> pb.Status:
+    try:
+        place, handle = await taken(call, topic, group, entry.receipt_handle, entry.lite_topic)
+        await acknowledge(call.client.link, place, handle)
+    except GrpcRefusal as refused:
+        return refused.status
+    return OK
+
+
+async def change_invisible_duration(
+    call: GrpcCall, request: pb.ChangeInvisibleDurationRequest
+) -> pb.ChangeInvisibleDurationResponse:
+    topic, group = topic_of(request.topic), group_of(request.group)
+    invisible_ms = invisible_ms_of(request.invisible_duration)
+    place, handle = await taken(call, topic, group, request.receipt_handle, request.lite_topic)
+    changed = await change(call.client.link, place, handle, invisible_ms, suspend=request.suspend)
+    if changed is None:
+        raise GrpcRefusal(pb.INTERNAL_SERVER_ERROR, "changeInvisibleDuration failed: status is abnormal")
+    return pb.ChangeInvisibleDurationResponse(status=OK, receipt_handle=changed.encode())
+
+
+async def forward_to_dead_letters(
+    call: GrpcCall, request: pb.ForwardMessageToDeadLetterQueueRequest
+) -> pb.ForwardMessageToDeadLetterQueueResponse:
+    topic, group = topic_of(request.topic), group_of(request.group)
+    place, handle = await taken(call, topic, group, request.receipt_handle, request.lite_topic)
+    await forward(call.client.link, place, handle, request.message_id)
+    return pb.ForwardMessageToDeadLetterQueueResponse(status=OK)
+
+
+async def taken(
+    call: GrpcCall, topic: str, group: str, text: str, lite_topic: str
+) -> tuple[Place, ReceiptHandle]:
+    """The message that a client's handle names, and the handle to name it with; it is not renewed any more. Raises
+    GrpcRefusal."""
+    try:
+        given = parse_handle(text)
+    except ProtocolError as error:
+        raise GrpcRefusal(pb.INTERNAL_SERVER_ERROR, str(error)) from None
+    place = place_of(group, topic, lite_topic, given)
+    handle = await call.shared.renewals.take(call.client.key, place, given)
+    if handle.receipt.visible_again_ms <= call.backend.clock.now_ms():
+        raise GrpcRefusal(pb.INVALID_RECEIPT_HANDLE, "receipt handle is expired")
+    return place, handle
+
+
+def renewals_for(backend: ProxyBackend, clients: GrpcClients) -> Renewals:
+    """Renewals over the links of the clients."""
+
+    async def changed(
+        key: ClientKey, place: Place, handle: ReceiptHandle, invisible_ms: int
+    ) -> ReceiptHandle | None:
+        client = clients.find(key)
+        return None if client is None else await change(client.link, place, handle, invisible_ms)
+
+    def is_here(key: ClientKey) -> bool:
+        client = clients.find(key)
+        return client is not None and client.is_here
+
+    return Renewals(backend.clock, changed, is_here)
+
+
+# --- requests to brokers --------------------------------------------------------------------------------------
+
+
+def _stored_in(place: Place) -> str:
+    return real_topic(place.topic, place.group, place.retry)
+
+
+async def acknowledge(link: Link, place: Place, handle: ReceiptHandle) -> None:
+    """Raises GrpcRefusal."""
+    header = AckMessageRequestHeader(
+        consumer_group=place.group,
+        topic=_stored_in(place),
+        queue_id=place.queue_id,
+        extra_info=handle.encode(),
+        offset=place.offset,
+        lite_topic=place.lite_topic or None,
+        bname=place.broker_name,
+    )
+    answer = await link.request(place.broker_name, RequestCode.ACK_MESSAGE, header, timeout_s=TIMEOUT_S)
+    if answer.code != ResponseCode.SUCCESS:
+        raise GrpcRefusal(pb.INTERNAL_SERVER_ERROR, f"ack failed: status is abnormal: {answer.remark}")
+
+
+async def change(
+    link: Link, place: Place, handle: ReceiptHandle, invisible_ms: int, *, suspend: bool = False
+) -> ReceiptHandle | None:
+    """The new handle; None if the broker does not know the old one. ``suspend``: the rest of a lite topic waits, too.
+    Raises GrpcRefusal."""
+    header = ChangeInvisibleTimeRequestHeader(
+        consumer_group=place.group,
+        topic=_stored_in(place),
+        queue_id=place.queue_id,
+        extra_info=handle.encode(),
+        offset=place.offset,
+        invisible_time=invisible_ms,
+        lite_topic=place.lite_topic or None,
+        suspend=suspend,
+        bname=place.broker_name,
+    )
+    code = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
+    answer = await link.request(place.broker_name, code, header, timeout_s=TIMEOUT_S)
+    if answer.code == ResponseCode.NO_MESSAGE:
+        return None
+    changed = checked(answer).header(ChangeInvisibleTimeResponseHeader)
+    return handle.changed(changed.pop_time, changed.invisible_time, changed.revive_qid)
+
+
+async def forward(link: Link, place: Place, handle: ReceiptHandle, message_id: str) -> None:
+    """Make a message a dead letter, and acknowledge it. Raises GrpcRefusal."""
+    if handle.position < 0:
+        raise GrpcRefusal(pb.INVALID_RECEIPT_HANDLE, "commit log offset is empty")
+    header = ConsumerSendMsgBackRequestHeader(
+        offset=handle.position,
+        group=place.group,
+        delay_level=_TO_DEAD_LETTERS,
+        origin_msg_id=message_id or None,
+        origin_topic=_stored_in(place),
+        max_reconsume_times=0,
+        bname=place.broker_name,
+    )
+    code = RequestCode.CONSUMER_SEND_MSG_BACK
+    answer = await link.request(place.broker_name, code, header, timeout_s=TIMEOUT_S)
+    if answer.code != ResponseCode.SUCCESS:
+        raise refusal_of(answer)
+    await acknowledge(link, place, handle)
