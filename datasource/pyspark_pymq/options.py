@@ -277,6 +277,8 @@ class WriteOptions:
     """How long brokers and name servers may be away, or too busy, before the write fails."""
     payload_is_arrow: bool
     """payloadFormat=arrow: rows are packed into messages with all their columns."""
+    payload: PayloadOptions | None
+    """The columns of a row that are not the message's become its body (``pyspark_pymq.cluster.typedbodies``)."""
     keep_broker_properties: bool
     """Rows may have properties that brokers set (``mqspark.message.SET_BY_BROKERS``); else these are left out."""
     as_dead_letters: bool
@@ -305,7 +307,8 @@ class WriteOptions:
             compression=_compression(texts),
             send_timeout_ms=texts.number("sendTimeoutMs", 10_000, lowest=1),
             retry_timeout_ms=texts.duration_ms("retryTimeout", RETRY_TIMEOUT_MS),
-            payload_is_arrow=texts.choice("payloadFormat", (RAW, ARROW), RAW) == ARROW,
+            payload=PayloadOptions.parse_write(texts),
+            payload_is_arrow=payload_format(texts) == ARROW,
             keep_broker_properties=texts.flag("keepBrokerProperties", False),
             as_dead_letters=texts.flag("asDeadLetters", False),
             exactly_once=texts.choice("deliveryGuarantee", ("at-least-once", "exactly-once"), "at-least-once")

@@ -43,6 +43,41 @@ class PayloadOptions:
     message_prefix: str
     """What the names of the message's own columns begin with."""
 
+    register: bool = False
+    """A write registers the schema of its columns."""
+
+    @classmethod
+    def parse_write(cls, texts: OptionTexts) -> PayloadOptions | None:
+        """None: rows have their bodies, or become Arrow. Raises ConfigError."""
+        kind = texts.choice("payloadFormat", (RAW, ARROW, JSON, AVRO), RAW)
+        register = texts.flag("registerSchema", False)
+        latest = (version := texts.text("schemaVersion")) is None or version.lower() == "latest"
+        parsed = cls(
+            format=kind,
+            schema=texts.text("payloadSchema") or None,
+            schema_file=texts.text("payloadSchemaFile") or None,
+            message=None,
+            registry=texts.text("schemaRegistry") or None,
+            subject=texts.text("schemaSubject") or None,
+            version=None if latest else texts.positive("schemaVersion"),
+            mode=FAILFAST,
+            reason_column=None,
+            message_prefix=texts.text("messagePrefix") or "",
+            register=register,
+        )
+        for name in _WRITE_OPTIONS:
+            if texts.is_given(name) and (kind in (RAW, ARROW) or (kind == JSON and name != "messagePrefix")):
+                formats = "json or avro" if name == "messagePrefix" else AVRO
+                raise ConfigError(f"{name}: belongs to payloadFormat={formats}", key=name)
+        if kind in (RAW, ARROW):
+            return None
+        if register and (parsed.registry is None or not latest):
+            raise ConfigError(
+                "registerSchema: needs schemaRegistry, and no schemaVersion", key="registerSchema"
+            )
+        parsed._check(texts)
+        return parsed
+
     @classmethod
     def parse(cls, texts: OptionTexts) -> PayloadOptions | None:
         """None: bodies are not taken apart, or are Arrow. Raises ConfigError."""
@@ -111,6 +146,15 @@ class PayloadOptions:
             )
 
 
+_WRITE_OPTIONS = (
+    "payloadSchema",
+    "payloadSchemaFile",
+    "schemaRegistry",
+    "schemaSubject",
+    "schemaVersion",
+    "registerSchema",
+    "messagePrefix",
+)
 _OPTIONS = (
     "payloadSchema",
     "payloadSchemaFile",

@@ -8,8 +8,9 @@ reads: noop. Without mvn (for Kafka's jars) only our side runs. Beside the rate 
 the brokers (both of them: the one not asked is idle) and of Spark (driver, JVM and Python workers), children that ended
 included: on a busy machine it says more than the clock.
 
-    python -m tests.benchmarks spark [--parts write,read,drain,micro,latency,exactly-once] [--profiles tuned,default]
-        [--rows N] [--rounds R] [--sizes 100,1024] [--master local[2]] [--no-kafka] [--set key=value]
+    python -m tests.benchmarks spark [--parts write,read,typed,drain,micro,latency,exactly-once]
+        [--profiles tuned,default] [--rows N] [--rounds R] [--sizes 100,1024] [--master local[2]] [--no-kafka]
+        [--set key=value]
 
 Parts ``micro`` and ``latency`` run once in each profile (``tuned``: pyspark_pymq.tuned_settings(); ``default``: Spark's
 own settings), the others in the first one.
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import os
 import shutil
 import statistics
@@ -46,8 +48,9 @@ from tests.benchmarks.report import SHORT_S, figure, peer, ratio
 from tests.spark.conftest import stop_session
 from tests.support.dev import DevCluster
 
-PARTS = ("write", "read", "drain", "micro", "latency", "exactly-once")
+PARTS = ("write", "read", "typed", "drain", "micro", "latency", "exactly-once")
 EACH_PROFILE = frozenset({"micro", "latency"})
+ONE_SIZE = EACH_PROFILE | {"typed"}
 DRAIN_TIMES = 5
 """A drain is of so many times the rows: it takes seconds then, of which the start of a query is about one."""
 NOTHING = "a source that reads nothing"
@@ -55,6 +58,13 @@ NOTHING = "a source that reads nothing"
 ALL_COLUMNS = "*, broker, bornTimestamp, msgId"
 MICRO_BATCH_ROWS = 1000
 MICRO_BATCHES = 40
+AVRO_FIELDS = [
+    {"name": "id", "type": "long"},
+    {"name": "name", "type": "string"},
+    {"name": "price", "type": "double"},
+    {"name": "ok", "type": "boolean"},
+    {"name": "note", "type": ["null", "string"]},
+]
 LATENCY_RATES = (10, 100)
 LATENCY_S = 20
 LATENCY_WARM_UP_S = 5
@@ -281,6 +291,56 @@ class Bench:
                     self.ratio(
                         f"{size} B, {name}, {columns}", f"{name}, {columns}", f"{side}, {theirs}", times
                     )
+
+    def typed(self, count: int, size: int) -> None:
+        """Five fields in bodies of about 100 B, of whatever size the rows of other parts are: JSON to columns by the
+        source and by Spark's from_json, and Avro by the source."""
+        frame = self.spark.range(0, count, numPartitions=2).selectExpr(
+            "id",
+            "concat('a name that is not short, ', id) name",
+            "id * 1.5D price",
+            "id % 2 = 0 ok",
+            "if(id % 3 = 0, concat('note ', id), null) note",
+        )
+        fields = "id bigint, name string, price double, ok boolean, note string"
+        schema = {"type": "record", "name": "Row", "fields": AVRO_FIELDS}
+        avro = {"payloadFormat": "avro", "payloadSchema": json.dumps(schema)}
+        for topic in ("TypedJson", "TypedAvro"):
+            self.cluster.create_topic(topic, PARTITIONS)
+        for side in self.sides()[:2]:
+            self.writer(side, frame.selectExpr("to_json(struct(*)) value"), "TypedJson").save()
+        self.writer("pymq", frame, "TypedAvro", **avro).save()
+
+        def parsed(side: str) -> Any:
+            value = self.reader(side, "TypedJson", **({"columns": "value"} if side == "pymq" else {})).load()
+            return value.selectExpr(f"from_json(string(value), '{fields}') row").select("row.*")
+
+        def columns(topic: str, **options: str) -> Any:
+            return self.reader("pymq", topic, **options).schema(fields).load()
+
+        frames: dict[str, Callable[[], Any]] = {
+            "pymq, payloadFormat=json": lambda: columns("TypedJson", payloadFormat="json"),
+            "pymq, payloadFormat=avro": lambda: columns("TypedAvro", **avro),
+            **{f"{side}, from_json": lambda side=side: parsed(side) for side in self.sides()[:2]},
+        }
+        says = (
+            "count(*) n",
+            "sum(id) i",
+            "sum(crc32(name)) c",
+            "sum(price) p",
+            "count_if(ok) o",
+            "sum(crc32(note)) t",
+        )
+        expected = frame.selectExpr(*says).first()
+        for name, made in frames.items():
+            if (got := made().selectExpr(*says).first()) != expected:
+                raise SystemExit(f"typed {name}: {expected} expected, {got} found: the figures are void")
+        times = self.alternating({name: noop(made) for name, made in frames.items()})
+        for name, rounds in times.items():
+            self.report("typed columns", name, count, rounds)
+        for ours in list(frames)[:2]:
+            for theirs in list(frames)[2:]:
+                self.ratio(ours, ours, theirs, times)
 
     def drain(self, count: int, size: int) -> None:
         """AvailableNow from the first message to the last, the start of the query in the time. So many rows that the
@@ -528,7 +588,7 @@ def main(arguments: list[str]) -> None:
             sizes = [int(size) for size in options.sizes.split(",")]
             for part in here:
                 # What is not about bytes runs with the smallest rows only.
-                for size in sizes[:1] if part in EACH_PROFILE else sizes:
+                for size in sizes[:1] if part in ONE_SIZE else sizes:
                     count = options.rows if size < 512 else options.rows // 5
                     seconds = timed(lambda: getattr(bench, part.replace("-", "_"))(count, size))  # noqa: B023
                     print(

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
-from mqspark.arrow.messagecolumns import arrow_schema, default_columns
-from pyspark_pymq.schema import ddl, selected_columns
+from mqspark.arrow.messagecolumns import COLUMNS, arrow_schema, default_columns
+from pyspark_pymq.schema import selected_columns, spark_schema
 
 TASKS = 4
 BATCH_BYTES = 1 << 20
@@ -31,8 +31,8 @@ class Nothing(DataSource):
     def name(cls) -> str:
         return "nothing"
 
-    def schema(self) -> str:
-        return ddl(default_columns())
+    def schema(self) -> Any:
+        return spark_schema(COLUMNS, default_columns())
 
     def reader(self, schema: Any) -> DataSourceReader:
         return NothingReader(self.options, schema)

@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import timestamp_pb2
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from pyspark.sql import DataFrame, SparkSession
@@ -149,3 +152,38 @@ def test_protobuf_by_descriptors(
     options = {"payloadFormat": "protobuf", "payloadSchemaFile": str(file), "columns": "offset"}
     frame = load(spark, cluster, topic, payloadMessage="google.protobuf.Timestamp", **options)
     assert rows(frame) == [(0, 5, 6), (1, None, None)]
+
+
+def test_rows_are_written_and_read_by_schemas_of_the_registry(
+    spark: SparkSession, cluster: DevCluster, topic: str
+) -> None:
+    """Beside Confluent's unmodified serializer."""
+    options = {"payloadFormat": "avro", "schemaRegistry": cluster.http}
+    frame = spark.range(3).selectExpr(
+        "string(id) key",
+        "id",
+        "cast(id as decimal(10,2)) price",
+        "array(id) list",
+        "timestamp_seconds(id) at",
+    )
+    writer = frame.write.format("pymq").options(**options, topic=topic, registerSchema="true")
+    writer.option("nameserver", cluster.nameserver).mode("append").save()
+    back = load(spark, cluster, topic, columns="key", **options)
+    assert rows(back) == rows(frame)
+    with SchemaRegistryClient({"url": cluster.http}) as client:
+        known = client.get_latest_version(f"{topic}-value").schema.schema_str
+        wider = json.loads(known)
+        wider["fields"].append({"name": "note", "type": "string", "default": "none"})
+        serializer = AvroSerializer(client, json.dumps(wider))
+        row = {"id": 7, "price": None, "list": None, "at": None, "note": "new"}
+        body = serializer(row, SerializationContext(topic, MessageField.VALUE))
+    send(cluster, topic, body)
+    pinned = load(spark, cluster, topic, columns="key", schemaVersion="1", **options)
+    assert pinned.columns == back.columns
+    assert rows(pinned.filter("id = 7").select("id", "price")) == [(7, None)]
+    latest = load(spark, cluster, topic, columns="key", **options).select("id", "note")
+    assert rows(latest) == [(0, "none"), (1, "none"), (2, "none"), (7, "new")]
+    narrow = spark.sql("SELECT 1 id, 'x' note").coalesce(1).write.format("pymq").mode("append")
+    narrow = narrow.options(**options, topic=topic, nameserver=cluster.nameserver)
+    with pytest.raises(Exception, match="schemaRegistry: field 'id' is int64, and the column int32: cast it"):
+        narrow.save()

@@ -16,6 +16,8 @@ from mqspark.schemas.avroschema import AvroSchema
 from mqspark.schemas.schema import AVRO, MAX_TOTAL_BYTES, Reference
 
 _TIMEOUT_S = 10
+_CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
+_MAX_REASON_BYTES = 1 << 20
 _MAX_DEPTH = 20
 """References inside each other."""
 _MAX_REQUESTS = 2_000
@@ -27,13 +29,21 @@ class Registry:
         self._url = url.rstrip("/")
         self._requests = 0
 
-    def latest(self, subject: str, version: int | None) -> AvroSchema:
-        """Raises ConfigError."""
+    def of_subject(self, subject: str, version: int | None) -> tuple[int, AvroSchema]:
+        """A version of a subject, None the latest one, and its id. Raises ConfigError."""
         try:
             found = self._get(f"/subjects/{_quoted(subject)}/versions/{version or 'latest'}")
-            return self._avro(found)
+            return _id(found), self._avro(found)
         except InvalidSchema as error:
             raise ConfigError(f"schemaRegistry: {subject}: {error.problem}", key="schemaRegistry") from None
+
+    def registered(self, subject: str, text: str) -> int:
+        """The id of a schema, which is a new version of the subject if it is not one yet. Raises ConfigError, also if
+        the registry refuses it."""
+        try:
+            return _id(self._get(f"/subjects/{_quoted(subject)}/versions", {"schema": text}))
+        except InvalidSchema as error:
+            raise ConfigError(f"registerSchema: {subject}: {error.problem}", key="registerSchema") from None
 
     def by_id(self, number: int, subject: str) -> AvroSchema:
         """The schema of an id. Raises InvalidSchema if there is none, or it is not one of the subject's; ConfigError if
@@ -57,24 +67,42 @@ class Registry:
             needed.append((reference, self._avro(inner, depth + 1)))
         return AvroSchema(found["schema"], needed)
 
-    def _get(self, path: str) -> Any:
+    def _get(self, path: str, posted: object = None) -> Any:
         self._requests += 1
         if self._requests > _MAX_REQUESTS:
             raise InvalidSchema(f"the schemas of one read need more than {_MAX_REQUESTS} requests", kind=AVRO)
         url = self._url + path
+        data = None if posted is None else json.dumps(posted).encode()
+        request = urllib.request.Request(url, data, {"Content-Type": _CONTENT_TYPE})  # noqa: S310 - checked to be http
         try:
-            with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - checked to be http
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
                 body = answer.read(2 * MAX_TOTAL_BYTES)
             return json.loads(body)
         except urllib.error.HTTPError as error:
             with error:
-                if error.code == 404:
-                    raise InvalidSchema("the registry has no such schema", kind=AVRO) from None
+                if error.code in (404, 409, 422):
+                    raise InvalidSchema(_why(error), kind=AVRO) from None
                 raise ConfigError(
                     f"schemaRegistry: {url} answers {error.code} {error.reason}", key="schemaRegistry"
                 ) from None
         except (OSError, ValueError) as error:
             raise ConfigError(f"schemaRegistry: {url}: {error}", key="schemaRegistry") from None
+
+
+def _why(error: urllib.error.HTTPError) -> str:
+    """What the registry says."""
+    if error.code == 404:
+        return "the registry has no such schema"
+    try:
+        return str(json.loads(error.read(_MAX_REASON_BYTES))["message"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return f"the registry refuses it with {error.code} {error.reason}"
+
+
+def _id(found: Any) -> int:
+    if not isinstance(found, dict) or not isinstance(found.get("id"), int):
+        raise ConfigError("schemaRegistry: its answer has no id", key="schemaRegistry")
+    return int(found["id"])
 
 
 def _quoted(subject: str) -> str:

@@ -55,7 +55,7 @@ def _ddl_type(kind: str) -> str:
 
 
 def _ddl(options: PayloadOptions) -> str:
-    text = _text(options).strip().rstrip(",")
+    text = schema_text(options).strip().rstrip(",")
     if not text:
         raise ConfigError(
             "payloadSchema: required with payloadFormat=json, as DDL like 'id bigint, price double'; or give the "
@@ -72,14 +72,15 @@ def _source(options: PayloadOptions, topic: str | None) -> bytes | AvroType:
     if options.format == PROTOBUF:
         return _file(options)
     if options.registry is not None:
-        return Registry(options.registry).latest(subject_of(options, topic), options.version).root
+        return Registry(options.registry).of_subject(subject_of(options, topic), options.version)[1].root
     try:
-        return AvroSchema(_text(options)).root
+        return AvroSchema(schema_text(options)).root
     except InvalidSchema as error:
         raise _refused(error) from None
 
 
-def _text(options: PayloadOptions) -> str:
+def schema_text(options: PayloadOptions) -> str:
+    """Of the option or the file. Raises ConfigError."""
     if options.schema_file is None:
         return options.schema or ""
     try:

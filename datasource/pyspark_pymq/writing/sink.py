@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
     from mqspark.arrow.records.encode import Rows
+    from pyspark_pymq.cluster.typedbodies import TypedBodies
     from pyspark_pymq.writing.pipeline import Send
 
 _COLUMN_TYPES = {
@@ -81,6 +82,11 @@ class _SinkWriter(PickledToTask):
                 key="mode",
             )
         self._options = options
+        self._typed: TypedBodies | None = None
+        if options.payload is not None:
+            from pyspark_pymq.cluster.typedbodies import TypedBodies
+
+            self._typed, schema = TypedBodies.planned(options.payload, schema, _COLUMN_TYPES, options.topic)
         self._names = self._checked(options, schema)
         self._has_written = has_written(options)
 
@@ -161,6 +167,8 @@ class _SinkWriter(PickledToTask):
         context = TaskContext.get()
         # Each task starts at another queue.
         turn = context.taskAttemptId() if context is not None else 0
+        if self._typed is not None:
+            iterator = self._typed.rows(iterator)
         batches: Iterator[pa.RecordBatch] = (batch.select(self._names) for batch in iterator)
         if self._options.payload_is_arrow:
             from pyspark_pymq.cluster.payload import pack
