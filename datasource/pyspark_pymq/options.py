@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mqspark.arrow.cluster.queuechoice import RETRY_TIMEOUT_MS, Position, QueueChoice
-from mqspark.arrow.messagecolumns import COLUMNS, STORE_COLUMNS, default_columns
-from mqspark.arrow.signing import ENVIRONMENT, SigningOptions
+from mqspark.arrow.cluster.queuechoice import RETRY_TIMEOUT_MS, Position, QueueChoice, StoreChoice
+from mqspark.arrow.messagecolumns import STORE_COLUMNS, default_columns, named_columns
+from mqspark.arrow.writing.sendchoice import BATCH_BYTES, LEAST_BATCH_BYTES, THRESHOLD_BYTES, SendChoice
 from mqspark.errors import ConfigError
-from mqspark.record.compression import LZ4, ZLIB, ZSTD, InflateLimits, compressor
+from mqspark.record.compression import LZ4, ZLIB, ZSTD, compressor
 from pyspark_pymq.optiontexts import OptionTexts
 from pyspark_pymq.payloadoptions import ARROW, RAW, PayloadOptions, payload_format
 
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 
 _MAX_DELAY_MS = 15 * 60 * 1000
 """maxTriggerDelay of the Kafka source."""
-_BATCH_BYTES = 1 << 20
-_LEAST_BATCH_BYTES = 1024
-_THRESHOLD_BYTES = 4096
-"""compressMsgBodyOverHowmuch of RocketMQ's producer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +33,6 @@ class ReadOptions(QueueChoice):
     max_bytes_per_trigger: int | None
     max_trigger_delay_ms: int
     """How long a batch with fewer than min_offsets_per_trigger rows may wait."""
-    limits: InflateLimits
-    """The limits of a decompressed body."""
-    tags: tuple[str, ...]
-    sql_filter: str | None
-    keys: tuple[str, ...]
-    """A batch read of the messages with one of these keys, found with the brokers' index."""
     min_partitions: int | None
     max_partitions: int | None
     max_records_per_partition: int | None
@@ -159,21 +149,8 @@ _TRIGGER_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPer
 
 
 @dataclass(frozen=True, slots=True)
-class StoreOptions:
+class StoreOptions(StoreChoice):
     """``option("store", ...)``: the records of a CommitLog, read without a broker."""
-
-    log: str
-    """The directory of the segments, path or URL."""
-    topics: tuple[str, ...]
-    """Empty: all."""
-    broker: str
-    """The value of the column ``broker``."""
-    starting_position: int
-    ending_position: int | None
-    """Physical offsets; None: as far as there are valid records."""
-    fail_on_data_loss: bool
-    limits: InflateLimits
-    """The limits of a decompressed body."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> StoreOptions:
@@ -224,12 +201,12 @@ def _compression(texts: OptionTexts) -> Compression | None:
         Compression,  # deferred: planning a write needs NumPy for nothing else
     )
 
-    return Compression(kind, _THRESHOLD_BYTES if threshold is None else threshold)
+    return Compression(kind, THRESHOLD_BYTES if threshold is None else threshold)
 
 
 def _batch_bytes(texts: OptionTexts) -> int:
-    size = texts.bytes_size("batchBytes") or _BATCH_BYTES
-    if size < _LEAST_BATCH_BYTES:
+    size = texts.bytes_size("batchBytes") or BATCH_BYTES
+    if size < LEAST_BATCH_BYTES:
         raise ConfigError(f"batchBytes: 1k or more, not {texts.text('batchBytes')!r}", key="batchBytes")
     return size
 
@@ -252,44 +229,20 @@ def columns_of(options: Mapping[str, str], texts: OptionTexts | None = None) -> 
     chosen = texts.text("columns")
     if chosen is None:
         return columns
-    named: list[str] = []
-    for name in (part.strip() for part in chosen.split(",")):
-        if name != "*" and name not in COLUMNS:
-            raise ConfigError(
-                f"columns: names separated by commas, and * for {', '.join(columns)}; {name!r} is none of "
-                f"{', '.join(COLUMNS)}",
-                key="columns",
-            )
-        named += columns if name == "*" else (name,)
+    named = named_columns([part.strip() for part in chosen.split(",")], columns)
     return tuple(dict.fromkeys((*named, *(name for name in asked if name not in STORE_COLUMNS))))
 
 
-@dataclass(frozen=True, slots=True)
-class WriteOptions:
-    nameserver: str
-    topic: str | None
-    """Where all rows go; None: each to the topic that its column ``topic`` names."""
-    group: str
-    batch_bytes: int
-    compression: Compression | None
-    send_timeout_ms: int
-    retry_timeout_ms: int
-    """How long brokers and name servers may be away, or too busy, before the write fails."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions(SendChoice):
     payload_is_arrow: bool
     """payloadFormat=arrow: rows are packed into messages with all their columns."""
     payload: PayloadOptions | None
     """The columns of a row that are not the message's become its body (``pyspark_pymq.cluster.typedbodies``)."""
-    keep_broker_properties: bool
-    """Rows may have properties that brokers set (``mqspark.message.SET_BY_BROKERS``); else these are left out."""
-    as_dead_letters: bool
-    """Brokers make dead letters of rows for a group's retry topic: they have had all their attempts."""
-    exactly_once: bool
-    """deliveryGuarantee=exactly-once: rows are transactions."""
     transaction_id: str | None
     """Whose batches are written once; None: the streaming query's."""
     transaction_batch: int | None
     """The number of a batch write, which is written once."""
-    signing: SigningOptions = ENVIRONMENT
     has_spans: bool = False
     """openTelemetry: tasks make spans."""
 

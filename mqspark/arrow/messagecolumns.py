@@ -15,7 +15,10 @@ view types. Must not import pyarrow at import time.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
+
+from mqspark.errors import ConfigError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,6 +55,20 @@ STORE_COLUMNS = ("broker", "bornTimestamp", "msgId", "physicalOffset", "sysFlag"
 def default_columns(*asked: str) -> tuple[str, ...]:
     """The columns if the user selected none: the default ones and those in ``asked``."""
     return tuple(name for name in COLUMNS if name in asked or name in _DEFAULT)
+
+
+def named_columns(names: Iterable[str], default: tuple[str, ...]) -> tuple[str, ...]:
+    """The columns of these names, each once; ``*`` is the default ones. Raises ConfigError."""
+    named: list[str] = []
+    for name in names:
+        if name != "*" and name not in COLUMNS:
+            raise ConfigError(
+                f"columns: names separated by commas, and * for {', '.join(default)}; {name!r} is none of "
+                f"{', '.join(COLUMNS)}",
+                key="columns",
+            )
+        named += default if name == "*" else (name,)
+    return tuple(dict.fromkeys(named))
 
 
 def arrow_type(column: str) -> pa.DataType:

@@ -134,7 +134,7 @@ def test_only_the_brokers_own_directory_is_trusted(store: DevCluster, no_maps: N
         replace(place, store_path="/nonexistent"),
         replace(place, store_path=""),
     ):
-        assert fetch.local_store(changed) is None
+        assert fetch.KEPT.store(changed) is None
         assert table(task(store, places={"dev": changed})).num_rows == 3000
 
 
@@ -187,7 +187,7 @@ used = int(Path("/proc/self/statm").read_text().split()[0]) * 4096
 resource.setrlimit(resource.RLIMIT_AS, (used + (400 << 20), used + (400 << 20)))
 rows = sum(batch.num_rows for part in partitions for batch in reader.read_partition(part))
 print(json.dumps([rows, [
-    [segment.map for segment in store._reader._segments.values()] for store in fetch.open_stores.values()
+    [segment.map for segment in store._reader._segments.values()] for store in fetch.KEPT.stores.values()
 ]]))
 """
     with DevCluster(
@@ -231,7 +231,7 @@ def test_a_restarted_broker_is_mapped_anew(tmp_path: Path) -> None:
         own.start()
         second = task(own)
         assert table(second).num_rows == 10
-        mine = [key for key in fetch.open_stores if key[1].store_path == str(own.store)]
+        mine = [key for key in fetch.KEPT.stores if key[1].store_path == str(own.store)]
         assert [key[2] for key in mine] == [(own.store / "mqspark.nonce").read_text()]
         assert table(first).num_rows == 10  # a task planned before the restart
 

@@ -22,6 +22,7 @@ from mqspark.arrow.cluster.cluster_queues import ClusterQueues, DataLoss
 from mqspark.arrow.cluster.logic_parts import LogicQueues, parts_of
 from mqspark.arrow.cluster.queueranges import QueueRange
 from mqspark.arrow.reading import range_fetch
+from mqspark.arrow.writing.sendrows import send_rows
 from mqspark.client.blocking import BlockingClient
 from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.errors import BadRoute, BrokerError, ConfigError, MQError, NoRoute
@@ -40,7 +41,6 @@ from pyspark_pymq.options import ReadOptions, WriteOptions
 from pyspark_pymq.reading.batch import BatchReader
 from pyspark_pymq.reading.keyread import KeyReader
 from pyspark_pymq.reading.stream import ADMISSION_CONTROL, stream_reader
-from pyspark_pymq.writing.sink import send_rows
 from tests.support.static_topics import StaticTopicTool
 from tests.support.waiting import eventually
 
@@ -151,7 +151,7 @@ def test_a_batch_reads_each_part_where_it_is(
     if local == "true":
         monkeypatch.setattr(range_fetch, "pulled_batches", None)
     else:
-        monkeypatch.setattr(range_fetch, "local_store", lambda _: None)
+        monkeypatch.setattr(range_fetch.OpenPlaces, "store", lambda *_: None)
     assert moved.batch(localRead=local) == expected(*THREE)
     assert moved.batch(localRead=local, minPartitions="7") == expected(*THREE)
     start = {"0": 9, "1": 9_999}
@@ -321,8 +321,8 @@ def test_nothing_is_lost_or_read_twice_while_queues_move_under_load(tmp_path: Pa
 
 
 def test_rows_are_written_to_queues_that_move(static: StaticTopic, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyspark_pymq.writing.pipeline._FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr("pyspark_pymq.writing.pipeline._UNSTORED_BYTES", 1_000)
+    monkeypatch.setattr("mqspark.arrow.writing.pipeline._FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("mqspark.arrow.writing.pipeline._UNSTORED_BYTES", 1_000)
     options = WriteOptions.parse({"nameserver": static.namesrv, "topic": static.topic, "batchBytes": "1k"})
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -334,7 +334,7 @@ def test_rows_are_written_to_queues_that_move(static: StaticTopic, monkeypatch: 
                 {"value": pa.array(texts), "partition": pa.array([int(text) % QUEUES for text in texts])}
             )
 
-    assert send_rows(options, batches(), first_turn=0).messages == 3000
+    assert send_rows(options, batches(), first_turn=0) == 3000
     rows = static.batch()
     for queue_id in range(QUEUES):
         here = [value for _, queue, _, value in rows if queue == queue_id]

@@ -8,14 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from mqspark.client.blocking import BlockingClient
-from mqspark.errors import BrokerError, ConnectionLost, RequestTimeout
-from mqspark.message import MessageQueue
-from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.protocol.command import Command
-from pyspark_pymq.options import WriteOptions
-from pyspark_pymq.writing import pipeline
-from pyspark_pymq.writing.pipeline import (
+from mqspark.arrow.writing import pipeline
+from mqspark.arrow.writing.pipeline import (
     AT_LEAST_ONCE,
     EXACTLY_ONCE,
     WORK_RETRIES,
@@ -24,7 +18,13 @@ from pyspark_pymq.writing.pipeline import (
     SendPolicy,
     send_header,
 )
-from pyspark_pymq.writing.routing import Router
+from mqspark.arrow.writing.routing import Router
+from mqspark.client.blocking import BlockingClient
+from mqspark.errors import BrokerError, ConnectionLost, RequestTimeout
+from mqspark.message import MessageQueue
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+from pyspark_pymq.options import WriteOptions
 from tests.support.scripted import Scripted, broker, route_of, served
 
 policies = pytest.mark.parametrize("policy", [AT_LEAST_ONCE, EXACTLY_ONCE, WORK_RETRIES])

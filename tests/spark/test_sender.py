@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from mqspark.arrow.writing.sendrows import send_rows
 from mqspark.client.blocking import BlockingClient, pull_header
 from mqspark.client.remoting.blockingconnection import BlockingConnection
 from mqspark.errors import BrokerError, ConnectionLost
@@ -22,7 +23,6 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import PullMessageResponseHeader
 from mqspark.record.record import decode_records
 from pyspark_pymq.options import WriteOptions
-from pyspark_pymq.writing.sink import send_rows
 from tests.support.dev import DevCluster
 
 ROWS = 3000
@@ -46,12 +46,12 @@ def send(cluster: DevCluster, topic: str, rows: int = ROWS, **more: str) -> int:
             texts = [str(number) for number in range(first, min(first + 1000, rows))]
             yield pa.record_batch({"value": pa.array(texts), "key": pa.array([t[-1] for t in texts])})
 
-    return send_rows(options, batches(), first_turn=0).messages
+    return send_rows(options, batches(), first_turn=0)
 
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyspark_pymq.writing.pipeline._FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr("mqspark.arrow.writing.pipeline._FIRST_PAUSE_S", 0.0)
 
 
 def queues(cluster: DevCluster, topic: str) -> dict[MessageQueue, list[int]]:

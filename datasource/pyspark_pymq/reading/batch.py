@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from mqspark.arrow.cluster.batchplan import bounded_ranges, read_tasks
 from mqspark.arrow.cluster.cluster_queues import ClusterQueues
 from mqspark.arrow.cluster.planning import ReadTask, plan_tasks
 from mqspark.arrow.cluster.queueranges import QueueRange
-from mqspark.errors import ConfigError
 from pyspark_pymq.options import ReadOptions
 from pyspark_pymq.worker_tuning import PickledToTask, begin_task
 
@@ -65,26 +65,8 @@ def partitions_of(
         max_partitions=options.max_partitions,
         max_rows=options.max_records_per_partition,
     )
-    return partitions + [
-        RangePartition(
-            ReadTask(
-                ranges=tuple(task),
-                places={each.queue.broker_name: cluster.place(cluster.address(each.queue)) for each in task},
-                columns=columns,
-                tags=options.tags,
-                sql_filter=options.sql_filter,
-                group=options.group or DEFAULT_GROUP,
-                fail_on_data_loss=options.fail_on_data_loss,
-                limits=options.limits,
-                retry_timeout_ms=options.retry_timeout_ms,
-                signing=options.signing,
-                logic=cluster.logic_places(each.queue for each in task),
-                has_spans=options.has_spans,
-                nameserver=options.nameserver,
-            )
-        )
-        for task in tasks
-    ]
+    read = read_tasks(cluster, tasks, options, columns, group=DEFAULT_GROUP, has_spans=options.has_spans)
+    return partitions + [RangePartition(task) for task in read]
 
 
 def read_partition(
@@ -127,20 +109,7 @@ class BatchReader(PickledToTask, DataSourceReader):  # type: ignore[misc]
     def partitions(self) -> list[InputPartition]:
         cluster = ClusterQueues(self._options)
         try:
-            queues = cluster.queues()
-            start, end = cluster.starting(queues), cluster.ending(queues)
-            explicit = self._options.starting.offsets is not None and self._options.ending.offsets is not None
-            for queue in queues:
-                if explicit and end[queue] < start[queue]:
-                    raise ConfigError(
-                        f"endingOffsets: queue {queue.queue_id} of {queue.topic} would end at {end[queue]}, before its "
-                        f"start {start[queue]}",
-                        key="endingOffsets",
-                    )
-            ranges = [
-                QueueRange(queue, start[queue], end[queue]) for queue in queues if end[queue] > start[queue]
-            ]
-            ranges = cluster.check_not_expired(ranges)
+            ranges = bounded_ranges(cluster, self._options)
             return partitions_of(cluster, ranges, self._options, self._columns)
         finally:
             cluster.client.close()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mqspark.arrow.writing.pipeline import WORK_RETRIES, Pipeline, Send
 from mqspark.base.clock import wall_ms
 from mqspark.base.logs import escaping
 from mqspark.client.blocking import BlockingClient
@@ -53,7 +54,6 @@ from pyspark_pymq.work.verdicts import (
     ORDER_KEY,
     RETRY_OF,
 )
-from pyspark_pymq.writing.pipeline import WORK_RETRIES, Pipeline, Send
 
 log = escaping("pyspark_pymq")
 

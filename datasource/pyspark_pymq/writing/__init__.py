@@ -1,4 +1,4 @@
 """Writes: rows to queues, plainly or exactly once.
 
-Imported from outside: ``pipeline``, ``sink``. Must not know reads.
+Imported from outside: ``sink``. Must not know reads.
 """

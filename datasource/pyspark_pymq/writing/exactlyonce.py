@@ -46,6 +46,8 @@ from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from mqspark.arrow.writing.pipeline import EXACTLY_ONCE, Pipeline, Send, send_header
+from mqspark.arrow.writing.routing import Router
 from mqspark.base.clock import wall_ms
 from mqspark.base.logs import Outages, escaping
 from mqspark.client.blocking import BlockingClient, pull_header
@@ -88,9 +90,7 @@ from mqspark.record.compression import ZLIB, decompress
 from mqspark.record.record import decode_records
 from pyspark_pymq.options import WriteOptions
 from pyspark_pymq.writing.decisionnote import LogNote
-from pyspark_pymq.writing.pipeline import EXACTLY_ONCE, Pipeline, Send, send_header
 from pyspark_pymq.writing.reports import Half, Halves, Sent, Task
-from pyspark_pymq.writing.routing import Router
 
 if TYPE_CHECKING:
     import pyarrow as pa

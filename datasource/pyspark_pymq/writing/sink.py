@@ -14,16 +14,14 @@ selector); rows without one are distributed in turn. Columns: ``value`` (binary 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator
-from contextlib import closing
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
 
-from mqspark.client.blocking import BlockingClient, meet
+from mqspark.arrow.writing.rowcolumns import COLUMN_TYPES, sent_columns
+from mqspark.client.blocking import meet
 from mqspark.errors import ClientError, ConfigError, MQError
-from mqspark.message import MessageQueue
-from mqspark.protocol.codes import RequestCode
 from pyspark_pymq.options import WriteOptions
 from pyspark_pymq.worker_tuning import PickledToTask, begin_task
 from pyspark_pymq.writing.reports import Sent
@@ -33,38 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import DataType, StructType
 
-    from mqspark.arrow.records.encode import Rows
     from pyspark_pymq.cluster.typedbodies import TypedBodies
-    from pyspark_pymq.writing.pipeline import Send
-
-_COLUMN_TYPES = {
-    "value": ("binary", "string"),
-    "key": ("string", "binary"),
-    "tags": ("string",),
-    "topic": ("string",),
-    "properties": ("map<string,string>",),
-    "headers": ("array<struct<key:string,value:binary>>",),
-    "partition": ("int", "bigint"),
-    "queueId": ("int", "bigint"),
-    "shardingKey": ("string",),
-    "priority": ("int",),
-    "delayLevel": ("int",),
-    "deliverAt": ("timestamp", "bigint"),
-}
-_NOT_WITH_PRIORITY = frozenset({"shardingKey", "partition", "queueId", "delayLevel", "deliverAt"})
-"""Columns that choose the queue themselves, or with which brokers drop a message's priority."""
-_IGNORED = frozenset(
-    {
-        "offset",
-        "timestamp",
-        "broker",
-        "bornTimestamp",
-        "msgId",
-        "physicalOffset",
-        "sysFlag",
-        "reconsumeTimes",
-    }
-)
 
 
 class NotPlanned(ClientError, pickle.PicklingError):
@@ -86,7 +53,7 @@ class _SinkWriter(PickledToTask):
         if options.payload is not None:
             from pyspark_pymq.cluster.typedbodies import TypedBodies
 
-            self._typed, schema = TypedBodies.planned(options.payload, schema, _COLUMN_TYPES, options.topic)
+            self._typed, schema = TypedBodies.planned(options.payload, schema, COLUMN_TYPES, options.topic)
         self._names = self._checked(options, schema)
         self._has_written = has_written(options)
 
@@ -122,43 +89,7 @@ class _SinkWriter(PickledToTask):
 
             arrow_schema_of(schema.toNullable())  # as readers have it: what nobody could read is not written
             return [field.name for field in schema.fields]
-        names = []
-        for field in schema.fields:
-            allowed = _COLUMN_TYPES.get(field.name)
-            if allowed is None:
-                if field.name in _IGNORED:
-                    continue
-                raise ConfigError(
-                    f"{field.name}: not a column of the pymq sink; it takes {', '.join(_COLUMN_TYPES)}",
-                    key=field.name,
-                )
-            found = _type_name(field.dataType)
-            if found not in allowed:
-                raise ConfigError(
-                    f"{field.name}: must be {' or '.join(allowed)}, not {found}", key=field.name
-                )
-            names.append(field.name)
-        if "value" not in names:
-            raise ConfigError("value: the column is required; it becomes the message body", key="value")
-        if "topic" not in names and options.topic is None:
-            raise ConfigError("topic: required, as an option or as a column", key="topic")
-        if "partition" in names and "queueId" in names:
-            raise ConfigError(
-                "queueId: means the same as the column partition; give one of them", key="queueId"
-            )
-        if "priority" in names and (other := _NOT_WITH_PRIORITY & set(names)):
-            raise ConfigError(
-                f"priority: such a row has no {min(other)}; drop one of the columns", key="priority"
-            )
-        if "priority" in names and options.exactly_once:
-            raise ConfigError(
-                "priority: a transaction has none; write such rows at-least-once", key="priority"
-            )
-        if options.exactly_once and (late := {"delayLevel", "deliverAt"} & set(names)):
-            raise ConfigError(
-                f"{min(late)}: a transaction is not delayed; write such rows at-least-once", key=min(late)
-            )
-        return names
+        return sent_columns([(field.name, _type_name(field.dataType)) for field in schema.fields], options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
         from pyspark import TaskContext
@@ -190,7 +121,9 @@ class _SinkWriter(PickledToTask):
             return prepare(
                 self._options, identity, number, batches, first_turn=turn, has_written=self._has_written
             )
-        return send_rows(self._options, batches, first_turn=turn, has_written=self._has_written)
+        from mqspark.arrow.writing.sendrows import send_rows
+
+        return Sent(send_rows(self._options, batches, first_turn=turn, has_written=self._has_written))
 
     def batch_of(self, context: Any) -> tuple[str, int]:
         """The batch of this task's rows: numbered by Spark for a query, by the options for a batch write."""
@@ -265,59 +198,3 @@ def _type_name(kind: DataType) -> str:
 
     is_text = isinstance(kind, StringType | CharType | VarcharType)
     return "string" if is_text else str(kind.simpleString())
-
-
-def send_rows(
-    options: WriteOptions,
-    batches: Iterable[pa.RecordBatch],
-    *,
-    first_turn: int,
-    has_written: bool = False,
-) -> Sent:
-    """In a task: send rows at least once; returns when all are stored."""
-    from mqspark.arrow.records.encode import Rows, Waits
-    from pyspark_pymq.writing.pipeline import AT_LEAST_ONCE, Pipeline, Send, send_header
-    from pyspark_pymq.writing.routing import Router
-
-    client = BlockingClient(
-        options.nameserver,
-        timeout_ms=options.send_timeout_ms,
-        retry_ms=options.retry_timeout_ms,
-        credentials=options.signing.credentials(),
-    )
-    with closing(client):
-        router = Router(options, client, first_turn=first_turn, has_written=has_written)
-        pipeline = Pipeline(options, client, router, AT_LEAST_ONCE)
-        for batch in batches:
-            if batch.num_rows == 0:
-                continue
-            rows, waits = Rows(batch, options.keep_broker_properties), Waits(batch)
-            for queues, chosen, targets in router.placed(batch, rows):
-                waiting = waits.any_of(chosen)
-                if options.as_dead_letters:  # a broker stores a batch as it is
-                    waiting[:] = True
-                if waiting.any():
-                    for row, index in zip(chosen[waiting].tolist(), targets[waiting].tolist(), strict=True):
-                        pipeline.add(_delayed(options, queues[index], rows, row, waits.properties(row)))
-                    chosen, targets = chosen[~waiting], targets[~waiting]
-                for index, each in rows.sends(chosen, targets, options.batch_bytes, options.compression):
-                    header = send_header(options, queues[index], batch=True, sys_flag=each.sys_flag)
-                    pipeline.add(
-                        Send(queues[index], RequestCode.SEND_BATCH_MESSAGE, header, each.body, each.count)
-                    )
-            pipeline.throttle()
-        pipeline.finish()
-        return Sent(pipeline.messages)
-
-
-def _delayed(options: WriteOptions, queue: MessageQueue, rows: Rows, row: int, more: str) -> Send:
-    """A delayed message or a dead letter cannot be a batch member: it is sent alone."""
-    from pyspark_pymq.writing.pipeline import Send, send_header
-
-    properties = rows.properties[row].as_py().decode() + more
-    values, sys_flag = rows.values.slice(row, 1), 0
-    compression = options.compression
-    if compression is not None and compression.applies(values):
-        values, sys_flag = compression.compressed(values), compression.sys_flag
-    header = send_header(options, queue, properties=properties, sys_flag=sys_flag)
-    return Send(queue, RequestCode.SEND_MESSAGE_V2, header, values[0].as_py(), 1)

@@ -1,4 +1,5 @@
-"""Which queues are read, from where to where, and how their brokers are reached. Must not know a cluster."""
+"""Which queues are read, from where to where, and how their brokers are reached; or which part of a store. Must not
+know a cluster."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from mqspark.arrow.signing import ENVIRONMENT, SigningOptions
+from mqspark.record.compression import InflateLimits
 
 RETRY_TIMEOUT_MS = 5 * 60 * 1000
 """A broker that is killed is ready again in a minute or two, a failover takes less."""
@@ -62,6 +64,12 @@ class QueueChoice:
     unmatched_timestamp_is_latest: bool
     """A queue without a message from the starting time on starts at its end; otherwise that is an error."""
     fail_on_data_loss: bool
+    limits: InflateLimits
+    """The limits of a decompressed body."""
+    tags: tuple[str, ...]
+    sql_filter: str | None
+    keys: tuple[str, ...]
+    """The messages with one of these keys, found with the brokers' index."""
     archive: str | None
     """The archive of history that the brokers no longer have (``mqspark_jobs.archive``)."""
     local_read: bool
@@ -70,3 +78,19 @@ class QueueChoice:
     retry_timeout_ms: int
     """How long brokers and name servers may be away before the read fails."""
     signing: SigningOptions = ENVIRONMENT
+
+
+@dataclass(frozen=True, slots=True)
+class StoreChoice:
+    log: str
+    """The directory of the segments, path or URL."""
+    topics: tuple[str, ...]
+    """Empty: all."""
+    broker: str
+    """The value of the column ``broker``."""
+    starting_position: int
+    ending_position: int | None
+    """Physical offsets; None: as far as there are valid records."""
+    fail_on_data_loss: bool
+    limits: InflateLimits
+    """The limits of a decompressed body."""

@@ -91,15 +91,19 @@ _MAX_CONNECTIONS = 64
 """The most of a worker: name servers choose how many brokers there are."""
 
 
-def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
-    """The rows of every range, each queue's in order, as batches of about 1 MiB."""
-    together = _read_together(task)
+def read_task(
+    task: ReadTask, opened: OpenPlaces | None = None, batch_bytes: int = BATCH_BYTES
+) -> Iterator[pa.RecordBatch]:
+    """The rows of every range, each queue's in order, as batches of about ``batch_bytes``. ``opened``: by default what
+    the process keeps."""
+    opened = KEPT if opened is None else opened
+    together = _read_together(task, opened)
     if together is None:
-        together = (batch for each in task.ranges for batch in _read_range(task, each))
-    yield from _coalesced(together)
+        together = (batch for each in task.ranges for batch in _read_range(task, each, opened))
+    yield from _coalesced(together, batch_bytes)
 
 
-def _read_together(task: ReadTask) -> Iterator[pa.RecordBatch] | None:
+def _read_together(task: ReadTask, opened: OpenPlaces) -> Iterator[pa.RecordBatch] | None:
     """Decodes the queues of a small task together, in log order, because decoding a few rows costs as much as
     decoding a thousand. None if the ranges have to be read one by one."""
     topics = {(each.queue.topic, each.queue.broker_name) for each in task.ranges}
@@ -111,7 +115,7 @@ def _read_together(task: ReadTask) -> Iterator[pa.RecordBatch] | None:
     ((topic, broker),) = topics
     if topic.startswith(LMQ_PREFIX):
         return None  # the queue has to be read from each record
-    store = local_store(task.places[broker])
+    store = opened.store(task.places[broker])
     if store is None:
         return None
     decoder = Decoder(
@@ -125,20 +129,22 @@ def _read_together(task: ReadTask) -> Iterator[pa.RecordBatch] | None:
         limits=task.limits,
     )
     found = store.read_together(task.ranges, decoder, task.tags)
-    return _with_the_rest(task, found) if found is not None else None
+    return _with_the_rest(task, found, opened) if found is not None else None
 
 
-def _with_the_rest(task: ReadTask, found: Iterator[pa.RecordBatch | list[int]]) -> Iterator[pa.RecordBatch]:
+def _with_the_rest(
+    task: ReadTask, found: Iterator[pa.RecordBatch | list[int]], opened: OpenPlaces
+) -> Iterator[pa.RecordBatch]:
     for each in found:
         if not isinstance(each, list):
             yield each
             continue
         for wanted, position in zip(task.ranges, each, strict=True):
             if position < wanted.end:
-                yield from _read_range(task, replace(wanted, start=position))
+                yield from _read_range(task, replace(wanted, start=position), opened)
 
 
-def _read_range(task: ReadTask, wanted: QueueRange) -> Iterator[pa.RecordBatch]:
+def _read_range(task: ReadTask, wanted: QueueRange, opened: OpenPlaces) -> Iterator[pa.RecordBatch]:
     queue = wanted.queue
     place = task.places[queue.broker_name]
     shown = task.logic.get(queue, LogicPlace(queue, 0))
@@ -154,7 +160,7 @@ def _read_range(task: ReadTask, wanted: QueueRange) -> Iterator[pa.RecordBatch]:
         limits=task.limits,
     )
     position = wanted.start
-    store = local_store(place) if task.sql_filter is None else None
+    store = opened.store(place) if task.sql_filter is None else None
     if store is not None:
         for found in store.read(wanted, decoder, task.tags):
             if isinstance(found, int):
@@ -162,10 +168,12 @@ def _read_range(task: ReadTask, wanted: QueueRange) -> Iterator[pa.RecordBatch]:
             else:
                 yield found
     if position < wanted.end:
-        yield from pulled_batches(task, place.address, QueueRange(queue, position, wanted.end), decoder)
+        yield from pulled_batches(
+            task, place.address, QueueRange(queue, position, wanted.end), decoder, opened
+        )
 
 
-def _coalesced(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _coalesced(batches: Iterator[pa.RecordBatch], batch_bytes: int) -> Iterator[pa.RecordBatch]:
     """Merges small neighbouring batches and drops empty ones."""
     waiting: list[pa.RecordBatch] = []
     waiting_bytes = 0
@@ -173,7 +181,7 @@ def _coalesced(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if batch.num_rows == 0:
             continue
         size = batch.nbytes
-        if waiting and waiting_bytes + size > BATCH_BYTES:
+        if waiting and waiting_bytes + size > batch_bytes:
             yield _combined(waiting)
             waiting, waiting_bytes = [], 0
         waiting.append(batch)
@@ -314,43 +322,83 @@ def _touch(records: Records, positions: Any, ends: Any) -> None:
             records.touch(low, high)
 
 
-open_stores: dict[tuple[int, BrokerPlace, str], LocalStore] = {}
+class OpenPlaces:
+    """The stores and connections that reads have opened, and keep until ``close``. Of one thread at a time."""
+
+    def __init__(self) -> None:
+        self.stores: dict[tuple[int, BrokerPlace, str], LocalStore] = {}
+        self.connections: dict[tuple[int, str, Credentials | None], BlockingConnection] = {}
+        """A worker serves queries of several users: each has connections of its own."""
+
+    def close(self) -> None:
+        _open.discard(self)
+        self.stores.clear()
+        while self.connections:
+            self.connections.popitem()[1].close()
+
+    def store(self, place: BrokerPlace) -> LocalStore | None:
+        """The local store, if its directory may be read and is proved to be the broker's."""
+        if not place.store_path or not place.proof:
+            return None
+        try:
+            reader = StoreReader(
+                place.store_path, place.commit_log_path or None, Trust(_allowed(place)), maps=True
+            )
+            nonce = reader.nonce() or ""
+        except (OSError, StoreError) as error:
+            log.debug("%s is not read locally: %s", place.store_path, error)
+            return None
+        proof = prove(nonce, place.challenge, place.store_path, place.commit_log_path)
+        if not hmac.compare_digest(proof.encode(), place.proof.encode(errors="replace")):
+            return None
+        key = (os.getpid(), replace(place, challenge="", proof=""), nonce)
+        store = self.stores.get(key)
+        if store is None:
+            # A restarted broker has another nonce and may have truncated its log: close what is open of it.
+            for other in [other for other in self.stores if other[1].store_path == place.store_path] or list(
+                self.stores
+            )[: 1 - _MAX_STORES]:
+                del self.stores[other]
+            store = self.stores[key] = LocalStore(reader)
+            _open.add(self)
+            _watch.begin()
+        return store
+
+    def connection(self, address: str, credentials: Credentials | None) -> BlockingConnection:
+        """The connection of this process, or a new one. A connection that the broker closed while idle is
+        replaced."""
+        key = (os.getpid(), address, credentials)
+        connection = self.connections.get(key)
+        if connection is not None:
+            try:
+                connection.receive_ready()
+            except ConnectionLost:
+                connection = None
+        if connection is None:
+            while len(self.connections) >= _MAX_CONNECTIONS:
+                self.connections.pop(next(iter(self.connections))).close()
+            connection = self.connections[key] = BlockingConnection(address, credentials=credentials)
+        return connection
+
+    def forget(self, address: str, credentials: Credentials | None) -> None:
+        stale = self.connections.pop((os.getpid(), address, credentials), None)
+        if stale is not None:
+            stale.close()
+
+
+_open: set[OpenPlaces] = set()
+"""Those with stores; ``close`` takes them out."""
 
 
 def _let_go() -> None:
-    for store in list(open_stores.values()):
-        store.let_go()
+    for places in list(_open):
+        for store in list(places.stores.values()):
+            store.let_go()
 
 
 _watch = Watch(_let_go)
-
-
-def local_store(place: BrokerPlace) -> LocalStore | None:
-    """The local store, if its directory may be read and is proved to be the broker's."""
-    if not place.store_path or not place.proof:
-        return None
-    try:
-        reader = StoreReader(
-            place.store_path, place.commit_log_path or None, Trust(_allowed(place)), maps=True
-        )
-        nonce = reader.nonce() or ""
-    except (OSError, StoreError) as error:
-        log.debug("%s is not read locally: %s", place.store_path, error)
-        return None
-    proof = prove(nonce, place.challenge, place.store_path, place.commit_log_path)
-    if not hmac.compare_digest(proof.encode(), place.proof.encode(errors="replace")):
-        return None
-    key = (os.getpid(), replace(place, challenge="", proof=""), nonce)
-    store = open_stores.get(key)
-    if store is None:
-        # A restarted broker has another nonce and may have truncated its log: close what is open of it.
-        for other in [other for other in open_stores if other[1].store_path == place.store_path] or list(
-            open_stores
-        )[: 1 - _MAX_STORES]:
-            del open_stores[other]
-        store = open_stores[key] = LocalStore(reader)
-        _watch.begin()
-    return store
+KEPT = OpenPlaces()
+"""What a process of Spark's keeps between its tasks."""
 
 
 def _allowed(place: BrokerPlace) -> tuple[str, ...] | None:
@@ -360,26 +408,6 @@ def _allowed(place: BrokerPlace) -> tuple[str, ...] | None:
 
 
 # --- over TCP -------------------------------------------------------------------------------------------------
-
-open_connections: dict[tuple[int, str, Credentials | None], BlockingConnection] = {}
-"""A worker serves queries of several users: each has connections of its own."""
-
-
-def _connection(address: str, credentials: Credentials | None) -> BlockingConnection:
-    """The cached connection of this process, or a new one. A connection that the broker closed while idle is
-    replaced."""
-    key = (os.getpid(), address, credentials)
-    connection = open_connections.get(key)
-    if connection is not None:
-        try:
-            connection.receive_ready()
-        except ConnectionLost:
-            connection = None
-    if connection is None:
-        while len(open_connections) >= _MAX_CONNECTIONS:
-            open_connections.pop(next(iter(open_connections))).close()
-        connection = open_connections[key] = BlockingConnection(address, credentials=credentials)
-    return connection
 
 
 class _Answer(NamedTuple):
@@ -391,14 +419,14 @@ class _Answer(NamedTuple):
 
 
 def pulled_batches(
-    task: ReadTask, address: str, wanted: QueueRange, decoder: Decoder
+    task: ReadTask, address: str, wanted: QueueRange, decoder: Decoder, opened: OpenPlaces
 ) -> Iterator[pa.RecordBatch]:
     """Answers joined to about the size of a batch and decoded; rows outside the range or already seen are
     dropped. Raises ProtocolError, InvalidMessage for records that were not asked for."""
     answers: list[_Answer] = []
     size = 0
     done = wanted.start - 1
-    for answer in _pull_answers(task, address, wanted):
+    for answer in _pull_answers(task, address, wanted, opened):
         answers.append(answer)
         size += len(answer.body)
         if size >= _LOG_BYTES // 2:
@@ -459,9 +487,9 @@ def _check_offsets(
         )
 
 
-def _pull_answers(task: ReadTask, address: str, wanted: QueueRange) -> Iterator[_Answer]:
+def _pull_answers(task: ReadTask, address: str, wanted: QueueRange, opened: OpenPlaces) -> Iterator[_Answer]:
     """Raises the last failure when the broker gives nothing for ``retryTimeout``."""
-    puller = _Puller(task, address, wanted)
+    puller = _Puller(task, address, wanted, opened)
     retry_s = task.retry_timeout_ms / 1000
     failing_since: float | None = None
     broker = task.nameserver, wanted.queue.broker_name
@@ -498,9 +526,10 @@ def _master_of(task: ReadTask, broker_name: str) -> str | None:
 class _Puller:
     """Pulls of one range over one connection. ``position``: everything before it has been returned."""
 
-    def __init__(self, task: ReadTask, address: str, wanted: QueueRange) -> None:
+    def __init__(self, task: ReadTask, address: str, wanted: QueueRange, opened: OpenPlaces) -> None:
         self.position = wanted.start
         self._task = task
+        self._opened = opened
         self._address = address
         self._credentials = task.signing.credentials()
         self._queue = wanted.queue
@@ -520,13 +549,11 @@ class _Puller:
         """Begin again after a failure, at this address if it is given."""
         self._in_flight.clear()
         self._asked = self.position
-        stale = open_connections.pop((os.getpid(), self._address, self._credentials), None)
-        if stale is not None:
-            stale.close()
+        self._opened.forget(self._address, self._credentials)
         self._address = address or self._address
 
     def answers(self) -> Iterator[_Answer]:
-        connection = _connection(self._address, self._credentials)
+        connection = self._opened.connection(self._address, self._credentials)
         while self.position < self._end:
             self._ask_on(connection)
             if not self._in_flight:

@@ -78,6 +78,7 @@ def documented() -> set[str]:
         ((), ["mqspark.client", "mqspark.protocol"]),
         (("server",), ["mqspark_server"]),
         (("server", "testing"), ["mqspark.testing"]),
+        (("arrow",), ["mqspark.arrow"]),
         (("spark",), ["pyspark_pymq", "mqspark_jobs"]),
         pytest.param(("jobs",), ["mqspark_server.scheduler"], marks=pytest.mark.delta),
     ],
@@ -121,14 +122,18 @@ def test_the_doctor_finds_what_is_missing_or_too_new(wheel: Path, tmp_path: Path
 
 
 def test_every_extra_of_the_pages_is_tried_or_part_of_one_that_is() -> None:
-    tried = {"server", "testing", *SPARK}
+    tried = {"server", "testing", "arrow", *SPARK}
     assert documented() - tried <= {"connect", "delta", "archive", "s3", "tiered", "etcd", "otel"}
     assert tried <= documented()
 
 
 @pytest.mark.parametrize(
     "block",
-    [each for each in blocks("python") if not each.needs_spark and "mq_c" not in each.text],
+    [
+        each
+        for each in blocks("python")
+        if not each.needs_spark and "mq_c" not in each.text and "mqspark.arrow" not in each.text
+    ],
     ids=lambda block: block.name,
 )
 def test_a_program_of_the_client(

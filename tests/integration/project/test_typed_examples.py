@@ -59,7 +59,14 @@ def examples(*pages: str) -> dict[str, str]:
     }
 
 
-PAGES = ("README.md", "docs/client.md", "docs/from-kafka.md", "docs/extensions.md", "datasource/README.md")
+PAGES = (
+    "README.md",
+    "docs/client.md",
+    "docs/from-kafka.md",
+    "docs/extensions.md",
+    "datasource/README.md",
+    "docs/arrow.md",
+)
 """Those with examples in Python."""
 
 
@@ -71,8 +78,8 @@ def test_no_page_is_left_out() -> None:
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
     """A folder of whole programs: the parts of a page that follow each other are one."""
-    readme, client, kafka, extensions, source = PAGES
-    programs = examples(readme, client, kafka)
+    readme, client, kafka, extensions, source, arrow = PAGES
+    programs = examples(readme, client, kafka, arrow)
     assert len(programs) > 8
     sources = examples(source)
     assert len(sources) > 2

@@ -71,9 +71,9 @@ def answering(
     try:
         yield f"127.0.0.1:{listener.getsockname()[1]}", asked
     finally:
-        for connection in fetch.open_connections.values():
+        for connection in fetch.KEPT.connections.values():
             connection.close()
-        fetch.open_connections.clear()
+        fetch.KEPT.connections.clear()
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
         thread.join(10)
@@ -159,7 +159,7 @@ def test_connections_of_a_worker_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
         for address in (first, second, third):
             with pytest.raises(MQError):
                 read(address)
-        assert [key[1] for key in fetch.open_connections] == [second, third]
+        assert [key[1] for key in fetch.KEPT.connections] == [second, third]
 
 
 def test_a_queue_that_gives_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,7 @@ def records_of(raw: bytes) -> tuple[Records, object]:
 
 def lines_of_spark(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     """Without what brokers of this process log."""
-    return [record for record in caplog.records if record.name.startswith("mqspark.arrow")]
+    return [record for record in caplog.records if record.name.startswith(("mqspark.arrow", "pyspark_pymq"))]
 
 
 @pytest.mark.parametrize("kind", PACK)

@@ -52,16 +52,16 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
             for number in range(ROWS):
                 producer.send(Message("T", b"%d " % number + bytes(700)))
         yield running
-        for connection in fetch.open_connections.values():
+        for connection in fetch.KEPT.connections.values():
             connection.close()
-        fetch.open_connections.clear()
+        fetch.KEPT.connections.clear()
 
 
 @pytest.fixture(autouse=True)
 def no_stores() -> Iterator[None]:
-    fetch.open_stores.clear()
+    fetch.KEPT.stores.clear()
     yield
-    fetch.open_stores.clear()
+    fetch.KEPT.stores.clear()
 
 
 @pytest.fixture
@@ -113,9 +113,11 @@ def tcp(monkeypatch: pytest.MonkeyPatch) -> list[QueueRange]:
     pulled: list[QueueRange] = []
     whole = fetch.pulled_batches
 
-    def noted(task: ReadTask, address: str, wanted: QueueRange, decoder: fetch.Decoder) -> object:
+    def noted(
+        task: ReadTask, address: str, wanted: QueueRange, decoder: fetch.Decoder, opened: fetch.OpenPlaces
+    ) -> object:
         pulled.append(wanted)
-        return whole(task, address, wanted, decoder)
+        return whole(task, address, wanted, decoder, opened)
 
     monkeypatch.setattr(fetch, "pulled_batches", noted)
     return pulled
@@ -197,7 +199,7 @@ def test_a_hostile_broker_has_no_file_opened(task: ReadTask, tmp_path: Path, tcp
     _opened, _opener = [], threading.get_ident()
     try:
         for each in forged:
-            assert fetch.local_store(each) is None
+            assert fetch.KEPT.store(each) is None
         assert {Path(path).name for path in _opened} <= {"mqspark.nonce"}
     finally:
         _opened = None
@@ -211,19 +213,19 @@ def test_another_users_store_is_not_read(
     task: ReadTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = copied(task, tmp_path / "copy")
-    assert fetch.local_store(place) is not None
-    fetch.open_stores.clear()
+    assert fetch.KEPT.store(place) is not None
+    fetch.KEPT.stores.clear()
     _become_a_stranger(monkeypatch, Path(place.store_path))
-    assert fetch.local_store(place) is None
+    assert fetch.KEPT.store(place) is None
     # An operator may allow it.
-    assert fetch.local_store(replace(place, directories=(str(tmp_path),))) is not None
-    assert fetch.local_store(replace(place, directories=(str(tmp_path / "co"),))) is None
-    assert fetch.local_store(replace(place, directories=())) is None
+    assert fetch.KEPT.store(replace(place, directories=(str(tmp_path),))) is not None
+    assert fetch.KEPT.store(replace(place, directories=(str(tmp_path / "co"),))) is None
+    assert fetch.KEPT.store(replace(place, directories=())) is None
     # The worker's host has the last word.
     monkeypatch.setenv(ALLOWED_VARIABLE, f"/nowhere:{tmp_path}")
-    assert fetch.local_store(place) is not None
+    assert fetch.KEPT.store(place) is not None
     monkeypatch.setenv(ALLOWED_VARIABLE, "")
-    assert fetch.local_store(replace(place, directories=(str(tmp_path),))) is None
+    assert fetch.KEPT.store(replace(place, directories=(str(tmp_path),))) is None
 
 
 def _become_a_stranger(monkeypatch: pytest.MonkeyPatch, *paths: Path) -> None:
@@ -246,13 +248,13 @@ def test_a_strangers_file_in_an_own_directory_is_not_read(
     assert numbers(at(task, place)) == list(range(ROWS))
     assert tcp
     os.chown(tmp_path / "copy" / "mqspark.nonce", STRANGER, STRANGER)
-    assert fetch.local_store(place) is None
+    assert fetch.KEPT.store(place) is None
 
 
 def test_a_directory_that_anybody_may_write_is_not_read(task: ReadTask, tmp_path: Path) -> None:
     place = copied(task, tmp_path / "copy")
     (tmp_path / "copy" / "commitlog").chmod(0o777)
-    assert fetch.local_store(place) is None
+    assert fetch.KEPT.store(place) is None
 
 
 def _linked(path: Path, outside: Path) -> None:
@@ -288,7 +290,7 @@ def test_links_lead_nowhere_and_pipes_are_not_waited_for(
 def test_a_linked_secret_is_none(task: ReadTask, tmp_path: Path) -> None:
     place = copied(task, tmp_path / "copy")
     _linked(tmp_path / "copy" / "mqspark.nonce", tmp_path / "outside")
-    assert fetch.local_store(place) is None
+    assert fetch.KEPT.store(place) is None
 
 
 def test_a_link_that_turns_after_it_was_looked_at_leads_nowhere(tmp_path: Path) -> None:
@@ -310,9 +312,9 @@ def test_a_log_elsewhere_is_looked_at_by_itself(task: ReadTask, tmp_path: Path) 
     secret = (tmp_path / "copy" / "mqspark.nonce").read_text()
     log = str(tmp_path / "log")
     place = replace(place, commit_log_path=log, proof=prove(secret, place.challenge, place.store_path, log))
-    assert fetch.local_store(place) is not None
+    assert fetch.KEPT.store(place) is not None
     (tmp_path / "log").chmod(0o777)
-    assert fetch.local_store(place) is None
+    assert fetch.KEPT.store(place) is None
     with pytest.raises(Untrusted, match="none of the allowed directories"):
         StoreReader(place.store_path, log, Trust((place.store_path,)))
 
@@ -364,7 +366,7 @@ def test_a_segment_that_is_cut_while_it_is_read_costs_no_row(
     place = copied(task, tmp_path / "copy")
     segments = sorted((tmp_path / "copy" / "commitlog").iterdir())
     if not together:
-        monkeypatch.setattr(fetch, "_read_together", lambda task: None)
+        monkeypatch.setattr(fetch, "_read_together", lambda task, opened: None)
     decoded = 0
     whole = fetch.Decoder.batches
 
@@ -503,7 +505,7 @@ def test_a_log_read_without_a_broker_may_be_cut(tmp_path: Path) -> None:
         from mqspark.errors import MQError
         from mqspark.arrow.files.logfiles import find_log, segment_bytes_of
         from pyspark_pymq.options import StoreOptions
-        from pyspark_pymq.reading.storeread import plan_segments, read_segment
+        from mqspark.arrow.reading.segmentread import plan_segments, read_segment
         options = StoreOptions.parse({"store": sys.argv[1]}, streaming=False)
         log = find_log(options.log)
         (partition,) = plan_segments(log, 0, None)

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from mqspark.arrow.reading import keyfetch
+from mqspark.arrow.reading.keyfetch import KeyLookup
 from mqspark.record.record import encode_record
 from pyspark_pymq.options import ReadOptions
-from pyspark_pymq.reading import keyread
-from pyspark_pymq.reading.keyread import KeyReader, Lookup
+from pyspark_pymq.reading.keyread import KeyReader, LookupPartition
 
 
 def record(topic: str, properties: bytes, body: bytes, position: int) -> bytes:
@@ -36,11 +37,13 @@ def test_rows_of_other_topics_and_keys_are_left_out(monkeypatch: pytest.MonkeyPa
 
         def close(self) -> None: ...
 
-    monkeypatch.setattr(keyread, "BlockingClient", Client)
+    monkeypatch.setattr(keyfetch, "BlockingClient", Client)
     options = ReadOptions.parse(
         {"nameserver": "127.0.0.1:9876", "topic": "AaTopic", "key": "BB"}, streaming=False
     )
-    batches = KeyReader(options, ("topic", "value")).read(Lookup(("AaTopic",), "b-a", "127.0.0.1:1"))
+    batches = KeyReader(options, ("topic", "value")).read(
+        LookupPartition(KeyLookup(("AaTopic",), "b-a", "127.0.0.1:1"))
+    )
     rows = [row for batch in batches for row in batch.to_pylist()]
     assert [row["value"] for row in rows] == [b"meant", b"by its unique key"]
     assert {row["topic"] for row in rows} == {"AaTopic"}

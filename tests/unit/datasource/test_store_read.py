@@ -14,7 +14,7 @@ from pyspark_pymq.reading.storeread import StoreBatchReader
 
 def starts(store: Path, **options: str) -> list[int]:
     parsed = StoreOptions.parse({"store": str(store), **options}, streaming=False)
-    return [each.low for each in StoreBatchReader(parsed, ("value",)).partitions()]
+    return [each.segment.low for each in StoreBatchReader(parsed, ("value",)).partitions()]
 
 
 @pytest.fixture

@@ -219,6 +219,7 @@ CALLED_BY_OTHERS = {
     "Spark": """getDefaultReadLimit onQueryIdle onQueryProgress onQueryStarted onQueryTerminated
     prepareForTriggerAvailableNow reportLatestOffset streamReader
     streamWriter""",
+    "DuckDB and pyarrow, of a dataset": "scanner",
     "users of work queues": "map_arrow transform dead_letters",
     "operators and the tests of the archive": "archived_mark",
     "tests, which are a peer, a tool or a clock to what they test": """encode_command encode_register_body

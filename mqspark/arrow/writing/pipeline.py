@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from mqspark.arrow.writing.routing import DEFAULT_QUEUES
+from mqspark.arrow.writing.sendchoice import SendChoice
 from mqspark.base.clock import wall_ms
 from mqspark.base.logs import Outages, escaping
 from mqspark.client.blocking import BlockingClient
@@ -26,10 +28,8 @@ from mqspark.message import DEFAULT_TOPIC, MessageQueue
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
-from pyspark_pymq.options import WriteOptions
-from pyspark_pymq.writing.routing import DEFAULT_QUEUES
 
-log = escaping("pyspark_pymq")
+log = escaping("mqspark.arrow")
 
 _UNSTORED_BYTES = 8 << 20
 """The rows that are sent or wait before the task reads more of them from Spark; also the limit in flight."""
@@ -122,7 +122,7 @@ class _Lane:
 
 
 def send_header(
-    options: WriteOptions,
+    options: SendChoice,
     queue: MessageQueue,
     *,
     batch: bool = False,

@@ -13,14 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mqspark.arrow.records.encode import Rows, key_hashes
+from mqspark.arrow.writing.sendchoice import SendChoice
 from mqspark.base.logs import escaping
 from mqspark.client.blocking import BlockingClient
 from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.errors import ConfigError, InvalidMessage, MQError, NoRoute
 from mqspark.message import MessageQueue, check_topic
-from pyspark_pymq.options import WriteOptions
 
-log = escaping("pyspark_pymq")
+log = escaping("mqspark.arrow")
 
 DEFAULT_QUEUES = 4
 _LEAST_ROWS_A_TURN = 1024
@@ -29,7 +29,7 @@ _LEAST_ROWS_A_TURN = 1024
 
 class Router:
     def __init__(
-        self, options: WriteOptions, client: BlockingClient, *, first_turn: int, has_written: bool = False
+        self, options: SendChoice, client: BlockingClient, *, first_turn: int, has_written: bool = False
     ) -> None:
         """``has_written``: batches of this query were written before, so a topic without a route is that of a broker
         which is away for a while."""

@@ -1,0 +1,315 @@
+"""``mqspark.arrow.read``: the messages of a topic as a ``pyarrow.RecordBatchReader``.
+
+The bounds are resolved when it is called, so a read ends. Rows come in batches of limited rows and bytes, each queue's
+in order. A reader that is used up or dropped closes its connections and files. Must not know Spark or an event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, TypedDict, Unpack
+
+import pyarrow as pa
+
+from mqspark.arrow.cluster.batchplan import bounded_ranges, read_tasks
+from mqspark.arrow.cluster.cluster_queues import ClusterQueues
+from mqspark.arrow.cluster.history import plan_archive, read_archive
+from mqspark.arrow.cluster.planning import ReadTask
+from mqspark.arrow.cluster.queuechoice import (
+    EARLIEST_OFFSET,
+    RETRY_TIMEOUT_MS,
+    OffsetSpec,
+    Position,
+    QueueChoice,
+    QueueTexts,
+    TopicSelection,
+)
+from mqspark.arrow.cluster.queueranges import LogicPlace, QueueRange
+from mqspark.arrow.messagecolumns import arrow_schema, default_columns, named_columns
+from mqspark.arrow.reading.keyfetch import plan_lookups, read_lookup
+from mqspark.arrow.reading.range_fetch import BATCH_BYTES, OpenPlaces, read_task
+from mqspark.arrow.signing import SigningOptions
+from mqspark.client.remoting.credentials import Credentials
+from mqspark.errors import ConfigError, InvalidFilter, InvalidMessage
+from mqspark.filter.sql import compile_sql
+from mqspark.message import MessageQueue, check_group, check_topic, split_tags
+from mqspark.record.compression import LIMITS
+
+GROUP = "mqspark-arrow-reader"
+"""The group of pulls when the user named none; its offsets are never committed."""
+BATCH_ROWS = 65_536
+_LEAST_BATCH_BYTES = 1024
+_MAX_LONG = (1 << 63) - 1
+
+Bound = str | datetime | Mapping[Any, Any]
+"""``"earliest"``, ``"latest"`` or ``"now"``, ``"group"``; a store time with its zone; or the offset of each queue."""
+
+
+Narrowing = Callable[[Sequence[QueueRange], Mapping[MessageQueue, LogicPlace]], list[QueueRange]]
+"""Ranges, and what their queues are parts of, to the parts that are needed."""
+
+
+class ReadChoices(TypedDict, total=False):
+    """The keywords of ``read`` and ``scan``."""
+
+    columns: Sequence[str] | None
+    """Names of the Spark source's columns; ``*`` is the first seven, which come by default."""
+    start: Bound
+    """``"earliest"`` by default. ``"group"``: the committed offsets of ``group``."""
+    end: Bound
+    """``"now"`` by default; exclusive."""
+    key: str | Sequence[str] | None
+    """Only the messages with one of these keys, found with the brokers' index."""
+    tags: str | Sequence[str] | None
+    """``"A || B"``, or the tags one by one."""
+    sql_filter: str | None
+    """SQL92, evaluated by the brokers, which send such messages over TCP."""
+    group: str | None
+    archive: str | None
+    """The URL of an archive, from which messages are read that the brokers no longer have."""
+    local: bool
+    """False: over TCP, also on the broker's host."""
+    local_directories: Sequence[str] | None
+    """The only directories in which stores are read in place, regardless of their owner."""
+    fail_on_data_loss: bool
+    batch_rows: int
+    batch_bytes: int
+    """The limits of a batch; a larger row is alone."""
+    retry_timeout_s: float
+    """How long brokers and name servers may be away."""
+    credentials: Credentials | None
+    """By default those of the environment."""
+
+
+def read(nameserver: str, topic: str | Sequence[str], **choices: Unpack[ReadChoices]) -> pa.RecordBatchReader:
+    """The messages of a topic, or of several, from ``start`` to ``end``.
+
+    >>> mqspark.arrow.read("127.0.0.1:9876", "Orders", columns=["key", "value"]).read_all()
+
+    Raises ConfigError for what is malformed or contradicts, NoSuchTopic, DataLoss, and ClientError for a cluster that
+    is away; while rows are read also InvalidMessage.
+    """
+    return TopicRead(nameserver, topic, **choices).reader()
+
+
+@dataclass
+class TopicRead:
+    """A read that is checked, and contacts no cluster yet."""
+
+    nameserver: str
+    topic: str | Sequence[str]
+    columns: Sequence[str] | None = None
+    start: Bound = "earliest"
+    end: Bound = "now"
+    key: str | Sequence[str] | None = None
+    tags: str | Sequence[str] | None = None
+    sql_filter: str | None = None
+    group: str | None = None
+    archive: str | None = None
+    local: bool = True
+    local_directories: Sequence[str] | None = None
+    fail_on_data_loss: bool = True
+    batch_rows: int = BATCH_ROWS
+    batch_bytes: int = BATCH_BYTES
+    retry_timeout_s: float = RETRY_TIMEOUT_MS / 1000
+    credentials: Credentials | None = None
+    chosen: tuple[str, ...] = field(init=False)
+    """The columns."""
+    choice: QueueChoice = field(init=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.columns, str):
+            raise ConfigError("columns: a list of names, not a text", key="columns")
+        default = default_columns()
+        self.chosen = default if self.columns is None else named_columns(self.columns, default)
+        if not self.chosen:
+            raise ConfigError("columns: select at least one column", key="columns")
+        _check_number("batch_rows", self.batch_rows, 1)
+        _check_number("batch_bytes", self.batch_bytes, _LEAST_BATCH_BYTES)
+        if not isinstance(self.retry_timeout_s, int | float) or self.retry_timeout_s < 0:
+            raise ConfigError(
+                f"retry_timeout_s: seconds, not {self.retry_timeout_s!r}", key="retry_timeout_s"
+            )
+        topics = _topics(self.topic)
+        tags, keys = _tags(self.tags), _texts("key", self.key)
+        self._check_combination(tags, keys)
+        self.choice = QueueChoice(
+            nameserver=self.nameserver,
+            topics=TopicSelection(names=topics),
+            group=self.group,
+            starting=_spec("start", self.start, topics),
+            ending=_spec("end", self.end, topics),
+            unmatched_timestamp_is_latest=True,
+            fail_on_data_loss=self.fail_on_data_loss,
+            limits=LIMITS,
+            tags=tags,
+            sql_filter=self.sql_filter,
+            keys=keys,
+            archive=self.archive,
+            local_read=self.local,
+            local_directories=None if self.local_directories is None else tuple(self.local_directories),
+            retry_timeout_ms=int(self.retry_timeout_s * 1000),
+            signing=SigningOptions(self.credentials),
+        )
+
+    def _check_combination(self, tags: tuple[str, ...], keys: tuple[str, ...]) -> None:
+        if self.group is not None:
+            try:
+                check_group(self.group)
+            except InvalidMessage as error:
+                raise ConfigError(f"group: {error}", key="group") from None
+        elif self.start == "group":
+            raise ConfigError("start: 'group' needs a group", key="start")
+        if self.sql_filter is not None:
+            try:
+                compile_sql(self.sql_filter)
+            except InvalidFilter as error:
+                raise ConfigError(f"sql_filter: {error}", key="sql_filter") from None
+        if self.sql_filter is not None and tags:
+            raise ConfigError("sql_filter: contradicts tags; write TAGS IN ('A', 'B')", key="sql_filter")
+        if self.archive is not None and (self.sql_filter is not None or tags):
+            raise ConfigError("archive: filters are evaluated by brokers; filter the rows", key="archive")
+        if keys:
+            ranged = self.start != "earliest" or self.end not in ("now", "latest")
+            if ranged or tags or self.sql_filter is not None or self.archive is not None:
+                raise ConfigError(
+                    "key: does not go together with start, end, tags, sql_filter or archive", key="key"
+                )
+
+    @property
+    def schema(self) -> pa.Schema:
+        return arrow_schema(self.chosen)
+
+    def of(self, columns: Sequence[str]) -> TopicRead:
+        """The same read of other columns."""
+        return replace(self, columns=tuple(columns))
+
+    def reader(self, narrow: Narrowing | None = None) -> pa.RecordBatchReader:
+        """Resolves the bounds now. ``narrow``: leaves out parts of ranges of which no row is needed."""
+        cluster = ClusterQueues(self.choice)
+        with closing(cluster.client):
+            batches = self._found(cluster) if self.choice.keys else self._ranged(cluster, narrow)
+        return pa.RecordBatchReader.from_batches(self.schema, self._within_limits(batches))
+
+    def _found(self, cluster: ClusterQueues) -> Iterator[pa.RecordBatch]:
+        lookups = plan_lookups(cluster, self.choice)
+        return (batch for each in lookups for batch in read_lookup(each, self.choice, self.chosen))
+
+    def _ranged(self, cluster: ClusterQueues, narrow: Narrowing | None) -> Iterator[pa.RecordBatch]:
+        ranges = bounded_ranges(cluster, self.choice)
+        if narrow is not None and ranges:
+            ranges = narrow(ranges, cluster.logic_places(each.queue for each in ranges))
+        archived = []
+        if cluster.archive is not None:
+            old, ranges = cluster.archive.split(ranges)
+            archived = plan_archive(cluster.archive, old, self.chosen)
+        parts = [ranges] if ranges else []
+        tasks = read_tasks(cluster, parts, self.choice, self.chosen, group=GROUP)
+        history = (batch for each in archived for batch in read_archive(each))
+        return _chained(history, self._live(tasks))
+
+    def _live(self, tasks: Iterable[ReadTask]) -> Iterator[pa.RecordBatch]:
+        opened = OpenPlaces()
+        try:
+            for task in tasks:
+                yield from read_task(task, opened, self.batch_bytes)
+        finally:
+            opened.close()
+
+    def _within_limits(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            rows = self.batch_rows
+            if batch.nbytes > 2 * self.batch_bytes:
+                rows = min(rows, max(1, batch.num_rows * self.batch_bytes // batch.nbytes))
+            for first in range(0, batch.num_rows, rows):
+                yield batch.slice(first, rows)
+
+
+def _chained(*parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for part in parts:
+        yield from part
+
+
+def _check_number(name: str, value: object, lowest: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
+        raise ConfigError(f"{name}: a whole number from {lowest} on, not {value!r}", key=name)
+
+
+def _texts(name: str, given: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Raises ConfigError."""
+    if given is None:
+        return ()
+    values = (given,) if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
+    if not values or not all(isinstance(value, str) and value for value in values):
+        raise ConfigError(f"{name}: a text, or several, none of them empty, not {given!r}", key=name)
+    return tuple(dict.fromkeys(values))
+
+
+def _topics(given: str | Sequence[str]) -> tuple[str, ...]:
+    names = _texts("topic", given)
+    for name in names:
+        try:
+            check_topic(name)
+        except InvalidMessage as error:
+            raise ConfigError(f"topic: {name!r}: {error}", key="topic") from None
+    return names
+
+
+def _tags(given: str | Sequence[str] | None) -> tuple[str, ...]:
+    if given is None or given in ("", "*"):
+        return ()
+    try:
+        names = _texts("tags", split_tags(given) if isinstance(given, str) else given)
+    except InvalidMessage as error:
+        raise ConfigError(f"tags: {error}", key="tags") from None
+    if "*" in names:
+        raise ConfigError("tags: '*' is alone", key="tags")
+    return names
+
+
+def _spec(option: str, bound: Bound, topics: tuple[str, ...]) -> OffsetSpec:
+    """Raises ConfigError."""
+    match bound:
+        case "earliest" | "group" if option == "start":
+            return OffsetSpec(option, Position(bound))
+        case "latest" | "now":
+            return OffsetSpec(option, Position.LATEST)
+        case datetime():
+            if bound.tzinfo is None:
+                raise ConfigError(
+                    f"{option}: {bound.isoformat()} has no time zone; write datetime(..., tzinfo=UTC)",
+                    key=option,
+                )
+            return OffsetSpec(option, Position.LATEST, timestamp_ms=max(0, int(bound.timestamp() * 1000)))
+        case Mapping():
+            return OffsetSpec(option, Position.LATEST, offsets=_offsets(option, bound, topics))
+    words = "'earliest', 'now', 'group'" if option == "start" else "'now'"
+    raise ConfigError(
+        f"{option}: {words}, a datetime, or the offset of each queue as {{0: 17, ...}}, not {bound!r}",
+        key=option,
+    )
+
+
+def _offsets(option: str, given: Mapping[Any, Any], topics: tuple[str, ...]) -> QueueTexts:
+    """``{0: 17}`` or ``{"broker-a:0": 17}`` for one topic, ``{topic: {...}}`` for several. Raises ConfigError."""
+    nested = given if any(isinstance(each, Mapping) for each in given.values()) else {topics[0]: given}
+    if set(nested) != set(topics):
+        raise ConfigError(f"{option}: give the offsets of {', '.join(topics)}", key=option)
+    found: QueueTexts = {}
+    for topic, queues in nested.items():
+        if not isinstance(queues, Mapping):
+            raise ConfigError(f"{option}: topic {topic!r} needs the offset of each queue", key=option)
+        found[topic] = {}
+        for queue, offset in queues.items():
+            if not str(queue).rpartition(":")[2].isdecimal():
+                raise ConfigError(f"{option}: {queue!r} is not a queue id, nor 'broker:queue id'", key=option)
+            is_number = isinstance(offset, int) and not isinstance(offset, bool)
+            if not is_number or not EARLIEST_OFFSET <= offset <= _MAX_LONG:
+                raise ConfigError(
+                    f"{option}: queue {queue!r}: a whole number is needed, not {offset!r}", key=option
+                )
+            found[topic][str(queue)] = offset
+    return found
