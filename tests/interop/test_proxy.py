@@ -19,7 +19,9 @@ from tests.interop.driver import message as plain_message
 from tests.interop.proxy import Proxy, fetch_grpc_client, fetch_proxy, grpc_driver, running_proxy
 from tests.interop.rocketmq import EITHER, PATIENT, SOON, either_cluster
 from tests.interop.topics import create_group, create_topic, message_count
+from tests.support.clusters import mqspark_cluster
 from tests.support.maven import ToolMissing
+from tests.support.processes import set_options
 from tests.support.waiting import eventually
 
 Name = Callable[[str], str]
@@ -29,8 +31,14 @@ SETTINGS = {**SOON, "recallMessageEnable": "true"}
 INVISIBLE_MS = 60_000
 
 
-@pytest.fixture(params=EITHER, scope="module")
+@pytest.fixture(params=["without", *EITHER], scope="module")
 def proxy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+    if request.param == "without":  # our broker's own service; remoting clients have its name server
+        folder = tmp_path_factory.mktemp("unproxied")
+        settings = {**SETTINGS, "enableLmq": True, "enableMultiDispatch": True}
+        with mqspark_cluster(folder, *set_options(settings)) as cluster:
+            yield Proxy(cluster, cluster.grpc, cluster.namesrv, folder)
+        return
     try:
         jars = fetch_proxy()
     except ToolMissing as missing:

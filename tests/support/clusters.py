@@ -36,6 +36,8 @@ class Cluster:
     store: Path
     broker_pid: int
     http: str = ""
+    grpc: str = ""
+    """Empty without a service of its own for gRPC clients."""
 
     def cpu_seconds(self) -> float:
         """User and system time the broker process has used so far."""
@@ -139,8 +141,9 @@ def mqspark_cluster(folder: Path, *arguments: str) -> Iterator[Cluster]:
         info = json.loads(_quoted_keys(ask(ready["namesrv"], GET_BROKER_CLUSTER_INFO).body))
         (cluster_name,) = info["clusterAddrTable"]
         yield Cluster(
-            "mqspark", ready["namesrv"], ready["broker"], name, cluster_name, store, child.pid, ready["http"]
-        )
+            "mqspark", ready["namesrv"], ready["broker"], name, cluster_name, store, child.pid, ready["http"],
+            ready.get("grpc", ""),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import re
 
+from mqspark.base.logs import sparing
 from mqspark.message import PERM_READ
 from mqspark.protocol.bodies.body import encode_body
 from mqspark.protocol.bodies.lite_bodies import (
@@ -14,14 +15,22 @@ from mqspark.protocol.bodies.lite_bodies import (
     OffsetOption,
 )
 from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.headers.client_headers import NotifyUnsubscribeLiteRequestHeader
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.grpccalls import GrpcCall
+from mqspark_server.proxy.grpcclients import GrpcClient
 from mqspark_server.proxy.grpcstatus import OK, GrpcRefusal, checked
 from mqspark_server.proxy.resources import group_of, topic_of
-from mqspark_server.proxy.telemetry import LITE_CONSUMERS, MAX_LITE_TOPIC_LENGTH
 
+LITE_CONSUMERS = (pb.LITE_PUSH_CONSUMER, pb.LITE_SIMPLE_CONSUMER)
+MAX_LITE_TOPIC_LENGTH = 64
+"""maxLiteTopicSize, in bytes"""
 MAX_NAMES = 4_096
 """Names in one request. A client with more subscriptions repeats them in several."""
+
+log = sparing("mqspark.grpc")
+
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -55,24 +64,30 @@ async def sync_lite_subscription(
 
 
 async def forget_lite_subscriptions(call: GrpcCall) -> None:
-    """A client of lite topics is gone: others get its messages. Raises GrpcRefusal."""
+    """A client of lite topics ends: others get its messages now, not only when brokers miss it."""
     settings = call.client.settings
-    if (
-        settings is None
-        or settings.client_type not in LITE_CONSUMERS
-        or not settings.subscription.subscriptions
-    ):
+    if settings is None or settings.client_type not in LITE_CONSUMERS:
         return
-    await _tell(
-        call,
-        LiteSubscription(
+    for entry in settings.subscription.subscriptions[:1]:  # it is bound to one topic
+        gone = LiteSubscription(
             action="COMPLETE_REMOVE",
             client_id=call.client.caller.client_id,
             group=settings.subscription.group.name,
-            topic=settings.subscription.subscriptions[0].topic.name,
+            topic=entry.topic.name,
             lite_topic_set=[],
-        ),
-    )
+        )
+        try:
+            await _tell(call, gone)
+        except GrpcRefusal as refusal:
+            log.warning("brokers will have to miss %s: %s", call.client.caller.client_id, refusal)
+
+
+def tell_unsubscribed(client: GrpcClient, command: Command) -> None:
+    """A broker has given a lite topic to another client of an exclusive group."""
+    lite_topic = command.header(NotifyUnsubscribeLiteRequestHeader).lite_topic
+    told = pb.NotifyUnsubscribeLiteCommand(lite_topic=lite_topic)
+    if not client.push(pb.TelemetryCommand(notify_unsubscribe_lite_command=told)):
+        log.warning("%s cannot be told that it has lost %s", client.caller.client_id, lite_topic)
 
 
 def check_lite_topic(name: str) -> None:

@@ -21,12 +21,13 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import PopLiteMessageRequestHeader, PopMessageRequestHeader
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.grpccalls import GrpcCall
+from mqspark_server.proxy.grpclite import LITE_CONSUMERS
 from mqspark_server.proxy.grpcreceipts import acknowledge, change, forward, invisible_ms_of
 from mqspark_server.proxy.grpcstatus import OK, GrpcRefusal, refusal_of, status
 from mqspark_server.proxy.handedout import HandedOut, delivered, handed_out, lite_handed_out
 from mqspark_server.proxy.renewals import GIVEN_BACK_MS, INVISIBLE_MS, Place, place_of
 from mqspark_server.proxy.resources import group_of, topic_of
-from mqspark_server.proxy.telemetry import LITE_CONSUMERS, filter_of
+from mqspark_server.proxy.telemetry import filter_of
 
 MIN_POLL_MS, MAX_POLL_MS = 5_000, 20_000
 """grpcClientConsumerMinLongPollingTimeoutMillis, grpcClientConsumerMaxLongPollingTimeoutMillis"""

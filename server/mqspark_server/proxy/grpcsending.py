@@ -45,6 +45,7 @@ from mqspark.record.batchitems import encode_batch
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.grpccalls import GrpcCall
 from mqspark_server.proxy.grpchalves import GrpcHalf
+from mqspark_server.proxy.grpclite import check_lite_topic
 from mqspark_server.proxy.grpcstatus import OK, GrpcRefusal, checked, refusal_of, status
 from mqspark_server.proxy.resources import has_control, topic_of
 from mqspark_server.proxy.systemkeys import BORN_HOST, SYSTEM_KEYS, TRACE_CONTEXT
@@ -54,7 +55,6 @@ MAX_USER_PROPERTY_BYTES = 16 * 1024
 MAX_MESSAGE_GROUP_BYTES = 63
 MAX_DELAY_MS = 24 * 3600 * 1000
 MAX_RECOVERY_S = 3600
-MAX_LITE_TOPIC_LENGTH = 64
 """Limits of the proxy (ProxyConfig)."""
 _OURS = SET_BY_BROKERS | {SHARDING_KEY, TRACE_CONTEXT, IMMUNITY_SECONDS}
 """Further keys that user properties must not have: they would become fields of the message."""
@@ -221,10 +221,7 @@ def _properties(call: GrpcCall, given: pb.Message, topic: str) -> dict[str, str]
             raise GrpcRefusal(pb.BAD_REQUEST, "the priority of a message cannot be negative")
         properties[PRIORITY] = str(system.priority)
     if system.lite_topic:
-        if len(system.lite_topic) > MAX_LITE_TOPIC_LENGTH:
-            raise GrpcRefusal(
-                pb.ILLEGAL_LITE_TOPIC, f"lite topic exceed the max length {MAX_LITE_TOPIC_LENGTH}"
-            )
+        check_lite_topic(system.lite_topic)
         properties[LITE_TOPIC] = system.lite_topic
     if system.trace_context:
         if has_control(system.trace_context):

@@ -25,6 +25,12 @@ from mqspark.protocol.command import Command
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.grpccalls import GrpcCall, Shared
 from mqspark_server.proxy.grpcclients import GrpcClient, TelemetryStream
+from mqspark_server.proxy.grpclite import (
+    LITE_CONSUMERS,
+    MAX_LITE_TOPIC_LENGTH,
+    forget_lite_subscriptions,
+    tell_unsubscribed,
+)
 from mqspark_server.proxy.grpcstatus import OK, GrpcRefusal
 from mqspark_server.proxy.grpctransactions import check_transaction
 from mqspark_server.proxy.resources import group_of, topic_of
@@ -36,7 +42,6 @@ Write = Callable[[pb.TelemetryCommand], Awaitable[None]]
 RECEIVE_BATCH = 32
 LONG_POLLING_MS = 20_000
 LITE_SUBSCRIPTION_QUOTA = 2_000
-MAX_LITE_TOPIC_LENGTH = 64
 PRODUCER_ATTEMPTS = 3
 PRODUCER_BACKOFF = pb.ExponentialBackoff(
     initial=Duration(nanos=10_000_000), max=Duration(seconds=1), multiplier=2
@@ -52,7 +57,6 @@ CONSUMERS = (
     pb.LITE_PUSH_CONSUMER,
     pb.LITE_SIMPLE_CONSUMER,
 )
-LITE_CONSUMERS = (pb.LITE_PUSH_CONSUMER, pb.LITE_SIMPLE_CONSUMER)
 
 
 async def telemetry(call: GrpcCall, commands: AsyncIterator[pb.TelemetryCommand], write: Write) -> None:
@@ -142,10 +146,12 @@ async def heartbeat(call: GrpcCall, request: pb.HeartbeatRequest) -> pb.Heartbea
 async def notify_client_termination(
     call: GrpcCall, request: pb.NotifyClientTerminationRequest
 ) -> pb.NotifyClientTerminationResponse:
-    """Brokers see the client's connection end, which is how it leaves its groups."""
+    """Others get the messages that it had. Brokers see its connection end, which is how it leaves its groups."""
     settings = _settings_of(call)
     if settings.client_type in CONSUMERS:
         group_of(request.group)
+    await call.shared.renewals.leave(call.client.key)
+    await forget_lite_subscriptions(call)
     call.shared.clients.remove(call.client)
     return pb.NotifyClientTerminationResponse(status=OK)
 
@@ -205,3 +211,5 @@ def asked_by_broker(shared: Shared, client: GrpcClient, broker: str, command: Co
     """A broker's own request to a client."""
     if command.code == RequestCode.CHECK_TRANSACTION_STATE:
         check_transaction(shared, client, broker, command)
+    elif command.code == RequestCode.NOTIFY_UNSUBSCRIBE_LITE:
+        tell_unsubscribed(client, command)
