@@ -564,11 +564,15 @@ class SchemaAnswers:
         try:
             self._subjects.admit(record)
         except TableFull as error:
-            raise SchemaProblem(507, 50004, str(error)) from None
+            raise no_room(error) from None
 
     @staticmethod
     def _no_subject(subject: str) -> SchemaProblem:
         return SchemaProblem(404, 40401, f"Subject '{subject}' not found.")
+
+
+def no_room(error: TableFull) -> SchemaProblem:
+    return SchemaProblem(507, 50004, str(error))
 
 
 def _told(schema: StoredSchema) -> dict[str, Any]:

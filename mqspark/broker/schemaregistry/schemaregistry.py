@@ -20,21 +20,30 @@ import msgspec
 from mqspark.auth.policies import Action, Kind
 from mqspark.base.logs import sparing
 from mqspark.base.propertystring import find_property
+from mqspark.base.shares import NOBODY
 from mqspark.broker.schemaregistry.parsedschemas import ParsedSchemas
 from mqspark.broker.schemaregistry.schemaanswers import (
     Operating,
     Outcome,
     SchemaAnswers,
     Step,
+    no_room,
     problem_answer,
 )
 from mqspark.broker.schemaregistry.schemaquestions import Answer, Question, SchemaProblem, read_question
 from mqspark.broker.schemaregistry.schemarecords import Record, decode_record_of
-from mqspark.broker.schemaregistry.subjects import Subjects
+from mqspark.broker.schemaregistry.subjects import VERSION_BYTES, Subjects
 from mqspark.broker.state.acks import Acks
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.writer import Draft
-from mqspark.errors import ConfigError, InvalidMessage, MessageTooLarge, NotNow, StoreReadOnly
+from mqspark.errors import (
+    ConfigError,
+    InvalidMessage,
+    MessageTooLarge,
+    NotNow,
+    StoreReadOnly,
+    TableFull,
+)
 from mqspark.message import KEYS, SCHEMAS_TOPIC
 from mqspark.protocol.codes import Reason, RequestCode, ResponseCode
 from mqspark.protocol.command import Command
@@ -74,6 +83,8 @@ class _Call:
     question: Question
     since_ms: int
     operating: Operating
+    owner: str = NOBODY
+    """The user to whom it belongs what the call adds."""
 
     @property
     def changes(self) -> bool:
@@ -98,6 +109,8 @@ class SchemaRegistry:
         self._is_begun = False
         self._changes: deque[_Call] = deque()
         self._changing: _Call | None = None
+        self._owners: dict[int, str] = {}
+        """Queue offset → the user of a record that is stored and not read yet: of one change."""
         self._computed = 0
         """Requests that read and are being computed."""
         self.handlers: dict[int, Handler] = {
@@ -155,6 +168,7 @@ class SchemaRegistry:
                 return True
             elif found.next_offset < self._next_offset:  # the log was taken back
                 self.subjects.clear()
+                self._owners.clear()
                 self._next_offset = 0
                 continue
             self._next_offset = found.next_offset
@@ -166,7 +180,8 @@ class SchemaRegistry:
             return
         key = find_property(parts.properties, KEYS.encode()) or b""
         try:
-            self.subjects.apply(decode_record_of(key.decode("utf-8", "replace"), parts.body))
+            record = decode_record_of(key.decode("utf-8", "replace"), parts.body)
+            self.subjects.apply(record, self._owners.pop(parts.queue_offset, NOBODY))
         except InvalidMessage as error:
             _log.error("offset %d of %s: %s", parts.queue_offset, SCHEMAS_TOPIC, error)
 
@@ -176,7 +191,7 @@ class SchemaRegistry:
         bounds = self._state.store.offsets.stored_bounds(SCHEMAS_TOPIC, _QUEUE)
         return bounds is None or self._next_offset >= bounds[1]
 
-    def _put(self, records: Sequence[Record]) -> int:
+    def _put(self, records: Sequence[Record], owner: str) -> int:
         """The position of the log behind them. Raises what ``Writer.put`` raises."""
         state = self._state
         end = 0
@@ -189,7 +204,10 @@ class SchemaRegistry:
                 state.clock.now_ms(),
                 state.store.store_host,
             )
-            end = state.writer.put(draft).end_offset
+            stored = state.writer.put(draft)
+            end = stored.end_offset
+            if owner:
+                self._owners[stored.queue_offset] = owner
         return end
 
     # --- requests ---
@@ -222,6 +240,12 @@ class SchemaRegistry:
         call = self._begin(session, command)
         if isinstance(call, bytes):
             return call
+        if call.question.fields:
+            size_bytes = VERSION_BYTES + len(command.body)
+            try:
+                call.owner = self.subjects.ledger.shares.admit(session, size_bytes)
+            except TableFull as error:
+                return _frame(command, problem_answer(no_room(error)))
         if len(self._changes) >= MAX_CHANGES:
             raise Refusal(
                 ResponseCode.SYSTEM_BUSY, f"[OVERLOAD] {MAX_CHANGES} changes wait already; retry later"
@@ -310,7 +334,7 @@ class SchemaRegistry:
             call.session.send(frame)
             return
         try:
-            end = self._put(outcome.records)
+            end = self._put(outcome.records, call.owner)
         except (NotNow, StoreReadOnly, MessageTooLarge, InvalidMessage) as error:
             raise Refusal(
                 ResponseCode.SERVICE_NOT_AVAILABLE, f"the change cannot be stored: {error}"

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mqspark.base.bounded import BoundedMap, Ledger, require, text_bytes
+from mqspark.base.shares import NOBODY
 from mqspark.broker.schemaregistry.schemarecords import (
     CONFIG,
     IDS,
@@ -163,17 +164,18 @@ class Subjects:
 
     # --- what changes it ---
 
-    def apply(self, record: Record) -> None:
-        """A record of the topic. What is stored already is not refused."""
+    def apply(self, record: Record, owner: str = NOBODY) -> None:
+        """A record of the topic. What is stored already is not refused. ``owner``: the user to whom it belongs what the
+        record adds."""
         self.generation += 1
         key, content = record
         match key.kind, content:
             case _, SchemaRecord():
-                self._put(key, content)
+                self._put(key, content, owner)
             case _, RuleRecord():
-                self._rules.keep(key.subject, content.compatibility)
+                self._rules.keep(key.subject, content.compatibility, owner)
             case _, ModeRecord():
-                self._modes.keep(key.subject, content.mode)
+                self._modes.keep(key.subject, content.mode, owner)
             case _, IdsRecord():
                 self.last_id = max(self.last_id, content.last)
             case str(kind), None if kind == SCHEMA:
@@ -199,7 +201,7 @@ class Subjects:
             records.insert(0, Record(RecordKey(IDS), IdsRecord(self.last_id)))
         return records
 
-    def _put(self, key: RecordKey, content: SchemaRecord) -> None:
+    def _put(self, key: RecordKey, content: SchemaRecord, owner: str) -> None:
         place = key.subject, key.version
         old = self._versions.get(place)
         if old is not None and old.schema.id != content.id:
@@ -208,12 +210,12 @@ class Subjects:
         schema = self._schemas.get(content.id)
         if schema is None:
             schema = _stored(content)
-            self._schemas.keep(schema.id, schema)
-            self._ids.keep(schema.fingerprint, schema.id)
+            self._schemas.keep(schema.id, schema, owner)
+            self._ids.keep(schema.fingerprint, schema.id, owner)
             self._places[schema.id] = []
             for each in schema.references:
                 self._referrers.setdefault((each.subject, each.version), []).append(schema.id)
-        self._versions.keep(place, Version(*place, schema, content.deleted))
+        self._versions.keep(place, Version(*place, schema, content.deleted), owner)
         self.last_id = max(self.last_id, schema.id)
         if old is None:
             self._places[schema.id].append(place)

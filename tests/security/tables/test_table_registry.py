@@ -55,6 +55,7 @@ SERVERS = BOTH | {
     "BrokerSchemas._keepers": "the brokers of one route",
     "BrokerServices._registries": "one or none",
     "SchemaRegistry._changes": "MAX_CHANGES",
+    "SchemaRegistry._owners": "the records of one change",
     "SchemaAnswers._operations": "one entry an operation",
     "RpcTimes._rows": "one entry a combination of known codes that occurred",
     "Stats.creations": "its keys are three flags",

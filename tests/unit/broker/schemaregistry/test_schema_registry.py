@@ -286,6 +286,34 @@ def test_a_full_table_refuses_and_goes_on(tmp_path: Path) -> None:
     bench.close()
 
 
+def test_one_user_fills_no_table(tmp_path: Path) -> None:
+    def new_authority() -> Any:
+        one = authority(tmp_path)
+        allow(one, "maker", "Topic:* Pub,Delete")
+        return one
+
+    limits = {"max_schema_table_bytes": 40_000, "max_table_share_per_user": 10}
+    bench = RegistryBench(tmp_path / "store", new_authority=new_authority, **limits)
+    bench.broker.tick()
+    maker, root = SignedPeer(bench.peer(), "maker"), SignedPeer(bench.peer(), *ROOT)
+
+    def registered_by(peer: SignedPeer, number: int) -> int:
+        answer = told(peer.ask(CHANGE, header_of("register", f"T{number}-value"), body_of(FIRST)))
+        assert answer.status == 200 or "maxTableSharePerUser" in answer.document["message"]
+        return answer.status
+
+    found = [registered_by(maker, number) for number in range(9)]
+    assert found == sorted(found)
+    assert (found[0], found[-1]) == (200, 507)
+    assert registered_by(root, 20) == 200
+    for options in (None, "permanent=true"):
+        told(maker.ask(CHANGE, header_of("delete_subject", "T0-value", options=options)))
+        told(maker.ask(CHANGE, header_of("delete_subject", "T1-value", options=options)))
+    assert registered_by(maker, 21) == 200
+    bench.broker.validate()
+    bench.close()
+
+
 def test_so_many_changes_wait_and_no_more(bench: RegistryBench) -> None:
     bench.broker.tick()
     peers = [bench.peer() for _ in range(MAX_CHANGES + 3)]
