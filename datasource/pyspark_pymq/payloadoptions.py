@@ -27,11 +27,11 @@ class PayloadOptions:
 
     format: str
     schema: str | None
-    """JSON: DDL; Avro: the schema's JSON."""
+    """JSON: DDL; Avro: the schema's JSON; Protobuf: a .proto."""
     schema_file: str | None
-    """The same in a file that the driver reads; Protobuf: a FileDescriptorSet."""
+    """The same in a file that the driver reads; Protobuf: or a FileDescriptorSet, under any name but .proto."""
     message: str | None
-    """Full name of the Protobuf message."""
+    """Full name of the Protobuf message; None: the first one."""
     registry: str | None
     """URL of a schema registry."""
     subject: str | None
@@ -118,9 +118,9 @@ class PayloadOptions:
             for name in ("schemaSubject", "schemaVersion"):
                 if texts.is_given(name):
                     raise ConfigError(f"{name}: belongs to schemaRegistry", key=name)
-        elif self.format != AVRO:
+        elif self.format == JSON:
             raise ConfigError(
-                f"schemaRegistry: gives columns of payloadFormat=avro, not of {self.format}",
+                "schemaRegistry: gives columns of payloadFormat=avro and protobuf, not of json",
                 key="schemaRegistry",
             )
         elif not self.registry.startswith(("http://", "https://")):
@@ -128,20 +128,11 @@ class PayloadOptions:
                 f"schemaRegistry: a URL like http://127.0.0.1:8081, not {self.registry[:_MAX_NAME]!r}",
                 key="schemaRegistry",
             )
-        if (self.format == PROTOBUF) != (self.message is not None):
+        if self.format != PROTOBUF and self.message is not None:
+            raise ConfigError("payloadMessage: belongs to payloadFormat=protobuf", key="payloadMessage")
+        if self.format != JSON and not given:
             raise ConfigError(
-                "payloadMessage: the full name of the message, with payloadFormat=protobuf and with nothing else",
-                key="payloadMessage",
-            )
-        if self.format == PROTOBUF and self.schema_file is None:
-            raise ConfigError(
-                "payloadSchemaFile: required with payloadFormat=protobuf: what protoc --include_imports "
-                "--descriptor_set_out writes",
-                key="payloadSchemaFile",
-            )
-        if self.format == AVRO and not given:
-            raise ConfigError(
-                "payloadSchema: required with payloadFormat=avro, or payloadSchemaFile, or schemaRegistry",
+                f"payloadSchema: required with payloadFormat={self.format}, or payloadSchemaFile, or schemaRegistry",
                 key="payloadSchema",
             )
 

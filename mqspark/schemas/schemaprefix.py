@@ -47,16 +47,22 @@ def decode_prefix(body: bytes | memoryview, *, indexed: bool = False) -> Prefix 
         return None
     if not indexed:
         return Prefix(schema_id, PREFIX_BYTES)
-    count, at = _read_varint(body, PREFIX_BYTES)
+    indexes, at = decode_indexes(body, PREFIX_BYTES)
+    return Prefix(schema_id, at, indexes)
+
+
+def decode_indexes(body: bytes | memoryview, at: int) -> tuple[tuple[int, ...], int]:
+    """The indexes of a Protobuf message, and where they end. Raises ValueError."""
+    count, at = _read_varint(body, at)
     if count == 0:
-        return Prefix(schema_id, at, FIRST_MESSAGE)
+        return FIRST_MESSAGE, at
     if count > MAX_INDEXES:
         raise ValueError(f"the path to the message has {count} indexes, more than {MAX_INDEXES}")
     indexes = []
     for _ in range(count):
         index, at = _read_varint(body, at)
         indexes.append(index)
-    return Prefix(schema_id, at, tuple(indexes))
+    return tuple(indexes), at
 
 
 def _varint(number: int) -> bytes:

@@ -12,8 +12,8 @@ import urllib.request
 from typing import Any
 
 from mqspark.errors import ConfigError, InvalidSchema
-from mqspark.schemas.avroschema import AvroSchema
-from mqspark.schemas.schema import AVRO, MAX_TOTAL_BYTES, Reference
+from mqspark.schemas.parsing import parse
+from mqspark.schemas.schema import AVRO, MAX_TOTAL_BYTES, Reference, Schema
 
 _TIMEOUT_S = 10
 _CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
@@ -25,15 +25,17 @@ _MAX_REQUESTS = 2_000
 
 
 class Registry:
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, kind: str) -> None:
+        """``kind``: AVRO or PROTOBUF; a schema of another one is refused."""
         self._url = url.rstrip("/")
+        self._kind = kind
         self._requests = 0
 
-    def of_subject(self, subject: str, version: int | None) -> tuple[int, AvroSchema]:
+    def of_subject(self, subject: str, version: int | None) -> tuple[int, Schema]:
         """A version of a subject, None the latest one, and its id. Raises ConfigError."""
         try:
             found = self._get(f"/subjects/{_quoted(subject)}/versions/{version or 'latest'}")
-            return _id(found), self._avro(found)
+            return _id(found), self._schema(found)
         except InvalidSchema as error:
             raise ConfigError(f"schemaRegistry: {subject}: {error.problem}", key="schemaRegistry") from None
 
@@ -45,32 +47,34 @@ class Registry:
         except InvalidSchema as error:
             raise ConfigError(f"registerSchema: {subject}: {error.problem}", key="registerSchema") from None
 
-    def by_id(self, number: int, subject: str) -> AvroSchema:
+    def by_id(self, number: int, subject: str) -> Schema:
         """The schema of an id. Raises InvalidSchema if there is none, or it is not one of the subject's; ConfigError if
         the registry does not answer."""
         versions = self._get(f"/schemas/ids/{number}/versions")
         if not isinstance(versions, list) or all(each.get("subject") != subject for each in versions):
-            raise InvalidSchema(f"it is not a schema of {subject}", kind=AVRO)
-        return self._avro(self._get(f"/schemas/ids/{number}"))
+            raise InvalidSchema(f"it is not a schema of {subject}", kind=self._kind)
+        return self._schema(self._get(f"/schemas/ids/{number}"))
 
-    def _avro(self, found: Any, depth: int = 0) -> AvroSchema:
+    def _schema(self, found: Any, depth: int = 0) -> Schema:
         if depth > _MAX_DEPTH:
-            raise InvalidSchema(f"references are more than {_MAX_DEPTH} deep", kind=AVRO)
+            raise InvalidSchema(f"references are more than {_MAX_DEPTH} deep", kind=self._kind)
         if not isinstance(found, dict) or not isinstance(found.get("schema"), str):
             raise ConfigError(f"schemaRegistry: {self._url} is no schema registry", key="schemaRegistry")
-        if (kind := found.get("schemaType") or AVRO) != AVRO:
-            raise InvalidSchema(f"it is a schema of type {kind}, not {AVRO}", kind=AVRO)
+        if (kind := found.get("schemaType") or AVRO) != self._kind:
+            raise InvalidSchema(f"it is a schema of type {kind}, not {self._kind}", kind=self._kind)
         needed = []
         for each in found.get("references") or ():
             reference = Reference(str(each["name"]), str(each["subject"]), int(each["version"]))
             inner = self._get(f"/subjects/{_quoted(reference.subject)}/versions/{reference.version}")
-            needed.append((reference, self._avro(inner, depth + 1)))
-        return AvroSchema(found["schema"], needed)
+            needed.append((reference, self._schema(inner, depth + 1)))
+        return parse(self._kind, found["schema"], needed)
 
     def _get(self, path: str, posted: object = None) -> Any:
         self._requests += 1
         if self._requests > _MAX_REQUESTS:
-            raise InvalidSchema(f"the schemas of one read need more than {_MAX_REQUESTS} requests", kind=AVRO)
+            raise InvalidSchema(
+                f"the schemas of one read need more than {_MAX_REQUESTS} requests", kind=self._kind
+            )
         url = self._url + path
         data = None if posted is None else json.dumps(posted).encode()
         request = urllib.request.Request(url, data, {"Content-Type": _CONTENT_TYPE})  # noqa: S310 - checked to be http
@@ -81,7 +85,7 @@ class Registry:
         except urllib.error.HTTPError as error:
             with error:
                 if error.code in (404, 409, 422):
-                    raise InvalidSchema(_why(error), kind=AVRO) from None
+                    raise InvalidSchema(_why(error), kind=self._kind) from None
                 raise ConfigError(
                     f"schemaRegistry: {url} answers {error.code} {error.reason}", key="schemaRegistry"
                 ) from None

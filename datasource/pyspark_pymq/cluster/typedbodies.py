@@ -11,10 +11,12 @@ import pyarrow as pa
 
 from mqspark.errors import ConfigError, InvalidSchema
 from mqspark.schemas.avroschema import AvroSchema
+from mqspark.schemas.schema import AVRO as AVRO_SCHEMA
+from mqspark.schemas.schema import Schema
 from mqspark.schemas.schemaprefix import encode_prefix
 from pyspark_pymq.cluster.payload import arrow_schema_of
 from pyspark_pymq.cluster.registry import Registry
-from pyspark_pymq.cluster.typedcolumns import schema_text, subject_of
+from pyspark_pymq.cluster.typedcolumns import avro_root, schema_text, subject_of
 from pyspark_pymq.payloadoptions import AVRO, PayloadOptions
 
 if TYPE_CHECKING:
@@ -80,17 +82,21 @@ def _avro(options: PayloadOptions, body: pa.Schema, topic: str | None) -> tuple[
 
     key = "schemaRegistry" if options.registry else "payloadSchema"
     try:
+        schema: Schema
+        number: int | None = None
         if options.registry is None:
-            schema, number = AvroSchema(schema_text(options)), None
+            schema = AvroSchema(schema_text(options))
         elif options.register:
             name = re.sub(r"\W", "_", f"row_{topic}", flags=re.ASCII)
             schema = AvroSchema(avro_text_of(body, name))
-            number = Registry(options.registry).registered(subject_of(options, topic), schema.text)
+            number = Registry(options.registry, AVRO_SCHEMA).registered(
+                subject_of(options, topic), schema.text
+            )
         else:
-            number, schema = Registry(options.registry).of_subject(
+            number, schema = Registry(options.registry, AVRO_SCHEMA).of_subject(
                 subject_of(options, topic), options.version
             )
-        check_columns(schema, body)
+        check_columns(avro_root(schema), body)
     except InvalidSchema as error:
         raise ConfigError(f"{key}: {error.problem}", key=key) from None
     texts = tuple(each.text for each in schema.all_needed.values())

@@ -6,7 +6,7 @@ On the driver ``columns_of_source`` says which columns a read has, and ``TypedRo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,14 @@ from mqspark.arrow.payload.bodyrows import BodyDecoder, slices
 from mqspark.errors import ConfigError, InvalidMessage, InvalidSchema
 from mqspark.schemas.avroschema import AvroSchema
 from mqspark.schemas.avrotypes import AvroType
+from mqspark.schemas.parsing import parse
+from mqspark.schemas.protoschema import ProtobufSchema
+from mqspark.schemas.schema import AVRO as AVRO_SCHEMA
+from mqspark.schemas.schema import PROTOBUF as PROTOBUF_SCHEMA
+from mqspark.schemas.schema import Schema
 from pyspark_pymq.cluster.payload import arrow_schema_of, spark_schema_of
 from pyspark_pymq.cluster.registry import Registry
-from pyspark_pymq.payloadoptions import DROPMALFORMED, FAILFAST, JSON, PERMISSIVE, PROTOBUF, PayloadOptions
+from pyspark_pymq.payloadoptions import AVRO, DROPMALFORMED, FAILFAST, JSON, PERMISSIVE, PayloadOptions
 from pyspark_pymq.schema import checked_column, spark_schema
 
 if TYPE_CHECKING:
@@ -65,18 +70,60 @@ def _ddl(options: PayloadOptions) -> str:
     return text
 
 
-def _source(options: PayloadOptions, topic: str | None) -> bytes | AvroType:
-    """Where columns come from, as a worker gets it: descriptors of Protobuf, or a schema with all that it needs."""
+@dataclass(frozen=True)
+class ProtobufSource:
+    descriptors: bytes
+    """A FileDescriptorSet."""
+    message: str
+    """Full name."""
+
+
+Source = AvroType | ProtobufSource | None
+"""Where columns come from, as a worker gets it; None: JSON, which has no other schema than Spark's."""
+
+
+def _source(options: PayloadOptions, topic: str | None) -> Source:
+    """Raises ConfigError."""
     if options.format == JSON:
-        return b""
-    if options.format == PROTOBUF:
-        return _file(options)
-    if options.registry is not None:
-        return Registry(options.registry).of_subject(subject_of(options, topic), options.version)[1].root
+        return None
     try:
-        return AvroSchema(schema_text(options)).root
+        if options.format == AVRO:
+            return avro_root(_schema(options, topic, AVRO_SCHEMA))
+        if (
+            options.registry is None
+            and options.schema is None
+            and not str(options.schema_file).endswith(".proto")
+        ):
+            if options.message is None:
+                raise ConfigError("payloadMessage: required with a set of descriptors", key="payloadMessage")
+            return ProtobufSource(_file(options), options.message)
+        return _protobuf_source(_schema(options, topic, PROTOBUF_SCHEMA), options.message)
     except InvalidSchema as error:
         raise _refused(error) from None
+
+
+def _schema(options: PayloadOptions, topic: str | None, kind: str) -> Schema:
+    """Raises ConfigError, InvalidSchema."""
+    if options.registry is None:
+        return parse(kind, schema_text(options))
+    return Registry(options.registry, kind).of_subject(subject_of(options, topic), options.version)[1]
+
+
+def avro_root(schema: Schema) -> AvroType:
+    """Raises InvalidSchema."""
+    if not isinstance(schema, AvroSchema):
+        raise InvalidSchema("it is not Avro", kind=AVRO_SCHEMA)
+    return schema.root
+
+
+def _protobuf_source(schema: Schema, message: str | None) -> ProtobufSource:
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+    if not isinstance(schema, ProtobufSchema):
+        raise InvalidSchema("it is not Protobuf", kind=PROTOBUF_SCHEMA)
+    return ProtobufSource(
+        FileDescriptorSet(file=schema.files).SerializeToString(), message or schema.message_name(())
+    )
 
 
 def schema_text(options: PayloadOptions) -> str:
@@ -114,16 +161,14 @@ def subject_of(options: PayloadOptions, topic: str | None) -> str:
 
 
 def _decoder(
-    options: PayloadOptions, source: bytes | AvroType, schema: pa.Schema | None, subject: str = ""
+    options: PayloadOptions, source: Source, schema: pa.Schema | None, subject: str = ""
 ) -> BodyDecoder:
     """Raises ConfigError. ``schema``: of JSON, which has no other."""
     try:
         if isinstance(source, AvroType):
             return _avro_decoder(options, source, subject)
-        if options.format == PROTOBUF:
-            from mqspark.arrow.payload.protobodies import ProtobufBodies
-
-            return ProtobufBodies(_descriptor(source, str(options.message)))
+        if isinstance(source, ProtobufSource):
+            return _protobuf_decoder(options, source, subject)
         from mqspark.arrow.payload.jsonbodies import JsonBodies
 
         return JsonBodies(schema)
@@ -133,18 +178,42 @@ def _decoder(
 
 def _avro_decoder(options: PayloadOptions, reader: AvroType, subject: str) -> BodyDecoder:
     from mqspark.arrow.payload.avrobodies import AvroBodies
-    from mqspark.arrow.payload.prefixedbodies import PrefixedBodies
 
     plain = AvroBodies(reader)
     if options.registry is None:
         return plain
-    registry = Registry(options.registry)
-    known: dict[int, AvroBodies | InvalidSchema] = {}
+    registry = Registry(options.registry, AVRO_SCHEMA)
+    return _by_id(plain.schema, lambda number: AvroBodies(avro_root(registry.by_id(number, subject)), reader))
 
-    def decoder_of(number: int) -> AvroBodies:
+
+def _protobuf_decoder(options: PayloadOptions, source: ProtobufSource, subject: str) -> BodyDecoder:
+    from mqspark.arrow.payload.protobodies import ProtobufBodies
+
+    descriptor = _descriptor(source)
+    plain = ProtobufBodies(descriptor)
+    if options.registry is None:
+        return plain
+    registry = Registry(options.registry, PROTOBUF_SCHEMA)
+
+    def decoder_of(number: int) -> BodyDecoder:
+        writer = registry.by_id(number, subject)
+        if not isinstance(writer, ProtobufSchema):
+            raise InvalidSchema("it is not Protobuf", kind=PROTOBUF_SCHEMA)
+        return ProtobufBodies(descriptor, writer.message_name)
+
+    return _by_id(plain.schema, decoder_of)
+
+
+def _by_id(schema: pa.Schema, make: Callable[[int], BodyDecoder]) -> BodyDecoder:
+    """Each body with the decoder of its id; what is known of an id is remembered."""
+    from mqspark.arrow.payload.prefixedbodies import PrefixedBodies
+
+    known: dict[int, BodyDecoder | InvalidSchema] = {}
+
+    def decoder_of(number: int) -> BodyDecoder:
         if number not in known:
             try:
-                known[number] = AvroBodies(registry.by_id(number, subject).root, reader)
+                known[number] = make(number)
             except InvalidSchema as error:
                 known[number] = error
         found = known[number]
@@ -152,26 +221,26 @@ def _avro_decoder(options: PayloadOptions, reader: AvroType, subject: str) -> Bo
             raise found
         return found
 
-    return PrefixedBodies(plain.schema, decoder_of)
+    return PrefixedBodies(schema, decoder_of)
 
 
-def _descriptor(source: bytes, message: str) -> Any:
+def _descriptor(source: ProtobufSource) -> Any:
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
     from google.protobuf.descriptor_pool import DescriptorPool
     from google.protobuf.message import DecodeError
 
     pool = DescriptorPool()
     try:
-        for file in FileDescriptorSet.FromString(source).file:
+        for file in FileDescriptorSet.FromString(source.descriptors).file:
             pool.Add(file)
-        return pool.FindMessageTypeByName(message)
+        return pool.FindMessageTypeByName(source.message)
     except (DecodeError, TypeError) as error:
         raise ConfigError(
             f"payloadSchemaFile: no set of descriptors with all imports ({error})", key="payloadSchemaFile"
         ) from None
     except KeyError:
         raise ConfigError(
-            f"payloadMessage: payloadSchemaFile has no message {message!r}", key="payloadMessage"
+            f"payloadMessage: the schema has no message {source.message!r}", key="payloadMessage"
         ) from None
 
 
@@ -180,7 +249,7 @@ class TypedRows:
     """Makes the rows of a read in a worker. It is pickled."""
 
     options: PayloadOptions
-    source: bytes | AvroType
+    source: Source
     subject: str
     schema: pa.Schema
     """All columns, as Spark expects them."""

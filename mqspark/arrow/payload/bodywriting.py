@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from mqspark.arrow.payload.avrocolumns import AvroColumns, members
 from mqspark.errors import InvalidMessage, InvalidSchema
-from mqspark.schemas.avroschema import AvroSchema
 from mqspark.schemas.avrotypes import AvroType, all_types
 from mqspark.schemas.schema import AVRO, needs_extra
 
@@ -106,9 +105,8 @@ def _same(value: Any) -> Any:
     return value
 
 
-def check_columns(schema: AvroSchema, columns: pa.Schema) -> None:
+def check_columns(root: AvroType, columns: pa.Schema) -> None:
     """Whether rows with these columns can be written. Raises InvalidSchema."""
-    root = schema.root
     if root.type != "record":
         raise InvalidSchema(f"columns become a record, not {root.fullname}", kind=AVRO)
     fields = {each.name: each for each in root.fields}

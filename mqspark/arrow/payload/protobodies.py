@@ -31,6 +31,7 @@ import pyarrow as pa
 from mqspark.arrow.payload.bodyrows import NO_BODY, BodyRows, built
 from mqspark.errors import InvalidSchema
 from mqspark.schemas.schema import PROTOBUF, needs_extra
+from mqspark.schemas.schemaprefix import decode_indexes
 
 MAX_COLUMNS = 10_000
 """Nested ones included."""
@@ -52,7 +53,9 @@ Column = Callable[[Sequence[Any]], pa.Array]
 class ProtobufBodies:
     """A decoder to the columns of a message's descriptor. Raises InvalidSchema, ConfigError without the extra."""
 
-    def __init__(self, descriptor: Any) -> None:
+    def __init__(self, descriptor: Any, message_name: Callable[[tuple[int, ...]], str] | None = None) -> None:
+        """``message_name``: bodies begin with the indexes of their message in the schema that they were written with
+        (``mqspark.schemas.schemaprefix``), and this is its name; raises InvalidSchema if there is none."""
         try:
             from google.protobuf.message import DecodeError
             from google.protobuf.message_factory import GetMessageClass
@@ -60,23 +63,30 @@ class ProtobufBodies:
             raise needs_extra(PROTOBUF, error) from None
         message = GetMessageClass(descriptor)
         self._parse = message.FromString
+        self._message_name = message_name
         self._error = DecodeError
         self._nothing = message()
         self._row = _Message(descriptor, _Limit())
         self.schema = pa.schema(list(self._row.type))
 
     def decode(self, bodies: pa.BinaryArray) -> BodyRows:
-        parse = self._parse
+        parse = self._parse if self._message_name is None else self._parsed_behind_indexes
         rows: list[Any] = []
         reasons: list[str | None] = []
         for body in bodies.to_pylist():
             try:
                 rows.append(parse(body))
                 reasons.append(None)
-            except (self._error, TypeError) as error:
+            except (self._error, InvalidSchema, ValueError, TypeError) as error:
                 rows.append(self._nothing)
                 reasons.append(NO_BODY if body is None else f"the body is no {self._row.name} ({error})")
         return built(rows, reasons, self._row.columns, self._nothing)
+
+    def _parsed_behind_indexes(self, body: bytes) -> Any:
+        indexes, at = decode_indexes(body, 0)
+        if self._message_name is not None and (name := self._message_name(indexes)) != self._row.name:
+            raise ValueError(f"it is a {name}")
+        return self._parse(body[at:])
 
 
 class _Limit:

@@ -7,6 +7,7 @@ import pickle
 import threading
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +23,8 @@ from tests.unit.arrow.bodies_kit import avro_body, record
 
 OLD, NEW = record(id="int"), record(id="long", name=("string", "nobody"))
 OTHER = record(x="int")
+PROTO = """syntax = "proto3"; package p;
+message A { int32 id = 1; message In { int64 n = 1; } } message B { string s = 1; }"""
 
 
 @pytest.fixture
@@ -34,6 +37,7 @@ def registry() -> Iterator[str]:
     nested = {"type": "record", "name": "Whole", "fields": [{"name": "row", "type": "Row"}]}
     whole = {"id": 4, "schema": json.dumps(nested)}
     whole["references"] = [{"name": "Row", "subject": "Orders-value", "version": 1}]
+    proto = {"id": 6, "schema": PROTO, "schemaType": "PROTOBUF"}
     circle = whole | {"references": [{"name": name, "subject": "Circle", "version": 1} for name in "ab"]}
     answers = {
         "/subjects/Orders-value/versions/latest": schema(2),
@@ -41,6 +45,9 @@ def registry() -> Iterator[str]:
         "/subjects/Whole/versions/latest": whole,
         "/subjects/Circle/versions/latest": circle,
         "/subjects/Circle/versions/1": circle,
+        "/subjects/Proto/versions/latest": proto,
+        "/schemas/ids/6": proto,
+        "/schemas/ids/6/versions": [{"subject": "Proto", "version": 1}],
         "/subjects/Text/versions/latest": {"id": 5, "schema": "{}", "schemaType": "JSON"},
         **{f"/schemas/ids/{each}": schema(each) for each in (1, 2, 3)},
         "/schemas/ids/4": whole,
@@ -95,6 +102,7 @@ def read(
 
 
 ID = StructType().add("offset", LongType()).add("id", LongType())
+ID_N = StructType().add("offset", LongType()).add("n", LongType())
 JSON = {"payloadFormat": "json"}
 BODIES: list[bytes | None] = [b'{"id":1}', b"", b'{"id":"x"}', None, b'{"id":5}']
 
@@ -163,8 +171,16 @@ def test_columns_without_a_schema_of_the_user() -> None:
         ({"payloadFormat": "avro", "payloadSchema": '"int"'}, "columns come from a record"),
         ({"payloadFormat": "avro", "payloadSchemaFile": "/no/such"}, r"^payloadSchemaFile: .*No such file"),
         (
+            {"payloadFormat": "protobuf", "payloadSchemaFile": "/dev/null"},
+            r"^payloadMessage: required with a set",
+        ),
+        (
+            {"payloadFormat": "protobuf", "payloadSchema": "message {"},
+            r"^payloadSchema: Invalid schema of type PROTOBUF",
+        ),
+        (
             {"payloadFormat": "protobuf", "payloadSchemaFile": "/dev/null", "payloadMessage": "a.B"},
-            r"^payloadMessage: payloadSchemaFile has no message 'a.B'",
+            r"^payloadMessage: the schema has no message 'a.B'",
         ),
     ],
 )
@@ -207,6 +223,41 @@ def test_a_schema_that_needs_others(registry: str) -> None:
     inner = StructType().add("id", IntegerType())
     found = read(texts, StructType().add("row", inner), [encode_prefix(4) + avro_body(OLD, {"id": 9})])
     assert found == [{"row": {"id": 9}}]
+
+
+def test_protobuf_by_a_text(tmp_path: Path) -> None:
+    file = tmp_path / "rows.proto"
+    file.write_text(PROTO)
+    for texts in ({"payloadSchema": PROTO}, {"payloadSchemaFile": str(file)}):
+        found = options(payloadFormat="protobuf", payloadMessage="p.A.In", **texts)
+        assert columns_of_source(found, ("offset",), None) == ID_N
+        first = read(
+            {"payloadFormat": "protobuf", **texts}, StructType().add("id", IntegerType()), [b"\x08\x07"]
+        )
+        assert first == [{"id": 7}]
+
+
+def test_protobuf_of_a_registry_says_which_message_a_body_is(registry: str) -> None:
+    texts = {"payloadFormat": "protobuf", "schemaRegistry": registry, "schemaSubject": "Proto"}
+    texts["columnNameOfCorruptRecord"] = "why"
+    head = encode_prefix(6, (0,))
+    bodies: list[bytes | None] = [
+        head + b"\x08\x07",
+        encode_prefix(6, (1,)) + b"\x0a\x01x",
+        encode_prefix(6, (5,)),
+        head[:-1],
+        head,
+        None,
+    ]
+    found = read(texts, StructType().add("id", IntegerType()).add("why", StringType()), bodies)
+    whys = [str(row["why"]) for row in found]
+    assert [row["id"] for row in found] == [7, None, None, None, 0, None]
+    assert whys[1] == "the body is no p.A (it is a p.B)"
+    assert "the file has no such message" in whys[2]
+    assert "the path to the message is cut short" in whys[3]
+    nested = texts | {"payloadMessage": "p.A.In"}
+    wide = StructType().add("n", LongType())
+    assert read(nested, wide, [encode_prefix(6, (0, 0)) + b"\x08\x09", head]) == [{"n": 9}, {"n": None}]
 
 
 @pytest.mark.parametrize(
