@@ -52,7 +52,6 @@ SERVERS = BOTH | {
     "TimedShares._ends": "one entry a user and minute, as far as a delay reaches",
     "Acks._others": "one entry a request code",
     "Histogram._counts": "one entry a bound, which are fixed",
-    "BrokerSchemas._keepers": "the brokers of one route",
     "BrokerServices._registries": "one or none",
     "SchemaRegistry._changes": "MAX_CHANGES",
     "SchemaRegistry._owners": "the records of one change",
