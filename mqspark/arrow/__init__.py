@@ -16,12 +16,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mqspark.arrow.reading.lazyscan import scan
+    from mqspark.arrow.reading.otherreads import dead_letters, lag, store
     from mqspark.arrow.reading.topicread import read
     from mqspark.arrow.writing.framewrite import write
 
-__all__ = ["read", "scan", "write"]
+__all__ = ["dead_letters", "lag", "read", "scan", "store", "write"]
 
-_HOMES = {"read": "reading.topicread", "scan": "reading.lazyscan", "write": "writing.framewrite"}
+_HOMES = {
+    "dead_letters": "reading.otherreads",
+    "lag": "reading.otherreads",
+    "read": "reading.topicread",
+    "scan": "reading.lazyscan",
+    "store": "reading.otherreads",
+    "write": "writing.framewrite",
+}
 
 
 def __getattr__(name: str) -> Any:

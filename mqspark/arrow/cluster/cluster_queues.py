@@ -270,7 +270,7 @@ class ClusterQueues:
             return self.latest(queues)
         earliest = self.earliest(queues)
         if spec.position is Position.GROUP and self._options.group is not None:
-            committed = self._group_offsets(queues)
+            committed = self.committed(queues)
             latest = self.latest(queues)
             # The group's unread messages may have expired; a queue it never read starts at its first message.
             return {
@@ -345,7 +345,8 @@ class ClusterQueues:
             raise ConfigError(f"{option}: {_name(missing[0])} is not named; name every queue", key=option)
         return numbers
 
-    def _group_offsets(self, queues: Mapping[MessageQueue, str]) -> Offsets:
+    def committed(self, queues: Mapping[MessageQueue, str]) -> Offsets:
+        """The group's offsets; queues that it has never read are left out."""
         group = self._options.group or ""
         committed = self._logic.group_offsets(group, filter(_is_logic, queues))
         for address, asked in _by_address(queues).items():
@@ -481,7 +482,7 @@ class ClusterQueues:
         if unknown:
             if not published:
                 self._make_known(group, queues.values())
-            committed = self._group_offsets(unknown)
+            committed = self.committed(unknown)
             published |= {queue: committed.get(queue, -1) for queue in unknown}
         due = {q: offset for q, offset in offsets.items() if q in queues and offset > published.get(q, -1)}
         self._logic.commit(group, {queue: due[queue] for queue in filter(_is_logic, due)})

@@ -52,7 +52,7 @@ class TopicScan(ds.Dataset):  # type: ignore[misc]
 
     @property
     def schema(self) -> pa.Schema:
-        return self._read.schema
+        return self._read.row_schema
 
     def reader(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
         """All rows, as of now."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from datetime import datetime
 from typing import Any, TypedDict, Unpack
 
@@ -41,7 +41,7 @@ from mqspark.record.compression import LIMITS
 GROUP = "mqspark-arrow-reader"
 """The group of pulls when the user named none; its offsets are never committed."""
 BATCH_ROWS = 65_536
-_LEAST_BATCH_BYTES = 1024
+LEAST_BATCH_BYTES = 1024
 _MAX_LONG = (1 << 63) - 1
 
 Bound = str | datetime | Mapping[Any, Any]
@@ -82,6 +82,8 @@ class ReadChoices(TypedDict, total=False):
     """How long brokers and name servers may be away."""
     credentials: Credentials | None
     """By default those of the environment."""
+    schema: object
+    """Refused: bodies are not decoded to columns here."""
 
 
 def read(nameserver: str, topic: str | Sequence[str], **choices: Unpack[ReadChoices]) -> pa.RecordBatchReader:
@@ -116,19 +118,24 @@ class TopicRead:
     batch_bytes: int = BATCH_BYTES
     retry_timeout_s: float = RETRY_TIMEOUT_MS / 1000
     credentials: Credentials | None = None
+    schema: InitVar[object] = None
     chosen: tuple[str, ...] = field(init=False)
     """The columns."""
     choice: QueueChoice = field(init=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, schema: object) -> None:
+        if schema is not None:
+            raise ConfigError(
+                "schema: bodies are not decoded to columns yet; read the column value", key="schema"
+            )
         if isinstance(self.columns, str):
             raise ConfigError("columns: a list of names, not a text", key="columns")
         default = default_columns()
         self.chosen = default if self.columns is None else named_columns(self.columns, default)
         if not self.chosen:
             raise ConfigError("columns: select at least one column", key="columns")
-        _check_number("batch_rows", self.batch_rows, 1)
-        _check_number("batch_bytes", self.batch_bytes, _LEAST_BATCH_BYTES)
+        check_number("batch_rows", self.batch_rows, 1)
+        check_number("batch_bytes", self.batch_bytes, LEAST_BATCH_BYTES)
         if not isinstance(self.retry_timeout_s, int | float) or self.retry_timeout_s < 0:
             raise ConfigError(
                 f"retry_timeout_s: seconds, not {self.retry_timeout_s!r}", key="retry_timeout_s"
@@ -180,19 +187,20 @@ class TopicRead:
                 )
 
     @property
-    def schema(self) -> pa.Schema:
+    def row_schema(self) -> pa.Schema:
         return arrow_schema(self.chosen)
 
     def of(self, columns: Sequence[str]) -> TopicRead:
         """The same read of other columns."""
-        return replace(self, columns=tuple(columns))
+        return replace(self, columns=tuple(columns), schema=None)
 
     def reader(self, narrow: Narrowing | None = None) -> pa.RecordBatchReader:
         """Resolves the bounds now. ``narrow``: leaves out parts of ranges of which no row is needed."""
         cluster = ClusterQueues(self.choice)
         with closing(cluster.client):
             batches = self._found(cluster) if self.choice.keys else self._ranged(cluster, narrow)
-        return pa.RecordBatchReader.from_batches(self.schema, self._within_limits(batches))
+        limited = within_limits(batches, self.batch_rows, self.batch_bytes)
+        return pa.RecordBatchReader.from_batches(self.row_schema, limited)
 
     def _found(self, cluster: ClusterQueues) -> Iterator[pa.RecordBatch]:
         lookups = plan_lookups(cluster, self.choice)
@@ -219,13 +227,17 @@ class TopicRead:
         finally:
             opened.close()
 
-    def _within_limits(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            rows = self.batch_rows
-            if batch.nbytes > 2 * self.batch_bytes:
-                rows = min(rows, max(1, batch.num_rows * self.batch_bytes // batch.nbytes))
-            for first in range(0, batch.num_rows, rows):
-                yield batch.slice(first, rows)
+
+def within_limits(
+    batches: Iterator[pa.RecordBatch], batch_rows: int, batch_bytes: int
+) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches within these limits; a larger row is alone."""
+    for batch in batches:
+        rows = batch_rows
+        if batch.nbytes > 2 * batch_bytes:
+            rows = min(rows, max(1, batch.num_rows * batch_bytes // batch.nbytes))
+        for first in range(0, batch.num_rows, rows):
+            yield batch.slice(first, rows)
 
 
 def _chained(*parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -233,7 +245,7 @@ def _chained(*parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from part
 
 
-def _check_number(name: str, value: object, lowest: int) -> None:
+def check_number(name: str, value: object, lowest: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
         raise ConfigError(f"{name}: a whole number from {lowest} on, not {value!r}", key=name)
 

@@ -149,6 +149,7 @@ def test_a_reader_that_is_dropped_closes_its_connections_and_files(broker: Broke
         ({"batch_bytes": 1.5}, "batch_bytes"),
         ({"archive": "/nowhere", "tags": "a"}, "archive"),
         ({"retry_timeout_s": -1}, "retry_timeout_s"),
+        ({"schema": "latest"}, "schema"),
     ],
 )
 def test_what_is_refused_names_the_keyword(broker: Broker, choices: dict[str, Any], key: str) -> None:
