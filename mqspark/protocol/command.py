@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias, TypeVar
 
 import msgspec
@@ -459,6 +459,7 @@ class SentFrames:
         """``id_prefix``: what the store's message ids begin with; the physical offset follows."""
         template, _ = _send_templates(region)
         self._template = template.replace(b'"msgId":"%b"', b'"msgId":"%b%%016X"' % id_prefix.encode(), 1)
+        self._template_of_word = self._template.replace(b'"transactionId":%b', b'"transactionId":"%b"', 1)
 
     def frame(
         self, opaque: int, physical_offset: int, queue_id: int, queue_offset: int, transaction_id: str
@@ -472,6 +473,16 @@ class SentFrames:
         )
         length = len(text)
         return PREFIX.pack(length + 4, length) + text
+
+    def frames(self, sent: Iterable[tuple[int, int, int, bytes, int]]) -> bytes:
+        """A frame each: physical offset, queue id, queue offset, transaction id of ASCII letters and digits, opaque."""
+        template, pack = self._template_of_word, PREFIX.pack
+        parts: list[bytes] = []
+        for each in sent:
+            text = template % each
+            length = len(text)
+            parts += (pack(length + 4, length), text)
+        return b"".join(parts)
 
 
 @functools.cache

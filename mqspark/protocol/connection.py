@@ -172,6 +172,19 @@ class Connection:
             self._partial += data[position:] if position else data
         return commands
 
+    def joined(self, data: bytes) -> bytes | None:
+        """``data`` behind the beginning of its first frame, for a caller that takes frames off it and passes the rest
+        to ``receive_data``. None if no frame is complete, or one is large or skipped: then pass ``data`` itself."""
+        if self._passed is not None or self.unparsed:
+            return None
+        if not self._partial:
+            return data
+        if not self._needed - len(self._partial) <= len(data) or self._needed > LARGE_BODY_BYTES:
+            return None
+        data = b"".join((self._partial, data))
+        self._partial, self._needed = bytearray(), _PREFIX_BYTES
+        return data
+
     def _complete_partial(self, data: bytes, commands: list[Command]) -> int:
         """Finish the frame begun in an earlier chunk. Returns where in ``data`` the next frame starts.
 

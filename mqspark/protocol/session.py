@@ -7,7 +7,7 @@ knows the other's types.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from mqspark.message import encode_host
@@ -121,6 +121,11 @@ class Session:
 
     def __repr__(self) -> str:
         return f"<Session {self.id} {self.peer}{'' if self.open else ' closed'}>"
+
+
+Take = Callable[[Session, bytes, int], int]
+"""``take(session, data, at)`` of a core handles the requests at whose first one ``at`` points, as far as it can without
+commands. Returns where the first frame begins that it leaves. ``data`` may end within a frame."""
 
 
 class Core(Protocol):

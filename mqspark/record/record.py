@@ -161,7 +161,7 @@ class PendingRecord(Struct, kw_only=True, frozen=True, gc=False):
     prepared_offset: int = 0
 
 
-def pack_head(
+def pack_head_of(
     record: PendingRecord,
     flag: int,
     body: bytes | memoryview,
@@ -173,23 +173,57 @@ def pack_head(
     store_timestamp_ms: int,
     store_host: bytes,
 ) -> bytes:
-    """The head of a record: what its sender says, and what the store adds. ``sys_flag`` has the bits of the
-    hosts. Flag and body are those of ``record`` or, in a batch, those of a member."""
+    """``pack_head`` of a record. Flag and body are those of ``record`` or, in a batch, those of a member."""
+    return pack_head(
+        record.queue_id,
+        record.born_timestamp_ms,
+        record.born_host,
+        record.reconsume_times,
+        record.prepared_offset,
+        flag,
+        body,
+        size_bytes,
+        magic,
+        sys_flag,
+        queue_offset,
+        position,
+        store_timestamp_ms,
+        store_host,
+    )
+
+
+def pack_head(
+    queue_id: int,
+    born_timestamp_ms: int,
+    born_host: bytes,
+    reconsume_times: int,
+    prepared_offset: int,
+    flag: int,
+    body: bytes | memoryview,
+    size_bytes: int,
+    magic: int,
+    sys_flag: int,
+    queue_offset: int,
+    position: int,
+    store_timestamp_ms: int,
+    store_host: bytes,
+) -> bytes:
+    """The head of a record: what its sender says, and what the store adds. ``sys_flag`` has the bits of the hosts."""
     return _PACK_HEAD[(sys_flag >> 4) & 3](
         size_bytes,
         magic,
         full_crc32(body) & 0x7FFFFFFF,
-        record.queue_id,
+        queue_id,
         flag,
         queue_offset,
         position,
         sys_flag,
-        record.born_timestamp_ms,
-        record.born_host,
+        born_timestamp_ms,
+        born_host,
         store_timestamp_ms,
         store_host,
-        record.reconsume_times,
-        record.prepared_offset,
+        reconsume_times,
+        prepared_offset,
         len(body),
     )
 
@@ -249,7 +283,7 @@ def encode_record(
         prepared_offset=prepared_transaction_offset,
     )
     size = HEADS[(sys_flag >> 4) & 3].size + len(body) + len(field) + 2 + len(property_bytes)
-    head = pack_head(
+    head = pack_head_of(
         pending,
         flag,
         body,

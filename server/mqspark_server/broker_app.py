@@ -449,6 +449,7 @@ class BrokerApp(ProcessApp):
             self._after_turn,
             core.requests.overload,
             self.extensions,
+            core.take,
         )
         client_tls = self.settings.server.client_tls
         tls = None if client_tls is None else client_context(client_tls)

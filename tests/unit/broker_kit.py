@@ -60,7 +60,24 @@ class Peer:
         return self._opaque
 
     def give_frame(self, frame: bytes) -> None:
-        self.core.received(self.session, self._requests.receive_data(frame))
+        self.give_frames(frame)
+
+    def give_frames(self, data: bytes) -> None:
+        """Hand over whatever frames these bytes complete, each as a command."""
+        self.core.received(self.session, self._requests.receive_data(data))
+
+    def give_bytes(self, data: bytes) -> int:
+        """The same as a server does it: the core takes what it can without commands. Returns how many it took."""
+        taken, take = 0, getattr(self.core, "take", None)
+        if take is not None and (whole := self._requests.joined(data)) is not None:
+            end, at = take(self.session, whole, 0), 0
+            while at < end:
+                at += 4 + int.from_bytes(whole[at : at + 4])
+                taken += 1
+            assert at == end
+            data = whole[end:]
+        self.give_frames(data)
+        return taken
 
     def heard(self) -> list[Command]:
         """What was sent to this connection since the last call."""

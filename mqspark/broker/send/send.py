@@ -3,7 +3,7 @@
 The path of a single ordinary message is short: the properties of a topic are cached (``Topic``), the property
 string is searched and extended but not parsed, and the answer is preformatted and waits in ``Acks``. A property
 string with a name that the broker handles specially goes through ``_own``, which parses it. What was found out for a
-request serves the next ones of the same layout (``_Plan``): they differ in four values and the body.
+request serves the next ones of the same layout (``mqspark.broker.send.sendruns``).
 
 Facts: docs/rocketmq/broker.md#send.
 """
@@ -22,6 +22,7 @@ from mqspark.base.propertystring import Properties, mark
 from mqspark.base.shares import NOBODY
 from mqspark.broker.send.retry import dead_letter_topic, retry_limit
 from mqspark.broker.send.schemaguard import SchemaGuard
+from mqspark.broker.send.sendruns import SendPlan, SendRuns
 from mqspark.broker.state.acks import Acks, Receiver
 from mqspark.broker.state.litenames import checked_lite_queue
 from mqspark.broker.state.state import BrokerState
@@ -88,17 +89,17 @@ from mqspark.protocol.codes import FAQ, Reason, RequestCode, ResponseCode
 from mqspark.protocol.command import ONEWAY_FLAG, Command, SentFrames, encode_response, send_response_frame
 from mqspark.protocol.dispatch import Handler, Refusal
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
-from mqspark.protocol.layouts import HeaderLayout, Values
+from mqspark.protocol.layouts import HeaderLayout
 from mqspark.protocol.session import Session
 from mqspark.record.batchitems import split_batch
 from mqspark.record.record import PendingRecord
-from mqspark.store.messages.append import Place
+from mqspark.store.messages.append import Place, PlainForm
 from mqspark.store.messages.membertable import BatchMembers, batch_members
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID, is_lmq
 
 MAX_BATCH_TOPIC_LENGTH = MAX_TOPIC_LENGTH
 
-_SEND_MESSAGE = int(RequestCode.SEND_MESSAGE)
+_SEND_MESSAGE, _SEND_MESSAGE_V2 = int(RequestCode.SEND_MESSAGE), int(RequestCode.SEND_MESSAGE_V2)
 """Comparing with a member of an enumeration takes ten times as long."""
 _TIMED = frozenset((TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS))
 _OTHER_TYPES = _TIMED | {DELAY, SHARDING_KEY}
@@ -137,26 +138,6 @@ class Destination(Struct, frozen=True, gc=False):
         if self.logic is None:
             return self.queue_id, queue_offset
         return self.logic.number, sent_offset(self.logic.leader, queue_offset)
-
-
-class _Plan(Struct, frozen=True, gc=False):
-    """What all sends of one layout have in common, once one of them was stored as an ordinary message. They differ in
-    queue, born time, unique id and body."""
-
-    settings: object
-    """``SendProcessor._settings`` and ``Topics.generation`` of the time: with others it is void."""
-    generation: int
-    topic: Topic
-    values: Callable[[Values], tuple[bytes, bytes, bytes]]
-    """Queue id, born time and unique id."""
-    before: bytes
-    after: bytes
-    """The properties around the unique id, as a record has them."""
-    tags_code: int
-    sys_flag: int
-    flag: int
-    reconsume_times: int
-    waits: bool
 
 
 class ForeignRecords(Protocol):
@@ -206,6 +187,7 @@ class SendProcessor:
         self._topic = state.topics.get
         self._static_topics, self._mapping = state.mappings.table, state.mappings.find
         self._put = state.store.appender.put
+        self.runs = SendRuns(state, acks)
         self.foreign: ForeignRecords | None = None
         """Set with enableSlaveActingMaster."""
         self.guard = SchemaGuard(state.stats.unfit, lambda: state.store_config.max_message_size)
@@ -218,8 +200,6 @@ class SendProcessor:
 
     def refresh_settings(self) -> None:
         """Take over settings that may change at run time and are cached for speed."""
-        self._settings = object()
-        """Another one after each change."""
         config = self._state.config
         self._start_ms = config.start_accept_send_request_time_stamp
         self._capacity = config.send_thread_pool_queue_capacity
@@ -232,9 +212,11 @@ class SendProcessor:
         self._suffix = encode_stored_properties(self._marks).decode()
         self._plain_answer = config.trace_on
         self._region = config.region_id
+        sent = SentFrames(config.region_id, self._id_prefix) if config.trace_on else None
         self._sent: Callable[[int, int, int, int, str], bytes] = (
-            SentFrames(config.region_id, self._id_prefix).frame if config.trace_on else self._untraced_frame
+            self._untraced_frame if sent is None else sent.frame
         )
+        self.runs.refresh(self._capacity, sent)
         self._multi_dispatch = self._state.store_config.multi_dispatch
 
     @property
@@ -253,18 +235,16 @@ class SendProcessor:
 
     def send(self, session: Session, command: Command) -> None:
         layout = command.layout
-        if (
-            layout is not None
-            and (plan := layout.plan) is not None
-            and self._send_planned(session, command, plan)
-        ):
-            return
+        if layout is not None:
+            plan = layout.plan
+            if isinstance(plan, SendPlan) and self.runs.put(session, command, plan):
+                return
         header: SendHeader
         if command.code == _SEND_MESSAGE:
             header = command.header(SendMessageRequestHeader)
         else:
             header = command.header(SendMessageRequestHeaderV2)
-        if len(self._waiting) >= self._capacity:
+        if len(self._acks) >= self._capacity:
             raise self._refusal(
                 ResponseCode.SYSTEM_BUSY,
                 f"[OVERLOAD]system busy, start flow control for a while: {self._capacity} sends wait for the disk",
@@ -346,43 +326,6 @@ class SendProcessor:
             self._multi_dispatch and ("INNER_MULTI" in text or LITE_TOPIC in text)
         )
 
-    def _send_planned(self, session: Session, command: Command, plan: object) -> bool:
-        """``send`` for a request like one before. False: it has to take the long way, and perhaps be refused."""
-        if (
-            not isinstance(plan, _Plan)
-            or plan.settings is not self._settings
-            or plan.generation != self._state.topics.generation
-            or self._static_topics
-            or len(self._waiting) >= self._capacity
-        ):
-            return False
-        number, born, key = plan.values(command.values)
-        topic = plan.topic
-        try:
-            queue_id, born_ms = int(number), int(born)
-        except ValueError:
-            return False
-        if queue_id >= topic.queue_limit or not command.body:
-            return False
-        queue_offset, physical_offset, end_offset = self._stored(
-            topic,
-            PendingRecord(
-                topic=topic.name,
-                queue_id=queue_id,
-                born_timestamp_ms=born_ms,
-                born_host=session.peer_host,
-                body=command.body,
-                properties=b"%b%b%b" % (plan.before, key, plan.after),
-                tags_code=plan.tags_code,
-                sys_flag=plan.sys_flag,
-                flag=plan.flag,
-                reconsume_times=plan.reconsume_times,
-            ),
-        )
-        frame = self._sent(command.opaque, physical_offset, queue_id, queue_offset, key.decode())
-        (self._waiting if plan.waits else self._unsafe).append((end_offset, session, frame))
-        return True
-
     def _plan(
         self,
         layout: HeaderLayout,
@@ -391,7 +334,7 @@ class SendProcessor:
         to: Destination,
         properties: Properties,
         record: PendingRecord,
-    ) -> _Plan | None:
+    ) -> SendPlan | None:
         """For the sends to come, when this one was stored as an ordinary message and only its unique id makes its
         properties differ from theirs."""
         topic = to.topic
@@ -404,18 +347,14 @@ class SendProcessor:
         if number is None or born is None or key is None or key.decode() != properties.unique_id:
             return None
         before, after = properties.around_id(self._suffix)
-        return _Plan(
-            self._settings,
+        return SendPlan(
+            self.runs.settings,
             self._state.topics.generation,
             topic,
             itemgetter(*places),
-            before,
-            after,
-            record.tags_code,
-            record.sys_flag,
-            record.flag,
-            record.reconsume_times,
+            PlainForm.of(record, before, after),
             self._waits(properties),
+            command.code == _SEND_MESSAGE_V2,
         )
 
     def _send_plain(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from mqspark.base.clock import Clock
 from mqspark.broker.histogram import Histogram
@@ -28,6 +28,19 @@ class Receiver(Protocol):
     def send(self, buffer: bytes | memoryview, /, *more: bytes | memoryview) -> None: ...
 
 
+class AnswerRun(NamedTuple):
+    """The answers to several messages of one sender, stored one after another."""
+
+    messages: int
+    frames: bytes
+    """The success frames."""
+
+
+Waiting = tuple[int, Receiver, bytes | AnswerRun]
+"""End offset in the log, receiver, and the success frame of one message or those of a run, whose offset is that of the
+last one."""
+
+
 class Acks:
     def __init__(self, clock: Clock, rpc: RpcTimes | None = None) -> None:
         """``rpc``: what also counts the waiting times, by request."""
@@ -41,16 +54,27 @@ class Acks:
         """The longest wait of what the last ``release`` released."""
         self.times = PutTimes()
         """Waiting times of the released answers."""
-        self.waiting: deque[tuple[int, Receiver, bytes]] = deque()
-        """(end offset in the log, receiver, the success frame)."""
-        self.unsafe: list[tuple[int, Receiver, bytes]] = []
+        self.waiting: deque[Waiting] = deque()
+        self._more = 0
+        """Messages in ``waiting`` after the first of their run."""
+        self.unsafe: list[Waiting] = []
         """The same for messages whose senders wait only until they are written, not for the disk or slaves."""
         self._turns: deque[tuple[int, int, dict[int, int] | None]] = deque()
         """(end offset, monotonic ms, answers that are not to SEND_MESSAGE_V2 by request code) at the end of each turn
         that added something; many sends share one clock reading."""
 
     def __len__(self) -> int:
-        return len(self.waiting)
+        """How many messages wait."""
+        return len(self.waiting) + self._more
+
+    def add_run(self, end_offset: int, receiver: Receiver, run: AnswerRun, *, waits: bool) -> None:
+        """``waits``: whether the sender waits for the disk and slaves."""
+        item = end_offset, receiver, run if run.messages > 1 else run.frames
+        if waits:
+            self.waiting.append(item)
+            self._more += run.messages - 1
+        else:
+            self.unsafe.append(item)
 
     @property
     def waited_ms(self) -> int:
@@ -59,7 +83,7 @@ class Acks:
 
     def check_busy(self, capacity: int) -> None:
         """Raises Refusal when too many wait already."""
-        if len(self.waiting) >= capacity:
+        if len(self) >= capacity:
             raise Refusal(
                 ResponseCode.SYSTEM_BUSY,
                 f"[OVERLOAD] {capacity} requests wait for the disk already; retry later",
@@ -78,12 +102,22 @@ class Acks:
     def release_unsafe(self, *, written: bool) -> None:
         """Send the answers of ``unsafe`` when their messages are written. Otherwise let them wait with the rest."""
         if written:
-            for _, receiver, frame in self.unsafe:
-                receiver.send(frame)
-            self._count(0, len(self.unsafe), self._others)
+            count = 0
+            for _, receiver, answer in self.unsafe:
+                number, frames = answer if isinstance(answer, AnswerRun) else (1, answer)
+                receiver.send(frames)
+                count += number
+            self._count(0, count, self._others)
             self._others = {}
+            self.unsafe.clear()
         else:
-            self.waiting.extend(self.unsafe)
+            self._let_unsafe_wait()
+
+    def _let_unsafe_wait(self) -> None:
+        self.waiting.extend(self.unsafe)
+        self._more += sum(
+            answer.messages - 1 for _, _, answer in self.unsafe if isinstance(answer, AnswerRun)
+        )
         self.unsafe.clear()
 
     def release(self, acked: int) -> None:
@@ -95,17 +129,18 @@ class Acks:
         self.took_ms = 0
         while waiting and waiting[0][0] <= acked:
             turn_end, added_ms, others = turns.popleft() if turns else (acked, now_ms, None)
-            before, end = len(waiting), min(turn_end, acked)
+            before, end = len(self), min(turn_end, acked)
+            frames: list[bytes] = []
             while waiting and waiting[0][0] <= end:
-                _, session, frame = waiting.popleft()
-                if waiting and waiting[0][1] is session and waiting[0][0] <= end:
-                    frames = [frame]
-                    while waiting and waiting[0][1] is session and waiting[0][0] <= end:
-                        frames.append(waiting.popleft()[2])
+                _, session, answer = waiting.popleft()
+                if isinstance(answer, AnswerRun):
+                    self._more -= answer.messages - 1
+                    answer = answer.frames
+                frames.append(answer)
+                if not waiting or waiting[0][1] is not session or waiting[0][0] > end:
                     session.send(*frames)
-                else:
-                    session.send(frame)
-            took_ms, count = now_ms - added_ms, before - len(waiting)
+                    frames = []
+            took_ms, count = now_ms - added_ms, before - len(self)
             if took_ms > self.took_ms:
                 self.took_ms = took_ms
             self.times.record(took_ms, count)
@@ -132,8 +167,7 @@ class Acks:
 
     def fail(self, remark: str) -> None:
         """The store accepted messages and could not keep its guarantee: answer all waiting sends with an error."""
-        self.waiting.extend(self.unsafe)
-        self.unsafe.clear()
+        self._let_unsafe_wait()
         self._answer(None, ResponseCode.SERVICE_NOT_AVAILABLE, remark)
 
     def expire(self, timeout_ms: int, code: int, remark: str, *, up_to: int | None = None) -> None:
@@ -151,11 +185,13 @@ class Acks:
     def _answer(self, up_to: int | None, code: int, remark: str) -> None:
         waiting = self.waiting
         while waiting and (up_to is None or waiting[0][0] <= up_to):
-            _, session, frame = waiting.popleft()
-            # Rare, so the fields are parsed from the prepared frame instead of stored with it.
-            self._rpc.record(RequestCode.SEND_MESSAGE_V2, code, 0)
-            (success,) = Connection(max_header_bytes=MAX_ANSWER_HEADER_BYTES).receive_data(frame)
-            session.send(encode_response(success.opaque, code, success.ext, remark=remark))
+            _, session, answer = waiting.popleft()
+            count, frames = answer if isinstance(answer, AnswerRun) else (1, answer)
+            self._more -= count - 1
+            # Rare, so the fields are parsed from the prepared frames instead of stored with them.
+            self._rpc.record(RequestCode.SEND_MESSAGE_V2, code, 0, count)
+            for success in Connection(max_header_bytes=MAX_ANSWER_HEADER_BYTES).receive_data(frames):
+                session.send(encode_response(success.opaque, code, success.ext, remark=remark))
         self._forget_turns()
 
     def _forget_turns(self) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 from msgspec.structs import replace
 
 from mqspark.base.clock import Clock
@@ -33,9 +34,11 @@ from mqspark.record.record import (
     CRC_PROPERTY_BYTES,
     PendingRecord,
     pack_head,
+    pack_head_of,
     room_for_crc,
     sealed,
     tags_code,
+    topic_field,
 )
 from mqspark.record.recordlayout import BLANK_BYTES, HEADS
 from mqspark.store.config import StoreConfig
@@ -62,6 +65,47 @@ Place = tuple[int, int, int]
 """Queue offset, physical offset and end offset of a record in the log."""
 
 Ints = npt.NDArray[np.int64]
+
+
+class PlainForm(Struct, frozen=True, gc=False):
+    """What messages have in common that differ in queue, born time, unique id and body only, the unique ids being
+    of one length."""
+
+    topic: str
+    magic: int
+    before: bytes
+    """What a record has between its body and the unique id."""
+    after: bytes
+    overhead_bytes: int
+    """Size of a record without its head and its body."""
+    tags_code: int
+    sys_flag: int
+    """Without the bits of the hosts."""
+    flag: int
+    reconsume_times: int
+
+    @staticmethod
+    def of(record: PendingRecord, before_id: bytes, after_id: bytes) -> PlainForm:
+        """That of a message which was put. ``before_id`` and ``after_id``: its properties around the unique id."""
+        magic, field = topic_field(record.topic)
+        before = b"%b%b%b" % (field, _pack_length(len(record.properties)), before_id)
+        return PlainForm(
+            record.topic,
+            magic,
+            before,
+            after_id,
+            len(field) + 2 + len(record.properties),
+            record.tags_code,
+            record.sys_flag,
+            record.flag,
+            record.reconsume_times,
+        )
+
+
+PlainMessage = tuple[PlainForm, int, int, bytes, bytes | memoryview]
+"""Form, queue id, born time, unique id and body."""
+PlainPlace = tuple[int, int, int]
+"""Physical offset, queue offset and size of a record."""
 
 
 class Appender:
@@ -146,7 +190,7 @@ class Appender:
             queue_offset = 0
         now_ms = self.now_ms
         parts: Parts = (
-            pack_head(
+            pack_head_of(
                 record,
                 record.flag,
                 body,
@@ -176,6 +220,83 @@ class Appender:
             queue.advance(_pack_entry(position, size, tags_code))
         self.put_count += 1
         return queue_offset, position, log.append(parts, size)
+
+    def put_run(self, born_host: bytes, messages: Sequence[PlainMessage]) -> list[PlainPlace]:
+        """``put`` of messages of one sender. Returns the places of those that were put: from the first one on that is
+        too large, or needs room besides what is reserved, the others are left. So one at least is put, unless the first
+        needs a step that only ``put`` has. Raises as ``put`` when there is no room for the first."""
+        places = self._put_ready(born_host, messages)
+        if not places and self._make_ready(born_host, messages[0]):
+            places = self._put_ready(born_host, messages)
+        return places
+
+    def _make_ready(self, born_host: bytes, message: PlainMessage) -> bool:
+        """Make room for a message. Returns whether the run may begin with it."""
+        form, queue_id, _, _, body = message
+        if self._property_crc or len(body) > self.max_body_bytes or form.topic in self._table.batch_topics:
+            return False
+        queue = self._queues.get((form.topic, queue_id)) or self._create_queue(form.topic, queue_id)
+        if queue.next_offset >= queue.reserved_end:
+            self._reserve(queue, 1)
+        hosts = self._flags if len(born_host) == 8 else self._flags_v6
+        size = HEADS[(hosts >> 4) & 3].size + form.overhead_bytes + len(body)
+        if self._log.position + size > self._log.room_end:
+            self._make_room(size)
+        return True
+
+    def _put_ready(self, born_host: bytes, messages: Sequence[PlainMessage]) -> list[PlainPlace]:
+        places: list[PlainPlace] = []
+        if self._property_crc:
+            return places
+        log, queues, host, most = self._log, self._queues, self._store_host, self.max_body_bytes
+        if not log.pending:
+            self.now_ms = self._clock.now_ms()
+        now_ms, position, room_end = self.now_ms, log.position, log.room_end
+        hosts = self._flags if len(born_host) == 8 else self._flags_v6
+        head_bytes = HEADS[(hosts >> 4) & 3].size
+        parts: list[bytes | memoryview] = []
+        form: PlainForm | None = None
+        for message_form, queue_id, born_ms, key, body in messages:
+            if message_form is not form:
+                form = message_form
+                topic, before, after, tags_code = form.topic, form.before, form.after, form.tags_code
+                overhead, sys_flag = head_bytes + form.overhead_bytes, form.sys_flag | hosts
+            queue = queues.get((topic, queue_id))
+            if queue is None or queue.is_schedule or queue.ext_out is not None:
+                break
+            size, queue_offset = overhead + len(body), queue.next_offset
+            if position + size > room_end or queue_offset >= queue.reserved_end or len(body) > most:
+                break
+            parts += (
+                pack_head(
+                    queue_id,
+                    born_ms,
+                    born_host,
+                    form.reconsume_times,
+                    0,
+                    form.flag,
+                    body,
+                    size,
+                    form.magic,
+                    sys_flag,
+                    queue_offset,
+                    position,
+                    now_ms,
+                    host,
+                ),
+                body,
+                before,
+                key,
+                after,
+            )
+            if not queue.entries:
+                self._dirty.append(queue)
+            queue.advance(_pack_entry(position, size, tags_code))
+            places.append((position, queue_offset, size))
+            position += size
+        self.put_count += len(places)
+        log.append(parts, position - log.position)
+        return places
 
     def put_batch(self, record: PendingRecord, items: Sequence[Item]) -> tuple[int, list[int], int]:
         """Append several messages of one queue to one segment, all or none. ``record`` says what they have in
@@ -218,7 +339,7 @@ class Appender:
         for size, (flag, body, properties) in zip(sizes, items, strict=True):
             entries += _pack_entry(position, size, tags_code(properties) if b"TAGS" in properties else 0)
             parts += (
-                pack_head(record, flag, body, size, magic, sys_flag, queue_offset, position, now_ms, host),
+                pack_head_of(record, flag, body, size, magic, sys_flag, queue_offset, position, now_ms, host),
                 body,
                 topic_field,
                 _pack_length(len(properties)),
@@ -246,7 +367,7 @@ class Appender:
         self._prepare(queue, count, total)
         first_offset, position = queue.next_offset, self._log.position
         positions = sizes.positions(position)
-        head = pack_head(
+        head = pack_head_of(
             record,
             0,
             b"",
@@ -306,7 +427,7 @@ class Appender:
             position = self._make_room(size)
         if not log.pending:
             self.now_ms = self._clock.now_ms()
-        head = pack_head(
+        head = pack_head_of(
             record,
             record.flag,
             body,

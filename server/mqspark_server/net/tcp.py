@@ -1,7 +1,7 @@
 """Sockets around a Core: bytes of ``data_received`` to commands, outgoing frames to one write a connection
 and turn.
 
-    data_received -> Connection.receive_data -> core.received       whenever the loop has bytes
+    data_received -> core.take, the rest -> Connection.receive_data -> core.received       whenever the loop has bytes
     one call_soon per loop iteration, or after TURN_BYTES: core.turn() -> every session of the outbox is written once
     commands beyond a connection's time share wait in a ring, together with the core's long work: _serve_ring
 
@@ -33,7 +33,7 @@ from time import monotonic
 from typing import Protocol
 
 from mqspark.base.logs import sparing
-from mqspark.protocol.session import Core, Session
+from mqspark.protocol.session import Core, Session, Take
 from mqspark_server.net.durations import Durations
 from mqspark_server.net.handshakes import Handshakes
 from mqspark_server.net.heldbytes import PartialFrames, UnreadAnswers
@@ -107,8 +107,11 @@ class RemotingServer:
         overload: Overload | None = None,
         tls: Certificates | None = None,
         session_type: type[Session] = Session,
+        take: Take | None = None,
     ) -> None:
+        """``take``: that of a core which has one."""
         self.core = core
+        self.take = take
         self.name = name
         self._session_type = session_type
         self.loop = asyncio.get_running_loop()

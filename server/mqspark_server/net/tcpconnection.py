@@ -21,7 +21,7 @@ from mqspark.errors import ProtocolError
 from mqspark.protocol.binding import endpoint
 from mqspark.protocol.command import Command
 from mqspark.protocol.connection import Connection
-from mqspark.protocol.session import CERTIFICATE_NAME, Core, Session
+from mqspark.protocol.session import CERTIFICATE_NAME, Core, Session, Take
 from mqspark_server.net.handshakes import Handshakes
 from mqspark_server.net.heldbytes import MIN_BYTES_PER_S, PartialFrames, UnreadAnswers
 from mqspark_server.net.lateness import Lateness
@@ -59,6 +59,7 @@ class ConnectionHost(Protocol):
 
     name: str
     core: Core
+    take: Take | None
     loop: asyncio.AbstractEventLoop
     tls: Certificates | None
     lateness: Lateness
@@ -178,6 +179,14 @@ class RemotingConnection(asyncio.Protocol):
         if self._iteration != server.iteration:
             self._iteration = server.iteration
             self._until = now + CONNECTION_S
+        some_taken = False
+        if server.take is not None and self._may_take(session, now):
+            whole = self._parser.joined(data)
+            if whole is not None:
+                data = self._take(server.take, session, whole)
+                if not data:
+                    return
+                some_taken = len(data) < len(whole)
         try:
             commands = self._parser.receive_data(data)
         except ProtocolError as error:
@@ -187,7 +196,7 @@ class RemotingConnection(asyncio.Protocol):
         buffered = self._parser.buffered_bytes
         if buffered or self._is_noted:
             self._is_noted = buffered > 0
-            server.partial.note(self, buffered + self._waiting_bytes, afresh=bool(commands))
+            server.partial.note(self, buffered + self._waiting_bytes, afresh=some_taken or bool(commands))
         if not commands:
             return
         if self.is_unidentified:
@@ -220,6 +229,40 @@ class RemotingConnection(asyncio.Protocol):
                 self._waiting_bytes = len(data) + COMMAND_BYTES * len(self._waiting)
                 server.partial.note(self, buffered + self._waiting_bytes, afresh=False)
         server.arrived(len(data))
+
+    def _may_take(self, session: Session, now: float) -> bool:
+        """Whether the core may be handed requests at once, and all of one read."""
+        server = self._server
+        return not (
+            self._waiting
+            or self._write_paused
+            or self.is_unidentified
+            or session.long_answers
+            or now >= self._until
+            or session.room <= self._unread.floor
+            or (server.scheduled and now > server.lateness.late_at)
+        )
+
+    def _take(self, take: Take, session: Session, data: bytes) -> bytes:
+        """Let the core take requests off ``data``. Returns the rest, for the parser."""
+        server = self._server
+        if not server.scheduled:
+            server.schedule()
+        try:
+            taken = take(session, data, 0)
+        except Exception:
+            # A bug must affect only this connection, and must be logged.
+            log.exception("%s: requests of %s could not be handled", server.name, session.peer)
+            self.close("internal error")
+            return b""
+        if not taken:
+            return data
+        rest = data[taken:]
+        if self._is_noted and not rest:
+            self._is_noted = False
+            server.partial.note(self, 0, afresh=True)
+        server.arrived(taken)
+        return rest
 
     def connection_lost(self, error: Exception | None) -> None:
         session, transport = self._session, self._transport

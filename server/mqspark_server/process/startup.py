@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 
 from mqspark.base.clock import Clock
 from mqspark.protocol.extending import Extensions, TappedSession
-from mqspark.protocol.session import Core, Session
+from mqspark.protocol.session import Core, Session, Take
 from mqspark_server.net.lateness import Overload
 from mqspark_server.net.servertls import Certificates
 from mqspark_server.net.tcp import RemotingServer
@@ -113,6 +113,7 @@ def remoting_server(
     after_turn: Callable[[], None],
     overload: Overload | None = None,
     extensions: Extensions | None = None,
+    take: Take | None = None,
 ) -> RemotingServer:
     return RemotingServer(
         core,
@@ -132,4 +133,5 @@ def remoting_server(
         overload=overload,
         tls=None if config.server_tls is None else Certificates(config.server_tls),
         session_type=Session if extensions is None else TappedSession,
+        take=take,
     )

@@ -1,0 +1,85 @@
+"""A core that takes requests without commands gets every byte once, and what it leaves becomes commands."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from mqspark.protocol.command import encode_request, encode_response
+from mqspark.protocol.connection import Connection
+from mqspark.protocol.session import Session
+from tests.integration.servers.test_server_tcp import ECHO, EchoCore, serving
+
+pytestmark = pytest.mark.anyio
+TAKEN = 7
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": True}
+
+
+class TakingCore(EchoCore):
+    """Takes requests with the code TAKEN, and answers each with its body."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken = 0
+
+    def take(self, session: Session, data: bytes, at: int) -> int:
+        while len(data) - at >= 8:
+            end = at + 4 + int.from_bytes(data[at : at + 4])
+            if end > len(data):
+                break
+            (command,) = Connection().receive_data(data[at:end])
+            if command.code != TAKEN:
+                break
+            if command.body == b"fault":
+                raise RuntimeError("a fault in the core")
+            self.taken += 1
+            session.send(encode_response(command.opaque, 0, None, bytes(command.body)))
+            at = end
+        return at
+
+
+@pytest.mark.parametrize("size", [1, 7, 100, 5000, 1 << 20])
+async def test_every_frame_is_handled_once_and_in_order(size: int) -> None:
+    core = TakingCore()
+    async with serving(core, take=core.take) as harness:
+        client = await harness.client()
+        frames = [
+            encode_request(
+                TAKEN if n % 5 else ECHO, n, {"n": "x" * (n % 50)}, b"%d" % n * (1 + n % 70 * (n % 3))
+            )
+            for n in range(1, 61)
+        ]
+        frames.insert(30, encode_request(TAKEN, 100, None, bytes(200_000)))
+        assert (await client.request(0, b"known")).body == b"known"
+        stream = b"".join(frames) if size > 7 else b"".join(frames[:8])
+        for at in range(0, len(stream), size):
+            client.writer.write(stream[at : at + size])
+            if size < 5000:
+                await asyncio.sleep(0)
+        count = 8 if size <= 7 else len(frames)
+        answers = [await client.next() for _ in range(count)]
+        asked = Connection().receive_data(stream)
+        assert [(each.opaque, bytes(each.body)) for each in answers] == [
+            (each.opaque, bytes(each.body)) for each in asked
+        ]
+        assert core.taken + core.received_commands == count + 1
+        assert core.taken
+        assert harness.server.buffered_bytes == 0
+
+
+async def test_a_fault_of_the_core_ends_only_its_connection() -> None:
+    core = TakingCore()
+    async with serving(core, take=core.take) as harness:
+        client, other = await harness.client(), await harness.client()
+        for each in (client, other):
+            assert (await each.request(1, b"known")).body == b"known"
+        assert (await other.request(2, b"taken", TAKEN)).body == b"taken"
+        with pytest.raises((EOFError, ConnectionError)):
+            await client.request(2, b"fault", TAKEN)
+        assert (await other.request(3, b"on", TAKEN)).body == b"on"
+        assert core.taken == 2

@@ -1,0 +1,225 @@
+"""When plain sends are taken in runs, and when each becomes a command; and what a run of answers counts for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqspark.base.clock import SystemClock
+from mqspark.broker.state.acks import Acks, AnswerRun
+from mqspark.broker.stats.rpctimes import Rpc, RpcTimes
+from mqspark.protocol import command as commands
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import encode_request, send_response_frame
+from mqspark.protocol.connection import Connection
+from mqspark.protocol.layouts import HeaderLayouts
+from mqspark.protocol.session import Session
+from tests.support.clocks import ManualClock
+from tests.support.extension_examples import KeysRequired
+from tests.unit.auth_kit import SignedPeer, authority
+from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
+from tests.unit.static_kit import Pair, mapping, part
+from tests.unit.test_extensions import having
+
+WAIT = "WAIT\x01true\x02"
+
+
+@pytest.fixture(autouse=True)
+def eager(monkeypatch: pytest.MonkeyPatch) -> HeaderLayouts:
+    layouts = HeaderLayouts(learning_cost=0)
+    monkeypatch.setattr(commands, "layouts", layouts)
+    return layouts
+
+
+def frame(number: int, topic: str = "T", around: str = WAIT, **more: str) -> bytes:
+    ext = send_ext(topic, 0, f"UNIQ_KEY\x017F0000010BAD18B4AAC2{number:012}\x02{around}", **more)
+    return encode_request(SEND, 100 + number, ext, b"body")
+
+
+def taken(peer: Peer, frames: Iterator[bytes] | list[bytes]) -> int:
+    """How many frames were taken in runs, each frame being a read; all are answered with success."""
+    count = 0
+    for each in frames:
+        count += peer.give_bytes(each)
+        peer.core.turn()
+        (answer,) = peer.heard()
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+    return count
+
+
+def of_bench(directory: Path, around: str = WAIT, **settings: Any) -> int:
+    bench = Bench(directory, **settings)
+    count = taken(bench.peer(), [frame(n, around=around) for n in range(6)])
+    assert len(bench.records("T")) == 6
+    bench.close()
+    return count
+
+
+def test_plain_sends_are_taken_from_the_third_on(tmp_path: Path) -> None:
+    assert of_bench(tmp_path) == 4
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"extensions": having(KeysRequired())},
+        {"store_settings": {"enabled_append_prop_crc": True}},
+        {"trace_on": False},
+        {"start_accept_send_request_time_stamp": 1},
+    ],
+    ids=["extensions", "enabledAppendPropCRC", "answers without a trace", "startAcceptSendRequestTimeStamp"],
+)
+def test_what_makes_no_message_plain(tmp_path: Path, settings: dict[str, Any]) -> None:
+    assert of_bench(tmp_path, **settings) == 0
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        "INNER_MULTI_DISPATCH\x01%LMQ%a\x02",
+        "__LITE_TOPIC\x01a\x02",
+        "TRAN_MSG\x01false\x02",
+        "KEYS\x01a_b\x02",
+        "DELAY\x010\x02",
+        "__SHARDINGKEY\x01s\x02",
+    ],
+)
+def test_messages_with_a_name_that_may_concern_the_broker(tmp_path: Path, around: str) -> None:
+    assert (
+        of_bench(tmp_path, around, store_settings={"enable_multi_dispatch": True} if "LMQ" in around else {})
+        == 0
+    )
+
+
+def test_messages_of_users(tmp_path: Path) -> None:
+    """Every request is judged, and those of nobody are refused."""
+    bench = Bench(tmp_path, new_authority=lambda: authority(tmp_path / "auth"))
+    signer = SignedPeer(bench.peer(), "root", "root-password").signer
+    peer, opaque = bench.peer(), 0
+    for number in range(6):
+        ext = send_ext("T", 0, f"UNIQ_KEY\x017F0000010BAD18B4AAC2{number:012}\x02{WAIT}")
+        for fields in (ext, signer.signed(ext, b"body")):
+            opaque += 1
+            assert peer.give_bytes(encode_request(SEND, 100 + opaque, fields, b"body")) == 0
+    bench.close()
+
+
+def test_traced_sends(tmp_path: Path) -> None:
+    """Whoever puts something around the handler of sends sees each of them."""
+    bench, seen = Bench(tmp_path), []
+
+    def around(handler: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda session, command: (seen.append(command.opaque), handler(session, command))[1]
+
+    peer = bench.peer()
+    assert taken(peer, [frame(n) for n in range(4)]) == 2
+    bench.broker.handlers = {**bench.broker.handlers, SEND: around(bench.broker.handlers[SEND])}
+    assert taken(peer, [frame(n) for n in range(4, 8)]) == 0
+    assert len(seen) == 4
+    bench.close()
+
+
+def test_static_topics(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    peer = pair.sides["b-a"].peer
+    assert taken(peer, [frame(n) for n in range(4)]) == 2
+    assert pair.put("b-a", mapping("b-a", {0: [part("b-a", 0)]})).code == 0
+    assert taken(peer, [frame(n) for n in range(4, 8)]) == 0
+    pair.close()
+
+
+def test_the_topic_for_records_of_foreign_acting_slaves(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, enable_slave_acting_master=True)
+    foreign = bench.broker.requests.sends.foreign
+    assert foreign is not None
+    peer = bench.peer()
+    assert sum(peer.give_bytes(frame(n, foreign.topic)) for n in range(6)) == 0
+    bench.broker.turn()
+    assert len(peer.heard()) == 6
+    assert taken(peer, [frame(n) for n in range(4)]) == 2
+    bench.close()
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_senders_that_do_not_wait_are_answered_when_it_is_written(tmp_path: Path, sync: bool) -> None:
+    bench = Bench(tmp_path, sync=sync)
+    peer = bench.peer()
+    assert taken(peer, [frame(n, around="WAIT\x01false\x02") for n in range(4)]) == 2
+    assert peer.give_bytes(b"".join(frame(n, around="WAIT\x01false\x02") for n in range(4, 14))) == 10
+    assert len(bench.broker.acks) == 0
+    bench.broker.turn()
+    assert [each.opaque for each in peer.heard()] == [*range(104, 114)]
+    bench.housekeeping()
+    sent = dict(bench.broker.state.stats.rpc)[Rpc(SEND, 0, waited=False)]
+    assert sent.count == 14
+    bench.close()
+
+
+def test_a_store_that_fails_answers_each_message_of_a_run(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, sync=True)
+    peer = bench.peer()
+    for number in range(3):
+        peer.ask(SEND, send_ext("T", 0, f"UNIQ_KEY\x017F0000010BAD18B4AAC2{number:012}\x02{WAIT}"), b"body")
+    peer.give_bytes(b"".join(frame(n) for n in range(10, 20)))
+    bench.broker.turn()
+    bench.broker.acks.fail("the store failed: EIO")
+    failed = peer.heard()
+    assert [each.opaque for each in failed] == [*range(110, 120)]
+    assert {each.code for each in failed} == {ResponseCode.SERVICE_NOT_AVAILABLE}
+    assert [each.ext["queueOffset"] for each in failed] == [str(n) for n in range(3, 13)]
+    assert len(bench.broker.acks) == 0
+    bench.close()
+
+
+# --- answers in runs --------------------------------------------------------------------------------------------
+
+
+def run_of(*opaques: int) -> AnswerRun:
+    return AnswerRun(len(opaques), b"".join(send_response_frame(n, "ID", 0, n) for n in opaques))
+
+
+def test_a_run_counts_its_messages() -> None:
+    clock = ManualClock()
+    rpc = RpcTimes(clock)
+    acks, session = Acks(clock, rpc), Session(1, "127.0.0.1", 1, [])
+    acks.add_run(30, session, run_of(1, 2, 3), waits=True)
+    acks.waiting.append((40, session, send_response_frame(4, "ID", 0, 4)))
+    acks.add_run(50, session, run_of(5), waits=True)
+    acks.end_turn()
+    acks.add_run(90, session, run_of(6, 7, 8, 9), waits=True)
+    acks.end_turn()
+    assert len(acks) == 9
+    acks.check_busy(10)
+    with pytest.raises(Exception, match="OVERLOAD"):
+        acks.check_busy(9)
+    clock.advance(15)
+    acks.release(29)
+    assert len(acks) == 9
+    acks.release(40)
+    assert len(acks) == 5
+    assert [each.opaque for each in Connection().receive_data(b"".join(session.take()))] == [1, 2, 3, 4]
+    acks.release(90)
+    assert [each.opaque for each in Connection().receive_data(b"".join(session.take()))] == [5, 6, 7, 8, 9]
+    assert len(acks) == 0
+    assert dict(rpc)[Rpc(RequestCode.SEND_MESSAGE_V2, 0, waited=False)].count == 9
+    acks.times.end_period()
+    assert "[10~50ms]:9" in acks.times.classes()
+
+
+def test_runs_that_do_not_wait_wait_when_nothing_can_be_written() -> None:
+    acks, session = Acks(SystemClock()), Session(1, "127.0.0.1", 1, [])
+    acks.add_run(30, session, run_of(1, 2, 3), waits=False)
+    acks.add_run(40, session, run_of(4), waits=False)
+    assert len(acks) == 0
+    acks.release_unsafe(written=False)
+    assert len(acks) == 4
+    acks.end_turn()
+    acks.expire(-1, ResponseCode.FLUSH_DISK_TIMEOUT, "late")
+    late = Connection().receive_data(b"".join(session.take()))
+    assert [(each.opaque, each.code) for each in late] == [
+        (n, ResponseCode.FLUSH_DISK_TIMEOUT) for n in (1, 2, 3, 4)
+    ]
+    assert len(acks) == 0
