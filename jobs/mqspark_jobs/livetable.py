@@ -27,7 +27,7 @@ from mqspark.errors import MQError
 from mqspark_jobs.deltacommit import make_table
 from mqspark_jobs.job import ProgressLine, Summary, relevant_text
 from mqspark_jobs.tablecheckpoint import checkpoint_of
-from mqspark_jobs.tabledefs import TableDefinition, TableDirectory, TableState, source_options
+from mqspark_jobs.tabledefs import TableDefinition, TableDirectory, TableState, place_options
 from mqspark_jobs.topicqueues import first_offsets
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 DATE = "date"
 REASON = "reason"
+BODY_CRC = "bodyCrc"
+"""Of a typed table, which has no bodies: CRC-32 of each, null for an empty one."""
 ROW_COLUMNS = (
     "key", "value", "broker", "partition", "offset", "timestamp", "tags", "bornTimestamp", "msgId", "properties"
 )  # fmt: skip
@@ -241,8 +243,9 @@ def start(spark: SparkSession, definition: TableDefinition, options: TablesOptio
     frame = read(spark, definition)
     if not frame.isStreaming:
         raise MQError(f"{definition.topic} is not read as a stream")
-    make_table(spark, definition.url, frame_schema(frame), partitions=(DATE,))
     batches = TableBatches(definition)
+    columns = frame_schema(batches.good(frame))
+    make_table(spark, definition.url, columns, partitions=(definition.own(DATE),))
     writer = frame.writeStream.foreachBatch(batches).queryName(f"{definition.group}-{definition.identity}")
     writer = writer.option("checkpointLocation", definition.checkpoint)
     if options.once:
@@ -251,15 +254,18 @@ def start(spark: SparkSession, definition: TableDefinition, options: TablesOptio
 
 
 def read(spark: SparkSession, definition: TableDefinition) -> DataFrame:
-    """The rows of a table as a stream."""
-    reader = spark.readStream.format("pymq").options(**source_options(definition))
+    """The rows of a table as a stream; of a typed one with REASON and the body."""
+    options = {**definition.options, **place_options(definition), "group": definition.group}
+    reader = spark.readStream.format("pymq").options(**options)
     reader = reader.option("columns", ",".join(ROW_COLUMNS))
+    if definition.is_typed:
+        reader = reader.option("columnNameOfCorruptRecord", REASON)
     if not any(name.lower().startswith("max") for name in definition.options):
         reader = reader.option("maxBytesPerTrigger", _BATCH_BYTES)
     if checkpoint_of(definition.checkpoint) is None:
         reader = reader.option("startingOffsets", starting_offsets(spark, definition))
     frame = reader.load()
-    return frame.withColumn(DATE, frame["timestamp"].cast("date"))
+    return frame.withColumn(definition.own(DATE), frame[definition.own("timestamp")].cast("date"))
 
 
 def frame_schema(frame: DataFrame) -> Any:
@@ -305,23 +311,51 @@ class TableBatches:
         self._application: str | None = None
 
     def __call__(self, rows: DataFrame, number: int) -> None:
-        if not self._definition.is_upsert:
-            self.append(rows, self._definition.url, number)
+        definition = self._definition
+        if not definition.is_typed and not definition.is_upsert:
+            self.append(rows, definition.url, number)
             return
         rows = rows.persist()
         try:
-            without_key = rows.where("key IS NULL")
-            if not without_key.isEmpty():
-                from pyspark.sql.functions import lit
-
-                rejected = without_key.withColumn(REASON, lit("the message has no key"))
-                self.append(rejected, self._definition.rejected_url, number)
-            self._merge(rows.where("key IS NOT NULL"))
+            bad = self._bad(rows)
+            if not bad.isEmpty():
+                self.append(bad, definition.rejected_url, number)
+            good = self.good(rows)
+            if definition.is_upsert:
+                self._merge(good)
+            else:
+                self.append(good, definition.url, number)
         finally:
             rows.unpersist()
 
+    def good(self, rows: DataFrame) -> DataFrame:
+        """What goes into the table."""
+        definition = self._definition
+        value = definition.own("value")
+        if definition.is_upsert:
+            rows = rows.where(f"`{definition.own('key')}` IS NOT NULL")
+        if not definition.is_typed:
+            return rows
+        is_good = f"`{REASON}` IS NULL"
+        if definition.is_upsert:
+            is_good += f" OR {_is_empty(value)}"
+        crc = f"IF({_is_empty(value)}, NULL, crc32(`{value}`)) `{definition.own(BODY_CRC)}`"
+        rows = rows.where(is_good)
+        return rows.selectExpr("*", crc).drop(value, REASON)
+
+    def _bad(self, rows: DataFrame) -> DataFrame:
+        """What goes beside the table, with the reason."""
+        definition = self._definition
+        reason = f"`{REASON}`" if definition.is_typed else "CAST(NULL AS STRING)"
+        if definition.is_upsert:
+            reason = f"IF({_is_empty(definition.own('value'))}, NULL, {reason})"
+            reason = f"IF(`{definition.own('key')}` IS NULL, 'the message has no key', {reason})"
+        own = [f"`{definition.own(name)}`" for name in (*ROW_COLUMNS, DATE)]
+        return rows.selectExpr(*own, f"{reason} `{REASON}`").where(f"`{REASON}` IS NOT NULL")
+
     def append(self, rows: DataFrame, url: str, number: int) -> None:
-        writer = rows.write.format("delta").mode("append").partitionBy(DATE).option("mergeSchema", "true")
+        writer = rows.write.format("delta").mode("append").option("mergeSchema", "true")
+        writer = writer.partitionBy(self._definition.own(DATE))
         writer.option("txnAppId", self._transaction()).option("txnVersion", number).save(url)
 
     def _merge(self, rows: DataFrame) -> None:
@@ -330,18 +364,23 @@ class TableBatches:
         from delta.tables import DeltaTable
         from pyspark.sql import functions as f
 
-        order = "struct(timestamp, broker, `partition`, `offset`)"
+        own = self._definition.own
+        key = f"`{own('key')}`"
         columns = ", ".join(f"`{name}`" for name in rows.columns)
-        placed = rows.selectExpr("key k", f"struct({columns}) r", f"{order} o")
+        placed = rows.selectExpr(f"{key} k", f"struct({columns}) r", f"{self._order()} o")
         newest = placed.groupBy("k").agg(f.max_by("r", "o").alias("newest")).selectExpr("newest.*")
         table = DeltaTable.forPath(rows.sparkSession, self._definition.url)
-        there, new = (
-            f"struct({side}.timestamp, {side}.broker, {side}.`partition`, {side}.`offset`)" for side in "ts"
-        )
-        merge = table.alias("t").merge(newest.alias("s"), "t.key = s.key")
-        merge = merge.whenMatchedDelete(f"{new} >= {there} AND (s.value IS NULL OR length(s.value) = 0)")
-        merge = merge.whenMatchedUpdateAll(f"{new} >= {there}")
-        merge.whenNotMatchedInsertAll("s.value IS NOT NULL AND length(s.value) > 0").execute()
+        is_newer = f"{self._order('s.')} >= {self._order('t.')}"
+        is_gone = f"s.`{own(BODY_CRC)}` IS NULL"
+        if not self._definition.is_typed:
+            is_gone = _is_empty(own("value"), "s.")
+        merge = table.alias("t").merge(newest.alias("s"), f"t.{key} = s.{key}").withSchemaEvolution()
+        merge = merge.whenMatchedDelete(f"{is_newer} AND {is_gone}").whenMatchedUpdateAll(is_newer)
+        merge.whenNotMatchedInsertAll(f"NOT ({is_gone})").execute()
+
+    def _order(self, side: str = "") -> str:
+        names = ("timestamp", "broker", "partition", "offset")
+        return f"struct({', '.join(f'{side}`{self._definition.own(name)}`' for name in names)})"
 
     def _transaction(self) -> str:
         """Names the checkpoint as well: the batches of another one have other rows under the same numbers."""
@@ -351,3 +390,7 @@ class TableBatches:
                 raise MQError(f"{self._definition.checkpoint} has gone while its query runs")
             self._application = f"mqspark-table:{self._definition.identity}:{checkpoint.query_id}"
         return self._application
+
+
+def _is_empty(value: str, side: str = "") -> str:
+    return f"({side}`{value}` IS NULL OR length({side}`{value}`) = 0)"

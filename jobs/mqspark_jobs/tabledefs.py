@@ -25,6 +25,7 @@ from mqspark.errors import ConfigError, MQError
 from mqspark.message import check_group, check_topic
 from mqspark.protocol.headers.header import I64
 from pyspark_pymq.options import ReadOptions
+from pyspark_pymq.payloadoptions import RAW
 
 DEFAULT_DIRECTORY = "~/mqspark-tables"
 MAX_TABLES = 1_000
@@ -35,9 +36,13 @@ _MANAGED = frozenset(
     [
         *("nameserver", "group", "columns", "includeproperties", "includeheaders"),
         *("key", "store", "tags", "sqlfilter", "accesskey", "secretkey", "securitytoken"),
+        *("mode", "columnnameofcorruptrecord"),
     ]
 )
 """Options of the source that a definition has in fields of its own, that select rows, or that are secrets."""
+_OF_SCHEMAS = frozenset(["payloadschema", "payloadschemafile", "schemaregistry"])
+_OF_STREAMS = re.compile("payload|schema|messageprefix|m(ax|in).*pertrigger|maxtriggerdelay", re.IGNORECASE)
+"""Options of bodies that are taken apart, and of triggers."""
 _MANAGED_BEGINNINGS = ("topic", "subscribe", "assign", "starting", "ending")
 
 
@@ -63,6 +68,18 @@ class TableDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def group(self) -> str:
         """The consumer group that shows how far the table is."""
         return f"mqspark-table-{self.name}"
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether the fields of bodies are columns; else bodies are the column ``value``."""
+        return self._option("payloadFormat", RAW).lower() != RAW
+
+    def own(self, name: str) -> str:
+        """What the table calls a column of the message."""
+        return self._option("messagePrefix", "") + name
+
+    def _option(self, name: str, default: str) -> str:
+        return next((value for key, value in self.options.items() if key.lower() == name.lower()), default)
 
     @property
     def rejected_url(self) -> str:
@@ -101,16 +118,28 @@ def check_definition(definition: TableDefinition) -> None:
         low = name.lower()
         if low in _MANAGED or low.startswith(_MANAGED_BEGINNINGS):
             raise ConfigError(f"{name}: is not an option of a table", key=name)
-    ReadOptions.parse(source_options(definition), streaming=True)
+    parsed = ReadOptions.parse({**definition.options, **place_options(definition)}, streaming=True)
+    if parsed.payload_is_arrow:
+        raise ConfigError(
+            "payloadFormat: rows of Arrow messages have no offsets of their own, which a table needs",
+            key="payloadFormat",
+        )
+    if definition.is_typed and not any(name.lower() in _OF_SCHEMAS for name in definition.options):
+        raise ConfigError(
+            "payloadSchema: required, or payloadSchemaFile or schemaRegistry", key="payloadSchema"
+        )
 
 
-def source_options(definition: TableDefinition) -> dict[str, str]:
-    """The options of the source that reads the topic of a table."""
+def place_options(definition: TableDefinition) -> dict[str, str]:
+    """The options of the source that say what is read."""
+    return {"nameserver": definition.nameserver, "topic": definition.topic}
+
+
+def raw_options(definition: TableDefinition) -> dict[str, str]:
+    """The options of a read of the topic in which bodies stay as they are."""
     return {
-        **definition.options,
-        "nameserver": definition.nameserver,
-        "topic": definition.topic,
-        "group": definition.group,
+        **{name: value for name, value in definition.options.items() if not _OF_STREAMS.match(name)},
+        **place_options(definition),
     }
 
 

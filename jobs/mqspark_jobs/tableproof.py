@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any
 from mqspark.arrow.files.deltafiles import delta_table
 from mqspark.errors import ConfigError, StoreCorrupt
 from mqspark_jobs.job import ProgressLine, Summary
+from mqspark_jobs.livetable import BODY_CRC
 from mqspark_jobs.tablecheckpoint import checkpoint_of
-from mqspark_jobs.tabledefs import TableDefinition, TableDirectory, source_options
+from mqspark_jobs.tabledefs import TableDefinition, TableDirectory, raw_options
 from mqspark_jobs.topicqueues import end_offsets, first_offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_PLACE = "concat(broker, ':', `partition`) queue", "`offset`", "crc32(value) crc"
+_LOGGED = "concat(broker, ':', `partition`) queue", "`offset`", "crc32(value) crc"
 _SHOWN = 5
 """Offsets of each kind that an error names."""
 
@@ -37,6 +38,10 @@ def verify(directory: TableDirectory, name: str, spark: SparkSession, progress: 
     table = _rows_of_table(spark, definition)
     log = _rows_of_log(spark, definition, firsts, ends)
     if definition.is_upsert:
+        if delta_table(definition.rejected_url).files:
+            log = log.join(
+                _rejected(spark, definition).select("queue", "offset"), ["queue", "offset"], "left_anti"
+            )
         log = _newest(log)
     kept = _within(spark, table, firsts, ends).cache()
     try:
@@ -98,23 +103,32 @@ def _comparable(definition: TableDefinition, ends: dict[str, int]) -> dict[str, 
 
 
 def _rows_of_table(spark: SparkSession, definition: TableDefinition) -> DataFrame:
-    frame = spark.read.format("delta").load(definition.url).selectExpr(*_PLACE)
+    crc = f"`{definition.own(BODY_CRC)}`" if definition.is_typed else f"crc32(`{definition.own('value')}`)"
+    frame = _placed(spark, definition, definition.url, crc)
     if delta_table(definition.rejected_url).files and not definition.is_upsert:
-        rejected = spark.read.format("delta").load(definition.rejected_url).selectExpr(*_PLACE)
-        frame = frame.unionAll(rejected)
+        frame = frame.unionAll(_rejected(spark, definition))
     return frame
+
+
+def _rejected(spark: SparkSession, definition: TableDefinition) -> DataFrame:
+    return _placed(spark, definition, definition.rejected_url, f"crc32(`{definition.own('value')}`)")
+
+
+def _placed(spark: SparkSession, definition: TableDefinition, url: str, crc: str) -> DataFrame:
+    broker, queue_id, offset = (f"`{definition.own(name)}`" for name in ("broker", "partition", "offset"))
+    frame = spark.read.format("delta").load(url)
+    return frame.selectExpr(f"concat({broker}, ':', {queue_id}) queue", f"{offset} offset", f"{crc} crc")
 
 
 def _rows_of_log(
     spark: SparkSession, definition: TableDefinition, firsts: dict[str, int], ends: dict[str, int]
 ) -> DataFrame:
-    options = {name: value for name, value in source_options(definition).items() if name != "group"}
-    reader = spark.read.format("pymq").options(**options)
+    reader = spark.read.format("pymq").options(**raw_options(definition))
     bounded = {queue: max(first, ends.get(queue, first)) for queue, first in firsts.items()}
     reader = reader.option("startingOffsets", json.dumps({definition.topic: firsts}))
     reader = reader.option("endingOffsets", json.dumps({definition.topic: bounded}))
     frame = reader.option("columns", "key,value,broker,partition,offset,timestamp").load()
-    return frame.selectExpr(*_PLACE, "key", "value", "timestamp", "broker", "`partition`")
+    return frame.selectExpr(*_LOGGED, "key", "value", "timestamp", "broker", "`partition`")
 
 
 def _newest(rows: DataFrame) -> DataFrame:

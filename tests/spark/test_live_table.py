@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
@@ -109,3 +110,38 @@ def test_an_upsert_table_has_the_newest_row_of_each_key(
     DeltaTable.forPath(delta, table.definition.url).update("key = 'a'", {"value": "binary('a1')"})
     with pytest.raises(StoreCorrupt, match="1 changed"):
         table.verify()
+
+
+@pytest.mark.slow("a dozen jobs of Delta; the upsert table is the fast twin")
+def test_fields_are_columns_and_bad_bodies_stand_beside(
+    delta: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path
+) -> None:
+    def send(*bodies: str) -> None:
+        cluster.send(topic, 2, [Message.of(topic, body, keys=f"k{n}") for n, body in enumerate(bodies)])
+
+    send('{"id":1,"offset":"north"}', '{"id":"two"}', "", '{"id":3,"price":9.5}')
+    options = {
+        "payloadFormat": "json",
+        "payloadSchema": "id bigint, `offset` string",
+        "messagePrefix": "mq_",
+    }
+    table = Table(delta, cluster, topic, tmp_path, options=options)
+    table.follow()
+    place = table.definition.url
+    rows = delta.read.format("delta").load(place).orderBy("id").collect()
+    assert [(row.id, row.offset, row.mq_offset, row.mq_key) for row in rows] == [
+        (1, "north", 0, "k0"),
+        (3, None, 3, "k3"),
+    ]
+    rejected = delta.read.format("delta").load(table.definition.rejected_url).orderBy("mq_offset").collect()
+    assert [(row.mq_offset, bytes(row.mq_value)) for row in rejected] == [(1, b'{"id":"two"}'), (2, b"")]
+    assert all(row.reason for row in rejected)
+    assert table.verify()["rows"] == 4
+
+    wider = {**options, "payloadSchema": "id bigint, `offset` string, price double"}
+    table.directory.change("orders", lambda each: msgspec.structs.replace(each, options=wider))
+    send('{"id":4,"price":1.5}')
+    table.follow()
+    rows = delta.read.format("delta").load(place).orderBy("id").collect()
+    assert [(row.id, row.price) for row in rows] == [(1, None), (3, None), (4, 1.5)]
+    assert table.verify()["rows"] == 5

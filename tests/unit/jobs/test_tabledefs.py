@@ -41,6 +41,12 @@ def definition(name: str = "orders", **given: Any) -> Any:
         ({"options": {"tags": "A"}}, "tags: is not an option of a table"),
         ({"options": {"maxBytesPerTriger": "1m"}}, "maxBytesPerTriger"),
         ({"options": {"maxBytesPerTrigger": "much"}}, "maxBytesPerTrigger"),
+        ({"options": {"payloadFormat": "arrow"}}, "rows of Arrow messages have no offsets"),
+        ({"options": {"payloadFormat": "json"}}, "payloadSchema: required"),
+        (
+            {"options": {"payloadformat": "JSON", "payloadSchema": "a int", "mode": "FAILFAST"}},
+            "mode: is not",
+        ),
     ],
 )
 def test_what_cannot_be_a_table_is_refused(tmp_path: Path, given: dict[str, Any], said: str) -> None:
