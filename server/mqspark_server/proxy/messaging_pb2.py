@@ -28,6 +28,7 @@ def _descriptor() -> object:
 DESCRIPTOR = _descriptor()
 for _name, _type in DESCRIPTOR.message_types_by_name.items():
     globals()[_name] = message_factory.GetMessageClass(_type)
+    globals()[_name].__module__ = __name__
 for _name, _type in DESCRIPTOR.enum_types_by_name.items():
     globals()[_name] = EnumTypeWrapper(_type)
     globals().update({value.name: value.number for value in _type.values})

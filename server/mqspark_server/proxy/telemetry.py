@@ -39,6 +39,8 @@ log = sparing("mqspark.grpc")
 
 Write = Callable[[pb.TelemetryCommand], Awaitable[None]]
 
+MAX_STREAMS = 16
+"""Telemetry streams of one client; RocketMQ's clients have one to each address."""
 RECEIVE_BATCH = 32
 LONG_POLLING_MS = 20_000
 LITE_SUBSCRIPTION_QUOTA = 2_000
@@ -62,6 +64,8 @@ CONSUMERS = (
 async def telemetry(call: GrpcCall, commands: AsyncIterator[pb.TelemetryCommand], write: Write) -> None:
     """Serve one stream until its client ends it. Raises GrpcRefusal."""
     client, stream = call.client, TelemetryStream()
+    if len(client.streams) >= MAX_STREAMS:
+        raise GrpcRefusal(pb.TOO_MANY_REQUESTS, f"{MAX_STREAMS} telemetry streams of this client are open")
     writer = asyncio.create_task(_write_out(stream, write))
     client.streams.append(stream)
     try:

@@ -25,7 +25,8 @@ from tests.support.waiting import eventually
 
 CONF = Path(__file__).parents[3] / "conf"
 READY = re.compile(
-    r"^READY namesrv=127\.0\.0\.1:\d+ broker=127\.0\.0\.1:\d+ http=http://127\.0\.0\.1:\d+ store=/.+\n$"
+    r"^READY namesrv=127\.0\.0\.1:\d+ broker=127\.0\.0\.1:\d+ http=http://127\.0\.0\.1:\d+"
+    r"( grpc=127\.0\.0\.1:\d+)? store=/.+\n$"
 )
 
 

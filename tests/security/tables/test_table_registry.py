@@ -23,12 +23,17 @@ from mqspark.base.bounded import MEMOS, Memo
 from mqspark.client.remoting import instance
 from mqspark.message import Message
 from mqspark.testing import Broker, Clients
+from mqspark_server.proxy import messaging_pb2 as pb
 from tests.security.tables.object_walk import containers_of, globals_of
+from tests.support.grpcclients import bare_caller, message
 
 BOTH = {"Outages._out": "MAX_OUT names, each with MAX_REASONS"}
 """In brokers and in clients."""
 
 SERVERS = BOTH | {
+    # --- gRPC
+    "GrpcClient.streams": "MAX_STREAMS of telemetry",
+    "LocalPeer._pending": "one entry a request: of gRPC, grpcMaxCalls",
     # --- made at the start, or of settings
     "*.handlers": "one entry a request code",
     "SavedState._timed": "made at the start",
@@ -348,6 +353,7 @@ CLIENTS = BOTH | {
 }
 
 GLOBALS = {
+    "mqspark_server.net.testcertificate.made_certificate": "one a process",
     "mqspark.client.remoting.ending._open": "clients of the program",
     "mqspark.base.valuetypes._hints": "one entry a class of settings",
     "mqspark.protocol.bodies.body._names": "one entry a class of bodies",
@@ -376,8 +382,11 @@ GLOBALS = {
 
 class Seen:
     def __init__(self) -> None:
-        with Broker(http=True) as broker, Clients(broker.namesrv) as clients:
+        with Broker(http=True, settings={"grpcEnable": True}) as broker, Clients(broker.namesrv) as clients:
             topic = clients.topic()
+            with bare_caller(broker.grpc_address) as caller:
+                sent = caller.SendMessage(pb.SendMessageRequest(messages=[message(topic)]))
+                assert sent.status.code == pb.OK
             producer = clients.producer()
             for _ in range(10):
                 producer.send(Message.of(topic, b"x", tags="a", keys="k"))

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from mqspark_server.broker_app import BrokerApp
     from mqspark_server.controller_app import ControllerApp
 
+DEV_PORT = 10911
+"""RocketMQ's port of a broker."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LARGEST_FROM_HEAP_BYTES = 32 << 20
 _KEPT_BYTES = 64 << 20
@@ -209,13 +211,13 @@ def proxy_run(nameserver: str, config: str | None, assignments: Sequence[str]) -
 @click.command()
 @click.option("--store", metavar="DIR", help="Store directory.  [default: a temporary one]")
 @click.option("--namesrv-port", default=9876, show_default=True, help="0: any free port.")
-@click.option("--broker-port", default=10911, show_default=True, help="0: any free port.")
+@click.option("--broker-port", default=DEV_PORT, show_default=True, help="0: any free port.")
 @click.option("--http-port", default=None, type=int, help="0: any free port.  [default: broker port + 3]")
 @click.option(
     "--grpc-port",
     default=None,
     type=int,
-    help="For RocketMQ's gRPC clients. 0: any free port.  [default: 8081, or any if the broker's is]",
+    help="For RocketMQ's gRPC clients. 0: any free port.  [default: 8081, or that of another broker port + 4]",
 )
 @click.option(
     "--brokers",
@@ -252,13 +254,16 @@ def dev(
 
     With --brokers, run a small cluster of processes. A killed process is restarted after ten seconds.
     """
+    from mqspark_server.broker_app import GRPC_PORT_DISTANCE
     from mqspark_server.settings.settings import PROXY_PORT, file_layer, override_layer
 
     file, overrides = file_layer(config) if config else None, override_layer(assignments)
     if replication is not None and brokers < 2:
         raise click.UsageError(f"--replication {replication} needs two brokers or more: --brokers 3")
     if grpc_port is None:
-        grpc_port = PROXY_PORT if broker_port else 0
+        grpc_port = (
+            PROXY_PORT if broker_port == DEV_PORT else broker_port and broker_port + GRPC_PORT_DISTANCE
+        )
     # Who installs the server alone has no gRPC; then the READY line has none.
     served = grpc_port if importlib.util.find_spec("grpc") is not None else None
     if brokers > 1:
