@@ -14,6 +14,7 @@ import pytest
 
 from mqspark.testing import Broker
 from mqspark_server.proxy import messaging_pb2 as pb
+from mqspark_server.proxy.telemetry import MAX_STREAMS
 from tests.support.grpcclients import BareCaller, bare_caller, message, resource
 from tests.support.waiting import eventually
 
@@ -121,7 +122,10 @@ def test_calls_beyond_the_limit_are_refused_and_end_with_their_connection(narrow
 
     with bare_caller(narrow.grpc_address) as other:
         with bare_caller(narrow.grpc_address) as flood:
-            streams = [flood.Telemetry(nothing_yet(), timeout=60) for _ in range(3 * MAX_CALLS)]
+            streams = []
+            for number in range(3 * MAX_CALLS):
+                flood.metadata["x-mq-client-id"] = f"flood@{number // MAX_STREAMS}"
+                streams.append(flood.Telemetry(nothing_yet(), timeout=60))
             eventually(lambda: not answers(other))
             over.set()
             for stream in streams:

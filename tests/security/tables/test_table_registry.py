@@ -33,6 +33,10 @@ BOTH = {"Outages._out": "MAX_OUT names, each with MAX_REASONS"}
 SERVERS = BOTH | {
     # --- gRPC
     "GrpcClient.streams": "MAX_STREAMS of telemetry",
+    "Renewals._again": "its ledger, which no core has",
+    "Renewals._clients": "its ledger, which no core has",
+    "Renewals._due": "its ledger, which no core has",
+    "Shared._tasks": "one a call that has ended, with grpcMaxCalls, until a broker has answered",
     "LocalPeer._pending": "one entry a request: of gRPC, grpcMaxCalls",
     # --- made at the start, or of settings
     "*.handlers": "one entry a request code",
