@@ -18,7 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mqspark.arrow.messagecolumns import PROPERTIES
+from mqspark.client.hooks.spans import message_attributes
 from mqspark.errors import ConfigError
+from mqspark.message import KEYS, TAGS, UNIQ_KEY
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Link, Span, TracerProvider
@@ -92,7 +94,7 @@ class TaskSpans:
             destination = ",".join(topics)[:1_000]
             with self._span("process", topics[0], destination, group, kind, sender) as span:
                 for link in links:
-                    span.add_link(link.context)
+                    span.add_link(link.context, link.attributes)
                 span.set_attribute("messaging.batch.message_count", batch.num_rows)
                 token = self._context.attach(self._trace.set_span_in_context(span))
                 try:
@@ -140,7 +142,7 @@ class TaskSpans:
                 count += batch.num_rows
                 if span.is_recording():
                     for link in self._links(batch, linked):
-                        span.add_link(link.context)
+                        span.add_link(link.context, link.attributes)
                 yield batch
         finally:
             span.set_attribute("messaging.batch.message_count", count)
@@ -152,18 +154,41 @@ class TaskSpans:
         """Links to traces that have none yet; adds them to ``linked``."""
         if len(linked) >= MAX_LINKS or PROPERTIES not in batch.schema.names:
             return
-        keys, items = _entries(batch.column(PROPERTIES))
+        import numpy as np  # not before: reads have no other use for it here
+
+        column = batch.column(PROPERTIES)
+        keys, items = _entries(column)
+        is_parent = pc.equal(keys, _PARENT)
         # One value a message: names are unique in a map.
-        for parent in pc.unique(items.filter(pc.equal(keys, _PARENT))).to_pylist():
+        parents = items.filter(is_parent).dictionary_encode()
+        owners = np.repeat(np.arange(batch.num_rows), np.diff(column.offsets.to_numpy()))
+        rows = owners[is_parent.to_numpy(zero_copy_only=False)]
+        _, firsts = np.unique(parents.indices.to_numpy(zero_copy_only=False), return_index=True)
+        for first in np.sort(firsts).tolist():
             if len(linked) >= MAX_LINKS:
                 return
+            parent = parents[first].as_py()
             if parent is None or parent in linked:
                 continue
             carrier: Mapping[str, str] = {_PARENT: parent}
             context = self._trace.get_current_span(self._propagate.extract(carrier)).get_span_context()
             if context.is_valid:
                 linked.add(parent)
-                yield self._trace.Link(context)
+                yield self._trace.Link(context, _of_row(batch, int(rows[first])))
+
+
+def _of_row(batch: pa.RecordBatch, row: int) -> dict[str, Any]:
+    """What the conventions ask of a message, as far as the columns tell it."""
+    properties = dict(batch.column(PROPERTIES)[row].as_py())
+    names = batch.schema.names
+    body = batch.column("value")[row].as_py() if "value" in names else None
+    return message_attributes(
+        None if body is None else len(body),
+        properties.get(TAGS),
+        properties.get(KEYS),
+        properties.get(UNIQ_KEY),
+        batch.column("partition")[row].as_py() if "partition" in names else None,
+    )
 
 
 def _entries(column: Any) -> tuple[pa.Array, pa.Array]:

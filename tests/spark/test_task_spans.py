@@ -221,6 +221,25 @@ def parent(number: int) -> str:
     return f"00-{number:032x}-{number:016x}-01"
 
 
+def test_a_link_has_the_attributes_of_its_message(exporter: InMemorySpanExporter) -> None:
+    known = [("traceparent", parent(1)), ("UNIQ_KEY", "ID1"), ("TAGS", "paid"), ("KEYS", "a b")]
+    properties = pa.array([None, [("traceparent", "none")], known, [("traceparent", parent(2))]], COLUMN)
+    values, queues = pa.array([b"", b"", b"abc", None]), pa.array([0, 0, 3, 0], pa.int32())
+    batch = pa.record_batch([properties, values, queues], names=["properties", "value", "partition"])
+    assert list(TaskSpans().received(iter([batch.slice(1)]), ["A"], "g")) == [batch.slice(1)]
+    (span,) = spans_of(exporter, "receive A")
+    assert [dict(link.attributes or {}) for link in span.links] == [
+        {
+            "messaging.message.id": "ID1",
+            "messaging.message.body.size": 3,
+            "messaging.rocketmq.message.tag": "paid",
+            "messaging.rocketmq.message.keys": ("a", "b"),
+            "messaging.destination.partition.id": "3",
+        },
+        {"messaging.destination.partition.id": "0"},
+    ]
+
+
 def test_links_are_bounded_and_each_trace_has_one(exporter: InMemorySpanExporter) -> None:
     batches = [
         rows(parent(1), parent(1), "no trace", ""),

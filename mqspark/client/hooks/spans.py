@@ -70,7 +70,11 @@ class OpenTelemetry(Interceptor):
             # One message goes on with the trace of its sender; a batch has many.
             context=senders[0] if len(senders) == 1 else None,
             kind=self._trace.SpanKind.CONSUMER,
-            links=[self._trace.Link(each) for each in spans if each.is_valid],
+            links=[
+                self._trace.Link(each, _of_message(message))
+                for each, message in zip(spans, messages, strict=True)
+                if each.is_valid
+            ],
             attributes=_attributes("process", messages[0].topic, context.group, messages),
         )
         token = self._context.attach(self._trace.set_span_in_context(span))
@@ -110,12 +114,31 @@ def _attributes(
     if len(messages) > 1:
         found["messaging.batch.message_count"] = len(messages)
         return found
-    found["messaging.message.body.size"] = len(first.body)
-    if first.tags:
-        found["messaging.rocketmq.message.tag"] = first.tags
-    if first.keys:
-        found["messaging.rocketmq.message.keys"] = first.keys.split(" ")
-    if isinstance(first, MessageExt):
-        found["messaging.message.id"] = first.message_id
-        found["messaging.destination.partition.id"] = str(first.queue_id)
-    return found
+    return found | _of_message(first)
+
+
+def _of_message(message: Message | MessageExt) -> dict[str, Any]:
+    """What the conventions ask of one message: of a span that has one, and of the link to each of a batch."""
+    if not isinstance(message, MessageExt):
+        return message_attributes(len(message.body), message.tags, message.keys)
+    return message_attributes(
+        len(message.body), message.tags, message.keys, message.message_id, message.queue_id
+    )
+
+
+def message_attributes(
+    body_bytes: int | None,
+    tag: str | None,
+    keys: str | None,
+    message_id: str | None = None,
+    queue_id: int | None = None,
+) -> dict[str, Any]:
+    """The attributes of one message, without those that are not known."""
+    found = {
+        "messaging.message.body.size": body_bytes,
+        "messaging.rocketmq.message.tag": tag or None,
+        "messaging.rocketmq.message.keys": keys.split(" ") if keys else None,
+        "messaging.message.id": message_id,
+        "messaging.destination.partition.id": None if queue_id is None else str(queue_id),
+    }
+    return {name: value for name, value in found.items() if value is not None}
