@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 ADDRESS = "127.0.0.1:9876"
-"""The name server in the examples. Tests replace only this text, because they use free ports."""
+"""The name server in the examples. Tests replace only this text and the next one, because they use free ports."""
+GRPC_ADDRESS = "127.0.0.1:8081"
 PAGES = [
     path
     for path in sorted([*ROOT.glob("*.md"), *ROOT.glob("*/*.md"), *ROOT.glob("tests/*/README.md")])

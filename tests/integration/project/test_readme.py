@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mqspark.testing import Broker
-from tests.support.pages import ADDRESS, SHOWN, Block, blocks
+from tests.support.pages import ADDRESS, GRPC_ADDRESS, SHOWN, Block, blocks
 
 PYTHON = [each for each in blocks("python") if not each.needs_spark]
 PROGRAMS = [each for each in PYTHON if "def test_" not in each.text]
@@ -24,9 +24,9 @@ SCRIPTS = [each for each in blocks("sh") if not each.needs_spark and not each.is
 
 
 @pytest.fixture(scope="module")
-def namesrv() -> Iterator[str]:
-    with Broker() as broker:
-        yield broker.namesrv
+def broker() -> Iterator[Broker]:
+    with Broker(settings={"grpcEnable": True}) as one:
+        yield one
 
 
 def test_every_block_has_a_language_and_is_run_or_excused() -> None:
@@ -41,12 +41,13 @@ def test_every_block_has_a_language_and_is_run_or_excused() -> None:
 
 @pytest.mark.parametrize("block", PROGRAMS, ids=lambda block: block.name)
 def test_a_program_runs_alone_and_prints(
-    block: Block, namesrv: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    block: Block, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        code = compile(block.text.replace(ADDRESS, namesrv), str(block.page), "exec")
+        text = block.text.replace(ADDRESS, broker.namesrv).replace(GRPC_ADDRESS, str(broker.grpc_address))
+        code = compile(text, str(block.page), "exec")
         exec(code, {"__name__": "example"})  # noqa: S102 - our own pages
     assert printed.getvalue().strip()
 
