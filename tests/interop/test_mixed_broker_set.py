@@ -80,17 +80,17 @@ def in_sync(controller: str) -> set[int]:
 @pytest.mark.slow("Java brokers start; tests/integration/replicas/test_replica_set.py has our side of it")
 @pytest.mark.parametrize("start_controller", [our_controller, their_controller], ids=["ours", "rocketmqs"])
 def test_each_is_the_master_of_the_other(
-    jars: Jars, tmp_path: Path, start_controller: Callable[[Jars, Path], AbstractContextManager[str]]
+    newest_jars: Jars, tmp_path: Path, start_controller: Callable[[Jars, Path], AbstractContextManager[str]]
 ) -> None:
     with ExitStack() as stack:
         namesrv = stack.enter_context(mqspark_namesrv(tmp_path / "namesrv"))
-        controller = stack.enter_context(start_controller(jars, tmp_path / "controllers"))
+        controller = stack.enter_context(start_controller(newest_jars, tmp_path / "controllers"))
         settings = {**SETTINGS, "controllerAddr": controller}
 
         def start_theirs() -> Cluster:
             folder = tmp_path / "theirs"
             return stack.enter_context(
-                rocketmq_broker(jars, folder, namesrv, settings=settings, registered=False)
+                rocketmq_broker(newest_jars, folder, namesrv, settings=settings, registered=False)
             )
 
         def start_ours() -> Cluster:
