@@ -25,7 +25,7 @@ from mqspark_server.proxy.grpccalls import GrpcCall
 from mqspark_server.proxy.grpcclients import GrpcClients
 from mqspark_server.proxy.grpcstatus import OK, GrpcRefusal, checked, refusal_of, status
 from mqspark_server.proxy.receipthandles import ReceiptHandle, parse_handle
-from mqspark_server.proxy.renewals import ClientKey, Place, Renewals, place_of
+from mqspark_server.proxy.renewals import ClientKey, ReceiptPlace, Renewals, place_of
 from mqspark_server.proxy.resources import group_of, topic_of
 
 MAX_INVISIBLE_MS = 12 * 3_600_000
@@ -102,7 +102,7 @@ async def forward_to_dead_letters(
 
 async def taken(
     call: GrpcCall, topic: str, group: str, text: str, lite_topic: str
-) -> tuple[Place, ReceiptHandle]:
+) -> tuple[ReceiptPlace, ReceiptHandle]:
     """The message that a client's handle names, and the handle to name it with; it is not renewed any more. Raises
     GrpcRefusal."""
     try:
@@ -120,7 +120,7 @@ def renewals_for(backend: ProxyBackend, clients: GrpcClients) -> Renewals:
     """Renewals over the links of the clients."""
 
     async def changed(
-        key: ClientKey, place: Place, handle: ReceiptHandle, invisible_ms: int
+        key: ClientKey, place: ReceiptPlace, handle: ReceiptHandle, invisible_ms: int
     ) -> ReceiptHandle | None:
         client = clients.find(key)
         return None if client is None else await change(client.link, place, handle, invisible_ms)
@@ -135,11 +135,11 @@ def renewals_for(backend: ProxyBackend, clients: GrpcClients) -> Renewals:
 # --- requests to brokers --------------------------------------------------------------------------------------
 
 
-def _stored_in(place: Place) -> str:
+def _stored_in(place: ReceiptPlace) -> str:
     return real_topic(place.topic, place.group, place.retry)
 
 
-async def acknowledge(link: Link, place: Place, handle: ReceiptHandle) -> None:
+async def acknowledge(link: Link, place: ReceiptPlace, handle: ReceiptHandle) -> None:
     """Raises GrpcRefusal."""
     header = AckMessageRequestHeader(
         consumer_group=place.group,
@@ -156,7 +156,7 @@ async def acknowledge(link: Link, place: Place, handle: ReceiptHandle) -> None:
 
 
 async def change(
-    link: Link, place: Place, handle: ReceiptHandle, invisible_ms: int, *, suspend: bool = False
+    link: Link, place: ReceiptPlace, handle: ReceiptHandle, invisible_ms: int, *, suspend: bool = False
 ) -> ReceiptHandle | None:
     """The new handle; None if the broker does not know the old one. ``suspend``: the rest of a lite topic waits, too.
     Raises GrpcRefusal."""
@@ -179,7 +179,7 @@ async def change(
     return handle.changed(changed.pop_time, changed.invisible_time, changed.revive_qid)
 
 
-async def forward(link: Link, place: Place, handle: ReceiptHandle, message_id: str) -> None:
+async def forward(link: Link, place: ReceiptPlace, handle: ReceiptHandle, message_id: str) -> None:
     """Make a message a dead letter, and acknowledge it. Raises GrpcRefusal."""
     if handle.position < 0:
         raise GrpcRefusal(pb.INVALID_RECEIPT_HANDLE, "commit log offset is empty")

@@ -25,7 +25,7 @@ from mqspark_server.proxy.grpclite import LITE_CONSUMERS
 from mqspark_server.proxy.grpcreceipts import acknowledge, change, forward, invisible_ms_of
 from mqspark_server.proxy.grpcstatus import OK, GrpcRefusal, refusal_of, status
 from mqspark_server.proxy.handedout import HandedOut, delivered, handed_out, lite_handed_out
-from mqspark_server.proxy.renewals import GIVEN_BACK_MS, INVISIBLE_MS, Place, place_of
+from mqspark_server.proxy.renewals import GIVEN_BACK_MS, INVISIBLE_MS, ReceiptPlace, place_of
 from mqspark_server.proxy.resources import group_of, topic_of
 from mqspark_server.proxy.telemetry import filter_of
 
@@ -237,7 +237,7 @@ async def _wanted(call: GrpcCall, reception: _Reception, given: Sequence[HandedO
     return wanted
 
 
-def _place(reception: _Reception, given: HandedOut) -> Place:
+def _place(reception: _Reception, given: HandedOut) -> ReceiptPlace:
     lite_topic = given.message.properties.get(LITE_TOPIC, "") if reception.is_lite else ""
     return place_of(reception.group, reception.topic, lite_topic, given.handle)
 

@@ -42,7 +42,7 @@ ClientKey = tuple[str, str]
 """A client id and its user."""
 
 
-class Place(NamedTuple):
+class ReceiptPlace(NamedTuple):
     """A message as a group reads it, whatever its receipt is now."""
 
     group: str
@@ -55,12 +55,12 @@ class Place(NamedTuple):
     offset: int
 
 
-class Held:
+class HeldReceipt:
     """A message that a client has. Times are monotonic."""
 
     __slots__ = ("began_ms", "client", "failures", "given", "newest", "place", "under_way")
 
-    def __init__(self, client: ClientKey, place: Place, handle: ReceiptHandle, now_ms: int) -> None:
+    def __init__(self, client: ClientKey, place: ReceiptPlace, handle: ReceiptHandle, now_ms: int) -> None:
         self.client = client
         self.place = place
         self.given = handle
@@ -72,14 +72,14 @@ class Held:
         """The renewal whose outcome is not known yet."""
 
 
-Change = Callable[[ClientKey, Place, ReceiptHandle, int], Awaitable[ReceiptHandle | None]]
+Change = Callable[[ClientKey, ReceiptPlace, ReceiptHandle, int], Awaitable[ReceiptHandle | None]]
 """(client, place, handle, invisible ms) → the new handle; None if the broker does not know the old one. Raises
 GrpcRefusal when nothing is known."""
 
 
-def place_of(group: str, topic: str, lite_topic: str, handle: ReceiptHandle) -> Place:
+def place_of(group: str, topic: str, lite_topic: str, handle: ReceiptHandle) -> ReceiptPlace:
     receipt = handle.receipt
-    return Place(
+    return ReceiptPlace(
         group, topic, lite_topic, receipt.retry, receipt.broker_name, receipt.queue_id, receipt.offset
     )
 
@@ -99,11 +99,11 @@ class Renewals:
         self.ledger = Ledger(
             "renewedReceipts", max_bytes, "Renewals._due", "Renewals._again", "Renewals._clients"
         )
-        self._held: BoundedMap[tuple[ClientKey, Place], Held] = self.ledger.map(_HELD_BYTES)
-        self._clients: dict[ClientKey, set[Place]] = {}
-        self._due: OrderedDict[Held, int] = OrderedDict()
+        self._held: BoundedMap[tuple[ClientKey, ReceiptPlace], HeldReceipt] = self.ledger.map(_HELD_BYTES)
+        self._clients: dict[ClientKey, set[ReceiptPlace]] = {}
+        self._due: OrderedDict[HeldReceipt, int] = OrderedDict()
         """When each is to be renewed. All wait equally long, so that the first is the first that is due."""
-        self._again: OrderedDict[Held, int] = OrderedDict()
+        self._again: OrderedDict[HeldReceipt, int] = OrderedDict()
         """The same of those whose renewal failed."""
 
     def __len__(self) -> int:
@@ -117,16 +117,16 @@ class Renewals:
 
     # --- events ---
 
-    def hold(self, client: ClientKey, place: Place, handle: ReceiptHandle) -> None:
+    def hold(self, client: ClientKey, place: ReceiptPlace, handle: ReceiptHandle) -> None:
         """The client gets a message, and wants it renewed. Raises TableFull."""
         self._forget(self._held.get((client, place)))
         now_ms = self._clock.monotonic_ms()
-        held = Held(client, place, handle, now_ms)
+        held = HeldReceipt(client, place, handle, now_ms)
         self._held[client, place] = held
         self._clients.setdefault(client, set()).add(place)
         self._due[held] = now_ms + RENEW_AFTER_MS
 
-    async def take(self, client: ClientKey, place: Place, handle: ReceiptHandle) -> ReceiptHandle:
+    async def take(self, client: ClientKey, place: ReceiptPlace, handle: ReceiptHandle) -> ReceiptHandle:
         """The client is done with a message: the handle to say so with. ``handle`` itself, if it is not renewed."""
         held = self._held.get((client, place))
         if held is None or held.given.receipt.pop_time_ms != handle.receipt.pop_time_ms:
@@ -154,7 +154,7 @@ class Renewals:
         for client in [client for client in self._clients if not self._is_here(client)]:
             await self.leave(client)
         now_ms = self._clock.monotonic_ms()
-        due: list[Held] = []
+        due: list[HeldReceipt] = []
         for lane in (self._due, self._again):
             while lane:
                 held = next(iter(lane))
@@ -166,7 +166,9 @@ class Renewals:
 
     # --- inside ---
 
-    async def _in_turn(self, held: Sequence[Held], act: Callable[[Held], Awaitable[None]]) -> None:
+    async def _in_turn(
+        self, held: Sequence[HeldReceipt], act: Callable[[HeldReceipt], Awaitable[None]]
+    ) -> None:
         """At most CHANGED_AT_ONCE workers share the list."""
         rest = iter(held)
 
@@ -176,7 +178,7 @@ class Renewals:
 
         await asyncio.gather(*(work() for _ in range(min(len(held), CHANGED_AT_ONCE))))
 
-    async def _renew(self, held: Held) -> None:
+    async def _renew(self, held: HeldReceipt) -> None:
         if not self._is_held(held):
             return  # since it was found to be due
         if self._clock.monotonic_ms() - held.began_ms >= RENEWED_MOST_MS:
@@ -204,7 +206,7 @@ class Renewals:
             held.under_way = None
             outcome.set_result(None)
 
-    async def _give_back(self, held: Held) -> None:
+    async def _give_back(self, held: HeldReceipt) -> None:
         while held.under_way is not None:
             await asyncio.wait([held.under_way])
         try:
@@ -212,10 +214,10 @@ class Renewals:
         except GrpcRefusal as error:
             _log.warning("%s comes again only when its time is over: %s", held.place, error)
 
-    def _is_held(self, held: Held) -> bool:
+    def _is_held(self, held: HeldReceipt) -> bool:
         return self._held.get((held.client, held.place)) is held
 
-    def _forget(self, held: Held | None) -> None:
+    def _forget(self, held: HeldReceipt | None) -> None:
         if held is None or not self._is_held(held):
             return
         del self._held[held.client, held.place]

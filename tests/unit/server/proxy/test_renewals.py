@@ -22,7 +22,7 @@ from mqspark_server.proxy.renewals import (
     RENEWED_MOST_MS,
     RETRY_AFTER_MS,
     ClientKey,
-    Place,
+    ReceiptPlace,
     Renewals,
     place_of,
 )
@@ -45,7 +45,7 @@ class FakeBroker:
         self.until: asyncio.Event | None = None
 
     async def change(
-        self, client: ClientKey, place: Place, handle: ReceiptHandle, invisible_ms: int
+        self, client: ClientKey, place: ReceiptPlace, handle: ReceiptHandle, invisible_ms: int
     ) -> ReceiptHandle | None:
         self.asked.set()
         if self.until is not None:
