@@ -305,11 +305,13 @@ class Bench:
         fields = "id bigint, name string, price double, ok boolean, note string"
         schema = {"type": "record", "name": "Row", "fields": AVRO_FIELDS}
         avro = {"payloadFormat": "avro", "payloadSchema": json.dumps(schema)}
+        patient = {"sendTimeoutMs": "120000"}  # a send that is repeated may be there twice
         for topic in ("TypedJson", "TypedAvro"):
             self.cluster.create_topic(topic, PARTITIONS)
         for side in self.sides()[:2]:
-            self.writer(side, frame.selectExpr("to_json(struct(*)) value"), "TypedJson").save()
-        self.writer("pymq", frame, "TypedAvro", **avro).save()
+            bodies = frame.selectExpr("to_json(struct(*)) value")
+            self.writer(side, bodies, "TypedJson", **(patient if side == "pymq" else {})).save()
+        self.writer("pymq", frame, "TypedAvro", **avro, **patient).save()
 
         def parsed(side: str) -> Any:
             value = self.reader(side, "TypedJson", **({"columns": "value"} if side == "pymq" else {})).load()
