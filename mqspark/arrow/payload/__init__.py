@@ -1,4 +1,5 @@
-"""Bodies of messages to typed columns, by schemas. Knows bytes, schemas and Arrow; no messages, no I/O.
+"""Bodies of messages to typed columns and back, by schemas. Knows bytes, schemas and Arrow. Must not know messages.
 
-Imported from outside: ``bodyrows``, ``jsonbodies``, ``avrobodies``, ``protobodies``, ``prefixedbodies``.
+Imported from outside: ``bodyrows``, ``jsonbodies``, ``avrobodies``, ``protobodies``, ``prefixedbodies``,
+``bodywriting``.
 """

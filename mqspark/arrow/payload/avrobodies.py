@@ -10,7 +10,7 @@ from __future__ import annotations
 import decimal
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -62,11 +62,11 @@ class AvroBodies:
     ) -> list[pa.Array]:
         values: list[dict[str, Any]] = []
         for row in alone.tolist():
-            body = _Body(bodies[row].as_py())
+            body = _OneBody(bodies[row].as_py())
             try:
                 found = self._root.one(body)
                 body.check_end()
-            except _Wrong as error:
+            except _NotOfSchema as error:
                 reasons[row] = str(error)
                 found = {}
             values.append(found)
@@ -81,11 +81,11 @@ class AvroBodies:
         ]
 
 
-class _Wrong(Exception):
+class _NotOfSchema(Exception):
     """A body that is not what the schema says."""
 
 
-class _Body:
+class _OneBody:
     """One body that is decoded alone."""
 
     def __init__(self, data: bytes) -> None:
@@ -94,7 +94,7 @@ class _Body:
 
     def check_end(self) -> None:
         if self._at < len(self._data):
-            raise _Wrong("the body goes on behind its last field")
+            raise _NotOfSchema("the body goes on behind its last field")
 
     def left(self) -> int:
         return len(self._data) - self._at
@@ -103,7 +103,7 @@ class _Body:
         value = shift = 0
         while True:
             if self._at >= len(self._data) or shift > 63 or (shift == 63 and self._data[self._at] > 1):
-                raise _Wrong(f"{path}: a number that is cut short or too long")
+                raise _NotOfSchema(f"{path}: a number that is cut short or too long")
             byte = self._data[self._at]
             self._at += 1
             value |= (byte & 0x7F) << shift
@@ -113,12 +113,12 @@ class _Body:
 
     def bytes(self, size: int, path: str) -> bytes:
         if not 0 <= size <= len(self._data) - self._at:
-            raise _Wrong(f"{path}: {ENDS_EARLY}")
+            raise _NotOfSchema(f"{path}: {ENDS_EARLY}")
         self._at += size
         return self._data[self._at - size : self._at]
 
 
-class _Node(ABC):
+class _AvroNode(ABC):
     """Reads a value. ``type`` is the Arrow type of what it returns."""
 
     def __init__(self, path: str, kind: pa.DataType) -> None:
@@ -130,32 +130,32 @@ class _Node(ABC):
         """Of each of the bodies; anything for those that are wrong."""
 
     @abstractmethod
-    def one(self, body: _Body) -> Any:
-        """Of one body, as ``pa.array`` takes it. Raises _Wrong."""
+    def one(self, body: _OneBody) -> Any:
+        """Of one body, as ``pa.array`` takes it. Raises _NotOfSchema."""
 
 
-class _Null(_Node):
+class _Null(_AvroNode):
     def many(self, cursor: AvroCursor, rows: Rows) -> pa.Array:
         return pa.nulls(rows.size, self.type)
 
-    def one(self, body: _Body) -> Any:
+    def one(self, body: _OneBody) -> Any:
         return None
 
 
-class _Boolean(_Node):
+class _Boolean(_AvroNode):
     def many(self, cursor: AvroCursor, rows: Rows) -> pa.Array:
         byte = cursor.fixed(rows, 1, self.path)[:, 0]
         cursor.refuse(rows[byte > 1], f"{self.path}: a boolean is 0 or 1")
         return pa.array(byte == 1)
 
-    def one(self, body: _Body) -> Any:
+    def one(self, body: _OneBody) -> Any:
         byte = body.bytes(1, self.path)[0]
         if byte > 1:
-            raise _Wrong(f"{self.path}: a boolean is 0 or 1")
+            raise _NotOfSchema(f"{self.path}: a boolean is 0 or 1")
         return byte == 1
 
 
-class _Number(_Node):
+class _Number(_AvroNode):
     """An int or a long, with a limit, as an integer, a time or a float."""
 
     def __init__(self, path: str, kind: pa.DataType, limit: int, times: int) -> None:
@@ -178,17 +178,17 @@ class _Number(_Node):
             return pa.array(found.astype(np.int32)).view(self.type)
         return pa.array(found).view(self.type)
 
-    def one(self, body: _Body) -> Any:
+    def one(self, body: _OneBody) -> Any:
         found = body.number(self.path)
         if not -self._limit <= found < self._limit:
-            raise _Wrong(self._too_large)
+            raise _NotOfSchema(self._too_large)
         value = found * self._times
         if pa.types.is_floating(self.type):
             return self.type.to_pandas_dtype()(value)
         return value
 
 
-class _Float(_Node):
+class _Float(_AvroNode):
     """A float or double, as one of them."""
 
     def __init__(self, path: str, kind: pa.DataType, size: int) -> None:
@@ -199,11 +199,11 @@ class _Float(_Node):
         found = np.ascontiguousarray(cursor.fixed(rows, self._size, self.path)).view(f"<f{self._size}")[:, 0]
         return pa.array(found.astype(self.type.to_pandas_dtype(), copy=False))
 
-    def one(self, body: _Body) -> Any:
+    def one(self, body: _OneBody) -> Any:
         return struct.unpack("<f" if self._size == 4 else "<d", body.bytes(self._size, self.path))[0]
 
 
-class _Bytes(_Node):
+class _Bytes(_AvroNode):
     """Bytes, a text or a fixed (``size``), as bytes or a text."""
 
     def __init__(self, path: str, kind: pa.DataType, size: int | None, *, is_wanted: bool) -> None:
@@ -230,12 +230,12 @@ class _Bytes(_Node):
             cursor.refuse(rows[wrong], self._no_text)
             return pc.if_else(pa.array(wrong), pa.scalar(b""), found).cast(self.type)
 
-    def one(self, body: _Body) -> Any:
+    def one(self, body: _OneBody) -> Any:
         found = body.bytes(body.number(self.path) if self._size is None else self._size, self.path)
         if not self._is_wanted or not pa.types.is_string(self.type):
             return found
         if not _is_text(found):
-            raise _Wrong(self._no_text)
+            raise _NotOfSchema(self._no_text)
         return found.decode()
 
 
@@ -247,7 +247,7 @@ def _is_text(found: bytes) -> bool:
     return True
 
 
-class _Decimal(_Node):
+class _Decimal(_AvroNode):
     def __init__(self, path: str, kind: pa.DataType, size: int | None) -> None:
         super().__init__(path, kind)
         self._size = size
@@ -284,15 +284,15 @@ class _Decimal(_Node):
         found: npt.NDArray[np.bool_] = above | below
         return found
 
-    def one(self, body: _Body) -> Any:
+    def one(self, body: _OneBody) -> Any:
         found = body.bytes(body.number(self.path) if self._size is None else self._size, self.path)
         value = int.from_bytes(found, "big", signed=True)
         if not -self._limit < value < self._limit:
-            raise _Wrong(self._too_large)
+            raise _NotOfSchema(self._too_large)
         return decimal.Decimal(value).scaleb(-self.type.scale, decimal.Context(prec=60))
 
 
-class _Enum(_Node):
+class _Enum(_AvroNode):
     """``symbols``: what the reader makes of each of the writer's; None for one that it has not."""
 
     def __init__(self, path: str, names: Sequence[str], symbols: Sequence[str | None]) -> None:
@@ -315,16 +315,16 @@ class _Enum(_Node):
     def _loss(self, number: int) -> str:
         return f"{self.path}: the schema has no symbol {self._names[number]!r}, and no default"
 
-    def one(self, body: _Body) -> Any:
+    def one(self, body: _OneBody) -> Any:
         found = body.number(self.path)
         if not 0 <= found < len(self._list):
-            raise _Wrong(f"{self.path}: the enum has no symbol of this number")
+            raise _NotOfSchema(f"{self.path}: the enum has no symbol of this number")
         if self._list[found] is None:
-            raise _Wrong(self._loss(found))
+            raise _NotOfSchema(self._loss(found))
         return self._list[found]
 
 
-class _Never(_Node):
+class _Never(_AvroNode):
     """A branch of a writer's union that the reader does not understand."""
 
     def __init__(self, path: str, kind: pa.DataType, reason: str) -> None:
@@ -335,14 +335,14 @@ class _Never(_Node):
         cursor.refuse(rows, self._reason)
         return pa.nulls(rows.size, self.type)
 
-    def one(self, body: _Body) -> Any:
-        raise _Wrong(self._reason)
+    def one(self, body: _OneBody) -> Any:
+        raise _NotOfSchema(self._reason)
 
 
-class _Union(_Node):
+class _Union(_AvroNode):
     """The branches are nodes of the same type."""
 
-    def __init__(self, path: str, kind: pa.DataType, branches: list[_Node]) -> None:
+    def __init__(self, path: str, kind: pa.DataType, branches: list[_AvroNode]) -> None:
         super().__init__(path, kind)
         self._branches = branches
         self._no_branch = f"{path}: the union has no branch of this number"
@@ -370,17 +370,17 @@ class _Union(_Node):
             return pa.nulls(rows.size, self.type)
         return pa.concat_arrays(parts).take(pa.array(places, mask=places < 0))
 
-    def one(self, body: _Body) -> Any:
+    def one(self, body: _OneBody) -> Any:
         branch = body.number(self.path)
         if not 0 <= branch < len(self._branches):
-            raise _Wrong(self._no_branch)
+            raise _NotOfSchema(self._no_branch)
         return self._branches[branch].one(body)
 
 
-class _Member(_Node):
+class _Member(_AvroNode):
     """A value as the field of a struct that says which branch of the reader's union it is."""
 
-    def __init__(self, path: str, kind: pa.DataType, number: int, inner: _Node) -> None:
+    def __init__(self, path: str, kind: pa.DataType, number: int, inner: _AvroNode) -> None:
         super().__init__(path, kind)
         self._number = number
         self._inner = inner
@@ -393,11 +393,11 @@ class _Member(_Node):
         ]
         return pa.StructArray.from_arrays(arrays, fields=list(self.type))
 
-    def one(self, body: _Body) -> Any:
+    def one(self, body: _OneBody) -> Any:
         return {f"member{self._number}": self._inner.one(body)}
 
 
-class _Record(_Node):
+class _RecordField(_AvroNode):
     """``fields``: the writer's in order, each with its place among the reader's columns, None if none wants it.
     ``defaults``: of the reader's fields that the writer has not."""
 
@@ -405,7 +405,7 @@ class _Record(_Node):
         self,
         path: str,
         kind: pa.StructType,
-        fields: list[tuple[_Node, int | None]],
+        fields: list[tuple[_AvroNode, int | None]],
         defaults: dict[int, Any],
     ) -> None:
         super().__init__(path, kind)
@@ -429,7 +429,7 @@ class _Record(_Node):
             return pa.array([{}] * rows.size, self.type)
         return pa.StructArray.from_arrays(columns, fields=list(self.type))
 
-    def one(self, body: _Body) -> Any:
+    def one(self, body: _OneBody) -> Any:
         found = {self.type.field(place).name: value for place, value in self._defaults.items()}
         for node, place in self._fields:
             value = node.one(body)
@@ -438,10 +438,10 @@ class _Record(_Node):
         return found
 
 
-class _Items(_Node):
+class _Items(_AvroNode):
     """An array or a map: blocks, each with the number of its items in front, and 0 behind the last one."""
 
-    def __init__(self, path: str, kind: pa.DataType, items: list[_Node], few_rows: int) -> None:
+    def __init__(self, path: str, kind: pa.DataType, items: list[_AvroNode], few_rows: int) -> None:
         """``items``: one node, or that of the key and that of the value."""
         super().__init__(path, kind)
         self._items = items
@@ -496,7 +496,7 @@ class _Items(_Node):
             count[wrong] = 0
         return count
 
-    def one(self, body: _Body) -> Any:
+    def one(self, body: _OneBody) -> Any:
         found: list[Any] = []
         while True:
             count = body.number(self.path)
@@ -504,7 +504,7 @@ class _Items(_Node):
                 body.number(self.path)
                 count = -count
             if count > body.left():
-                raise _Wrong(self._too_many)
+                raise _NotOfSchema(self._too_many)
             if not count:
                 return found
             for _ in range(count):
@@ -514,14 +514,12 @@ class _Items(_Node):
 
 # --- the meeting of writer and reader ---
 
-_Make = Callable[[str, pa.DataType], _Node]
 
-
-def _resolved(writer: AvroType, reader: AvroType, path: str, few_rows: int) -> _Node:
+def _resolved(writer: AvroType, reader: AvroType, path: str, few_rows: int) -> _AvroNode:
     """Raises InvalidSchema."""
     if writer.type == "union":
         kind = AvroColumns().type_of(reader)
-        branches: list[_Node] = []
+        branches: list[_AvroNode] = []
         for branch in writer.parts:
             try:
                 branches.append(_resolved(branch, reader, path, few_rows))
@@ -548,7 +546,7 @@ def _resolved(writer: AvroType, reader: AvroType, path: str, few_rows: int) -> _
     return _resolved_simple(writer, reader, path)
 
 
-def _resolved_simple(writer: AvroType, reader: AvroType, path: str) -> _Node:
+def _resolved_simple(writer: AvroType, reader: AvroType, path: str) -> _AvroNode:
     kind = AvroColumns().type_of(reader)
     if reader.type == "fixed" and (
         writer.type != "fixed" or writer.size != reader.size or not _same_name(writer, reader)
@@ -584,7 +582,7 @@ def _is_temporal(of: AvroType) -> bool:
     return bool(pa.types.is_temporal(AvroColumns().type_of(of)))
 
 
-def _of_union(writer: AvroType, reader: AvroType, path: str, few_rows: int) -> _Node:
+def _of_union(writer: AvroType, reader: AvroType, path: str, few_rows: int) -> _AvroNode:
     """A value that becomes one of the reader's branches: the first one of its own type, or else the first one that
     understands it."""
     kind = AvroColumns().type_of(reader)
@@ -607,7 +605,7 @@ def _of_union(writer: AvroType, reader: AvroType, path: str, few_rows: int) -> _
     raise _mismatch(writer, reader, path)
 
 
-def _resolved_items(writer: AvroType, reader: AvroType, path: str, few_rows: int) -> _Node:
+def _resolved_items(writer: AvroType, reader: AvroType, path: str, few_rows: int) -> _AvroNode:
     if writer.type != reader.type:
         raise _mismatch(writer, reader, path)
     written, wanted = items_of(writer), items_of(reader)
@@ -620,7 +618,7 @@ def _resolved_items(writer: AvroType, reader: AvroType, path: str, few_rows: int
     return _Items(path, kind, [_resolved(written, wanted, f"{path}[]", few_rows)], few_rows)
 
 
-def _resolved_record(writer: AvroType, reader: AvroType, path: str, few_rows: int) -> _Record:
+def _resolved_record(writer: AvroType, reader: AvroType, path: str, few_rows: int) -> _RecordField:
     wanted: dict[str, int] = {}
     written = {each.name for each in writer.fields}
     defaults: dict[int, Any] = {}
@@ -643,10 +641,10 @@ def _resolved_record(writer: AvroType, reader: AvroType, path: str, few_rows: in
             else _resolved(each.type, reader.fields[found].type, inner, few_rows)
         )
         fields.append((node, found))
-    return _Record(path, AvroColumns().type_of(reader), fields, defaults)
+    return _RecordField(path, AvroColumns().type_of(reader), fields, defaults)
 
 
-def _unwanted(writer: AvroType, path: str, few_rows: int) -> _Node:
+def _unwanted(writer: AvroType, path: str, few_rows: int) -> _AvroNode:
     """Reads over a value."""
     if writer.type in ("bytes", "string", "fixed"):
         return _Bytes(path, pa.null(), writer.size if writer.type == "fixed" else None, is_wanted=False)
