@@ -1,7 +1,8 @@
 """Whether bytes are a value of an Avro type: the value is walked over, not built.
 
 A function for each type, made once: it takes the bytes and a position, and returns the position behind the value. It
-raises ``_Misfit``, or IndexError where the bytes end, and the records around it note on the way out which field it was.
+raises ``_ValueMisfit``, or IndexError where the bytes end, and the records around it note on the way out which field
+it was.
 
 Bounded: a value of no bytes (null, a record of such) is not visited, so that each visit of a leaf takes a byte;
 ``MAX_VISITS`` bounds what is around the leaves, ``MAX_NESTING`` a type inside itself.
@@ -25,7 +26,7 @@ _ENDS_EARLY = "the payload ends early"
 _WIDTHS = {"float": 4, "double": 8}
 
 
-class _Misfit(Exception):
+class _ValueMisfit(Exception):
     def __init__(self, problem: str, *path: str) -> None:
         super().__init__(problem)
         self.problem = problem
@@ -45,7 +46,7 @@ def payload_check(root: AvroType) -> Check:
             return Flaw("", f"{len(data)} bytes are too many for a schema with {around} types around a value")
         try:
             end = walk(data, 0)
-        except _Misfit as error:
+        except _ValueMisfit as error:
             return Flaw("".join(reversed(error.path)).removeprefix("."), error.problem)
         except IndexError:
             return Flaw("", _ENDS_EARLY)
@@ -95,17 +96,17 @@ class _Walks:
             for name, inner in fields:
                 try:
                     at = inner(data, at)
-                except _Misfit as error:
+                except _ValueMisfit as error:
                     error.path.append(f".{name}")
                     raise
                 except IndexError:
-                    raise _Misfit(_ENDS_EARLY, f".{name}") from None
+                    raise _ValueMisfit(_ENDS_EARLY, f".{name}") from None
             return at
 
         def counted(data: bytes, at: int) -> int:
             depth = nesting.get(key, 0) + 1
             if depth > MAX_NESTING:
-                raise _Misfit(f"more than {MAX_NESTING} values of {found.name} are inside each other")
+                raise _ValueMisfit(f"more than {MAX_NESTING} values of {found.name} are inside each other")
             nesting[key] = depth
             at = walk(data, at)
             nesting[key] = depth - 1
@@ -176,9 +177,9 @@ def _read_long(data: bytes, at: int) -> tuple[int, int]:
             break
         shift += 7
         if shift > 63:
-            raise _Misfit("a number has more than ten bytes")
+            raise _ValueMisfit("a number has more than ten bytes")
     if number >> 64:
-        raise _Misfit("a number has more than 64 bits")
+        raise _ValueMisfit("a number has more than 64 bits")
     return number >> 1 ^ -(number & 1), at
 
 
@@ -193,13 +194,13 @@ def _int(data: bytes, at: int) -> int:
         return at + 1
     number, end = _read_long(data, at)
     if not -(1 << 31) <= number < 1 << 31:
-        raise _Misfit(f"{number} is no int")
+        raise _ValueMisfit(f"{number} is no int")
     return end
 
 
 def _boolean(data: bytes, at: int) -> int:
     if data[at] > 1:
-        raise _Misfit(f"byte {data[at]} is no boolean")
+        raise _ValueMisfit(f"byte {data[at]} is no boolean")
     return at + 1
 
 
@@ -220,7 +221,7 @@ def _fixed(size: int) -> _Walk:
 def _bytes(data: bytes, at: int) -> int:
     size, at = _read_long(data, at)
     if size < 0:
-        raise _Misfit(f"a length is {size}")
+        raise _ValueMisfit(f"a length is {size}")
     if size > len(data) - at:
         raise IndexError
     return at + size
@@ -232,18 +233,18 @@ def _string(data: bytes, at: int) -> int:
     if size >= 0x80:
         size, at = _read_long(data, at - 1)
     elif size & 1:
-        raise _Misfit("a length is negative")
+        raise _ValueMisfit("a length is negative")
     else:
         size >>= 1
     end = at + size
     if size < 0:
-        raise _Misfit(f"a length is {size}")
+        raise _ValueMisfit(f"a length is {size}")
     if end > len(data):
         raise IndexError
     try:
         data[at:end].decode()
     except UnicodeDecodeError as error:
-        raise _Misfit(f"the text is not UTF-8 at its byte {error.start}") from None
+        raise _ValueMisfit(f"the text is not UTF-8 at its byte {error.start}") from None
     return end
 
 
@@ -264,7 +265,7 @@ def _enum(found: AvroType) -> _Walk:
     def walk(data: bytes, at: int) -> int:
         number, end = _read_long(data, at)
         if not 0 <= number < count:
-            raise _Misfit(f"{number} is none of the {count} symbols of {found.name}")
+            raise _ValueMisfit(f"{number} is none of the {count} symbols of {found.name}")
         return end
 
     return walk
@@ -277,7 +278,7 @@ def _union(branches: list[tuple[str, _Walk]]) -> _Walk:
     def walk(data: bytes, at: int) -> int:
         number, at = _read_long(data, at)
         if not 0 <= number < count:
-            raise _Misfit(
+            raise _ValueMisfit(
                 f"{number} is none of the {count} types {', '.join(name for name, _ in branches[:10])}"
             )
         return walks[number](data, at)
@@ -306,14 +307,14 @@ def _array(item: _Walk | None) -> _Walk:
             if item is None:
                 index += count
                 if index > MAX_EMPTY_ITEMS:
-                    raise _Misfit(f"an array has {index} items of no bytes, more than {MAX_EMPTY_ITEMS}")
+                    raise _ValueMisfit(f"an array has {index} items of no bytes, more than {MAX_EMPTY_ITEMS}")
                 continue
             last = index + count
             try:
                 while index < last:
                     at = item(data, at)
                     index += 1
-            except _Misfit as error:
+            except _ValueMisfit as error:
                 error.path.append(f"[{index}]")
                 raise
 
@@ -330,7 +331,7 @@ def _map(value: _Walk) -> _Walk:
                 start, at = at, _string(data, at)
                 try:
                     at = value(data, at)
-                except _Misfit as error:
+                except _ValueMisfit as error:
                     _, key = _read_long(data, start)
                     error.path.append(f"[{data[key:at].decode()[:40]!r}]")
                     raise

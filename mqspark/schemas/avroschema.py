@@ -16,7 +16,7 @@ from mqspark.errors import InvalidSchema, SchemaTooLarge
 from mqspark.schemas.avrocheck import payload_check
 from mqspark.schemas.avrocompat import Resolution
 from mqspark.schemas.avrotypes import NAMED, PRIMITIVES, AvroField, AvroType, all_types
-from mqspark.schemas.documents import compact, json_document
+from mqspark.schemas.jsontexts import compact, json_document
 from mqspark.schemas.schema import AVRO, MAX_DEPTH, MAX_NODES, Check, Needed, Schema
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -40,7 +40,7 @@ class AvroSchema(Schema):
             if isinstance(schema, AvroSchema):
                 self.names.update(schema.names)
         self._of_others = frozenset(self.names)
-        self.root = _Reader(self.names).read(_decoded(text))
+        self.root = _TypeReader(self.names).read(_decoded(text))
         try:
             self._check = payload_check(self.root)
         except RecursionError:
@@ -73,7 +73,7 @@ def _decoded(text: str) -> Any:
     return json_document(text, AVRO)
 
 
-class _Reader:
+class _TypeReader:
     """Makes types of one text."""
 
     def __init__(self, names: dict[str, AvroType]) -> None:

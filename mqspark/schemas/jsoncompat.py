@@ -25,7 +25,7 @@ from mqspark.schemas.jsonshapes import (
     OBJECT,
     ONE_OF,
     STRING,
-    Shape,
+    JsonShape,
     Shapes,
 )
 from mqspark.schemas.pairs import Pairs, Problem
@@ -73,7 +73,7 @@ class JsonComparison:
             sentence.format(reader=f"the {self._me} schema", writer=f"the {self._other} schema"),
         )
 
-    def _compare(self, reader: Shape, writer: Shape, where: str) -> list[Problem]:
+    def _compare(self, reader: JsonShape, writer: JsonShape, where: str) -> list[Problem]:
         if reader.kind == ANY or writer.kind == NOTHING:
             return []
         if (reader.kind == COMBINED) != (writer.kind == COMBINED) and self._fits_a_part(
@@ -100,7 +100,7 @@ class JsonComparison:
             found += self._of_arrays(reader, writer, where)
         return found
 
-    def _fits_a_part(self, reader: Shape, writer: Shape, where: str) -> bool:
+    def _fits_a_part(self, reader: JsonShape, writer: JsonShape, where: str) -> bool:
         if reader.kind == COMBINED:
             if len(reader.parts) == 1 or reader.criterion in (ANY_OF, ONE_OF):
                 return any(not self._found(part, writer, where) for part in reader.parts)
@@ -109,7 +109,7 @@ class JsonComparison:
             return any(not self._found(reader, part, where) for part in writer.parts)
         return False
 
-    def _of_combined(self, reader: Shape, writer: Shape, where: str) -> list[Problem]:
+    def _of_combined(self, reader: JsonShape, writer: JsonShape, where: str) -> list[Problem]:
         if reader.criterion != writer.criterion and not _extends(reader, writer):
             sentence = f"{{reader}} has {reader.criterion} where {{writer}} has {writer.criterion}"
             return [self._problem("COMBINED_TYPE_CHANGED", where, sentence)]
@@ -134,7 +134,7 @@ class JsonComparison:
             found.append(self._problem("COMBINED_TYPE_SUBSCHEMAS_CHANGED", where, sentence))
         return found
 
-    def _of_not(self, reader: Shape, writer: Shape, where: str) -> list[Problem]:
+    def _of_not(self, reader: JsonShape, writer: JsonShape, where: str) -> list[Problem]:
         self._turned = not self._turned
         try:
             widened = self._found(writer.node["not"], reader.node["not"], f"{where}/not")
@@ -144,7 +144,7 @@ class JsonComparison:
             return []
         return [self._problem("NOT_TYPE_EXTENDED", f"{where}/not", "{reader} refuses more than {writer}")]
 
-    def _of_values(self, reader: Shape, writer: Shape, where: str) -> list[Problem]:
+    def _of_values(self, reader: JsonShape, writer: JsonShape, where: str) -> list[Problem]:
         if reader.kind == CONST:
             if _key(reader.node["const"]) == _key(writer.node["const"]):
                 return []
@@ -159,7 +159,7 @@ class JsonComparison:
             )
         ]
 
-    def _of_bounds(self, reader: Shape, writer: Shape, where: str) -> list[Problem]:
+    def _of_bounds(self, reader: JsonShape, writer: JsonShape, where: str) -> list[Problem]:
         found: list[Problem] = []
         for table, step, sign in ((_UPPER, "DECREASED", 1), (_LOWER, "INCREASED", -1)):
             for keyword, name in table.get(reader.kind, {}).items():
@@ -175,7 +175,7 @@ class JsonComparison:
                 found.append(self._problem(kind, f"{where}/{keyword}", sentence))
         return found
 
-    def _of_numbers(self, reader: Shape, writer: Shape, where: str) -> list[Problem]:
+    def _of_numbers(self, reader: JsonShape, writer: JsonShape, where: str) -> list[Problem]:
         found: list[Problem] = []
         to, of = reader.node.get("multipleOf"), writer.node.get("multipleOf")
         at = f"{where}/multipleOf"
@@ -190,7 +190,7 @@ class JsonComparison:
             found.append(self._problem("TYPE_NARROWED", where, "{reader} takes integers, {writer} numbers"))
         return found
 
-    def _of_patterns(self, reader: Shape, writer: Shape, where: str) -> list[Problem]:
+    def _of_patterns(self, reader: JsonShape, writer: JsonShape, where: str) -> list[Problem]:
         to, of = reader.node.get("pattern"), writer.node.get("pattern")
         if to is None or to == of:
             return []
@@ -199,7 +199,7 @@ class JsonComparison:
 
     # --- objects ---
 
-    def _of_objects(self, reader: Shape, writer: Shape, where: str) -> list[Problem]:
+    def _of_objects(self, reader: JsonShape, writer: JsonShape, where: str) -> list[Problem]:
         to, of = reader.node, writer.node
         found = self._of_dependencies(to, of, f"{where}/dependencies")
         mine, others = _map(to, "properties"), _map(of, "properties")
@@ -322,7 +322,7 @@ class JsonComparison:
 
     # --- arrays ---
 
-    def _of_arrays(self, reader: Shape, writer: Shape, where: str) -> list[Problem]:
+    def _of_arrays(self, reader: JsonShape, writer: JsonShape, where: str) -> list[Problem]:
         to, of = reader.node, writer.node
         (mine, to_rest), (others, of_rest) = _items(to), _items(of)
         found: list[Problem] = []
@@ -374,13 +374,13 @@ class JsonComparison:
         return found
 
 
-def _words(shape: Shape) -> str:
+def _words(shape: JsonShape) -> str:
     if shape.kind == COMBINED:
         return f"{shape.criterion} of {len(shape.parts)}"
     return "integers" if shape.whole else f"{shape.kind} values"
 
 
-def _extends(reader: Shape, writer: Shape) -> bool:
+def _extends(reader: JsonShape, writer: JsonShape) -> bool:
     """Whether another criterion only takes more."""
     one, other = len(reader.parts) == 1, len(writer.parts) == 1
     return (
@@ -403,7 +403,7 @@ def _key(value: Any) -> str:
 
 
 def _each_once(parts: Iterable[Any]) -> list[Any]:
-    return list({id(each) if isinstance(each, Shape) else _key(each): each for each in parts}.values())
+    return list({id(each) if isinstance(each, JsonShape) else _key(each): each for each in parts}.values())
 
 
 def _matched(fits: list[list[int]]) -> int:

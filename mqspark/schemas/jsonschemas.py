@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 
 from mqspark.errors import InvalidSchema
-from mqspark.schemas.documents import compact, json_document
 from mqspark.schemas.jsoncompat import JsonComparison
 from mqspark.schemas.jsonreferences import Documents
 from mqspark.schemas.jsonshortcut import lines_of
+from mqspark.schemas.jsontexts import compact, json_document
 from mqspark.schemas.jsonwork import MAX_PAYLOAD_DEPTH, PayloadWork, payload_work
 from mqspark.schemas.schema import JSON, Check, Flaw, Needed, Schema, needs_extra
 

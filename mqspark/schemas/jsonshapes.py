@@ -36,7 +36,7 @@ _MAX_REFERENCES = 300
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Shape:
+class JsonShape:
     kind: str
     node: Any
     """The object with the keywords."""
@@ -52,12 +52,12 @@ class Shapes:
 
     def __init__(self, documents: Documents) -> None:
         self._documents = documents
-        self._made = dict[int, Shape]()
-        self._boolean = {True: Shape(ANY, {}), False: Shape(NOTHING, {})}
+        self._made = dict[int, JsonShape]()
+        self._boolean = {True: JsonShape(ANY, {}), False: JsonShape(NOTHING, {})}
 
-    def of(self, node: Any) -> Shape:
+    def of(self, node: Any) -> JsonShape:
         """``node``: a schema, or a shape."""
-        if isinstance(node, Shape):
+        if isinstance(node, JsonShape):
             return node
         for _ in range(_MAX_REFERENCES):
             if not isinstance(node, dict) or "$ref" not in node:
@@ -69,35 +69,37 @@ class Shapes:
             self._made[id(node)] = self._shape(node)
         return self._made[id(node)]
 
-    def _shape(self, node: dict[str, Any]) -> Shape:
-        found = list[Shape]()
+    def _shape(self, node: dict[str, Any]) -> JsonShape:
+        found = list[JsonShape]()
         if isinstance(values := node.get("enum"), list):
-            found.append(Shape(ENUM, node, parts=tuple(values)))
+            found.append(JsonShape(ENUM, node, parts=tuple(values)))
         found += [
-            Shape(COMBINED, node, criterion, tuple(parts))
+            JsonShape(COMBINED, node, criterion, tuple(parts))
             for criterion in (ALL_OF, ANY_OF, ONE_OF)
             if isinstance(parts := node.get(criterion), list) and parts
         ]
         if "not" in node:
-            found.append(Shape(NOT, node))
+            found.append(JsonShape(NOT, node))
         if "const" in node:
-            found.append(Shape(CONST, node))
+            found.append(JsonShape(CONST, node))
         found += self._of_types(node)
         if not found:
-            return Shape(ANY, node)
-        return found[0] if len(found) == 1 else Shape(COMBINED, node, ALL_OF, tuple(found))
+            return JsonShape(ANY, node)
+        return found[0] if len(found) == 1 else JsonShape(COMBINED, node, ALL_OF, tuple(found))
 
     @staticmethod
-    def _of_types(node: dict[str, Any]) -> list[Shape]:
+    def _of_types(node: dict[str, Any]) -> list[JsonShape]:
         """An enumeration says the type by its values."""
         named = node.get("type")
         if isinstance(named, list):
             shapes = tuple(_of_type(name, node) for name in named if name in _TYPES)
-            return [*shapes] if len(shapes) == 1 else [Shape(COMBINED, node, ANY_OF, shapes)]
+            return [*shapes] if len(shapes) == 1 else [JsonShape(COMBINED, node, ANY_OF, shapes)]
         if isinstance(named, str) and named in _TYPES:
             return [] if "enum" in node or "const" in node else [_of_type(named, node)]
-        return [Shape(kind, node) for kind, keywords in _KEYWORDS.items() if not keywords.isdisjoint(node)]
+        return [
+            JsonShape(kind, node) for kind, keywords in _KEYWORDS.items() if not keywords.isdisjoint(node)
+        ]
 
 
-def _of_type(name: str, node: dict[str, Any]) -> Shape:
-    return Shape(_TYPES[name], node, whole=name == "integer")
+def _of_type(name: str, node: dict[str, Any]) -> JsonShape:
+    return JsonShape(_TYPES[name], node, whole=name == "integer")

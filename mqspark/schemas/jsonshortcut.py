@@ -33,7 +33,7 @@ class _NotPlain(Exception):
     pass
 
 
-class Lines:
+class PayloadLines:
     """Decodes payloads one a line."""
 
     def __init__(self, of: Any) -> None:
@@ -54,12 +54,12 @@ class Lines:
             return False
 
 
-def lines_of(root: Any, documents: Documents) -> Lines | None:
+def lines_of(root: Any, documents: Documents) -> PayloadLines | None:
     """None: the schema is not plain."""
     if isinstance(root, dict) and "draft-04" in str(root.get("$schema")):
         return None  # there 1.0 is no integer
     try:
-        return Lines(_Types(documents).of(root, ()))
+        return PayloadLines(_Types(documents).of(root, ()))
     except (_NotPlain, TypeError, ValueError, InvalidSchema):
         return None
 

@@ -39,28 +39,28 @@ _PLAIN, _TEXT, _INNER, _PACKED = range(4)
 """What is done with the value of a field."""
 
 
-class _Misfit(Exception):
+class _WireMisfit(Exception):
     def __init__(self, problem: str) -> None:
         super().__init__(problem)
         self.problem = problem
         self.path = list[str]()
 
 
-class _Field(NamedTuple):
+class _WireField(NamedTuple):
     name: str
     action: int
-    inner: _Fields | None
+    inner: _WireFields | None
     packed_wire: int
     """Of the values of a packed field."""
 
 
-class _Fields:
+class _WireFields:
     """What is known of a message."""
 
     __slots__ = ("by_tag", "names", "required")
 
     def __init__(self) -> None:
-        self.by_tag = dict[int, _Field]()
+        self.by_tag = dict[int, _WireField]()
         self.names = dict[int, tuple[str, int]]()
         """By number, with the wire type."""
         self.required = dict[int, str]()
@@ -73,29 +73,29 @@ class PayloadChecks:
     def __init__(self, unchecked: frozenset[str]) -> None:
         """``unchecked``: files whose texts may be any bytes (proto2)."""
         self._unchecked = unchecked
-        self._known = dict[str, _Fields]()
+        self._known = dict[str, _WireFields]()
 
     def of(self, message: Any) -> Check:
         """``message``: its Descriptor."""
         return _check_of(_fields_of(message, self._unchecked, self._known))
 
 
-def _check_of(fields: _Fields) -> Check:
+def _check_of(fields: _WireFields) -> Check:
     def check(payload: bytes | memoryview) -> Flaw | None:
         data = bytes(payload)
         try:
             _walk(data, 0, len(data), fields, 1, 0)
-        except _Misfit as error:
+        except _WireMisfit as error:
             return Flaw("".join(reversed(error.path)).removeprefix("."), error.problem)
         return None
 
     return check
 
 
-def _fields_of(message: Any, unchecked: frozenset[str], made: dict[str, _Fields]) -> _Fields:
+def _fields_of(message: Any, unchecked: frozenset[str], made: dict[str, _WireFields]) -> _WireFields:
     if message.full_name in made:
         return made[message.full_name]
-    made[message.full_name] = _Fields()
+    made[message.full_name] = _WireFields()
     waiting = [message]
     while waiting:
         each = waiting.pop()
@@ -105,25 +105,25 @@ def _fields_of(message: Any, unchecked: frozenset[str], made: dict[str, _Fields]
             if field.message_type is not None:
                 action, name = _INNER, field.message_type.full_name
                 if name not in made:
-                    made[name] = _Fields()
+                    made[name] = _WireFields()
                     waiting.append(field.message_type)
                 inner = made[name]
             elif field.type == SCALARS["string"] and field.file.name not in unchecked:
                 action = _TEXT
             tag = field.number << 3 | wire
-            fields.by_tag[tag] = _Field(field.name, action, inner, wire)
+            fields.by_tag[tag] = _WireField(field.name, action, inner, wire)
             fields.names[field.number] = (field.name, wire)
             if field.is_repeated and wire in (_VARINT, _FIXED32, _FIXED64):
-                fields.by_tag[field.number << 3 | _BYTES] = _Field(field.name, _PACKED, None, wire)
+                fields.by_tag[field.number << 3 | _BYTES] = _WireField(field.name, _PACKED, None, wire)
             if field.is_required:
                 fields.required[tag] = field.name
     return made[message.full_name]
 
 
-def _walk(data: bytes, at: int, end: int, fields: _Fields, depth: int, group: int) -> int:
+def _walk(data: bytes, at: int, end: int, fields: _WireFields, depth: int, group: int) -> int:
     """``group``: number of the group that the message is, or 0. Returns the position behind the message."""
     if depth > MAX_NESTING:
-        raise _Misfit(f"more than {MAX_NESTING} messages are inside each other")
+        raise _WireMisfit(f"more than {MAX_NESTING} messages are inside each other")
     missing = fields.required and dict(fields.required)
     by_tag = fields.by_tag
     while at < end:
@@ -142,17 +142,17 @@ def _walk(data: bytes, at: int, end: int, fields: _Fields, depth: int, group: in
             missing.pop(tag, None)
         try:
             at = _value(data, at, end, tag, field, depth)
-        except _Misfit as error:
+        except _WireMisfit as error:
             error.path.append(f".{field.name}")
             raise
     if group > 0:
-        raise _Misfit(_ENDS_EARLY)
+        raise _WireMisfit(_ENDS_EARLY)
     if missing:
-        raise _Misfit(f"the required field {next(iter(missing.values()))} is missing")
+        raise _WireMisfit(f"the required field {next(iter(missing.values()))} is missing")
     return at
 
 
-def _value(data: bytes, at: int, end: int, tag: int, field: _Field, depth: int) -> int:
+def _value(data: bytes, at: int, end: int, tag: int, field: _WireField, depth: int) -> int:
     wire = tag & 7
     if wire != _BYTES:
         if wire == _START and field.inner is not None:
@@ -161,19 +161,19 @@ def _value(data: bytes, at: int, end: int, tag: int, field: _Field, depth: int) 
     size, at = _varint(data, at, end)
     stop = at + size
     if stop > end:
-        raise _Misfit(_ENDS_EARLY)
+        raise _WireMisfit(_ENDS_EARLY)
     action = field.action
     if action == _TEXT:
         try:
             data[at:stop].decode()
         except UnicodeDecodeError as error:
-            raise _Misfit(f"the text is not UTF-8 at its byte {error.start}") from None
+            raise _WireMisfit(f"the text is not UTF-8 at its byte {error.start}") from None
     elif field.inner is not None:
         _walk(data, at, stop, field.inner, depth + 1, 0)
     elif action == _PACKED:
         width = _WIDTHS.get(field.packed_wire)
         if width is not None and size % width:
-            raise _Misfit(f"{size} bytes are no list of values of {width} bytes")
+            raise _WireMisfit(f"{size} bytes are no list of values of {width} bytes")
         while width is None and at < stop:
             _, at = _varint(data, at, stop)
     return stop
@@ -189,8 +189,8 @@ def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
             return number & _MAX_64, at
         shift += 7
         if shift > 63:
-            raise _Misfit("a number has more than ten bytes")
-    raise _Misfit(_ENDS_EARLY)
+            raise _WireMisfit("a number has more than ten bytes")
+    raise _WireMisfit(_ENDS_EARLY)
 
 
 def _skip(data: bytes, at: int, end: int, wire: int) -> int:
@@ -202,16 +202,16 @@ def _skip(data: bytes, at: int, end: int, wire: int) -> int:
     else:
         at += _WIDTHS[wire]
     if at > end:
-        raise _Misfit(_ENDS_EARLY)
+        raise _WireMisfit(_ENDS_EARLY)
     return at
 
 
-def _skip_unknown(data: bytes, at: int, end: int, tag: int, fields: _Fields, depth: int) -> int:
+def _skip_unknown(data: bytes, at: int, end: int, tag: int, fields: _WireFields, depth: int) -> int:
     """A field that the schema does not have, or not with this wire type. Groups inside it are counted, not visited."""
     number, wire = tag >> 3, tag & 7
     if number in fields.names:
         name, right = fields.names[number]
-        error = _Misfit(
+        error = _WireMisfit(
             f"it is {_WIRE_NAMES[wire]}, not {_WIRE_NAMES[right]}" if wire < 6 else f"wire type {wire}"
         )
         error.path.append(f".{name}")
@@ -219,14 +219,14 @@ def _skip_unknown(data: bytes, at: int, end: int, tag: int, fields: _Fields, dep
     groups = list[int]()
     while True:
         if not 0 < number <= MAX_FIELD or wire > _FIXED32:
-            raise _Misfit(f"the tag {tag} is that of no field")
+            raise _WireMisfit(f"the tag {tag} is that of no field")
         if wire == _START:
             groups.append(number)
             if depth + len(groups) > MAX_NESTING:
-                raise _Misfit(f"more than {MAX_NESTING} messages are inside each other")
+                raise _WireMisfit(f"more than {MAX_NESTING} messages are inside each other")
         elif wire == _END:
             if not groups or groups.pop() != number:
-                raise _Misfit(f"group {number} ends where none begins")
+                raise _WireMisfit(f"group {number} ends where none begins")
         else:
             at = _skip(data, at, end, wire)
         if not groups:

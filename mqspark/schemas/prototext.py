@@ -56,10 +56,10 @@ def descriptors() -> Any:
 
 def read_proto(text: str) -> FileDescriptorProto:
     """Raises InvalidSchema, SchemaTooLarge, and ConfigError without the extra."""
-    return _Reader(text).file()
+    return _ProtoReader(text).file()
 
 
-class _Reader:
+class _ProtoReader:
     def __init__(self, text: str) -> None:
         self._text = text
         self._tokens = self._split(text)

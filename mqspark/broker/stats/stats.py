@@ -254,8 +254,7 @@ class Stats:
         """The longest time for which a pull or pop read."""
         self.revivals: BoundedMap[tuple[str, str], Revival] = rows(_REVIVAL_BYTES)
         """(topic, group) → its records in the revive log."""
-        self.unfit_messages: BoundedMap[str, int] = rows(_COUNTER_BYTES)
-        """topic → messages that did not fit its schemas."""
+        self.unfit_messages: BoundedMap[str, int] = rows(_COUNTER_BYTES)  # by topic
         self.junk: Counter[str] = Counter()
         """Invalid records of the broker's own topics that were skipped, by reason."""
         self._totals = {
