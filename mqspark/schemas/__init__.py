@@ -2,7 +2,7 @@
 
 Imported from outside:
 
-- ``schema``: Schema, Reference, Flaw, the names of the languages; ``parsing.parse`` makes a Schema of a text;
+- ``parsedschema``: Schema, Reference, Flaw, the names of the languages; ``parsing.parse`` makes a Schema of a text;
 - ``compatibility``: the rules, and what breaks them (``incompatibilities``);
 - ``schemaprefix``: the bytes in front of a payload that name its schema.
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mqspark.schemas.avrotypes import AvroType, all_types
-from mqspark.schemas.schema import Check, Flaw
+from mqspark.schemas.parsedschema import Check, Flaw
 
 MAX_NESTING = 100
 """Values of a recursive type inside each other; Protobuf has the same limit."""

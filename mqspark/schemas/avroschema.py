@@ -17,7 +17,7 @@ from mqspark.schemas.avrocheck import payload_check
 from mqspark.schemas.avrocompat import Resolution
 from mqspark.schemas.avrotypes import NAMED, PRIMITIVES, AvroField, AvroType, all_types
 from mqspark.schemas.jsontexts import compact, json_document
-from mqspark.schemas.schema import AVRO, MAX_DEPTH, MAX_NODES, Check, Needed, Schema
+from mqspark.schemas.parsedschema import AVRO, MAX_DEPTH, MAX_NODES, Check, Needed, Schema
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _MAX_NAME = 1_000

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mqspark.schemas.schema import Schema
+from mqspark.schemas.parsedschema import Schema
 
 NONE, BACKWARD, FORWARD, FULL = "NONE", "BACKWARD", "FORWARD", "FULL"
 TRANSITIVE = "_TRANSITIVE"

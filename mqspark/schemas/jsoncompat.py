@@ -29,7 +29,7 @@ from mqspark.schemas.jsonshapes import (
     Shapes,
 )
 from mqspark.schemas.pairs import Pairs, Problem
-from mqspark.schemas.schema import JSON, needs_extra
+from mqspark.schemas.parsedschema import JSON, needs_extra
 
 _UPPER = {
     STRING: {"maxLength": "MAX_LENGTH"},

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
 from mqspark.errors import InvalidSchema
-from mqspark.schemas.schema import JSON
+from mqspark.schemas.parsedschema import JSON
 
 NO_BASE = ""
 """Where a document without ``$id`` is; ``_THEIR_BASE`` says the validator."""

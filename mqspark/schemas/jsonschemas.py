@@ -19,7 +19,7 @@ from mqspark.schemas.jsonreferences import Documents
 from mqspark.schemas.jsonshortcut import lines_of
 from mqspark.schemas.jsontexts import compact, json_document
 from mqspark.schemas.jsonwork import MAX_PAYLOAD_DEPTH, PayloadWork, payload_work
-from mqspark.schemas.schema import JSON, Check, Flaw, Needed, Schema, needs_extra
+from mqspark.schemas.parsedschema import JSON, Check, Flaw, Needed, Schema, needs_extra
 
 MAX_PATTERN_BYTES = 256 << 10
 MAX_BACKTRACKS = 1_000

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from mqspark.errors import InvalidSchema, SchemaTooLarge
-from mqspark.schemas.schema import MAX_DEPTH, MAX_NODES
+from mqspark.schemas.parsedschema import MAX_DEPTH, MAX_NODES
 
 
 def json_document(text: str, kind: str) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 
 from mqspark.errors import InvalidSchema, SchemaTooLarge
 from mqspark.schemas.jsonreferences import Documents
-from mqspark.schemas.schema import JSON
+from mqspark.schemas.parsedschema import JSON
 
 MAX_AT_ONE_VALUE = 1_000
 """Schemas, patterns and such that one value of a payload may be compared with."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from mqspark.errors import InvalidSchema
 from mqspark.schemas.avroschema import AvroSchema
 from mqspark.schemas.jsonschemas import JsonSchema
+from mqspark.schemas.parsedschema import Needed, Schema
 from mqspark.schemas.protoschema import ProtobufSchema
-from mqspark.schemas.schema import Needed, Schema
 
 _CLASSES: dict[str, type[AvroSchema | JsonSchema | ProtobufSchema]] = {
     each.kind: each for each in (AvroSchema, JsonSchema, ProtobufSchema)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from mqspark.schemas.parsedschema import Check, Flaw
 from mqspark.schemas.prototext import ENUM, GROUP, MAX_FIELD, MESSAGE, SCALARS
-from mqspark.schemas.schema import Check, Flaw
 
 MAX_NESTING = 100
 """Of Protobuf's own readers."""

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mqspark.errors import InvalidSchema
+from mqspark.schemas.parsedschema import PROTOBUF, needs_extra
 from mqspark.schemas.prototext import ENUM, GROUP, MESSAGE
-from mqspark.schemas.schema import PROTOBUF, needs_extra
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor_pb2 import FileDescriptorProto

@@ -13,12 +13,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from mqspark.errors import InvalidSchema, SchemaTooLarge
+from mqspark.schemas.parsedschema import MAX_NODES, PROTOBUF, Check, Needed, Schema
 from mqspark.schemas.protocheck import PayloadChecks
 from mqspark.schemas.protocompat import ProtoComparison
 from mqspark.schemas.protofiles import TypeEntry, all_files, checked_pool, resolve_names, types_of
 from mqspark.schemas.protoprint import print_proto
 from mqspark.schemas.prototext import descriptors, read_proto
-from mqspark.schemas.schema import MAX_NODES, PROTOBUF, Check, Needed, Schema
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor_pb2 import FileDescriptorProto

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mqspark.errors import InvalidSchema, SchemaTooLarge
-from mqspark.schemas.schema import MAX_NODES, PROTOBUF, needs_extra
+from mqspark.schemas.parsedschema import MAX_NODES, PROTOBUF, needs_extra
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor_pb2 import DescriptorProto, EnumDescriptorProto, FileDescriptorProto

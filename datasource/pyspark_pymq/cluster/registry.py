@@ -12,8 +12,8 @@ import urllib.request
 from typing import Any
 
 from mqspark.errors import ConfigError, InvalidSchema
+from mqspark.schemas.parsedschema import AVRO, MAX_TOTAL_BYTES, Reference, Schema
 from mqspark.schemas.parsing import parse
-from mqspark.schemas.schema import AVRO, MAX_TOTAL_BYTES, Reference, Schema
 
 _TIMEOUT_S = 10
 _CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from mqspark.errors import ConfigError, InvalidSchema
 from mqspark.schemas.avroschema import AvroSchema
-from mqspark.schemas.schema import AVRO as AVRO_SCHEMA
-from mqspark.schemas.schema import Schema
+from mqspark.schemas.parsedschema import AVRO as AVRO_SCHEMA
+from mqspark.schemas.parsedschema import Schema
 from mqspark.schemas.schemaprefix import encode_prefix
 from pyspark_pymq.cluster.payload import arrow_schema_of
 from pyspark_pymq.cluster.registry import Registry

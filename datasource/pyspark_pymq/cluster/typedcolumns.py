@@ -17,11 +17,11 @@ from mqspark.arrow.payload.bodyrows import BodyDecoder, slices
 from mqspark.errors import ConfigError, InvalidMessage, InvalidSchema
 from mqspark.schemas.avroschema import AvroSchema
 from mqspark.schemas.avrotypes import AvroType
+from mqspark.schemas.parsedschema import AVRO as AVRO_SCHEMA
+from mqspark.schemas.parsedschema import PROTOBUF as PROTOBUF_SCHEMA
+from mqspark.schemas.parsedschema import Schema
 from mqspark.schemas.parsing import parse
 from mqspark.schemas.protoschema import ProtobufSchema
-from mqspark.schemas.schema import AVRO as AVRO_SCHEMA
-from mqspark.schemas.schema import PROTOBUF as PROTOBUF_SCHEMA
-from mqspark.schemas.schema import Schema
 from pyspark_pymq.cluster.payload import arrow_schema_of, spark_schema_of
 from pyspark_pymq.cluster.registry import Registry
 from pyspark_pymq.payloadoptions import AVRO, DROPMALFORMED, FAILFAST, JSON, PERMISSIVE, PayloadOptions

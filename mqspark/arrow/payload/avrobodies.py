@@ -24,7 +24,7 @@ from mqspark.arrow.payload.bodyrows import NO_BODY, BodyRows, body_rows
 from mqspark.errors import InvalidSchema
 from mqspark.schemas.avroschema import is_default
 from mqspark.schemas.avrotypes import AvroField, AvroType
-from mqspark.schemas.schema import AVRO
+from mqspark.schemas.parsedschema import AVRO
 
 FEW_ROWS = 48
 """A step costs as much as decoding about this many items alone."""

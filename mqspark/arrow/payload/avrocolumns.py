@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from mqspark.errors import InvalidSchema
 from mqspark.schemas.avrotypes import AvroType
-from mqspark.schemas.schema import AVRO
+from mqspark.schemas.parsedschema import AVRO
 
 _BASES = {
     "null": pa.null(),

@@ -14,7 +14,7 @@ import pyarrow as pa
 from mqspark.arrow.payload.avrocolumns import AvroColumns, members
 from mqspark.errors import InvalidMessage, InvalidSchema
 from mqspark.schemas.avrotypes import AvroType, all_types
-from mqspark.schemas.schema import AVRO, needs_extra
+from mqspark.schemas.parsedschema import AVRO, needs_extra
 
 _WRONG = (ValueError, TypeError, OverflowError, LookupError, AttributeError, pa.ArrowException)
 """What fastavro and Arrow raise for a value that has no bytes."""

@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from mqspark.arrow.payload.bodyrows import NO_BODY, BodyRows, built
 from mqspark.errors import InvalidSchema
-from mqspark.schemas.schema import PROTOBUF, needs_extra
+from mqspark.schemas.parsedschema import PROTOBUF, needs_extra
 from mqspark.schemas.schemaprefix import decode_indexes
 
 MAX_COLUMNS = 10_000

@@ -17,7 +17,7 @@ from mqspark.broker.schemaregistry.subjects import StoredSchema, Subjects
 from mqspark.errors import ConfigError, InvalidSchema
 from mqspark.protocol.codes import Reason, ResponseCode
 from mqspark.protocol.dispatch import Refusal
-from mqspark.schemas.schema import Schema
+from mqspark.schemas.parsedschema import Schema
 
 SMALL_BYTES = 64 << 10
 """With the texts of the schemas that it needs: some milliseconds."""

@@ -1,8 +1,8 @@
 """What the schema registry answers (Confluent's API), and the records of what is changed.
 
 An operation is a generator: it yields what takes time (``Step``), to be computed away from the broker's thread, and
-returns an Outcome. Operations that change something run one after the other, so that each sees what the one before has
-made of the subjects.
+returns a RegistryOutcome. Operations that change something run one after the other, so that each sees what the one
+before has made of the subjects.
 
 Must not know records' places, sessions or threads.
 """
@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from mqspark.broker.schemaregistry.schemaquestions import (
     LATEST,
-    Answer,
-    Question,
+    RegistryAnswer,
+    RegistryQuestion,
     SchemaProblem,
     WantedSchema,
     invalid_schema,
@@ -25,8 +25,8 @@ from mqspark.broker.schemaregistry.schemaquestions import (
 from mqspark.broker.schemaregistry.schemarecords import (
     CONFIG,
     MODE,
+    KeyedRecord,
     ModeRecord,
-    Record,
     RecordKey,
     RuleRecord,
 )
@@ -40,9 +40,9 @@ from mqspark.schemas.compatibility import (
     Incompatibility,
     incompatibilities,
 )
+from mqspark.schemas.parsedschema import AVRO, KINDS, MAX_DEPTH, MAX_REFERENCES, PROTOBUF, Reference, Schema
 from mqspark.schemas.parsing import parse
 from mqspark.schemas.protoschema import ProtobufSchema
-from mqspark.schemas.schema import AVRO, KINDS, MAX_DEPTH, MAX_REFERENCES, PROTOBUF, Reference, Schema
 
 SERIALIZED = "serialized"
 FORMATS = ("", "default", SERIALIZED)
@@ -61,12 +61,12 @@ Step = Callable[[], Any] | None
 """A function of values alone; None: a pause, because others wait."""
 
 
-class Outcome(NamedTuple):
-    answer: Answer
-    records: Sequence[Record] = ()
+class RegistryOutcome(NamedTuple):
+    answer: RegistryAnswer
+    records: Sequence[KeyedRecord] = ()
 
 
-Operating = Generator[Step, Any, Outcome]
+Operating = Generator[Step, Any, RegistryOutcome]
 
 
 class Source(NamedTuple):
@@ -116,7 +116,7 @@ class SchemaAnswers:
     def __init__(self, subjects: Subjects, monotonic_ms: Callable[[], int]) -> None:
         self._subjects = subjects
         self._monotonic_ms = monotonic_ms
-        self._operations: dict[str, Callable[[Question], Operating]] = {
+        self._operations: dict[str, Callable[[RegistryQuestion], Operating]] = {
             "list_subjects": self._list_subjects,
             "find_schema": self._find_schema,
             "delete_subject": self._delete_subject,
@@ -149,13 +149,13 @@ class SchemaAnswers:
             "list_contexts": self._list_contexts,
         }
 
-    def begin(self, question: Question) -> Operating:
+    def begin(self, question: RegistryQuestion) -> Operating:
         """The operation raises SchemaProblem."""
         return self._operations[question.operation.name](question)
 
     # --- subjects and versions ---
 
-    def _list_subjects(self, asked: Question) -> Operating:
+    def _list_subjects(self, asked: RegistryQuestion) -> Operating:
         prefix = asked.options.get("subjectPrefix", "")
         deleted, only = asked.is_on("deleted"), asked.is_on("deletedOnly")
         found: list[str] = []
@@ -163,9 +163,9 @@ class SchemaAnswers:
             is_there = self._subjects.latest(name) is not None
             if (not is_there) if only else (is_there or deleted):
                 found.append(name)
-        return Outcome(Answer(_page(found, asked)))
+        return RegistryOutcome(RegistryAnswer(_page(found, asked)))
 
-    def _shown(self, asked: Question, prefix: str) -> Generator[Step, Any, list[str]]:
+    def _shown(self, asked: RegistryQuestion, prefix: str) -> Generator[Step, Any, list[str]]:
         """The names with a prefix that the caller may read, in their order."""
         found = []
         for number, name in enumerate(list(self._subjects.names()), 1):
@@ -175,30 +175,30 @@ class SchemaAnswers:
                 yield None
         return sorted(found)
 
-    def _list_versions(self, asked: Question) -> Operating:
+    def _list_versions(self, asked: RegistryQuestion) -> Operating:
         yield from ()
         deleted, only = asked.is_on("deleted"), asked.is_on("deletedOnly")
         found = self._subjects.versions(asked.subject, deleted=deleted or only)
         numbers = [each.number for each in found if each.deleted or not only]
         if not numbers:
             raise self._no_subject(asked.subject)
-        return Outcome(Answer(_page(numbers, asked)))
+        return RegistryOutcome(RegistryAnswer(_page(numbers, asked)))
 
-    def _get_version(self, asked: Question) -> Operating:
+    def _get_version(self, asked: RegistryQuestion) -> Operating:
         version = self._version(asked)
         schema = yield from self._formatted(asked, version.schema)
-        return Outcome(Answer(_described(version._replace(schema=schema))))
+        return RegistryOutcome(RegistryAnswer(_described(version._replace(schema=schema))))
 
-    def _get_version_text(self, asked: Question) -> Operating:
+    def _get_version_text(self, asked: RegistryQuestion) -> Operating:
         schema = yield from self._formatted(asked, self._version(asked).schema)
-        return Outcome(Answer(schema.text.encode()))
+        return RegistryOutcome(RegistryAnswer(schema.text.encode()))
 
-    def _list_referrers(self, asked: Question) -> Operating:
+    def _list_referrers(self, asked: RegistryQuestion) -> Operating:
         yield from ()
         version = self._version(asked)
-        return Outcome(Answer(self._subjects.referrers(version.subject, version.number)))
+        return RegistryOutcome(RegistryAnswer(self._subjects.referrers(version.subject, version.number)))
 
-    def _find_schema(self, asked: Question) -> Operating:
+    def _find_schema(self, asked: RegistryQuestion) -> Operating:
         source = self._source(asked.schema)
         deleted = asked.is_on("deleted")
         schema = yield from self._shape(source, normalize=asked.is_on("normalize"))
@@ -208,10 +208,10 @@ class SchemaAnswers:
         for version in reversed(versions):
             if version.schema.fingerprint == schema.fingerprint:
                 shown = yield from self._formatted(asked, version.schema)
-                return Outcome(Answer(_described(version._replace(schema=shown))))
+                return RegistryOutcome(RegistryAnswer(_described(version._replace(schema=shown))))
         raise SchemaProblem(404, 40403, "Schema not found")
 
-    def _list_schemas(self, asked: Question) -> Operating:
+    def _list_schemas(self, asked: RegistryQuestion) -> Operating:
         prefix, deleted = asked.options.get("subjectPrefix", ""), asked.is_on("deleted")
         latest_only = asked.is_on("latestOnly")
         offset, limit = _bounds(asked)
@@ -230,39 +230,41 @@ class SchemaAnswers:
                         raise SchemaProblem(
                             422, 422, "the schemas are too many for one answer: give offset and limit"
                         )
-        return Outcome(Answer(found))
+        return RegistryOutcome(RegistryAnswer(found))
 
     # --- schemas by id ---
 
-    def _get_schema(self, asked: Question) -> Operating:
+    def _get_schema(self, asked: RegistryQuestion) -> Operating:
         schema = yield from self._formatted(asked, self._schema(asked))
         document = _told(schema)
         if asked.is_on("fetchMaxId"):
             document["maxId"] = self._subjects.last_id
-        return Outcome(Answer(document))
+        return RegistryOutcome(RegistryAnswer(document))
 
-    def _get_schema_text(self, asked: Question) -> Operating:
+    def _get_schema_text(self, asked: RegistryQuestion) -> Operating:
         schema = yield from self._formatted(asked, self._schema(asked))
-        return Outcome(Answer(schema.text.encode()))
+        return RegistryOutcome(RegistryAnswer(schema.text.encode()))
 
-    def _list_id_subjects(self, asked: Question) -> Operating:
+    def _list_id_subjects(self, asked: RegistryQuestion) -> Operating:
         yield from ()
         found = {version.subject for version in self._places(asked)}
-        return Outcome(Answer(sorted(found)))
+        return RegistryOutcome(RegistryAnswer(sorted(found)))
 
-    def _list_id_versions(self, asked: Question) -> Operating:
+    def _list_id_versions(self, asked: RegistryQuestion) -> Operating:
         yield from ()
         found = sorted((version.subject, version.number) for version in self._places(asked))
-        return Outcome(Answer([{"subject": subject, "version": number} for subject, number in found]))
+        return RegistryOutcome(
+            RegistryAnswer([{"subject": subject, "version": number} for subject, number in found])
+        )
 
-    def _places(self, asked: Question) -> Iterable[Version]:
+    def _places(self, asked: RegistryQuestion) -> Iterable[Version]:
         wanted, deleted = asked.options.get("subject"), asked.is_on("deleted")
         for version in self._subjects.places(self._schema(asked).id):
             is_wanted = (deleted or not version.deleted) and wanted in (None, "", version.subject)
             if is_wanted and asked.may_read(version.subject):
                 yield version
 
-    def _schema(self, asked: Question) -> StoredSchema:
+    def _schema(self, asked: RegistryQuestion) -> StoredSchema:
         """Raises SchemaProblem, also for a schema of which the caller may read no subject."""
         schema = self._subjects.schema(asked.id)
         if schema is None or not any(
@@ -271,24 +273,24 @@ class SchemaAnswers:
             raise SchemaProblem(404, 40403, f"Schema {asked.id} not found")
         return schema
 
-    def _list_types(self, asked: Question) -> Operating:
+    def _list_types(self, asked: RegistryQuestion) -> Operating:
         yield from ()
-        return Outcome(Answer(list(KINDS)))
+        return RegistryOutcome(RegistryAnswer(list(KINDS)))
 
-    def _list_contexts(self, asked: Question) -> Operating:
+    def _list_contexts(self, asked: RegistryQuestion) -> Operating:
         yield from ()
-        return Outcome(Answer(["."]))
+        return RegistryOutcome(RegistryAnswer(["."]))
 
     # --- changes ---
 
-    def _register(self, asked: Question) -> Operating:
+    def _register(self, asked: RegistryQuestion) -> Operating:
         subject, wanted = asked.subject, asked.schema
         self._check_writable(subject)
         schema = yield from self._shape(self._source(wanted), normalize=asked.is_on("normalize"))
         earlier = self._subjects.versions(subject)
         for version in reversed(earlier):
             if version.schema.fingerprint == schema.fingerprint:
-                return Outcome(Answer(_described(version)))
+                return RegistryOutcome(RegistryAnswer(_described(version)))
         number = self._subjects.next_number(subject)
         if wanted.version not in (0, number):
             raise invalid_schema(f"the next version of {subject} is {number}, not {wanted.version}")
@@ -314,9 +316,11 @@ class SchemaAnswers:
         )
         record = version_record(subject, number, stored)
         self._admit(record)
-        return Outcome(Answer(_described(Version(subject, number, stored, deleted=False))), [record])
+        return RegistryOutcome(
+            RegistryAnswer(_described(Version(subject, number, stored, deleted=False))), [record]
+        )
 
-    def _delete_subject(self, asked: Question) -> Operating:
+    def _delete_subject(self, asked: RegistryQuestion) -> Operating:
         yield from ()
         subject, for_good = asked.subject, asked.is_on("permanent")
         self._check_writable(subject)
@@ -338,10 +342,10 @@ class SchemaAnswers:
         records = [record for version in chosen for record in self._deletion(version, for_good=for_good)]
         if for_good:
             for kind, value in ((CONFIG, self._subjects.rule(subject)), (MODE, self._subjects.mode(subject))):
-                records += [Record(RecordKey(kind, subject), None)] if value is not None else []
-        return Outcome(Answer([version.number for version in chosen]), records)
+                records += [KeyedRecord(RecordKey(kind, subject), None)] if value is not None else []
+        return RegistryOutcome(RegistryAnswer([version.number for version in chosen]), records)
 
-    def _delete_version(self, asked: Question) -> Operating:
+    def _delete_version(self, asked: RegistryQuestion) -> Operating:
         yield from ()
         subject, for_good = asked.subject, asked.is_on("permanent")
         self._check_writable(subject)
@@ -360,9 +364,9 @@ class SchemaAnswers:
                 " permanently",
             )
         self._check_unreferred(version)
-        return Outcome(Answer(version.number), self._deletion(version, for_good=for_good))
+        return RegistryOutcome(RegistryAnswer(version.number), self._deletion(version, for_good=for_good))
 
-    def _deletion(self, version: Version, *, for_good: bool) -> list[Record]:
+    def _deletion(self, version: Version, *, for_good: bool) -> list[KeyedRecord]:
         return self._subjects.removal(version) if for_good else [version.record(deleted=True)]
 
     def _check_unreferred(self, version: Version) -> None:
@@ -375,16 +379,16 @@ class SchemaAnswers:
 
     # --- levels and modes ---
 
-    def _get_rule(self, asked: Question) -> Operating:
+    def _get_rule(self, asked: RegistryQuestion) -> Operating:
         yield from ()
         rule = self._subjects.rule(asked.subject)
         if rule is None and asked.subject and not asked.is_on("defaultToGlobal"):
             raise SchemaProblem(
                 404, 40408, f"Subject '{asked.subject}' does not have subject-level compatibility configured"
             )
-        return Outcome(Answer({"compatibilityLevel": rule or self._rule_of("")}))
+        return RegistryOutcome(RegistryAnswer({"compatibilityLevel": rule or self._rule_of("")}))
 
-    def _set_rule(self, asked: Question) -> Operating:
+    def _set_rule(self, asked: RegistryQuestion) -> Operating:
         yield from ()
         rule = asked.fields.get("compatibility")
         if rule not in RULES:
@@ -396,46 +400,46 @@ class SchemaAnswers:
         for name, value in asked.fields.items():
             if name != "compatibility" and value not in (None, False, "", {}):
                 raise SchemaProblem(422, 42203, f"this registry keeps no {name[:40]}: leave it out")
-        record = Record(RecordKey(CONFIG, asked.subject), RuleRecord(rule))
+        record = KeyedRecord(RecordKey(CONFIG, asked.subject), RuleRecord(rule))
         self._admit(record)
-        return Outcome(Answer({"compatibility": rule}), [record])
+        return RegistryOutcome(RegistryAnswer({"compatibility": rule}), [record])
 
-    def _remove_rule(self, asked: Question) -> Operating:
+    def _remove_rule(self, asked: RegistryQuestion) -> Operating:
         yield from ()
         rule = self._subjects.rule(asked.subject)
         if rule is None and asked.subject:
             raise SchemaProblem(
                 404, 40408, f"Subject '{asked.subject}' does not have subject-level compatibility configured"
             )
-        records = [] if rule is None else [Record(RecordKey(CONFIG, asked.subject), None)]
-        return Outcome(Answer({"compatibilityLevel": rule or BACKWARD}), records)
+        records = [] if rule is None else [KeyedRecord(RecordKey(CONFIG, asked.subject), None)]
+        return RegistryOutcome(RegistryAnswer({"compatibilityLevel": rule or BACKWARD}), records)
 
     def _rule_of(self, subject: str) -> str:
         return self._subjects.rule(subject) or self._subjects.rule("") or BACKWARD
 
-    def _get_mode(self, asked: Question) -> Operating:
+    def _get_mode(self, asked: RegistryQuestion) -> Operating:
         yield from ()
         mode = self._subjects.mode(asked.subject)
         if mode is None and asked.subject and not asked.is_on("defaultToGlobal"):
             raise self._no_mode(asked.subject)
-        return Outcome(Answer({"mode": mode or self._mode_of("")}))
+        return RegistryOutcome(RegistryAnswer({"mode": mode or self._mode_of("")}))
 
-    def _set_mode(self, asked: Question) -> Operating:
+    def _set_mode(self, asked: RegistryQuestion) -> Operating:
         yield from ()
         mode = asked.fields.get("mode")
         if mode not in MODES:
             raise SchemaProblem(422, 42204, f"Invalid mode. Valid values are {', '.join(MODES)}")
-        record = Record(RecordKey(MODE, asked.subject), ModeRecord(mode))
+        record = KeyedRecord(RecordKey(MODE, asked.subject), ModeRecord(mode))
         self._admit(record)
-        return Outcome(Answer({"mode": mode}), [record])
+        return RegistryOutcome(RegistryAnswer({"mode": mode}), [record])
 
-    def _remove_mode(self, asked: Question) -> Operating:
+    def _remove_mode(self, asked: RegistryQuestion) -> Operating:
         yield from ()
         mode = self._subjects.mode(asked.subject)
         if mode is None and asked.subject:
             raise self._no_mode(asked.subject)
-        records = [] if mode is None else [Record(RecordKey(MODE, asked.subject), None)]
-        return Outcome(Answer({"mode": mode or READWRITE}), records)
+        records = [] if mode is None else [KeyedRecord(RecordKey(MODE, asked.subject), None)]
+        return RegistryOutcome(RegistryAnswer({"mode": mode or READWRITE}), records)
 
     def _mode_of(self, subject: str) -> str:
         return self._subjects.mode(subject) or self._subjects.mode("") or READWRITE
@@ -450,21 +454,21 @@ class SchemaAnswers:
 
     # --- compatibility ---
 
-    def _check_all(self, asked: Question) -> Operating:
+    def _check_all(self, asked: RegistryQuestion) -> Operating:
         return (
             yield from self._check(
                 asked, self._subjects.versions(asked.subject), self._rule_of(asked.subject)
             )
         )
 
-    def _check_version(self, asked: Question) -> Operating:
+    def _check_version(self, asked: RegistryQuestion) -> Operating:
         earlier: list[Version] = []
         if asked.version != LATEST or self._subjects.latest(asked.subject) is not None:
             earlier = [self._version(asked)]
         rule = self._rule_of(asked.subject).removesuffix(TRANSITIVE)
         return (yield from self._check(asked, earlier, rule))
 
-    def _check(self, asked: Question, earlier: Sequence[Version], rule: str) -> Operating:
+    def _check(self, asked: RegistryQuestion, earlier: Sequence[Version], rule: str) -> Operating:
         verbose = asked.is_on("verbose")
         source = self._source(asked.schema)
         schema = yield from self._shape(source, normalize=asked.is_on("normalize"))
@@ -472,7 +476,7 @@ class SchemaAnswers:
         document: dict[str, Any] = {"is_compatible": not reasons}
         if verbose:
             document["messages"] = reasons
-        return Outcome(Answer(document))
+        return RegistryOutcome(RegistryAnswer(document))
 
     def _compare(
         self, rule: str, schema: Schema, earlier: Sequence[Version]
@@ -537,7 +541,7 @@ class SchemaAnswers:
 
     # --- shared ---
 
-    def _formatted(self, asked: Question, schema: StoredSchema) -> Generator[Step, Any, StoredSchema]:
+    def _formatted(self, asked: RegistryQuestion, schema: StoredSchema) -> Generator[Step, Any, StoredSchema]:
         """With the text that the caller wants: Protobuf also as a descriptor. Raises SchemaProblem."""
         wanted = asked.options.get("format", "")
         if wanted not in FORMATS:
@@ -547,7 +551,7 @@ class SchemaAnswers:
             schema = replace(schema, text=text)
         return schema
 
-    def _version(self, asked: Question, *, deleted: bool = False) -> Version:
+    def _version(self, asked: RegistryQuestion, *, deleted: bool = False) -> Version:
         """The version of the path. Raises SchemaProblem."""
         wanted, subject = asked.version, asked.subject
         deleted = deleted or asked.is_on("deleted")
@@ -560,7 +564,7 @@ class SchemaAnswers:
             raise SchemaProblem(404, 40402, f"Version {asked.version_text} not found.")
         return found
 
-    def _admit(self, record: Record) -> None:
+    def _admit(self, record: KeyedRecord) -> None:
         try:
             self._subjects.admit(record)
         except TableFull as error:
@@ -589,17 +593,17 @@ def _described(version: Version) -> dict[str, Any]:
     return {**place, **_told(version.schema)}
 
 
-def _bounds(asked: Question) -> tuple[int, int]:
+def _bounds(asked: RegistryQuestion) -> tuple[int, int]:
     """``offset`` and ``limit`` of a list; without a limit, or with one below 0, all."""
     limit = asked.whole("limit", LATEST)
     return max(0, asked.whole("offset", 0)), (1 << 31 if limit < 0 else limit)
 
 
-def _page(found: list[Any], asked: Question) -> list[Any]:
+def _page(found: list[Any], asked: RegistryQuestion) -> list[Any]:
     offset, limit = _bounds(asked)
     return found[offset : offset + limit]
 
 
-def problem_answer(problem: SchemaProblem) -> Answer:
+def problem_answer(problem: SchemaProblem) -> RegistryAnswer:
     document: Mapping[str, Any] = {"error_code": problem.code, "message": problem.message}
-    return Answer(document, problem.status)
+    return RegistryAnswer(document, problem.status)

@@ -17,7 +17,7 @@ from mqspark.errors import Picklable
 from mqspark.message import parse_number
 from mqspark.protocol.headers.admin_headers import SchemaRequestHeader
 from mqspark.protocol.schemaoperations import MAX_BODY_BYTES, OPERATIONS, Operation
-from mqspark.schemas.schema import AVRO, KINDS, MAX_REFERENCES, Reference
+from mqspark.schemas.parsedschema import AVRO, KINDS, MAX_REFERENCES, Reference
 
 MAX_OPTIONS_LENGTH = 4_096
 LATEST = -1
@@ -37,7 +37,7 @@ def invalid_schema(text: str) -> SchemaProblem:
     return SchemaProblem(422, 42201, text)
 
 
-class Answer(NamedTuple):
+class RegistryAnswer(NamedTuple):
     """``document``: to be written as JSON; bytes are the text of a schema as it is."""
 
     document: object
@@ -52,7 +52,7 @@ class WantedSchema(NamedTuple):
     """The number that the next version shall have; 0: whatever it is."""
 
 
-class Question(NamedTuple):
+class RegistryQuestion(NamedTuple):
     operation: Operation
     subject: str
     options: Mapping[str, str]
@@ -126,7 +126,7 @@ class Question(NamedTuple):
 
 def read_question(
     header: SchemaRequestHeader, body: bytes | memoryview, code: int, may_read: Callable[[str], bool]
-) -> Question:
+) -> RegistryQuestion:
     """``code``: of the request. ``may_read`` is asked at once for the subjects that the body refers to. Raises
     SchemaProblem."""
     operation = OPERATIONS.get(header.operation)
@@ -142,7 +142,7 @@ def read_question(
     for each in _references(fields.get("references")):
         if not may_read(each.subject):
             raise SchemaProblem(403, 40301, f"User is denied operation Read on Subject: {each.subject}")
-    return Question(
+    return RegistryQuestion(
         operation,
         subject,
         dict(parse_qsl(options, keep_blank_values=True)),

@@ -18,7 +18,7 @@ import msgspec
 
 from mqspark.errors import InvalidMessage
 from mqspark.message import parse_number
-from mqspark.schemas.schema import Reference
+from mqspark.schemas.parsedschema import Reference
 
 SCHEMA, CONFIG, MODE, IDS = "SCHEMA", "CONFIG", "MODE", "IDS"
 
@@ -64,7 +64,7 @@ class RecordKey(NamedTuple):
         return IDS if self.kind == IDS else f"{self.kind}/{self.subject}"
 
 
-class Record(NamedTuple):
+class KeyedRecord(NamedTuple):
     """``content``: None takes back."""
 
     key: RecordKey
@@ -75,7 +75,7 @@ class Record(NamedTuple):
         return b"" if self.content is None else msgspec.json.encode(self.content)
 
 
-def decode_record_of(key: str, body: bytes | memoryview) -> Record:
+def decode_record_of(key: str, body: bytes | memoryview) -> KeyedRecord:
     """Raises InvalidMessage."""
     kind, _, rest = key.partition("/")
     if kind not in _TYPES:
@@ -88,8 +88,8 @@ def decode_record_of(key: str, body: bytes | memoryview) -> Record:
             raise InvalidMessage(f"the key {key[:80]!r} has no version", field="key")
     named = RecordKey(kind, rest, version)
     if not body:
-        return Record(named, None)
+        return KeyedRecord(named, None)
     try:
-        return Record(named, msgspec.json.decode(body, type=_TYPES[kind]))
+        return KeyedRecord(named, msgspec.json.decode(body, type=_TYPES[kind]))
     except (msgspec.MsgspecError, RecursionError) as error:
         raise InvalidMessage(f"the record {key[:80]!r} cannot be read: {error}", field="body") from None

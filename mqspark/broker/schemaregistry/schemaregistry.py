@@ -24,14 +24,19 @@ from mqspark.base.shares import NOBODY
 from mqspark.broker.schemaregistry.parsedschemas import ParsedSchemas
 from mqspark.broker.schemaregistry.schemaanswers import (
     Operating,
-    Outcome,
+    RegistryOutcome,
     SchemaAnswers,
     Step,
     no_room,
     problem_answer,
 )
-from mqspark.broker.schemaregistry.schemaquestions import Answer, Question, SchemaProblem, read_question
-from mqspark.broker.schemaregistry.schemarecords import Record, decode_record_of
+from mqspark.broker.schemaregistry.schemaquestions import (
+    RegistryAnswer,
+    RegistryQuestion,
+    SchemaProblem,
+    read_question,
+)
+from mqspark.broker.schemaregistry.schemarecords import KeyedRecord, decode_record_of
 from mqspark.broker.schemaregistry.subjects import VERSION_BYTES, Subjects
 from mqspark.broker.state.acks import Acks
 from mqspark.broker.state.state import BrokerState
@@ -80,7 +85,7 @@ _QUEUE = 0
 class _Call:
     session: Session
     command: Command
-    question: Question
+    question: RegistryQuestion
     since_ms: int
     operating: Operating
     owner: str = NOBODY
@@ -191,7 +196,7 @@ class SchemaRegistry:
         bounds = self._state.store.offsets.stored_bounds(SCHEMAS_TOPIC, _QUEUE)
         return bounds is None or self._next_offset >= bounds[1]
 
-    def _put(self, records: Sequence[Record], owner: str) -> int:
+    def _put(self, records: Sequence[KeyedRecord], owner: str) -> int:
         """The position of the log behind them. Raises what ``Writer.put`` raises."""
         state = self._state
         end = 0
@@ -224,7 +229,7 @@ class SchemaRegistry:
                 yield
                 step = next(call.operating)
         except StopIteration as end:
-            outcome: Outcome = end.value
+            outcome: RegistryOutcome = end.value
             return _frame(command, outcome.answer)
         except SchemaProblem as problem:
             return _frame(command, problem_answer(problem))
@@ -312,7 +317,7 @@ class SchemaRegistry:
                 self._step(call, step)
                 return
             except StopIteration as end:
-                outcome: Outcome = end.value
+                outcome: RegistryOutcome = end.value
             self._finish(call, outcome)
         except SchemaProblem as problem:
             call.session.send(_frame(call.command, problem_answer(problem)))
@@ -327,8 +332,8 @@ class SchemaRegistry:
             self._changing = None
             self._go_on()
 
-    def _finish(self, call: _Call, outcome: Outcome) -> None:
-        """Answer, when the records are as safe as a message."""
+    def _finish(self, call: _Call, outcome: RegistryOutcome) -> None:
+        """Answers when the records are as safe as a message."""
         frame = _frame(call.command, outcome.answer)
         if not outcome.records:
             call.session.send(frame)
@@ -364,7 +369,7 @@ class SchemaRegistry:
         self.subjects.validate()
 
 
-def _frame(command: Command, answer: Answer) -> bytes:
+def _frame(command: Command, answer: RegistryAnswer) -> bytes:
     document = answer.document
     body = document if isinstance(document, bytes) else msgspec.json.encode(document)
     return ok(command, {STATUS_FIELD: str(answer.status)}, body)

@@ -21,13 +21,13 @@ from mqspark.broker.schemaregistry.schemarecords import (
     MODE,
     SCHEMA,
     IdsRecord,
+    KeyedRecord,
     ModeRecord,
-    Record,
     RecordKey,
     RuleRecord,
     SchemaRecord,
 )
-from mqspark.schemas.schema import Reference
+from mqspark.schemas.parsedschema import Reference
 
 VERSION_BYTES = 400
 """What a version weighs: its entry, its number in the list of its subject, its place in the list of its schema."""
@@ -60,16 +60,16 @@ class Version(NamedTuple):
     def key(self) -> RecordKey:
         return RecordKey(SCHEMA, self.subject, self.number)
 
-    def record(self, *, deleted: bool) -> Record:
+    def record(self, *, deleted: bool) -> KeyedRecord:
         schema = self.schema
         return version_record(self.subject, self.number, schema, deleted=deleted)
 
 
-def version_record(subject: str, number: int, schema: StoredSchema, *, deleted: bool = False) -> Record:
+def version_record(subject: str, number: int, schema: StoredSchema, *, deleted: bool = False) -> KeyedRecord:
     content = SchemaRecord(
         schema.id, schema.kind, schema.text, schema.fingerprint, schema.references, deleted
     )
-    return Record(RecordKey(SCHEMA, subject, number), content)
+    return KeyedRecord(RecordKey(SCHEMA, subject, number), content)
 
 
 class Subjects:
@@ -153,7 +153,7 @@ class Subjects:
     def mode(self, subject: str) -> str | None:
         return self._modes.get(subject)
 
-    def admit(self, record: Record) -> None:
+    def admit(self, record: KeyedRecord) -> None:
         """Raises TableFull if a record that adds something has no room."""
         size = VERSION_BYTES + _SUBJECT_BYTES + text_bytes(record.key.subject)
         content = record.content
@@ -164,7 +164,7 @@ class Subjects:
 
     # --- what changes it ---
 
-    def apply(self, record: Record, owner: str = NOBODY) -> None:
+    def apply(self, record: KeyedRecord, owner: str = NOBODY) -> None:
         """A record of the topic. What is stored already is not refused. ``owner``: the user to whom it belongs what the
         record adds."""
         self.generation += 1
@@ -194,11 +194,11 @@ class Subjects:
         self._referrers.clear()
         self.last_id = 0
 
-    def removal(self, version: Version) -> list[Record]:
+    def removal(self, version: Version) -> list[KeyedRecord]:
         """The records that delete a version for good. The id of its schema is not given again."""
-        records = [Record(version.key, None)]
+        records = [KeyedRecord(version.key, None)]
         if version.schema.id == self.last_id:
-            records.insert(0, Record(RecordKey(IDS), IdsRecord(self.last_id)))
+            records.insert(0, KeyedRecord(RecordKey(IDS), IdsRecord(self.last_id)))
         return records
 
     def _put(self, key: RecordKey, content: SchemaRecord, owner: str) -> None:

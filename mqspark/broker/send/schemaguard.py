@@ -20,7 +20,7 @@ from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.dispatch import Refusal
 from mqspark.record.batchitems import split_batch
 from mqspark.record.compression import decompress
-from mqspark.schemas.schema import JSON, PROTOBUF, Flaw, Schema
+from mqspark.schemas.parsedschema import JSON, PROTOBUF, Flaw, Schema
 from mqspark.schemas.schemaprefix import PREFIX_BYTES, decode_prefix
 
 _log = sparing(__name__)

@@ -15,7 +15,7 @@ from mqspark.client.admin import AdminClient
 from mqspark.errors import InvalidMessage, MQError, ProtocolError, SchemaRefused
 from mqspark.message import MessageExt
 from mqspark.protocol.schemaoperations import topic_of
-from mqspark.schemas.schema import AVRO, PROTOBUF, Reference
+from mqspark.schemas.parsedschema import AVRO, PROTOBUF, Reference
 from mqspark.schemas.schemaprefix import decode_prefix
 from mqspark_server.shown.bodies.bodyviews import KnownSchema
 

@@ -10,7 +10,7 @@ from mqspark.arrow.payload.avrobodies import AvroBodies
 from mqspark.arrow.payload.jsonbodies import JsonBodies
 from mqspark.arrow.payload.prefixedbodies import PrefixedBodies, without_prefix
 from mqspark.errors import InvalidSchema
-from mqspark.schemas.schema import AVRO
+from mqspark.schemas.parsedschema import AVRO
 from mqspark.schemas.schemaprefix import encode_prefix
 from tests.unit.arrow.bodies_kit import avro, avro_body, read, record
 

@@ -220,7 +220,7 @@ CALLED_BY_OTHERS = {
     prepareForTriggerAvailableNow reportLatestOffset streamReader
     streamWriter""",
     "DuckDB and pyarrow, of a dataset": "scanner",
-    "users of work queues": "map_arrow transform dead_letters",
+    "users of work queues": "map_arrow transform",
     "operators and the tests of the archive": "archived_mark",
     "tests, which are a peer, a tool or a clock to what they test": """encode_command encode_register_body
     decode_register_body FREE_TEXTS mapped_segments""",

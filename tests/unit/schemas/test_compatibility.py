@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqspark.schemas.compatibility import RULES, incompatibilities
+from mqspark.schemas.parsedschema import AVRO, PROTOBUF, Schema
 from mqspark.schemas.parsing import parse
-from mqspark.schemas.schema import AVRO, PROTOBUF, Schema
 
 
 def record(**fields: Any) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from mqspark.errors import InvalidSchema, SchemaTooLarge
 from mqspark.schemas.compatibility import incompatibilities
 from mqspark.schemas.jsonwork import MAX_AT_ONE_VALUE, MAX_CHAIN
+from mqspark.schemas.parsedschema import JSON, MAX_NODES, Reference, Schema
 from mqspark.schemas.parsing import parse
-from mqspark.schemas.schema import JSON, MAX_NODES, Reference, Schema
 
 ORDER: dict[str, Any] = {
     "type": "object",

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqspark.errors import InvalidSchema, SchemaTooLarge
+from mqspark.schemas.parsedschema import MAX_NODES, PROTOBUF, Reference
 from mqspark.schemas.parsing import parse
 from mqspark.schemas.protocheck import MAX_NESTING
 from mqspark.schemas.protofiles import all_files
 from mqspark.schemas.protoschema import ProtobufSchema
-from mqspark.schemas.schema import MAX_NODES, PROTOBUF, Reference
 
 ORDER = """
 // what a customer wants

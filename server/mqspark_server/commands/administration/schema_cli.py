@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from mqspark.errors import SchemaRefused
-from mqspark.schemas.schema import KINDS, MAX_TEXT_BYTES
+from mqspark.schemas.parsedschema import KINDS, MAX_TEXT_BYTES
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.output import columns
 from mqspark_server.commands.refusals import CommandFailed, Missing

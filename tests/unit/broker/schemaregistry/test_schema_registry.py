@@ -14,7 +14,7 @@ from mqspark.broker.broker import BrokerCore
 from mqspark.broker.config import BrokerRole
 from mqspark.broker.schemaregistry.schemarecords import (
     SCHEMA,
-    Record,
+    KeyedRecord,
     RecordKey,
     SchemaRecord,
     decode_record_of,
@@ -26,7 +26,7 @@ from mqspark.errors import InvalidMessage
 from mqspark.message import SCHEMAS_TOPIC
 from mqspark.protocol.codes import Reason, RequestCode, ResponseCode
 from mqspark.protocol.schemaoperations import OPERATIONS, Right, topic_of
-from mqspark.schemas.schema import Reference
+from mqspark.schemas.parsedschema import Reference
 from mqspark.store.compaction.compacted import DELETE_RETENTION_MS, LOOK_MS
 from mqspark.store.tools.compactor import Compactor, CompactTask, TopicToCompact
 from tests.support.store_tools import QuickFiles
@@ -396,7 +396,7 @@ def test_an_error_of_ours_ends_one_request(bench: RegistryBench, caplog: pytest.
 
 def test_a_record_reads_as_it_was_written() -> None:
     content = SchemaRecord(7, "AVRO", FIRST, b"\0\xff", (Reference("a", "b", 1),), True)
-    written = Record(RecordKey(SCHEMA, "Orders 1-value", 3), content)
+    written = KeyedRecord(RecordKey(SCHEMA, "Orders 1-value", 3), content)
     assert decode_record_of(written.key.encode(), written.body) == written
     assert decode_record_of(written.key.encode(), b"") == written._replace(content=None)
 

@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from mqspark.schemas.schema import Reference
+from mqspark.schemas.parsedschema import Reference
 from mqspark_server.shown.bodies import avrobody, bodyviews
 from mqspark_server.shown.bodies.bodyviews import OUTLINE_LENGTH, VIEWS, KnownSchema, body_view
 from tests.support.pace import ProcessorTime
