@@ -31,6 +31,7 @@ from mqspark.arrow.cluster.queueranges import LogicPlace, QueueRange
 from mqspark.arrow.messagecolumns import arrow_schema, default_columns, named_columns
 from mqspark.arrow.reading.keyfetch import plan_lookups, read_lookup
 from mqspark.arrow.reading.range_fetch import BATCH_BYTES, OpenPlaces, read_task
+from mqspark.arrow.reading.typedread import VALUE, TypedRead
 from mqspark.arrow.signing import SigningOptions
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.errors import ConfigError, InvalidFilter, InvalidMessage
@@ -83,7 +84,12 @@ class ReadChoices(TypedDict, total=False):
     credentials: Credentials | None
     """By default those of the environment."""
     schema: object
-    """Refused: bodies are not decoded to columns here."""
+    """The fields of bodies are columns instead of ``value``: a pyarrow.Schema for JSON, or a schema of Avro
+    (``mqspark.schemas.parsing.parse``) for bodies without a prefix. The columns of the message then are named by
+    ``columns``."""
+    reason_column: str | None
+    """With ``schema``: a column that says why a body does not fit it; the others of its row are null. Without it such a
+    body raises InvalidMessage."""
 
 
 def read(nameserver: str, topic: str | Sequence[str], **choices: Unpack[ReadChoices]) -> pa.RecordBatchReader:
@@ -118,22 +124,33 @@ class TopicRead:
     batch_bytes: int = BATCH_BYTES
     retry_timeout_s: float = RETRY_TIMEOUT_MS / 1000
     credentials: Credentials | None = None
-    schema: InitVar[object] = None
+    schema: object = None
+    reason_column: str | None = None
+    only: InitVar[Sequence[str] | None] = None
+    """Of the columns that the others ask for."""
+    row_schema: pa.Schema = field(init=False)
     chosen: tuple[str, ...] = field(init=False)
-    """The columns."""
+    """The columns that are read of messages."""
     choice: QueueChoice = field(init=False)
+    _own: tuple[str, ...] = field(init=False, repr=False)
+    """The message's own columns that ``columns`` names."""
+    _typed: TypedRead | None = field(init=False, repr=False)
 
-    def __post_init__(self, schema: object) -> None:
-        if schema is not None:
-            raise ConfigError(
-                "schema: bodies are not decoded to columns yet; read the column value", key="schema"
-            )
-        if isinstance(self.columns, str):
-            raise ConfigError("columns: a list of names, not a text", key="columns")
-        default = default_columns()
-        self.chosen = default if self.columns is None else named_columns(self.columns, default)
-        if not self.chosen:
-            raise ConfigError("columns: select at least one column", key="columns")
+    def __post_init__(self, only: Sequence[str] | None) -> None:
+        self._choose_columns()
+        own = self._own
+        if only is not None:
+            # A name that is no column of this read may be another one of the message.
+            others = [name for name in only if name not in self.row_schema.names]
+            own = (*own, *named_columns(others, ()))
+            known = {each.name: each for each in (*self.row_schema, *arrow_schema(own))}
+            self.row_schema = pa.schema([known[name] for name in only])
+        self.chosen = tuple(name for name in self.row_schema.names if name in own)
+        if self._typed is not None:
+            if len(self.chosen) == len(self.row_schema):
+                self._typed = None  # nothing of the bodies is asked for
+            else:
+                self.chosen = tuple(dict.fromkeys((*self.chosen, *self._typed.needs)))
         check_number("batch_rows", self.batch_rows, 1)
         check_number("batch_bytes", self.batch_bytes, LEAST_BATCH_BYTES)
         if not isinstance(self.retry_timeout_s, int | float) or self.retry_timeout_s < 0:
@@ -162,6 +179,29 @@ class TopicRead:
             signing=SigningOptions(self.credentials),
         )
 
+    def _choose_columns(self) -> None:
+        if isinstance(self.columns, str):
+            raise ConfigError("columns: a list of names, not a text", key="columns")
+        default = default_columns()
+        self._typed = None
+        if self.schema is not None:
+            self._typed = TypedRead(self.schema, self.reason_column)
+            default = tuple(name for name in default if name != VALUE)
+        elif self.reason_column is not None:
+            raise ConfigError("reason_column: needs a schema", key="reason_column")
+        self._own = default if self.columns is None else named_columns(self.columns, default)
+        fields = [*arrow_schema(self._own), *([] if self._typed is None else self._typed.fields)]
+        if not fields:
+            raise ConfigError("columns: select at least one column", key="columns")
+        names = [each.name for each in fields]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigError(
+                    f"schema: a column {name!r} is there twice; name those of the message by columns",
+                    key="schema",
+                )
+        self.row_schema = pa.schema(fields)
+
     def _check_combination(self, tags: tuple[str, ...], keys: tuple[str, ...]) -> None:
         if self.group is not None:
             try:
@@ -186,19 +226,17 @@ class TopicRead:
                     "key: does not go together with start, end, tags, sql_filter or archive", key="key"
                 )
 
-    @property
-    def row_schema(self) -> pa.Schema:
-        return arrow_schema(self.chosen)
-
     def of(self, columns: Sequence[str]) -> TopicRead:
-        """The same read of other columns."""
-        return replace(self, columns=tuple(columns), schema=None)
+        """The same read of some of its columns."""
+        return replace(self, only=tuple(columns))
 
     def reader(self, narrow: Narrowing | None = None) -> pa.RecordBatchReader:
         """Resolves the bounds now. ``narrow``: leaves out parts of ranges of which no row is needed."""
         cluster = ClusterQueues(self.choice)
         with closing(cluster.client):
             batches = self._found(cluster) if self.choice.keys else self._ranged(cluster, narrow)
+        if self._typed is not None:
+            batches = self._typed.rows(batches, self.row_schema)
         limited = within_limits(batches, self.batch_rows, self.batch_bytes)
         return pa.RecordBatchReader.from_batches(self.row_schema, limited)
 

@@ -150,6 +150,9 @@ def test_a_reader_that_is_dropped_closes_its_connections_and_files(broker: Broke
         ({"archive": "/nowhere", "tags": "a"}, "archive"),
         ({"retry_timeout_s": -1}, "retry_timeout_s"),
         ({"schema": "latest"}, "schema"),
+        ({"schema": pa.schema([("id", pa.duration("s"))])}, "schema"),
+        ({"schema": pa.schema([("offset", pa.int64())])}, "schema"),
+        ({"reason_column": "why"}, "reason_column"),
     ],
 )
 def test_what_is_refused_names_the_keyword(broker: Broker, choices: dict[str, Any], key: str) -> None:
