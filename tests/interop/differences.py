@@ -192,6 +192,7 @@ KEPT = [
         path="fact",
         ours="^(1|29|19)$",
     ),
+    Difference("RocketMQ has no schema registry", chapter="codes", label="code 2010[12]", path="fact"),
     Difference(
         "a body that is no batch is an invalid message",
         chapter="mutations",

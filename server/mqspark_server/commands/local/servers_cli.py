@@ -254,6 +254,7 @@ def dev(
 
     With --brokers, run a small cluster of processes. A killed process is restarted after ten seconds.
     """
+    from mqspark.base.config import MAX_PORT
     from mqspark_server.broker_app import GRPC_PORT_DISTANCE
     from mqspark_server.settings.settings import PROXY_PORT, file_layer, override_layer
 
@@ -264,6 +265,7 @@ def dev(
         grpc_port = (
             PROXY_PORT if broker_port == DEV_PORT else broker_port and broker_port + GRPC_PORT_DISTANCE
         )
+        grpc_port = grpc_port if grpc_port <= MAX_PORT else 0
     # Who installs the server alone has no gRPC; then the READY line has none.
     served = grpc_port if importlib.util.find_spec("grpc") is not None else None
     if brokers > 1:
