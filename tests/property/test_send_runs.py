@@ -199,7 +199,8 @@ def test_a_run_ends_before_what_is_not_plain(tmp_path: Path, monkeypatch: pytest
     two.end()
 
 
-def test_capacity_counts_messages(tmp_path: Path) -> None:
+def test_capacity_counts_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "layouts", HeaderLayouts(learning_cost=0))
     bench = Bench(tmp_path, sync=True, send_thread_pool_queue_capacity=10)
     peer = bench.peer()
     for n in range(6):

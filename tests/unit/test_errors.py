@@ -25,6 +25,7 @@ VALUES = {
     "int": st.integers(-(1 << 63), (1 << 63) - 1),
     "str": st.text(max_size=20),
     "bool": st.booleans(),
+    "pb.Code": st.integers(0, 60_000),
     "Exception": st.sampled_from([OSError(28, "full"), MemoryError(), ValueError("no")]),
     "Iterable[str]": st.lists(st.text(max_size=5), max_size=3),
     "Hashable": st.tuples(st.text(max_size=5), st.integers()),

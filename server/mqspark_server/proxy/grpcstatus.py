@@ -24,9 +24,12 @@ class GrpcRefusal(Exception):
     """A call ends with this code of ``pb.Code`` and this text."""
 
     def __init__(self, code: pb.Code, text: str) -> None:
-        super().__init__(text)
+        super().__init__(code, text)  # both, or it could not be pickled
         self.code = code
         self.text = text
+
+    def __str__(self) -> str:
+        return self.text
 
     @property
     def status(self) -> pb.Status:

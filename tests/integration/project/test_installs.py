@@ -24,8 +24,9 @@ IMPORTS = """
 import importlib, pkgutil, sys
 for package in sys.argv[1:]:
     for each in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
-        # The scheduler is the extra jobs'.
-        if not each.name.endswith("__main__") and (package != "mqspark_server" or ".scheduler" not in each.name):
+        # The scheduler is the extra jobs', the proxy the extra grpc's.
+        is_extra = package == "mqspark_server" and (".scheduler" in each.name or ".proxy" in each.name)
+        if not each.name.endswith("__main__") and not is_extra:
             importlib.import_module(each.name)
 """
 MAPS = """
@@ -79,6 +80,7 @@ def documented() -> set[str]:
         (("server",), ["mqspark_server"]),
         (("server", "testing"), ["mqspark.testing"]),
         (("arrow",), ["mqspark.arrow"]),
+        (("grpc",), ["mqspark_server.proxy"]),
         (("spark",), ["pyspark_pymq", "mqspark_jobs"]),
         pytest.param(("jobs",), ["mqspark_server.scheduler"], marks=pytest.mark.delta),
     ],
@@ -132,7 +134,8 @@ def test_every_extra_of_the_pages_is_tried_or_part_of_one_that_is() -> None:
     [
         each
         for each in blocks("python")
-        if not each.needs_spark and "mq_c" not in each.text and "mqspark.arrow" not in each.text
+        if not each.needs_spark
+        and not any(word in each.text for word in ("mq_c", "mqspark.arrow", "rocketmq import"))
     ],
     ids=lambda block: block.name,
 )

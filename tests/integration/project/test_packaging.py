@@ -43,7 +43,7 @@ def test_the_console_has_its_templates_and_static_files(wheel: list[str]) -> Non
 
 
 def test_no_tests_data_or_caches_are_in_it(wheel: list[str]) -> None:
-    allowed = (".py", ".typed", ".html", ".css", ".js", ".svg", ".LICENSE.txt")
+    allowed = (".py", ".typed", ".html", ".css", ".js", ".svg", ".LICENSE.txt", ".proto", ".pyi", ".binpb")
     odd = [name for name in wheel if ".dist-info/" not in name and not name.endswith(allowed)]
     assert odd == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -118,6 +119,9 @@ def traffic() -> Iterator[Traffic]:
             observer.send(Message.of("mqspark_spark", progress(number)))
         traced = producer.send(Message.of("Bought", "plainly"))
         eventually(lambda: len(admin.messages_by_key("RMQ_SYS_TRACE_TOPIC", traced.message_id)) == 1)
+        for fields in ('[{"name":"id","type":"long"}]', "[]"):
+            text = json.dumps({"schema": f'{{"type":"record","name":"Order","fields":{fields}}}'})
+            assert admin.ask_schemas("register", subject="Orders-value", body=text.encode()).status == 200
         clock.advance(PAUSE_MS)
         part = set_aside(broker)
         yield Traffic(began_ms, broker, admin, clock, part, reader.client_id, traced.message_id)
@@ -389,6 +393,14 @@ def job(traffic: Traffic) -> Truth:
     return figures(tiles, **{"Newest runs": [columns, *runs], "Figures of the last run": values})
 
 
+def subjects(traffic: Traffic) -> Truth:
+    return figures(pager="1\u20131 of 1", Subjects=[("Version", "Id"), ("Orders-value", "2", "2")])
+
+
+def subject(traffic: Traffic) -> Truth:
+    return figures({"Version": "2", "Id": "2", "Versions": "2", "Type": "AVRO", "Compatibility": "BACKWARD"})
+
+
 def nothing(traffic: Traffic) -> Truth:
     return figures()
 
@@ -422,6 +434,8 @@ PAGES: dict[str, Callable[[Traffic], Truth]] = {
     "/trace": trace,
     "/spark": queries,
     "/spark/{query}": query,
+    "/schemas": subjects,
+    "/schemas/{subject}": subject,
     "/jobs": jobs,
     "/jobs/{name}": job,
 }
@@ -442,6 +456,7 @@ def test_every_figure_of_a_page_is_true(traffic: Traffic, path: str) -> None:
         "client": traffic.member,
         "query": QUERY,
         "name": "archive",
+        "subject": "Orders-value",
     }
     shown = path.format(**{name: quote(each, safe="") for name, each in names.items()})
     assert figures_of(page(traffic.broker, shown)).everything() == PAGES[path](traffic)

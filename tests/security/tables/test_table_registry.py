@@ -359,6 +359,8 @@ CLIENTS = BOTH | {
 GLOBALS = {
     "mqspark_server.net.testcertificate.made_certificate": "one a process",
     "mqspark.client.remoting.ending._open": "clients of the program",
+    "mqspark.arrow.reading.range_fetch._open": "reads of the program",
+    "mqspark.arrow.messagecolumns.arrow_type_of": "one a type of a message's column",
     "mqspark.base.valuetypes._hints": "one entry a class of settings",
     "mqspark.protocol.bodies.body._names": "one entry a class of bodies",
     "mqspark.base.config.camel_case": "MAX_NAMES names of fields of settings",

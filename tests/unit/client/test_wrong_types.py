@@ -218,7 +218,10 @@ CLASSES = (
     aio.PopConsumer,
     aio.LitePullConsumer,
 )
-ANY_NUMBER = {"timestamp_ms", "begin_ms", "end_ms", "perm", "code", "hash_key", "seek.offset"}
+ANY_NUMBER = {"timestamp_ms", "begin_ms", "end_ms", "perm", "code", "hash_key", "seek.offset"} | {
+    "ask_schemas.version",
+    "ask_schemas.schema_id",
+}
 """Arguments for which the broker or the method itself says which numbers it takes."""
 INSIDE = {"stop_at_exit", "take", "hand", "reset", "begin", "prepare"}
 """Methods that only other parts of the client call."""

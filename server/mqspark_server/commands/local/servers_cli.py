@@ -191,7 +191,7 @@ def proxy() -> None:
 @_config
 @_set
 def proxy_run(nameserver: str, config: str | None, assignments: Sequence[str]) -> None:
-    """Serve gRPC clients of the cluster of these name servers, until SIGTERM or SIGINT.
+    """Serve gRPC clients of a cluster until SIGTERM or SIGINT.
 
     The settings are those of a server's sockets, TLS and log; listenPort is 8081 by default. Brokers with users refuse
     what it asks: their clients connect to the brokers (grpcEnable).
