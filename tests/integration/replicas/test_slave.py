@@ -120,7 +120,8 @@ def test_a_master_that_is_away_costs_its_slave_two_lines(
     """The slave asks for its log, its tables and about damage."""
 
     def lines(level: int = logging.WARNING) -> list[str]:
-        return [record.getMessage() for record in caplog.records if record.levelno >= level]
+        own = [record for record in caplog.records if record.name.startswith("mqspark.replication")]
+        return [record.getMessage() for record in own if record.levelno >= level]
 
     with (
         caplog.at_level(logging.DEBUG, "mqspark.replication"),
