@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -159,11 +158,14 @@ class DevCluster:
         with self._log.open("w") as log:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)  # noqa: S603
         line = self._process.stdout.readline() if self._process.stdout else ""
-        ready = re.match(r"READY namesrv=(\S+) broker=(\S+) http=(\S+) store=(\S+)", line)
-        if ready is None:
+        word, *fields = line.split() or [""]
+        if word != "READY":
             self.stop()
             raise SystemExit(f"mqspark dev did not start: {self._log.read_text()}")
-        self.nameserver, self.broker, self.http, self.store = ready.groups()
+        ready = dict(field.split("=", 1) for field in fields)
+        self.nameserver, self.broker, self.http, self.store = (
+            ready[name] for name in ("namesrv", "broker", "http", "store")
+        )
         return self
 
     def __exit__(
