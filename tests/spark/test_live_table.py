@@ -65,7 +65,7 @@ def test_rows_come_once_and_again_behind_a_lost_checkpoint(
         append(batches, *arguments)
         raise Killed
 
-    monkeypatch.setattr(livetable.TableBatches, "_append", dying)
+    monkeypatch.setattr(livetable.TableBatches, "append", dying)
     with pytest.raises(Exception, match="orders"):
         table.follow()
     monkeypatch.undo()
