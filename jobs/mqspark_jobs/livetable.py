@@ -176,9 +176,8 @@ class _TableKeeper:
             return
         try:
             query = start(self.spark, definition, self.options)
-        except (
-            Exception
-        ) as error:  # of Spark, of the cluster, of the table's place: each is told, and tried again
+        except Exception as error:
+            # Of Spark, of the cluster or of the table's place: it is told, and the start is tried again.
             os.close(lock)
             self._failed(definition, error)
             return
@@ -292,11 +291,9 @@ def last_offsets(spark: SparkSession, definition: TableDefinition) -> dict[str, 
     for url in (definition.url, definition.rejected_url):
         if not delta_table(url).files:
             continue
-        rows = (
-            spark.read.format("delta")
-            .load(url)
-            .selectExpr("concat(broker, ':', `partition`) q", "`offset` o")
-        )
+        broker, queue_id, last = (f"`{definition.own(name)}`" for name in ("broker", "partition", "offset"))
+        rows = spark.read.format("delta").load(url)
+        rows = rows.selectExpr(f"concat({broker}, ':', {queue_id}) q", f"{last} o")
         for row in rows.groupBy("q").agg({"q": "first", "o": "max"}).collect():
             queue, offset = row["first(q)"], row["max(o)"]
             found[queue] = max(offset, found.get(queue, -1))

@@ -138,6 +138,7 @@ def test_fields_are_columns_and_bad_bodies_stand_beside(
     assert all(row.reason for row in rejected)
     assert table.verify()["rows"] == 4
 
+    shutil.rmtree(table.definition.checkpoint)
     wider = {**options, "payloadSchema": "id bigint, `offset` string, price double"}
     table.directory.change("orders", lambda each: msgspec.structs.replace(each, options=wider))
     send('{"id":4,"price":1.5}')
