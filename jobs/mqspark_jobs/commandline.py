@@ -160,10 +160,8 @@ def _directory(parser: argparse.ArgumentParser) -> None:
 
 
 def _named(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only these tables; default: all")
     _directory(parser)
-    parser.add_argument(
-        "--name", action="append", default=[], help="only this table; repeatable. Default: all"
-    )
 
 
 def _chosen(options: argparse.Namespace, names: Sequence[str]) -> TableDirectory:
@@ -188,8 +186,8 @@ def _tables(parser: argparse.ArgumentParser) -> None:
 
         if options.interval_ms < 0:
             raise ConfigError("interval_ms: must not be negative", key="interval_ms")
-        directory = _chosen(options, options.name)
-        wanted = livetable.TablesOptions(directory, tuple(options.name), options.once, options.interval_ms)
+        directory = _chosen(options, options.names)
+        wanted = livetable.TablesOptions(directory, tuple(options.names), options.once, options.interval_ms)
         return lambda spark, progress: livetable.run(wanted, spark, progress)
 
     parser.set_defaults(prepare=prepare)
@@ -209,16 +207,16 @@ def _table_upkeep(parser: argparse.ArgumentParser) -> None:
 
         if not 0 <= options.retention_hours < 1e6:
             raise ConfigError("retention_hours: 0 to 1000000", key="retention_hours")
-        directory = _chosen(options, options.name)
-        wanted = tableupkeep.UpkeepOptions(directory, tuple(options.name), options.retention_hours)
+        directory = _chosen(options, options.names)
+        wanted = tableupkeep.UpkeepOptions(directory, tuple(options.names), options.retention_hours)
         return lambda spark, progress: tableupkeep.upkeep(wanted, spark, progress)
 
     parser.set_defaults(prepare=prepare)
 
 
 def _table_verify(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the table")
     _directory(parser)
-    parser.add_argument("--name", required=True, help="the table")
 
     def prepare(options: argparse.Namespace) -> Run:
         from mqspark_jobs import tableproof

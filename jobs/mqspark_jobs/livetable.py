@@ -42,6 +42,9 @@ ROW_COLUMNS = (
 )  # fmt: skip
 _POLL_S = 1.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
+_LONGEST_LOOK_S = 8.0
+"""Between looks whether another process still keeps a table."""
+_KEPT_ELSEWHERE = "another process keeps this table"
 _BATCH_BYTES = "256m"
 """Of a batch, unless the definition has a limit: a table that begins far back does not read everything at once."""
 
@@ -172,7 +175,11 @@ class _TableKeeper:
     def _start(self, definition: TableDefinition) -> None:
         lock = self.options.directory.lock(definition.name)
         if lock is None:
-            self.errors[definition.name] = "another process keeps this table"
+            # Said once, however often it is tried.
+            if self.errors.get(definition.name) != _KEPT_ELSEWHERE:
+                self.progress.show(f"{definition.name}: {_KEPT_ELSEWHERE}", self.rows, self.rows, "rows")
+            self.errors[definition.name] = _KEPT_ELSEWHERE
+            self._pause(definition.name, _LONGEST_LOOK_S)
             return
         try:
             query = start(self.spark, definition, self.options)
@@ -219,12 +226,17 @@ class _TableKeeper:
             self.options.directory.save_state(each.definition.name, state)
             self.progress.show(f"{each.definition.name}: batch {each.shown}", self.rows, self.rows, "rows")
 
+    def _pause(self, name: str, longest_s: float) -> float:
+        """Twice as long as the pause before; returns the seconds."""
+        before = self.pauses.get(name)
+        length_s = _FIRST_PAUSE_S if before is None else min(2 * before.length_s, longest_s)
+        self.pauses[name] = _TablePause(time.monotonic() + length_s, length_s)
+        return length_s
+
     def _failed(self, definition: TableDefinition, error: BaseException) -> None:
         text = relevant_text(error)
         name = definition.name
-        before = self.pauses.get(name)
-        length_s = _FIRST_PAUSE_S if before is None else min(2 * before.length_s, _LONGEST_PAUSE_S)
-        self.pauses[name] = _TablePause(time.monotonic() + length_s, length_s)
+        length_s = self._pause(name, _LONGEST_PAUSE_S)
         self.errors[name] = text
         self.failures += 1
         state = self.options.directory.state(name)

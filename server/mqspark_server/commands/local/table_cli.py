@@ -157,10 +157,10 @@ def table_drop(name: str, tables: str, yes: bool, output: str | None) -> None:
     Output(output).done(f"table {name} is forgotten; its files at {definition.url} stay", {"name": name})
 
 
-def _passed_on(job: str, text: str) -> click.Command:
-    """A command whose options are those of a job."""
+def _passed_on(job: str, names: str, text: str) -> click.Command:
+    """A command whose arguments are those of a job; ``names``: what its help calls them."""
 
-    @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+    @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar=f"{names} [OPTIONS]...")
     def run(arguments: Sequence[str]) -> None:
         need_spark()
         from mqspark_jobs.commandline import main
@@ -172,9 +172,11 @@ def _passed_on(job: str, text: str) -> click.Command:
     return click.command(context_settings=passing, add_help_option=False)(run)
 
 
-table.add_command(_passed_on("tables", "Keep all tables until stopped."), "run")
-table.add_command(_passed_on("table-verify", "Compare a table with the log of its topic."), "verify")
-table.add_command(_passed_on("table-upkeep", "Compact small files and remove old ones."), "upkeep")
+table.add_command(_passed_on("tables", "[NAME]...", "Keep tables until stopped."), "run")
+table.add_command(_passed_on("table-verify", "NAME", "Compare a table with the log of its topic."), "verify")
+table.add_command(
+    _passed_on("table-upkeep", "[NAME]...", "Compact small files and remove old ones."), "upkeep"
+)
 
 
 def _set_paused(name: str, tables: str, output: str | None, *, is_paused: bool) -> None:
