@@ -208,7 +208,7 @@ class BrokerApp(ProcessApp):
     async def _start_grpc(self, parts: BrokerParts) -> None:
         if importlib.util.find_spec("grpc") is None or importlib.util.find_spec("google.protobuf") is None:
             raise ConfigError("grpcEnable needs grpcio: pip install 'mqspark[grpc]'", key="grpcEnable")
-        from mqspark_server.proxy.brokerbackend import BrokerBackend
+        from mqspark_server.proxy.backends.brokerbackend import BrokerBackend
         from mqspark_server.proxy.grpcserver import GrpcServer
 
         config = self.settings.server

@@ -17,14 +17,14 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.headers.header import Header
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.backend import GrpcCaller, OnRequest, Proof
-from mqspark_server.proxy.grpccalls import GrpcCall, Shared
-from mqspark_server.proxy.grpcclients import GrpcClient, GrpcClients
-from mqspark_server.proxy.grpchalves import GrpcHalves
-from mqspark_server.proxy.grpcmetadata import GrpcMetadata
-from mqspark_server.proxy.grpcreceipts import renewals_for
-from mqspark_server.proxy.grpcreceiving import receive_message
+from mqspark_server.proxy.clients.grpccalls import GrpcCall, Shared
+from mqspark_server.proxy.clients.grpcclients import GrpcClient, GrpcClients
+from mqspark_server.proxy.clients.grpchalves import GrpcHalves
+from mqspark_server.proxy.clients.grpcmetadata import GrpcMetadata
+from mqspark_server.proxy.clients.renewals import Renewals
 from mqspark_server.proxy.grpcstatus import GrpcRefusal
-from mqspark_server.proxy.renewals import Renewals
+from mqspark_server.proxy.methods.grpcreceipts import renewals_for
+from mqspark_server.proxy.methods.grpcreceiving import receive_message
 from tests.unit.broker_kit import Bench
 
 

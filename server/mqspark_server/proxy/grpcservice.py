@@ -13,29 +13,29 @@ from mqspark.errors import IllegalName, InvalidMessage, ProtocolError
 from mqspark.protocol.command import Command
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.backend import ProxyBackend
-from mqspark_server.proxy.grpccalls import GrpcCall, Shared
-from mqspark_server.proxy.grpcclients import GrpcClient, GrpcClients
-from mqspark_server.proxy.grpchalves import GrpcHalves
-from mqspark_server.proxy.grpclite import sync_lite_subscription
-from mqspark_server.proxy.grpcmetadata import GrpcMetadata
-from mqspark_server.proxy.grpcoffsets import (
+from mqspark_server.proxy.clients.grpccalls import GrpcCall, Shared
+from mqspark_server.proxy.clients.grpcclients import GrpcClient, GrpcClients
+from mqspark_server.proxy.clients.grpchalves import GrpcHalves
+from mqspark_server.proxy.clients.grpcmetadata import GrpcMetadata
+from mqspark_server.proxy.grpcstatus import GrpcRefusal
+from mqspark_server.proxy.methods.grpclite import sync_lite_subscription
+from mqspark_server.proxy.methods.grpcoffsets import (
     get_offset,
     pull_message,
     query_offset,
     update_offset,
 )
-from mqspark_server.proxy.grpcreceipts import (
+from mqspark_server.proxy.methods.grpcreceipts import (
     ack_message,
     change_invisible_duration,
     forward_to_dead_letters,
     renewals_for,
 )
-from mqspark_server.proxy.grpcreceiving import receive_message
-from mqspark_server.proxy.grpcrouting import query_assignment, query_route
-from mqspark_server.proxy.grpcsending import recall_message, send_message
-from mqspark_server.proxy.grpcstatus import GrpcRefusal
-from mqspark_server.proxy.grpctransactions import end_transaction
-from mqspark_server.proxy.telemetry import (
+from mqspark_server.proxy.methods.grpcreceiving import receive_message
+from mqspark_server.proxy.methods.grpcrouting import query_assignment, query_route
+from mqspark_server.proxy.methods.grpcsending import recall_message, send_message
+from mqspark_server.proxy.methods.grpctransactions import end_transaction
+from mqspark_server.proxy.methods.telemetry import (
     asked_by_broker,
     heartbeat,
     notify_client_termination,

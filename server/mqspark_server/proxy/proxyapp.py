@@ -8,7 +8,7 @@ from mqspark.base.names import bracketed
 from mqspark_server.net.servertls import client_context
 from mqspark_server.process.phases import Phase
 from mqspark_server.process.startup import ProcessApp
-from mqspark_server.proxy.clusterbackend import ClusterBackend
+from mqspark_server.proxy.backends.clusterbackend import ClusterBackend
 from mqspark_server.proxy.grpcserver import GrpcServer
 from mqspark_server.settings.serverconfig import ServerConfig
 

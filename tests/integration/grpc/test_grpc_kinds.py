@@ -8,7 +8,7 @@ from collections.abc import Callable
 from mqspark.client.sync import AdminClient
 from mqspark.testing import Broker
 from mqspark_server.proxy import messaging_pb2 as pb
-from mqspark_server.proxy.grpcsending import consistent_hash
+from mqspark_server.proxy.methods.grpcsending import consistent_hash
 from tests.support.grpcclients import BareCaller, bare_caller, message, resource, stored_messages
 
 

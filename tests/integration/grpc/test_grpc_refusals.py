@@ -14,7 +14,7 @@ import pytest
 
 from mqspark.testing import Broker
 from mqspark_server.proxy import messaging_pb2 as pb
-from mqspark_server.proxy.telemetry import MAX_STREAMS
+from mqspark_server.proxy.methods.telemetry import MAX_STREAMS
 from tests.support.grpcclients import BareCaller, bare_caller, message, resource
 from tests.support.waiting import eventually
 

@@ -13,11 +13,11 @@ from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.connection import Connection
 from mqspark_server.proxy import messaging_pb2 as pb
-from mqspark_server.proxy.grpcclients import GrpcClient, TelemetryStream
-from mqspark_server.proxy.grpclite import sync_lite_subscription
-from mqspark_server.proxy.grpcreceipts import ack_message
+from mqspark_server.proxy.clients.grpcclients import GrpcClient, TelemetryStream
 from mqspark_server.proxy.grpcstatus import GrpcRefusal
-from mqspark_server.proxy.telemetry import asked_by_broker, notify_client_termination
+from mqspark_server.proxy.methods.grpclite import sync_lite_subscription
+from mqspark_server.proxy.methods.grpcreceipts import ack_message
+from mqspark_server.proxy.methods.telemetry import asked_by_broker, notify_client_termination
 from tests.unit.broker_kit import SEND, Bench, send_ext
 from tests.unit.proxy_kit import ProxyBench
 

@@ -15,9 +15,9 @@ from mqspark.protocol.bodies.lite_bodies import LiteSubscription, LiteSubscripti
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig, TopicConfig
 from mqspark.protocol.codes import RequestCode
 from mqspark_server.proxy import messaging_pb2 as pb
-from mqspark_server.proxy.grpcmessages import type_of
-from mqspark_server.proxy.handedout import delivered, handed_out, lite_handed_out
-from mqspark_server.proxy.receipthandles import parse_handle
+from mqspark_server.proxy.content.grpcmessages import type_of
+from mqspark_server.proxy.content.handedout import delivered, handed_out, lite_handed_out
+from mqspark_server.proxy.content.receipthandles import parse_handle
 from tests.unit.broker_kit import SEND, Bench, send_ext
 from tests.unit.pop_kit import INVISIBLE_MS, POP, pass_time, pop_ext, settle
 

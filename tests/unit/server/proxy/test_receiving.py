@@ -12,12 +12,16 @@ import pytest
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig, TopicConfig
 from mqspark.protocol.codes import RequestCode
 from mqspark_server.proxy import messaging_pb2 as pb
-from mqspark_server.proxy.grpcclients import GrpcClient
-from mqspark_server.proxy.grpcreceipts import ack_message, change_invisible_duration, forward_to_dead_letters
-from mqspark_server.proxy.grpcreceiving import receive_message
+from mqspark_server.proxy.clients.grpcclients import GrpcClient
+from mqspark_server.proxy.clients.renewals import GIVEN_BACK_MS, INVISIBLE_MS
+from mqspark_server.proxy.content.receipthandles import parse_handle
 from mqspark_server.proxy.grpcstatus import GrpcRefusal
-from mqspark_server.proxy.receipthandles import parse_handle
-from mqspark_server.proxy.renewals import GIVEN_BACK_MS, INVISIBLE_MS
+from mqspark_server.proxy.methods.grpcreceipts import (
+    ack_message,
+    change_invisible_duration,
+    forward_to_dead_letters,
+)
+from mqspark_server.proxy.methods.grpcreceiving import receive_message
 from tests.unit.broker_kit import SEND, Bench, send_ext
 from tests.unit.proxy_kit import ProxyBench, settled
 

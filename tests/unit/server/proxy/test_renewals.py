@@ -12,9 +12,7 @@ from mqspark.errors import TableFull
 from mqspark.protocol.receipts import NORMAL, Receipt
 from mqspark.testing import FakeClock
 from mqspark_server.proxy import messaging_pb2 as pb
-from mqspark_server.proxy.grpcstatus import GrpcRefusal
-from mqspark_server.proxy.receipthandles import ReceiptHandle
-from mqspark_server.proxy.renewals import (
+from mqspark_server.proxy.clients.renewals import (
     GIVEN_BACK_MS,
     INVISIBLE_MS,
     MOST_FAILURES,
@@ -26,6 +24,8 @@ from mqspark_server.proxy.renewals import (
     Renewals,
     place_of,
 )
+from mqspark_server.proxy.content.receipthandles import ReceiptHandle
+from mqspark_server.proxy.grpcstatus import GrpcRefusal
 
 pytestmark = pytest.mark.anyio
 

@@ -10,9 +10,9 @@ from mqspark.protocol.bodies.topic_bodies import TopicRouteData
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.header import Header
 from mqspark_server.proxy.backend import ProxyBackend
-from mqspark_server.proxy.grpcclients import GrpcClient, GrpcClients
-from mqspark_server.proxy.grpchalves import GrpcHalves
-from mqspark_server.proxy.renewals import Renewals
+from mqspark_server.proxy.clients.grpcclients import GrpcClient, GrpcClients
+from mqspark_server.proxy.clients.grpchalves import GrpcHalves
+from mqspark_server.proxy.clients.renewals import Renewals
 
 MAX_TIMEOUT_S = 3.0
 """How long a broker may take for a request that it answers at once."""

@@ -21,12 +21,12 @@ from mqspark.protocol.headers.client_headers import (
 from mqspark.protocol.receipts import real_topic
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.backend import Link, ProxyBackend
-from mqspark_server.proxy.grpccalls import GrpcCall
-from mqspark_server.proxy.grpcclients import GrpcClients
+from mqspark_server.proxy.clients.grpccalls import GrpcCall
+from mqspark_server.proxy.clients.grpcclients import GrpcClients
+from mqspark_server.proxy.clients.renewals import ClientKey, ReceiptPlace, Renewals, place_of
+from mqspark_server.proxy.content.receipthandles import ReceiptHandle, parse_handle
+from mqspark_server.proxy.content.resources import group_of, topic_of
 from mqspark_server.proxy.grpcstatus import OK, GrpcRefusal, checked, refusal_of, status
-from mqspark_server.proxy.receipthandles import ReceiptHandle, parse_handle
-from mqspark_server.proxy.renewals import ClientKey, ReceiptPlace, Renewals, place_of
-from mqspark_server.proxy.resources import group_of, topic_of
 
 MAX_INVISIBLE_MS = 12 * 3_600_000
 """maxInvisibleTimeMills"""

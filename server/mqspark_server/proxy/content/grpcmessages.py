@@ -34,7 +34,7 @@ from mqspark.message import (
 )
 from mqspark.record.record import PackedMessage
 from mqspark_server.proxy import messaging_pb2 as pb
-from mqspark_server.proxy.systemkeys import BORN_HOST, SYSTEM_KEYS, TRACE_CONTEXT
+from mqspark_server.proxy.content.systemkeys import BORN_HOST, SYSTEM_KEYS, TRACE_CONTEXT
 
 _HIDDEN = SYSTEM_KEYS | SET_BY_BROKERS | {SHARDING_KEY, MULTI_DISPATCH, TRACE_CONTEXT}
 """Properties that a client gets as fields, if at all."""

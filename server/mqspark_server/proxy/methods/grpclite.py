@@ -18,10 +18,10 @@ from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import NotifyUnsubscribeLiteRequestHeader
 from mqspark_server.proxy import messaging_pb2 as pb
-from mqspark_server.proxy.grpccalls import GrpcCall
-from mqspark_server.proxy.grpcclients import GrpcClient
+from mqspark_server.proxy.clients.grpccalls import GrpcCall
+from mqspark_server.proxy.clients.grpcclients import GrpcClient
+from mqspark_server.proxy.content.resources import group_of, topic_of
 from mqspark_server.proxy.grpcstatus import OK, GrpcRefusal, checked
-from mqspark_server.proxy.resources import group_of, topic_of
 
 LITE_CONSUMERS = (pb.LITE_PUSH_CONSUMER, pb.LITE_SIMPLE_CONSUMER)
 MAX_LITE_TOPIC_LENGTH = 64

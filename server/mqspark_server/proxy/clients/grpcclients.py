@@ -15,7 +15,7 @@ from mqspark.errors import TableFull
 from mqspark.protocol.command import Command
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.backend import GrpcCaller, Link, ProxyBackend
-from mqspark_server.proxy.grpcmetadata import GrpcMetadata
+from mqspark_server.proxy.clients.grpcmetadata import GrpcMetadata
 from mqspark_server.proxy.grpcstatus import GrpcRefusal
 
 log = sparing("mqspark.grpc")

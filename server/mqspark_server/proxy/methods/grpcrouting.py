@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from mqspark.message import PERM_READ, PERM_WRITE
 from mqspark.protocol.bodies.topic_bodies import QueueData
 from mqspark_server.proxy import messaging_pb2 as pb
-from mqspark_server.proxy.grpccalls import GrpcCall
+from mqspark_server.proxy.clients.grpccalls import GrpcCall
+from mqspark_server.proxy.content.resources import group_of, topic_of
 from mqspark_server.proxy.grpcstatus import OK, GrpcRefusal
-from mqspark_server.proxy.resources import group_of, topic_of
 
 MAX_ADDRESSES = 64
 """Limit of the addresses that a client names as those of its proxies; each queue of a route has all of them."""

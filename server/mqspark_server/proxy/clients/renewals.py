@@ -18,8 +18,8 @@ from typing import NamedTuple
 from mqspark.base.bounded import BoundedMap, Ledger, require
 from mqspark.base.clock import Clock
 from mqspark.base.logs import sparing
+from mqspark_server.proxy.content.receipthandles import ReceiptHandle
 from mqspark_server.proxy.grpcstatus import GrpcRefusal
-from mqspark_server.proxy.receipthandles import ReceiptHandle
 
 INVISIBLE_MS = 60_000
 RENEW_AFTER_MS = 45_000

@@ -43,12 +43,12 @@ from mqspark.protocol.headers.client_headers import (
 )
 from mqspark.record.batchitems import encode_batch
 from mqspark_server.proxy import messaging_pb2 as pb
-from mqspark_server.proxy.grpccalls import GrpcCall
-from mqspark_server.proxy.grpchalves import GrpcHalf
-from mqspark_server.proxy.grpclite import check_lite_topic
+from mqspark_server.proxy.clients.grpccalls import GrpcCall
+from mqspark_server.proxy.clients.grpchalves import GrpcHalf
+from mqspark_server.proxy.content.resources import has_control, topic_of
+from mqspark_server.proxy.content.systemkeys import BORN_HOST, SYSTEM_KEYS, TRACE_CONTEXT
 from mqspark_server.proxy.grpcstatus import OK, GrpcRefusal, checked, refusal_of, status
-from mqspark_server.proxy.resources import has_control, topic_of
-from mqspark_server.proxy.systemkeys import BORN_HOST, SYSTEM_KEYS, TRACE_CONTEXT
+from mqspark_server.proxy.methods.grpclite import check_lite_topic
 
 MAX_USER_PROPERTIES = 128
 MAX_USER_PROPERTY_BYTES = 16 * 1024

@@ -14,8 +14,8 @@ from mqspark.protocol.headers.client_headers import PopMessageResponseHeader
 from mqspark.protocol.receipts import NORMAL, Receipt
 from mqspark.record.record import decode_pull
 from mqspark_server.proxy import messaging_pb2 as pb
-from mqspark_server.proxy.grpcmessages import stored_message
-from mqspark_server.proxy.receipthandles import ReceiptHandle
+from mqspark_server.proxy.content.grpcmessages import stored_message
+from mqspark_server.proxy.content.receipthandles import ReceiptHandle
 
 log = escaping(__name__)
 

@@ -15,12 +15,12 @@ from mqspark.protocol.headers.client_headers import (
 )
 from mqspark.record.record import decode_record
 from mqspark_server.proxy import messaging_pb2 as pb
-from mqspark_server.proxy.grpccalls import GrpcCall, Shared
-from mqspark_server.proxy.grpcclients import GrpcClient
-from mqspark_server.proxy.grpchalves import GrpcHalf
-from mqspark_server.proxy.grpcmessages import stored_message
+from mqspark_server.proxy.clients.grpccalls import GrpcCall, Shared
+from mqspark_server.proxy.clients.grpcclients import GrpcClient
+from mqspark_server.proxy.clients.grpchalves import GrpcHalf
+from mqspark_server.proxy.content.grpcmessages import stored_message
+from mqspark_server.proxy.content.resources import topic_of
 from mqspark_server.proxy.grpcstatus import OK, GrpcRefusal, checked
-from mqspark_server.proxy.resources import topic_of
 
 log = sparing("mqspark.grpc")
 

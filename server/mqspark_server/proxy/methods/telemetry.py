@@ -23,17 +23,17 @@ from mqspark.protocol.bodies.topic_bodies import ExponentialRetryPolicy, Subscri
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark_server.proxy import messaging_pb2 as pb
-from mqspark_server.proxy.grpccalls import GrpcCall, Shared
-from mqspark_server.proxy.grpcclients import GrpcClient, TelemetryStream
-from mqspark_server.proxy.grpclite import (
+from mqspark_server.proxy.clients.grpccalls import GrpcCall, Shared
+from mqspark_server.proxy.clients.grpcclients import GrpcClient, TelemetryStream
+from mqspark_server.proxy.content.resources import group_of, topic_of
+from mqspark_server.proxy.grpcstatus import OK, GrpcRefusal
+from mqspark_server.proxy.methods.grpclite import (
     LITE_CONSUMERS,
     MAX_LITE_TOPIC_LENGTH,
     forget_lite_subscriptions,
     tell_unsubscribed,
 )
-from mqspark_server.proxy.grpcstatus import OK, GrpcRefusal
-from mqspark_server.proxy.grpctransactions import check_transaction
-from mqspark_server.proxy.resources import group_of, topic_of
+from mqspark_server.proxy.methods.grpctransactions import check_transaction
 
 log = sparing("mqspark.grpc")
 
