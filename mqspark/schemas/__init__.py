@@ -4,7 +4,8 @@ Imported from outside:
 
 - ``parsedschema``: Schema, Reference, Flaw, the names of the languages; ``parsing.parse`` makes a Schema of a text;
 - ``compatibility``: the rules, and what breaks them (``incompatibilities``);
-- ``schemaprefix``: the bytes in front of a payload that name its schema.
+- ``schemaprefix``: the bytes in front of a payload that name its schema;
+- ``avro``, ``jsonschema``, ``protobuf``: the languages, each in a room of its own.
 
 Pure: no files, sockets, clocks. A text comes from a peer, so that each step is bounded before it starts. The packages
 that JSON Schema and Protobuf need are imported where they are used.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from mqspark.errors import InvalidSchema
-from mqspark.schemas.avroschema import AvroSchema
-from mqspark.schemas.jsonschemas import JsonSchema
+from mqspark.schemas.avro.avroschema import AvroSchema
+from mqspark.schemas.jsonschema.jsonschemas import JsonSchema
 from mqspark.schemas.parsedschema import Needed, Schema
-from mqspark.schemas.protoschema import ProtobufSchema
+from mqspark.schemas.protobuf.protoschema import ProtobufSchema
 
 _CLASSES: dict[str, type[AvroSchema | JsonSchema | ProtobufSchema]] = {
     each.kind: each for each in (AvroSchema, JsonSchema, ProtobufSchema)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from mqspark.errors import ConfigError, InvalidSchema
-from mqspark.schemas.avroschema import AvroSchema
+from mqspark.schemas.avro.avroschema import AvroSchema
 from mqspark.schemas.parsedschema import AVRO as AVRO_SCHEMA
 from mqspark.schemas.parsedschema import Schema
 from mqspark.schemas.schemaprefix import encode_prefix

@@ -15,13 +15,13 @@ import pyarrow as pa
 from mqspark.arrow.messagecolumns import COLUMNS
 from mqspark.arrow.payload.bodyrows import BodyDecoder, slices
 from mqspark.errors import ConfigError, InvalidMessage, InvalidSchema
-from mqspark.schemas.avroschema import AvroSchema
-from mqspark.schemas.avrotypes import AvroType
+from mqspark.schemas.avro.avroschema import AvroSchema
+from mqspark.schemas.avro.avrotypes import AvroType
 from mqspark.schemas.parsedschema import AVRO as AVRO_SCHEMA
 from mqspark.schemas.parsedschema import PROTOBUF as PROTOBUF_SCHEMA
 from mqspark.schemas.parsedschema import Schema
 from mqspark.schemas.parsing import parse
-from mqspark.schemas.protoschema import ProtobufSchema
+from mqspark.schemas.protobuf.protoschema import ProtobufSchema
 from pyspark_pymq.cluster.payload import arrow_schema_of, spark_schema_of
 from pyspark_pymq.cluster.registry import Registry
 from pyspark_pymq.payloadoptions import AVRO, DROPMALFORMED, FAILFAST, JSON, PERMISSIVE, PayloadOptions

@@ -22,8 +22,8 @@ from mqspark.arrow.payload.avrocolumns import AvroColumns, factor, items_of, may
 from mqspark.arrow.payload.avrocursor import ENDS_EARLY, AvroCursor, Rows
 from mqspark.arrow.payload.bodyrows import NO_BODY, BodyRows, body_rows
 from mqspark.errors import InvalidSchema
-from mqspark.schemas.avroschema import is_default
-from mqspark.schemas.avrotypes import AvroField, AvroType
+from mqspark.schemas.avro.avroschema import is_default
+from mqspark.schemas.avro.avrotypes import AvroField, AvroType
 from mqspark.schemas.parsedschema import AVRO
 
 FEW_ROWS = 48

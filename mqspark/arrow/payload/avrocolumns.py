@@ -25,7 +25,7 @@ from typing import NoReturn
 import pyarrow as pa
 
 from mqspark.errors import InvalidSchema
-from mqspark.schemas.avrotypes import AvroType
+from mqspark.schemas.avro.avrotypes import AvroType
 from mqspark.schemas.parsedschema import AVRO
 
 _BASES = {

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from mqspark.arrow.payload.avrocolumns import AvroColumns, members
 from mqspark.errors import InvalidMessage, InvalidSchema
-from mqspark.schemas.avrotypes import AvroType, all_types
+from mqspark.schemas.avro.avrotypes import AvroType, all_types
 from mqspark.schemas.parsedschema import AVRO, needs_extra
 
 _WRONG = (ValueError, TypeError, OverflowError, LookupError, AttributeError, pa.ArrowException)

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from mqspark.arrow.payload.bodyrows import BodyDecoder, slices
 from mqspark.errors import ConfigError, InvalidMessage, InvalidSchema
-from mqspark.schemas.avroschema import AvroSchema
+from mqspark.schemas.avro.avroschema import AvroSchema
 
 VALUE = "value"
 _PLACE = ("topic", "partition", "offset")

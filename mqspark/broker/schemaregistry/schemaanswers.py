@@ -42,7 +42,7 @@ from mqspark.schemas.compatibility import (
 )
 from mqspark.schemas.parsedschema import AVRO, KINDS, MAX_DEPTH, MAX_REFERENCES, PROTOBUF, Reference, Schema
 from mqspark.schemas.parsing import parse
-from mqspark.schemas.protoschema import ProtobufSchema
+from mqspark.schemas.protobuf.protoschema import ProtobufSchema
 
 SERIALIZED = "serialized"
 FORMATS = ("", "default", SERIALIZED)

@@ -10,8 +10,8 @@ import fastavro
 import pyarrow as pa
 
 from mqspark.arrow.payload.bodyrows import BodyDecoder
-from mqspark.schemas.avroschema import AvroSchema
-from mqspark.schemas.avrotypes import AvroType
+from mqspark.schemas.avro.avroschema import AvroSchema
+from mqspark.schemas.avro.avrotypes import AvroType
 
 
 def read(decoder: BodyDecoder, bodies: list[bytes | None]) -> list[dict[str, Any] | str]:

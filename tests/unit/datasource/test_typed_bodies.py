@@ -16,7 +16,7 @@ from mqspark.arrow.payload.avrobodies import AvroBodies
 from mqspark.arrow.payload.bodywriting import AvroWriting, JsonWriting, avro_text_of
 from mqspark.arrow.payload.jsonbodies import JsonBodies
 from mqspark.errors import ConfigError, InvalidMessage
-from mqspark.schemas.avroschema import AvroSchema
+from mqspark.schemas.avro.avroschema import AvroSchema
 from pyspark_pymq.cluster.typedbodies import TypedBodies
 from pyspark_pymq.optiontexts import OptionTexts
 from pyspark_pymq.payloadoptions import PayloadOptions

@@ -11,7 +11,7 @@ import fastavro
 import pytest
 
 from mqspark.errors import InvalidSchema, SchemaTooLarge
-from mqspark.schemas.avrocheck import MAX_EMPTY_ITEMS, MAX_NESTING
+from mqspark.schemas.avro.avrocheck import MAX_EMPTY_ITEMS, MAX_NESTING
 from mqspark.schemas.parsedschema import AVRO, MAX_DEPTH, MAX_TEXT_BYTES, Reference, Schema
 from mqspark.schemas.parsing import parse
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mqspark.errors import InvalidSchema, SchemaTooLarge
 from mqspark.schemas.compatibility import incompatibilities
-from mqspark.schemas.jsonwork import MAX_AT_ONE_VALUE, MAX_CHAIN
+from mqspark.schemas.jsonschema.jsonwork import MAX_AT_ONE_VALUE, MAX_CHAIN
 from mqspark.schemas.parsedschema import JSON, MAX_NODES, Reference, Schema
 from mqspark.schemas.parsing import parse
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from mqspark.errors import InvalidSchema, SchemaTooLarge
 from mqspark.schemas.parsedschema import MAX_NODES, PROTOBUF, Reference
 from mqspark.schemas.parsing import parse
-from mqspark.schemas.protocheck import MAX_NESTING
-from mqspark.schemas.protofiles import all_files
-from mqspark.schemas.protoschema import ProtobufSchema
+from mqspark.schemas.protobuf.protocheck import MAX_NESTING
+from mqspark.schemas.protobuf.protofiles import all_files
+from mqspark.schemas.protobuf.protoschema import ProtobufSchema
 
 ORDER = """
 // what a customer wants

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from mqspark.errors import ConfigError, InvalidSchema
 from mqspark.schemas.parsedschema import AVRO, PROTOBUF, Reference, Schema
 from mqspark.schemas.parsing import parse
-from mqspark.schemas.protoschema import ProtobufSchema
+from mqspark.schemas.protobuf.protoschema import ProtobufSchema
 from mqspark_server.shown.bodies.arrowbody import begins_arrow, write_arrow
 from mqspark_server.shown.bodies.avrobody import MAGIC, SINGLE_OBJECT, write_avro, write_avro_value
 from mqspark_server.shown.bodies.charsets import NAMES, charset_of, decoded, unicode_of

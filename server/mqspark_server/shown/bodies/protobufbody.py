@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import struct
 
-from mqspark.schemas.protoschema import ProtobufSchema
+from mqspark.schemas.protobuf.protoschema import ProtobufSchema
 from mqspark.schemas.schemaprefix import decode_prefix
 from mqspark_server.shown.bodies.jsonbody import MAX_BYTES, write_json
 from mqspark_server.shown.bodies.outline import MAX_DEPTH, Full, Outline, Reading, Unreadable

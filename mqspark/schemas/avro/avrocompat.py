@@ -5,7 +5,7 @@ Facts: Avro's specification, "Schema Resolution"; SchemaCompatibility (Avro) for
 
 from __future__ import annotations
 
-from mqspark.schemas.avrotypes import AvroField, AvroType
+from mqspark.schemas.avro.avrotypes import AvroField, AvroType
 from mqspark.schemas.pairs import Pairs, Problem
 
 _PROMOTIONS = {

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mqspark.schemas.prototext import ENUM, GROUP, MAX_FIELD, MESSAGE, OPTIONAL, REPEATED, REQUIRED, SCALARS
+from mqspark.schemas.protobuf.prototext import (
+    ENUM,
+    GROUP,
+    MAX_FIELD,
+    MESSAGE,
+    OPTIONAL,
+    REPEATED,
+    REQUIRED,
+    SCALARS,
+)
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor_pb2 import FileDescriptorProto

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from mqspark.errors import InvalidSchema, SchemaTooLarge
 from mqspark.schemas.parsedschema import MAX_NODES, PROTOBUF, Check, Needed, Schema
-from mqspark.schemas.protocheck import PayloadChecks
-from mqspark.schemas.protocompat import ProtoComparison
-from mqspark.schemas.protofiles import TypeEntry, all_files, checked_pool, resolve_names, types_of
-from mqspark.schemas.protoprint import print_proto
-from mqspark.schemas.prototext import descriptors, read_proto
+from mqspark.schemas.protobuf.protocheck import PayloadChecks
+from mqspark.schemas.protobuf.protocompat import ProtoComparison
+from mqspark.schemas.protobuf.protofiles import TypeEntry, all_files, checked_pool, resolve_names, types_of
+from mqspark.schemas.protobuf.protoprint import print_proto
+from mqspark.schemas.protobuf.prototext import descriptors, read_proto
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor_pb2 import FileDescriptorProto

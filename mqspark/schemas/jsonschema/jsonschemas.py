@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 
 from mqspark.errors import InvalidSchema
-from mqspark.schemas.jsoncompat import JsonComparison
-from mqspark.schemas.jsonreferences import Documents
-from mqspark.schemas.jsonshortcut import lines_of
+from mqspark.schemas.jsonschema.jsoncompat import JsonComparison
+from mqspark.schemas.jsonschema.jsonreferences import Documents
+from mqspark.schemas.jsonschema.jsonshortcut import lines_of
+from mqspark.schemas.jsonschema.jsonwork import MAX_PAYLOAD_DEPTH, PayloadWork, payload_work
 from mqspark.schemas.jsontexts import compact, json_document
-from mqspark.schemas.jsonwork import MAX_PAYLOAD_DEPTH, PayloadWork, payload_work
 from mqspark.schemas.parsedschema import JSON, Check, Flaw, Needed, Schema, needs_extra
 
 MAX_PATTERN_BYTES = 256 << 10

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mqspark.schemas.jsonreferences import Documents
+from mqspark.schemas.jsonschema.jsonreferences import Documents
 
 ANY, NOTHING = "any", "nothing"
 ENUM, CONST, NOT, COMBINED = "enum", "const", "not", "combined"

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from mqspark.schemas.jsonreferences import Documents
-from mqspark.schemas.jsonshapes import (
+from mqspark.schemas.jsonschema.jsonreferences import Documents
+from mqspark.schemas.jsonschema.jsonshapes import (
     ALL_OF,
     ANY,
     ANY_OF,

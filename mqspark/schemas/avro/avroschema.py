@@ -13,9 +13,9 @@ from functools import cached_property
 from typing import Any
 
 from mqspark.errors import InvalidSchema, SchemaTooLarge
-from mqspark.schemas.avrocheck import payload_check
-from mqspark.schemas.avrocompat import Resolution
-from mqspark.schemas.avrotypes import NAMED, PRIMITIVES, AvroField, AvroType, all_types
+from mqspark.schemas.avro.avrocheck import payload_check
+from mqspark.schemas.avro.avrocompat import Resolution
+from mqspark.schemas.avro.avrotypes import NAMED, PRIMITIVES, AvroField, AvroType, all_types
 from mqspark.schemas.jsontexts import compact, json_document
 from mqspark.schemas.parsedschema import AVRO, MAX_DEPTH, MAX_NODES, Check, Needed, Schema
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mqspark.errors import InvalidSchema
 from mqspark.schemas.parsedschema import PROTOBUF, needs_extra
-from mqspark.schemas.prototext import ENUM, GROUP, MESSAGE
+from mqspark.schemas.protobuf.prototext import ENUM, GROUP, MESSAGE
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor_pb2 import FileDescriptorProto

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mqspark.schemas.avrotypes import AvroType, all_types
+from mqspark.schemas.avro.avrotypes import AvroType, all_types
 from mqspark.schemas.parsedschema import Check, Flaw
 
 MAX_NESTING = 100

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from mqspark.errors import InvalidSchema
-from mqspark.schemas.jsonreferences import Documents
+from mqspark.schemas.jsonschema.jsonreferences import Documents
 
 _SILENT = frozenset({
     "$schema", "$id", "$comment", "title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly",

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from mqspark.schemas.pairs import Pairs, Problem
-from mqspark.schemas.protofiles import TypeEntry
-from mqspark.schemas.prototext import ENUM, GROUP, MESSAGE, REPEATED, REQUIRED, SCALARS
+from mqspark.schemas.protobuf.protofiles import TypeEntry
+from mqspark.schemas.protobuf.prototext import ENUM, GROUP, MESSAGE, REPEATED, REQUIRED, SCALARS
 
 _GENERAL, _TEXT = "whole numbers", "text or bytes"
 _KINDS = {

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mqspark.errors import InvalidSchema, SchemaTooLarge
-from mqspark.schemas.jsonreferences import Documents
+from mqspark.schemas.jsonschema.jsonreferences import Documents
 from mqspark.schemas.parsedschema import JSON
 
 MAX_AT_ONE_VALUE = 1_000

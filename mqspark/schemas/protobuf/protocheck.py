@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from mqspark.schemas.parsedschema import Check, Flaw
-from mqspark.schemas.prototext import ENUM, GROUP, MAX_FIELD, MESSAGE, SCALARS
+from mqspark.schemas.protobuf.prototext import ENUM, GROUP, MAX_FIELD, MESSAGE, SCALARS
 
 MAX_NESTING = 100
 """Of Protobuf's own readers."""
