@@ -10,6 +10,7 @@ from __future__ import annotations
 import array
 import atexit
 import ctypes
+import gc
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ import socket
 import subprocess
 import sys
 import threading
+import warnings
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,8 +33,11 @@ MODULES = (
     "mqspark_server.commands.local.servers_cli",
     "mqspark_server.commands.output",
     "mqspark_server.commands.shell",
+    "mqspark_server.console.history.sampler",
     "mqspark_server.process.collector",
     "mqspark_server.process.stalls",
+    "mqspark_server.proxy.brokerbackend",
+    "mqspark_server.proxy.grpcserver",
     "uvloop",
 )
 """The modules that servers import at their start."""
@@ -121,6 +126,8 @@ def serve(requests: socket.socket) -> None:
     """Serve requests until the other end is closed."""
     for module in MODULES:
         __import__(module)
+    gc.collect()
+    gc.freeze()  # a collection would write to the pages that the forks share
     while True:
         descriptors = array.array("i")
         message, ancillary, _, _ = requests.recvmsg(MOST_BYTES, socket.CMSG_SPACE(3 * descriptors.itemsize))
@@ -145,7 +152,8 @@ def serve(requests: socket.socket) -> None:
 
 
 def _become(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
-    """Run the command as a new process of Python would."""
+    """Run the command as a new process of Python would. It ends without taking the interpreter down, which writes to
+    every page that it shares with the fork server, and takes longer than most commands."""
     if request["new_session"]:
         os.setsid()
     for number, descriptor in enumerate(descriptors):
@@ -158,10 +166,32 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
     os.environ.update(request["env"])
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = request["args"]
+    if "PYTHONWARNINGS" in os.environ:  # one action, for all of them
+        warnings.simplefilter(os.environ["PYTHONWARNINGS"])
+    try:
+        code = _run()
+        threading._shutdown()
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        os._exit(1)
+    os._exit(code)
+
+
+def _run() -> int:
+    """The exit code that Python would end with."""
     from mqspark.__main__ import main
 
-    main()
-    sys.exit()
+    try:
+        main()
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

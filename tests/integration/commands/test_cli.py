@@ -10,7 +10,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -30,11 +31,16 @@ READY = re.compile(
 )
 
 
+AS_A_MODULE = [sys.executable, "-m", "mqspark_server.cli"]
+"""A Python of its own, a second of processor time; ``processes.start`` forks the other command."""
+
+
 class Process:
-    def __init__(self, log: Path, *arguments: str) -> None:
+    def __init__(self, log: Path, command: Sequence[str], *arguments: str) -> None:
         self._log = log
-        command = [sys.executable, "-m", "mqspark_server.cli", *arguments]
-        self.popen = processes.start(command, log, env={"PYTHONWARNINGS": "error"}, stdout=subprocess.PIPE)
+        self.popen = processes.start(
+            [*command, *arguments], log, env={"PYTHONWARNINGS": "error"}, stdout=subprocess.PIPE
+        )
 
     @property
     def errors(self) -> str:
@@ -64,8 +70,9 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Pr
     started: list[Process] = []
     folder = tmp_path_factory.mktemp("logs")
 
-    def run(*arguments: str) -> Process:
-        started.append(Process(folder / f"{len(started)}.log", *arguments))
+    def run(*arguments: str, command: Sequence[str] = ()) -> Process:
+        log = folder / f"{len(started)}.log"
+        started.append(Process(log, command or processes.mqspark_command(), *arguments))
         return started[-1]
 
     yield run
@@ -75,7 +82,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Pr
 
 @pytest.fixture
 def dev(start: Callable[..., Process]) -> Callable[..., Process]:
-    return lambda *more: start("dev", "--namesrv-port", "0", "--broker-port", "0", *more)
+    return partial(start, "dev", "--namesrv-port", "0", "--broker-port", "0")
 
 
 def request(address: str, code: int, header: dict[str, str] | None = None, body: bytes = b"") -> Command:
@@ -106,7 +113,7 @@ def failure(process: Process, code: int) -> str:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_dev_serves_and_stops_cleanly(dev: Callable[..., Process], tmp_path: Path, number: int) -> None:
     here = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup, which ignores it
-    process = dev("--store", str(tmp_path))
+    process = dev("--store", str(tmp_path), command=AS_A_MODULE)
     signal.signal(signal.SIGHUP, here)
     ready = process.ready()
     assert READY.match(process.line), process.line
@@ -221,7 +228,9 @@ def test_settings_that_do_not_fit(arguments: tuple[str, ...], says: str) -> None
 
 
 def test_a_process_whose_settings_do_not_fit_says_it_in_one_line(start: Callable[..., Process]) -> None:
-    assert "one of ASYNC_FLUSH, SYNC_FLUSH" in failure(start("dev", "--set", "flushDiskType=SOMETIMES"), 2)
+    assert "one of ASYNC_FLUSH, SYNC_FLUSH" in failure(
+        start("dev", "--set", "flushDiskType=SOMETIMES", command=AS_A_MODULE), 2
+    )
 
 
 def test_an_unmodified_broker_conf(start: Callable[..., Process], tmp_path: Path) -> None:
@@ -324,7 +333,7 @@ def test_a_broker_waits_for_no_name_server_and_finds_it_later(
 
 def test_a_signal_right_after_the_first_connection_to_http(dev: Callable[..., Process]) -> None:
     """What serves HTTP is loaded only then, and takes longer than the signal."""
-    process = dev("--http-port", "0")
+    process = dev("--http-port", "0", command=AS_A_MODULE)
     host, _, port = process.ready()["http"].removeprefix("http://").rpartition(":")
     with socket.create_connection((host, int(port)), timeout=60):
         time.sleep(0.05)
@@ -374,8 +383,12 @@ def test_a_damaged_config_file_is_named(dev: Callable[..., Process], tmp_path: P
 
 
 def test_help_and_version(start: Callable[..., Process]) -> None:
-    for arguments in (["--help"], ["--version"], ["broker", "run", "--help"]):
-        process = start(*arguments)
+    for arguments, command in (
+        (["--help"], AS_A_MODULE),
+        (["--version"], []),
+        (["broker", "run", "--help"], []),
+    ):
+        process = start(*arguments, command=command)
         code, out, errors = process.end()
         assert (code, errors) == (0, "")
         assert "mqspark" in out
