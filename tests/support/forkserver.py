@@ -36,7 +36,7 @@ MODULES = (
     "mqspark_server.console.history.sampler",
     "mqspark_server.process.collector",
     "mqspark_server.process.stalls",
-    "mqspark_server.proxy.brokerbackend",
+    "mqspark_server.proxy.backends.brokerbackend",
     "mqspark_server.proxy.grpcserver",
     "uvloop",
 )
