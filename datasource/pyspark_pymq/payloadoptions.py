@@ -27,7 +27,7 @@ class PayloadOptions:
 
     format: str
     schema: str | None
-    """JSON: DDL; Avro: the schema's JSON; Protobuf: a .proto."""
+    """JSON: DDL or a JSON Schema; Avro: the schema's JSON; Protobuf: a .proto."""
     schema_file: str | None
     """The same in a file that the driver reads; Protobuf: or a FileDescriptorSet, under any name but .proto."""
     message: str | None
@@ -118,11 +118,6 @@ class PayloadOptions:
             for name in ("schemaSubject", "schemaVersion"):
                 if texts.is_given(name):
                     raise ConfigError(f"{name}: belongs to schemaRegistry", key=name)
-        elif self.format == JSON:
-            raise ConfigError(
-                "schemaRegistry: gives columns of payloadFormat=avro and protobuf, not of json",
-                key="schemaRegistry",
-            )
         elif not self.registry.startswith(("http://", "https://")):
             raise ConfigError(
                 f"schemaRegistry: a URL like http://127.0.0.1:8081, not {self.registry[:_MAX_NAME]!r}",

@@ -26,7 +26,7 @@ _MAX_REQUESTS = 2_000
 
 class Registry:
     def __init__(self, url: str, kind: str) -> None:
-        """``kind``: AVRO or PROTOBUF; a schema of another one is refused."""
+        """``kind``: AVRO, JSON or PROTOBUF; a schema of another one is refused."""
         self._url = url.rstrip("/")
         self._kind = kind
         self._requests = 0
@@ -43,17 +43,24 @@ class Registry:
         """The id of a schema, which is a new version of the subject if it is not one yet. Raises ConfigError, also if
         the registry refuses it."""
         try:
-            return _id(self._get(f"/subjects/{_quoted(subject)}/versions", {"schema": text}))
+            return _id(self._get(f"/subjects/{_quoted(subject)}/versions", self._posted(text)))
         except InvalidSchema as error:
             raise ConfigError(f"registerSchema: {subject}: {error.problem}", key="registerSchema") from None
+
+    def _posted(self, text: str) -> dict[str, str]:
+        return {"schema": text} if self._kind == AVRO else {"schema": text, "schemaType": self._kind}
 
     def by_id(self, number: int, subject: str) -> Schema:
         """The schema of an id. Raises InvalidSchema if there is none, or it is not one of the subject's; ConfigError if
         the registry does not answer."""
+        self.check_subject(number, subject)
+        return self._schema(self._get(f"/schemas/ids/{number}"))
+
+    def check_subject(self, number: int, subject: str) -> None:
+        """Raises like ``by_id``."""
         versions = self._get(f"/schemas/ids/{number}/versions")
         if not isinstance(versions, list) or all(each.get("subject") != subject for each in versions):
             raise InvalidSchema(f"it is not a schema of {subject}", kind=self._kind)
-        return self._schema(self._get(f"/schemas/ids/{number}"))
 
     def _schema(self, found: Any, depth: int = 0) -> Schema:
         if depth > _MAX_DEPTH:

@@ -17,7 +17,9 @@ from mqspark.arrow.payload.bodyrows import BodyDecoder, slices
 from mqspark.errors import ConfigError, InvalidMessage, InvalidSchema
 from mqspark.schemas.avro.avroschema import AvroSchema
 from mqspark.schemas.avro.avrotypes import AvroType
+from mqspark.schemas.jsonschema.jsonschemas import JsonSchema
 from mqspark.schemas.parsedschema import AVRO as AVRO_SCHEMA
+from mqspark.schemas.parsedschema import JSON as JSON_SCHEMA
 from mqspark.schemas.parsedschema import PROTOBUF as PROTOBUF_SCHEMA
 from mqspark.schemas.parsedschema import Schema
 from mqspark.schemas.parsing import parse
@@ -40,7 +42,8 @@ def columns_of_source(
 ) -> StructType | str:
     """The columns of a read without ``.schema(...)``: as DDL where the user's is DDL, which only Spark's JVM reads."""
     prefix = options.message_prefix
-    if options.format == JSON:
+    source = _source(options, topic)
+    if source is None:
         text = _ddl(options)
         message = [f"`{prefix}{name}` {_ddl_type(COLUMNS[name])}" for name in columns]
         reason = [f"`{options.reason_column}` string"] if options.reason_column else []
@@ -50,7 +53,7 @@ def columns_of_source(
     found = StructType()
     for field, name in zip(spark_schema(COLUMNS, columns).fields, columns, strict=True):
         found.add(prefix + name, field.dataType)
-    for field in spark_schema_of(_decoder(options, _source(options, topic), None).schema).fields:
+    for field in spark_schema_of(_columns(options, source)).fields:
         found.add(field)
     return found.add(options.reason_column, StringType()) if options.reason_column else found
 
@@ -63,8 +66,8 @@ def _ddl(options: PayloadOptions) -> str:
     text = schema_text(options).strip().rstrip(",")
     if not text:
         raise ConfigError(
-            "payloadSchema: required with payloadFormat=json, as DDL like 'id bigint, price double'; or give the "
-            "columns by .schema(...)",
+            "payloadSchema: required with payloadFormat=json, as DDL like 'id bigint, price double' or as a JSON "
+            "Schema; or give schemaRegistry, or the columns by .schema(...)",
             key="payloadSchema",
         )
     return text
@@ -78,15 +81,21 @@ class ProtobufSource:
     """Full name."""
 
 
-Source = AvroType | ProtobufSource | None
-"""Where columns come from, as a worker gets it; None: JSON, which has no other schema than Spark's."""
+@dataclass(frozen=True)
+class JsonSource:
+    columns: pa.Schema
+    """Of a JSON Schema."""
+
+
+Source = AvroType | ProtobufSource | JsonSource | None
+"""Where columns come from, as a worker gets it; None: JSON that has no other schema than Spark's."""
 
 
 def _source(options: PayloadOptions, topic: str | None) -> Source:
     """Raises ConfigError."""
-    if options.format == JSON:
-        return None
     try:
+        if options.format == JSON:
+            return _json_source(options, topic)
         if options.format == AVRO:
             return avro_root(_schema(options, topic, AVRO_SCHEMA))
         if (
@@ -99,7 +108,14 @@ def _source(options: PayloadOptions, topic: str | None) -> Source:
             return ProtobufSource(_file(options), options.message)
         return _protobuf_source(_schema(options, topic, PROTOBUF_SCHEMA), options.message)
     except InvalidSchema as error:
-        raise _refused(error) from None
+        raise refused(error, options) from None
+
+
+def _json_source(options: PayloadOptions, topic: str | None) -> JsonSource | None:
+    """Raises ConfigError, InvalidSchema."""
+    if options.registry is None and not schema_text(options).lstrip().startswith("{"):
+        return None  # DDL, or no text
+    return JsonSource(json_columns(_schema(options, topic, JSON_SCHEMA)))
 
 
 def _schema(options: PayloadOptions, topic: str | None, kind: str) -> Schema:
@@ -114,6 +130,15 @@ def avro_root(schema: Schema) -> AvroType:
     if not isinstance(schema, AvroSchema):
         raise InvalidSchema("it is not Avro", kind=AVRO_SCHEMA)
     return schema.root
+
+
+def json_columns(schema: Schema) -> pa.Schema:
+    """Raises InvalidSchema."""
+    from mqspark.arrow.payload.jsonschemacolumns import columns_of_json
+
+    if not isinstance(schema, JsonSchema):
+        raise InvalidSchema("it is no JSON Schema", kind=JSON_SCHEMA)
+    return columns_of_json(schema)
 
 
 def _protobuf_source(schema: Schema, message: str | None) -> ProtobufSource:
@@ -147,8 +172,9 @@ def _file(options: PayloadOptions) -> bytes:
     return found
 
 
-def _refused(error: InvalidSchema) -> ConfigError:
-    return ConfigError(f"payloadSchema: {error}", key="payloadSchema")
+def refused(error: InvalidSchema, options: PayloadOptions) -> ConfigError:
+    key = "schemaRegistry" if options.registry else "payloadSchema"
+    return ConfigError(f"{key}: {error}", key=key)
 
 
 def subject_of(options: PayloadOptions, topic: str | None) -> str:
@@ -160,20 +186,39 @@ def subject_of(options: PayloadOptions, topic: str | None) -> str:
     return f"{topic}-value"
 
 
-def _decoder(
-    options: PayloadOptions, source: Source, schema: pa.Schema | None, subject: str = ""
-) -> BodyDecoder:
-    """Raises ConfigError. ``schema``: of JSON, which has no other."""
+def _columns(options: PayloadOptions, source: Source) -> pa.Schema:
+    """All that bodies have. Raises ConfigError."""
+    if isinstance(source, JsonSource):
+        return source.columns
+    return _decoder(options, source, pa.schema([])).schema
+
+
+def _decoder(options: PayloadOptions, source: Source, schema: pa.Schema, subject: str = "") -> BodyDecoder:
+    """Raises ConfigError. ``schema``: the columns that JSON is read for."""
     try:
         if isinstance(source, AvroType):
             return _avro_decoder(options, source, subject)
         if isinstance(source, ProtobufSource):
             return _protobuf_decoder(options, source, subject)
-        from mqspark.arrow.payload.jsonbodies import JsonBodies
-
-        return JsonBodies(schema)
+        return _json_decoder(options, schema, subject)
     except InvalidSchema as error:
-        raise _refused(error) from None
+        raise refused(error, options) from None
+
+
+def _json_decoder(options: PayloadOptions, schema: pa.Schema, subject: str) -> BodyDecoder:
+    """A body names its fields, so the schema that it was written with does not matter; whose it is does."""
+    from mqspark.arrow.payload.jsonbodies import JsonBodies
+
+    plain = JsonBodies(schema)
+    if options.registry is None:
+        return plain
+    registry = Registry(options.registry, JSON_SCHEMA)
+
+    def decoder_of(number: int) -> BodyDecoder:
+        registry.check_subject(number, subject)
+        return plain
+
+    return _by_id(schema, decoder_of, plain)
 
 
 def _avro_decoder(options: PayloadOptions, reader: AvroType, subject: str) -> BodyDecoder:
@@ -187,7 +232,7 @@ def _avro_decoder(options: PayloadOptions, reader: AvroType, subject: str) -> Bo
 
 
 def _protobuf_decoder(options: PayloadOptions, source: ProtobufSource, subject: str) -> BodyDecoder:
-    from mqspark.arrow.payload.protobodies import ProtobufBodies
+    from mqspark.arrow.payload.protobodies import ProtobufBodies, check_written
 
     descriptor = _descriptor(source)
     plain = ProtobufBodies(descriptor)
@@ -199,12 +244,16 @@ def _protobuf_decoder(options: PayloadOptions, source: ProtobufSource, subject: 
         writer = registry.by_id(number, subject)
         if not isinstance(writer, ProtobufSchema):
             raise InvalidSchema("it is not Protobuf", kind=PROTOBUF_SCHEMA)
+        if source.message in writer.types:
+            check_written(descriptor, writer.pool.FindMessageTypeByName(source.message))
         return ProtobufBodies(descriptor, writer.message_name)
 
     return _by_id(plain.schema, decoder_of)
 
 
-def _by_id(schema: pa.Schema, make: Callable[[int], BodyDecoder]) -> BodyDecoder:
+def _by_id(
+    schema: pa.Schema, make: Callable[[int], BodyDecoder], unnamed: BodyDecoder | None = None
+) -> BodyDecoder:
     """Each body with the decoder of its id; what is known of an id is remembered."""
     from mqspark.arrow.payload.prefixedbodies import PrefixedBodies
 
@@ -221,7 +270,7 @@ def _by_id(schema: pa.Schema, make: Callable[[int], BodyDecoder]) -> BodyDecoder
             raise found
         return found
 
-    return PrefixedBodies(schema, decoder_of)
+    return PrefixedBodies(schema, decoder_of, unnamed)
 
 
 def _descriptor(source: ProtobufSource) -> Any:
@@ -296,7 +345,8 @@ class TypedRows:
 
     def _check(self) -> None:
         """Raises ConfigError for columns that bodies do not have."""
-        found = self._decoder().schema
+        found = _columns(self.options, self.source) if self.source is not None else self._decoder().schema
+        self._decoder()
         for field in self._body_fields():
             place = found.get_field_index(field.name)
             if place < 0:

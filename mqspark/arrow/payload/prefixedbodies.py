@@ -47,10 +47,14 @@ def without_prefix(bodies: pa.BinaryArray) -> tuple[pa.BinaryArray, npt.NDArray[
 class PrefixedBodies:
     """Decodes each body with the decoder of the id in front of it; all of them make the columns of ``schema``."""
 
-    def __init__(self, schema: pa.Schema, decoder_of: Callable[[int], BodyDecoder]) -> None:
-        """``decoder_of`` raises InvalidSchema for an id whose bodies have no values, and remembers decoders."""
+    def __init__(
+        self, schema: pa.Schema, decoder_of: Callable[[int], BodyDecoder], unnamed: BodyDecoder | None = None
+    ) -> None:
+        """``decoder_of`` raises InvalidSchema for an id whose bodies have no values, and remembers decoders.
+        ``unnamed``: for bodies without an id; None: they are wrong."""
         self.schema = schema
         self._decoder_of = decoder_of
+        self._unnamed = unnamed
 
     def decode(self, bodies: pa.BinaryArray) -> BodyRows:
         behind, ids = without_prefix(bodies)
@@ -72,6 +76,8 @@ class PrefixedBodies:
         return BodyRows(columns, pa.concat_arrays([part.reasons for part in parts]).take(order))
 
     def _rows(self, schema_id: int, bodies: pa.BinaryArray) -> BodyRows:
+        if not schema_id and self._unnamed is not None:
+            return self._unnamed.decode(bodies)
         if not schema_id:
             reasons = pc.if_else(bodies.is_null(), pa.scalar(NO_BODY), pa.scalar(NO_PREFIX))
         else:

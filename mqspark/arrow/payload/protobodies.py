@@ -31,6 +31,7 @@ import pyarrow as pa
 from mqspark.arrow.payload.bodyrows import NO_BODY, BodyRows, built
 from mqspark.errors import InvalidSchema
 from mqspark.schemas.parsedschema import PROTOBUF, needs_extra
+from mqspark.schemas.protobuf.prototext import descriptors
 from mqspark.schemas.schemaprefix import decode_indexes
 
 MAX_COLUMNS = 10_000
@@ -87,6 +88,47 @@ class ProtobufBodies:
         if self._message_name is not None and (name := self._message_name(indexes)) != self._row.name:
             raise ValueError(f"it is a {name}")
         return self._parse(body[at:])
+
+
+_WIDER = {
+    "int32": {"bool", "enum"},
+    "int64": {"int32", "uint32", "bool", "enum"},
+    "uint32": {"bool"},
+    "uint64": {"uint32", "bool"},
+    "sint64": {"sint32"},
+    "string": {"bytes"},
+    "bytes": {"string"},
+}
+"""What else may have been written where a type is read: no value becomes another one."""
+
+
+def check_written(reader: Any, writer: Any) -> None:
+    """Whether fields of the same number, which are the same field whatever it is called, keep their values from one
+    descriptor of a message to the other. Raises InvalidSchema."""
+    waiting, seen = [(reader, writer)], set()
+    while waiting:
+        ours, theirs = waiting.pop()
+        if (ours.full_name, theirs.full_name) in seen:
+            continue
+        seen.add((ours.full_name, theirs.full_name))
+        for field in ours.fields:
+            written = theirs.fields_by_number.get(field.number)
+            if written is None:
+                continue
+            kind, was = _word(field), _word(written)
+            if field.is_repeated != written.is_repeated or (kind != was and was not in _WIDER.get(kind, ())):
+                lists = ["repeated " if each.is_repeated else "" for each in (written, field)]
+                _refuse(
+                    f"field {field.number} of {ours.full_name} is {lists[0]}{was} where it was written, not "
+                    f"{lists[1]}{kind}"
+                )
+            if field.message_type is not None:
+                waiting.append((field.message_type, written.message_type))
+
+
+def _word(field: Any) -> str:
+    """The type in a .proto."""
+    return str(descriptors().FieldDescriptorProto.Type.Name(field.type)).removeprefix("TYPE_").lower()
 
 
 class _Limit:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import io
 import json
+from decimal import Decimal
 from typing import Any
 
 import fastavro
@@ -12,6 +14,39 @@ import pyarrow as pa
 from mqspark.arrow.payload.bodyrows import BodyDecoder
 from mqspark.schemas.avro.avroschema import AvroSchema
 from mqspark.schemas.avro.avrotypes import AvroType
+
+_INNER = pa.struct([("x", pa.int32()), ("m", pa.map_(pa.string(), pa.int64()))])
+FULL_COLUMNS = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("small", pa.int32()),
+        ("name", pa.string()),
+        ("raw", pa.binary()),
+        ("ok", pa.bool_()),
+        ("price", pa.decimal128(20, 3)),
+        ("day", pa.date32()),
+        ("at", pa.timestamp("us", tz="UTC")),
+        ("local", pa.timestamp("us")),
+        ("inner", _INNER),
+        ("list", pa.list_(pa.field("element", _INNER))),
+        ("map", pa.map_(pa.string(), pa.list_(pa.field("element", pa.float64())))),
+    ]
+)
+_AT = datetime.datetime(2024, 2, 29, 1, 2, 3, 456, tzinfo=datetime.UTC)
+FULL_ROW: dict[str, Any] = {
+    "id": -1 << 60,
+    "small": 7,
+    "name": "é",
+    "raw": b"\0\xff",
+    "ok": False,
+    "price": Decimal("-12.345"),
+    "day": _AT.date(),
+    "at": _AT,
+    "local": _AT.replace(tzinfo=None),
+    "inner": {"x": 1, "m": [("a", 1), ("b", None)]},
+    "list": [None, {"x": None, "m": []}],
+    "map": [("k", [1.5, None]), ("", None)],
+}
 
 
 def read(decoder: BodyDecoder, bodies: list[bytes | None]) -> list[dict[str, Any] | str]:

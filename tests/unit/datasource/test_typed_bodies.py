@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import pickle
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -20,51 +18,19 @@ from mqspark.schemas.avro.avroschema import AvroSchema
 from pyspark_pymq.cluster.typedbodies import TypedBodies
 from pyspark_pymq.optiontexts import OptionTexts
 from pyspark_pymq.payloadoptions import PayloadOptions
-from tests.unit.arrow.bodies_kit import read, record
+from tests.unit.arrow.bodies_kit import FULL_COLUMNS, FULL_ROW, read, record
 
-INNER = pa.struct([("x", pa.int32()), ("m", pa.map_(pa.string(), pa.int64()))])
-COLUMNS = pa.schema(
-    [
-        ("id", pa.int64()),
-        ("small", pa.int32()),
-        ("name", pa.string()),
-        ("raw", pa.binary()),
-        ("ok", pa.bool_()),
-        ("price", pa.decimal128(20, 3)),
-        ("day", pa.date32()),
-        ("at", pa.timestamp("us", tz="UTC")),
-        ("local", pa.timestamp("us")),
-        ("inner", INNER),
-        ("list", pa.list_(pa.field("element", INNER))),
-        ("map", pa.map_(pa.string(), pa.list_(pa.field("element", pa.float64())))),
-    ]
-)
-AT = datetime.datetime(2024, 2, 29, 1, 2, 3, 456, tzinfo=datetime.UTC)
-FULL: dict[str, Any] = {
-    "id": -1 << 60,
-    "small": 7,
-    "name": "é",
-    "raw": b"\0\xff",
-    "ok": False,
-    "price": Decimal("-12.345"),
-    "day": AT.date(),
-    "at": AT,
-    "local": AT.replace(tzinfo=None),
-    "inner": {"x": 1, "m": [("a", 1), ("b", None)]},
-    "list": [None, {"x": None, "m": []}],
-    "map": [("k", [1.5, None]), ("", None)],
-}
-NOTHING: dict[str, Any] = dict.fromkeys(COLUMNS.names)
+NOTHING: dict[str, Any] = dict.fromkeys(FULL_COLUMNS.names)
 SINK = {"key": (), "tags": (), "value": ()}
 
 
 def test_json_and_avro_come_back_as_they_were() -> None:
-    rows = pa.RecordBatch.from_pylist([FULL, NOTHING], schema=COLUMNS)
-    assert read(JsonBodies(COLUMNS), list(JsonWriting().bodies(rows))) == [FULL, NOTHING]
-    text = avro_text_of(COLUMNS, "Row")
+    rows = pa.RecordBatch.from_pylist([FULL_ROW, NOTHING], schema=FULL_COLUMNS)
+    assert read(JsonBodies(FULL_COLUMNS), list(JsonWriting().bodies(rows))) == [FULL_ROW, NOTHING]
+    text = avro_text_of(FULL_COLUMNS, "Row")
     decoder = AvroBodies(AvroSchema(text).root)
-    assert decoder.schema == COLUMNS
-    assert read(decoder, list(AvroWriting([text], b"").bodies(rows))) == [FULL, NOTHING]
+    assert decoder.schema == FULL_COLUMNS
+    assert read(decoder, list(AvroWriting([text], b"").bodies(rows))) == [FULL_ROW, NOTHING]
 
 
 def planned(schema: StructType, **texts: str) -> TypedBodies:

@@ -23,6 +23,10 @@ from tests.unit.arrow.bodies_kit import avro_body, record
 
 OLD, NEW = record(id="int"), record(id="long", name=("string", "nobody"))
 OTHER = record(x="int")
+JSON_ROW = {
+    "type": "object",
+    "properties": {"id": {"type": "integer"}, "at": {"type": ["string", "null"], "format": "date-time"}},
+}
 PROTO = """syntax = "proto3"; package p;
 message A { int32 id = 1; message In { int64 n = 1; } } message B { string s = 1; }"""
 
@@ -38,6 +42,11 @@ def registry() -> Iterator[str]:
     whole = {"id": 4, "schema": json.dumps(nested)}
     whole["references"] = [{"name": "Row", "subject": "Orders-value", "version": 1}]
     proto = {"id": 6, "schema": PROTO, "schemaType": "PROTOBUF"}
+    later = {
+        8: PROTO.replace("int32 id", "sint32 id"),
+        9: PROTO.replace("int32 id", "int64 id"),
+        10: PROTO.replace("int32 id = 1;", "int32 number = 1; int32 more = 2;"),
+    }
     circle = whole | {"references": [{"name": name, "subject": "Circle", "version": 1} for name in "ab"]}
     answers = {
         "/subjects/Orders-value/versions/latest": schema(2),
@@ -46,9 +55,13 @@ def registry() -> Iterator[str]:
         "/subjects/Circle/versions/latest": circle,
         "/subjects/Circle/versions/1": circle,
         "/subjects/Proto/versions/latest": proto,
+        "/subjects/Proto/versions/1": proto,
         "/schemas/ids/6": proto,
-        "/schemas/ids/6/versions": [{"subject": "Proto", "version": 1}],
-        "/subjects/Text/versions/latest": {"id": 5, "schema": "{}", "schemaType": "JSON"},
+        **{f"/schemas/ids/{each}": proto | {"schema": text} for each, text in later.items()},
+        **{f"/schemas/ids/{each}/versions": [{"subject": "Proto", "version": 1}] for each in (6, *later)},
+        "/subjects/Text/versions/latest": {"id": 5, "schema": json.dumps(JSON_ROW), "schemaType": "JSON"},
+        "/subjects/Any/versions/latest": {"id": 7, "schema": "{}", "schemaType": "JSON"},
+        "/schemas/ids/5/versions": [{"subject": "Text", "version": 1}],
         **{f"/schemas/ids/{each}": schema(each) for each in (1, 2, 3)},
         "/schemas/ids/4": whole,
         "/schemas/ids/1/versions": [{"subject": "Orders-value", "version": 1}],
@@ -218,6 +231,27 @@ def test_each_body_is_read_by_the_schema_of_its_id(registry: str) -> None:
     ]
 
 
+def test_json_by_a_json_schema(registry: str) -> None:
+    """Of the registry, where bodies may have an id, or of the option."""
+    named = {**JSON, "schemaRegistry": registry, "schemaSubject": "Text"}
+    given = {**JSON, "payloadSchema": json.dumps(JSON_ROW)}
+    expected = StructType().add("offset", LongType()).add("id", LongType()).add("at", TimestampType())
+    for texts in (named, given):
+        assert columns_of_source(options(**texts), ("offset",), "Orders") == expected
+        with pytest.raises(ConfigError, match=r"^schema: the body has no column 'x'; it has id, at"):
+            read(texts, StructType().add("x", LongType()), [])
+        with pytest.raises(ConfigError, match=r"^schema: column 'id' is int64 in the body, not int32"):
+            read(texts, StructType().add("id", IntegerType()), [])
+    whole = b'{"id":1,"at":"2024-02-29T00:00:00Z","more":[]}'
+    bodies: list[bytes | None] = [encode_prefix(5) + whole, whole, encode_prefix(1) + whole, b"\0\0", None]
+    why = StructType().add("id", LongType()).add("why", StringType())
+    found = read(named | {"columnNameOfCorruptRecord": "why"}, why, bodies)
+    assert [row["id"] for row in found] == [1, 1, None, None, None]
+    assert [row["why"] for row in found][2] == "schema 1: it is not a schema of Text"
+    with pytest.raises(ConfigError, match=r"^schemaRegistry: .*it has no type"):
+        columns_of_source(options(**named | {"schemaSubject": "Any"}), ("offset",), "Orders")
+
+
 def test_a_schema_that_needs_others(registry: str) -> None:
     texts = {"payloadFormat": "avro", "schemaRegistry": registry, "schemaSubject": "Whole"}
     inner = StructType().add("id", IntegerType())
@@ -258,6 +292,23 @@ def test_protobuf_of_a_registry_says_which_message_a_body_is(registry: str) -> N
     nested = texts | {"payloadMessage": "p.A.In"}
     wide = StructType().add("n", LongType())
     assert read(nested, wide, [encode_prefix(6, (0, 0)) + b"\x08\x09", head]) == [{"n": 9}, {"n": None}]
+
+
+def test_protobuf_fields_keep_their_values_or_say_why_not(registry: str) -> None:
+    """Ids 8 to 10 are later versions of the message that the reader has pinned."""
+    texts = {"payloadFormat": "protobuf", "schemaRegistry": registry, "schemaSubject": "Proto"}
+    texts |= {"schemaVersion": "1", "columnNameOfCorruptRecord": "why"}
+    bodies: list[bytes | None] = [
+        encode_prefix(number, (0,)) + body
+        for number, body in ((6, b"\x08\x01"), (8, b"\x08\x01"), (9, b"\x08\x01"), (10, b"\x08\x03\x10\x04"))
+    ]
+    found = read(texts, StructType().add("id", IntegerType()).add("why", StringType()), bodies)
+    assert [(row["id"], row["why"]) for row in found] == [
+        (1, None),
+        (None, "schema 8: field 1 of p.A is sint32 where it was written, not int32"),
+        (None, "schema 9: field 1 of p.A is int64 where it was written, not int32"),
+        (3, None),
+    ]
 
 
 @pytest.mark.parametrize(
