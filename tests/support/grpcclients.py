@@ -69,6 +69,16 @@ def message(topic: str, body: bytes = b"body", **system: Any) -> pb.Message:
     return pb.Message(topic=resource(topic), body=body, system_properties=pb.SystemProperties(**given))
 
 
+def receive_request(topic: str, group: str, **more: Any) -> pb.ReceiveMessageRequest:
+    """Of all tags, invisible for a minute."""
+    request = pb.ReceiveMessageRequest(
+        group=resource(group), message_queue=pb.MessageQueue(topic=resource(topic)), batch_size=32, **more
+    )
+    request.filter_expression.type, request.filter_expression.expression = pb.TAG, "*"
+    request.invisible_duration.seconds, request.long_polling_timeout.seconds = 60, 5
+    return request
+
+
 @contextmanager
 def rocketmq_producer(address: str | None, *topics: str, checker: Any = None) -> Iterator[Any]:
     """RocketMQ's own producer."""

@@ -9,8 +9,9 @@ from mqspark_server.net.servertls import client_context
 from mqspark_server.process.phases import Phase
 from mqspark_server.process.startup import ProcessApp
 from mqspark_server.proxy.backends.clusterbackend import ClusterBackend
+from mqspark_server.proxy.backends.clusterusers import check_auth_of_proxy
 from mqspark_server.proxy.grpcserver import GrpcServer
-from mqspark_server.settings.serverconfig import ServerConfig
+from mqspark_server.settings.settings import ProxySettings
 
 MAX_MESSAGE_BYTES = 4 << 20
 """What producers are told, and what is refused here: RocketMQ's brokers have the same limit by default."""
@@ -19,18 +20,21 @@ MAX_MESSAGE_BYTES = 4 << 20
 class ProxyApp(ProcessApp):
     """``address`` has the port that is bound."""
 
-    def __init__(self, namesrv: str, config: ServerConfig) -> None:
-        """Raises ConfigError for addresses that are none."""
-        super().__init__(SystemClock(), ())
+    def __init__(self, namesrv: str, settings: ProxySettings) -> None:
+        """Raises ConfigError for addresses that are none, and for settings of users that a proxy does not keep."""
+        check_auth_of_proxy(settings.auth)
+        super().__init__(SystemClock(), settings.unused)
         self._addresses = parse_addresses(namesrv, key="namesrvAddr")
-        self._config = config
+        self._settings = settings
 
     async def _start(self) -> None:
         self.lifecycle.advance(Phase.BINDING)
-        config = self._config
+        config = self._settings.server
         tls = None if config.client_tls is None else client_context(config.client_tls)
-        backend = ClusterBackend(self._addresses, tls, MAX_MESSAGE_BYTES)
+        backend = ClusterBackend(self._addresses, tls, MAX_MESSAGE_BYTES, self._settings.auth)
         self._ends.always(backend.close)
+        if backend.users is not None:
+            await backend.users.start()
         server = GrpcServer(backend, config, config.bind_address, config.listen_port)
         self._ends.on_stop(server.stop)
         self._ends.on_kill(server.kill)

@@ -112,6 +112,13 @@ class ControllerSettings:
 
 
 @dataclass(slots=True)
+class ProxySettings:
+    server: ServerConfig
+    auth: AuthConfig
+    unused: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class NamesrvSettings:
     server: ServerConfig
     namesrv: NamesrvConfig
@@ -249,13 +256,14 @@ def controller_settings(profile: Mapping[str, Any], *layers: Layer) -> Controlle
     return ControllerSettings(server, controller, auth, unused)
 
 
-def proxy_settings(profile: Mapping[str, Any], *layers: Layer) -> ServerConfig:
+def proxy_settings(profile: Mapping[str, Any], *layers: Layer) -> ProxySettings:
     """Later layers win. It listens on listenPort."""
-    (server,), _ = _resolve((ServerConfig,), {"listenPort": PROXY_PORT, **profile}, layers)
+    (server, auth), unused = _resolve(
+        (ServerConfig, AuthConfig), {"listenPort": PROXY_PORT, **profile}, layers
+    )
     with _from(*layers):
         server.check()
-    config: ServerConfig = server
-    return config
+    return ProxySettings(server, auth, unused)
 
 
 def _has_controller(layers: Iterable[Layer]) -> bool:

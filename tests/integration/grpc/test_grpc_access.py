@@ -2,47 +2,65 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import json
 import ssl
+import subprocess
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import pytest
 
+from mqspark.base.clock import wall_ms
 from mqspark.client.remoting.credentials import Credentials
-from mqspark.client.sync import AdminClient
+from mqspark.client.sync import AdminClient, Producer
+from mqspark.message import Message, decode_offset_id
 from mqspark.testing import Broker
 from mqspark_server.proxy import messaging_pb2 as pb
-from tests.support.grpcclients import BareCaller, bare_caller, message, resource
+from tests.support.grpcclients import BareCaller, bare_caller, message, receive_request, resource
+from tests.support.processes import mqspark_command, process, ready_line, set_options
 from tests.unit.auth_kit import allow
 
 ROOT = ("root", "root-secret")
 WRITER = ("writer", "writer-secret")
+READER = ("reader", "reader-secret")
+STRANGER = ("stranger", "stranger-secret")
+INNER = json.dumps({"accessKey": ROOT[0], "secretKey": ROOT[1]})
 DATE = "20261129T101112Z"
 
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[Broker]:
-    """A broker with users, whose user WRITER may write to one topic, and a certificate for development."""
+    """A broker with users, whose users WRITER and READER may write to one topic, and read it for one group, and a
+    certificate for development."""
     settings = {
         "grpcEnable": True,
         "tls.test.mode.enable": True,
         "authenticationEnabled": True,
         "authorizationEnabled": True,
         "initAuthenticationUser": json.dumps({"username": ROOT[0], "password": ROOT[1]}),
-        "innerClientAuthenticationCredentials": json.dumps({"accessKey": ROOT[0], "secretKey": ROOT[1]}),
+        "innerClientAuthenticationCredentials": INNER,
     }
     with Broker(settings=settings) as broker:
         with AdminClient(broker.namesrv, credentials=Credentials(*ROOT)) as admin:
             for topic in ("open", "closed"):
                 admin.create_topic(topic)
+            admin.create_topic("decided", attributes={"message.type": "TRANSACTION"})
+            admin.create_group("readers")
         parts = broker.apps[0].parts
         assert parts is not None
         authority = parts.core.authority
         assert authority is not None
-        broker.call(lambda: allow(authority, WRITER[0], "Topic:open Pub", secret=WRITER[1]))
+        rules = {
+            WRITER: ("Topic:open Pub", "Topic:decided Pub"),
+            READER: ("Topic:open Sub", "Group:readers Sub"),
+            STRANGER: (),
+        }
+        for (name, secret), given in rules.items():
+            broker.call(functools.partial(allow, authority, name, *given, secret=secret))
         yield broker
 
 
@@ -58,8 +76,38 @@ def sent(caller: BareCaller, topic: str) -> int:
     return int(caller.SendMessage(pb.SendMessageRequest(messages=[message(topic)])).status.code)
 
 
-def test_users_are_those_of_remoting(guarded: Broker) -> None:
-    with bare_caller(guarded.grpc_address, **signed(*WRITER)) as caller:
+@pytest.fixture(scope="module")
+def proxied(guarded: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a proxy before that broker."""
+    log = tmp_path_factory.mktemp("proxy") / "log"
+    command = [*mqspark_command(), "proxy", "run", "-n", guarded.namesrv]
+    settings = {
+        "listenPort": 0,
+        "bindAddress": "127.0.0.1",
+        "authenticationEnabled": True,
+        "authorizationEnabled": True,
+        "innerClientAuthenticationCredentials": INNER,
+    }
+    with process([*command, *set_options(settings)], log, stdout=subprocess.PIPE) as child:
+        yield ready_line(child, log)["grpc"]
+
+
+@pytest.fixture(params=["broker", "proxy"])
+def door(request: pytest.FixtureRequest, guarded: Broker) -> str:
+    """The two ways to run: an address of each."""
+    if request.param == "proxy":
+        return str(request.getfixturevalue("proxied"))
+    return str(guarded.grpc_address)
+
+
+def popped(caller: BareCaller) -> pb.SystemProperties:
+    """One of the messages of the topic that READER may read."""
+    answers = caller.ReceiveMessage(receive_request("open", "readers"))
+    return next(each.message.system_properties for each in list(answers) if each.HasField("message"))
+
+
+def test_users_are_those_of_remoting(door: str) -> None:
+    with bare_caller(door, **signed(*WRITER)) as caller:
         assert sent(caller, "open") == pb.OK
         assert sent(caller, "closed") == pb.FORBIDDEN
         route = caller.QueryRoute(pb.QueryRouteRequest(topic=resource("closed")))
@@ -71,8 +119,54 @@ def test_users_are_those_of_remoting(guarded: Broker) -> None:
         {},
         {"authorization": "Basic abc"},
     ):
-        with bare_caller(guarded.grpc_address, **wrong) as caller:
+        with bare_caller(door, **wrong) as caller:
             assert sent(caller, "open") == pb.UNAUTHORIZED, wrong
+
+
+def test_who_may_not_read_can_do_nothing_with_what_others_have(door: str) -> None:
+    where: dict[str, Any] = {"topic": resource("open"), "group": resource("readers")}
+    with bare_caller(door, **signed(*WRITER)) as writer, bare_caller(door, **signed(*READER)) as reader:
+        assert sent(writer, "open") == pb.OK
+        given = popped(reader)
+        entry = pb.AckMessageEntry(message_id=given.message_id, receipt_handle=given.receipt_handle)
+        where["receipt_handle"] = given.receipt_handle
+        acknowledge = pb.AckMessageRequest(topic=where["topic"], group=where["group"], entries=[entry])
+        with bare_caller(door, **signed(*STRANGER)) as stranger:
+            assert sent(stranger, "open") == pb.FORBIDDEN
+            assert stranger.AckMessage(acknowledge).entries[0].status.code == pb.FORBIDDEN
+            change = pb.ChangeInvisibleDurationRequest(**where)
+            assert stranger.ChangeInvisibleDuration(change).status.code == pb.FORBIDDEN
+            forward = pb.ForwardMessageToDeadLetterQueueRequest(**where)
+            assert stranger.ForwardMessageToDeadLetterQueue(forward).status.code == pb.FORBIDDEN
+        assert reader.AckMessage(acknowledge).status.code == pb.OK
+
+
+def test_a_message_of_another_topic_is_no_dead_letter_of_a_group(door: str, guarded: Broker) -> None:
+    with AdminClient(guarded.namesrv, credentials=Credentials(*ROOT)) as admin:
+        with Producer(guarded.namesrv, group="writers", credentials=Credentials(*ROOT)) as producer:
+            stored = producer.send(Message("closed", b"secret"))
+        position = decode_offset_id(stored.offset_message_id)[2]
+        forged = f"0 {wall_ms()} 60000 0 0 {stored.queue.broker_name} 0 0 {position}"
+        with bare_caller(door, **signed(*READER)) as reader:
+            forward = pb.ForwardMessageToDeadLetterQueueRequest(
+                topic=resource("open"), group=resource("readers"), receipt_handle=forged
+            )
+            assert reader.ForwardMessageToDeadLetterQueue(forward).status.code == pb.FORBIDDEN
+        assert "%DLQ%readers" not in admin.topic_list()
+
+
+def test_a_transaction_ends_by_who_may_write(door: str) -> None:
+    half = message("decided", message_type=pb.TRANSACTION)
+    with bare_caller(door, **signed(*WRITER)) as writer, bare_caller(door, **signed(*READER)) as reader:
+        (entry,) = writer.SendMessage(pb.SendMessageRequest(messages=[half])).entries
+        end = pb.EndTransactionRequest(
+            topic=resource("decided"),
+            message_id=entry.message_id,
+            transaction_id=entry.transaction_id,
+            resolution=pb.COMMIT,
+        )
+        assert reader.EndTransaction(end).status.code == pb.FORBIDDEN
+        assert writer.EndTransaction(end).status.code == pb.OK
 
 
 def test_one_port_speaks_tls_and_plain_text(guarded: Broker) -> None:

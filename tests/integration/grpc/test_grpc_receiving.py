@@ -22,7 +22,13 @@ from mqspark.protocol.bodies.topic_bodies import (
 )
 from mqspark.testing import Broker
 from mqspark_server.proxy import messaging_pb2 as pb
-from tests.support.grpcclients import bare_caller, resource, rocketmq_producer, stored_messages
+from tests.support.grpcclients import (
+    bare_caller,
+    receive_request,
+    resource,
+    rocketmq_producer,
+    stored_messages,
+)
 from tests.support.waiting import eventually
 
 TopicOfType = Callable[..., str]
@@ -225,15 +231,6 @@ def test_clients_of_grpc_and_of_remoting_share_topics(broker: Broker, topic_of_t
 
 
 # --- bare calls -----------------------------------------------------------------------------------------------
-
-
-def receive_request(topic: str, group: str, **more: Any) -> pb.ReceiveMessageRequest:
-    request = pb.ReceiveMessageRequest(
-        group=resource(group), message_queue=pb.MessageQueue(topic=resource(topic)), batch_size=32, **more
-    )
-    request.filter_expression.type, request.filter_expression.expression = pb.TAG, "*"
-    request.invisible_duration.seconds, request.long_polling_timeout.seconds = 60, 5
-    return request
 
 
 def test_a_cancelled_stream_keeps_no_message(broker: Broker, topic_of_type: TopicOfType) -> None:

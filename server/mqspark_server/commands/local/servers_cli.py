@@ -193,8 +193,8 @@ def proxy() -> None:
 def proxy_run(nameserver: str, config: str | None, assignments: Sequence[str]) -> None:
     """Serve gRPC clients of a cluster until SIGTERM or SIGINT.
 
-    The settings are those of a server's sockets, TLS and log; listenPort is 8081 by default. Brokers with users refuse
-    what it asks: their clients connect to the brokers (grpcEnable).
+    The settings are those of a server's sockets, TLS, log and users; listenPort is 8081 by default. Before brokers with
+    users it needs authenticationEnabled, and innerClientAuthenticationCredentials as the brokers have them.
     """
     if importlib.util.find_spec("grpc") is None:
         raise click.UsageError("mqspark proxy needs grpcio: pip install 'mqspark[grpc]'")
@@ -203,7 +203,7 @@ def proxy_run(nameserver: str, config: str | None, assignments: Sequence[str]) -
 
     layers = [*([file_layer(config)] if config else []), override_layer(assignments)]
     settings = proxy_settings({}, *layers)
-    log_to_stderr(settings.log_level, settings.log_format)
+    log_to_stderr(settings.server.log_level, settings.server.log_format)
     app = ProxyApp(nameserver, settings)
     serve(app, lambda: f"READY grpc={app.address}")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from mqspark.auth.policies import Action, Kind
 from mqspark.base.clock import Clock
 from mqspark.broker.broker import BrokerCore
 from mqspark.message import MASTER_ID
@@ -17,15 +16,14 @@ from mqspark.protocol.bodies.topic_bodies import (
 )
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.dispatch import Refusal
 from mqspark.protocol.headers.header import Header
 from mqspark_server.net.tcp import RemotingServer
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.backend import GrpcCaller, OnRequest, Proof
+from mqspark_server.proxy.backends.signedin import check_seeing, sign_in
 from mqspark_server.proxy.grpcstatus import GrpcRefusal, checked
 
 HEARTBEAT_TIMEOUT_S = 3.0
-_USES = frozenset({Action.PUB, Action.SUB})
 
 
 class BrokerLink:
@@ -41,24 +39,12 @@ class BrokerLink:
         self._peer.on_request = lambda command: on_request(self._broker_name, command)
 
     def sign_in(self, proof: Proof | None) -> None:
-        gate = self._core.gate
-        if gate is None:
-            return
-        if proof is None:
-            raise GrpcRefusal(pb.UNAUTHORIZED, "username cannot be null.")
-        try:
-            gate.sign_in(self._peer.session, *proof)
-        except Refusal as refusal:
-            raise GrpcRefusal(pb.UNAUTHORIZED, refusal.remark) from None
+        if self._core.gate is not None:
+            sign_in(self._core.gate, self._peer.session, proof)
 
     def may_see(self, topic: str) -> None:
-        gate = self._core.gate
-        if gate is None:
-            return
-        try:
-            gate.authorize(self._peer.session, Kind.TOPIC, topic, _USES, "QueryRoute")
-        except Refusal as refusal:
-            raise GrpcRefusal(pb.FORBIDDEN, refusal.remark) from None
+        if self._core.gate is not None:
+            check_seeing(self._core.gate, self._peer.session, topic)
 
     async def request(
         self,

@@ -1,7 +1,8 @@
 """The service before a cluster, as a process of its own: each client has its own connections to the brokers, which see
 it as a client of remoting. It keeps nothing that another one beside it would have to know.
 
-Its requests to brokers are not signed: only the client knows its secret. So it serves clusters without users.
+Before a cluster with users its requests are signed by its own account, and it judges clients itself
+(``clusterusers``). Without an account they are not signed, and brokers with users refuse them.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
 from typing import Generic, TypeVar
 
+from mqspark.auth.config import AuthConfig
 from mqspark.base.clock import Clock, SystemClock
 from mqspark.errors import MQError
 from mqspark.message import MASTER_ID
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.topic_bodies import (
+    BrokerData,
+    ClusterInfo,
     SubscriptionGroupConfig,
     TopicConfigAndQueueMapping,
     TopicRouteData,
@@ -29,9 +33,11 @@ from mqspark.protocol.headers.admin_headers import (
 )
 from mqspark.protocol.headers.cluster_headers import GetRouteInfoRequestHeader
 from mqspark.protocol.headers.header import Header
+from mqspark.protocol.signature import Signer
 from mqspark_server.net.outbound import Outbound
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.backend import GrpcCaller, OnRequest, Proof
+from mqspark_server.proxy.backends.clusterusers import ClusterUsers
 from mqspark_server.proxy.grpcstatus import GrpcRefusal, checked, refusal_of
 
 TIMEOUT_S = 3.0
@@ -72,10 +78,12 @@ class _Server:
         self,
         addresses: Iterable[str],
         tls: ssl.SSLContext | None,
+        signer: Signer | None,
         on_request: Callable[[Command], None] = lambda _: None,
     ) -> None:
         self._addresses = list(addresses)
         self._tls = tls
+        self._signer = signer
         self._on_request = on_request
         self._connection: Outbound | None = None
         self._connecting = asyncio.Lock()
@@ -103,7 +111,12 @@ class _Server:
                 address = self._addresses[0]
                 self._addresses = [*self._addresses[1:], address]  # the next one, if this one fails
                 self._connection = await Outbound.connect(
-                    address, lambda: None, TIMEOUT_S, tls=self._tls, on_request=self._on_request
+                    address,
+                    lambda: None,
+                    TIMEOUT_S,
+                    tls=self._tls,
+                    signer=self._signer,
+                    on_request=self._on_request,
                 )
             return self._connection
 
@@ -115,17 +128,21 @@ class _Server:
 class ClusterLink:
     """One client's connections to brokers."""
 
-    def __init__(self, cluster: ClusterBackend, on_request: OnRequest) -> None:
+    def __init__(self, cluster: ClusterBackend, caller: GrpcCaller, on_request: OnRequest) -> None:
         self._cluster = cluster
         self._on_request = on_request
+        self._users = cluster.users
+        self._session = None if cluster.users is None else cluster.users.session_of(caller)
         self._brokers: dict[str, tuple[str, _Server]] = {}
         """Name of a broker → address of its master, and the connection: as many as the cluster has."""
 
     def sign_in(self, proof: Proof | None) -> None:
-        """Nobody here could tell whether the proof holds: brokers decide about each request, which nobody signs."""
+        if self._users is not None and self._session is not None:
+            self._users.sign_in(self._session, proof)
 
     def may_see(self, topic: str) -> None:
-        """Name servers tell everybody what topics there are."""
+        if self._users is not None and self._session is not None:
+            self._users.check_seeing(self._session, topic)
 
     async def request(
         self,
@@ -136,7 +153,10 @@ class ClusterLink:
         *,
         timeout_s: float,
     ) -> Command:
-        return await self._server(broker).request(code, header, body, timeout_s=timeout_s)
+        server = self._server(broker)
+        if self._users is not None and self._session is not None:
+            await self._users.check(self._session, code, header, body, server.request)
+        return await server.request(code, header, body, timeout_s=timeout_s)
 
     def _server(self, broker: str) -> _Server:
         address = self._cluster.master_of(broker)
@@ -165,10 +185,16 @@ class ClusterLink:
 class ClusterBackend:
     """The brokers that the name servers know."""
 
-    def __init__(self, namesrv: Iterable[str], tls: ssl.SSLContext | None, max_message_bytes: int) -> None:
+    def __init__(
+        self, namesrv: Iterable[str], tls: ssl.SSLContext | None, max_message_bytes: int, auth: AuthConfig
+    ) -> None:
+        """Raises ConfigError."""
         self.max_message_bytes = max_message_bytes
         self.clock: Clock = SystemClock()
         self._tls = tls
+        self._signer = auth.inner_signer
+        self.users = ClusterUsers(auth, self._ask_any) if auth.authentication_enabled else None
+        """None: everybody may do what the brokers let this process do."""
         self._names = self.server(namesrv)
         self._masters: dict[str, str] = {}
         """Name of a broker → address of its master, from the routes: as many as the cluster has."""
@@ -181,10 +207,10 @@ class ClusterBackend:
     def server(
         self, addresses: Iterable[str], on_request: Callable[[Command], None] = lambda _: None
     ) -> _Server:
-        return _Server(addresses, self._tls, on_request)
+        return _Server(addresses, self._tls, self._signer, on_request)
 
     def link(self, caller: GrpcCaller, on_request: OnRequest) -> ClusterLink:
-        return ClusterLink(self, on_request)
+        return ClusterLink(self, caller, on_request)
 
     def master_of(self, broker: str) -> str:
         """The address of the broker's master. Raises GrpcRefusal."""
@@ -215,9 +241,7 @@ class ClusterBackend:
         header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
         answer = await self._names.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
         route = decode_body(TopicRouteData, checked(answer).body)
-        for each in route.broker_datas:
-            if MASTER_ID in each.broker_addrs:
-                self._masters[each.broker_name] = each.broker_addrs[MASTER_ID]
+        self._note_masters(route.broker_datas)
         with_master = [each for each in route.queue_datas if each.broker_name in self._masters]
         return TopicRouteData(broker_datas=route.broker_datas, queue_datas=with_master)
 
@@ -233,27 +257,45 @@ class ClusterBackend:
         return config.attributes.get("message.type", "NORMAL")
 
     async def _ask_group(self, group: str) -> SubscriptionGroupConfig | None:
-        """Of any broker that is known: groups are created on all."""
-        broker = next(iter(self._masters), None)
-        if broker is None:
-            return None
-        answer = await self._ask_broker(
-            broker,
-            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
-            GetSubscriptionGroupConfigRequestHeader(group=group),
-        )
+        """Of any broker: groups are created on all."""
+        header = GetSubscriptionGroupConfigRequestHeader(group=group)
+        answer = await self._ask_any(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, header)
         if answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
             return None
         if answer.code != ResponseCode.SUCCESS:
             raise refusal_of(answer)
         return decode_body(SubscriptionGroupConfig, answer.body)
 
-    async def _ask_broker(self, broker: str, code: int, header: Header) -> Command:
+    async def _ask_any(self, code: int, header: Header | Mapping[str, str]) -> Command:
+        """The answer of the first broker that can be reached. Raises GrpcRefusal."""
+        failed = GrpcRefusal(pb.INTERNAL_SERVER_ERROR, "the name servers know no broker")
+        for broker in await self._brokers():
+            try:
+                return await self._ask_broker(broker, code, header)
+            except GrpcRefusal as refusal:
+                failed = refusal
+        raise failed
+
+    async def _brokers(self) -> list[str]:
+        """The names of brokers with a master."""
+        answer = checked(await self._names.request(RequestCode.GET_BROKER_CLUSTER_INFO, None))
+        known = decode_body(ClusterInfo, answer.body).broker_addr_table.values()
+        self._note_masters(known)
+        return [each.broker_name for each in known if MASTER_ID in each.broker_addrs]
+
+    def _note_masters(self, brokers: Iterable[BrokerData]) -> None:
+        for each in brokers:
+            if MASTER_ID in each.broker_addrs:
+                self._masters[each.broker_name] = each.broker_addrs[MASTER_ID]
+
+    async def _ask_broker(self, broker: str, code: int, header: Header | Mapping[str, str]) -> Command:
         address = self.master_of(broker)
         if address not in self._own:
             self._own[address] = self.server([address])
         return await self._own[address].request(code, header)
 
     def close(self) -> None:
+        if self.users is not None:
+            self.users.close()
         for server in (self._names, *self._own.values()):
             server.close()

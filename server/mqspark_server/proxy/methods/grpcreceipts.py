@@ -151,6 +151,8 @@ async def acknowledge(link: Link, place: ReceiptPlace, handle: ReceiptHandle) ->
         bname=place.broker_name,
     )
     answer = await link.request(place.broker_name, RequestCode.ACK_MESSAGE, header, timeout_s=TIMEOUT_S)
+    if answer.code == ResponseCode.NO_PERMISSION:
+        raise refusal_of(answer)
     if answer.code != ResponseCode.SUCCESS:
         raise GrpcRefusal(pb.INTERNAL_SERVER_ERROR, f"ack failed: status is abnormal: {answer.remark}")
 

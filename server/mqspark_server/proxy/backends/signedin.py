@@ -1,0 +1,31 @@
+"""A client that has proved who it is, and what it may do: the same in a broker's process and before a cluster."""
+
+from __future__ import annotations
+
+from mqspark.auth.gate import Gate
+from mqspark.auth.policies import Action, Kind
+from mqspark.protocol.dispatch import Refusal
+from mqspark.protocol.session import Session
+from mqspark_server.proxy import messaging_pb2 as pb
+from mqspark_server.proxy.backend import Proof
+from mqspark_server.proxy.grpcstatus import GrpcRefusal
+
+_USES = frozenset({Action.PUB, Action.SUB})
+
+
+def sign_in(gate: Gate, session: Session, proof: Proof | None) -> None:
+    """Raises GrpcRefusal unless the proof holds."""
+    if proof is None:
+        raise GrpcRefusal(pb.UNAUTHORIZED, "username cannot be null.")
+    try:
+        gate.sign_in(session, *proof)
+    except Refusal as refusal:
+        raise GrpcRefusal(pb.UNAUTHORIZED, refusal.remark) from None
+
+
+def check_seeing(gate: Gate, session: Session, topic: str) -> None:
+    """Raises GrpcRefusal when the client may neither write to the topic nor read it."""
+    try:
+        gate.authorize(session, Kind.TOPIC, topic, _USES, "QueryRoute")
+    except Refusal as refusal:
+        raise GrpcRefusal(pb.FORBIDDEN, refusal.remark) from None

@@ -1,0 +1,149 @@
+"""The users of a cluster before which a proxy stands."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+
+import pytest
+
+from mqspark.auth.config import AuthConfig
+from mqspark.errors import ConfigError
+from mqspark.protocol.codes import Language, RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.headers.client_headers import AckMessageRequestHeader
+from mqspark.protocol.headers.header import Header
+from mqspark.protocol.signature import Signer
+from mqspark_server.proxy import messaging_pb2 as pb
+from mqspark_server.proxy.backend import GrpcCaller, Proof
+from mqspark_server.proxy.backends.clusterusers import ClusterUsers, check_auth_of_proxy
+from mqspark_server.proxy.grpcstatus import GrpcRefusal
+
+pytestmark = pytest.mark.anyio
+
+INNER = json.dumps({"accessKey": "inner", "secretKey": "inner-secret"})
+CONFIG = AuthConfig(
+    authentication_enabled=True,
+    authorization_enabled=True,
+    inner_client_authentication_credentials=INNER,
+)
+
+
+def user(name: str, kind: str = "Normal", status: str = "enable") -> dict[str, str]:
+    return {"username": name, "password": f"{name}-secret", "userType": kind, "userStatus": status}
+
+
+class JavaBroker:
+    """What a broker of RocketMQ answers: it lists its users with their secrets, and knows no copies."""
+
+    def __init__(self) -> None:
+        self.users = [user("inner", "Super"), user("reader"), user("gone", status="disable")]
+        entry = {"resource": "Topic:open", "actions": ["Sub"], "sourceIps": None, "decision": "Allow"}
+        group = {"resource": "Group:readers", "actions": ["Sub"], "decision": "Allow"}
+        policies = [{"policyType": "Custom", "entries": [entry, group]}]
+        self.acls: list[dict[str, object]] = [{"subject": "User:reader", "policies": policies}]
+        self.code = ResponseCode.SUCCESS
+
+    async def ask(self, code: int, fields: Mapping[str, str]) -> Command:
+        if self.code != ResponseCode.SUCCESS:
+            return Command(self.code, remark="no")
+        if "filter" in fields:
+            return Command(self.code)  # nobody has such a name
+        listed = self.users if code == RequestCode.AUTH_LIST_USER else self.acls
+        return Command(self.code, body=json.dumps(listed).encode())
+
+
+def proof(name: str, secret: str | None = None) -> Proof:
+    signer = Signer(name, secret or f"{name}-secret")
+    return Proof(name, b"now", base64.b64decode(signer.signature(b"now")))
+
+
+async def no_place(code: int, header: Header) -> Command:
+    raise AssertionError("the request names no place")
+
+
+def ack(topic: str) -> AckMessageRequestHeader:
+    return AckMessageRequestHeader(
+        consumer_group="readers", topic=topic, queue_id=0, extra_info="x", offset=0
+    )
+
+
+CALLER = GrpcCaller("client", "reader", ("10.0.0.7", 4000), Language.JAVA, 0)
+
+
+@pytest.fixture
+def broker() -> JavaBroker:
+    return JavaBroker()
+
+
+@pytest.fixture
+def users(broker: JavaBroker) -> ClusterUsers:
+    return ClusterUsers(CONFIG, broker.ask)
+
+
+def refused(error: pytest.ExceptionInfo[GrpcRefusal]) -> int:
+    return int(error.value.code)
+
+
+async def test_a_broker_of_rocketmq_lists_its_users_and_policies(
+    broker: JavaBroker, users: ClusterUsers
+) -> None:
+    session = users.session_of(CALLER)
+    with pytest.raises(GrpcRefusal, match="not known yet"):
+        users.sign_in(session, proof("reader"))
+    await users.refresh()
+    users.sign_in(session, proof("reader"))
+    users.check_seeing(session, "open")
+    await users.check(session, RequestCode.ACK_MESSAGE, ack("open"), b"", no_place)
+    with pytest.raises(GrpcRefusal) as error:
+        await users.check(session, RequestCode.ACK_MESSAGE, ack("closed"), b"", no_place)
+    assert refused(error) == pb.FORBIDDEN
+    with pytest.raises(GrpcRefusal) as error:
+        users.check_seeing(session, "closed")
+    assert refused(error) == pb.FORBIDDEN
+
+
+@pytest.mark.parametrize("given", [None, proof("reader", "wrong"), proof("nobody"), proof("gone")])
+async def test_a_proof_that_does_not_hold_is_refused(users: ClusterUsers, given: Proof | None) -> None:
+    await users.refresh()
+    with pytest.raises(GrpcRefusal) as error:
+        users.sign_in(users.session_of(CALLER), given)
+    assert refused(error) == pb.UNAUTHORIZED
+
+
+async def test_a_user_that_is_removed_is_refused_and_a_broker_that_fails_changes_nothing(
+    broker: JavaBroker, users: ClusterUsers
+) -> None:
+    session = users.session_of(CALLER)
+    await users.refresh()
+    users.sign_in(session, proof("reader"))
+    broker.code = ResponseCode.NO_PERMISSION
+    with pytest.raises(Exception, match="refuses to send its users"):
+        await users.refresh()
+    await users.check(session, RequestCode.ACK_MESSAGE, ack("open"), b"", no_place)
+    broker.code = ResponseCode.SUCCESS
+    broker.users, broker.acls = broker.users[:1], []
+    await users.refresh()
+    with pytest.raises(GrpcRefusal):
+        await users.check(session, RequestCode.ACK_MESSAGE, ack("open"), b"", no_place)
+    with pytest.raises(GrpcRefusal):
+        users.sign_in(session, proof("reader"))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        AuthConfig(authentication_enabled=True),
+        AuthConfig(inner_client_authentication_credentials=INNER),
+        AuthConfig(
+            authentication_enabled=True,
+            inner_client_authentication_credentials=INNER,
+            init_authentication_user='{"username":"a","password":"b"}',
+        ),
+    ],
+)
+async def test_settings_that_a_proxy_does_not_keep_are_refused(config: AuthConfig) -> None:
+    with pytest.raises(ConfigError):
+        check_auth_of_proxy(config)
+    check_auth_of_proxy(CONFIG)
