@@ -32,10 +32,10 @@ from mqspark.base.crc import crc32
 from mqspark.errors import ConfigError, StoreCorrupt, StoreLocked
 from mqspark.message import COMPRESSED, TRANSACTION_PREPARED_TYPE, is_system_topic
 from mqspark.record.recordlayout import AT
-from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.directory import refuse_unfinished
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.disk.layout import StorePaths
+from mqspark.store.disk.notes.checkpoint import Checkpoint
 from mqspark.store.upkeep.archived import ARCHIVED, decode_archived, encode_archived
 from mqspark_jobs.deltacommit import commit_files, make_table
 from mqspark_jobs.job import ProgressLine, Summary, run_tasks

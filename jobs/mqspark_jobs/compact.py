@@ -42,9 +42,9 @@ from mqspark.store.compaction.compacted import (
     read_current,
 )
 from mqspark.store.compaction.rocketcompaction import RocketCompaction
-from mqspark.store.disk.durable import DurableNote
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.disk.layout import StorePaths
+from mqspark.store.disk.notes.durable import DurableNote
 from mqspark.store.tools.reader import READ_OFFSETS, StoreReader
 from mqspark_jobs.job import ProgressLine, Summary
 from mqspark_jobs.rowfiles import SPAN_BYTES

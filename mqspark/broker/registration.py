@@ -37,7 +37,7 @@ from mqspark.protocol.headers.cluster_headers import (
     RegisterBrokerRequestHeader,
     UnRegisterBrokerRequestHeader,
 )
-from mqspark.protocol.registration import TOPICS_A_SLICE
+from mqspark.protocol.servers.registration import TOPICS_A_SLICE
 
 MAX_PIECE_BYTES = 8 * 1024 * 1024
 """Half of the largest frame that RocketMQ's name server accepts; some 40,000 topics."""

@@ -39,7 +39,6 @@ from mqspark.protocol.bodies.replica_bodies import (
     SyncStateSet,
 )
 from mqspark.protocol.bodies.topic_bodies import BrokerMemberGroup
-from mqspark.protocol.byid import encode_by_id
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import ONEWAY_FLAG, Command, encode_response
 from mqspark.protocol.dispatch import Handler, Refusal, dispatch, merged, ok
@@ -62,6 +61,7 @@ from mqspark.protocol.headers.cluster_headers import (
     RegisterBrokerToControllerRequestHeader,
     RegisterBrokerToControllerResponseHeader,
 )
+from mqspark.protocol.servers.byid import encode_by_id
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import LongWork
 from mqspark.store.disk.flush import Job

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from mqspark.base.clock import Clock
 from mqspark.controller.replicasets import FIRST_ID, IMPOSSIBLE_EPOCH, NOBODY, ReplicaSet
-from mqspark.protocol.byid import decode_ids
+from mqspark.protocol.servers.byid import decode_ids
 
 HEAR_MS = 3_000
 """How long a controller that has just started waits for the first heartbeats of all replicas: some intervals."""

@@ -17,8 +17,8 @@ from mqspark.base.config import INT32_MAX
 from mqspark.controller.replicasets import IMPOSSIBLE_EPOCH, ReplicaSet, ReplicaTable
 from mqspark.controller.succession import Choice, choose
 from mqspark.message import MAX_DIGITS
-from mqspark.protocol.byid import decode_by_id, decode_ids
 from mqspark.protocol.headers.cluster_headers import BrokerHeartbeatRequestHeader
+from mqspark.protocol.servers.byid import decode_by_id, decode_ids
 from mqspark.protocol.session import Session
 
 DEFAULT_TIMEOUT_MS = 10_000

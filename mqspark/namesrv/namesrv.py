@@ -61,7 +61,7 @@ from mqspark.protocol.headers.cluster_headers import (
     UnRegisterBrokerRequestHeader,
     WipeWritePermOfBrokerRequestHeader,
 )
-from mqspark.protocol.registration import SMALL_BYTES, read_registration
+from mqspark.protocol.servers.registration import SMALL_BYTES, read_registration
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import LongWork, Slices, Work
 from mqspark.protocol.zones import ZONE_MODE, ZONE_NAME

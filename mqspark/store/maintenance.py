@@ -8,11 +8,11 @@ from __future__ import annotations
 from mqspark.base.clock import Clock
 from mqspark.store.compaction.compactedend import CompactedEnd
 from mqspark.store.config import StoreConfig
-from mqspark.store.disk.beginnote import BeginNote
 from mqspark.store.disk.damage import Note
 from mqspark.store.disk.directory import StoreDirectory
 from mqspark.store.disk.flush import Job
-from mqspark.store.disk.membernote import MemberNote
+from mqspark.store.disk.notes.beginnote import BeginNote
+from mqspark.store.disk.notes.membernote import MemberNote
 from mqspark.store.messages.commit import CommitPipeline
 from mqspark.store.messages.condition import Condition
 from mqspark.store.reads import Reads

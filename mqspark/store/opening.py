@@ -8,11 +8,11 @@ from __future__ import annotations
 from mqspark.base.clock import Clock
 from mqspark.store.compaction.compacted import CompactedQueues
 from mqspark.store.config import StoreConfig
-from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.damage import Damage, Damages, Outcome
 from mqspark.store.disk.directory import StoreDirectory
 from mqspark.store.disk.files import disk_full_as_typed
-from mqspark.store.disk.membernote import MemberNote
+from mqspark.store.disk.notes.checkpoint import Checkpoint
+from mqspark.store.disk.notes.membernote import MemberNote
 from mqspark.store.maintenance import Maintenance
 from mqspark.store.queue.batchqueue import batch_topics
 from mqspark.store.recovery.deletions import Deletions

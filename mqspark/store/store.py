@@ -33,7 +33,7 @@ from mqspark.store.disk.damage import Damages
 from mqspark.store.disk.directory import StoreDirectory
 from mqspark.store.disk.files import FileLayer, OsFiles
 from mqspark.store.disk.flush import Job, StoreProgress, run_here
-from mqspark.store.disk.membernote import MemberNote
+from mqspark.store.disk.notes.membernote import MemberNote
 from mqspark.store.maintenance import Maintenance
 from mqspark.store.messages.append import Appender
 from mqspark.store.messages.commit import Arrival, CommitPipeline

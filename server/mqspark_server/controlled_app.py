@@ -37,8 +37,8 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.cluster_headers import BrokerHeartbeatResponseHeader
 from mqspark.store.config import FlushDiskType
-from mqspark.store.disk.brokeridentity import IdentityFiles
 from mqspark.store.disk.files import OsFiles
+from mqspark.store.disk.notes.brokeridentity import IdentityFiles
 from mqspark.store.log.epochs import begin_term
 from mqspark.store.recovery.recoveryreport import RecoveryReport
 from mqspark.store.recovery.trustedlog import judge_member

@@ -37,7 +37,7 @@ from mqspark.protocol.bodies.topic_bodies import (
     TopicRouteData,
 )
 from mqspark.protocol.codes import RequestCode
-from mqspark.protocol.registration import encode_register_body
+from mqspark.protocol.servers.registration import encode_register_body
 from mqspark.protocol.session import Session
 from tests.benchmarks.report import figure
 from tests.support.clusters import mqspark_host, mqspark_namesrv

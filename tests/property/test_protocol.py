@@ -19,7 +19,7 @@ from mqspark.protocol.command import BINARY, JSON, Command, encode_command, enco
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
 from mqspark.protocol.headers.header import to_ext
-from mqspark.protocol.registration import decode_register_body
+from mqspark.protocol.servers.registration import decode_register_body
 
 # A busy machine is no finding.
 relaxed = settings(suppress_health_check=[HealthCheck.too_slow])

@@ -40,7 +40,7 @@ from mqspark.message import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
 from mqspark.namesrv.routes import RouteTable
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.dispatch import Refusal
-from mqspark.store.disk.membernote import MemberNote
+from mqspark.store.disk.notes.membernote import MemberNote
 from mqspark.store.messages.commit import CommitPipeline
 from mqspark.store.queue.consumequeue import FILLER_SIZE
 from mqspark.store.recovery.mending import LogMender

@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 from mqspark.errors import ConfigError
 from mqspark.message import Message
 from mqspark.store.compaction.compacted import COMPACT_LOCK, adopt, compaction_topics
-from mqspark.store.disk.durable import DurableNote
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.disk.layout import StorePaths
+from mqspark.store.disk.notes.durable import DurableNote
 from mqspark.store.tools.compactor import Compactor, CompactTask, TopicToCompact
 from mqspark.store.tools.reader import StoreReader
 from mqspark_jobs import compact as job

@@ -44,7 +44,7 @@ from mqspark.protocol.headers.admin_headers import (
     GetTopicConfigRequestHeader,
 )
 from mqspark.protocol.receipts import retry_topic_v1, retry_topic_v2
-from mqspark.protocol.registration import MAX_MAPPING_BYTES
+from mqspark.protocol.servers.registration import MAX_MAPPING_BYTES
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import ESSENTIAL, Slices, Work
 

@@ -1,7 +1,8 @@
 """Decides who may copy the log, and whose log is copied.
 
 With users, a slave proves that it has the secret key of a super user, and its master proves it in turn
-(``mqspark.protocol.replicaproof``). RocketMQ's brokers can do neither: haUnprovenPeers lists those that need not.
+(``mqspark.protocol.servers.replicaproof``). RocketMQ's brokers can do neither: haUnprovenPeers lists those that need
+not.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from mqspark.broker.config import BrokerConfig
 from mqspark.errors import ProtocolError
-from mqspark.protocol.replicaproof import MasterProof, SlaveProof
+from mqspark.protocol.servers.replicaproof import MasterProof, SlaveProof
 from mqspark.protocol.signature import ACCESS_KEY, Signer
 
 if TYPE_CHECKING:

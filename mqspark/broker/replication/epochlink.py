@@ -24,7 +24,13 @@ from mqspark.broker.replication.follower import CutRefused, Diverged, Follower
 from mqspark.broker.replication.replicas import Replica, Replicas
 from mqspark.broker.replication.term import Term
 from mqspark.errors import ProtocolError, TooFewReplicas
-from mqspark.protocol.autoswitch import (
+from mqspark.protocol.bodies.body import encode_body
+from mqspark.protocol.bodies.replica_bodies import EpochEntry, EpochEntryCache
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.dispatch import Handler, Refusal, ok
+from mqspark.protocol.headers.cluster_headers import ExchangeHAInfoResponseHeader
+from mqspark.protocol.servers.autoswitch import (
     EpochFrames,
     MasterHello,
     SlaveHello,
@@ -34,12 +40,6 @@ from mqspark.protocol.autoswitch import (
     encode_position,
     epoch_data_head,
 )
-from mqspark.protocol.bodies.body import encode_body
-from mqspark.protocol.bodies.replica_bodies import EpochEntry, EpochEntryCache
-from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.protocol.command import Command
-from mqspark.protocol.dispatch import Handler, Refusal, ok
-from mqspark.protocol.headers.cluster_headers import ExchangeHAInfoResponseHeader
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Slices
 from mqspark.store.log.epochs import Epoch, EpochFile, check_order, last_common

@@ -26,7 +26,7 @@ from mqspark.base.config import INT64_MAX
 from mqspark.broker.config import BrokerConfig
 from mqspark.errors import NotNow, ProtocolError
 from mqspark.protocol.bodies.replica_bodies import HAClientRuntimeInfo
-from mqspark.protocol.replication import DataFrames, encode_report
+from mqspark.protocol.servers.replication import DataFrames, encode_report
 from mqspark.record.recordlayout import SIZE, record_size
 from mqspark.store.store import MessageStore
 

@@ -28,7 +28,6 @@ from mqspark.broker.replication.term import Term
 from mqspark.errors import NotNow, ProtocolError
 from mqspark.protocol.bodies.body import decode_body, encode_body
 from mqspark.protocol.bodies.replica_bodies import ElectMasterResponseBody, SyncStateSet
-from mqspark.protocol.byid import decode_by_id, encode_by_id, encode_ids
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, ok
@@ -49,8 +48,9 @@ from mqspark.protocol.headers.cluster_headers import (
     RegisterBrokerToControllerResponseHeader,
 )
 from mqspark.protocol.headers.header import Header
+from mqspark.protocol.servers.byid import decode_by_id, encode_by_id, encode_ids
 from mqspark.protocol.session import Session
-from mqspark.store.disk.brokeridentity import IdentityFiles
+from mqspark.store.disk.notes.brokeridentity import IdentityFiles
 
 MAX_MEMBERS = 1_000
 """Replicas in one SyncStateSet."""

@@ -36,8 +36,8 @@ from mqspark.protocol.bodies.topic_bodies import MAX_QUEUES, DataVersion, TopicC
 from mqspark.store.compaction.compacted import COMPACTED
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.damage import Damage, Note, Outcome
+from mqspark.store.disk.notes.tablenotes import TableNotes
 from mqspark.store.disk.saved import SavedTable, Table
-from mqspark.store.disk.tablenotes import TableNotes
 from mqspark.store.queue.batchqueue import BatchQueue
 from mqspark.store.queue.consumequeue import ConsumeQueue
 from mqspark.store.queue.multidispatch import is_lmq

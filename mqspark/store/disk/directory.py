@@ -14,9 +14,9 @@ from pathlib import Path
 
 from mqspark.base.logs import sparing
 from mqspark.errors import StoreCorrupt, StoreLocked, is_shortage
-from mqspark.store.disk.durable import DurableNote
 from mqspark.store.disk.files import FileLayer
 from mqspark.store.disk.layout import StorePaths
+from mqspark.store.disk.notes.durable import DurableNote
 
 _log = sparing(__name__)
 

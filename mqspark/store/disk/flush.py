@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Protocol
 
 from mqspark.errors import NotNow
-from mqspark.store.disk.checkpoint import Checkpoint
-from mqspark.store.disk.durable import DurableNote
 from mqspark.store.disk.files import FileLayer, failed_sync
 from mqspark.store.disk.filesystemsync import FilesystemSync
 from mqspark.store.disk.layout import StorePaths
+from mqspark.store.disk.notes.checkpoint import Checkpoint
+from mqspark.store.disk.notes.durable import DurableNote
 
 _MANY_FILES = 256
 """From so many on, one sync of the file system takes less time than theirs, though it writes what others wrote, too."""

@@ -12,8 +12,8 @@ from mqspark.base.clock import Clock
 from mqspark.base.config import INT64_MAX
 from mqspark.errors import is_shortage
 from mqspark.store.config import FlushDiskType, StoreConfig
-from mqspark.store.disk.durable import DurableNote
 from mqspark.store.disk.flush import FlushJob, StoreProgress
+from mqspark.store.disk.notes.durable import DurableNote
 from mqspark.store.messages.append import Appender
 from mqspark.store.messages.condition import Condition
 from mqspark.store.messages.unsettled import Group, Queue, Unsettled

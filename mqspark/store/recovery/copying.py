@@ -26,8 +26,8 @@ from mqspark.record.recordlayout import (
     store_time_ms,
 )
 from mqspark.store.config import StoreConfig
-from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.layout import is_storable_topic
+from mqspark.store.disk.notes.checkpoint import Checkpoint
 from mqspark.store.log.commitlog import MAX_COPY_BYTES
 from mqspark.store.log.scan import read_run
 from mqspark.store.messages.append import Appender

@@ -23,9 +23,9 @@ from mqspark.record.recordlayout import (
     SIZE_MAGIC,
 )
 from mqspark.store.config import StoreConfig
-from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.damage import Damage, Note, Outcome
 from mqspark.store.disk.layout import is_storable_topic
+from mqspark.store.disk.notes.checkpoint import Checkpoint
 from mqspark.store.log.commitlog import MAX_COPY_BYTES
 from mqspark.store.log.scan import read_run
 from mqspark.store.messages.condition import Condition

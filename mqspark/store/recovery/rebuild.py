@@ -33,9 +33,9 @@ from mqspark.errors import StoreCorrupt
 from mqspark.message import BORN_HOST_V6
 from mqspark.record.record import CheckedRecord
 from mqspark.record.recordlayout import AT, MAGIC_V1, MAGIC_V2, V6_EXTRA_BYTES, record_size
-from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.cuts import GuardedMap, guarded_map
 from mqspark.store.disk.files import FileLayer, OsFiles
+from mqspark.store.disk.notes.checkpoint import Checkpoint
 from mqspark.store.index.indexfile import IndexFile, IndexHeader, IndexMaps, Shape
 from mqspark.store.index.keys import Ints, KeyColumns, run_keys
 from mqspark.store.log.commitlog import CommitLog, Segment

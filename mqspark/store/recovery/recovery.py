@@ -39,8 +39,8 @@ from mqspark.errors import InvalidMessage
 from mqspark.message import INNER_BATCH, SCHEDULE_TOPIC, TRANSACTION_PREPARED_TYPE, parse_number
 from mqspark.record.record import CheckedRecord, Verdict, check_record, tags_code
 from mqspark.record.recordlayout import MIN_RECORD_BYTES
-from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.damage import Damage, LostOffsets, Note, Outcome
+from mqspark.store.disk.notes.checkpoint import Checkpoint
 from mqspark.store.log.commitlog import CommitLog
 from mqspark.store.log.logread import LogReader
 from mqspark.store.log.scan import Run

@@ -31,10 +31,10 @@ from mqspark.errors import MQError
 from mqspark.message import SCHEDULE_TOPIC
 from mqspark.record.record import Verdict, check_record
 from mqspark.store.config import StoreConfig
-from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.damage import Damage, Note, Outcome
 from mqspark.store.disk.files import FileLayer
 from mqspark.store.disk.layout import file_name
+from mqspark.store.disk.notes.checkpoint import Checkpoint
 from mqspark.store.log.commitlog import CommitLog, Segment
 from mqspark.store.messages.commit import CommitPipeline
 from mqspark.store.queue.consumequeue import ENTRY, ENTRY_BYTES, ENTRY_DTYPE, FILLER_SIZE, ConsumeQueue

@@ -16,7 +16,7 @@ from mqspark.base.logs import sparing
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.damage import Damage, Outcome
 from mqspark.store.disk.files import FileLayer
-from mqspark.store.disk.membernote import MemberNote
+from mqspark.store.disk.notes.membernote import MemberNote
 from mqspark.store.log.epochs import decode_epochs, extends, is_valid_epochs
 
 _log = sparing(__name__)

@@ -29,10 +29,10 @@ from mqspark.base.logs import sparing
 from mqspark.errors import ConfigError, NotNow, StoreCorrupt
 from mqspark.record.record import CheckedRecord
 from mqspark.store.config import StoreConfig
-from mqspark.store.disk.brokeridentity import OwnIdentity, decode_identity
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.disk.layout import StorePaths, file_name, file_start
+from mqspark.store.disk.notes.brokeridentity import OwnIdentity, decode_identity
 from mqspark.store.log.commitlog import CommitLog, Segment
 from mqspark.store.log.logread import LogReader
 from mqspark.store.log.scan import Run

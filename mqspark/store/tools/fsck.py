@@ -25,10 +25,10 @@ from mqspark.base.clock import wall_ms
 from mqspark.record.record import check_record, tags_code
 from mqspark.record.recordlayout import BLANK_BYTES, MIN_RECORD_BYTES
 from mqspark.store.compaction.compacted import Generation, generations, sound_record
-from mqspark.store.disk.beginnote import BeginNote
-from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.damage import Outcome
 from mqspark.store.disk.layout import BEYOND
+from mqspark.store.disk.notes.beginnote import BeginNote
+from mqspark.store.disk.notes.checkpoint import Checkpoint
 from mqspark.store.index.indexfile import IndexFile, link
 from mqspark.store.index.keys import KeyColumns, run_keys
 from mqspark.store.log.commitlog import Segment, missing_begin, missing_parts

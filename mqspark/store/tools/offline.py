@@ -19,11 +19,11 @@ from pathlib import Path
 from mqspark.errors import StoreCorrupt
 from mqspark.record.record import CheckedRecord
 from mqspark.store.config import StoreConfig
-from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.directory import refuse_unfinished
 from mqspark.store.disk.files import OsFiles, StrPath, is_locked_directory, lock_name, open_regular
 from mqspark.store.disk.layout import StorePaths, file_start, is_beyond
+from mqspark.store.disk.notes.checkpoint import Checkpoint
 from mqspark.store.index.indexfile import HEADER_BYTES, IndexFile, IndexHeader, IndexMaps, Shape, find_shape
 from mqspark.store.log.commitlog import CommitLog, Segment, segment_size
 from mqspark.store.log.scan import Run

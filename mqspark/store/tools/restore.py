@@ -17,7 +17,7 @@ from mqspark.errors import ConfigError, NotNow, StoreCorrupt
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.disk.layout import StorePaths
-from mqspark.store.disk.membernote import MemberNote
+from mqspark.store.disk.notes.membernote import MemberNote
 from mqspark.store.queue.batchqueue import BatchTable
 from mqspark.store.queue.queuetable import QueueTable
 from mqspark.store.tools.backup import Owner

@@ -13,9 +13,9 @@ from dataclasses import replace
 from mqspark.base.clock import Clock
 from mqspark.errors import DiskFull, is_shortage
 from mqspark.store.config import StoreConfig
-from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.filesystemsync import FilesystemSync, filesystem_sync
 from mqspark.store.disk.flush import CheckpointJob
+from mqspark.store.disk.notes.checkpoint import Checkpoint
 from mqspark.store.messages.commit import CommitPipeline
 from mqspark.store.messages.condition import Condition
 from mqspark.store.queue.queuetable import queue_of

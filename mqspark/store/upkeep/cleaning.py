@@ -25,8 +25,8 @@ from pathlib import Path
 from mqspark.base.clock import Clock
 from mqspark.errors import is_shortage
 from mqspark.store.config import StoreConfig
-from mqspark.store.disk.beginnote import BeginNote
 from mqspark.store.disk.files import FileLayer
+from mqspark.store.disk.notes.beginnote import BeginNote
 from mqspark.store.disk.retention import OldSegment, decide
 from mqspark.store.log.commitlog import Segment
 from mqspark.store.messages.condition import Condition

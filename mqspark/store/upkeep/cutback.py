@@ -17,9 +17,9 @@ from mqspark.base.logs import sparing
 from mqspark.errors import NotNow
 from mqspark.record.recordlayout import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, SIZE_MAGIC
 from mqspark.store.compaction.compactedend import CompactedEnd
-from mqspark.store.disk.durable import DurableNote
 from mqspark.store.disk.files import disk_full_as_typed
-from mqspark.store.disk.membernote import MemberNote
+from mqspark.store.disk.notes.durable import DurableNote
+from mqspark.store.disk.notes.membernote import MemberNote
 from mqspark.store.log.commitlog import Segment
 from mqspark.store.messages.commit import CommitPipeline
 from mqspark.store.messages.condition import Condition

@@ -9,7 +9,7 @@ from mqspark.errors import InvalidMessage, NotNow, StoreReadOnly
 from mqspark.record.record import Verdict, check_record
 from mqspark.record.recordlayout import BLANK_MAGIC, SIZE_MAGIC
 from mqspark.store.config import StoreConfig
-from mqspark.store.disk.beginnote import BeginNote
+from mqspark.store.disk.notes.beginnote import BeginNote
 from mqspark.store.messages.append import Appender
 from mqspark.store.messages.commit import CommitPipeline
 from mqspark.store.messages.condition import Condition

@@ -9,22 +9,22 @@ from fastapi.responses import RedirectResponse
 
 from mqspark.base.clock import Clock
 from mqspark_server.console.clusteraccess import ClusterAt
-from mqspark_server.console.clusterpages import CLUSTER_PAGES
-from mqspark_server.console.delayedpages import DELAYED_PAGES
-from mqspark_server.console.grouppages import GROUP_PAGES
 from mqspark_server.console.history.sampler import Sampler
-from mqspark_server.console.jobpages import JOB_PAGES
-from mqspark_server.console.letterpages import LETTER_PAGES, add_tail
-from mqspark_server.console.messagepages import MESSAGE_PAGES
 from mqspark_server.console.rendering import HEADERS, ROOT, inside, static_file
-from mqspark_server.console.schemapages import SCHEMA_PAGES
-from mqspark_server.console.setasidepages import SET_ASIDE_PAGES
+from mqspark_server.console.sections.clusterpages import CLUSTER_PAGES
+from mqspark_server.console.sections.delayedpages import DELAYED_PAGES
+from mqspark_server.console.sections.grouppages import GROUP_PAGES
+from mqspark_server.console.sections.jobpages import JOB_PAGES
+from mqspark_server.console.sections.letterpages import LETTER_PAGES, add_tail
+from mqspark_server.console.sections.messagepages import MESSAGE_PAGES
+from mqspark_server.console.sections.schemapages import SCHEMA_PAGES
+from mqspark_server.console.sections.setasidepages import SET_ASIDE_PAGES
+from mqspark_server.console.sections.sparkpages import SPARK_PAGES
+from mqspark_server.console.sections.topicpages import TOPIC_PAGES
+from mqspark_server.console.sections.userpages import USER_PAGES
+from mqspark_server.console.sections.zonepages import ZonePages
 from mqspark_server.console.site import Site
-from mqspark_server.console.sparkpages import SPARK_PAGES
-from mqspark_server.console.topicpages import TOPIC_PAGES
-from mqspark_server.console.userpages import USER_PAGES
 from mqspark_server.console.visitors import Door, NoForm, Visitor, Visitors, read_form
-from mqspark_server.console.zonepages import ZonePages
 from mqspark_server.web.problems import Problem
 
 

@@ -16,7 +16,7 @@ from mqspark.base.logs import sparing
 from mqspark.broker.replication.admission import Admission
 from mqspark.broker.replication.replicas import Replica, Replicas
 from mqspark.errors import ProtocolError
-from mqspark.protocol.replicaproof import MAGIC, MasterProof
+from mqspark.protocol.servers.replicaproof import MAGIC, MasterProof
 from mqspark_server.net.descriptors import PROCESS
 from mqspark_server.net.heldbytes import MIN_BYTES_PER_S
 from mqspark_server.net.memory_budget import Pace

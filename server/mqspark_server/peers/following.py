@@ -26,7 +26,7 @@ from mqspark.errors import InvalidMessage, MQError, NotNow, ProtocolError
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.cluster_headers import ExchangeHAInfoResponseHeader
-from mqspark.protocol.replicaproof import SlaveProof
+from mqspark.protocol.servers.replicaproof import SlaveProof
 from mqspark_server.net.outbound import REQUEST_ERRORS, Outbound
 from mqspark_server.peers.registrar import Master, Registrar
 

@@ -23,9 +23,9 @@ from mqspark.message import dlq_topic
 from mqspark.testing import Broker, FakeClock
 from mqspark_server import broker_app
 from mqspark_server.commands.shell import connection_of
-from mqspark_server.console import letterpages
 from mqspark_server.console.gateway import ConsoleApp
 from mqspark_server.console.history import sampler
+from mqspark_server.console.sections import letterpages
 from tests.integration.client.client_kit import FIRST
 from tests.support.processes import mqspark_command, ready_line, start, stop
 from tests.support.visits import browser, change, csrf, log_in, page, set_aside

@@ -14,7 +14,7 @@ import pytest
 from mqspark import AdminClient, Message, Producer
 from mqspark.errors import BrokerError
 from mqspark.testing import Broker
-from mqspark_server.console import clusterpages
+from mqspark_server.console.sections import clusterpages
 from mqspark_server.settings.declarations import settings_of
 from tests.support.processes import mqspark_command, ready_line, start, stop
 from tests.support.visits import check_safe, page

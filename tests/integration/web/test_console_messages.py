@@ -16,8 +16,8 @@ import pytest
 from mqspark import AdminClient, Message, Producer
 from mqspark.message import MessageQueue
 from mqspark.testing import Broker
-from mqspark_server.console import messagepages
 from mqspark_server.console.offsetfields import offsets_text
+from mqspark_server.console.sections import messagepages
 from mqspark_server.survey import messagesurvey
 from tests.support.visits import browser, change, log_in, page
 from tests.support.web import get

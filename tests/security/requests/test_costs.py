@@ -39,7 +39,7 @@ from mqspark.protocol.bodies.topic_bodies import (
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.cluster_headers import RegisterBrokerRequestHeader
-from mqspark.protocol.registration import encode_register_body
+from mqspark.protocol.servers.registration import encode_register_body
 from mqspark.store.offsets import QueueOffsets
 from tests.support.pace import ProcessorTime
 from tests.unit.broker_kit import SEND, Bench, Peer, namesrv_peer, pull_ext, send_ext

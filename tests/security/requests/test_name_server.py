@@ -24,7 +24,7 @@ from mqspark.protocol.bodies.topic_bodies import (
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.registration import (
+from mqspark.protocol.servers.registration import (
     MAX_REGISTER_BYTES,
     decode_register_body,
     encode_register_body,

@@ -20,7 +20,7 @@ from mqspark.auth.users import UserStatus
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.replication.admission import Admission
 from mqspark.errors import ConfigError, ProtocolError
-from mqspark.protocol.replicaproof import MAGIC, SlaveProof
+from mqspark.protocol.servers.replicaproof import MAGIC, SlaveProof
 from mqspark.protocol.signature import Signer
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.testing import Cluster

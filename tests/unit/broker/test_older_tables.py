@@ -17,7 +17,7 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.headers.header import Header
 from mqspark.protocol.signature import Signer
 from mqspark.store.disk.configfile import ConfigFile
-from mqspark.store.disk.tablenotes import MAX_SAVES, TableNotes
+from mqspark.store.disk.notes.tablenotes import MAX_SAVES, TableNotes
 from mqspark.store.tools.offline import OfflineStore
 from tests.unit.auth_kit import ROOT, authority
 from tests.unit.broker.admin.admin_kit import commit, create, group

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mqspark.controller.severed import HOLD_TIMEOUTS
-from mqspark.protocol.byid import decode_by_id, decode_ids, encode_by_id, encode_ids
 from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.servers.byid import decode_by_id, decode_ids, encode_by_id, encode_ids
 from tests.unit.controller_kit import CLUSTER, NAME, ControllerBench, address
 
 TIMEOUT_MS = 8_000

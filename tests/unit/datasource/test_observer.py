@@ -11,7 +11,7 @@ import pytest
 
 from mqspark import Message
 from mqspark.errors import ConnectionLost
-from mqspark_server.console import sparkpages
+from mqspark_server.console.sections import sparkpages
 from pyspark_pymq import observer
 from pyspark_pymq.observer import MAX_MESSAGE_BYTES, ProgressPublisher, document_of
 from tests.support.waiting import eventually

@@ -22,7 +22,7 @@ from mqspark.protocol.bodies.topic_bodies import (
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.registration import encode_register_body
+from mqspark.protocol.servers.registration import encode_register_body
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import finished
 from mqspark_server.settings.settingsfile import SettingsFile

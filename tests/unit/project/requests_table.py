@@ -19,7 +19,7 @@ from mqspark.broker.replication.manager import ReplicasManager
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.namesrv.namesrv import NameServer
 from mqspark.protocol.codes import RequestCode
-from mqspark.store.disk.brokeridentity import IdentityFiles
+from mqspark.store.disk.notes.brokeridentity import IdentityFiles
 from tests.support.clocks import ManualClock
 from tests.support.store_tools import QuickFiles
 from tests.unit.broker_kit import Bench

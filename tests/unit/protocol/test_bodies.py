@@ -33,7 +33,7 @@ from mqspark.protocol.bodies.topic_bodies import (
     TopicQueueMappingInfo,
     TopicRouteData,
 )
-from mqspark.protocol.registration import (
+from mqspark.protocol.servers.registration import (
     decode_register_body,
     decode_topic_line,
     encode_register_body,

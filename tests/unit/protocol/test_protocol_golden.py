@@ -22,7 +22,7 @@ from mqspark.protocol.codes import Language, RequestCode, ResponseCode
 from mqspark.protocol.command import BINARY, JSON, Command, encode_command, encode_request
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.headers.header import _fields, to_ext
-from mqspark.protocol.registration import decode_register_body
+from mqspark.protocol.servers.registration import decode_register_body
 from tests.support.protocol_classes import HEADERS
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "golden"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mqspark.errors import ProtocolError
-from mqspark.protocol.replicaproof import MAGIC, MasterProof, SlaveProof
+from mqspark.protocol.servers.replicaproof import MAGIC, MasterProof, SlaveProof
 from mqspark.protocol.signature import Signer
 
 SECRET = Signer("inner", "canary")

@@ -22,7 +22,7 @@ from mqspark_server.console.fields import (
     fields_of,
 )
 from mqspark_server.console.pages import SECTIONS
-from mqspark_server.console.userpages import PutUser
+from mqspark_server.console.sections.userpages import PutUser
 from mqspark_server.console.visitors import Form
 
 

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from mqspark.message import MessageExt
-from mqspark_server.console import jobpages, rendering, sparkpages, visitors
+from mqspark_server.console import rendering, visitors
 from mqspark_server.console.clusteraccess import Trouble
-from mqspark_server.console.sparkpages import latest_of, parsed, readers_of
+from mqspark_server.console.sections import jobpages, sparkpages
+from mqspark_server.console.sections.sparkpages import latest_of, parsed, readers_of
 from mqspark_server.console.visitors import Door, NoForm, Visitor, Visitors, read_form
 from mqspark_server.net.httpget import WebServer
 from mqspark_server.scheduler.jobrecords import JobOverview

@@ -19,7 +19,7 @@ from mqspark.protocol.headers.cluster_headers import (
     ApplyBrokerIdRequestHeader,
     BrokerHeartbeatRequestHeader,
 )
-from mqspark.store.disk.brokeridentity import IdentityFiles
+from mqspark.store.disk.notes.brokeridentity import IdentityFiles
 from tests.support.clocks import ManualClock
 from tests.support.store_tools import QuickFiles
 

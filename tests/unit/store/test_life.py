@@ -23,7 +23,7 @@ from mqspark.store import (
     StoreConfig,
     StoreReader,
 )
-from mqspark.store.disk.checkpoint import Checkpoint
+from mqspark.store.disk.notes.checkpoint import Checkpoint
 from mqspark.store.recovery import recovery
 from tests.support.clocks import ManualClock
 from tests.support.store_tools import (

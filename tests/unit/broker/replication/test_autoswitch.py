@@ -22,7 +22,8 @@ from mqspark.broker.replication.follower import Diverged
 from mqspark.broker.replication.metadata import FRESH_MS
 from mqspark.broker.replication.term import Term
 from mqspark.errors import ProtocolError
-from mqspark.protocol.autoswitch import (
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.servers.autoswitch import (
     EpochData,
     EpochFrames,
     MasterHello,
@@ -33,7 +34,6 @@ from mqspark.protocol.autoswitch import (
     encode_position,
     epoch_data_head,
 )
-from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.record.record import decode_records
 from tests.support.clocks import ManualClock
 from tests.unit.broker.replication.test_slave_metadata import one_round

@@ -14,7 +14,7 @@ from mqspark.errors import ProtocolError
 from mqspark.protocol.codes import ResponseCode
 from mqspark.store.disk.damage import Damage, Outcome
 from mqspark.store.disk.files import OsFiles
-from mqspark.store.disk.membernote import NOTE_BYTES, MemberNote, Noted
+from mqspark.store.disk.notes.membernote import NOTE_BYTES, MemberNote, Noted
 from mqspark.store.recovery.trustedlog import judge_member
 from tests.support.store_tools import crash, flush, opened, put
 from tests.unit.broker.replication.test_autoswitch import (

@@ -16,7 +16,7 @@ from mqspark.broker.config import BrokerRole
 from mqspark.broker.replication.replicas import Replica
 from mqspark.errors import ProtocolError
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.protocol.replication import Reports, data_head
+from mqspark.protocol.servers.replication import Reports, data_head
 from mqspark.store.timer.timerfiles import TimerCheckpoint
 from tests.unit.broker_kit import PULL, SEND, Bench, Peer, pull_ext, send_ext
 

@@ -16,9 +16,9 @@ from mqspark.protocol.bodies.topic_bodies import BrokerData, ClusterInfo
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark_server.console.clusteraccess import ClusterAt
-from mqspark_server.console.clusterpages import OneBroker
 from mqspark_server.console.history.samples import History
 from mqspark_server.console.rendering import render
+from mqspark_server.console.sections.clusterpages import OneBroker
 from mqspark_server.console.site import Asking
 from mqspark_server.console.visitors import Visitor
 from tests.support.commands import Outcome, mqspark

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from mqspark.store.disk import filesystemsync, flush
-from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.files import OsFiles, StrPath
 from mqspark.store.disk.filesystemsync import FilesystemSync, filesystem_sync
 from mqspark.store.disk.flush import CheckpointJob
 from mqspark.store.disk.layout import StorePaths
+from mqspark.store.disk.notes.checkpoint import Checkpoint
 from tests.support.store_tools import QuickFiles, checkpoint, make_store, put
 from tests.support.store_tools import flush as flush_store
 

@@ -16,7 +16,7 @@ from mqspark.message import Message
 from mqspark.record.batchitems import encode_batch
 from mqspark.record.record import PendingRecord
 from mqspark.store import MessageStore, OsFiles, StoreConfig
-from mqspark.store.disk.membernote import MemberNote
+from mqspark.store.disk.notes.membernote import MemberNote
 from mqspark.store.log.epochs import Epoch, encode_epochs
 from mqspark.store.tools.backup import BackedUp, Owner, back_up
 from mqspark.store.tools.backupmanifest import (

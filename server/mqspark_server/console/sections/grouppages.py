@@ -30,8 +30,8 @@ from mqspark_server.console.fields import (
 )
 from mqspark_server.console.history.sampler import group_series
 from mqspark_server.console.rendering import chart, path_of
+from mqspark_server.console.sections.sparkpages import SparkReaders
 from mqspark_server.console.site import Asking, Change, Confirmation, Done, ListView, Section, Span, View
-from mqspark_server.console.sparkpages import SparkReaders
 from mqspark_server.shown.nouns import GROUP_SETTINGS, SHARED_QUEUES
 from mqspark_server.survey.groupsurvey import (
     add_waits,

@@ -18,8 +18,8 @@ from mqspark.store.tools.diverged import SavedPart
 from mqspark_server.console.clusteraccess import Trouble
 from mqspark_server.console.fields import Line, Text, WholeField
 from mqspark_server.console.rendering import message_row, path_of
+from mqspark_server.console.sections.userpages import accounts_of
 from mqspark_server.console.site import Asking, Change, Confirmation, Done, Section, View
-from mqspark_server.console.userpages import accounts_of
 from mqspark_server.shown.setaside import Again, again, messages_in, parts_of
 from mqspark_server.survey.resending import MAX_SENT, MAX_SENT_BYTES, each_of_them, send_all
 from mqspark_server.survey.surveying import Row
