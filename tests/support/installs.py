@@ -6,6 +6,7 @@ second, needs no package index, and lacks what the extra forgot to declare.
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -74,6 +75,15 @@ def build_wheel(folder: Path) -> Path:
     return wheel
 
 
+@functools.cache
+def unpacked(wheel: Path) -> Path:
+    """What is in the wheel, for all environments: its modules are compiled once."""
+    folder = wheel.with_suffix("")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    return folder
+
+
 class Install:
     """``pip install 'WHEEL[extras]'`` in an environment of its own in ``folder``."""
 
@@ -82,8 +92,8 @@ class Install:
         self.bin = folder / "bin"
         self.python = str(self.bin / "python")
         (packages,) = folder.glob("lib/python*/site-packages")
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(packages)
+        for part in unpacked(wheel).iterdir():
+            (packages / part.name).symlink_to(part)
         command = self.bin / "mqspark"
         command.write_text(f"#!{self.python}\nfrom mqspark.__main__ import main\n\nmain()\n")
         command.chmod(0o755)

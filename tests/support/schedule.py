@@ -13,6 +13,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 SPARK, JOBS, DRIVERS = "spark", "spark: jobs", "spark: drivers of their own"
 BROKERS, CLIENTS, TOPICS = "interop: brokers of their own", "interop: clients", "interop: topics and users"
+RULES = "rules"
 GROUPS = {
     # They kill or choose their driver, and do not need the session.
     "tests/spark/test_versions.py": DRIVERS,
@@ -39,6 +40,7 @@ GROUPS = {
         )
     },
     "tests/interop/": CLIENTS,
+    "tests/unit/project/test_rules": RULES,  # they share the trees of all modules
 }  # fmt: skip
 """By the begin of a test's id; the first that fits."""
 EACH_ALONE = (
@@ -54,6 +56,7 @@ SECONDS = {
     TOPICS: 180,
     JOBS: 60,
     DRIVERS: 40,
+    RULES: 15,
     "tests/security/store/test_damaged_stores.py": 45,
     "tests/integration/client/test_client_tools.py": 30,
     "tests/security/sockets/test_unread.py": 40,
@@ -80,7 +83,6 @@ SECONDS = {
     "tests/security/sockets/test_descriptors.py": 15,
     "tests/security/sockets/test_partial_frames.py": 15,
     "tests/unit/broker/timer/test_timers.py": 10,
-    "tests/unit/project/test_rules.py": 25,
     "tests/unit/jobs/test_rebuild.py": 25,
     "tests/security/store/test_reads_go_on.py": 20,
     "tests/security/requests/test_json.py": 20,

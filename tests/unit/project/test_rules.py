@@ -15,8 +15,7 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import merged
 from mqspark.protocol.session import Session
 from mqspark.record.recordlayout import HEADS
-
-ROOT = Path(__file__).parents[3]
+from tests.support.sources import PACKAGES, ROOT, STORE, Module, module, modules
 
 # --- the store's way to the disk -------------------------------------------------------------------------------
 
@@ -108,27 +107,26 @@ def is_annotation(tree: ast.AST, node: ast.AST) -> bool:
     )
 
 
-def broken(source: str, allowed: frozenset[str]) -> list[str]:
+def broken(tree: ast.Module, allowed: frozenset[str]) -> list[str]:
     found = []
-    for statement in ast.parse(source).body:
+    for statement in tree.body:
         name = getattr(statement, "name", "")
         if not allowed & {"*", name}:
             found += [f"{line}: {what}" for line, what in reaches(statement)]
     return found
 
 
-STORE = ROOT / "mqspark" / "store"
-
-
-@pytest.mark.parametrize("path", sorted(STORE.rglob("*.py")), ids=lambda path: str(path.relative_to(STORE)))
-def test_the_store_reaches_the_disk_through_its_file_layer_only(path: Path) -> None:
-    allowed, _ = BESIDE_THE_FILE_LAYER.get(str(path.relative_to(STORE)), (frozenset(), ""))
-    assert broken(path.read_text(), allowed) == []
+def test_the_store_reaches_the_disk_through_its_file_layer_only() -> None:
+    found = []
+    for each in modules(STORE):
+        allowed, _ = BESIDE_THE_FILE_LAYER.get(each.name.removeprefix(f"{STORE}/"), (frozenset(), ""))
+        found += [f"{each.name}:{place}" for place in broken(each.tree, allowed)]
+    assert found == []
 
 
 def test_every_exception_is_one() -> None:
     for name, (allowed, reason) in BESIDE_THE_FILE_LAYER.items():
-        tree = ast.parse((STORE / name).read_text())
+        tree = module(ROOT / STORE / name).tree
         assert reason
         for each in allowed:
             parts = [node for node in tree.body if each in ("*", getattr(node, "name", ""))]
@@ -152,8 +150,8 @@ def test_every_exception_is_one() -> None:
     ],
 )
 def test_ways_around_the_file_layer_are_seen(line: str) -> None:
-    assert broken(line, frozenset())
-    assert broken(f"def job():\n    {line}", frozenset({"job"})) == []
+    assert broken(ast.parse(line), frozenset())
+    assert broken(ast.parse(f"def job():\n    {line}"), frozenset({"job"})) == []
 
 
 @pytest.mark.parametrize(
@@ -168,7 +166,7 @@ def test_ways_around_the_file_layer_are_seen(line: str) -> None:
     ],
 )
 def test_what_is_no_way_around_it_is_not(line: str) -> None:
-    assert broken(line, frozenset()) == []
+    assert broken(ast.parse(line), frozenset()) == []
 
 
 # --- one handler for a request code ----------------------------------------------------------------------------
@@ -186,14 +184,13 @@ def test_two_handlers_for_one_request_code_are_an_error_at_start() -> None:
 
 
 def tables_of_handlers() -> Iterator[tuple[str, ast.Dict]]:
-    for room in ("broker", "namesrv", "controller"):
-        for path in (ROOT / "mqspark" / room).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                match node:
-                    case ast.AnnAssign(annotation=note, value=ast.Dict() as table) if (
-                        ast.unparse(note) == "dict[int, Handler]"
-                    ):
-                        yield str(path.relative_to(ROOT)), table
+    for each in modules("mqspark/broker", "mqspark/namesrv", "mqspark/controller"):
+        for node in each.nodes:
+            match node:
+                case ast.AnnAssign(annotation=note, value=ast.Dict() as table) if (
+                    ast.unparse(note) == "dict[int, Handler]"
+                ):
+                    yield each.name, table
 
 
 def test_no_table_of_handlers_has_a_request_code_twice_or_takes_another_over() -> None:
@@ -209,7 +206,6 @@ def test_no_table_of_handlers_has_a_request_code_twice_or_takes_another_over() -
 
 # --- nothing that nobody uses ----------------------------------------------------------------------------------
 
-PACKAGES = ("mqspark", "server/mqspark_server", "datasource/pyspark_pymq", "jobs/mqspark_jobs")
 CALLED_BY_OTHERS = {
     "asyncio": "pause_writing resume_writing",
     "pytest": "pytest_configure",
@@ -236,33 +232,33 @@ TRANSPARENT = frozenset(
 Definition = tuple[str, int, str]
 
 
-def definitions(path: Path, tree: ast.Module) -> Iterator[Definition]:
+def definitions(each: Module) -> Iterator[Definition]:
     """Functions, methods, classes and constants of a module; fields of classes are formats."""
-    name = str(path.relative_to(ROOT))
-    for node in ast.walk(tree):
+    for node in each.nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             decorators = {
-                ast.unparse(each).partition("(")[0].rpartition(".")[2] for each in node.decorator_list
+                ast.unparse(decorator).partition("(")[0].rpartition(".")[2]
+                for decorator in node.decorator_list
             }
             if decorators <= TRANSPARENT and not node.name.startswith("__"):
-                yield name, node.lineno, node.name
-    for node in tree.body:
+                yield each.name, node.lineno, node.name
+    for node in each.tree.body:
         match node:
             case ast.Assign(targets=[ast.Name(id=constant)]) | ast.AnnAssign(target=ast.Name(id=constant)):
                 if not constant.startswith("__"):
-                    yield name, node.lineno, constant
+                    yield each.name, node.lineno, constant
 
 
-def uses(tree: ast.Module) -> Iterator[str]:
+def uses(each: Module) -> Iterator[str]:
     """Names that a module reads. What it imports it has to use, or the linter says so; a name in quotes may be a
     forward reference, an entry of a lazy table, or getattr's."""
     listed = {
-        id(each)
-        for node in tree.body
+        id(part)
+        for node in each.tree.body
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
-        for each in ast.walk(node)
+        for part in ast.walk(node)
     }
-    for node in ast.walk(tree):
+    for node in each.nodes:
         match node:
             case ast.Name(id=name, ctx=ast.Load()) | ast.Attribute(attr=name):
                 yield name
@@ -271,14 +267,9 @@ def uses(tree: ast.Module) -> Iterator[str]:
 
 
 def test_nothing_is_there_that_nobody_uses() -> None:
-    trees = {
-        path: ast.parse(path.read_text())
-        for package in PACKAGES
-        for path in sorted((ROOT / package).rglob("*.py"))
-    }
-    used = {name for tree in trees.values() for name in uses(tree)}
+    used = {name for each in modules() for name in uses(each)}
     excused = {name for names in CALLED_BY_OTHERS.values() for name in names.split()}
-    found = [each for path, tree in trees.items() for each in definitions(path, tree)]
+    found = [definition for each in modules() for definition in definitions(each)]
     unused = [f"{path}:{line}: {name}" for path, line, name in found if name not in used | excused]
     assert unused == [], "\n".join(["nobody uses:", *unused])
     needless = excused & used | excused - {name for _, _, name in found}
@@ -288,12 +279,11 @@ def test_nothing_is_there_that_nobody_uses() -> None:
 # --- modules and packages --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_every_module_begins_with_what_it_is(package: str) -> None:
+def test_every_module_begins_with_what_it_is() -> None:
     """A sentence: the tree of modules is the list of what there is."""
-    for path in (ROOT / package).rglob("*.py"):
-        first = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n\n")[0].split())
-        assert re.match(r".*?[^.][.:](\s|$)", first), f"{path} begins with no sentence"
+    for each in modules():
+        first = " ".join((ast.get_docstring(each.tree) or "").partition("\n\n")[0].split())
+        assert re.match(r".*?[^.][.:](\s|$)", first), f"{each.name} begins with no sentence"
 
 
 PACKAGE_FILES = sorted(path for each in PACKAGES for path in (ROOT / each).rglob("__init__.py"))
@@ -308,15 +298,15 @@ def dotted(path: Path) -> str:
     raise AssertionError(path)
 
 
-def imports(tree: ast.AST) -> Iterator[str]:
+def imports(each: Module) -> Iterator[str]:
     """Modules by name, those of functions and of lazy tables included."""
-    for node in ast.walk(tree):
+    for node in each.nodes:
         match node:
             case ast.Import(names=names):
-                yield from (each.name for each in names)
-            case ast.ImportFrom(module=str(module), names=names):
-                yield module
-                yield from (f"{module}.{each.name}" for each in names)
+                yield from (name.name for name in names)
+            case ast.ImportFrom(module=str(room), names=names):
+                yield room
+                yield from (f"{room}.{name.name}" for name in names)
             case ast.Constant(value=str() as text):
                 yield text
 
@@ -327,13 +317,12 @@ def reexports(path: Path) -> bool:
 
 @functools.cache
 def imported() -> dict[str, frozenset[str]]:
-    files = [path for each in PACKAGES for path in (ROOT / each).rglob("*.py")]
-    return {dotted(path): frozenset(imports(ast.parse(path.read_text()))) for path in files}
+    return {dotted(each.path): frozenset(imports(each)) for each in modules()}
 
 
 @pytest.mark.parametrize("path", PACKAGE_FILES, ids=lambda path: str(path.parent.relative_to(ROOT)))
 def test_every_package_says_what_is_in_it_and_what_it_must_not_know(path: Path) -> None:
-    docstring = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split())
+    docstring = module(path).docstring
     assert docstring.endswith(".")
     if len(path.relative_to(ROOT).parts) > 3 or path.parent.name in (
         "namesrv",
@@ -350,7 +339,7 @@ def test_every_package_says_what_is_in_it_and_what_it_must_not_know(path: Path) 
     ids=lambda path: str(path.parent.relative_to(ROOT)),
 )
 def test_what_is_imported_from_outside_a_room_is_what_its_docstring_says(path: Path) -> None:
-    docstring = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split())
+    docstring = module(path).docstring
     room = dotted(path)
     found = re.search(r"Imported from outside: ([^.]*)\.", docstring)
     assert found is not None
@@ -384,25 +373,24 @@ def places_by_name(pairs: Iterator[tuple[str, str]]) -> dict[str, list[str]]:
     return {name: found for name, found in places.items() if len(found) > 1}
 
 
-def classes(path: Path) -> Iterator[tuple[str, str]]:
-    for node in ast.walk(ast.parse(path.read_text())):
+def classes(each: Module) -> Iterator[tuple[str, str]]:
+    for node in each.nodes:
         if isinstance(node, ast.ClassDef):
-            yield node.name, f"{path.relative_to(ROOT)}:{node.lineno}"
+            yield node.name, f"{each.name}:{node.lineno}"
 
 
-MODULES = [
-    path for each in PACKAGES for path in sorted((ROOT / each).rglob("*.py")) if path.name != "__init__.py"
-]
+def plain_modules() -> list[Module]:
+    return [each for each in modules() if each.path.name != "__init__.py"]
 
 
 def test_no_two_modules_have_one_name() -> None:
-    found = places_by_name((path.stem, str(path.relative_to(ROOT))) for path in MODULES)
+    found = places_by_name((each.path.stem, each.name) for each in plain_modules())
     assert {name: at for name, at in found.items() if name not in MODULES_OF_ONE_NAME} == {}
     assert sorted(found) == sorted(MODULES_OF_ONE_NAME), "these need no exception any more"
 
 
 def test_no_two_classes_have_one_name() -> None:
-    found = places_by_name(each for path in MODULES for each in classes(path))
+    found = places_by_name(made for each in plain_modules() for made in classes(each))
     allowed = BLOCKING.split()
     assert {name: at for name, at in found.items() if name not in allowed} == {}
     for name in allowed:
@@ -440,15 +428,15 @@ NAMESAKES = frozenset({"checkpoint.", "self.report.", "self._found.", "chunk."})
 """Objects with a field of the same name that is a result, not state."""
 
 
-def others_state(source: str) -> list[str]:
+def others_state(tree: ast.Module) -> list[str]:
     """Writes of state that belongs to the log or to a queue."""
-    found = writes(ast.parse(source))
+    found = writes(tree)
     return [f"{line}: {what}" for line, what in found if not what.startswith(tuple(NAMESAKES))]
 
 
-@pytest.mark.parametrize("path", sorted(STORE.rglob("*.py")), ids=lambda path: str(path.relative_to(STORE)))
-def test_nobody_else_moves_the_log_or_a_queue(path: Path) -> None:
-    assert others_state(path.read_text()) == []
+def test_nobody_else_moves_the_log_or_a_queue() -> None:
+    found = {each.name: others_state(each.tree) for each in modules(STORE)}
+    assert {name: places for name, places in found.items() if places} == {}
 
 
 def test_every_owner_has_its_state() -> None:
@@ -468,20 +456,22 @@ def test_every_owner_has_its_state() -> None:
     ],
 )
 def test_writes_of_others_are_seen(line: str) -> None:
-    assert others_state(line)
+    assert others_state(ast.parse(line))
 
 
 @pytest.mark.parametrize("line", ["self.position = end", "end = log.position", "log.append(parts, 3)"])
 def test_what_writes_nothing_of_others_is_not(line: str) -> None:
-    assert others_state(line) == []
+    assert others_state(ast.parse(line)) == []
 
 
 HEAD_FIELDS = len(HEADS[0].unpack(bytes(HEADS[0].size)))
 
 
-def packed_heads(tree: ast.AST) -> Iterator[str]:
+def packed_heads(each: Module) -> Iterator[str]:
     """The functions that pack as many values as the head of a record has."""
-    for function in ast.walk(tree):
+    if not any(isinstance(node, ast.Call) and len(node.args) >= HEAD_FIELDS for node in each.nodes):
+        return
+    for function in each.nodes:
         if isinstance(function, ast.FunctionDef):
             for node in ast.walk(function):
                 match node:
@@ -492,10 +482,5 @@ def packed_heads(tree: ast.AST) -> Iterator[str]:
 
 
 def test_one_function_packs_the_head_of_a_record() -> None:
-    found = [
-        (path.name, name)
-        for package in PACKAGES
-        for path in sorted((ROOT / package).rglob("*.py"))
-        for name in packed_heads(ast.parse(path.read_text()))
-    ]
+    found = [(each.path.name, name) for each in modules() for name in packed_heads(each)]
     assert found == [("record.py", "pack_head")]

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 
 import pytest
 
 from mqspark.auth.authadmin import UserInfo
-
-PACKAGES = ["mqspark", "server/mqspark_server", "datasource/pyspark_pymq", "jobs/mqspark_jobs"]
-MODULES = sorted(path for package in PACKAGES for path in Path(package).rglob("*.py"))
+from tests.support.sources import modules
 
 IMPORTS = {
     "pickle", "cPickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve", "yaml", "xmlrpc", "pty",
@@ -44,9 +41,9 @@ ALLOWED = {
 """Exceptions by place and word, with their reasons."""
 
 
-def found(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def found(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     """Line and word of everything that the rule is about."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.partition(".")[0] in IMPORTS:
@@ -75,27 +72,24 @@ def _calls(node: ast.Call) -> Iterator[tuple[int, str]]:
             yield node.lineno, "allow_pickle"
 
 
-def is_allowed(path: Path, word: str) -> bool:
-    return any(str(path).startswith(place) and word == allowed for place, allowed in ALLOWED)
+def is_allowed(name: str, word: str) -> bool:
+    return any(name.startswith(place) and word == allowed for place, allowed in ALLOWED)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=str)
-def test_no_module_runs_or_unpickles_what_it_reads_or_relies_on_an_assertion(path: Path) -> None:
+def test_no_module_runs_or_unpickles_what_it_reads_or_relies_on_an_assertion() -> None:
     words = [
-        f"{path}:{line}: {word}"
-        for line, word in found(ast.parse(path.read_text()))
-        if not is_allowed(path, word)
+        f"{each.name}:{line}: {word}"
+        for each in modules()
+        for line, word in found(each.nodes)
+        if not is_allowed(each.name, word)
     ]
-    assert not words
+    assert words == []
 
 
 def test_every_exception_is_one() -> None:
     for place, word in ALLOWED:
-        paths = [path for path in MODULES if str(path).startswith(place)]
-        assert any(word == each for path in paths for _, each in found(ast.parse(path.read_text()))), (
-            place,
-            word,
-        )
+        some = [each for each in modules() if each.name.startswith(place)]
+        assert any(word == found_word for each in some for _, found_word in found(each.nodes)), (place, word)
 
 
 @pytest.mark.parametrize(
@@ -112,14 +106,14 @@ def test_every_exception_is_one() -> None:
     ],
 )
 def test_what_the_rule_is_about_is_seen(code: str) -> None:
-    assert list(found(ast.parse(code)))
+    assert list(found(ast.walk(ast.parse(code))))
 
 
 @pytest.mark.parametrize(
     "code", ["import json", "subprocess.run(['ls'], shell=False)", "re.compile('x')", "x.eval()"]
 )
 def test_what_it_is_not_about_is_not(code: str) -> None:
-    assert not list(found(ast.parse(code)))
+    assert not list(found(ast.walk(ast.parse(code))))
 
 
 SECRET = re.compile(r"secret|passw|token(?!s|ize)", re.I)
@@ -131,9 +125,9 @@ NOT_SECRET = {
 }
 
 
-def shown_secrets(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def shown_secrets(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     """Fields of classes that are named like secrets, are text, and are in the ``repr`` of their class."""
-    for made in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+    for made in (node for node in nodes if isinstance(node, ast.ClassDef)):
         for node in made.body:
             if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
                 continue
@@ -151,11 +145,7 @@ def shown_secrets(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 def test_no_secret_is_in_a_repr() -> None:
     """Errors, logs of applications and debuggers show objects."""
-    found = {
-        (str(path), word): line
-        for path in MODULES
-        for line, word in shown_secrets(ast.parse(path.read_text()))
-    }
+    found = {(each.name, word): line for each in modules() for line, word in shown_secrets(each.nodes)}
     assert found.keys() == NOT_SECRET.keys()
 
 
@@ -163,5 +153,5 @@ def test_secrets_in_a_repr_are_seen() -> None:
     code = (
         "class A:\n    password: str\n    key: str\n    token: str | None = field(default=None, repr=False)"
     )
-    assert list(shown_secrets(ast.parse(code))) == [(2, "password")]
+    assert list(shown_secrets(ast.walk(ast.parse(code)))) == [(2, "password")]
     assert "hidden" not in repr(UserInfo("a", "hidden"))

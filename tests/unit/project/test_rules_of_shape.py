@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
-PACKAGES = ("mqspark", "server/mqspark_server", "datasource/pyspark_pymq", "jobs/mqspark_jobs")
-TREES = {
-    str(path.relative_to(ROOT)): ast.parse(path.read_text())
-    for package in PACKAGES
-    for path in sorted((ROOT / package).rglob("*.py"))
-}
+from tests.support.sources import modules
 
 MAX_LINES = 80
 MAX_ATTRIBUTES = 25
@@ -34,8 +27,8 @@ WITH_MORE = {
 """Classes with more attributes, and why."""
 
 
-def long_functions(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+def long_functions(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             if lines > MAX_LINES:
@@ -62,15 +55,15 @@ def attributes(node: ast.ClassDef) -> set[str]:
     }
 
 
-def large_classes(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+def large_classes(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
         if isinstance(node, ast.ClassDef) and len(attributes(node)) > MAX_ATTRIBUTES:
             yield node.name
 
 
-def names_of_later_parts(tree: ast.AST) -> Iterator[str]:
+def names_of_later_parts(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Lambdas of constructors that read an attribute which the constructor sets only afterwards."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if not isinstance(node, ast.FunctionDef) or node.name != "__init__":
             continue
         first: dict[str, int] = {}
@@ -88,16 +81,16 @@ def names_of_later_parts(tree: ast.AST) -> Iterator[str]:
 
 
 def test_no_function_is_longer_than_a_page() -> None:
-    found = {path: list(long_functions(tree)) for path, tree in TREES.items()}
+    found = {each.name: list(long_functions(each.nodes)) for each in modules()}
     assert {path: names for path, names in found.items() if names} == {}
 
 
 def test_a_class_has_few_attributes_or_a_reason() -> None:
-    assert {name for tree in TREES.values() for name in large_classes(tree)} == set(WITH_MORE)
+    assert {name for each in modules() for name in large_classes(each.nodes)} == set(WITH_MORE)
 
 
 def test_no_constructor_names_a_part_that_does_not_exist_yet() -> None:
-    found = {path: list(names_of_later_parts(tree)) for path, tree in TREES.items()}
+    found = {each.name: list(names_of_later_parts(each.nodes)) for each in modules()}
     assert {path: names for path, names in found.items() if names} == {}
 
 
@@ -111,13 +104,14 @@ def test_no_constructor_names_a_part_that_does_not_exist_yet() -> None:
     ],
 )
 def test_what_names_a_later_part_is_seen(source: str, found: list[str]) -> None:
-    assert list(names_of_later_parts(ast.parse(f"class C:\n def __init__(self):\n  {source}"))) == found
+    tree = ast.parse(f"class C:\n def __init__(self):\n  {source}")
+    assert list(names_of_later_parts(ast.walk(tree))) == found
 
 
 def test_what_is_long_or_large_is_seen() -> None:
     body = "\n".join(f"  self.a{number} = {number}" for number in range(MAX_LINES))
     tree = ast.parse(f"class Large:\n def __init__(self):\n{body}")
-    assert list(long_functions(tree)) == [f"__init__: {MAX_LINES + 1} lines"]
-    assert list(large_classes(tree)) == ["Large"]
+    assert list(long_functions(ast.walk(tree))) == [f"__init__: {MAX_LINES + 1} lines"]
+    assert list(large_classes(ast.walk(tree))) == ["Large"]
     small = ast.parse("class Small:\n  a: int\n  b: ClassVar[int]\n  def f(self): self.c = self.d")
     assert [attributes(node) for node in ast.walk(small) if isinstance(node, ast.ClassDef)] == [{"a", "c"}]

@@ -4,9 +4,10 @@ they test, reasons for what is slow, and public doors."""
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -30,11 +31,10 @@ PACKAGES = {
 WAITING = re.compile(r"eventually|until|wait_until|wait_for|poll_until")
 
 
-def faults_of_a_test(source: str) -> Iterator[str]:
+def faults_of_a_test(nodes: Sequence[ast.AST]) -> Iterator[str]:
     """Second helpers beside those in ``tests/support``, and slow tests without a reason."""
-    tree = ast.parse(source)
-    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    for node in ast.walk(tree):
+    called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    for node in nodes:
         match node:
             case ast.FunctionDef(name=name, args=args) | ast.AsyncFunctionDef(name=name, args=args) if (
                 WAITING.fullmatch(name) and "Callable[[], bool]" in ast.unparse(args)
@@ -50,15 +50,29 @@ def faults_of_a_test(source: str) -> Iterator[str]:
                 yield f"{node.lineno}: pytest.mark.{mark} takes the reason why it is"
 
 
-def test_tests_are_in_short_files_and_use_the_shared_helpers() -> None:
-    found = []
+def nodes_of(source: str) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(source)))
+
+
+@functools.cache
+def found_in_tests() -> tuple[list[str], list[str]]:
+    """Faults of all tests, and their uses of private attributes: each file is parsed once."""
+    faults, private = [], []
     for path in sorted(TESTS.rglob("*.py")):
         source, name = path.read_text(), str(path.relative_to(TESTS))
+        nodes = nodes_of(source)
         if source.count("\n") > MOST_LINES:
-            found.append(f"{name} has more than {MOST_LINES} lines")
+            faults.append(f"{name} has more than {MOST_LINES} lines")
         if not name.startswith(("support/", "benchmarks/", "unit/project/test_rules")):
-            found += [f"{name}:{fault}" for fault in faults_of_a_test(source)]
-    assert found == []
+            faults += [f"{name}:{fault}" for fault in faults_of_a_test(nodes)]
+        if not name.startswith(OWN_PRIVATE + TABLES):
+            private += [f"{name}:{use}" for use in private_uses(nodes)]
+    return faults, private
+
+
+def test_tests_are_in_short_files_and_use_the_shared_helpers() -> None:
+    faults, _ = found_in_tests()
+    assert faults == []
 
 
 @pytest.mark.parametrize(
@@ -72,7 +86,7 @@ def test_tests_are_in_short_files_and_use_the_shared_helpers() -> None:
     ],
 )
 def test_faults_of_a_test_are_seen(line: str) -> None:
-    assert list(faults_of_a_test(line))
+    assert list(faults_of_a_test(nodes_of(line)))
 
 
 @pytest.mark.parametrize(
@@ -84,7 +98,7 @@ def test_faults_of_a_test_are_seen(line: str) -> None:
     ],
 )
 def test_what_is_no_fault_of_a_test_is_not(line: str) -> None:
-    assert list(faults_of_a_test(line)) == []
+    assert list(faults_of_a_test(nodes_of(line))) == []
 
 
 def test_unit_tests_are_in_folders_named_for_the_packages() -> None:
@@ -97,9 +111,9 @@ def test_unit_tests_are_in_folders_named_for_the_packages() -> None:
             assert package.joinpath(*below).is_dir(), f"{folder} is named for no package"
 
 
-def private_uses(source: str) -> Iterator[str]:
+def private_uses(nodes: Sequence[ast.AST]) -> Iterator[str]:
     """Attributes with a leading underscore of anything but ``self``, ``cls`` and ``super()``."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes:
         match node:
             case ast.Attribute(value=ast.Name(id="self" | "cls" | "os" | "sys")):
                 continue
@@ -112,15 +126,12 @@ def private_uses(source: str) -> Iterator[str]:
 
 
 def test_tests_use_public_doors() -> None:
-    found = [
-        f"{path.relative_to(TESTS)}:{use}"
-        for path in sorted(TESTS.rglob("*.py"))
-        if not str(path.relative_to(TESTS)).startswith(OWN_PRIVATE + TABLES)
-        for use in private_uses(path.read_text())
-    ]
+    _, found = found_in_tests()
     assert len(found) <= MOST_PRIVATE, found
 
 
 def test_private_uses_are_seen() -> None:
-    assert list(private_uses("store._log.position\nself.store._log"))
-    assert not list(private_uses("self._log\nitem._replace(a=1)\nsuper()._begin()\nstore.__class__"))
+    assert list(private_uses(nodes_of("store._log.position\nself.store._log")))
+    assert not list(
+        private_uses(nodes_of("self._log\nitem._replace(a=1)\nsuper()._begin()\nstore.__class__"))
+    )
