@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from mqspark.message import PERM_READ, PERM_WRITE
+from mqspark.message import PERM_READ, PERM_WRITE, MessageQueue
 
 
 class WholeNumbers(NamedTuple):
@@ -33,6 +33,11 @@ PERMS = {"r": PERM_READ, "w": PERM_WRITE, "rw": PERM_READ | PERM_WRITE, "none": 
 def perm_text(perm: int) -> str:
     """``perm`` may have other bits, too."""
     return next(text for text, bits in PERMS.items() if bits == perm & PERMS["rw"])
+
+
+def place_of(queue: MessageQueue) -> str:
+    """A queue in one word, as people give and read it."""
+    return f"{queue.broker_name}:{queue.queue_id}"
 
 
 class Setting(NamedTuple):

@@ -159,7 +159,7 @@ def test_chosen_queues_are_moved_and_others_stay(visitor: httpx.Client, broker: 
     ("wrong", "mistake"),
     [
         ({"to": "time", "time": "soon"}, "give a time"),
-        ({"to": "offset", "queue": ["dev:0"], "offset": "99"}, "from 0 to 45"),
+        ({"to": "offset", "queue": ["dev:0"], "offset": "99"}, "offsets 0 to 45"),
         ({"to": "offset", "queue": ["dev:0", "dev:1"], "offset": "9"}, "choose the one queue"),
         ({"to": "latest", "queue": ["dev:0", "dev:9"]}, "of a queue of the topic"),
         ({"queue": ["dev:0"]}, "to: choose one of"),

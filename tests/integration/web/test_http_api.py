@@ -224,6 +224,17 @@ def test_a_group_is_moved_after_a_look(http: httpx.Client) -> None:
     check_problem(http.post("/groups/nobody/reset", json={"topic": "Moved", "to": "latest"}), 404)
 
 
+def test_one_queue_is_moved_and_the_others_stay(http: httpx.Client) -> None:
+    http.put("/topics/Apart", json={"readQueueNums": 2, "writeQueueNums": 2})
+    http.put("/groups/parted/settings", json={})
+    for queue_id in (0, 1):
+        send(http, "Apart", "x", queueId=queue_id)
+    moved = http.post("/groups/parted/reset", json={"topic": "Apart", "to": "latest", "queueId": 1}).json()
+    assert [each["queueId"] for each in moved["queues"]] == [1]
+    (topic,) = http.get("/groups/parted").json()["topics"]
+    assert {each["queueId"]: each["offset"] for each in topic["queues"]} == {1: 1}
+
+
 # --- ingest ---
 
 LINES = {"content-type": "application/x-ndjson"}

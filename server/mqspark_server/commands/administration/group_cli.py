@@ -8,7 +8,7 @@ from typing import Any
 import click
 import msgspec
 
-from mqspark.errors import BrokerError, MQError
+from mqspark.errors import BrokerError, InvalidMessage, MQError
 from mqspark.message import MessageQueue, is_system_group, is_system_topic
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import ResponseCode
@@ -26,8 +26,9 @@ from mqspark_server.commands.shell import (
     setting_options,
 )
 from mqspark_server.commands.times import FORMS, TIME
-from mqspark_server.shown.nouns import GROUP_SETTINGS, SHARED_QUEUES
+from mqspark_server.shown.nouns import GROUP_SETTINGS, SHARED_QUEUES, place_of
 from mqspark_server.survey.groupsurvey import group_rows, lag_of, member_rows, offset_rows
+from mqspark_server.survey.offsetmoves import BEGINNING_MS, END_MS, ClusterOffsets, OffsetMove
 from mqspark_server.survey.surveying import each_of
 
 group = noun("group", "Consumer groups.")
@@ -255,23 +256,24 @@ async def group_reset(
         raise click.UsageError("give one of --to-time, --to-offset, --earliest and --latest")
     if is_system_topic(topic):
         raise click.UsageError(f"{topic} is a system topic")
-    at_ms = to_time if to_time is not None else 0 if earliest else -1
-    chosen = await chosen_queues(shell, topic, queues)
-    if to_offset is not None and len(chosen) > 1 and not queues:
-        raise click.UsageError(f"{topic} has {len(chosen)} queues: choose one with --queue BROKER:ID")
+    chosen = [place_of(queue) for queue in await chosen_queues(shell, topic, queues)] if queues else ()
+    at_ms = to_time if to_time is not None else BEGINNING_MS if earliest else END_MS
     await shell.must_be_group(group)
-    committed = await shell.admin.group_offsets(group, topic)
-    targets = {queue: await _target(shell, queue, at_ms, to_offset) for queue in chosen}
+    move = OffsetMove(group, topic, at_ms, to_offset, chosen)
+    try:
+        moves = await move.moves(ClusterOffsets(shell.admin))
+    except InvalidMessage as error:
+        raise click.UsageError(str(error)) from None
     rows = [
         {
             "topic": topic,
-            "broker": queue.broker_name,
-            "queue": queue.queue_id,
-            "from_offset": before if (before := committed[queue].committed) >= 0 else None,
-            "to_offset": target,
-            "change": target - max(before, 0),
+            "broker": each.queue.broker_name,
+            "queue": each.queue.queue_id,
+            "from_offset": each.before,
+            "to_offset": each.after,
+            "change": each.after - (each.before or 0),
         }
-        for queue, target in targets.items()
+        for each in moves
     ]
     shell.output.rows(_RESET, rows)
     if dry_run:
@@ -279,8 +281,7 @@ async def group_reset(
     members = await member_rows(shell.admin, group)
     online = f", {len(members)} members online" if members else ""
     confirm(f"Move {group} in {len(rows)} queues{online}?", yes)
-    by_time = not queues and to_offset is None
-    await _move(shell, group, topic, targets, at_ms=at_ms if by_time else None, online=bool(members))
+    await move.apply(shell.admin, moves)
     if shell.output.is_table:
         click.echo(f"{group} was moved")
 
@@ -288,52 +289,8 @@ async def group_reset(
 async def chosen_queues(shell: ClusterShell, topic: str, texts: tuple[str, ...]) -> list[MessageQueue]:
     """The queues of a topic, or those named ``broker:id``. Raises Missing, NoRoute."""
     known = list((await shell.admin.topic_route(topic)).subscribe_queues)
-    by_text = {f"{queue.broker_name}:{queue.queue_id}": queue for queue in known}
+    by_text = {place_of(queue): queue for queue in known}
     for text in texts:
         if text not in by_text:
             raise Missing("queue", text, by_text, f"{topic} has {', '.join(list(by_text)[:8])}")
     return [by_text[text] for text in texts] or known
-
-
-async def _target(shell: ClusterShell, queue: MessageQueue, at_ms: int, offset: int | None) -> int:
-    low, high = await shell.admin.queue_bounds(queue)
-    if offset is not None:
-        if not low <= offset <= high:
-            raise click.UsageError(
-                f"{queue.broker_name}:{queue.queue_id} has offsets {low} to {high}, not {offset}"
-            )
-        return offset
-    if at_ms < 0:
-        return high
-    return low if at_ms == 0 else max(low, await shell.admin.offset_at(queue, at_ms))
-
-
-async def _move(
-    shell: ClusterShell,
-    name: str,
-    topic: str,
-    targets: dict[MessageQueue, int],
-    *,
-    at_ms: int | None,
-    online: bool,
-) -> None:
-    """Commit the offsets for a group without members. Members are notified by their brokers: all queues by time, or
-    single queues if the brokers support it."""
-    if not online:
-        for queue, offset in targets.items():
-            await shell.admin.update_offset(name, queue, offset)
-        return
-    if at_ms is not None:
-        await shell.admin.reset_offsets(name, topic, at_ms)
-        return
-    route = await shell.admin.topic_route(topic)
-    for broker in sorted({queue.broker_name for queue in targets}):
-        address = route.master(broker)
-        settings = await shell.admin.broker_config(address) if address is not None else {}
-        if settings.get("useServerSideResetOffset") != "true":
-            raise CommandFailed(
-                f"broker {broker} cannot move single queues of a group with members (useServerSideResetOffset):"
-                " stop the members first"
-            )
-    for queue, offset in targets.items():
-        await shell.admin.reset_offset(name, queue, offset)

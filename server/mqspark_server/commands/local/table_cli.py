@@ -15,6 +15,7 @@ from mqspark_server.commands.loading import noun
 from mqspark_server.commands.local.job_cli import need_spark
 from mqspark_server.commands.output import FORMATS, Column, Output, columns
 from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm
+from mqspark_server.shown.nouns import place_of
 from mqspark_server.survey.groupsurvey import lag_of
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ async def table_create(
     starts: dict[str, int] = {}
     if start == "latest":
         found = await shell.admin.topic_stats(topic)
-        starts = {f"{queue.broker_name}:{queue.queue_id}": each.max_offset for queue, each in found.items()}
+        starts = {place_of(queue): each.max_offset for queue, each in found.items()}
     definition = new_definition(
         name or topic, topic, shell.namesrv, url, starts=starts, is_upsert=upsert, options=_pairs(options)
     )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import islice
 from typing import Annotated, Any
 
 import msgspec
 
+from mqspark.base.config import INT64_MAX
 from mqspark.client.admin import AdminClient
 from mqspark.errors import BrokerError, InvalidMessage
 from mqspark.message import MessageQueue, check_topic, dlq_topic
@@ -32,7 +32,7 @@ from mqspark_server.console.history.sampler import group_series
 from mqspark_server.console.rendering import chart, path_of
 from mqspark_server.console.sections.sparkpages import SparkReaders
 from mqspark_server.console.site import Asking, Change, Confirmation, Done, ListView, Section, Span, View
-from mqspark_server.shown.nouns import GROUP_SETTINGS, SHARED_QUEUES
+from mqspark_server.shown.nouns import GROUP_SETTINGS, SHARED_QUEUES, place_of
 from mqspark_server.survey.groupsurvey import (
     add_waits,
     group_rows,
@@ -42,8 +42,9 @@ from mqspark_server.survey.groupsurvey import (
     offset_rows,
     topics_of,
 )
+from mqspark_server.survey.offsetmoves import BEGINNING_MS, END_MS, ClusterOffsets, OffsetMove
 from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of
-from mqspark_server.survey.topicsurvey import bounds_of, letters_of
+from mqspark_server.survey.topicsurvey import letters_of
 
 MAX_PREVIEW = 256
 MAX_STACKS_LENGTH = 256 * 1024
@@ -141,14 +142,14 @@ class Resetting(View, frozen=True):
 
     async def show(self, asked: Asking) -> Row:
         topics = await topics_of(asked.admin, self.group)
-        bounds = await bounds_of(asked.admin, self.topic) if self.topic else {}
+        bounds = await ClusterOffsets(asked.admin).bounds(self.topic) if self.topic else {}
         queues: list[Row] = [
-            {"queue": queue, "place": _place(queue), "first": low, "end": high}
+            {"queue": queue, "place": place_of(queue), "first": low, "end": high}
             for queue, (low, high) in islice(bounds.items(), MAX_ROWS)
         ]
 
         async def add_committed(row: Row) -> None:
-            row["committed"] = await _committed(asked.admin, self.group, row["queue"])
+            row["committed"] = await asked.admin.query_offset(self.group, row["queue"])
 
         await each_of(queues, add_committed)
         return {
@@ -223,97 +224,59 @@ class ResetOffsets(Change, frozen=True):
     time: Line = ""
     queue: Annotated[tuple[str, ...], ListField()] = ()
     """BROKER:NUMBER; none: all of the topic."""
-    offset: Line = ""
+    offset: Annotated[int, WholeField(0, INT64_MAX)] = -1
 
     async def preview(self, asked: Asking) -> Confirmation:
         """The offset that every queue would have."""
-        admin = asked.admin
-        bounds = await bounds_of(admin, self.topic)
-        queues = self._queues(bounds)
+        move = self._move(asked)
+        moves = await move.moves(ClusterOffsets(asked.admin))
         rows: list[Any] = []
-        behind = 0
-        for queue in queues:
-            high = bounds[queue][1]
-            target = await self._target(asked, queue, *bounds[queue])
-            behind += high - target
-            if len(rows) < MAX_PREVIEW:
-                before = await _committed(admin, self.group, queue)
-                now, move = ("none", "") if before is None else (f"{before:,}", f"{target - before:+,}")
-                rows.append((_place(queue), now, f"{target:,}", move, f"{high - target:,}"))
-        members = len(await member_rows(admin, self.group))
+        for each in moves[:MAX_PREVIEW]:
+            before, after = each.before, each.after
+            now, change = ("none", "") if before is None else (f"{before:,}", f"{after - before:+,}")
+            rows.append((place_of(each.queue), now, f"{after:,}", change, f"{each.lag_after:,}"))
+        members = len(await member_rows(asked.admin, self.group))
         online = f"{members}, which continue from there at once" if members else "none"
         settled: dict[str, str] = {}
         facts = [("Topic", self.topic)]
         if self.to == "time":
-            settled["time"] = asked.visitor.zone.text(self._at_ms(asked))
+            settled["time"] = asked.visitor.zone.text(move.at_ms)
             facts.append(("To the first messages stored since", settled["time"]))
         return Confirmation(
             f"Move {self.group} to other offsets?",
             "Move",
             [
                 *facts,
-                ("Messages to be consumed afterwards", f"{behind:,}"),
+                ("Messages to be consumed afterwards", f"{sum(each.lag_after for each in moves):,}"),
                 ("Members that are connected", online),
             ],
             ("Queue", "#Now", "#Then", "#Moves by", "#Lag afterwards"),
             rows,
             is_dangerous=True,
-            more=len(queues) - len(rows),
+            more=len(moves) - len(rows),
             settled=settled,
         )
 
     async def apply(self, asked: Asking) -> Done:
-        if self.to == "offset" or self.queue:
-            bounds = await bounds_of(asked.admin, self.topic)
-            queues = self._queues(bounds)
-            targets = {queue: await self._target(asked, queue, *bounds[queue]) for queue in queues}
-            for queue, target in targets.items():
-                await asked.admin.reset_offset(self.group, queue, target)
-            moved = len(targets)
-        else:
-            moved = len(await asked.admin.reset_offsets(self.group, self.topic, self._at_ms(asked)))
+        move = self._move(asked)
+        moves = await move.moves(ClusterOffsets(asked.admin))
+        await move.apply(asked.admin, moves)
         return Done(
-            f"{self.group} was moved in {moved} queues of {self.topic}.", path_of("groups", self.group)
+            f"{self.group} was moved in {len(moves)} queues of {self.topic}.", path_of("groups", self.group)
         )
 
-    def _at_ms(self, asked: Asking) -> int:
-        """As RocketMQ: 0 is the beginning, -1 the end. Raises InvalidMessage."""
-        if self.to == "time":
-            return asked.visitor.zone.ms(self.time, "time")
-        return {"earliest": 0, "latest": -1}[self.to]
-
-    def _offset(self, low: int, high: int) -> int:
+    def _move(self, asked: Asking) -> OffsetMove:
         """Raises InvalidMessage."""
-        return WholeField(low, high).read("offset", [self.offset])
-
-    def _queues(self, known: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Those to move. Raises InvalidMessage."""
-        places = {_place(queue): queue for queue in known}
-        if not places.keys() >= set(self.queue):
-            raise InvalidMessage("queue: BROKER:NUMBER of a queue of the topic", field="queue")
-        if self.to == "offset" and len(self.queue) != 1:
-            raise InvalidMessage("queue: choose the one queue that has this offset", field="queue")
-        return [places[each] for each in dict.fromkeys(self.queue)] or list(places.values())
-
-    async def _target(self, asked: Asking, queue: MessageQueue, low: int, high: int) -> int:
-        """Raises InvalidMessage, MQError."""
         if self.to == "offset":
-            return self._offset(low, high)
-        at_ms = self._at_ms(asked)
-        if at_ms == -1:
-            return high
-        return low if at_ms == 0 else await asked.admin.offset_at(queue, at_ms)
-
-
-def _place(queue: MessageQueue) -> str:
-    return f"{queue.broker_name}:{queue.queue_id}"
-
-
-async def _committed(admin: AdminClient, group: str, queue: MessageQueue) -> int | None:
-    try:
-        return await admin.query_offset(group, queue)
-    except BrokerError:
-        return None
+            if len(self.queue) != 1:
+                raise InvalidMessage("queue: choose the one queue that has this offset", field="queue")
+            if self.offset < 0:
+                raise InvalidMessage("offset: give the offset of the queue", field="offset")
+            return OffsetMove(self.group, self.topic, offset=self.offset, queues=self.queue)
+        at_ms = BEGINNING_MS if self.to == "earliest" else END_MS
+        if self.to == "time":
+            at_ms = asked.visitor.zone.ms(self.time, "time")
+        return OffsetMove(self.group, self.topic, at_ms, queues=self.queue)
 
 
 class ConfigureGroup(Change, frozen=True):

@@ -24,6 +24,7 @@ from mqspark_server.console.site import Asking, Download, Section, View
 from mqspark_server.shown.bodies.bodyviews import VIEWS
 from mqspark_server.shown.bodies.charsets import charset_of, decoded
 from mqspark_server.shown.messagerow import message_row
+from mqspark_server.shown.nouns import place_of
 from mqspark_server.survey.messagesurvey import Bounds, Places, Walked, Wanted, walk
 from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of
 from mqspark_server.survey.topicsurvey import bounds_of
@@ -87,7 +88,7 @@ class Search(msgspec.Struct, frozen=True):
         """Of the queues that are searched: the chosen one, or the first MAX_ROWS. Raises InvalidMessage."""
         if not self.queue:
             return dict(islice(bounds.items(), MAX_ROWS))
-        chosen = {queue: each for queue, each in bounds.items() if queue_name(queue) == self.queue}
+        chosen = {queue: each for queue, each in bounds.items() if place_of(queue) == self.queue}
         if not chosen:
             raise InvalidMessage(f"the topic has no queue {self.queue}", field="queue")
         return chosen
@@ -142,10 +143,6 @@ class Search(msgspec.Struct, frozen=True):
         return self.body.casefold() in decoded(body, charset_of(body) or "utf-8").casefold()
 
 
-def queue_name(queue: MessageQueue) -> str:
-    return f"{queue.broker_name}:{queue.queue_id}"
-
-
 class TopicMessages(Search, View, frozen=True):
     view: Annotated[str, ChoiceField(VIEWS)] = "auto"
 
@@ -161,7 +158,7 @@ class TopicMessages(Search, View, frozen=True):
             "ways": {},
             "download": {},
             "looked_at": 0,
-            "queues": [queue_name(each) for each in islice(bounds, MAX_ROWS)],
+            "queues": [place_of(each) for each in islice(bounds, MAX_ROWS)],
             "queue_count": len(bounds),
         }
         try:
@@ -215,14 +212,14 @@ def deleted(bounds: Bounds, places: Places, *, is_back: bool) -> list[str]:
     gone = {queue: low - places[queue] for queue, (low, _) in bounds.items() if places.get(queue, low) < low}
     if gone:
         names = ", ".join(
-            f"{queue_name(queue)} begins at {bounds[queue][0]:,}" for queue in islice(gone, NAMED)
+            f"{place_of(queue)} begins at {bounds[queue][0]:,}" for queue in islice(gone, NAMED)
         )
         more = f", and {len(gone) - NAMED:,} more queues" if len(gone) > NAMED else ""
         what = "All older messages" if is_back else f"{sum(gone.values()):,} of the messages that follow"
         notes.append(f"{what} of some queues have been deleted since: {names}{more}.")
     shorter = [queue for queue, (_, high) in bounds.items() if places.get(queue, high) > high]
     if shorter:
-        names = ", ".join(queue_name(queue) for queue in shorter[:NAMED])
+        names = ", ".join(place_of(queue) for queue in shorter[:NAMED])
         notes.append(f"Queues end before this place, as of a topic that was made anew: {names}.")
     return notes
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -10,15 +11,17 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from mqspark.auth.policies import Action
 from mqspark.broker.admin.views import group_names, groups_view
+from mqspark.broker.state.state import BrokerState
 from mqspark.errors import InvalidMessage, NoSuchTopic
-from mqspark.message import check_group
+from mqspark.message import MessageQueue, check_group
 from mqspark.protocol.bodies.body import encode_body
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.admin_headers import DeleteSubscriptionGroupRequestHeader
 from mqspark.protocol.headers.client_headers import ResetOffsetRequestHeader
 from mqspark.protocol.slices import Work
-from mqspark_server.shown.nouns import GROUP_SETTINGS, MAX_NAME, QUEUE_IDS
+from mqspark_server.shown.nouns import GROUP_SETTINGS, MAX_NAME, QUEUE_IDS, place_of
+from mqspark_server.survey.offsetmoves import BEGINNING_MS, END_MS, OffsetMove
 from mqspark_server.web.callers import CLUSTER
 from mqspark_server.web.callers import group as group_named
 from mqspark_server.web.callers import topic as topic_named
@@ -95,7 +98,7 @@ class Reset(BaseModel):
         default=None,
         ge=QUEUE_IDS.least,
         le=QUEUE_IDS.most,
-        description="for `offset`; otherwise all queues move",
+        description="only this queue moves; for `offset`, it must be given",
     )
     offset: int | None = Field(default=None, ge=0, le=1 << 62)
     dryRun: bool = Field(default=False, description="only report what would happen")
@@ -199,58 +202,70 @@ async def reset_group(group: GroupName, reset: Reset, asker: AskerNow) -> ResetO
         raise Problem(422, "timeMs is required with `time`, and only allowed with it")
     if (reset.to == "offset") != (reset.offset is not None and reset.queueId is not None):
         raise Problem(422, "offset and queueId are required with `offset`, and only allowed with it")
-    moves = await between_turns(_moves(asker, group, reset))
-    if not reset.dryRun:
-        header = ResetOffsetRequestHeader(group=group, topic=reset.topic, is_force=True)
-        if reset.to == "offset":
-            header = ResetOffsetRequestHeader(
-                group=group,
-                topic=reset.topic,
-                queue_id=reset.queueId or 0,
-                offset=reset.offset,
-                is_force=True,
-            )
-        else:
-            header.timestamp = {"earliest": 0, "latest": -1}.get(reset.to, reset.timeMs or 0)
-        await asker.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
-    online = asker.state.clients.consumer(group) is not None
-    return ResetOutcome(group=group, topic=reset.topic, dryRun=reset.dryRun, online=online, queues=moves)
-
-
-def _moves(asker: Asker, group: str, reset: Reset) -> Work[list[QueueMove]]:
-    """Raises Problem."""
-    state, topic = asker.state, asker.state.topics.get(reset.topic)
-    if topic is None:
-        raise Problem(404, str(NoSuchTopic(reset.topic)))
+    state = asker.state
     if group not in state.subscriptions:
         raise Problem(404, f"no group {group!r}")
-    queue_ids = range(topic.read_queue_nums) if reset.queueId is None else [reset.queueId]
-    if reset.queueId is not None and reset.queueId >= topic.read_queue_nums:
-        raise Problem(400, f"topic {topic.name} has no queue {reset.queueId}")
-    store, moves = state.store, []
-    for queue_id in queue_ids:
-        low, high = store.offsets.bounds(topic.name, queue_id)
-        if reset.offset is not None:
-            target = reset.offset
-            if not low <= target <= high:
-                raise Problem(400, f"queue {queue_id} has the offsets {low} to {high}")
-        elif reset.to == "latest":
-            target = high
-        else:
-            target = store.offsets.offset_by_timestamp(topic.name, queue_id, reset.timeMs or 0)
-        before = state.offsets.query(group, topic.name, queue_id)
-        moves.append(
+    offsets = _BrokerOffsets(state)
+    at_ms = {"earliest": BEGINNING_MS, "latest": END_MS}.get(reset.to, reset.timeMs or 0)
+    queues = [] if reset.queueId is None else [place_of(offsets.queue(reset.topic, reset.queueId))]
+    move = OffsetMove(group, reset.topic, at_ms, reset.offset, queues)
+    with as_problem(400, InvalidMessage):
+        moves = await move.moves(offsets)
+    if not reset.dryRun:
+        header = ResetOffsetRequestHeader(group=group, topic=reset.topic, timestamp=at_ms, is_force=True)
+        if reset.queueId is not None:
+            header.queue_id, header.offset = reset.queueId, moves[0].after
+        await asker.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+    return ResetOutcome(
+        group=group,
+        topic=reset.topic,
+        dryRun=reset.dryRun,
+        online=state.clients.consumer(group) is not None,
+        queues=[
             QueueMove(
-                queueId=queue_id,
-                before=None if before < 0 else before,
-                after=target,
-                minOffset=low,
-                maxOffset=high,
-                lagAfter=max(0, high - target),
+                queueId=each.queue.queue_id,
+                before=each.before,
+                after=each.after,
+                minOffset=each.first,
+                maxOffset=each.end,
+                lagAfter=each.lag_after,
             )
-        )
-        yield
-    return moves
+            for each in moves
+        ],
+    )
+
+
+class _BrokerOffsets:
+    """What this broker has, read between the turns of messages."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+
+    def queue(self, topic: str, queue_id: int) -> MessageQueue:
+        return MessageQueue(topic, self._state.config.broker_name, queue_id)
+
+    async def bounds(self, topic: str) -> dict[MessageQueue, tuple[int, int]]:
+        """Raises Problem."""
+        found = self._state.topics.get(topic)
+        if found is None:
+            raise Problem(404, str(NoSuchTopic(topic)))
+
+        def reading(queue_ids: range) -> Work[dict[MessageQueue, tuple[int, int]]]:
+            bounds = {}
+            for queue_id in queue_ids:
+                bounds[self.queue(topic, queue_id)] = self._state.store.offsets.bounds(topic, queue_id)
+                yield
+            return bounds
+
+        return await between_turns(reading(range(found.read_queue_nums)))
+
+    async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        await asyncio.sleep(0)
+        return self._state.store.offsets.offset_by_timestamp(queue.topic, queue.queue_id, timestamp_ms)
+
+    async def query_offset(self, group: str, queue: MessageQueue) -> int | None:
+        found = self._state.offsets.query(group, queue.topic, queue.queue_id)
+        return None if found < 0 else found
 
 
 def _settings_view(asker: Asker, group: str, response: Response) -> BaseModel:

@@ -1,0 +1,154 @@
+"""Moving a group to other offsets of a topic: which queues move, from where to where, and the moves themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from mqspark.errors import BrokerError, ClientError, InvalidMessage
+from mqspark.message import MessageQueue
+from mqspark.protocol.codes import ResponseCode
+from mqspark_server.shown.nouns import place_of
+from mqspark_server.survey.groupsurvey import member_rows
+from mqspark_server.survey.surveying import each_of
+from mqspark_server.survey.topicsurvey import bounds_of
+
+if TYPE_CHECKING:
+    from mqspark.client.admin import AdminClient
+
+BEGINNING_MS, END_MS = 0, -1
+"""Times, for RocketMQ's requests: before the first message, and behind the last one."""
+_SERVER_SIDE = "useServerSideResetOffset"
+_NEED_MEMBERS = (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SYSTEM_ERROR)
+"""What a broker answers that moves the members of a group, not its offsets."""
+
+
+class MovesAllQueues(ClientError):
+    def __init__(self, broker: str) -> None:
+        super().__init__(
+            f"broker {broker} cannot move single queues of a group with members ({_SERVER_SIDE}):"
+            " stop the members first"
+        )
+        self.broker = broker
+
+
+class QueueOffsets(Protocol):
+    """The offsets of a cluster, or of one broker."""
+
+    async def bounds(self, topic: str) -> Mapping[MessageQueue, tuple[int, int]]:
+        """For each queue that consumers read: the first offset, and the one after its last message."""
+        ...
+
+    async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int: ...
+
+    async def query_offset(self, group: str, queue: MessageQueue) -> int | None:
+        """What is committed; None if nothing is."""
+        ...
+
+
+class ClusterOffsets:
+    def __init__(self, admin: AdminClient) -> None:
+        self._admin = admin
+        self.offset_at = admin.offset_at
+        self.query_offset = admin.query_offset
+
+    async def bounds(self, topic: str) -> dict[MessageQueue, tuple[int, int]]:
+        """Raises NoRoute."""
+        route = await self._admin.topic_route(topic)
+        # The brokers of a static topic know its physical queues only.
+        known = {} if route.is_static else await bounds_of(self._admin, topic)
+        found: dict[MessageQueue, tuple[int, int]] = {}
+
+        async def add(queue: MessageQueue) -> None:
+            found[queue] = known.get(queue) or await self._admin.queue_bounds(queue)
+
+        await each_of(route.subscribe_queues, add)
+        return dict(sorted(found.items()))
+
+
+class MovedQueue(NamedTuple):
+    queue: MessageQueue
+    first: int
+    end: int
+    before: int | None
+    """None: nothing is committed."""
+    after: int
+
+    @property
+    def lag_after(self) -> int:
+        return max(0, self.end - self.after)
+
+
+class OffsetMove(NamedTuple):
+    group: str
+    topic: str
+    at_ms: int = END_MS
+    """To the first message that was stored since then."""
+    offset: int | None = None
+    """Of the one queue that moves."""
+    queues: Sequence[str] = ()
+    """As ``place_of`` writes them; none: all."""
+
+    async def moves(self, offsets: QueueOffsets) -> list[MovedQueue]:
+        """What would happen. Raises InvalidMessage for a queue or an offset that is not there, MQError."""
+        bounds = await offsets.bounds(self.topic)
+        places = {place_of(queue): queue for queue in bounds}
+        for each in self.queues:
+            if each not in places:
+                raise InvalidMessage(
+                    f"{each[:300]} is not BROKER:NUMBER of a queue of the topic", field="queue"
+                )
+        chosen = [places[each] for each in dict.fromkeys(self.queues)] or list(bounds)
+        if self.offset is not None and len(chosen) > 1 and not self.queues:
+            text = f"{self.topic} has {len(chosen)} queues: choose the one queue that has this offset"
+            raise InvalidMessage(text, field="queue")
+        found: dict[MessageQueue, MovedQueue] = {}
+
+        async def add(queue: MessageQueue) -> None:
+            low, high = bounds[queue]
+            before = await offsets.query_offset(self.group, queue)
+            found[queue] = MovedQueue(queue, low, high, before, await self._target(offsets, queue, low, high))
+
+        await each_of(chosen, add)
+        return [found[queue] for queue in chosen]
+
+    async def _target(self, offsets: QueueOffsets, queue: MessageQueue, low: int, high: int) -> int:
+        if self.offset is not None:
+            if not low <= self.offset <= high:
+                text = f"{place_of(queue)} has offsets {low} to {high}, not {self.offset}"
+                raise InvalidMessage(text, field="offset")
+            return self.offset
+        if self.at_ms == END_MS:
+            return high
+        return low if self.at_ms == BEGINNING_MS else max(low, await offsets.offset_at(queue, self.at_ms))
+
+    async def apply(self, admin: AdminClient, moves: Sequence[MovedQueue]) -> None:
+        """Make these moves. Members continue from the new offsets. Raises MovesAllQueues, MQError."""
+        is_online = bool(await member_rows(admin, self.group))
+        try:
+            if not self.queues and self.offset is None:
+                await admin.reset_offsets(self.group, self.topic, self.at_ms)
+                return
+            broker = await _moving_all(admin, self.topic, moves)
+            if broker is None:
+                for move in moves:
+                    await admin.reset_offset(self.group, move.queue, move.after)
+                return
+            if is_online:
+                raise MovesAllQueues(broker)
+        except BrokerError as error:
+            if is_online or error.code not in _NEED_MEMBERS:
+                raise
+        for move in moves:  # without members, what is committed is where the next one begins
+            await admin.update_offset(self.group, move.queue, move.after)
+
+
+async def _moving_all(admin: AdminClient, topic: str, moves: Sequence[MovedQueue]) -> str | None:
+    """A broker that moves all queues when it is asked for one, as RocketMQ's do that leave it to the members."""
+    route = await admin.topic_route(topic)
+    for broker in sorted({move.queue.broker_name for move in moves}):
+        address = route.master(broker)
+        settings = {} if address is None else await admin.broker_config(address)
+        if settings.get(_SERVER_SIDE) != "true":
+            return broker
+    return None
