@@ -49,14 +49,14 @@ class PayloadOptions:
     @classmethod
     def parse_write(cls, texts: OptionTexts) -> PayloadOptions | None:
         """None: rows have their bodies, or become Arrow. Raises ConfigError."""
-        kind = texts.choice("payloadFormat", (RAW, ARROW, JSON, AVRO), RAW)
+        kind = payload_format(texts)
         register = texts.flag("registerSchema", False)
         latest = (version := texts.text("schemaVersion")) is None or version.lower() == "latest"
         parsed = cls(
             format=kind,
             schema=texts.text("payloadSchema") or None,
             schema_file=texts.text("payloadSchemaFile") or None,
-            message=None,
+            message=texts.text("payloadMessage") or None,
             registry=texts.text("schemaRegistry") or None,
             subject=texts.text("schemaSubject") or None,
             version=None if latest else texts.positive("schemaVersion"),
@@ -66,9 +66,8 @@ class PayloadOptions:
             register=register,
         )
         for name in _WRITE_OPTIONS:
-            if texts.is_given(name) and (kind in (RAW, ARROW) or (kind == JSON and name != "messagePrefix")):
-                formats = "json or avro" if name == "messagePrefix" else AVRO
-                raise ConfigError(f"{name}: belongs to payloadFormat={formats}", key=name)
+            if texts.is_given(name) and kind in (RAW, ARROW):
+                raise ConfigError(f"{name}: belongs to payloadFormat=json, avro or protobuf", key=name)
         if kind in (RAW, ARROW):
             return None
         if register and (parsed.registry is None or not latest):
@@ -138,6 +137,7 @@ _WRITE_OPTIONS = (
     "schemaRegistry",
     "schemaSubject",
     "schemaVersion",
+    "payloadMessage",
     "registerSchema",
     "messagePrefix",
 )

@@ -183,6 +183,19 @@ def test_rows_are_written_and_read_by_schemas_of_the_registry(
     assert rows(pinned.filter("id = 7").select("id", "price")) == [(7, None)]
     latest = load(spark, cluster, topic, columns="key", **options).select("id", "note")
     assert rows(latest) == [(0, "none"), (1, "none"), (2, "none"), (7, "new")]
+    options["payloadFormat"] = "json"
+    options["schemaSubject"] = "json-rows"
+    frame = frame.withColumn("small", frame.id.cast("int"))
+    writer = frame.write.format("pymq").options(**options, topic=f"{topic}-json", registerSchema="true")
+    writer.option("nameserver", cluster.nameserver).mode("append").save()
+    assert rows(load(spark, cluster, f"{topic}-json", columns="key", **options)) == rows(frame)
+    options["payloadFormat"] = "protobuf"
+    options["schemaSubject"] = "proto-rows"
+    frame = frame.drop("price")
+    writer = frame.write.format("pymq").options(**options, topic=f"{topic}-proto", registerSchema="true")
+    writer.option("nameserver", cluster.nameserver).mode("append").save()
+    assert rows(load(spark, cluster, f"{topic}-proto", columns="key", **options)) == rows(frame)
+    options = {"payloadFormat": "avro", "schemaRegistry": cluster.http}
     narrow = spark.sql("SELECT 1 id, 'x' note").coalesce(1).write.format("pymq").mode("append")
     narrow = narrow.options(**options, topic=topic, nameserver=cluster.nameserver)
     with pytest.raises(Exception, match="schemaRegistry: field 'id' is int64, and the column int32: cast it"):

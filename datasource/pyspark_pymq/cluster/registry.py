@@ -15,7 +15,7 @@ from mqspark.errors import ConfigError, InvalidSchema
 from mqspark.schemas.parsedschema import AVRO, MAX_TOTAL_BYTES, Reference, Schema
 from mqspark.schemas.parsing import parse
 
-_TIMEOUT_S = 10
+_TIMEOUT_S = 30
 _CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 _MAX_REASON_BYTES = 1 << 20
 _MAX_DEPTH = 20

@@ -98,15 +98,9 @@ def _source(options: PayloadOptions, topic: str | None) -> Source:
             return _json_source(options, topic)
         if options.format == AVRO:
             return avro_root(_schema(options, topic, AVRO_SCHEMA))
-        if (
-            options.registry is None
-            and options.schema is None
-            and not str(options.schema_file).endswith(".proto")
-        ):
-            if options.message is None:
-                raise ConfigError("payloadMessage: required with a set of descriptors", key="payloadMessage")
-            return ProtobufSource(_file(options), options.message)
-        return _protobuf_source(_schema(options, topic, PROTOBUF_SCHEMA), options.message)
+        if options.registry is None:
+            return given_protobuf(options)
+        return protobuf_source(_schema(options, topic, PROTOBUF_SCHEMA), options.message)
     except InvalidSchema as error:
         raise refused(error, options) from None
 
@@ -141,7 +135,16 @@ def json_columns(schema: Schema) -> pa.Schema:
     return columns_of_json(schema)
 
 
-def _protobuf_source(schema: Schema, message: str | None) -> ProtobufSource:
+def given_protobuf(options: PayloadOptions) -> ProtobufSource:
+    """Of the option or the file. Raises ConfigError, InvalidSchema."""
+    if options.schema is None and not str(options.schema_file).endswith(".proto"):
+        if options.message is None:
+            raise ConfigError("payloadMessage: required with a set of descriptors", key="payloadMessage")
+        return ProtobufSource(_file(options), options.message)
+    return protobuf_source(parse(PROTOBUF_SCHEMA, schema_text(options)), options.message)
+
+
+def protobuf_source(schema: Schema, message: str | None) -> ProtobufSource:
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
     if not isinstance(schema, ProtobufSchema):
@@ -234,7 +237,7 @@ def _avro_decoder(options: PayloadOptions, reader: AvroType, subject: str) -> Bo
 def _protobuf_decoder(options: PayloadOptions, source: ProtobufSource, subject: str) -> BodyDecoder:
     from mqspark.arrow.payload.protobodies import ProtobufBodies, check_written
 
-    descriptor = _descriptor(source)
+    descriptor = descriptor_of(source)
     plain = ProtobufBodies(descriptor)
     if options.registry is None:
         return plain
@@ -273,7 +276,8 @@ def _by_id(
     return PrefixedBodies(schema, decoder_of, unnamed)
 
 
-def _descriptor(source: ProtobufSource) -> Any:
+def descriptor_of(source: ProtobufSource) -> Any:
+    """Raises ConfigError."""
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
     from google.protobuf.descriptor_pool import DescriptorPool
     from google.protobuf.message import DecodeError

@@ -1,5 +1,5 @@
 """Bodies of messages to typed columns and back, by schemas. Knows bytes, schemas and Arrow. Must not know messages.
 
 Imported from outside: ``bodyrows``, ``jsonbodies``, ``avrobodies``, ``protobodies``, ``prefixedbodies``,
-``bodywriting``, ``jsonschemacolumns``.
+``bodywriting``, ``jsonschemacolumns``, ``protowriting``.
 """

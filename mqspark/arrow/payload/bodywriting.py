@@ -12,9 +12,11 @@ import msgspec
 import pyarrow as pa
 
 from mqspark.arrow.payload.avrocolumns import AvroColumns, members
+from mqspark.arrow.payload.jsonschemacolumns import columns_of_json
 from mqspark.errors import InvalidMessage, InvalidSchema
 from mqspark.schemas.avro.avrotypes import AvroType, all_types
-from mqspark.schemas.parsedschema import AVRO, needs_extra
+from mqspark.schemas.jsonschema.jsonschemas import JsonSchema
+from mqspark.schemas.parsedschema import AVRO, JSON, needs_extra
 
 _WRONG = (ValueError, TypeError, OverflowError, LookupError, AttributeError, pa.ArrowException)
 """What fastavro and Arrow raise for a value that has no bytes."""
@@ -23,12 +25,26 @@ _WRONG = (ValueError, TypeError, OverflowError, LookupError, AttributeError, pa.
 class JsonWriting:
     """JSON has no NaN: it becomes null."""
 
-    def __init__(self) -> None:
-        self._encode = msgspec.json.Encoder(decimal_format="number").encode
+    def __init__(self, schema: JsonSchema | None = None, prefix: bytes = b"") -> None:
+        """``schema``: what bodies are checked by. A null that it does not require is left out."""
+        encode = msgspec.json.Encoder(decimal_format="number").encode
+        self._encode: Callable[[Any], bytes] = (lambda row: prefix + encode(row)) if prefix else encode
+        self._prefix = prefix
+        self._schema = schema
+        if schema is not None:
+            self._check = schema.check()
+            self._required = frozenset(required_of(schema))
+
+    def _checked(self, row: dict[str, Any]) -> bytes:
+        kept = {name: each for name, each in row.items() if each is not None or name in self._required}
+        body = self._encode(kept)
+        if (flaw := self._check(body[len(self._prefix) :])) is not None:
+            raise ValueError(str(flaw))
+        return body
 
     def bodies(self, rows: pa.RecordBatch) -> list[bytes]:
         """Raises InvalidMessage."""
-        return _written(rows, self._encode)
+        return write_rows(rows, self._encode if self._schema is None else self._checked)
 
 
 class AvroWriting:
@@ -46,7 +62,7 @@ class AvroWriting:
 
     def bodies(self, rows: pa.RecordBatch) -> list[bytes]:
         """Raises InvalidMessage."""
-        return _written(rows, self._body)
+        return write_rows(rows, self._body)
 
     def _body(self, row: dict[str, Any]) -> bytes:
         from io import BytesIO
@@ -57,7 +73,8 @@ class AvroWriting:
         return out.getvalue()
 
 
-def _written(rows: pa.RecordBatch, encode: Callable[[Any], bytes]) -> list[bytes]:
+def write_rows(rows: pa.RecordBatch, encode: Callable[[Any], bytes]) -> list[bytes]:
+    """``encode``: of the values of a row by name. Raises InvalidMessage."""
     try:
         columns = [
             (name, _values(column)) for name, column in zip(rows.schema.names, rows.columns, strict=True)
@@ -105,19 +122,38 @@ def _same(value: Any) -> Any:
     return value
 
 
+def check_types(columns: pa.Schema, fields: pa.Schema, kind: str) -> None:
+    """Whether each column is one of a schema's ``fields``. Raises InvalidSchema."""
+    for column in columns:
+        at = fields.get_field_index(column.name)
+        if at < 0:
+            raise InvalidSchema(f"it has no field {column.name!r}", kind=kind)
+        if fields.field(at).type != column.type:
+            raise InvalidSchema(
+                f"field {column.name!r} is {fields.field(at).type}, and the column {column.type}: cast it",
+                kind=kind,
+            )
+
+
+def check_json_columns(schema: JsonSchema, columns: pa.Schema) -> None:
+    """Whether rows with these columns can be written. Raises InvalidSchema."""
+    check_types(columns, columns_of_json(schema), JSON)
+    for name in required_of(schema):
+        if name not in columns.names:
+            raise InvalidSchema(f"there is no column for field {name!r}, which is required", kind=JSON)
+
+
+def required_of(schema: JsonSchema) -> list[str]:
+    """The fields of an object that the schema itself requires."""
+    found = schema.document.get("required") if isinstance(schema.document, dict) else None
+    return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
+
+
 def check_columns(root: AvroType, columns: pa.Schema) -> None:
     """Whether rows with these columns can be written. Raises InvalidSchema."""
     if root.type != "record":
         raise InvalidSchema(f"columns become a record, not {root.fullname}", kind=AVRO)
-    fields = {each.name: each for each in root.fields}
-    for column in columns:
-        if column.name not in fields:
-            raise InvalidSchema(f"it has no field {column.name!r}", kind=AVRO)
-        kind = AvroColumns().type_of(fields[column.name].type)
-        if kind != column.type:
-            raise InvalidSchema(
-                f"field {column.name!r} is {kind}, and the column {column.type}: cast it", kind=AVRO
-            )
+    check_types(columns, pa.schema(list(AvroColumns().type_of(root))), AVRO)
     for field in root.fields:
         if field.name not in columns.names and not field.has_default:
             raise InvalidSchema(

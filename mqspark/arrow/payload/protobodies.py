@@ -36,16 +36,26 @@ from mqspark.schemas.schemaprefix import decode_indexes
 
 MAX_COLUMNS = 10_000
 """Nested ones included."""
-_WRAPPERS = frozenset(
+WRAPPERS = frozenset(
     f"google.protobuf.{each}Value"
     for each in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 )
-_TIMES = {
+TIMES = {
     "google.protobuf.Timestamp": pa.timestamp("us", tz="UTC"),
     "google.protobuf.Duration": pa.duration("us"),
 }
 _MAX_SECONDS = (1 << 63) // 1_000_000 - 1
 _MAX_NANOS = 1_000_000_000
+
+
+def message_class(descriptor: Any) -> Any:
+    """The class of a message. Raises ConfigError without the extra."""
+    try:
+        from google.protobuf.message_factory import GetMessageClass
+    except ImportError as error:
+        raise needs_extra(PROTOBUF, error) from None
+    return GetMessageClass(descriptor)
+
 
 Column = Callable[[Sequence[Any]], pa.Array]
 """Makes a column of values; None is null."""
@@ -57,12 +67,9 @@ class ProtobufBodies:
     def __init__(self, descriptor: Any, message_name: Callable[[tuple[int, ...]], str] | None = None) -> None:
         """``message_name``: bodies begin with the indexes of their message in the schema that they were written with
         (``mqspark.schemas.schemaprefix``), and this is its name; raises InvalidSchema if there is none."""
-        try:
-            from google.protobuf.message import DecodeError
-            from google.protobuf.message_factory import GetMessageClass
-        except ImportError as error:
-            raise needs_extra(PROTOBUF, error) from None
-        message = GetMessageClass(descriptor)
+        message = message_class(descriptor)
+        from google.protobuf.message import DecodeError
+
         self._parse = message.FromString
         self._message_name = message_name
         self._error = DecodeError
@@ -222,10 +229,10 @@ def _value(field: Any, limit: _Limit) -> tuple[pa.DataType, Column]:
     """The type of one value of a field, and how a column of such values is made."""
     inner = field.message_type
     if inner is not None:
-        if inner.full_name in _TIMES:
-            kind = _TIMES[inner.full_name]
+        if inner.full_name in TIMES:
+            kind = TIMES[inner.full_name]
             return kind, lambda values: _times(values, kind, field.full_name)
-        if inner.full_name in _WRAPPERS:
+        if inner.full_name in WRAPPERS:
             kind, column = _value(inner.fields_by_name["value"], limit)
             return kind, lambda values: column([None if each is None else each.value for each in values])
         message = _Message(inner, limit)

@@ -74,11 +74,55 @@ def test_a_row_that_does_not_fit_the_schema_is_an_error() -> None:
             list(made.rows([batch]))
 
 
+JSON_ROW = {
+    "type": "object",
+    "properties": {"id": {"$ref": "Id"}, "k": {"enum": ["A", "B"]}, "n": {"type": ["string", "null"]}},
+    "required": ["id", "n"],
+    "$defs": {"Id": {"$id": "Id", "type": "integer", "maximum": 9}},
+}
+
+
+def test_json_bodies_are_checked_by_a_given_schema() -> None:
+    """A null is left out, unless the field is required."""
+    columns = StructType().add("id", LongType()).add("k", StringType()).add("n", StringType())
+    made = planned(columns, payloadFormat="json", payloadSchema=json.dumps(JSON_ROW))
+    kinds = pa.schema([("id", pa.int64()), ("k", pa.string()), ("n", pa.string())])
+
+    def bodies(*row: Any) -> list[bytes]:
+        batch = pa.RecordBatch.from_pylist([dict(zip(kinds.names, row, strict=True))], schema=kinds)
+        return [each["value"] for part in made.rows([batch]) for each in part.to_pylist()]
+
+    assert bodies(1, None, None) == [b'{"id":1,"n":null}']
+    assert bodies(1, "B", "x") == [b'{"id":1,"k":"B","n":"x"}']
+    for row, says in (
+        ((10, None, None), "field id: 10 is greater than"),
+        ((1, "C", None), "field k: "),
+        ((None, "A", None), "field id: null"),
+    ):
+        with pytest.raises(InvalidMessage, match=f"a row does not fit the schema .*{says}"):
+            bodies(*row)
+    with pytest.raises(ConfigError, match="there is no column for field 'n', which is required"):
+        planned(StructType().add("id", LongType()), payloadFormat="json", payloadSchema=json.dumps(JSON_ROW))
+
+
+def test_protobuf_bodies_by_a_text() -> None:
+    text = 'syntax = "proto3"; message A { } message B { int64 id = 1; }'
+    made = planned(
+        StructType().add("id", LongType()),
+        payloadFormat="protobuf",
+        payloadSchema=text,
+        payloadMessage="B",
+    )
+    [found] = made.rows([pa.RecordBatch.from_pydict({"id": [7]})])
+    assert found.to_pylist() == [{"value": b"\x08\x07"}]
+
+
 @pytest.mark.parametrize(
     ("texts", "key"),
     [
-        ({"payloadFormat": "protobuf"}, "payloadFormat"),
-        ({"payloadFormat": "json", "schemaRegistry": "http://h"}, "schemaRegistry"),
+        ({"payloadFormat": "protobuf"}, "payloadSchema"),
+        ({"payloadFormat": "json", "registerSchema": "true"}, "registerSchema"),
+        ({"payloadFormat": "json", "payloadMessage": "M"}, "payloadMessage"),
         ({"payloadFormat": "avro", "payloadSchema": "{}", "registerSchema": "true"}, "registerSchema"),
         ({"payloadFormat": "raw", "messagePrefix": "a"}, "messagePrefix"),
         ({"payloadFormat": "avro"}, "payloadSchema"),
