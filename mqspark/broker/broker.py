@@ -53,6 +53,8 @@ if TYPE_CHECKING:  # imported where users have to log in
     from mqspark.auth.gate import Gate
 
 _SEND = int(RequestCode.SEND_MESSAGE_V2)
+GRPC_PORT = "grpcServerPort"
+"""In the table of code 28: where clients of gRPC reach the broker."""
 TICK_MS = 200
 """The longest time between two ticks, and so the resolution of parked pulls' timeouts."""
 
@@ -139,6 +141,8 @@ class BrokerCore:
         self._rounds = Rounds(state, acks, prints, is_slave=role.is_slave)
         self.bounds = BrokerBounds(state, authority, machine_bytes, self._bounded())
         self.tables = self.bounds.tables
+        self.grpc_port = 0
+        """The port of the shell for clients of gRPC; 0: there is none."""
         self._is_quiet = False
 
     def _admin_handlers(
@@ -365,6 +369,8 @@ class BrokerCore:
         table = runtime_table(self.state, self.acks)
         table |= self.services.delays.runtime_info() | self.timers.runtime_info()
         table |= self.bounds.as_text()
+        if self.grpc_port:
+            table[GRPC_PORT] = str(self.grpc_port)
         return table
 
     @property

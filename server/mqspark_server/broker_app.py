@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mqspark.base.clock import Clock, SystemClock, local_utc_offset_ms
-from mqspark.base.config import MAX_PORT
+from mqspark.base.config import MAX_PORT, parse_addresses
 from mqspark.base.names import bracketed
 from mqspark.broker.broker import BrokerCore
 from mqspark.broker.config import BrokerConfig
@@ -66,8 +66,6 @@ log = logging.getLogger("mqspark.app")
 
 HTTP_PORT_DISTANCE = 3
 """httpPort is listenPort + 3 by default; +1 is RocketMQ's HA port."""
-GRPC_PORT_DISTANCE = 4
-"""grpcServerPort is listenPort + 4 by default."""
 LOOPBACK_TOKEN_VARIABLE = "MQSPARK_HTTP_TOKEN"  # noqa: S105 - its name
 """Environment variable with the token for changes over HTTP on a broker without users."""
 
@@ -209,6 +207,8 @@ class BrokerApp(ProcessApp):
         if importlib.util.find_spec("grpc") is None or importlib.util.find_spec("google.protobuf") is None:
             raise ConfigError("grpcEnable needs grpcio: pip install 'mqspark[grpc]'", key="grpcEnable")
         from mqspark_server.proxy.backends.brokerbackend import BrokerBackend
+        from mqspark_server.proxy.backends.clusterroutes import ClusterRoutes
+        from mqspark_server.proxy.backends.otherbrokers import GRPC_PORT_DISTANCE, OtherBrokers
         from mqspark_server.proxy.grpcserver import GrpcServer
 
         config = self.settings.server
@@ -220,11 +220,19 @@ class BrokerApp(ProcessApp):
                     f"there is no port {port} (listenPort + 4) for gRPC: set grpcServerPort",
                     key="grpcServerPort",
                 )
-        backend = BrokerBackend(parts.core, parts.server)
+        addresses = parse_addresses(self.config.namesrv_addr or "", key="namesrvAddr")
+        tls = None if config.client_tls is None else client_context(config.client_tls)
+        others = None
+        if addresses:
+            routes = ClusterRoutes(addresses, tls, self.settings.auth.inner_signer)
+            others = OtherBrokers(routes, self.config.broker_name, config.grpc_server_port)
+        backend = BrokerBackend(parts.core, parts.server, others)
+        self._ends.always(backend.close)
         server = GrpcServer(backend, config, config.bind_address, port)
         self._ends.on_stop(server.stop)
         self._ends.on_kill(server.kill)
         await server.start()
+        parts.core.grpc_port = server.port
         self.grpc_address = f"{bracketed(self.config.broker_ip1)}:{server.port}"
 
     def _build_api(self) -> object:

@@ -31,6 +31,10 @@ class GrpcCaller(NamedTuple):
     version: int
 
 
+Doors = Mapping[str, tuple[str, int]]
+"""Name of a broker → host and port of the service in its process."""
+
+
 class Link(Protocol):
     """One client's way to brokers, which see it as one connection."""
 
@@ -79,7 +83,11 @@ class ProxyBackend(Protocol):
     def link(self, caller: GrpcCaller, on_request: OnRequest) -> Link: ...
 
     async def route(self, topic: str) -> TopicRouteData:
-        """Raises GrpcRefusal when the topic does not exist."""
+        """The queues that are reached here. Raises GrpcRefusal when the topic does not exist."""
+        ...
+
+    async def whole_route(self, topic: str) -> tuple[TopicRouteData, Doors]:
+        """The queues of all brokers, and the doors to those that are not reached here. Raises as ``route``."""
         ...
 
     async def message_type(self, topic: str) -> str:

@@ -9,6 +9,7 @@ from mqspark_server.net.servertls import client_context
 from mqspark_server.process.phases import Phase
 from mqspark_server.process.startup import ProcessApp
 from mqspark_server.proxy.backends.clusterbackend import ClusterBackend
+from mqspark_server.proxy.backends.clusterroutes import ClusterRoutes
 from mqspark_server.proxy.backends.clusterusers import check_auth_of_proxy
 from mqspark_server.proxy.grpcserver import GrpcServer
 from mqspark_server.settings.settings import ProxySettings
@@ -31,7 +32,9 @@ class ProxyApp(ProcessApp):
         self.lifecycle.advance(Phase.BINDING)
         config = self._settings.server
         tls = None if config.client_tls is None else client_context(config.client_tls)
-        backend = ClusterBackend(self._addresses, tls, MAX_MESSAGE_BYTES, self._settings.auth)
+        auth = self._settings.auth
+        routes = ClusterRoutes(self._addresses, tls, auth.inner_signer)
+        backend = ClusterBackend(routes, MAX_MESSAGE_BYTES, auth)
         self._ends.always(backend.close)
         if backend.users is not None:
             await backend.users.start()

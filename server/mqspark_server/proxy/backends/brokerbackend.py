@@ -19,7 +19,8 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.headers.header import Header
 from mqspark_server.net.tcp import RemotingServer
 from mqspark_server.proxy import messaging_pb2 as pb
-from mqspark_server.proxy.backend import GrpcCaller, OnRequest, Proof
+from mqspark_server.proxy.backend import Doors, GrpcCaller, OnRequest, Proof
+from mqspark_server.proxy.backends.otherbrokers import OtherBrokers
 from mqspark_server.proxy.backends.signedin import check_seeing, sign_in
 from mqspark_server.proxy.grpcstatus import GrpcRefusal, checked
 
@@ -73,11 +74,13 @@ class BrokerLink:
 
 
 class BrokerBackend:
-    """The broker of this process."""
+    """The broker of this process, and the way to the services of the others of its cluster."""
 
-    def __init__(self, core: BrokerCore, server: RemotingServer) -> None:
+    def __init__(self, core: BrokerCore, server: RemotingServer, others: OtherBrokers | None) -> None:
+        """``others`` None: the broker has no name server."""
         self._core = core
         self._server = server
+        self._others = others
 
     @property
     def max_message_bytes(self) -> int:
@@ -110,9 +113,22 @@ class BrokerBackend:
         )
         return TopicRouteData(broker_datas=[broker], queue_datas=[queues])
 
+    async def whole_route(self, topic: str) -> tuple[TopicRouteData, Doors]:
+        others = None if self._others is None else await self._others.route(topic)
+        if self._others is None or others is None:
+            return await self.route(topic), {}
+        if topic in self._core.state.topics:
+            own = await self.route(topic)
+            others.broker_datas[:0], others.queue_datas[:0] = own.broker_datas, own.queue_datas
+        return others, await self._others.doors(each.broker_name for each in others.broker_datas)
+
     async def message_type(self, topic: str) -> str:
         known = self._core.state.topics.get(topic)
         return "UNSPECIFIED" if known is None else known.config.attributes.get("message.type", "NORMAL")
 
     async def group(self, name: str) -> SubscriptionGroupConfig | None:
         return self._core.state.subscriptions.configured(name)
+
+    def close(self) -> None:
+        if self._others is not None:
+            self._others.close()

@@ -8,19 +8,12 @@ Before a cluster with users its requests are signed by its own account, and it j
 from __future__ import annotations
 
 import asyncio
-import ssl
-from collections.abc import Callable, Iterable, Mapping
-from time import monotonic
-from typing import Generic, TypeVar
+from collections.abc import Iterable, Mapping
 
 from mqspark.auth.config import AuthConfig
 from mqspark.base.clock import Clock, SystemClock
-from mqspark.errors import MQError
-from mqspark.message import MASTER_ID
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.topic_bodies import (
-    BrokerData,
-    ClusterInfo,
     SubscriptionGroupConfig,
     TopicConfigAndQueueMapping,
     TopicRouteData,
@@ -31,109 +24,22 @@ from mqspark.protocol.headers.admin_headers import (
     GetSubscriptionGroupConfigRequestHeader,
     GetTopicConfigRequestHeader,
 )
-from mqspark.protocol.headers.cluster_headers import GetRouteInfoRequestHeader
 from mqspark.protocol.headers.header import Header
-from mqspark.protocol.signature import Signer
-from mqspark_server.net.outbound import Outbound
-from mqspark_server.proxy import messaging_pb2 as pb
-from mqspark_server.proxy.backend import GrpcCaller, OnRequest, Proof
+from mqspark_server.proxy.backend import Doors, GrpcCaller, OnRequest, Proof
+from mqspark_server.proxy.backends.clusterroutes import TIMEOUT_S, BrokerServer, ClusterRoutes, Recent
 from mqspark_server.proxy.backends.clusterusers import ClusterUsers
-from mqspark_server.proxy.grpcstatus import GrpcRefusal, checked, refusal_of
-
-TIMEOUT_S = 3.0
-FRESH_S = 10.0
-"""How long what was learned of a topic or a group is used."""
-MAX_KNOWN = 10_000
-"""Topics, and groups, that are remembered; beyond it the oldest is forgotten."""
-
-V = TypeVar("V")
-
-
-class _Recent(Generic[V]):
-    """What was asked for within FRESH_S, once for all that ask at the same time."""
-
-    def __init__(self, ask: Callable[[str], asyncio.Future[V]]) -> None:
-        self._ask = ask
-        self._known: dict[str, tuple[float, asyncio.Future[V]]] = {}
-
-    async def find(self, name: str) -> V:
-        due_s, found = self._known.get(name, (0.0, None))
-        if found is None or monotonic() >= due_s:
-            found = self._ask(name)
-            self._known.pop(name, None)
-            if len(self._known) >= MAX_KNOWN:
-                del self._known[next(iter(self._known))]
-            self._known[name] = monotonic() + FRESH_S, found
-        try:
-            return await asyncio.shield(found)
-        except Exception:
-            self._known.pop(name, None)
-            raise
-
-
-class _Server:
-    """A connection to one of several addresses, opened when it is needed."""
-
-    def __init__(
-        self,
-        addresses: Iterable[str],
-        tls: ssl.SSLContext | None,
-        signer: Signer | None,
-        on_request: Callable[[Command], None] = lambda _: None,
-    ) -> None:
-        self._addresses = list(addresses)
-        self._tls = tls
-        self._signer = signer
-        self._on_request = on_request
-        self._connection: Outbound | None = None
-        self._connecting = asyncio.Lock()
-
-    async def request(
-        self,
-        code: int,
-        header: Header | Mapping[str, str] | None,
-        body: bytes = b"",
-        *,
-        timeout_s: float = TIMEOUT_S,
-    ) -> Command:
-        """Raises GrpcRefusal."""
-        try:
-            connection = await self._connected()
-            return await connection.request(code, header, body, timeout_s=timeout_s)
-        except TimeoutError:
-            raise GrpcRefusal(pb.PROXY_TIMEOUT, f"{self._addresses[-1]} did not answer in time") from None
-        except (OSError, ValueError, MQError) as error:
-            raise GrpcRefusal(pb.INTERNAL_SERVER_ERROR, str(error)) from None
-
-    async def _connected(self) -> Outbound:
-        async with self._connecting:
-            if self._connection is None or not self._connection.alive:
-                address = self._addresses[0]
-                self._addresses = [*self._addresses[1:], address]  # the next one, if this one fails
-                self._connection = await Outbound.connect(
-                    address,
-                    lambda: None,
-                    TIMEOUT_S,
-                    tls=self._tls,
-                    signer=self._signer,
-                    on_request=self._on_request,
-                )
-            return self._connection
-
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
+from mqspark_server.proxy.grpcstatus import checked, refusal_of
 
 
 class ClusterLink:
     """One client's connections to brokers."""
 
     def __init__(self, cluster: ClusterBackend, caller: GrpcCaller, on_request: OnRequest) -> None:
-        self._cluster = cluster
+        self._routes = cluster.routes
         self._on_request = on_request
         self._users = cluster.users
         self._session = None if cluster.users is None else cluster.users.session_of(caller)
-        self._brokers: dict[str, tuple[str, _Server]] = {}
+        self._brokers: dict[str, tuple[str, BrokerServer]] = {}
         """Name of a broker → address of its master, and the connection: as many as the cluster has."""
 
     def sign_in(self, proof: Proof | None) -> None:
@@ -158,21 +64,21 @@ class ClusterLink:
             await self._users.check(self._session, code, header, body, server.request)
         return await server.request(code, header, body, timeout_s=timeout_s)
 
-    def _server(self, broker: str) -> _Server:
-        address = self._cluster.master_of(broker)
+    def _server(self, broker: str) -> BrokerServer:
+        address = self._routes.master_of(broker)
         known = self._brokers.get(broker)
         if known is not None and known[0] == address:
             return known[1]
         if known is not None:
             known[1].close()
-        server = self._cluster.server([address], lambda command: self._on_request(broker, command))
+        server = self._routes.server([address], lambda command: self._on_request(broker, command))
         self._brokers[broker] = address, server
         return server
 
     async def announce(self, topics: Iterable[str], heartbeat: bytes) -> None:
         brokers: dict[str, None] = {}
         for topic in topics:
-            route = await self._cluster.route_or_none(topic)
+            route = await self._routes.route_or_none(topic)
             brokers.update({each.broker_name: None for each in route.queue_datas} if route else {})
         for broker in brokers:
             checked(await self.request(broker, RequestCode.HEART_BEAT, None, heartbeat, timeout_s=TIMEOUT_S))
@@ -185,51 +91,25 @@ class ClusterLink:
 class ClusterBackend:
     """The brokers that the name servers know."""
 
-    def __init__(
-        self, namesrv: Iterable[str], tls: ssl.SSLContext | None, max_message_bytes: int, auth: AuthConfig
-    ) -> None:
+    def __init__(self, routes: ClusterRoutes, max_message_bytes: int, auth: AuthConfig) -> None:
         """Raises ConfigError."""
         self.max_message_bytes = max_message_bytes
         self.clock: Clock = SystemClock()
-        self._tls = tls
-        self._signer = auth.inner_signer
-        self.users = ClusterUsers(auth, self._ask_any) if auth.authentication_enabled else None
+        self.routes = routes
+        self.users = ClusterUsers(auth, routes.ask_any) if auth.authentication_enabled else None
         """None: everybody may do what the brokers let this process do."""
-        self._names = self.server(namesrv)
-        self._masters: dict[str, str] = {}
-        """Name of a broker → address of its master, from the routes: as many as the cluster has."""
-        self._own: dict[str, _Server] = {}
-        """Connections for what is not asked for a client."""
-        self._routes = _Recent(lambda topic: asyncio.ensure_future(self._ask_route(topic)))
-        self._types = _Recent(lambda topic: asyncio.ensure_future(self._ask_type(topic)))
-        self._groups = _Recent(lambda group: asyncio.ensure_future(self._ask_group(group)))
-
-    def server(
-        self, addresses: Iterable[str], on_request: Callable[[Command], None] = lambda _: None
-    ) -> _Server:
-        return _Server(addresses, self._tls, self._signer, on_request)
+        self._types = Recent(lambda topic: asyncio.ensure_future(self._ask_type(topic)))
+        self._groups = Recent(lambda group: asyncio.ensure_future(self._ask_group(group)))
 
     def link(self, caller: GrpcCaller, on_request: OnRequest) -> ClusterLink:
         return ClusterLink(self, caller, on_request)
 
-    def master_of(self, broker: str) -> str:
-        """The address of the broker's master. Raises GrpcRefusal."""
-        address = self._masters.get(broker)
-        if address is None:
-            raise GrpcRefusal(pb.BAD_REQUEST, f"no route names a master of the broker {broker}")
-        return address
-
     async def route(self, topic: str) -> TopicRouteData:
-        return await self._routes.find(topic)
+        return await self.routes.route(topic)
 
-    async def route_or_none(self, topic: str) -> TopicRouteData | None:
-        """None: there is no such topic."""
-        try:
-            return await self.route(topic)
-        except GrpcRefusal as refusal:
-            if refusal.code == pb.TOPIC_NOT_FOUND:
-                return None
-            raise
+    async def whole_route(self, topic: str) -> tuple[TopicRouteData, Doors]:
+        """All brokers are reached here."""
+        return await self.routes.route(topic), {}
 
     async def message_type(self, topic: str) -> str:
         return await self._types.find(topic)
@@ -237,20 +117,12 @@ class ClusterBackend:
     async def group(self, name: str) -> SubscriptionGroupConfig | None:
         return await self._groups.find(name)
 
-    async def _ask_route(self, topic: str) -> TopicRouteData:
-        header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
-        answer = await self._names.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
-        route = decode_body(TopicRouteData, checked(answer).body)
-        self._note_masters(route.broker_datas)
-        with_master = [each for each in route.queue_datas if each.broker_name in self._masters]
-        return TopicRouteData(broker_datas=route.broker_datas, queue_datas=with_master)
-
     async def _ask_type(self, topic: str) -> str:
-        route = await self.route_or_none(topic)
+        route = await self.routes.route_or_none(topic)
         if route is None or not route.queue_datas:
             return "UNSPECIFIED"
         header = GetTopicConfigRequestHeader(topic=topic)
-        answer = await self._ask_broker(
+        answer = await self.routes.ask_broker(
             route.queue_datas[0].broker_name, RequestCode.GET_TOPIC_CONFIG, header
         )
         config = decode_body(TopicConfigAndQueueMapping, checked(answer).body)
@@ -259,43 +131,14 @@ class ClusterBackend:
     async def _ask_group(self, group: str) -> SubscriptionGroupConfig | None:
         """Of any broker: groups are created on all."""
         header = GetSubscriptionGroupConfigRequestHeader(group=group)
-        answer = await self._ask_any(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, header)
+        answer = await self.routes.ask_any(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, header)
         if answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
             return None
         if answer.code != ResponseCode.SUCCESS:
             raise refusal_of(answer)
         return decode_body(SubscriptionGroupConfig, answer.body)
 
-    async def _ask_any(self, code: int, header: Header | Mapping[str, str]) -> Command:
-        """The answer of the first broker that can be reached. Raises GrpcRefusal."""
-        failed = GrpcRefusal(pb.INTERNAL_SERVER_ERROR, "the name servers know no broker")
-        for broker in await self._brokers():
-            try:
-                return await self._ask_broker(broker, code, header)
-            except GrpcRefusal as refusal:
-                failed = refusal
-        raise failed
-
-    async def _brokers(self) -> list[str]:
-        """The names of brokers with a master."""
-        answer = checked(await self._names.request(RequestCode.GET_BROKER_CLUSTER_INFO, None))
-        known = decode_body(ClusterInfo, answer.body).broker_addr_table.values()
-        self._note_masters(known)
-        return [each.broker_name for each in known if MASTER_ID in each.broker_addrs]
-
-    def _note_masters(self, brokers: Iterable[BrokerData]) -> None:
-        for each in brokers:
-            if MASTER_ID in each.broker_addrs:
-                self._masters[each.broker_name] = each.broker_addrs[MASTER_ID]
-
-    async def _ask_broker(self, broker: str, code: int, header: Header | Mapping[str, str]) -> Command:
-        address = self.master_of(broker)
-        if address not in self._own:
-            self._own[address] = self.server([address])
-        return await self._own[address].request(code, header)
-
     def close(self) -> None:
         if self.users is not None:
             self.users.close()
-        for server in (self._names, *self._own.values()):
-            server.close()
+        self.routes.close()

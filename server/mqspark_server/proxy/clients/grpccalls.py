@@ -9,7 +9,7 @@ from typing import Any
 from mqspark.protocol.bodies.topic_bodies import TopicRouteData
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.header import Header
-from mqspark_server.proxy.backend import ProxyBackend
+from mqspark_server.proxy.backend import Doors, ProxyBackend
 from mqspark_server.proxy.clients.grpcclients import GrpcClient, GrpcClients
 from mqspark_server.proxy.clients.grpchalves import GrpcHalves
 from mqspark_server.proxy.clients.renewals import Renewals
@@ -73,3 +73,8 @@ class GrpcCall:
         """Raises GrpcRefusal when there is no such topic, or it is none of the caller's."""
         self.client.link.may_see(topic)
         return await self.backend.route(topic)
+
+    async def whole_route(self, topic: str) -> tuple[TopicRouteData, Doors]:
+        """As ``ProxyBackend.whole_route``. Raises as ``route``."""
+        self.client.link.may_see(topic)
+        return await self.backend.whole_route(topic)

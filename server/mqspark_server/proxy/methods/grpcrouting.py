@@ -1,12 +1,14 @@
-"""QueryRoute and QueryAssignment: the queues of a topic, with this server as the way to all of them (RouteActivity)."""
+"""QueryRoute and QueryAssignment: the queues of a topic, and the way to each of them (RouteActivity)."""
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterator
 
 from mqspark.message import PERM_READ, PERM_WRITE
 from mqspark.protocol.bodies.topic_bodies import QueueData
 from mqspark_server.proxy import messaging_pb2 as pb
+from mqspark_server.proxy.backend import Doors
 from mqspark_server.proxy.clients.grpccalls import GrpcCall
 from mqspark_server.proxy.content.resources import group_of, topic_of
 from mqspark_server.proxy.grpcstatus import OK, GrpcRefusal
@@ -28,12 +30,12 @@ ACCEPTED: dict[str, tuple[pb.MessageType, ...]] = {
 
 async def query_route(call: GrpcCall, request: pb.QueryRouteRequest) -> pb.QueryRouteResponse:
     topic = topic_of(request.topic)
-    route = await call.route(topic)
+    route, doors = await call.whole_route(topic)
     accepted = ACCEPTED.get(await call.backend.message_type(topic), (pb.MESSAGE_TYPE_UNSPECIFIED,))
-    endpoints = _endpoints(call, request.endpoints)
+    here = _endpoints(call, request.endpoints)
     response = pb.QueryRouteResponse(status=OK)
     for queues in route.queue_datas:
-        broker = pb.Broker(name=queues.broker_name, id=0, endpoints=endpoints)
+        broker = _broker(queues.broker_name, doors, here)
         for queue_id, permission in _queues(queues):
             response.message_queues.add(
                 topic=request.topic,
@@ -48,14 +50,14 @@ async def query_route(call: GrpcCall, request: pb.QueryRouteRequest) -> pb.Query
 async def query_assignment(call: GrpcCall, request: pb.QueryAssignmentRequest) -> pb.QueryAssignmentResponse:
     """POP: each member of a group gets all brokers. A FIFO group gets them queue by queue."""
     topic, group = topic_of(request.topic), group_of(request.group)
-    route = await call.route(topic)
+    route, doors = await call.whole_route(topic)
     config = await call.backend.group(group)
-    endpoints = _endpoints(call, request.endpoints)
+    here = _endpoints(call, request.endpoints)
     response = pb.QueryAssignmentResponse(status=OK)
     for queues in route.queue_datas:
         if not queues.perm & PERM_READ or queues.read_queue_nums <= 0:
             continue
-        broker = pb.Broker(name=queues.broker_name, id=0, endpoints=endpoints)
+        broker = _broker(queues.broker_name, doors, here)
         is_fifo = config is not None and config.consume_message_orderly
         for queue_id in range(queues.read_queue_nums) if is_fifo else (-1,):
             queue = pb.MessageQueue(
@@ -75,6 +77,22 @@ def _endpoints(call: GrpcCall, asked: pb.Endpoints) -> pb.Endpoints:
         scheme=asked.scheme,
         addresses=[pb.Address(host=each.host, port=call.shared.port) for each in asked.addresses],
     )
+
+
+def _broker(name: str, doors: Doors, here: pb.Endpoints) -> pb.Broker:
+    """A broker with the way to it: its own service, or this one."""
+    door = doors.get(name)
+    if door is None:
+        return pb.Broker(name=name, id=0, endpoints=here)
+    address = pb.Address(host=door[0], port=door[1])
+    return pb.Broker(name=name, id=0, endpoints=pb.Endpoints(scheme=_scheme(door[0]), addresses=[address]))
+
+
+def _scheme(host: str) -> pb.AddressScheme:
+    try:
+        return pb.IPv6 if ipaddress.ip_address(host).version == 6 else pb.IPv4
+    except ValueError:
+        return pb.DOMAIN_NAME
 
 
 def _permission(perm: int) -> pb.Permission:

@@ -1,0 +1,187 @@
+"""What name servers and brokers say to a service that asks for all its clients: routes, masters, and what it learns of
+one name at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Iterable, Mapping
+from time import monotonic
+from typing import Generic, TypeVar
+
+from mqspark.errors import MQError
+from mqspark.message import MASTER_ID
+from mqspark.protocol.bodies.body import decode_body
+from mqspark.protocol.bodies.topic_bodies import BrokerData, ClusterInfo, TopicRouteData
+from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.headers.cluster_headers import GetRouteInfoRequestHeader
+from mqspark.protocol.headers.header import Header
+from mqspark.protocol.signature import Signer
+from mqspark_server.net.outbound import Outbound
+from mqspark_server.proxy import messaging_pb2 as pb
+from mqspark_server.proxy.grpcstatus import GrpcRefusal, checked
+
+TIMEOUT_S = 3.0
+FRESH_S = 10.0
+"""How long what was learned of a topic, a group or a broker is used."""
+MAX_KNOWN = 10_000
+"""Names that are remembered of a kind; beyond it the oldest is forgotten."""
+
+V = TypeVar("V")
+
+
+class Recent(Generic[V]):
+    """What was asked for within FRESH_S, once for all that ask at the same time."""
+
+    def __init__(self, ask: Callable[[str], asyncio.Future[V]]) -> None:
+        self._ask = ask
+        self._known: dict[str, tuple[float, asyncio.Future[V]]] = {}
+
+    async def find(self, name: str) -> V:
+        due_s, found = self._known.get(name, (0.0, None))
+        if found is None or monotonic() >= due_s:
+            found = self._ask(name)
+            self._known.pop(name, None)
+            if len(self._known) >= MAX_KNOWN:
+                del self._known[next(iter(self._known))]
+            self._known[name] = monotonic() + FRESH_S, found
+        try:
+            return await asyncio.shield(found)
+        except Exception:
+            self._known.pop(name, None)
+            raise
+
+
+class BrokerServer:
+    """A connection to one of several addresses, opened when it is needed."""
+
+    def __init__(
+        self,
+        addresses: Iterable[str],
+        tls: ssl.SSLContext | None,
+        signer: Signer | None,
+        on_request: Callable[[Command], None] = lambda _: None,
+    ) -> None:
+        self._addresses = list(addresses)
+        self._tls = tls
+        self._signer = signer
+        self._on_request = on_request
+        self._connection: Outbound | None = None
+        self._connecting = asyncio.Lock()
+
+    async def request(
+        self,
+        code: int,
+        header: Header | Mapping[str, str] | None,
+        body: bytes = b"",
+        *,
+        timeout_s: float = TIMEOUT_S,
+    ) -> Command:
+        """Raises GrpcRefusal."""
+        try:
+            connection = await self._connected()
+            return await connection.request(code, header, body, timeout_s=timeout_s)
+        except TimeoutError:
+            raise GrpcRefusal(pb.PROXY_TIMEOUT, f"{self._addresses[-1]} did not answer in time") from None
+        except (OSError, ValueError, MQError) as error:
+            raise GrpcRefusal(pb.INTERNAL_SERVER_ERROR, str(error)) from None
+
+    async def _connected(self) -> Outbound:
+        async with self._connecting:
+            if self._connection is None or not self._connection.alive:
+                address = self._addresses[0]
+                self._addresses = [*self._addresses[1:], address]  # the next one, if this one fails
+                self._connection = await Outbound.connect(
+                    address,
+                    lambda: None,
+                    TIMEOUT_S,
+                    tls=self._tls,
+                    signer=self._signer,
+                    on_request=self._on_request,
+                )
+            return self._connection
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+
+class ClusterRoutes:
+    """The topics and the brokers that the name servers know."""
+
+    def __init__(self, namesrv: Iterable[str], tls: ssl.SSLContext | None, signer: Signer | None) -> None:
+        self._tls = tls
+        self._signer = signer
+        self._names = self.server(namesrv)
+        self._masters: dict[str, str] = {}
+        """Name of a broker → address of its master, from the routes: as many as the cluster has."""
+        self._own: dict[str, BrokerServer] = {}
+        """Connections for what is not asked for a client."""
+        self._routes = Recent(lambda topic: asyncio.ensure_future(self._ask_route(topic)))
+
+    def server(
+        self, addresses: Iterable[str], on_request: Callable[[Command], None] = lambda _: None
+    ) -> BrokerServer:
+        return BrokerServer(addresses, self._tls, self._signer, on_request)
+
+    def master_of(self, broker: str) -> str:
+        """The address of the broker's master. Raises GrpcRefusal."""
+        address = self._masters.get(broker)
+        if address is None:
+            raise GrpcRefusal(pb.BAD_REQUEST, f"no route names a master of the broker {broker}")
+        return address
+
+    async def route(self, topic: str) -> TopicRouteData:
+        """Raises GrpcRefusal when the topic does not exist."""
+        return await self._routes.find(topic)
+
+    async def route_or_none(self, topic: str) -> TopicRouteData | None:
+        """None: there is no such topic."""
+        try:
+            return await self.route(topic)
+        except GrpcRefusal as refusal:
+            if refusal.code == pb.TOPIC_NOT_FOUND:
+                return None
+            raise
+
+    async def _ask_route(self, topic: str) -> TopicRouteData:
+        header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
+        answer = await self._names.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
+        route = decode_body(TopicRouteData, checked(answer).body)
+        self._note_masters(route.broker_datas)
+        with_master = [each for each in route.queue_datas if each.broker_name in self._masters]
+        return TopicRouteData(broker_datas=route.broker_datas, queue_datas=with_master)
+
+    async def ask_any(self, code: int, header: Header | Mapping[str, str]) -> Command:
+        """The answer of the first broker that can be reached. Raises GrpcRefusal."""
+        failed = GrpcRefusal(pb.INTERNAL_SERVER_ERROR, "the name servers know no broker")
+        for broker in await self._brokers():
+            try:
+                return await self.ask_broker(broker, code, header)
+            except GrpcRefusal as refusal:
+                failed = refusal
+        raise failed
+
+    async def _brokers(self) -> list[str]:
+        """The names of brokers with a master."""
+        answer = checked(await self._names.request(RequestCode.GET_BROKER_CLUSTER_INFO, None))
+        known = decode_body(ClusterInfo, answer.body).broker_addr_table.values()
+        self._note_masters(known)
+        return [each.broker_name for each in known if MASTER_ID in each.broker_addrs]
+
+    def _note_masters(self, brokers: Iterable[BrokerData]) -> None:
+        for each in brokers:
+            if MASTER_ID in each.broker_addrs:
+                self._masters[each.broker_name] = each.broker_addrs[MASTER_ID]
+
+    async def ask_broker(self, broker: str, code: int, header: Header | Mapping[str, str]) -> Command:
+        """Raises GrpcRefusal."""
+        address = self.master_of(broker)
+        if address not in self._own:
+            self._own[address] = self.server([address])
+        return await self._own[address].request(code, header)
+
+    def close(self) -> None:
+        for server in (self._names, *self._own.values()):
+            server.close()
