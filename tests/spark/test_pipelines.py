@@ -50,6 +50,7 @@ def run(folder: Path) -> None:
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
+@pytest.mark.slow("a minute: a Spark Connect of its own; test_stream.py and test_write.py are the fast twins")
 @pytest.mark.timeout(720)
 def test_a_pipeline_reads_and_writes_topics(cluster: DevCluster, topic: str, tmp_path: Path) -> None:
     invoices = cluster.create_topic(f"{topic}-out", 1)

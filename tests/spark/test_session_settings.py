@@ -170,9 +170,16 @@ def test_a_read_a_stream_and_a_write(
 @pytest.mark.skipif(not ADMISSION_CONTROL, reason="needs Spark 4.2")
 @pytest.mark.parametrize(
     ("session", "form"),
-    [(SESSIONS[0], "map"), (SESSIONS[1], "transform")],
+    [
+        pytest.param(SESSIONS[0], "map", id="map"),
+        pytest.param(
+            SESSIONS[1],
+            "transform",
+            id="transform",
+            marks=pytest.mark.slow("test_a_function_of_dataframes is the fast twin, with usual settings"),
+        ),
+    ],
     indirect=["session"],
-    ids=["map", "transform"],
 )
 def test_a_work_queue(
     session: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path, form: str

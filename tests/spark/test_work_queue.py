@@ -125,6 +125,7 @@ def read_numbers(spark: SparkSession, cluster: DevCluster, topic: str) -> list[t
     return [(int(bytes(row.value)), row.offset) for row in frame.orderBy("partition", "offset").collect()]
 
 
+@pytest.mark.slow("a dozen batches; the test of this name in test_work_calls.py is the fast twin")
 def test_messages_of_a_key_wait_behind_a_failed_one(
     spark: SparkSession, cluster: DevCluster, topic: str, queue: Queue, tmp_path: Path
 ) -> None:
@@ -158,6 +159,9 @@ def test_messages_of_a_key_wait_behind_a_failed_one(
     assert query.lastProgress["work"]["blocked"] == 0
 
 
+@pytest.mark.slow(
+    "a dozen jobs; fast: such functions in test_work_calls.py, such sinks in test_session_settings.py"
+)
 def test_a_function_of_batches_and_a_sink_of_ones_own(
     spark: SparkSession, cluster: DevCluster, topic: str, queue: Queue, tmp_path: Path
 ) -> None:
@@ -214,13 +218,9 @@ def test_a_function_of_dataframes(
 
 @pytest.mark.parametrize(
     "with_its_parent",
-    [
-        False,
-        pytest.param(
-            True, marks=pytest.mark.slow("ends many jobs; a message that dies alone is the fast twin")
-        ),
-    ],
+    [False, True],
 )
+@pytest.mark.slow("ends many jobs; test_work_calls.py has the fast twin, without Spark")
 def test_messages_that_kill_their_process(
     cluster: DevCluster, topic: str, queue: Queue, tmp_path: Path, with_its_parent: bool
 ) -> None:

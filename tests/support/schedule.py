@@ -40,6 +40,7 @@ GROUPS = {
         )
     },
     "tests/interop/": CLIENTS,
+    "tests/unit/project/test_packaging.py": RULES,
     "tests/unit/project/test_rules": RULES,  # they share the trees of all modules
 }  # fmt: skip
 """By the begin of a test's id; the first that fits."""

@@ -96,6 +96,7 @@ def programs(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow("half a minute; test_pyright_takes_the_examples is the fast twin")
 def test_mypy_takes_the_examples(programs: Path) -> None:
     """As strict as it can be, in one run."""
     run = subprocess.run(

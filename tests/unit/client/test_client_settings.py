@@ -121,6 +121,7 @@ def test_a_value_out_of_range_is_refused(settings: Any, value: dict[str, Any], t
     assert caught.value.key == next(iter(value))
 
 
+@pytest.mark.slow("a run of mypy; test_pyright_takes_the_examples is the fast twin")
 def test_type_checkers_see_every_argument(tmp_path: Path) -> None:
     """One run of mypy over calls with a mistake each, and one right call."""
     wrong = [

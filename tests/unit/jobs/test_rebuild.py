@@ -186,14 +186,17 @@ def test_a_store_that_lost_its_queues_opens_as_it_was(tmp_path: Path) -> None:
     again.close()
 
 
-def test_killed_after_every_task_and_run_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "step", [6, pytest.param(1, marks=pytest.mark.slow("after each task; after some is the fast twin"))]
+)
+def test_killed_after_tasks_and_run_again(tmp_path: Path, step: int) -> None:
     filled_store(tmp_path / "whole", 120).close()
     own = {name: tree(tmp_path / "whole" / name) for name in ("consumequeue", "index")}
     spark = InProcessSpark()
     shutil.copytree(tmp_path / "whole", tmp_path / "count")
     rebuilt(tmp_path / "count", spark)
     scans = len(list_log(str(tmp_path / "whole/commitlog")))
-    for tasks in range(spark.tasks):
+    for tasks in sorted({*range(0, spark.tasks, step), scans, spark.tasks - 1}):
         root = tmp_path / str(tasks)
         shutil.copytree(tmp_path / "whole", root)
         shutil.rmtree(root / "index")

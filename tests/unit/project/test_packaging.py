@@ -8,8 +8,8 @@ import sys
 import tomllib
 from pathlib import Path
 
-ROOT = Path(__file__).parents[3]
-PACKAGES = ("mqspark", "server/mqspark_server", "datasource/pyspark_pymq", "jobs/mqspark_jobs")
+from tests.support.sources import PACKAGES, ROOT, modules
+
 FOUND_BY_FSSPEC = {"s3fs", "gcsfs", "adlfs"}
 ASKED_FOR_BY_PYSPARK = {"pandas"}
 """Not imported here: tests/integration/project/test_installs.py asks PySpark."""
@@ -24,13 +24,12 @@ PART_OF = {
 
 def imported() -> set[str]:
     found = set()
-    for package in PACKAGES:
-        for path in (ROOT / package).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_bytes())):
-                if isinstance(node, ast.Import):
-                    found.update(alias.name.partition(".")[0] for alias in node.names)
-                elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-                    found.add(node.module.partition(".")[0])
+    for each in modules():
+        for node in each.nodes:
+            if isinstance(node, ast.Import):
+                found.update(alias.name.partition(".")[0] for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+                found.add(node.module.partition(".")[0])
     # "_typeshed" is the standard library's, for type checkers alone.
     return found - sys.stdlib_module_names - {"_typeshed"} - {Path(package).name for package in PACKAGES}
 
