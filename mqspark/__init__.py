@@ -69,6 +69,7 @@ if TYPE_CHECKING:
         PushConsumer,
         TransactionProducer,
     )
+    from mqspark.client.typed.serializer import Serializer
     from mqspark.message import Message, MessageExt, MessageQueue
 
 __version__ = "0.1.0"
@@ -83,6 +84,7 @@ __all__ = [
     "ClientOptions",
     "Credentials",
     "TlsSettings",
+    "Serializer",
     "ProducerSettings",
     "ConsumerSettings",
     "PushConsumerSettings",
@@ -129,6 +131,7 @@ _HOMES = {
     "mqspark.client.remoting.identity": ("ClientOptions",),
     "mqspark.client.remoting.credentials": ("Credentials",),
     "mqspark.client.remoting.tls": ("TlsSettings",),
+    "mqspark.client.typed.serializer": ("Serializer",),
     "mqspark.client.producer.autobatch": ("AutoBatch",),
     "mqspark.client.hooks.hooks": (
         "Interceptor",

@@ -46,6 +46,7 @@ from mqspark.client.push.push import PushConsumer
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.client.remoting.identity import ClientOptions
 from mqspark.client.remoting.tls import TlsSettings
+from mqspark.client.typed.serializer import Serializer
 from mqspark.message import Message, MessageExt, MessageQueue
 
 __all__ = [
@@ -58,6 +59,7 @@ __all__ = [
     "ClientOptions",
     "Credentials",
     "TlsSettings",
+    "Serializer",
     "ProducerSettings",
     "ConsumerSettings",
     "PushConsumerSettings",

@@ -18,7 +18,8 @@ import itertools
 import os
 import re
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, NewType, overload
 
@@ -33,7 +34,7 @@ from mqspark.base.propertystring import decode_properties as decode_properties
 from mqspark.base.propertystring import encode_properties as encode_properties
 from mqspark.base.propertystring import encode_stored_properties as encode_stored_properties
 from mqspark.base.propertystring import text_of
-from mqspark.errors import InvalidMessage, NoSuchTopic
+from mqspark.errors import ConfigError, InvalidMessage, NoSuchTopic
 
 PhysicalOffset = NewType("PhysicalOffset", int)
 """A byte position in the CommitLog, counted from the creation of the store."""
@@ -631,14 +632,32 @@ new_unique_id = UniqueIdGenerator()
 # --- messages -----------------------------------------------------------------------------------------------
 
 
+_NO_VALUE = object()
+
+
 class _Late:
     """Slots for the data that a message was decoded from."""
 
-    __slots__ = ("encoded_properties", "packed")
+    __slots__ = ("decoded", "decoder", "encoded_properties", "packed")
 
+    decoder: Callable[[Any], Any]
+    """Makes the value of a message, for a consumer with a serializer."""
+    decoded: Any
     encoded_properties: bytes
     packed: Any
     """State of ``mqspark.record.record.PackedMessage``."""
+
+
+class ValueBody(bytes):
+    """The body of a message that has a value, until the serializer of a producer makes bytes of it."""
+
+    value: Any
+
+    @classmethod
+    def of(cls, value: Any) -> ValueBody:
+        made = cls()
+        made.value = value
+        return made
 
 
 @dataclass(slots=True)
@@ -655,7 +674,7 @@ class Message(_Late):
     def of(
         cls,
         topic: str,
-        body: bytes | str,
+        body: bytes | str = b"",
         *,
         tags: str | None = None,
         keys: str | Iterable[str] | None = None,
@@ -665,8 +684,10 @@ class Message(_Late):
         delay_ms: int | None = None,
         deliver_at_ms: int | None = None,
         priority: int | None = None,
+        value: Any = _NO_VALUE,
     ) -> Message:
-        """``keys``: one key or several. A text body is encoded in UTF-8.
+        """``keys``: one key or several. A text body is encoded in UTF-8. ``value``, instead of a body: the producer's
+        ``serializer`` makes the body of it.
 
         At most one of: ``delay_level``, a level of the broker (by default 1 is 1 s, 18 is 2 h); ``delay_ms``
         after storing; ``deliver_at_ms`` since the epoch. ``priority``: from 0 on, for a message without a delay;
@@ -676,6 +697,8 @@ class Message(_Late):
         """
         check_text("topic", topic)
         check_flag(flag)
+        if value is not _NO_VALUE and body != b"":
+            raise InvalidMessage("a message has a body or a value, not both", field="value")
         if isinstance(body, str):
             try:
                 body = body.encode()
@@ -692,7 +715,7 @@ class Message(_Late):
             )
         message = cls(
             topic=topic,
-            body=bytes(body),
+            body=bytes(body) if value is _NO_VALUE else ValueBody.of(value),
             properties=dict(properties or {}),
             flag=flag,
         )
@@ -787,6 +810,22 @@ class MessageExt(Message):
                 )
                 return value
             raise AttributeError(f"{type(self).__name__} has no {name}", name=name, obj=self)
+
+    @property
+    def value(self) -> Any:
+        """What the consumer's ``serializer`` makes of the body: made once. Raises InvalidMessage for a body that does
+        not fit its schema, ClientError where the registry does not answer, ConfigError without a serializer."""
+        with suppress(AttributeError):
+            return self.decoded
+        try:
+            decoder = self.decoder
+        except AttributeError:
+            raise ConfigError(
+                "a message has a value if its consumer has a serializer: Consumer(..., serializer=Serializer(...))",
+                key="serializer",
+            ) from None
+        self.decoded = decoder(self)
+        return self.decoded
 
     @property
     def stored_body_bytes(self) -> int:

@@ -14,6 +14,7 @@ from mqspark.client.consumer.allocate import Allocation, Averagely
 from mqspark.client.hooks.hooks import Interceptor
 from mqspark.client.remoting.identity import ClientKeywords
 from mqspark.client.remoting.keywords import described
+from mqspark.client.typed.serializer import Serializer
 from mqspark.errors import ConfigError
 from mqspark.protocol.bodies.client_bodies import ConsumeFromWhere, ConsumeType, MessageModel
 
@@ -67,6 +68,8 @@ class ConsumerSettings:
     """Record who consumed each message, for ``mqadmin queryMsgTraceById``."""
     trace_topic: str | None = None
     """Where to record; None: RMQ_SYS_TRACE_TOPIC."""
+    serializer: Serializer | None = None
+    """Makes ``value`` of the bodies of messages; None: messages have no value."""
 
     def __post_init__(self) -> None:
         if self.consume_from in ("earliest", "latest"):
@@ -220,6 +223,7 @@ class ConsumerKeywords(ClientKeywords, total=False):
     interceptors: Sequence[Interceptor]
     trace: bool
     trace_topic: str | None
+    serializer: Serializer | None
 
 
 class PullKeywords(ConsumerKeywords, total=False):

@@ -226,15 +226,23 @@ class LitePullConsumer(Subscriber):
         """The batch whose messages come next, ``given`` of which the program has; it stays the next one until ``hand``
         says that the program has all of them. None after ``timeout_ms`` and when the consumer is stopped. What was
         handed before counts as consumed."""
-        while (batch := self.offered()) is None:
+        while (batch := self._current()) is None:
             batch = await self._next_batch(timeout_ms)
             if batch is None:
                 return None
             self._offered, self._given = batch, 0
+        if self._typed is not None:
+            await self._typed.give(batch.messages)
         return batch
 
     def offered(self) -> PulledBatch | None:
         """As ``offer``, if it need not wait."""
+        batch = self._current()
+        if batch is not None and self._typed is not None and not self._typed.is_given(batch.messages):
+            return None
+        return batch
+
+    def _current(self) -> PulledBatch | None:
         self._confirm()
         batch = self._offered
         if (

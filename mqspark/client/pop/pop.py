@@ -130,7 +130,7 @@ class PopConsumer(Listening):
             settings or PopConsumerSettings(), options or ClientOptions(), changes
         )
         super().__init__(namesrv, group, self.settings, options, group_type=AssignedGroup)
-        self._listener = listener
+        self._listener = listener if self._typed is None else self._typed.heard(listener)
         self._batch_size = self.settings.pop_batch_size
         self._ordered: PoppedInOrder | None = None
         self._from_first = self.settings.consume_from is ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET

@@ -20,6 +20,7 @@ from mqspark.message import (
     WAIT,
     Message,
     MessageQueue,
+    ValueBody,
     check_flag,
     check_text,
     check_topic,
@@ -90,6 +91,11 @@ def body_bytes(message: Message) -> int:
 def check_body(body: bytes, max_bytes: int) -> None:
     """Raises InvalidMessage, MessageTooLarge."""
     if body.__class__ is not bytes:
+        if isinstance(body, ValueBody):
+            raise InvalidMessage(
+                "a message with a value needs a producer that writes it: Producer(..., serializer=Serializer(...))",
+                field="value",
+            )
         raise InvalidMessage(
             f"a body is bytes, not {type(body).__name__}: Message.of takes text; encode everything else",
             field="body",

@@ -44,6 +44,7 @@ from mqspark.client.remoting.lifecycle import Lifecycle, Tasks
 from mqspark.client.remoting.namespaces import Namespace
 from mqspark.client.remoting.remoting import Channel
 from mqspark.client.remoting.topic_routes import TopicRoute
+from mqspark.client.typed.typedlistener import TypedBodies
 from mqspark.errors import ClientError, MQError, NoRoute, RequestTimeout
 from mqspark.message import (
     INSTANCE_ID,
@@ -114,6 +115,9 @@ class Producer(Lifecycle):
         self.exit_timeout_ms = self.settings.exit_timeout_ms
         self._loop_end: LoopEnd | None = None
         self._accumulator: Accumulator | None = None
+        serializer = self.settings.serializer
+        self.typed = None if serializer is None else TypedBodies(serializer, self._namespace.wrap)
+        """For the facades."""
         self._interceptors = list(self.settings.interceptors)
         self._tracer: Tracer | None = None
         self._member = _Membership(self)
@@ -294,6 +298,8 @@ class Producer(Lifecycle):
     ) -> None:
         """Returns once the message is handed to the connection; its arrival is not confirmed."""
         self._check_running()
+        if self.typed is not None:
+            message = await self.typed.written(message)
         future: asyncio.Future[None] = self._loop.create_future()
         self.begin(message, future, queue, hash_key, selector, None, oneway=True)
         await future
@@ -307,6 +313,8 @@ class Producer(Lifecycle):
     ) -> SendResult:
         """Send messages of one topic to one queue, stored together under one acknowledgement."""
         self._check_running()
+        if self.typed is not None:
+            messages = await self.typed.all_written(messages)
         await self._window.room()
         future: asyncio.Future[SendResult] = self._loop.create_future()
         try:
@@ -554,6 +562,8 @@ class Producer(Lifecycle):
         """Call ``begin`` as soon as there is room in flight."""
         if not self._running:
             self._check_running()
+        if self.typed is not None:
+            message = await self.typed.written(message)
         body_bytes(message)
         window = self._window
         if window.full:

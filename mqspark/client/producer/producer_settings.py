@@ -12,6 +12,7 @@ from mqspark.client.producer.autobatch import AutoBatch
 from mqspark.client.remoting.ending import EXIT_TIMEOUT_MS
 from mqspark.client.remoting.identity import ClientKeywords
 from mqspark.client.remoting.keywords import described
+from mqspark.client.typed.serializer import Serializer
 
 
 @described
@@ -55,6 +56,8 @@ class ProducerSettings:
     """Record each acknowledged send, for ``mqadmin queryMsgTraceById``."""
     trace_topic: str | None = None
     """Where to record; None: RMQ_SYS_TRACE_TOPIC."""
+    serializer: Serializer | None = None
+    """Makes the bodies of messages with a value (``Message.of(topic, value=...)``); None: they are refused."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -77,3 +80,4 @@ class ProducerKeywords(ClientKeywords, total=False):
     interceptors: Sequence[Interceptor]
     trace: bool
     trace_topic: str | None
+    serializer: Serializer | None

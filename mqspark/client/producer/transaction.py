@@ -257,6 +257,8 @@ class TransactionProducer(Producer):
             raise InvalidMessage("a transactional message has no delay", field="properties")
         if message.priority is not None:
             raise InvalidMessage("a transactional message has no priority", field="priority")
+        if self.typed is not None:
+            message = await self.typed.written(message)
         properties = dict(message.properties)
         properties.setdefault(UNIQ_KEY, new_unique_id())
         known = Message(topic=message.topic, body=message.body, properties=properties, flag=message.flag)

@@ -111,6 +111,8 @@ class PushConsumer(Listening):
         super().__init__(namesrv, group, self.settings, options)
         settings = self.settings
         self._listener: Listener = listener or batch_listener  # type: ignore[assignment] # either is given
+        if self._typed is not None:
+            self._listener = self._typed.heard(self._listener)
         self._batch_size = settings.batch_size if batch_listener is not None else 0
         """0: the listener takes single messages."""
         self._flow = Flow(

@@ -38,6 +38,7 @@ class SendingFacade(Facade):
 
     def _adopt(self, aio: Lifecycle) -> None:
         super()._adopt(aio)
+        self._typed = self._aio.typed
         settings = self._aio.settings
         self._window = ThreadWindow(settings.max_in_flight, settings.max_in_flight_bytes)
 
@@ -51,6 +52,7 @@ class SendingFacade(Facade):
         timeout_ms: NonNegativeInt | None = None,
     ) -> SendResult:
         """Send and wait for the broker's answer; see ``mqspark.aio.Producer.send``."""
+        message = self._written(message)
         size_bytes = body_bytes(message)
         return self._wait(size_bytes, self._aio.begin, message, queue, hash_key, selector, timeout_ms)
 
@@ -66,6 +68,7 @@ class SendingFacade(Facade):
         """Returns the future of a send. Blocks only while too much is in flight. The future raises the errors."""
         thread = self._running
         window = self._window
+        message = self._written(message)
         size_bytes = body_bytes(message)
         future = SendFuture(window, size_bytes)
         try:
@@ -86,6 +89,7 @@ class SendingFacade(Facade):
     ) -> None:
         """Send without an acknowledgement. Blocks only while the connections are full, and with the first message to
         a topic. Raises errors of the message itself."""
+        message = self._written(message)
         if queue is None and hash_key is None and selector is None and self._aio.can_begin(message):
             thread = self._running
             unheard = _Unheard(message, self._window)
@@ -107,8 +111,14 @@ class SendingFacade(Facade):
     ) -> SendResult:
         """Send messages of one topic to one queue, stored together under one acknowledgement."""
         check_batch(messages)
+        if self._typed is not None:
+            messages = [self._typed.written_here(message) for message in messages]
         size_bytes = sum(map(body_bytes, messages))
         return self._wait(size_bytes, self._aio.begin_batch, messages, queue, timeout_ms)
+
+    def _written(self, message: Message) -> Message:
+        """With its value as its body. Asks the schema registry in the thread that calls."""
+        return message if self._typed is None else self._typed.written_here(message)
 
     def _wait(self, size_bytes: int, begin: Callable[..., None], what: Any, *arguments: Any) -> SendResult:
         thread = self._running

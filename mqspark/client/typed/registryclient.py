@@ -1,0 +1,145 @@
+"""A schema registry over HTTP (Confluent's API): one question at a time, in the thread that asks."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping, Sequence
+from http.client import HTTPException
+from typing import Any, Literal
+
+from mqspark.client.remoting.credentials import Credentials
+from mqspark.client.remoting.tls import Tls, tls_context
+from mqspark.errors import ConfigError, NoSchemaRegistry, SchemaRefused
+from mqspark.protocol.schemaoperations import MAX_BODY_BYTES, OPERATIONS
+
+MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
+MAX_ANSWER_BYTES = 2 * MAX_BODY_BYTES
+_AWAY = (502, 503, 504)
+"""Another door may answer, or the same one later."""
+_MAX_REASON_BYTES = 1 << 16
+
+
+class RegistryClient:
+    """``urls``: of the HTTP ports of brokers or consoles, in a list or separated by commas: the next one is asked
+    when one does not answer. ``credentials`` are sent as Basic credentials. Raises ConfigError."""
+
+    def __init__(
+        self,
+        urls: str | Sequence[str],
+        *,
+        credentials: Credentials | Literal[False] | None = None,
+        tls: Tls | None = None,
+        timeout_ms: int = 10_000,
+    ) -> None:
+        """``credentials``: None: those of the environment; False: none."""
+        given = urls.split(",") if isinstance(urls, str) else list(urls)
+        self.urls = [_checked_url(each) for each in given if each.strip()]
+        if not self.urls:
+            raise ConfigError("registry: the URL of a broker's HTTP port or of a console", key="registry")
+        if isinstance(timeout_ms, bool) or not isinstance(timeout_ms, int) or timeout_ms < 1:
+            raise ConfigError(f"timeout_ms: milliseconds, not {timeout_ms!r:.40}", key="timeout_ms")
+        self._timeout_s = math.ceil(timeout_ms) / 1000
+        self._headers = {"Content-Type": MEDIA_TYPE, "Accept": MEDIA_TYPE}
+        found = Credentials.from_environment() if credentials is None else credentials
+        if found:
+            pair = f"{found.access_key}:{found.secret_key}".encode()
+            self._headers["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
+        is_safe = any(each.startswith("https:") for each in self.urls)
+        context = tls_context(True if tls is None else tls) if is_safe else None
+        handlers = [urllib.request.HTTPSHandler(context=context)] if context is not None else []
+        # No proxy: registries are asked as brokers are, directly.
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects(), *handlers)
+
+    def ask(
+        self,
+        operation: str,
+        *,
+        subject: str | None = None,
+        version: int | str | None = None,
+        schema_id: int | None = None,
+        options: Mapping[str, str] | None = None,
+        document: object = None,
+    ) -> Any:
+        """The answer to an operation (``protocol.schemaoperations.OPERATIONS``). Raises SchemaRefused when it is an
+        error, NoSchemaRegistry when no URL answers."""
+        asked = OPERATIONS[operation]
+        place = {"subject": subject, "version": version, "id": schema_id}
+        path = asked.path.format_map(
+            {
+                name: urllib.parse.quote(str(value), safe="")
+                for name, value in place.items()
+                if value is not None
+            }
+        )
+        query = f"?{urllib.parse.urlencode(options)}" if options else ""
+        data = None if document is None else json.dumps(document).encode()
+        problems = []
+        for url in self.urls:
+            try:
+                return self._ask(asked.method, f"{url}{path}{query}", data)
+            except NoSchemaRegistry as error:
+                problems.append(str(error))
+        raise NoSchemaRegistry("; ".join(problems))
+
+    def _ask(self, method: str, url: str, data: bytes | None) -> Any:
+        request = urllib.request.Request(url, data, self._headers, method=method)  # noqa: S310 - checked to be http
+        try:
+            with self._opener.open(request, timeout=self._timeout_s) as answer:
+                body = answer.read(MAX_ANSWER_BYTES + 1)
+        except urllib.error.HTTPError as error:
+            with error:
+                raise _refusal(url, error.code, error.read(_MAX_REASON_BYTES)) from None
+        except urllib.error.URLError as error:
+            raise NoSchemaRegistry(f"{url}: {error.reason}") from None
+        except (OSError, HTTPException) as error:
+            raise NoSchemaRegistry(f"{url}: {error or type(error).__name__}") from None
+        if len(body) > MAX_ANSWER_BYTES:
+            raise NoSchemaRegistry(f"{url}: the answer has more than {MAX_ANSWER_BYTES} bytes")
+        try:
+            return json.loads(body)
+        except (ValueError, RecursionError):
+            raise NoSchemaRegistry(f"{url}: the answer is no JSON: this is no schema registry") from None
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirect would take the credentials to where nobody has checked."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def _checked_url(text: str) -> str:
+    url = text.strip().rstrip("/")
+    try:
+        parts = urllib.parse.urlsplit(url)
+        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_one, parts = False, urllib.parse.urlsplit("")
+    if (
+        not is_one
+        or parts.query
+        or parts.fragment
+        or not url.isascii()
+        or not url.isprintable()
+        or " " in url
+    ):
+        raise ConfigError("registry: a URL that begins with http:// or https://", key="registry")
+    if parts.username is not None or parts.password is not None:
+        raise ConfigError("registry: give the keys as credentials=, not in the URL", key="registry")
+    return url
+
+
+def _refusal(url: str, status: int, body: bytes) -> SchemaRefused | NoSchemaRegistry:
+    try:
+        document = json.loads(body)
+        message, code = str(document["message"]), int(document["error_code"])
+    except (ValueError, LookupError, TypeError, RecursionError):
+        message, code = f"HTTP {status}", status
+    if status in _AWAY:
+        return NoSchemaRegistry(f"{url}: {message}")
+    return SchemaRefused(message, status, code)
