@@ -4,6 +4,7 @@ Imported from outside:
 
 - ``parsedschema``: Schema, Reference, Flaw, the names of the languages; ``parsing.parse`` makes a Schema of a text;
 - ``compatibility``: the rules, and what breaks them (``incompatibilities``);
+- ``payloadvalues``: payloads as Python values, and back (``values_of``);
 - ``schemaprefix``: the bytes in front of a payload that name its schema;
 - ``avro``, ``jsonschema``, ``protobuf``: the languages, each in a room of its own.
 

@@ -15,16 +15,16 @@ import base64
 import io
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from mqspark.errors import InvalidMessage, InvalidSchema
-from mqspark.schemas.avroschema import AvroSchema
-from mqspark.schemas.jsonschemas import JsonSchema
+from mqspark.schemas.avro.avroschema import AvroSchema
+from mqspark.schemas.jsonschema.jsonschemas import JsonSchema
 from mqspark.schemas.parsedschema import AVRO, PROTOBUF, Check, Schema, needs_extra
-from mqspark.schemas.protoschema import ProtobufSchema
+from mqspark.schemas.protobuf.protoschema import ProtobufSchema
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message as ProtobufMessage
@@ -155,7 +155,9 @@ class _ProtobufValues(PayloadValues):
         """As ``PayloadValues.write``. A dict is the message of the class that is read, or the first of the file."""
         schema = self._schema
         try:
-            if not isinstance(value, self._base):
+            if not isinstance(value, self._base | Mapping):
+                raise TypeError(f"a message or a dict is written, not {type(value).__name__}")
+            if isinstance(value, Mapping):
                 name = schema.message_name(()) if self._reader is None else self._reader.DESCRIPTOR.full_name
                 made = self._class_of(schema.pool.FindMessageTypeByName(name))()
                 value = self._json.ParseDict(value, made)

@@ -22,54 +22,57 @@ _MAX_REFUSED = 1_000
 _MAX_DEPTH = 20
 """References inside each other."""
 _DELETED = {"deleted": "true"}
+_UNKNOWN = "it is not registered"
 
 
 class RegisteredSchemas:
     def __init__(self, client: RegistryClient, now_s: Callable[[], float] = time.monotonic) -> None:
         self._client = client
         self._now_s = now_s
-        self._refused = dict[int, tuple[float, str]]()
-        """Ids that are not known, until when, and why; at most ``_MAX_REFUSED``."""
+        self._refused = dict[tuple[int, str], tuple[float, str]]()
+        """Ids that are not known, or not of a subject, until when, and why; at most ``_MAX_REFUSED``."""
         self._lock = threading.RLock()
 
     def by_id(self, schema_id: int) -> Schema:
         """Raises InvalidMessage if there is none; SchemaRefused, NoSchemaRegistry, ConfigError without the extra."""
-        self.check_id(schema_id)
+        self._check_asked(schema_id)
         with self._lock:
             try:
                 return self._schema(self._client.ask("get_schema", schema_id=schema_id))
             except SchemaRefused as error:
                 if error.status != 404:
                     raise
-                problem = "it is not registered"
+                problem = _UNKNOWN
             except InvalidSchema as error:
                 problem = error.problem
             raise self.refuse(schema_id, problem)
 
     def check_is_of(self, schema_id: int, subject: str) -> None:
         """Raises InvalidMessage if the schema is none of the subject, deleted ones included."""
+        self._check_asked(schema_id, subject)
         with self._lock:
             try:
                 found = self._client.ask("list_id_versions", schema_id=schema_id, options=_DELETED)
             except SchemaRefused as error:
                 if error.status != 404:
                     raise
-                found = []
-            if not isinstance(found, list) or all(each.get("subject") != subject for each in found):
-                raise InvalidMessage(f"schema {schema_id} is none of subject {subject}", field="value")
+                raise self.refuse(schema_id, _UNKNOWN, subject) from None
+            if not isinstance(found, list) or all(_subject_in(each) != subject for each in found):
+                raise self.refuse(schema_id, f"it is none of subject {subject}", subject)
 
-    def check_id(self, schema_id: int) -> None:
-        """Raises InvalidMessage for an id that was refused a moment ago."""
-        refused = self._refused.get(schema_id)
-        if refused is not None and self._now_s() < refused[0]:
-            raise InvalidMessage(refused[1], field="value")
-
-    def refuse(self, schema_id: int, problem: str) -> InvalidMessage:
+    def refuse(self, schema_id: int, problem: str, subject: str = "") -> InvalidMessage:
+        """What to raise for an id, now and for a while. ``subject``: of this one alone."""
         if len(self._refused) >= _MAX_REFUSED:
             self._refused.clear()
         text = f"schema {schema_id}: {problem}"
-        self._refused[schema_id] = self._now_s() + MAX_REFUSED_S, text
+        self._refused[schema_id, subject] = self._now_s() + MAX_REFUSED_S, text
         return InvalidMessage(text, field="value")
+
+    def _check_asked(self, schema_id: int, subject: str = "") -> None:
+        """Raises InvalidMessage for an id that was refused a moment ago."""
+        refused = self._refused.get((schema_id, subject))
+        if refused is not None and self._now_s() < refused[0]:
+            raise InvalidMessage(refused[1], field="value")
 
     def of_subject(self, subject: str, version: int | None = None) -> tuple[int, Schema]:
         """A version, None the latest one, and its id. Raises SchemaRefused if there is none, InvalidSchema."""
@@ -132,6 +135,10 @@ def _document(kind: str, text: str, references: Sequence[Reference]) -> dict[str
     if references:
         document["references"] = [each._asdict() for each in references]
     return document
+
+
+def _subject_in(found: Any) -> object:
+    return found.get("subject") if isinstance(found, dict) else None
 
 
 def _id_in(found: Any) -> int:

@@ -19,6 +19,8 @@ from mqspark.protocol.schemaoperations import MAX_BODY_BYTES, OPERATIONS
 
 MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 MAX_ANSWER_BYTES = 2 * MAX_BODY_BYTES
+TIMEOUT_MS = 30_000
+"""A schema may have to be compared with many versions, and a change to be synced."""
 _AWAY = (502, 503, 504)
 """Another door may answer, or the same one later."""
 _MAX_REASON_BYTES = 1 << 16
@@ -34,7 +36,7 @@ class RegistryClient:
         *,
         credentials: Credentials | Literal[False] | None = None,
         tls: Tls | None = None,
-        timeout_ms: int = 10_000,
+        timeout_ms: int = TIMEOUT_MS,
     ) -> None:
         """``credentials``: None: those of the environment; False: none."""
         given = urls.split(",") if isinstance(urls, str) else list(urls)

@@ -20,6 +20,7 @@ from mqspark.schemas.schemaprefix import Prefix, decode_prefix, encode_prefix
 if TYPE_CHECKING:
     from google.protobuf.message import Message as ProtobufMessage
 
+    from mqspark.client.typed.registryclient import RegistryClient
     from mqspark.schemas.payloadvalues import PayloadValues
 
 MAX_SCHEMA_BYTES = 32 << 20
@@ -41,15 +42,15 @@ class Serializer:
 
     def __init__(
         self,
-        registry: str | Sequence[str],
+        registry: str | Sequence[str] | RegistryClient,
         schema: Schema | type[ProtobufMessage] | None = None,
         *,
         register: bool = True,
         credentials: Credentials | Literal[False] | None = None,
         tls: Tls | None = None,
-        timeout_ms: int = 10_000,
+        timeout_ms: int = 30_000,
     ) -> None:
-        """``registry``: the URL of a broker's HTTP port or of a console, or several. ``schema``: of
+        """``registry``: the URL of a broker's HTTP port or of a console, or several; or their client. ``schema``: of
         ``mqspark.schemas.parsing.parse``, or a class of Protobuf messages; a consumer resolves what it reads to it, or
         gets instances of it. ``register``: it becomes a version of the subject if it is none; False: it must be one.
         ``credentials``: None: those of the environment. Raises ConfigError."""
@@ -64,8 +65,9 @@ class Serializer:
                 f"{type(schema).__name__}",
                 key="schema",
             )
-        client = RegistryClient(registry, credentials=credentials, tls=tls, timeout_ms=timeout_ms)
-        self._schemas = RegisteredSchemas(client)
+        if not isinstance(registry, RegistryClient):
+            registry = RegistryClient(registry, credentials=credentials, tls=tls, timeout_ms=timeout_ms)
+        self._schemas = RegisteredSchemas(registry)
         self._text_of, self._values_of = schema_of_file, values_of
         self._schema = schema
         self._register = register
