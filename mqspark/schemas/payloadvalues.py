@@ -155,9 +155,9 @@ class _ProtobufValues(PayloadValues):
         """As ``PayloadValues.write``. A dict is the message of the class that is read, or the first of the file."""
         schema = self._schema
         try:
-            if not isinstance(value, self._base | Mapping):
-                raise TypeError(f"a message or a dict is written, not {type(value).__name__}")
-            if isinstance(value, Mapping):
+            if not isinstance(value, self._base):
+                if not isinstance(value, Mapping):
+                    raise TypeError(f"a message or a dict is written, not {type(value).__name__}")
                 name = schema.message_name(()) if self._reader is None else self._reader.DESCRIPTOR.full_name
                 made = self._class_of(schema.pool.FindMessageTypeByName(name))()
                 value = self._json.ParseDict(value, made)

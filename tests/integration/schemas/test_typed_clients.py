@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import threading
 from collections.abc import Iterator
@@ -27,11 +28,11 @@ from mqspark import (
     PopConsumer,
     Producer,
     PushConsumer,
-    Serializer,
     TransactionProducer,
     TransactionState,
     aio,
 )
+from mqspark.client.typed import serializer
 from mqspark.errors import ConfigError, InvalidMessage, NoSchemaRegistry, SchemaRefused
 from mqspark.message import dlq_topic
 from mqspark.schemas.parsedschema import Schema
@@ -47,6 +48,8 @@ JSON = {
     "$schema": "http://json-schema.org/draft-07/schema#", "title": "Order", "type": "object",
     "properties": {"id": {"type": "integer"}, "note": {"type": "string"}}, "required": ["id"],
 }  # fmt: skip
+Serializer = functools.partial(serializer.Serializer, timeout_ms=120_000)
+"""Syncs of a busy machine are slow."""
 ORDER = {"id": 300, "note": "Käse"}
 TIME = timestamp_pb2.Timestamp(seconds=7, nanos=5)
 
