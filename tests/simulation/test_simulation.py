@@ -20,7 +20,7 @@ from tests.simulation.shape import SHARES, draw_shape
 from tests.simulation.simulation import shrink, simulate
 from tests.support.draws import draws
 
-FIRST_SEEDS, AT_ONCE = 24, 8
+FIRST_SEEDS, AT_ONCE = 8, 4
 """In ``make test``, beside one seed of each story; about a second each."""
 SEEDS, MANY_AT_ONCE = 200, 25
 """In ``make test-all``."""

@@ -27,7 +27,7 @@ from mqspark.auth.access import TABLE, header_of
 from mqspark.errors import MQError
 from mqspark.filter import sql
 from mqspark.message import decode_properties
-from mqspark.protocol import fastjson, registration
+from mqspark.protocol import fastjson
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.client_bodies import (
     BatchAckMessageRequestBody,
@@ -50,6 +50,7 @@ from mqspark.protocol.bodies.topic_bodies import (
 )
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.connection import Connection
+from mqspark.protocol.servers import registration
 from mqspark.record.compression import LZ4, ZLIB, ZSTD, decompress
 from mqspark.record.record import decode_records
 from mqspark.testing import Broker, FakeClock
