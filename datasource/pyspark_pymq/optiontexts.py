@@ -19,7 +19,7 @@ from mqspark.arrow.cluster.queuechoice import (
     TopicSelection,
 )
 from mqspark.arrow.signing import SigningOptions
-from mqspark.base.config import INT32_MAX, did_you_mean, parse_addresses
+from mqspark.base.config import INT32_MAX, INT64_MAX, did_you_mean, parse_addresses
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.errors import ConfigError, InvalidFilter, InvalidMessage
 from mqspark.message import check_group, check_topic
@@ -61,7 +61,6 @@ _SPELLINGS = {
     )
 }
 """Spark passes names in lower case; errors show this documented spelling."""
-_MAX_LONG = (1 << 63) - 1
 """Offsets and times are longs at the broker."""
 _MAX_DIGITS = 40
 _SHOWN_LENGTH = 200
@@ -377,7 +376,7 @@ def _whole(text: str) -> int | None:
     if not text.isdecimal() or len(text) > _MAX_DIGITS:
         return None
     number = int(text)
-    return number if number <= _MAX_LONG else None
+    return number if number <= INT64_MAX else None
 
 
 def _shown(value: object) -> str:
@@ -412,7 +411,7 @@ def _queue_numbers(option: str, text: str, *, lowest: int) -> QueueTexts:
             raise ConfigError(f"{option}: topic {topic!r} needs an object of queues", key=option)
         for queue, number in queues.items():
             _check_queue(option, queue)
-            if isinstance(number, bool) or not isinstance(number, int) or not lowest <= number <= _MAX_LONG:
+            if isinstance(number, bool) or not isinstance(number, int) or not lowest <= number <= INT64_MAX:
                 raise ConfigError(
                     f"{option}: {topic} {queue}: a whole number from {lowest} on is needed, not {_shown(number)}",
                     key=option,

@@ -29,7 +29,7 @@ class BrokerBounds:
         self._timed_shares: tuple[Shares, ...] = (
             state.delayed, state.check_points, state.acknowledgements, state.calls.shares
         )  # fmt: skip
-        """Of what is in no table."""
+        """The bounds of what is in no table."""
         self.budget = budget = TableBudget(lambda: config.tables_bound(machine_bytes), "maxTablesBytes")
         holders: Holders | None = None
         if authority is not None:

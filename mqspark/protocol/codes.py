@@ -208,7 +208,7 @@ class RequestCode(IntEnum):
     TRIGGER_LITE_DISPATCH = 200079
     BATCH_ACK_MESSAGE = 200151
     READ_SCHEMAS = 20101
-    """Of this project, as is the next one: RocketMQ has no schema registry."""
+    """A code of this project, as is the next one: RocketMQ has no schema registry."""
     CHANGE_SCHEMAS = 20102
 
 

@@ -15,7 +15,7 @@ A JSON header costs little more to parse than to compare. So of these, only send
 in nothing but the unique id: what handlers keep with a layout (``plan``) spares them more.
 
 A peer chooses its headers, so learning is rationed by what it costs (LEARNING_COST), all layouts together have
-MAX_BYTES, and a header is compared with at most MAX_ALIKE of them. Layouts in use outlive the others.
+MAX_LAYOUT_BYTES, and a header is compared with at most MAX_ALIKE of them. Layouts in use outlive the others.
 
 Must not know what requests mean, nor commands.
 """
@@ -53,7 +53,7 @@ TEXTS = frozenset({"extraInfo", "Signature"})
 """The fields that differ from one request of a client to the next; all others are constant. ``e``, ``g`` and ``i`` are
 queue id, born time and properties of a send (SendMessageRequestHeaderV2)."""
 
-MAX_BYTES = 4 << 20
+MAX_LAYOUT_BYTES = 4 << 20
 """Limit of all layouts together."""
 MAX_ALIKE = 2
 """Layouts of headers of one length."""
@@ -71,7 +71,7 @@ _MAX_DIGITS = 17
 """A number of so many digits is a legal I64 and QueuePlace."""
 _MAX_I32_DIGITS = 9
 _LAYOUT_BYTES, _BYTES_OF_BYTE = 4000, 6
-_MAX_OPAQUE = 0x7FFFFFFF
+MAX_OPAQUE = 0x7FFFFFFF
 
 H = TypeVar("H", bound=Header)
 Values = tuple[bytes, ...]
@@ -177,7 +177,7 @@ class HeaderLayout:
         """What the handler of such requests keeps with them."""
         self.is_used = False
         self.in_vain = 0
-        """Of the first of those alike: headers in a row that none of them fits."""
+        """Kept at the first of those alike: headers in a row that none of them fits."""
         self.bytes = _LAYOUT_BYTES + _BYTES_OF_BYTE * len(header)
 
     @property
@@ -205,7 +205,7 @@ class HeaderLayout:
             opaque = int(values[at])
         except ValueError:
             return None  # letters
-        return opaque if self._least_opaque <= opaque <= _MAX_OPAQUE else None
+        return opaque if self._least_opaque <= opaque <= MAX_OPAQUE else None
 
     def _are_sound(self, values: Values) -> bool:
         if self._words is not None and not b"".join(self._words(values)).isalnum():
@@ -297,7 +297,7 @@ def _only(places: Sequence[tuple[int, int]]) -> Callable[..., Values]:
 class HeaderLayouts:
     """All layouts of a process. Threads may share it: what it publishes is complete, and nothing of it is relied on."""
 
-    def __init__(self, max_bytes: int = MAX_BYTES, learning_cost: int = LEARNING_COST) -> None:
+    def __init__(self, max_bytes: int = MAX_LAYOUT_BYTES, learning_cost: int = LEARNING_COST) -> None:
         self._max_bytes = max_bytes
         self.learning_cost = learning_cost
         self.known: dict[int, tuple[HeaderLayout, ...]] = {}

@@ -66,7 +66,7 @@ class Schema(ABC):
         self.needed = dict[str, Schema]()
         """The schemas of the references by name."""
         self.size_bytes = size_in_bytes(text, self.kind)
-        """Of the text."""
+        """Bytes of the text."""
         self._note_needed(needed)
 
     def _note_needed(self, needed: Needed) -> None:

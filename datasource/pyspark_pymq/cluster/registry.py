@@ -21,7 +21,7 @@ _MAX_REASON_BYTES = 1 << 20
 _MAX_DEPTH = 20
 """References inside each other."""
 _MAX_REQUESTS = 2_000
-"""Of one task: a body can name any id, and references any schema."""
+"""The requests of one task: a body can name any id, and references any schema."""
 
 
 class Registry:

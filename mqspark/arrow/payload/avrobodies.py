@@ -127,11 +127,11 @@ class _AvroNode(ABC):
 
     @abstractmethod
     def many(self, cursor: AvroCursor, rows: Rows) -> pa.Array:
-        """Of each of the bodies; anything for those that are wrong."""
+        """The value of each of the bodies; anything for those that are wrong."""
 
     @abstractmethod
     def one(self, body: _OneBody) -> Any:
-        """Of one body, as ``pa.array`` takes it. Raises _NotOfSchema."""
+        """The value of one body, as ``pa.array`` takes it. Raises _NotOfSchema."""
 
 
 class _Null(_AvroNode):

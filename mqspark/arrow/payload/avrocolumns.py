@@ -48,7 +48,7 @@ _LOGICAL = {
     ("long", "local-timestamp-micros"): pa.timestamp("us"),
 }
 MAX_DIGITS = 38
-"""Of a decimal in Arrow's decimal128 and in Spark."""
+"""The digits of a decimal in Arrow's decimal128 and in Spark."""
 MAX_COLUMNS = 10_000
 """Nested ones included. A few types that contain each other twice make billions of columns."""
 

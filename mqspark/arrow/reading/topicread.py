@@ -33,6 +33,7 @@ from mqspark.arrow.reading.keyfetch import plan_lookups, read_lookup
 from mqspark.arrow.reading.range_fetch import BATCH_BYTES, OpenPlaces, read_task
 from mqspark.arrow.reading.typedread import VALUE, TypedRead
 from mqspark.arrow.signing import SigningOptions
+from mqspark.base.config import INT64_MAX
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.errors import ConfigError, InvalidFilter, InvalidMessage
 from mqspark.filter.sql import compile_sql
@@ -43,7 +44,6 @@ GROUP = "mqspark-arrow-reader"
 """The group of pulls when the user named none; its offsets are never committed."""
 BATCH_ROWS = 65_536
 LEAST_BATCH_BYTES = 1024
-_MAX_LONG = (1 << 63) - 1
 
 Bound = str | datetime | Mapping[Any, Any]
 """``"earliest"``, ``"latest"`` or ``"now"``, ``"group"``; a store time with its zone; or the offset of each queue."""
@@ -127,7 +127,7 @@ class TopicRead:
     schema: object = None
     reason_column: str | None = None
     only: InitVar[Sequence[str] | None] = None
-    """Of the columns that the others ask for."""
+    """The columns to keep of those that the others ask for."""
     row_schema: pa.Schema = field(init=False)
     chosen: tuple[str, ...] = field(init=False)
     """The columns that are read of messages."""
@@ -357,7 +357,7 @@ def _offsets(option: str, given: Mapping[Any, Any], topics: tuple[str, ...]) -> 
             if not str(queue).rpartition(":")[2].isdecimal():
                 raise ConfigError(f"{option}: {queue!r} is not a queue id, nor 'broker:queue id'", key=option)
             is_number = isinstance(offset, int) and not isinstance(offset, bool)
-            if not is_number or not EARLIEST_OFFSET <= offset <= _MAX_LONG:
+            if not is_number or not EARLIEST_OFFSET <= offset <= INT64_MAX:
                 raise ConfigError(
                     f"{option}: queue {queue!r}: a whole number is needed, not {offset!r}", key=option
                 )

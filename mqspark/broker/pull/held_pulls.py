@@ -10,7 +10,7 @@ from collections import deque
 
 from mqspark.base.bounded import Ledger, require
 from mqspark.base.clock import Clock
-from mqspark.broker.pull.parked_pulls import MAX_BYTES, Pull
+from mqspark.broker.pull.parked_pulls import MAX_PARKED_BYTES, Pull
 from mqspark.broker.state.selection import HeldRequests
 from mqspark.errors import TableFull
 
@@ -21,7 +21,11 @@ MAX_HELD = 10_000
 class HeldPulls:
     def __init__(self, clock: Clock) -> None:
         self.ledger = Ledger(
-            "heldPulls", lambda: MAX_BYTES, "HeldPulls._held", setting="maxParkedBytes", most=lambda: MAX_HELD
+            "heldPulls",
+            lambda: MAX_PARKED_BYTES,
+            "HeldPulls._held",
+            setting="maxParkedBytes",
+            most=lambda: MAX_HELD,
         )
         self._requests: HeldRequests[Pull] = HeldRequests(self.ledger)
         self._clock = clock

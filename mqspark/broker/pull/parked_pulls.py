@@ -23,7 +23,7 @@ from mqspark.protocol.session import Session
 if TYPE_CHECKING:  # imported where users have to log in
     from mqspark.auth.gate import Grant
 
-MAX_BYTES = 256 << 20
+MAX_PARKED_BYTES = 256 << 20
 _PULL_BYTES = 300
 SWEEP_INTERVAL_MS = 200
 """A sweep visits every parked pull, so its rate is limited; a suspension ends at most this much late. RocketMQ: 5
@@ -106,7 +106,7 @@ class ParkedPulls:
     def __init__(
         self,
         clock: Clock,
-        max_bytes: Callable[[], int] = lambda: MAX_BYTES,
+        max_bytes: Callable[[], int] = lambda: MAX_PARKED_BYTES,
         most: Callable[[], int] = lambda: sys.maxsize,
     ) -> None:
         """``max_bytes``: the limit for the filters of parked pulls. ``most``: how many there may be, of which one user

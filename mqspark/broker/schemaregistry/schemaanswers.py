@@ -49,7 +49,7 @@ FORMATS = ("", "default", SERIALIZED)
 READWRITE, READONLY = "READWRITE", "READONLY"
 MODES = (READWRITE, READONLY)
 MAX_VERSIONS = 1_000
-"""Of one subject: a transitive level compares a schema with all of them."""
+"""The versions of one subject: a transitive level compares a schema with all of them."""
 MAX_COMPARED_MS = 20_000
 """How long one request may compare versions."""
 _LISTED_AT_ONCE = 500

@@ -57,7 +57,7 @@ class RegistryQuestion(NamedTuple):
     subject: str
     options: Mapping[str, str]
     fields: Mapping[str, Any]
-    """Of the body."""
+    """The fields of the body."""
     may_read: Callable[[str], bool]
     """Whether the caller may read a subject."""
     version_text: str = ""

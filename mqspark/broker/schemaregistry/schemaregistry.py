@@ -110,7 +110,7 @@ class SchemaRegistry:
         """For checks of messages."""
         self.ledgers = (self.subjects.ledger, self.parsed.bounded)
         self._next_offset = 0
-        """Of the next record to read."""
+        """The queue offset of the next record to read."""
         self._is_begun = False
         self._changes: deque[_Call] = deque()
         self._changing: _Call | None = None

@@ -102,7 +102,7 @@ class Subjects:
     # --- what is there ---
 
     def names(self) -> Iterable[str]:
-        """Of all subjects, also of those whose versions are all deleted."""
+        """The names of all subjects, also of those whose versions are all deleted."""
         return self._numbers.keys()
 
     def versions(self, subject: str, *, deleted: bool = False) -> list[Version]:

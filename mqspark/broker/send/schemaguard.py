@@ -16,6 +16,7 @@ from mqspark.base.logs import sparing
 from mqspark.broker.tables.attributes import VALIDATION_REJECT
 from mqspark.broker.tables.topics import Topic
 from mqspark.errors import InvalidMessage, InvalidSchema
+from mqspark.message import COMPRESSED
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.dispatch import Refusal
 from mqspark.record.batchitems import split_batch
@@ -25,8 +26,6 @@ from mqspark.schemas.schemaprefix import PREFIX_BYTES, decode_prefix
 
 _log = sparing(__name__)
 
-COMPRESSED = 1
-"""Bit of the system flag; bits 8 to 10 are the codec."""
 _MAX_KNOWN = 1_000
 _SHOWN = 300
 
@@ -64,13 +63,13 @@ class SchemaGuard:
         """Topic and the first bytes of a body → the schema that these name; at most ``_MAX_KNOWN``."""
 
     def check(self, topic: Topic, sys_flag: int, body: bytes | memoryview) -> None:
-        """Of one message. Raises Refusal."""
+        """Checks one message. Raises Refusal."""
         found = self._flaws(topic.name, [body], sys_flag)
         if found is not None:
             self._answer(topic, str(found[1]), 1)
 
     def check_batch(self, topic: Topic, sys_flag: int, body: bytes | memoryview) -> None:
-        """Of the batch in one half message. Raises Refusal."""
+        """Checks the batch in one half message. Raises Refusal."""
         try:
             bodies = [each for _, each, _ in split_batch(body)]
         except InvalidMessage as error:
@@ -79,7 +78,7 @@ class SchemaGuard:
             self.check_members(topic, sys_flag, bodies)
 
     def check_members(self, topic: Topic, sys_flag: int, bodies: Sequence[bytes]) -> None:
-        """Of a batch, whose members have this flag: one that does not fit refuses all. Raises Refusal."""
+        """Checks a batch whose members have this flag: one that does not fit refuses all. Raises Refusal."""
         found = self._flaws(topic.name, bodies, sys_flag)
         if found is not None:
             index, flaw, count = found

@@ -277,7 +277,7 @@ class SendProcessor:
             self._send_plain(session, command, header, to, properties)
 
     def _check_payload(self, topic: Topic, header: SendHeader, body: bytes | memoryview) -> None:
-        """Of a message, or of a transaction's batch. Raises Refusal."""
+        """Checks a message, or the batch of a transaction. Raises Refusal."""
         text = header.properties or ""
         if TRANSACTION_BATCH in text and _is_prepared(text) and not header.reconsume_times:
             flags = decode_properties(text).get(TRANSACTION_BATCH, "").partition(":")[2]

@@ -86,7 +86,7 @@ FIXED_TABLES = frozenset({*BROKER_TABLES, ACTIVITY_TABLE})
 ROWS_AT_ONCE = 256
 """Rows in one slice of a sample."""
 
-MAX_BYTES = 512 << 20
+MAX_COUNTER_BYTES = 512 << 20
 _COUNTER_BYTES = 176
 _TRAFFIC_BYTES = 360
 _EVENTS_BYTES = 900
@@ -195,7 +195,7 @@ class Stats:
         log_end: int = 0,
         *,
         cluster: str = "DefaultCluster",
-        max_bytes: Callable[[], int] = lambda: MAX_BYTES,
+        max_bytes: Callable[[], int] = lambda: MAX_COUNTER_BYTES,
         utc_offset_ms: Callable[[int], int] = lambda now_ms: 0,
     ) -> None:
         """``log_end``: the end of the log at start. ``max_bytes``: the limit of rows by topic and group; beyond

@@ -40,7 +40,7 @@ SEARCHED_AT_ONCE = 8_192
 DROPPED_AT_ONCE = 512
 """Pairs whose offsets are removed in one slice."""
 
-MAX_BYTES = 512 << 20
+MAX_OFFSET_BYTES = 512 << 20
 _PAIR_BYTES = 400
 """With the entry that says whose it is."""
 _QUEUE_BYTES = 128
@@ -59,7 +59,7 @@ class ConsumerOffsets:
         *,
         version_step: int,
         lmq: bool = False,
-        max_bytes: Callable[[], int] = lambda: MAX_BYTES,
+        max_bytes: Callable[[], int] = lambda: MAX_OFFSET_BYTES,
     ) -> None:
         """``lmq``: a group that reads light message queues has one offset per topic, whatever the queue id, in a
         table of its own in the file (LmqConsumerOffsetManager)."""

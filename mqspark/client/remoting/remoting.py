@@ -25,6 +25,7 @@ from mqspark.protocol.codes import Language, ResponseCode
 from mqspark.protocol.command import RESPONSE_FLAG, Command, Fields, encode_request, encode_response
 from mqspark.protocol.connection import MAX_ANSWER_HEADER_BYTES, Connection
 from mqspark.protocol.headers.header import Header, to_ext
+from mqspark.protocol.layouts import MAX_OPAQUE
 from mqspark.protocol.signature import Signer
 
 log = escaping(__name__)
@@ -34,7 +35,6 @@ Outcome = Command | ClientError
 
 _WRITE_HIGH_BYTES = 4 * 1024 * 1024
 """Limit of buffered bytes for a peer that does not read (plus those of one turn)."""
-_MAX_OPAQUE = 0x7FFFFFFF
 _MAX_REMARK = 1_000
 """Characters of an answer's remark: it may quote the request."""
 _FAREWELL_S = 1.0
@@ -99,7 +99,7 @@ class Channel(asyncio.Protocol):
     # --- requests ---------------------------------------------------------------------------------------
 
     def next_opaque(self) -> int:
-        self._opaque = opaque = self._opaque + 1 if self._opaque < _MAX_OPAQUE else 1
+        self._opaque = opaque = self._opaque + 1 if self._opaque < MAX_OPAQUE else 1
         return opaque
 
     def submit(

@@ -30,7 +30,7 @@ class Documents:
 
     def __init__(self, root: Node, needed: Mapping[str, Node]) -> None:
         self._bases = dict[int, str]()
-        """Of every object, by identity."""
+        """The base URI of every object, by identity."""
         self._places = dict[str, Node]()
         """Schemas by URI; one with an anchor has it behind "#"."""
         self._dynamic = dict[str, list[Node]]()

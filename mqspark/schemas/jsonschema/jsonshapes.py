@@ -42,7 +42,7 @@ class JsonShape:
     """The object with the keywords."""
     criterion: str = ""
     parts: tuple[Any, ...] = ()
-    """Of a combined one: schemas, or shapes of what one schema says."""
+    """What a combined one consists of: schemas, or shapes of what one schema says."""
     whole: bool = False
     """A number that is an integer."""
 

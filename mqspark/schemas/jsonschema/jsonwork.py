@@ -19,7 +19,7 @@ from mqspark.schemas.parsedschema import JSON
 MAX_AT_ONE_VALUE = 1_000
 """Schemas, patterns and such that one value of a payload may be compared with."""
 MAX_PAYLOAD_DEPTH = 1_000
-"""Of any payload: the decoder goes no deeper."""
+"""The depth of any payload: the decoder goes no deeper."""
 MAX_CHAIN = 300
 """Schemas inside each other, by their place or by reference; the validator goes down by a call of its own each."""
 _MAX_STACK = 20_000

@@ -13,7 +13,7 @@ from mqspark.schemas.parsedschema import Check, Flaw
 from mqspark.schemas.protobuf.prototext import ENUM, GROUP, MAX_FIELD, MESSAGE, SCALARS
 
 MAX_NESTING = 100
-"""Of Protobuf's own readers."""
+"""The limit of Protobuf's own readers."""
 _MAX_64 = (1 << 64) - 1
 _VARINT, _FIXED64, _BYTES, _START, _END, _FIXED32 = range(6)
 _WIRE = {
@@ -51,7 +51,7 @@ class _WireField(NamedTuple):
     action: int
     inner: _WireFields | None
     packed_wire: int
-    """Of the values of a packed field."""
+    """The wire type of the values of a packed field."""
 
 
 class _WireFields:

@@ -28,7 +28,7 @@ _KINDS = {
 
 
 class ProtoComparison:
-    """Of two files, each with the types that it and its imports have."""
+    """Compares two files, each with the types that it and its imports have."""
 
     def __init__(
         self, reader: Mapping[str, TypeEntry], writer: Mapping[str, TypeEntry], me: str, other: str

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from mqspark.schemas.protobuf.prototext import (
     ENUM,
     GROUP,
+    MAX_ENUM,
     MAX_FIELD,
     MESSAGE,
     OPTIONAL,
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 _NAMES = {number: name for name, number in SCALARS.items()}
 _LABELS = {OPTIONAL: "optional ", REQUIRED: "required ", REPEATED: "repeated "}
-_MAX_ENUM = (1 << 31) - 1
 _PLAIN = {"\n": "\\n", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 
 
@@ -136,7 +136,7 @@ class _Printer:
     def _enum(self, found: Any) -> None:
         self._open(f"enum {found.name}")
         self._options(found.options)
-        self._reserved(found, 0, _MAX_ENUM)
+        self._reserved(found, 0, MAX_ENUM)
         for value in found.value:
             self._line(f"{value.name} = {value.number}{_in_brackets(value)};")
         self._close()

@@ -22,7 +22,7 @@ MAX_NESTING = 32
 """Messages, groups, options inside each other; protoc has the same limit."""
 MAX_FIELD = (1 << 29) - 1
 _OWN_NUMBERS = range(19_000, 20_000)
-_MAX_ENUM = (1 << 31) - 1
+MAX_ENUM = (1 << 31) - 1
 _TOKEN = re.compile(
     r"""(?P<space>[ \t\r\n\f\v]+|//[^\n]*)"""
     r"""|(?P<name>[A-Za-z_][A-Za-z0-9_]*)"""
@@ -124,7 +124,7 @@ class _ProtoReader:
         return text
 
     def _full_name(self) -> str:
-        """Of a type: with dots, maybe with one in front."""
+        """The name of a type: with dots, maybe with one in front."""
         parts = [""] if self._takes(".") else []
         parts.append(self._name())
         while self._takes("."):
@@ -475,12 +475,12 @@ class _ProtoReader:
                 self._expect(";")
             elif self._sees("reserved") and follows[1] != "=":
                 self._at += 1
-                self._reserved(made, _MAX_ENUM, 0)
+                self._reserved(made, MAX_ENUM, 0)
             else:
                 value = made.value.add()
                 value.name = self._name()
                 self._expect("=")
-                value.number = self._whole(-_MAX_ENUM - 1, _MAX_ENUM)
+                value.number = self._whole(-MAX_ENUM - 1, MAX_ENUM)
                 if self._sees("["):
                     self._options(value)
                 self._expect(";")

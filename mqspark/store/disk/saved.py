@@ -32,7 +32,7 @@ turn of the loop waits some milliseconds for it."""
 MAX_WAITING_BYTES = 1 << 20
 """Limit of the answers of one server that wait until their changes are on disk."""
 WAITING_BYTES = 500
-"""Of one answer."""
+"""The memory of one answer that waits."""
 
 
 class Table(Protocol):

@@ -368,7 +368,7 @@ class _Backup:
         return CopiedFile(name, place, length, tuple(digests), stamp, segment.end - segment.start)
 
     def _new_place(self, name: str) -> str:
-        """Of a segment with another content than before: the manifest that is there needs the file that is there."""
+        """Where a segment goes that is not what it was: the manifest that is there needs the file that is there."""
         is_named = self._old is not None and any(file.path == name for file in self._old.log)
         return f"{LOG}/{name}.{self._number}" if is_named else f"{LOG}/{name}"
 

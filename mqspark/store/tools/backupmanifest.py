@@ -50,9 +50,9 @@ class CopiedFile(msgspec.Struct, frozen=True, rename="camel"):
     """In the backup."""
     size_bytes: int
     sha256: tuple[str, ...]
-    """Of every block."""
+    """The hash of every block."""
     stamp: Stamp
-    """Of the file that was copied."""
+    """The stamp of the file that was copied."""
     segment_bytes: int = 0
     """The length of a segment's file; 0 for other files."""
 
@@ -71,7 +71,7 @@ class QueueBegin(msgspec.Struct, frozen=True, rename="camel"):
     offset: int
     """The first whose message is in the log or comes next."""
     last_entry: str = ""
-    """Of a BatchConsumeQueue: its last entry, which keeps the offset, in hexadecimal."""
+    """The last entry of a BatchConsumeQueue, which keeps the offset, in hexadecimal."""
 
 
 class BackupManifest(msgspec.Struct, frozen=True, rename="camel"):
@@ -79,7 +79,7 @@ class BackupManifest(msgspec.Struct, frozen=True, rename="camel"):
     began_ms: int
     ended_ms: int
     version: str
-    """Of mqspark."""
+    """The version of mqspark."""
     log_begin: int
     log_end: int
     newest_ms: int

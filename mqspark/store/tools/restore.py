@@ -42,7 +42,7 @@ MAX_MAPPED = 4
 class Restored(NamedTuple):
     manifest: BackupManifest
     consumer_offsets: bytes | None
-    """Of ``consumerOffset.json``."""
+    """The content of ``consumerOffset.json``."""
 
 
 def check_owner(manifest: BackupManifest, owner: Owner) -> None:

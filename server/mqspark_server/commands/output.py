@@ -26,7 +26,7 @@ _MAX_CELL = MAX_NAME
 """A name is shown whole."""
 MAX_LINE = 2_000
 MAX_TEXT_LINE = 64 * 1024
-"""Of a text that is shown whole."""
+"""The length of a text that is shown whole."""
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./@%-]*")
 _WORDS = frozenset(["true", "false", "null", "yes", "no", "on", "off", "y", "n"])
 _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -223,7 +223,7 @@ _HEADINGS = {
     "time_ms": "TIME",
     "to_offset": "TO",
 }
-"""Of fields that are not called as their keys."""
+"""The names of fields that are not called as their keys."""
 
 _TEXTS: dict[str, Callable[[Any], str]] = {
     "change": lambda value: f"{value:+d}",

@@ -17,7 +17,7 @@ from mqspark_server.web.api import described_api
 MAX_DEPTH = 4
 
 docs_router = APIRouter(include_in_schema=False)
-"""Of a broker, about itself."""
+"""The pages of a broker about itself."""
 
 
 @docs_router.get("/docs")

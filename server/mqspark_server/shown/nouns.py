@@ -21,13 +21,15 @@ class WholeNumbers(NamedTuple):
 
 QUEUE_IDS = WholeNumbers(0, 0x7FFF)
 QUEUES = WholeNumbers(1, QUEUE_IDS.most)
-"""Of a topic at one broker."""
+"""The queues of a topic at one broker."""
 SHARED_QUEUES = WholeNumbers(0, 0x7FFF)
 """In POP mode: of how many neighbours a consumer shares the queues; 0: of all."""
 MAX_NAME = 255
 """Characters of the name of a topic or group."""
 PERMS = {"r": PERM_READ, "w": PERM_WRITE, "rw": PERM_READ | PERM_WRITE, "none": 0}
 """As commands spell them → PermName's bits."""
+MODES = {"CONSUME_PASSIVELY": "push", "CONSUME_ACTIVELY": "pull", "CONSUME_POP": "pop"}
+"""RocketMQ's ConsumeType of a group → as people say it."""
 
 
 def perm_text(perm: int) -> str:
@@ -42,14 +44,14 @@ def place_of(queue: MessageQueue) -> str:
 
 class Setting(NamedTuple):
     field: str
-    """Of RocketMQ's TopicConfig or SubscriptionGroupConfig, whose JSON name is HTTP's, too."""
+    """A field of RocketMQ's TopicConfig or SubscriptionGroupConfig, whose JSON name is HTTP's, too."""
     option: str
-    """Of commands."""
+    """The option of commands."""
     text: str
     span: WholeNumbers | None = None
     """None: yes or no."""
     words: Mapping[str, int] | None = None
-    """Of commands, for the numbers."""
+    """What commands call the numbers."""
 
 
 TOPIC_SETTINGS = (

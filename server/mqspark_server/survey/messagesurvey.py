@@ -24,7 +24,7 @@ Places = Mapping[MessageQueue, int]
 MAX_LOOKED_AT = 10_000
 """Offsets of one walk with a condition."""
 MAX_READ_BYTES = 64 << 20
-"""Of the records that are read for one walk."""
+"""Bytes of the records that are read for one walk."""
 STEP = 32
 """Offsets of one read; RocketMQ's brokers return no more messages."""
 FILTERED_STEP = 256

@@ -85,7 +85,7 @@ class OffsetMove(NamedTuple):
     at_ms: int = END_MS
     """To the first message that was stored since then."""
     offset: int | None = None
-    """Of the one queue that moves."""
+    """An offset of the one queue that moves."""
     queues: Sequence[str] = ()
     """As ``place_of`` writes them; none: all."""
 

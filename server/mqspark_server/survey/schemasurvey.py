@@ -31,7 +31,7 @@ DELETED = {"deleted": "true"}
 MAX_SCHEMAS = 20
 """Looked up for one page of messages."""
 ENDINGS = {".avsc": AVRO, ".proto": PROTOBUF}
-"""Of files; all others are told."""
+"""The endings of files; the language of all others is told."""
 
 
 async def asked(admin: AdminClient, operation: str, body: Row | None = None, **place: Any) -> Any:
@@ -89,7 +89,7 @@ async def version_of(admin: AdminClient, subject: str, version: int | str) -> Ro
 
 
 async def numbers_of(admin: AdminClient, subject: str) -> list[int]:
-    """Of the versions of a subject, in ascending order. Raises SchemaRefused."""
+    """The numbers of the versions of a subject, in ascending order. Raises SchemaRefused."""
     found: list[int] = await asked(admin, "list_versions", subject=subject)
     return found
 

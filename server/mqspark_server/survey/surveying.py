@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
-AT_ONCE = 8
+ASKED_AT_ONCE = 8
 MAX_ROWS = 256
 """The most rows of a table for people that has no pages."""
 
@@ -20,7 +20,7 @@ def without_no_error(row: Row) -> Row:
 
 
 async def each_of(items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:
-    gate = asyncio.Semaphore(AT_ONCE)
+    gate = asyncio.Semaphore(ASKED_AT_ONCE)
 
     async def one(item: T) -> None:
         async with gate:

@@ -14,6 +14,7 @@ from mqspark.broker.admin.views import language_name
 from mqspark.message import DLQ_PREFIX, RETRY_PREFIX
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.versions import version_name
+from mqspark_server.shown.nouns import MODES
 from mqspark_server.web.families import OTHER, SERIES_AT_ONCE, Families
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ _REMOTING = "remoting"
 _RETRIES = (RETRY_PREFIX, DLQ_PREFIX)
 _SYSTEM_GROUP = "cid_rmq_sys_"
 """The groups of the broker itself, in lower case (BrokerMetricsManager.SYSTEM_GROUP_PREFIX_LIST)."""
-_MODES = {"CONSUME_PASSIVELY": "push", "CONSUME_ACTIVELY": "pull", "CONSUME_POP": "pop"}
 
 
 def traffic(core: BrokerCore, families: Families) -> Iterator[Metric | None]:
@@ -263,7 +263,7 @@ def _client(language: int, version: int) -> tuple[str, str]:
 
 
 def _mode(group: ConsumerGroup) -> str:
-    return _MODES.get(group.consume_type or "", "pull")
+    return MODES.get(group.consume_type or "", "pull")
 
 
 def _request_name(code: int) -> str:

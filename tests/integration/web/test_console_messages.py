@@ -320,7 +320,7 @@ def test_a_broker_that_goes_away_ends_a_download_with_a_word(
         return await walk(*args, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(messagepages, "walk", once)
-    monkeypatch.setattr(messagepages, "AT_ONCE", 10)
+    monkeypatch.setattr(messagepages, "READ_AT_ONCE", 10)
     lines = download(broker, "most=1000").text.splitlines()
     assert len(lines) == 11
     assert "it went away" in json.loads(lines[-1])["problem"]

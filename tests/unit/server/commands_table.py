@@ -5,6 +5,7 @@ python -m tests.unit.server.commands_table
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,7 +70,8 @@ def tables() -> str:
         first = (command.help or "").split("\n\n")[0].replace("\n", " ").replace("|", "\\|").strip()
         lines.append(f"| `mqspark {f'{name} {words(command)}'.strip()}` | {first} | {options(command)} |")
     verbs = ", ".join(f"`{verb}`" for verb in sorted(VERBS))
-    return "\n".join([*lines, "", f"`mqspark mqadmin` knows {verbs}.", ""])
+    known = textwrap.wrap(f"`mqspark mqadmin` knows {verbs}.", 140, break_long_words=False)
+    return "\n".join([*lines, "", *known, ""])
 
 
 def main() -> None:

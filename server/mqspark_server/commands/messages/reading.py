@@ -44,7 +44,7 @@ class Where(NamedTuple):
 
     kind: Literal["earliest", "latest", "last", "offset", "time"]
     number: int = 0
-    """Of the last messages, the offset, or ms since the epoch."""
+    """How many of the last messages, the offset, or ms since the epoch."""
 
 
 EARLIEST, LATEST = Where("earliest"), Where("latest")

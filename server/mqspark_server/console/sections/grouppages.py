@@ -32,7 +32,7 @@ from mqspark_server.console.history.sampler import group_series
 from mqspark_server.console.rendering import chart, path_of
 from mqspark_server.console.sections.sparkpages import SparkReaders
 from mqspark_server.console.site import Asking, Change, Confirmation, Done, ListView, Section, Span, View
-from mqspark_server.shown.nouns import GROUP_SETTINGS, SHARED_QUEUES, place_of
+from mqspark_server.shown.nouns import GROUP_SETTINGS, MODES, SHARED_QUEUES, place_of
 from mqspark_server.survey.groupsurvey import (
     add_waits,
     group_rows,
@@ -48,7 +48,6 @@ from mqspark_server.survey.topicsurvey import letters_of
 
 MAX_PREVIEW = 256
 MAX_STACKS_LENGTH = 256 * 1024
-MODES = {"CONSUME_PASSIVELY": "push", "CONSUME_ACTIVELY": "pull", "CONSUME_POP": "pop"}
 _NOT_THERE = (ResponseCode.SYSTEM_ERROR, ResponseCode.CONSUMER_NOT_ONLINE)
 
 

@@ -69,7 +69,7 @@ class LetterFilter(msgspec.Struct, frozen=True):
     key: Line = ""
     which: Annotated[str, ChoiceField(("all", "chosen"))] = "all"
     id: Annotated[tuple[str, ...], ListField()] = ()
-    """Of the chosen ones."""
+    """The ids of the chosen ones."""
 
     @property
     def words(self) -> str:

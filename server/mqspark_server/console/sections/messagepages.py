@@ -33,7 +33,7 @@ MAX_BY_KEY = 64
 """What one look-up by key finds at a broker (maxMsgsNumBatch)."""
 MAX_DOWNLOADED = 10_000
 MAX_DOWNLOADED_BYTES = 64 << 20
-AT_ONCE = 100
+READ_AT_ONCE = 100
 """Messages of a download that are read before they are sent."""
 TRIED = 100
 """Newest messages on which a filter is tried."""
@@ -77,7 +77,7 @@ class Search(msgspec.Struct, frozen=True):
         return self.by in ("latest", "key")
 
     def address(self, *names: str, **more: str) -> str:
-        """Of this search, from elsewhere on."""
+        """The address of this search, from elsewhere on."""
         kept = ("by", "value", "queue", "tag", "sql", "body")
         given = {name: getattr(self, name) for name in kept} | more
         default = {each.name: each.default for each in msgspec.structs.fields(type(self))}
@@ -85,7 +85,7 @@ class Search(msgspec.Struct, frozen=True):
         return path_of("topics", self.topic, "messages", *names, **query)
 
     def bounds_in(self, bounds: Bounds) -> Bounds:
-        """Of the queues that are searched: the chosen one, or the first MAX_ROWS. Raises InvalidMessage."""
+        """The bounds of the queues that are searched: the chosen one, or the first MAX_ROWS. Raises InvalidMessage."""
         if not self.queue:
             return dict(islice(bounds.items(), MAX_ROWS))
         chosen = {queue: each for queue, each in bounds.items() if place_of(queue) == self.queue}
@@ -201,7 +201,7 @@ class TopicMessages(Search, View, frozen=True):
         return ways
 
     def _fields(self, **more: str) -> dict[str, str]:
-        """Of the form that downloads what is shown."""
+        """The fields of the form that downloads what is shown."""
         names = ("by", "value", "queue", "tag", "sql", "body")
         return {name: getattr(self, name) for name in names if getattr(self, name)} | more
 
@@ -269,7 +269,7 @@ class MessageFile(Search, Download, frozen=True):
         places: Mapping[MessageQueue, int] = await self.places(asked, bounds)
         wanted, left = self.wanted, self.most
         while left:
-            count = min(AT_ONCE, left)
+            count = min(READ_AT_ONCE, left)
             walked = await walk(asked.admin, bounds, places, count, wanted, is_back=self.is_back)
             yield walked.messages
             left -= len(walked.messages)

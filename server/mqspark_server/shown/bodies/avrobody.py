@@ -19,7 +19,7 @@ MAGIC = b"Obj\x01"
 SINGLE_OBJECT = b"\xc3\x01"
 MAX_SCHEMA_BYTES = 256 * 1024
 MAX_INFLATED_BYTES = 1 << 20
-"""Of each block; what is behind is not shown."""
+"""The most of each block; what is behind is not shown."""
 MAX_STEPS = 100_000
 """Values that are read for one body: many of them may take no byte and write nothing."""
 _SYNC_BYTES = 16

@@ -7,7 +7,7 @@ import json
 from mqspark_server.shown.bodies.charsets import charset_of, decoded
 from mqspark_server.shown.bodies.outline import Outline, Unreadable
 
-MAX_BYTES = 256 * 1024
+MAX_PARSED_BYTES = 256 * 1024
 """What is parsed at once: it takes some twenty times that in memory."""
 
 
@@ -19,8 +19,8 @@ class Number(str):
 
 def write_json(body: bytes, out: Outline) -> str:
     """Returns what it is. Raises Unreadable, Full."""
-    if len(body) > MAX_BYTES:
-        raise Unreadable(f"only bodies of up to {MAX_BYTES:,} bytes are parsed")
+    if len(body) > MAX_PARSED_BYTES:
+        raise Unreadable(f"only bodies of up to {MAX_PARSED_BYTES:,} bytes are parsed")
     codec = charset_of(body)
     if codec is None:
         raise Unreadable("it is no text")

@@ -9,7 +9,7 @@ import json
 import struct
 
 MAX_DEPTH = 64
-"""Of nested values; a form that a program sends has some ten."""
+"""The depth of nested values; a form that a program sends has some ten."""
 _BYTES_SHOWN = 64
 
 
@@ -50,7 +50,7 @@ class Outline:
         self._is_empty = False
 
     def name(self, text: str) -> None:
-        """Of the value that follows."""
+        """Names the value that follows."""
         self._place()
         self._put(f"{_quoted(text, self._left)}: ")
         self._is_named = True
@@ -134,7 +134,7 @@ class Reading:
         return int(self.unpack(form))
 
     def varint(self) -> int:
-        """Of at most 64 bits, seven in a byte and the lowest first."""
+        """Reads a number of at most 64 bits, seven in a byte and the lowest first."""
         found = 0
         for shift in range(0, 70, 7):
             each = self.byte()

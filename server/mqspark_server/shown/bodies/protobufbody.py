@@ -11,7 +11,7 @@ import struct
 
 from mqspark.schemas.protobuf.protoschema import ProtobufSchema
 from mqspark.schemas.schemaprefix import decode_prefix
-from mqspark_server.shown.bodies.jsonbody import MAX_BYTES, write_json
+from mqspark_server.shown.bodies.jsonbody import MAX_PARSED_BYTES, write_json
 from mqspark_server.shown.bodies.outline import MAX_DEPTH, Full, Outline, Reading, Unreadable
 
 MAX_STEPS = 50_000
@@ -37,8 +37,8 @@ def write_protobuf_value(body: bytes, schema: ProtobufSchema, out: Outline) -> s
     from google.protobuf import json_format, message_factory
     from google.protobuf.message import DecodeError
 
-    if len(body) > MAX_BYTES:
-        raise Unreadable(f"only bodies of up to {MAX_BYTES:,} bytes are parsed")
+    if len(body) > MAX_PARSED_BYTES:
+        raise Unreadable(f"only bodies of up to {MAX_PARSED_BYTES:,} bytes are parsed")
     try:
         prefix = decode_prefix(body, indexed=True)
         if prefix is None:

@@ -74,7 +74,8 @@ def markdown() -> str:
     ]
     for reason in dict.fromkeys(WITHOUT_EFFECT.values()):
         names = sorted((key for key, why in WITHOUT_EFFECT.items() if why == reason), key=str.lower)
-        lines += [f"**{reason[0].upper()}{reason[1:]}.** " + " ".join(f"`{name}`" for name in names), ""]
+        words = f"**{reason[0].upper()}{reason[1:]}.** " + " ".join(f"`{name}`" for name in names)
+        lines += [*textwrap.wrap(words, 140, break_long_words=False, break_on_hyphens=False), ""]
     return "\n".join(lines)
 
 
