@@ -49,6 +49,7 @@ from mqspark_server.process.schemawork import SchemaWorker
 from mqspark_server.process.startup import ProcessApp, remoting_server
 from mqspark_server.settings.entrypoints import load_extensions
 from mqspark_server.settings.reported import more_of_broker
+from mqspark_server.settings.serverconfig import GRPC_PORT_DISTANCE
 from mqspark_server.settings.settings import BrokerSettings, foreign_keys
 from mqspark_server.settings.settingsfile import settings_file
 from mqspark_server.web.http import HttpServer
@@ -208,7 +209,7 @@ class BrokerApp(ProcessApp):
             raise ConfigError("grpcEnable needs grpcio: pip install 'mqspark[grpc]'", key="grpcEnable")
         from mqspark_server.proxy.backends.brokerbackend import BrokerBackend
         from mqspark_server.proxy.backends.clusterroutes import ClusterRoutes
-        from mqspark_server.proxy.backends.otherbrokers import GRPC_PORT_DISTANCE, OtherBrokers
+        from mqspark_server.proxy.backends.otherbrokers import OtherBrokers
         from mqspark_server.proxy.grpcserver import GrpcServer
 
         config = self.settings.server

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +17,8 @@ from mqspark.testing import Broker
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.grpcservice import SERVICE
 from tests.support.remoting import RawConnection
+
+SIGNED_AT = "20261129T101112Z"
 
 
 class BareCaller:
@@ -52,6 +56,15 @@ def bare_caller(address: str | None, **metadata: str) -> Iterator[BareCaller]:
     assert address is not None
     with grpc.insecure_channel(address) as channel:
         yield BareCaller(channel, **metadata)
+
+
+def signed(user: str, secret: str) -> dict[str, str]:
+    """The metadata of a user, for ``bare_caller``."""
+    digest = hmac.new(secret.encode(), SIGNED_AT.encode(), hashlib.sha1).hexdigest()
+    return {
+        "x_mq_date_time": SIGNED_AT,
+        "authorization": f"MQv2-HMAC-SHA1 Credential={user}, SignedHeaders=x-mq-date-time, Signature={digest}",
+    }
 
 
 def resource(name: str) -> pb.Resource:

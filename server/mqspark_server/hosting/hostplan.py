@@ -16,7 +16,8 @@ from mqspark.base.config import MAX_PORT
 from mqspark.broker.config import MIN_TABLES_BYTES
 from mqspark.errors import ConfigError
 from mqspark.store.disk.files import usable_memory_bytes
-from mqspark_server.broker_app import GRPC_PORT_DISTANCE, HTTP_PORT_DISTANCE
+from mqspark_server.broker_app import HTTP_PORT_DISTANCE
+from mqspark_server.settings.serverconfig import GRPC_PORT_DISTANCE
 from mqspark_server.settings.settings import BrokerSettings, Layer, broker_settings
 
 PORT_STEP = 10

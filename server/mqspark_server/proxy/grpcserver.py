@@ -2,7 +2,8 @@
 
 Bounds: a request is refused above twice the largest message, and so is one that is compressed as a whole, which no
 client of RocketMQ does: it could be a thousand times as large in memory. A connection has MAX_STREAMS calls at once;
-``grpcMaxCalls`` bounds those of all connections, ``maxConnections`` the connections.
+``grpcMaxCalls`` bounds those of all connections, ``maxConnections`` the connections. Calls that have arrived while the
+loop was busy wait for their turn: by default grpc would cancel some of them, chosen by chance, as soon as 1,000 wait.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ class GrpcServer:
                 ("grpc.max_receive_message_length", 2 * self._backend.max_message_bytes + MAX_METADATA_BYTES),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_concurrent_streams", MAX_STREAMS),
+                ("grpc.server.max_pending_requests", config.grpc_max_calls),
+                ("grpc.server.max_pending_requests_hard_limit", 2 * config.grpc_max_calls),
                 ("grpc.max_metadata_size", MAX_METADATA_BYTES),
                 ("grpc.compression_enabled_algorithms_bitset", _ONLY_IDENTITY),
                 ("grpc.max_connection_idle_ms", 1000 * config.server_channel_max_idle_time_seconds),

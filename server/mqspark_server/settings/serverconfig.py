@@ -19,6 +19,8 @@ HIGH_WATER_BYTES = 4 * 1024 * 1024
 BROKER = ("broker",)
 NOT_NAMESRV = ("broker", "controller")
 NOT_CONTROLLER = ("broker", "namesrv")
+GRPC_PORT_DISTANCE = 4
+"""grpcServerPort is listenPort + 4 by default."""
 
 
 def is_loopback(host: str) -> bool:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
-import hmac
 import json
 import ssl
 import subprocess
@@ -20,7 +18,7 @@ from mqspark.client.sync import AdminClient, Producer
 from mqspark.message import Message, decode_offset_id
 from mqspark.testing import Broker
 from mqspark_server.proxy import messaging_pb2 as pb
-from tests.support.grpcclients import BareCaller, bare_caller, message, receive_request, resource
+from tests.support.grpcclients import BareCaller, bare_caller, message, receive_request, resource, signed
 from tests.support.processes import mqspark_command, process, ready_line, set_options
 from tests.unit.auth_kit import allow
 
@@ -29,7 +27,6 @@ WRITER = ("writer", "writer-secret")
 READER = ("reader", "reader-secret")
 STRANGER = ("stranger", "stranger-secret")
 INNER = json.dumps({"accessKey": ROOT[0], "secretKey": ROOT[1]})
-DATE = "20261129T101112Z"
 
 
 @pytest.fixture(scope="module")
@@ -62,14 +59,6 @@ def guarded() -> Iterator[Broker]:
         for (name, secret), given in rules.items():
             broker.call(functools.partial(allow, authority, name, *given, secret=secret))
         yield broker
-
-
-def signed(user: str, secret: str) -> dict[str, str]:
-    digest = hmac.new(secret.encode(), DATE.encode(), hashlib.sha1).hexdigest()
-    return {
-        "x_mq_date_time": DATE,
-        "authorization": f"MQv2-HMAC-SHA1 Credential={user}, SignedHeaders=x-mq-date-time, Signature={digest}",
-    }
 
 
 def sent(caller: BareCaller, topic: str) -> int:

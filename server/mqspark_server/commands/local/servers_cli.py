@@ -255,7 +255,7 @@ def dev(
     With --brokers, run a small cluster of processes. A killed process is restarted after ten seconds.
     """
     from mqspark.base.config import MAX_PORT
-    from mqspark_server.broker_app import GRPC_PORT_DISTANCE
+    from mqspark_server.settings.serverconfig import GRPC_PORT_DISTANCE
     from mqspark_server.settings.settings import PROXY_PORT, file_layer, override_layer
 
     file, overrides = file_layer(config) if config else None, override_layer(assignments)

@@ -19,9 +19,7 @@ from mqspark.protocol.codes import RequestCode
 from mqspark_server.proxy.backend import Doors
 from mqspark_server.proxy.backends.clusterroutes import ClusterRoutes, Recent
 from mqspark_server.proxy.grpcstatus import GrpcRefusal, checked
-
-GRPC_PORT_DISTANCE = 4
-"""grpcServerPort is listenPort + 4 by default."""
+from mqspark_server.settings.serverconfig import GRPC_PORT_DISTANCE
 
 log = sparing("mqspark.grpc")
 
