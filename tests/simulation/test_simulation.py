@@ -187,7 +187,17 @@ def test_a_file_is_as_old_as_its_last_write() -> None:
     assert files.age("/simulated/0") == (5_000, 5)
 
 
-@pytest.mark.parametrize("title", OFTEN)
+@pytest.mark.parametrize(
+    "title",
+    [
+        *OFTEN[::3],
+        *(
+            pytest.param(title, marks=pytest.mark.slow("two seconds for each; every third is the fast twin"))
+            for title in OFTEN
+            if title not in OFTEN[::3]
+        ),
+    ],
+)
 def test_a_planted_bug_is_found(title: str) -> None:
     assert shows(title, tried(title, 30)) is not None
 
@@ -203,6 +213,7 @@ def test_a_planted_bug_is_found_by_its_story(title: str) -> None:
     assert shows(title, tried(title, 600)) is not None
 
 
+@pytest.mark.slow("a dozen runs, for people who look into a failure; that it is found has fast tests")
 def test_a_failure_is_shown_by_fewer_faults_and_programs() -> None:
     title = "what is written counts as synced"
     found = shows(title, tried(title, 30))

@@ -435,7 +435,10 @@ def read_all(clients: Clients, topic: str, count: int) -> dict[Place, bytes]:
     return found
 
 
-@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+@pytest.mark.parametrize(
+    "flush",
+    ["SYNC_FLUSH", pytest.param("ASYNC_FLUSH", marks=pytest.mark.slow("SYNC_FLUSH is the fast twin"))],
+)
 def test_what_is_acknowledged_outlives_two_masters(tmp_path: Path, flush: str) -> None:
     settings = {"flushDiskType": flush, "mappedFileSizeCommitLog": 1 << 20}
     seen: dict[Place, set[bytes]] = {}
