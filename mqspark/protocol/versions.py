@@ -25,6 +25,12 @@ def _names() -> Iterator[str]:
 
 
 _NAMES = tuple(_names())
+_NUMBERS = {name: number for number, name in enumerate(_NAMES)}
+
+
+def version_number(name: str) -> int | None:
+    """The number of a version by its name. None: there is no such version."""
+    return _NUMBERS.get(name)
 
 
 def version_name(number: int) -> str:

@@ -35,6 +35,8 @@ class BenchLink:
         self.bench = bench
         self.peer = bench.peer()
         self.codes: list[int] = []
+        self.answers: list[bytes] = []
+        """Responses to requests of the broker."""
         self._pending: dict[int, asyncio.Future[Command]] = {}
 
     def sign_in(self, proof: Proof | None) -> None: ...
@@ -69,6 +71,9 @@ class BenchLink:
             waiting = self._pending.pop(command.opaque, None)
             if waiting is not None and not waiting.done():
                 waiting.set_result(command)
+
+    def answer(self, broker: str, frame: bytes) -> None:
+        self.answers.append(frame)
 
     async def announce(self, topics: Iterable[str], heartbeat: bytes) -> None: ...
 

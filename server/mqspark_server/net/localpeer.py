@@ -65,6 +65,12 @@ class LocalPeer:
         finally:
             self._pending.pop(opaque, None)
 
+    def answer(self, frame: bytes) -> None:
+        """The response frame to a request of the core. Nobody hears it once the connection is closed."""
+        if self.session.open:
+            self._server.core.received(self.session, self._requests.receive_data(frame))
+            self._server.schedule()
+
     def write_out(self, out: list[bytes | memoryview], size: int) -> None:
         try:
             commands = self._answers.receive_data(b"".join(out))

@@ -13,7 +13,7 @@ from typing import cast
 from mqspark.client.remoting.credentials import bound
 from mqspark.errors import ConnectionLost, MQError, ProtocolError, RequestTimeout
 from mqspark.protocol.binding import Binder
-from mqspark.protocol.codes import Language
+from mqspark.protocol.codes import CURRENT_VERSION, Language
 from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.headers.header import Header, to_ext
@@ -33,8 +33,11 @@ class Outbound(asyncio.Protocol):
         lost: Callable[[], None],
         signer: Signer | None = None,
         on_request: Callable[[Command], None] = lambda _: None,
+        language: int = Language.JAVA,
+        version: int = CURRENT_VERSION,
     ) -> None:
         self.address = address
+        self._language, self._version = language, version
         self._signer = signer
         self._binder: Binder | None = None
         self._on_lost = lost
@@ -54,15 +57,21 @@ class Outbound(asyncio.Protocol):
         tls: ssl.SSLContext | None = None,
         signer: Signer | None = None,
         on_request: Callable[[Command], None] = lambda _: None,
+        language: int = Language.JAVA,
+        version: int = CURRENT_VERSION,
     ) -> Outbound:
         """``lost`` is called when the connection ends, ``on_request`` with requests of the peer; ``signer`` signs every
-        request. Raises OSError, ValueError (no host) or RequestTimeout."""
+        request; ``language`` and ``version`` are what requests say of their sender: a broker speaks to a name server as
+        RocketMQ's broker does. Raises OSError, ValueError (no host) or RequestTimeout."""
         host, _, port = address.rpartition(":")
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):
                 _, protocol = await loop.create_connection(
-                    lambda: cls(address, lost, signer, on_request), host.strip("[]"), int(port), ssl=tls
+                    lambda: cls(address, lost, signer, on_request, language, version),
+                    host.strip("[]"),
+                    int(port),
+                    ssl=tls,
                 )
         except TimeoutError:
             raise RequestTimeout(address, int(timeout_s * 1000)) from None
@@ -92,8 +101,9 @@ class Outbound(asyncio.Protocol):
         timer = loop.call_later(timeout_s, self._expire, answer, timeout_s)
         try:
             fields = self._signed(code, header, body)
-            # A broker speaks to a name server as RocketMQ's broker does.
-            transport.write(encode_request(code, opaque, fields, body, language=Language.JAVA))
+            transport.write(
+                encode_request(code, opaque, fields, body, language=self._language, version=self._version)
+            )
             return await answer
         finally:
             timer.cancel()
@@ -104,6 +114,11 @@ class Outbound(asyncio.Protocol):
         if not answer.done():
             answer.set_exception(RequestTimeout(self.address, int(timeout_s * 1000)))
 
+    def answer(self, frame: bytes) -> None:
+        """The response frame to a request of the peer. Nobody hears it once the connection has ended."""
+        if self._transport is not None:
+            self._transport.write(frame)
+
     def tell(self, code: int, header: Header | None, body: bytes) -> None:
         """Send a one-way request. Raises ConnectionLost."""
         transport = self._transport
@@ -111,7 +126,11 @@ class Outbound(asyncio.Protocol):
             raise ConnectionLost(self.address)
         self._opaque += 1
         fields = self._signed(code, header, body)
-        transport.write(encode_request(code, self._opaque, fields, body, oneway=True, language=Language.JAVA))
+        transport.write(
+            encode_request(
+                code, self._opaque, fields, body, oneway=True, language=self._language, version=self._version
+            )
+        )
 
     def _signed(
         self, code: int, header: Header | Mapping[str, str] | None, body: bytes

@@ -60,6 +60,10 @@ class Link(Protocol):
         them refuses."""
         ...
 
+    def answer(self, broker: str, frame: bytes) -> None:
+        """The response frame to a request of ``broker``."""
+        ...
+
     def may_see(self, topic: str) -> None:
         """Raises GrpcRefusal when the client may neither write to the topic nor read it."""
         ...

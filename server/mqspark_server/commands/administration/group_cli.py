@@ -151,7 +151,8 @@ async def group_lag(
 @_group
 @clustered
 async def group_members(shell: ClusterShell, group: str) -> None:
-    """List the online clients of GROUP. -o wide shows their queues and cached messages, too."""
+    """List the online clients of GROUP. -o wide shows their queues and cached messages, too, -o json what they
+    tell of their settings."""
     rows = await member_rows(shell.admin, group)
     if not rows:
         await shell.must_be_group(group)
@@ -164,6 +165,7 @@ async def group_members(shell: ClusterShell, group: str) -> None:
                 continue
             row["queues"] = len(info.mq_table) + len(info.mq_pop_table)
             row["cached"] = sum(each.cached_msg_count for each in info.mq_table.values())
+            row["settings"] = info.properties
     shell.output.rows(_MEMBERS, rows, empty="no member is online")
 
 

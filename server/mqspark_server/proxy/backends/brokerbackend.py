@@ -65,6 +65,9 @@ class BrokerLink:
         except ConnectionError as error:
             raise GrpcRefusal(pb.INTERNAL_SERVER_ERROR, str(error)) from None
 
+    def answer(self, broker: str, frame: bytes) -> None:
+        self._peer.answer(frame)
+
     async def announce(self, topics: Iterable[str], heartbeat: bytes) -> None:
         code = RequestCode.HEART_BEAT
         checked(await self.request(self._broker_name, code, None, heartbeat, timeout_s=HEARTBEAT_TIMEOUT_S))

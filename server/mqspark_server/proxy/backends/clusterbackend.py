@@ -36,6 +36,7 @@ class ClusterLink:
 
     def __init__(self, cluster: ClusterBackend, caller: GrpcCaller, on_request: OnRequest) -> None:
         self._routes = cluster.routes
+        self._caller = caller
         self._on_request = on_request
         self._users = cluster.users
         self._session = None if cluster.users is None else cluster.users.session_of(caller)
@@ -64,6 +65,11 @@ class ClusterLink:
             await self._users.check(self._session, code, header, body, server.request)
         return await server.request(code, header, body, timeout_s=timeout_s)
 
+    def answer(self, broker: str, frame: bytes) -> None:
+        known = self._brokers.get(broker)
+        if known is not None:
+            known[1].answer(frame)
+
     def _server(self, broker: str) -> BrokerServer:
         address = self._routes.master_of(broker)
         known = self._brokers.get(broker)
@@ -71,7 +77,9 @@ class ClusterLink:
             return known[1]
         if known is not None:
             known[1].close()
-        server = self._routes.server([address], lambda command: self._on_request(broker, command))
+        server = self._routes.server(
+            [address], lambda command: self._on_request(broker, command), self._caller
+        )
         self._brokers[broker] = address, server
         return server
 

@@ -13,13 +13,14 @@ from mqspark.errors import MQError
 from mqspark.message import MASTER_ID
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.topic_bodies import BrokerData, ClusterInfo, TopicRouteData
-from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.codes import CURRENT_VERSION, Language, RequestCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.cluster_headers import GetRouteInfoRequestHeader
 from mqspark.protocol.headers.header import Header
 from mqspark.protocol.signature import Signer
 from mqspark_server.net.outbound import Outbound
 from mqspark_server.proxy import messaging_pb2 as pb
+from mqspark_server.proxy.backend import GrpcCaller
 from mqspark_server.proxy.grpcstatus import GrpcRefusal, checked
 
 TIMEOUT_S = 3.0
@@ -62,8 +63,12 @@ class BrokerServer:
         tls: ssl.SSLContext | None,
         signer: Signer | None,
         on_request: Callable[[Command], None] = lambda _: None,
+        caller: GrpcCaller | None = None,
     ) -> None:
+        """``caller``: whose requests these are; None: this process's own."""
         self._addresses = list(addresses)
+        self._language = Language.JAVA if caller is None else caller.language
+        self._version = CURRENT_VERSION if caller is None else caller.version
         self._tls = tls
         self._signer = signer
         self._on_request = on_request
@@ -87,6 +92,11 @@ class BrokerServer:
         except (OSError, ValueError, MQError) as error:
             raise GrpcRefusal(pb.INTERNAL_SERVER_ERROR, str(error)) from None
 
+    def answer(self, frame: bytes) -> None:
+        """A response to a request that came over this connection."""
+        if self._connection is not None:
+            self._connection.answer(frame)
+
     async def _connected(self) -> Outbound:
         async with self._connecting:
             if self._connection is None or not self._connection.alive:
@@ -99,6 +109,8 @@ class BrokerServer:
                     tls=self._tls,
                     signer=self._signer,
                     on_request=self._on_request,
+                    language=self._language,
+                    version=self._version,
                 )
             return self._connection
 
@@ -121,9 +133,12 @@ class ClusterRoutes:
         self._routes = Recent(lambda topic: asyncio.ensure_future(self._ask_route(topic)))
 
     def server(
-        self, addresses: Iterable[str], on_request: Callable[[Command], None] = lambda _: None
+        self,
+        addresses: Iterable[str],
+        on_request: Callable[[Command], None] = lambda _: None,
+        caller: GrpcCaller | None = None,
     ) -> BrokerServer:
-        return BrokerServer(addresses, self._tls, self._signer, on_request)
+        return BrokerServer(addresses, self._tls, self._signer, on_request, caller)
 
     def master_of(self, broker: str) -> str:
         """The address of the broker's master. Raises GrpcRefusal."""

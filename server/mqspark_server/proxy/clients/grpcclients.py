@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 
 from mqspark.base.bounded import BoundedMap, Ledger
+from mqspark.base.clock import wall_ms
 from mqspark.base.logs import sparing
 from mqspark.errors import TableFull
 from mqspark.protocol.command import Command
@@ -27,6 +28,8 @@ RECONNECTING_S = 15.0
 SCAN_S = 10.0
 MAX_SETTINGS_BYTES = 64 * 1024
 """Limit of the settings of one client."""
+MAX_ASKED = 64
+"""Requests of brokers that wait for one client's answer."""
 MAX_PUSHES = 256
 """Commands that a telemetry stream may hold back while its client does not read."""
 _CLIENT_BYTES = 8_000
@@ -57,11 +60,38 @@ class GrpcClient:
         self.link: Link
         self.settings: pb.Settings | None = None
         """What the client has told about itself; None before."""
+        self.is_fifo = False
+        """Whether its group consumes in order."""
         self.streams: list[TelemetryStream] = []
         """The newest last: it gets what brokers ask."""
         self.used_at = monotonic()
+        self.came_at_ms = wall_ms()
         self.calls = 0
         """Calls that are being served."""
+        self._asked: dict[str, asyncio.Future[pb.TelemetryCommand]] = {}
+        """Commands that it has to answer, by their nonces."""
+
+    async def ask(
+        self, command: pb.TelemetryCommand, nonce: str, timeout_s: float
+    ) -> pb.TelemetryCommand | None:
+        """What it answers to a command with this nonce. None: it cannot be asked, or does not answer in time."""
+        if len(self._asked) >= MAX_ASKED or not self.push(command):
+            return None
+        answer: asyncio.Future[pb.TelemetryCommand] = asyncio.get_running_loop().create_future()
+        self._asked[nonce] = answer
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await answer
+        except TimeoutError:
+            return None
+        finally:
+            del self._asked[nonce]
+
+    def answered(self, nonce: str, answer: pb.TelemetryCommand) -> None:
+        """It answers a command, which may have been given up."""
+        waiting = self._asked.get(nonce)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(answer)
 
     def push(self, command: pb.TelemetryCommand) -> bool:
         """Send a command over the newest telemetry stream. Whether there is one with room for it."""

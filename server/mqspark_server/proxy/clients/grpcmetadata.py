@@ -11,6 +11,7 @@ from urllib.parse import unquote
 from mqspark.base.names import ID, check
 from mqspark.errors import IllegalName
 from mqspark.protocol.codes import CURRENT_VERSION, Language
+from mqspark.protocol.versions import version_number
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.backend import GrpcCaller, Proof
 from mqspark_server.proxy.grpcport import address_in
@@ -52,6 +53,12 @@ def _proof(metadata: dict[str, str]) -> Proof | None:
     return Proof(user, content, binascii.unhexlify(match[3]))
 
 
+def _version(text: str) -> int:
+    """The number of a client's version, for brokers. Clients that do not follow RocketMQ's versions have its newest."""
+    given = version_number(f"V{text.replace('.', '_')}") if text.startswith("5.") else None
+    return CURRENT_VERSION if given is None else given
+
+
 class GrpcMetadata:
     """Raises GrpcRefusal for what cannot be used."""
 
@@ -77,7 +84,7 @@ class GrpcMetadata:
     def caller(self) -> GrpcCaller:
         language = _LANGUAGES.get(self._given.get("x-mq-language", "").upper(), Language.OTHER)
         user = "" if self.proof is None else self.proof.user
-        return GrpcCaller(self.client_id, user, self.address, language, CURRENT_VERSION)
+        return GrpcCaller(self.client_id, user, self.address, language, _version(self.client_version))
 
     @property
     def client_version(self) -> str:

@@ -28,8 +28,8 @@ from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.clients.grpccalls import GrpcCall
 from mqspark_server.proxy.content.grpcmessages import stored_message
 from mqspark_server.proxy.content.resources import group_of, topic_of
+from mqspark_server.proxy.content.subscribed import filter_of
 from mqspark_server.proxy.grpcstatus import OK, GrpcRefusal, checked, refusal_of, status
-from mqspark_server.proxy.methods.telemetry import filter_of
 
 MAX_PULLED = 32
 MAX_POLLING_S = 20.0

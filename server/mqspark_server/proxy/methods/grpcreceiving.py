@@ -24,10 +24,10 @@ from mqspark_server.proxy.clients.grpccalls import GrpcCall
 from mqspark_server.proxy.clients.renewals import GIVEN_BACK_MS, INVISIBLE_MS, ReceiptPlace, place_of
 from mqspark_server.proxy.content.handedout import HandedOut, delivered, handed_out, lite_handed_out
 from mqspark_server.proxy.content.resources import group_of, topic_of
+from mqspark_server.proxy.content.subscribed import filter_of
 from mqspark_server.proxy.grpcstatus import OK, GrpcRefusal, refusal_of, status
 from mqspark_server.proxy.methods.grpclite import LITE_CONSUMERS
 from mqspark_server.proxy.methods.grpcreceipts import acknowledge, change, forward, invisible_ms_of
-from mqspark_server.proxy.methods.telemetry import filter_of
 
 MIN_POLL_MS, MAX_POLL_MS = 5_000, 20_000
 """grpcClientConsumerMinLongPollingTimeoutMillis, grpcClientConsumerMaxLongPollingTimeoutMillis"""

@@ -8,16 +8,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from google.protobuf.duration_pb2 import Duration
 
-from mqspark.base.logs import sparing
 from mqspark.protocol.bodies.body import encode_body
 from mqspark.protocol.bodies.client_bodies import (
     ConsumerData,
-    ConsumeType,
     HeartbeatData,
     MessageModel,
     ProducerData,
-    SubscriptionData,
-    build_subscription,
 )
 from mqspark.protocol.bodies.topic_bodies import ExponentialRetryPolicy, SubscriptionGroupConfig
 from mqspark.protocol.codes import RequestCode
@@ -26,6 +22,7 @@ from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.clients.grpccalls import GrpcCall, Shared
 from mqspark_server.proxy.clients.grpcclients import GrpcClient, TelemetryStream
 from mqspark_server.proxy.content.resources import group_of, topic_of
+from mqspark_server.proxy.content.subscribed import consume_type_of, subscription_of
 from mqspark_server.proxy.grpcstatus import OK, GrpcRefusal
 from mqspark_server.proxy.methods.grpclite import (
     LITE_CONSUMERS,
@@ -33,9 +30,8 @@ from mqspark_server.proxy.methods.grpclite import (
     forget_lite_subscriptions,
     tell_unsubscribed,
 )
+from mqspark_server.proxy.methods.grpcrelays import relay
 from mqspark_server.proxy.methods.grpctransactions import check_transaction
-
-log = sparing("mqspark.grpc")
 
 Write = Callable[[pb.TelemetryCommand], Awaitable[None]]
 
@@ -73,8 +69,10 @@ async def telemetry(call: GrpcCall, commands: AsyncIterator[pb.TelemetryCommand]
             kind = command.WhichOneof("command")
             if kind == "settings":
                 stream.push(pb.TelemetryCommand(status=OK, settings=await _agreed(call, command.settings)))
-            elif kind in ("thread_stack_trace", "verify_message_result"):
-                log.debug("%s answers a command that has been given up", client.caller.client_id)
+            elif kind == "thread_stack_trace":
+                client.answered(command.thread_stack_trace.nonce, command)
+            elif kind == "verify_message_result":
+                client.answered(command.verify_message_result.nonce, command)
     finally:
         client.streams.remove(stream)
         writer.cancel()
@@ -109,6 +107,7 @@ async def _agreed(call: GrpcCall, given: pb.Settings) -> pb.Settings:
     else:
         group = await call.backend.group(given.subscription.group.name)
         _agree_on_consuming(agreed, group or SubscriptionGroupConfig())
+        call.client.is_fifo = agreed.subscription.fifo
     agreed.metric.on = False
     await _announce(call)
     return agreed
@@ -187,28 +186,15 @@ async def _announce(call: GrpcCall) -> None:
     else:
         topics = [each.topic.name for each in settings.subscription.subscriptions]
         is_lite = settings.client_type in LITE_CONSUMERS
-        is_push = settings.client_type in (pb.PUSH_CONSUMER, pb.LITE_PUSH_CONSUMER)
         data.consumer_data_set = [
             ConsumerData(
                 group_name=settings.subscription.group.name,
-                consume_type=ConsumeType.CONSUME_PASSIVELY if is_push else ConsumeType.CONSUME_ACTIVELY,
+                consume_type=consume_type_of(settings),
                 message_model=MessageModel.LITE_SELECTIVE if is_lite else MessageModel.CLUSTERING,
-                subscription_data_set=[_subscription(each) for each in settings.subscription.subscriptions],
+                subscription_data_set=[subscription_of(each) for each in settings.subscription.subscriptions],
             )
         ]
     await call.client.link.announce(topics, encode_body(data))
-
-
-def _subscription(entry: pb.SubscriptionEntry) -> SubscriptionData:
-    kind, expression = filter_of(entry.expression)
-    return build_subscription(entry.topic.name, expression, kind)
-
-
-def filter_of(expression: pb.FilterExpression) -> tuple[str, str]:
-    """The type of the filter, as brokers call it, and its text."""
-    if expression.type == pb.SQL:
-        return "SQL92", expression.expression
-    return "TAG", expression.expression or "*"
 
 
 def asked_by_broker(shared: Shared, client: GrpcClient, broker: str, command: Command) -> None:
@@ -217,3 +203,5 @@ def asked_by_broker(shared: Shared, client: GrpcClient, broker: str, command: Co
         check_transaction(shared, client, broker, command)
     elif command.code == RequestCode.NOTIFY_UNSUBSCRIBE_LITE:
         tell_unsubscribed(client, command)
+    elif not command.is_oneway:
+        shared.spawn(relay(client, broker, command))

@@ -1,0 +1,118 @@
+"""Requests of brokers to gRPC clients that do not answer, answer late, or cannot be asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.connection import Connection
+from mqspark_server.proxy import messaging_pb2 as pb
+from mqspark_server.proxy.clients.grpcclients import MAX_ASKED, GrpcClient, TelemetryStream
+from mqspark_server.proxy.methods import grpcrelays
+from mqspark_server.proxy.methods.telemetry import asked_by_broker
+from tests.unit.broker_kit import Bench
+from tests.unit.proxy_kit import ProxyBench, settled
+
+pytestmark = pytest.mark.anyio
+
+STACKS = {"consumerGroup": "g", "clientId": "client", "jstackEnable": "true"}
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path)
+    yield bench
+    bench.close()
+
+
+@pytest.fixture
+async def proxy(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> ProxyBench:
+    monkeypatch.setattr(grpcrelays, "RELAY_S", 0.01)
+    return ProxyBench(bench)
+
+
+@pytest.fixture
+async def client(proxy: ProxyBench) -> GrpcClient:
+    return proxy.client(settings=pb.Settings(client_type=pb.SIMPLE_CONSUMER))
+
+
+def asked(code: int = RequestCode.GET_CONSUMER_RUNNING_INFO, opaque: int = 7, body: bytes = b"") -> Command:
+    return Command(code=code, opaque=opaque, ext_texts=dict(STACKS), body=body)
+
+
+async def answer_to(proxy: ProxyBench, client: GrpcClient, command: Command) -> Command:
+    asked_by_broker(proxy.shared, client, "broker", command)
+    (link,) = proxy.backend.links
+    for _ in range(200):
+        if link.answers:
+            break
+        await asyncio.sleep(0.01)
+    (answer,) = Connection().receive_data(link.answers.pop())
+    assert answer.opaque == command.opaque
+    return answer
+
+
+async def test_a_client_without_a_stream_cannot_be_asked(proxy: ProxyBench, client: GrpcClient) -> None:
+    answer = await answer_to(proxy, client, asked())
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_BUSY, "call remote timeout")
+
+
+async def test_an_answer_that_comes_too_late_is_dropped(proxy: ProxyBench, client: GrpcClient) -> None:
+    stream = TelemetryStream()
+    client.streams.append(stream)
+    answer = await answer_to(proxy, client, asked())
+    assert answer.code == ResponseCode.SYSTEM_BUSY
+    nonce = stream.commands.get_nowait().print_thread_stack_trace_command.nonce
+    client.answered(nonce, pb.TelemetryCommand(thread_stack_trace=pb.ThreadStackTrace(nonce=nonce)))
+    await settled()
+    assert proxy.backend.links[0].answers == []
+
+
+async def test_nobody_answers_for_another_client(proxy: ProxyBench, client: GrpcClient) -> None:
+    stream = TelemetryStream()
+    client.streams.append(stream)
+    other = proxy.client("other")
+    waiting = asyncio.ensure_future(grpcrelays.relay(client, "broker", asked()))
+    await settled()
+    nonce = stream.commands.get_nowait().print_thread_stack_trace_command.nonce
+    other.answered(nonce, pb.TelemetryCommand(thread_stack_trace=pb.ThreadStackTrace(nonce=nonce)))
+    await waiting
+    (answer,) = Connection().receive_data(proxy.backend.links[0].answers.pop())
+    assert answer.code == ResponseCode.SYSTEM_BUSY
+
+
+async def test_unanswered_requests_of_a_client_are_bounded(
+    proxy: ProxyBench, client: GrpcClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grpcrelays, "RELAY_S", 60)
+    stream = TelemetryStream()
+    client.streams.append(stream)
+    waiting = [
+        asyncio.ensure_future(grpcrelays.relay(client, "broker", asked(opaque=number)))
+        for number in range(MAX_ASKED + 1)
+    ]
+    await settled()
+    (answer,) = Connection().receive_data(proxy.backend.links[0].answers.pop())
+    assert (answer.opaque, answer.code) == (MAX_ASKED, ResponseCode.SYSTEM_BUSY)
+    for each in waiting:
+        each.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (RequestCode.CONSUME_MESSAGE_DIRECTLY, ResponseCode.SYSTEM_ERROR),  # of a body that is no message
+        (RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
+    ],
+)
+async def test_what_cannot_be_relayed_is_refused_at_once(
+    proxy: ProxyBench, client: GrpcClient, code: int, expected: int
+) -> None:
+    answer = await answer_to(proxy, client, asked(code, body=b"no message"))
+    assert answer.code == expected
