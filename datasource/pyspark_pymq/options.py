@@ -22,6 +22,7 @@ from pyspark_pymq.payloadoptions import ARROW, RAW, PayloadOptions, payload_form
 if TYPE_CHECKING:
     from mqspark.arrow.records.encode import Compression
 
+_MAX_JOB = 200
 _MAX_DELAY_MS = 15 * 60 * 1000
 """maxTriggerDelay of the Kafka source."""
 
@@ -44,6 +45,8 @@ class ReadOptions(QueueChoice):
     """How long an idle stream waits for a message before it reports to Spark that there is none."""
     has_spans: bool = False
     """openTelemetry: tasks make spans."""
+    lineage_job: str | None = None
+    """The job whose input the topics are (``pyspark_pymq.lineage``)."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
@@ -94,6 +97,7 @@ class ReadOptions(QueueChoice):
             poll_timeout_ms=texts.number("pollTimeoutMs", 250, lowest=0),
             signing=texts.signing(),
             has_spans=texts.flag("openTelemetry", False),
+            lineage_job=_lineage_job(texts),
         )
         columns_of(options, texts)
         parsed._check(texts, streaming=streaming)
@@ -181,6 +185,13 @@ class StoreOptions(StoreChoice):
         return parsed
 
 
+def _lineage_job(texts: OptionTexts) -> str | None:
+    name = texts.text("lineageJob")
+    if name is not None and not 0 < len(name) <= _MAX_JOB:
+        raise ConfigError(f"lineageJob: a name of 1 to {_MAX_JOB} letters", key="lineageJob")
+    return name
+
+
 _KINDS = {"none": None, "zlib": ZLIB, "lz4": LZ4, "zstd": ZSTD}
 
 
@@ -245,6 +256,8 @@ class WriteOptions(SendChoice):
     """The number of a batch write, which is written once."""
     has_spans: bool = False
     """openTelemetry: tasks make spans."""
+    lineage_job: str | None = None
+    """The job whose output the topic is (``pyspark_pymq.lineage``)."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> WriteOptions:
@@ -272,8 +285,11 @@ class WriteOptions(SendChoice):
             else None,
             signing=texts.signing(),
             has_spans=texts.flag("openTelemetry", False),
+            lineage_job=_lineage_job(texts),
         )
         texts.check_all_known("sink")
+        if parsed.lineage_job is not None and topic is None:
+            raise ConfigError("lineageJob: needs the option topic", key="lineageJob")
         for name in ("transactionId", "transactionBatch"):
             if texts.is_given(name) and not parsed.exactly_once:
                 raise ConfigError(f"{name}: belongs to deliveryGuarantee=exactly-once", key=name)

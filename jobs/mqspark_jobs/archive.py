@@ -41,6 +41,7 @@ from mqspark_jobs.deltacommit import commit_files, make_table
 from mqspark_jobs.job import ProgressLine, Summary, run_tasks
 from mqspark_jobs.logcuts import cuts
 from mqspark_jobs.rowfiles import ANY_RATIO, DATE, RowFile, RowFiles
+from pyspark_pymq.lineage import lineage_of, table_dataset
 from pyspark_pymq.schema import spark_schema
 
 if TYPE_CHECKING:
@@ -292,6 +293,11 @@ def check(options: ArchiveOptions) -> list[LogFile]:
 def run(options: ArchiveOptions, spark: SparkSession, progress: ProgressLine) -> Summary:
     """Raises ConfigError, StoreCorrupt (the rows in Delta differ from the log), StoreLocked, OSError."""
     check(options)
+    with lineage_of("archive", [table_dataset(options.store)], [table_dataset(options.archive)]):
+        return _run_alone(options, spark, progress)
+
+
+def _run_alone(options: ArchiveOptions, spark: SparkSession, progress: ProgressLine) -> Summary:
     if is_remote(options.store):
         return _run(options, spark, progress)
     files = OsFiles.like(local_path(options.store))

@@ -29,6 +29,7 @@ from mqspark_jobs.job import ProgressLine, Summary, relevant_text
 from mqspark_jobs.tablecheckpoint import checkpoint_of
 from mqspark_jobs.tabledefs import TableDefinition, TableDirectory, TableState, place_options
 from mqspark_jobs.topicqueues import first_offsets
+from pyspark_pymq.lineage import ABORT, COMPLETE, FAIL, START, LineageRun, table_dataset, topic_dataset
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,6 +66,7 @@ class _RunningTable:
     definition: TableDefinition
     query: Any
     lock: int
+    lineage: LineageRun
     shown: int = -1
     """The batch that the table's state names."""
 
@@ -182,19 +184,26 @@ class _TableKeeper:
             self._pause(definition.name, _LONGEST_LOOK_S)
             return
         try:
-            query = start(self.spark, definition, self.options)
+            query, columns = start(self.spark, definition, self.options)
         except Exception as error:
             # Of Spark, of the cluster or of the table's place: it is told, and the start is tried again.
             os.close(lock)
             self._failed(definition, error)
             return
         self.errors.pop(definition.name, None)
-        self.running[definition.name] = _RunningTable(definition, query, lock)
+        lineage = LineageRun(
+            f"table.{definition.name}",
+            [topic_dataset(definition.nameserver, definition.topic)],
+            [table_dataset(definition.url, columns), table_dataset(definition.rejected_url)],
+        )
+        lineage.tell(START)
+        self.running[definition.name] = _RunningTable(definition, query, lock, lineage)
         self.tables += 1
 
     def _stop(self, name: str) -> None:
         each = self.running.pop(name)
         each.query.stop()
+        each.lineage.tell(ABORT)
         os.close(each.lock)
 
     def _look(self) -> None:
@@ -208,7 +217,9 @@ class _TableKeeper:
             os.close(each.lock)
             if error is None:
                 self.pauses.pop(name, None)
+                each.lineage.tell(COMPLETE)
             else:
+                each.lineage.tell(FAIL, relevant_text(error))
                 self._failed(each.definition, error)
 
     def _count(self, each: _RunningTable) -> None:
@@ -249,8 +260,8 @@ class _TableKeeper:
 # --- one table ------------------------------------------------------------------------------------------------
 
 
-def start(spark: SparkSession, definition: TableDefinition, options: TablesOptions) -> Any:
-    """The running query of a table."""
+def start(spark: SparkSession, definition: TableDefinition, options: TablesOptions) -> tuple[Any, Any]:
+    """The running query of a table, and the columns of the table."""
     frame = read(spark, definition)
     if not frame.isStreaming:
         raise MQError(f"{definition.topic} is not read as a stream")
@@ -260,8 +271,8 @@ def start(spark: SparkSession, definition: TableDefinition, options: TablesOptio
     writer = frame.writeStream.foreachBatch(batches).queryName(f"{definition.group}-{definition.identity}")
     writer = writer.option("checkpointLocation", definition.checkpoint)
     if options.once:
-        return writer.trigger(availableNow=True).start()
-    return writer.trigger(processingTime=f"{options.interval_ms} milliseconds").start()
+        return writer.trigger(availableNow=True).start(), columns
+    return writer.trigger(processingTime=f"{options.interval_ms} milliseconds").start(), columns
 
 
 def read(spark: SparkSession, definition: TableDefinition) -> DataFrame:

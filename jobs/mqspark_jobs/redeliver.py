@@ -33,6 +33,7 @@ from mqspark.message import DLQ_ORIGIN_TOPIC, DLQ_PREFIX, RETRY_TOPIC, SET_BY_BR
 from mqspark_jobs.deltacommit import make_table
 from mqspark_jobs.job import ProgressLine, Summary
 from mqspark_jobs.topicqueues import end_offsets
+from pyspark_pymq.lineage import lineage_of, table_dataset, topic_dataset
 from pyspark_pymq.schema import spark_schema
 from pyspark_pymq.work.verdicts import REASONS
 
@@ -106,6 +107,12 @@ class DlqOptions:
 
 def run_parked(options: ParkedOptions, spark: SparkSession, progress: ProgressLine) -> Summary:
     """Park new messages and deliver due ones. Raises ConfigError, MQError, OSError."""
+    topics = [] if options.topic is None else [topic_dataset(options.nameserver, options.topic)]
+    with lineage_of("redeliver", topics, [table_dataset(options.table)]):
+        return _parked(options, spark, progress)
+
+
+def _parked(options: ParkedOptions, spark: SparkSession, progress: ProgressLine) -> Summary:
     started = time.monotonic()
     now_ms = options.now_ms if options.now_ms is not None else wall_ms()
     _make_table(spark, options.table)
@@ -231,6 +238,13 @@ def _without(*properties: str) -> str:
 
 def redrive(options: DlqOptions, spark: SparkSession, progress: ProgressLine) -> Summary:
     """Raises ConfigError, MQError, OSError."""
+    dead = [topic_dataset(options.nameserver, DLQ_PREFIX + options.group)]
+    to = options.target or (retry_topic(options.group) if options.to == "group" else None)
+    with lineage_of("redeliver", dead, [] if to is None else [topic_dataset(options.nameserver, to)]):
+        return _redriven(options, spark, progress)
+
+
+def _redriven(options: DlqOptions, spark: SparkSession, progress: ProgressLine) -> Summary:
     started = time.monotonic()
     topic = DLQ_PREFIX + options.group
     url = join(options.state, f"{options.name}.json")

@@ -53,6 +53,12 @@ def partitions_of(
         from pyspark_pymq.taskspans import TaskSpans
 
         TaskSpans()  # without the API the driver says so, not each task
+    if options.lineage_job is not None:
+        from pyspark_pymq.lineage import tell_of_task
+
+        tell_of_task(
+            options.lineage_job, options.nameserver, reads=sorted({each.queue.topic for each in ranges})
+        )
     if cluster.archive is not None:
         from mqspark.arrow.cluster.history import plan_archive
 

@@ -72,6 +72,10 @@ class _SinkWriter(PickledToTask):
             from pyspark_pymq.taskspans import TaskSpans
 
             TaskSpans()  # without the API the driver says so, not each task
+        if self._options.lineage_job is not None and self._options.topic is not None:
+            from pyspark_pymq.lineage import tell_of_task
+
+            tell_of_task(self._options.lineage_job, self._options.nameserver, writes=[self._options.topic])
         if not self._has_written:
             meet(self._options.nameserver, self._options.signing.credentials())
         if self._options.exactly_once:

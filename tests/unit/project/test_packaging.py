@@ -17,6 +17,7 @@ PART_OF = {
     "delta": "delta_spark",
     "google": "protobuf",
     "grpc": "grpcio",
+    "openlineage": "openlineage_python",
     "opentelemetry": "opentelemetry_api",
     "py4j": "pyspark",
 }
