@@ -101,7 +101,6 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     peer.heard()
     gc.freeze()
     yield bench
-    gc.unfreeze()
     bench.close()
 
 

@@ -43,6 +43,7 @@ def _thresholds_of_a_broker() -> Iterator[None]:
     gc.set_threshold(700, 10, 10)
     yield
     gc.set_threshold(*usual)
+    gc.freeze()  # all tests, again: see tests/conftest.py
 
 
 def visited() -> int:
