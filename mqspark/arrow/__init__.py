@@ -15,14 +15,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mqspark.arrow.reading.fromregistry import FromRegistry
     from mqspark.arrow.reading.lazyscan import scan
     from mqspark.arrow.reading.otherreads import dead_letters, lag, store
     from mqspark.arrow.reading.topicread import read
     from mqspark.arrow.writing.framewrite import write
 
-__all__ = ["dead_letters", "lag", "read", "scan", "store", "write"]
+__all__ = ["FromRegistry", "dead_letters", "lag", "read", "scan", "store", "write"]
 
 _HOMES = {
+    "FromRegistry": "reading.fromregistry",
     "dead_letters": "reading.otherreads",
     "lag": "reading.otherreads",
     "read": "reading.topicread",

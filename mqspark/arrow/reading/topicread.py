@@ -84,9 +84,9 @@ class ReadChoices(TypedDict, total=False):
     credentials: Credentials | None
     """By default those of the environment."""
     schema: object
-    """The fields of bodies are columns instead of ``value``: a pyarrow.Schema for JSON, or a schema of Avro
-    (``mqspark.schemas.parsing.parse``) for bodies without a prefix. The columns of the message then are named by
-    ``columns``."""
+    """The fields of bodies are columns instead of ``value``: a pyarrow.Schema for JSON, a schema of Avro
+    (``mqspark.schemas.parsing.parse``) for bodies without a prefix, or ``FromRegistry(url)``. The columns of the
+    message then are named by ``columns``."""
     reason_column: str | None
     """With ``schema``: a column that says why a body does not fit it; the others of its row are null. Without it such a
     body raises InvalidMessage."""
@@ -185,7 +185,7 @@ class TopicRead:
         default = default_columns()
         self._typed = None
         if self.schema is not None:
-            self._typed = TypedRead(self.schema, self.reason_column)
+            self._typed = TypedRead(self.schema, _topics(self.topic), self.reason_column)
             default = tuple(name for name in default if name != VALUE)
         elif self.reason_column is not None:
             raise ConfigError("reason_column: needs a schema", key="reason_column")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
 from mqspark.arrow.payload.bodyrows import BodyDecoder, slices
+from mqspark.arrow.reading.fromregistry import FromRegistry
 from mqspark.errors import ConfigError, InvalidMessage, InvalidSchema
 from mqspark.schemas.avro.avroschema import AvroSchema
 
@@ -16,10 +17,11 @@ _PLACE = ("topic", "partition", "offset")
 
 
 class TypedRead:
-    """``schema``: a pyarrow.Schema, for JSON, or a schema of Avro. Raises ConfigError for any other."""
+    """``schema``: a pyarrow.Schema, for JSON, a schema of Avro, or FromRegistry. Raises ConfigError for any other, and
+    what ``FromRegistry.decoder`` raises."""
 
-    def __init__(self, schema: object, reason_column: str | None) -> None:
-        self._decoder = _decoder(schema)
+    def __init__(self, schema: object, topics: Sequence[str], reason_column: str | None) -> None:
+        self._decoder = _decoder(schema, topics)
         self._reason_column = reason_column
         reasons = [] if reason_column is None else [pa.field(reason_column, pa.string())]
         self.fields: list[pa.Field] = [*self._decoder.schema, *reasons]
@@ -48,8 +50,10 @@ class TypedRead:
         return pa.RecordBatch.from_arrays([made[name] for name in wanted.names], schema=wanted)
 
 
-def _decoder(schema: object) -> BodyDecoder:
+def _decoder(schema: object, topics: Sequence[str]) -> BodyDecoder:
     try:
+        if isinstance(schema, FromRegistry):
+            return schema.decoder(topics)
         if isinstance(schema, pa.Schema):
             from mqspark.arrow.payload.jsonbodies import JsonBodies
 
@@ -62,8 +66,8 @@ def _decoder(schema: object) -> BodyDecoder:
         text = str(error).removeprefix("payloadSchema: ")  # Spark's name for it
         raise ConfigError(f"schema: {text}", key="schema") from None
     raise ConfigError(
-        "schema: a pyarrow.Schema for bodies of JSON, or mqspark.schemas.parsing.parse('AVRO', ...), not "
-        f"{type(schema).__name__}",
+        "schema: a pyarrow.Schema for bodies of JSON, mqspark.schemas.parsing.parse('AVRO', ...) or FromRegistry(url), "
+        f"not {type(schema).__name__}",
         key="schema",
     )
 
