@@ -1,9 +1,9 @@
-"""Dead letters: where one came from, and the message that sends it again."""
+"""Dead letters: where one came from, which are chosen, and the message that sends one again."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from mqspark.message import DLQ_ORIGIN_TOPIC, RETRY_TOPIC, SET_BY_BROKERS, Message, MessageExt, retry_topic
 
@@ -11,6 +11,25 @@ from mqspark.message import DLQ_ORIGIN_TOPIC, RETRY_TOPIC, SET_BY_BROKERS, Messa
 def origin_of(message: MessageExt) -> str | None:
     """The topic that a dead letter came from; None: unknown."""
     return message.properties.get(DLQ_ORIGIN_TOPIC) or message.properties.get(RETRY_TOPIC)
+
+
+class LetterChoice(NamedTuple):
+    """Which dead letters are meant; None: all."""
+
+    origin: str | None = None
+    """The topic that they came from."""
+    tag: str | None = None
+    key: str | None = None
+    ids: Collection[str] | None = None
+    """Ids of messages, or of their places in the log."""
+
+    def takes(self, message: MessageExt) -> bool:
+        return (
+            self.origin in (None, origin_of(message))
+            and self.tag in (None, message.tags)
+            and (self.key is None or self.key in (message.keys or "").split())
+            and (self.ids is None or message.message_id in self.ids or message.offset_message_id in self.ids)
+        )
 
 
 def foreign_origins(messages: Iterable[MessageExt], consumed: Collection[str]) -> list[str]:

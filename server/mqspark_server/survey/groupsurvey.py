@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from mqspark.errors import BrokerError, MQError
 from mqspark.message import MessageQueue, is_system_group
 from mqspark.protocol.bodies.admin_bodies import QueryConsumeTimeSpanBody, QueueTimeSpan
 from mqspark.protocol.bodies.body import decode_body
-from mqspark.protocol.bodies.client_bodies import MessageRequestModeSerializeWrapper
+from mqspark.protocol.bodies.client_bodies import ConnectionInfo, MessageRequestModeSerializeWrapper
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers.admin_headers import QueryConsumeTimeSpanRequestHeader
 from mqspark_server.survey.brokersurvey import masters_of
@@ -94,16 +94,20 @@ async def member_rows(admin: AdminClient, group: str) -> list[Row]:
         if error.code in (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SYSTEM_ERROR):
             return []
         raise
+    more = {"mode": found.consume_type, "model": found.message_model}
+    return [row | more for row in client_rows(found.connection_set)]
+
+
+def client_rows(connections: Iterable[ConnectionInfo]) -> list[Row]:
+    """By the ids of the clients."""
     return [
         {
             "client_id": each.client_id,
             "address": each.client_addr,
             "language": each.language,
             "version": each.version,
-            "mode": found.consume_type,
-            "model": found.message_model,
         }
-        for each in sorted(found.connection_set, key=lambda each: each.client_id)
+        for each in sorted(connections, key=lambda each: each.client_id)
     ]
 
 

@@ -27,6 +27,7 @@ from mqspark_server.commands.shell import (
     setting_options,
 )
 from mqspark_server.shown.nouns import PERMS, QUEUES, TOPIC_SETTINGS, perm_text
+from mqspark_server.survey.groupsurvey import client_rows
 from mqspark_server.survey.surveying import each_of, without_no_error
 from mqspark_server.survey.topicsurvey import extent_of, groups_of, queue_rows
 
@@ -413,13 +414,4 @@ async def topic_producers(shell: ClusterShell, topic: str, group: str) -> None:
         raise Missing(
             "producer group online", group, advice="mqspark broker producers BROKER shows all"
         ) from None
-    rows = [
-        {
-            "client_id": each.client_id,
-            "address": each.client_addr,
-            "language": each.language,
-            "version": each.version,
-        }
-        for each in found.connection_set
-    ]
-    shell.output.rows(_PRODUCERS, rows, empty="no producer is online")
+    shell.output.rows(_PRODUCERS, client_rows(found.connection_set), empty="no producer is online")

@@ -18,7 +18,7 @@ from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS
 from mqspark_server.commands.output import Column, columns, counted, cut
 from mqspark_server.commands.refusals import CommandFailed, Missing
 from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm
-from mqspark_server.shown.deadletters import foreign_origins, origin_of, resent_copy
+from mqspark_server.shown.deadletters import LetterChoice, foreign_origins, origin_of, resent_copy
 from mqspark_server.shown.messagerow import message_row
 
 dlq = noun("dlq", "Dead letters: messages that groups could not process.")
@@ -67,8 +67,7 @@ async def _dead(
     shell: ClusterShell,
     group: str,
     chosen: Filter,
-    key: str | None,
-    origin: str | None,
+    letters: LetterChoice,
     begin: Where,
     until: Where | None,
     count: int,
@@ -85,11 +84,8 @@ async def _dead(
         ) from None
     found: list[MessageExt] = []
     async for message in read_spans(shell, await spans(shell, queues, begin, until), chosen):
-        if key is not None and key not in (message.keys or "").split():
-            continue
-        if origin is not None and origin_of(message) != origin:
-            continue
-        found.append(message)
+        if letters.takes(message):
+            found.append(message)
         if len(found) > count:
             break
     return list(cut(found, count, "--count takes more, --from later ones"))
@@ -122,7 +118,7 @@ async def dlq_show(
     count: int,
 ) -> None:
     """Show the dead letters of GROUP."""
-    found = await _dead(shell, group, filter_of(tag, sql), key, origin, begin, until, count)
+    found = await _dead(shell, group, filter_of(tag, sql), LetterChoice(origin, key=key), begin, until, count)
     rows = [{**message_row(each), "origin_topic": origin_of(each)} for each in found]
     shell.output.rows(columns("origin_topic", *MESSAGE_COLUMNS), rows, empty="no dead letter")
 
@@ -165,7 +161,7 @@ async def dlq_resend(
 
     A group in POP mode reads a different retry topic: use --to topic.
     """
-    found = await _dead(shell, group, filter_of(tag, sql), key, origin, begin, until, count)
+    found = await _dead(shell, group, filter_of(tag, sql), LetterChoice(origin, key=key), begin, until, count)
     foreign = set(foreign_origins(found, await shell.admin.consumed_topics(group))) if found else set()
     plan: list[tuple[MessageExt, Message | None]] = []
     unreadable = 0

@@ -28,7 +28,7 @@ from mqspark_server.console.rendering import HEADERS, MESSAGES, ROOT, message_ro
 from mqspark_server.console.site import Asking, Change, Confirmation, Done, ListView, Section, Site, View
 from mqspark_server.console.visitors import Visitor
 from mqspark_server.shown.bodies.bodyviews import VIEWS
-from mqspark_server.shown.deadletters import foreign_origins, origin_of, resent_copy
+from mqspark_server.shown.deadletters import LetterChoice, foreign_origins, origin_of, resent_copy
 from mqspark_server.shown.nouns import MAX_NAME
 from mqspark_server.survey.groupsurvey import offset_rows
 from mqspark_server.survey.resending import MAX_SENT, MAX_SENT_BYTES, send_all
@@ -80,13 +80,6 @@ class LetterFilter(msgspec.Struct, frozen=True):
             parts.append(f"the {len(set(self.id))} chosen")
         return ", ".join(parts) or "all"
 
-    def _takes(self, message: MessageExt) -> bool:
-        return (
-            self.origin in ("", origin_of(message))
-            and self.tag in ("", message.tags)
-            and (not self.key or self.key in (message.keys or "").split())
-        )
-
     async def find(self, admin: AdminClient, most: int) -> tuple[list[MessageExt], bool]:
         """The newest of all queues, newest first, and whether there may be more. Raises InvalidMessage, MQError,
         Trouble."""
@@ -97,7 +90,8 @@ class LetterFilter(msgspec.Struct, frozen=True):
         except NoRoute:
             detail = f"No message of group {self.group} has failed for good."
             raise Trouble(404, "No dead letters", detail) from None
-        ids = frozenset(self.id)
+        ids = frozenset(self.id) if self.which == "chosen" else None
+        choice = LetterChoice(self.origin or None, self.tag or None, self.key or None, ids)
         found: list[MessageExt] = []
         examined = size = 0
         of_each = max(_READ_AT_ONCE, MAX_EXAMINED // max(1, len(bounds)))
@@ -105,9 +99,7 @@ class LetterFilter(msgspec.Struct, frozen=True):
             looked = taken_here = 0
             async for some, offsets in newest_of(admin, {queue: span}, _READ_AT_ONCE):
                 looked += offsets
-                taken = [each for each in some if self._takes(each)]
-                if self.which == "chosen":
-                    taken = [each for each in taken if each.message_id in ids]
+                taken = [each for each in some if choice.takes(each)]
                 size += sum(each.store_size_bytes for each in taken)
                 taken_here += len(taken)
                 found += taken
@@ -184,16 +176,21 @@ class ResendLetters(LetterFilter, Change, frozen=True):
 
         async def copies() -> AsyncIterator[Message]:
             for message in found:
-                copy = await asyncio.to_thread(
-                    resent_copy, message, self.group, self.to
-                )  # may inflate its body
+                copy = None
+                with contextlib.suppress(
+                    InvalidMessage
+                ):  # its body cannot be read: it is counted with those left
+                    copy = await asyncio.to_thread(resent_copy, message, self.group, self.to)
                 if copy is not None and origin_of(message) not in foreign:
                     yield copy
 
         sent = await send_all(asked.producer(), copies())
         text = f"{sent:,} dead letters were sent again."
         if left := len(found) - sent:
-            text += f" {left:,} were not sent: their origin is unknown, or the group does not consume it."
+            text += (
+                f" {left:,} were not sent: their origin is unknown, the group does not consume it, or their body"
+                " cannot be read."
+            )
         where = path_of("dead-letters", self.group, origin=self.origin, tag=self.tag, key=self.key)
         return Done(text, where)
 

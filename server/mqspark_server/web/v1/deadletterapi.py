@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Literal
 
 from fastapi import APIRouter, Query
@@ -21,7 +21,7 @@ from mqspark.message import (
     new_unique_id,
 )
 from mqspark.protocol.codes import RequestCode
-from mqspark_server.shown.deadletters import origin_of, resent_copy
+from mqspark_server.shown.deadletters import LetterChoice, origin_of, resent_copy
 from mqspark_server.web.callers import CLUSTER
 from mqspark_server.web.callers import group as group_named
 from mqspark_server.web.problems import Problem
@@ -196,23 +196,12 @@ async def _found(asker: Asker, group: str, wanted: Resend, place: Place | None, 
     topic = dlq_topic(group)
     if asker.state.topics.get(topic) is None:
         raise Problem(404, f"group {group!r} has no dead letters")
-    chosen = choose(asker, wanted.tags, wanted.sql, _accepts(wanted))
+    ids = None if wanted.ids is None else frozenset(wanted.ids)
+    letters = LetterChoice(wanted.topic, key=wanted.key, ids=ids)
+    chosen = choose(asker, wanted.tags, wanted.sql, letters.takes)
     queue_ids = range(found_topic(asker, topic).queue_limit)
     spans = spans_of(asker, topic, queue_ids, place, None, wanted.since, wanted.until)
     return await read_some(asker, topic, spans, limit, chosen)
-
-
-def _accepts(wanted: Resend) -> Callable[[MessageExt], bool]:
-    ids = None if wanted.ids is None else frozenset(wanted.ids)
-
-    def accepts(message: MessageExt) -> bool:
-        return (
-            (wanted.key is None or wanted.key in (message.keys or "").split())
-            and (wanted.topic is None or origin_of(message) == wanted.topic)
-            and (ids is None or message.message_id in ids or message.offset_message_id in ids)
-        )
-
-    return accepts
 
 
 async def _send_again(
