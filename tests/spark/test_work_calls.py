@@ -132,20 +132,20 @@ def test_a_message_that_kills_its_process_is_found_and_no_other_is_repeated(tmp_
     def noted(message: Any) -> Any:
         with (tmp_path / "calls").open("a") as file:
             file.write(f"{int(message.value)}\n")
-        return kill_at(3, 6)(message)
+        return kill_at(2)(message)
 
     calls = Isolated(RowFunction(noted, RESULT))
     try:
-        done = calls.call(batch(range(8)))
+        done = calls.call(batch(range(4)))
     finally:
         calls.close()
-    assert done.failures.keys() == {3, 6}
-    assert {failure.type for failure in done.failures.values()} == {DIED}
-    assert "SIGSEGV" in done.failures[3].text
+    assert done.failures.keys() == {2}
+    assert done.failures[2].type == DIED
+    assert "SIGSEGV" in done.failures[2].text
     assert done.results is not None
-    assert done.results.field("n").to_pylist() == [0, 1, 2, 4, 5, 7]
+    assert done.results.field("n").to_pylist() == [0, 1, 3]
     # Once more in a fresh process, to be sure; every other message once.
-    assert [int(line) for line in (tmp_path / "calls").read_text().split()] == [0, 1, 2, 3, 3, 4, 5, 6, 6, 7]
+    assert [int(line) for line in (tmp_path / "calls").read_text().split()] == [0, 1, 2, 2, 3]
     rows = outcomes(Evaluation(RowFunction(kill_at(1), None), POLICY, True), batch(range(3)))
     assert by_kind(rows) == {DEAD: ["1"]}
 

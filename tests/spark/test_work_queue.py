@@ -254,6 +254,9 @@ def test_messages_that_kill_their_process(
         assert all(count <= 2 for text, count in counted.items() if text != "3"), counted
 
 
+@pytest.mark.slow(
+    "several streams; test_the_journal and the test after it in test_work_calls.py are the fast twins"
+)
 def test_a_batch_that_runs_again_calls_nothing_and_sends_nothing_twice(
     cluster: DevCluster, topic: str, queue: Queue, tmp_path: Path
 ) -> None:
