@@ -114,10 +114,13 @@ def check_flips(log: Log, numbers: list[int], sample: int) -> int:
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
-def test_a_flipped_bit_anywhere(clean: bool) -> None:
+@pytest.mark.parametrize(
+    "each", [15, pytest.param(40, marks=pytest.mark.slow("more bits; 15 is the fast twin"))]
+)
+def test_a_flipped_bit_anywhere(clean: bool, each: int) -> None:
     log = make_log(clean=clean)
     numbers = list(range(0, 60, 3))
-    assert check_flips(log, numbers, 40) == 800
+    assert check_flips(log, numbers, each) == 20 * each
 
 
 @pytest.mark.night("every bit; a sample is the fast twin")
@@ -205,7 +208,7 @@ def strip(tree: Tree) -> Tree:
 
 
 def test_the_last_three_records_sampled() -> None:
-    assert last_three_changed(5) > 500
+    assert last_three_changed(11) > 200
 
 
 @pytest.mark.slow("every byte; a sample is the fast twin")
