@@ -170,7 +170,10 @@ def job_classes() -> Iterator[tuple[str, ast.FunctionDef]]:
     """Every class with ``run`` and ``done``, and its ``done``."""
     for package in ("mqspark", "server/mqspark_server"):
         for path in sorted((ROOT / package).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text())):
+            text = path.read_text()
+            if "def done(" not in text:
+                continue
+            for node in ast.walk(ast.parse(text)):
                 if isinstance(node, ast.ClassDef) and node.name != "Job":
                     methods = {each.name: each for each in node.body if isinstance(each, ast.FunctionDef)}
                     if {"run", "done"} <= methods.keys():

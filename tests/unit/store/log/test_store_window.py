@@ -51,11 +51,11 @@ def read(log: CommitLog, end: int, window_bytes: int, *, min_records: int = 1) -
 @pytest.mark.parametrize(
     "bodies",
     [
-        [b"b" * 100] * 3000,
-        [b"b" * 600] * 3000,
-        [b"b" * (number % 7 * 100) for number in range(3000)],
-        [b"b" * (100 if number < 1500 else 130) for number in range(3000)],
-        [b"b" * 100 if number % 40 else b"b" * 700 for number in range(3000)],
+        [b"b" * 100] * 1000,
+        [b"b" * 600] * 1000,
+        [b"b" * (number % 7 * 100) for number in range(1000)],
+        [b"b" * (100 if number < 500 else 130) for number in range(1000)],
+        [b"b" * 100 if number % 40 else b"b" * 700 for number in range(1000)],
         [b""] * 100,
     ],
 )
