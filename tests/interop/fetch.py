@@ -13,7 +13,14 @@ from functools import partial
 
 from tests.interop import jars
 from tests.interop.class_archives import rocketmq_classes, spark_classes
-from tests.interop.other_clients import cpp_binding, go_program, js_program, python_client
+from tests.interop.other_clients import (
+    cpp_binding,
+    go_program,
+    grpc_go_program,
+    grpc_js_program,
+    js_program,
+    python_client,
+)
 from tests.interop.proxy import fetch_grpc_client, fetch_proxy
 from tests.spark.delta_jars import fetch_delta_jars
 from tests.support.maven import ToolMissing
@@ -28,6 +35,8 @@ WANTED: dict[str, Callable[[], object]] = {
     "the gRPC client": fetch_grpc_client,
     "the Go client": go_program,
     "the Go client with TLS": partial(go_program, "tls"),
+    "the Go client of gRPC": grpc_go_program,
+    "the JavaScript client of gRPC": grpc_js_program,
     "the C++ client": cpp_binding,
     "the JavaScript client": js_program,
     "the Python client": python_client,

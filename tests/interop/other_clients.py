@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,23 +21,47 @@ FETCH_TIMEOUT_S = 300
 BUILD_TIMEOUT_S = 600
 
 
-def go_program(module: str = "go") -> Path:
+def go_program(module: str = "go", source: Path = GO_FOLDER) -> Path:
     """The driver around the Go client, github.com/apache/rocketmq-client-go/v2. ``module``: "go", the newest release;
     or "tls", the branch after it, which can speak TLS. Raises ToolMissing."""
     require_tools("go")
     own = f"{module}.mod", f"{module}.sum"
-    sources = sorted(path for path in GO_FOLDER.iterdir() if path.suffix == ".go" or path.name in own)
+    sources = sorted(path for path in source.iterdir() if path.suffix == ".go" or path.name in own)
 
     def build(folder: Path) -> None:
         chosen = f"-modfile={module}.mod"
         try:
-            run(["go", "mod", "download", chosen], FETCH_TIMEOUT_S, cwd=GO_FOLDER)
+            run(["go", "mod", "download", chosen], FETCH_TIMEOUT_S, cwd=source)
         except RuntimeError as error:
             raise ToolMissing(f"the Go client's modules cannot be had: {error}") from error
         options = ["-mod=readonly", "-buildvcs=false", chosen, "-tags", module]
-        run(["go", "build", *options, "-o", str(folder / "driver"), "."], BUILD_TIMEOUT_S, cwd=GO_FOLDER)
+        run(["go", "build", *options, "-o", str(folder / "driver"), "."], BUILD_TIMEOUT_S, cwd=source)
 
     return cached(f"{module}-{digest(*sources)}", build) / "driver"
+
+
+GRPC_FOLDER = HERE / "grpc"
+"""Drivers around RocketMQ's gRPC clients, one language a folder."""
+
+
+def grpc_go_program() -> Path:
+    """The driver around github.com/apache/rocketmq-clients/golang/v5. Raises ToolMissing."""
+    return go_program(source=GRPC_FOLDER / "go")
+
+
+def grpc_js_program() -> Path:
+    """The driver around npm's rocketmq-client-nodejs. Raises ToolMissing."""
+    return _installed(GRPC_FOLDER / "js", "grpcdriver.js")
+
+
+@contextmanager
+def grpc_driver_of(command: Sequence[str], folder: Path) -> Iterator[Driver]:
+    """A gRPC client in a process of its own, which writes its log below HOME."""
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "driver.err"
+    environment = {"HOME": str(folder)}
+    with process(command, log, env=environment, stdout=subprocess.PIPE, stop_signal=signal.SIGKILL) as child:
+        yield Driver(child, log)
 
 
 CPP_PACKAGE = "rocketmq==0.4.4"

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.interop.driven import Client, bodies, message
 from tests.interop.driver import Driver, DriverError, JavaDriver, body_of
 from tests.interop.driver import message as plain_message
 from tests.interop.proxy import Proxy, fetch_grpc_client, fetch_proxy, grpc_driver, running_proxy
@@ -27,8 +28,6 @@ from tests.support.waiting import eventually
 Name = Callable[[str], str]
 
 SETTINGS = {**SOON, "recallMessageEnable": "true"}
-
-INVISIBLE_MS = 60_000
 
 
 @pytest.fixture(params=["without", *EITHER], scope="module")
@@ -61,75 +60,11 @@ def grpc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
         yield driver
 
 
-class Client:
-    """gRPC clients by the driver's handles, stopped with the test."""
-
-    def __init__(self, driver: Driver, proxy: Proxy) -> None:
-        self.driver, self.proxy = driver, proxy
-        self._handles: list[int] = []
-
-    def start(self, verb: str, **options: Any) -> int:
-        handle = int(self.driver.call(verb, endpoints=self.proxy.grpc, **options)["handle"])
-        self._handles.append(handle)
-        return handle
-
-    def producer(self, *topics: str, **options: Any) -> int:
-        return self.start("producer.start", topics=list(topics), **options)
-
-    def send(self, producer: int, *messages: dict[str, Any], **options: Any) -> list[dict[str, Any]]:
-        sent: list[dict[str, Any]] = self.driver.call(
-            "producer.send", handle=producer, messages=list(messages), **options
-        )
-        return sent
-
-    def simple(self, topic: str, group: str, expression: str = "*", kind: str = "TAG") -> int:
-        return self.start(
-            "simple.start", group=group, await_ms=5_000, subscriptions={topic: [kind, expression]}
-        )
-
-    def push(self, topic: str, group: str, expression: str = "*", kind: str = "TAG", **options: Any) -> int:
-        return self.start("push.start", group=group, subscriptions={topic: [kind, expression]}, **options)
-
-    def receive(
-        self, consumer: int, count: int, invisible_ms: int = INVISIBLE_MS, wait_s: float = 45
-    ) -> list[dict[str, Any]]:
-        """So many messages, if they come in time."""
-        received: list[dict[str, Any]] = []
-        deadline = time.monotonic() + wait_s
-        while len(received) < count and time.monotonic() < deadline:
-            received += self.driver.call("simple.receive", handle=consumer, max=32, invisible_ms=invisible_ms)
-        return received
-
-    def ack(self, consumer: int, *received: dict[str, Any]) -> None:
-        for message in received:
-            self.driver.call("simple.ack", handle=consumer, view=message["view"])
-
-    def take(self, consumer: int, count: int, wait_s: float = 45) -> list[dict[str, Any]]:
-        taken: list[dict[str, Any]] = self.driver.call(
-            "push.take", handle=consumer, count=count, timeout_ms=int(wait_s * 1000)
-        )
-        return taken
-
-    def stop(self) -> None:
-        """Nobody waits for it: a push consumer stops when its long polls are over."""
-        for handle in self._handles:
-            self.driver.submit("stop", handle=handle)
-
-
 @pytest.fixture
 def client(grpc: Driver, proxy: Proxy) -> Iterator[Client]:
     started = Client(grpc, proxy)
     yield started
     started.stop()
-
-
-def message(topic: str, body: bytes, **fields: Any) -> dict[str, Any]:
-    """A message in the driver's JSON form: tag, keys, group, delay_ms, properties."""
-    return {"topic": topic, "body": base64.b64encode(body).decode(), **fields}
-
-
-def bodies(received: list[dict[str, Any]]) -> Counter[bytes]:
-    return Counter(map(body_of, received))
 
 
 def test_messages_arrive_as_they_were_sent(client: Client, name: Name) -> None:

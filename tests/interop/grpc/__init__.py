@@ -1,0 +1,1 @@
+"""RocketMQ's gRPC clients of other languages than Java."""

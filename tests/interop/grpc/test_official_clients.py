@@ -1,0 +1,315 @@
+"""RocketMQ's own gRPC clients for Go and JavaScript, unmodified, served by our broker; slow: by RocketMQ's proxy
+before a real RocketMQ, or a test here would test a fancy of its own. For Java: ``test_proxy``."""
+
+import base64
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.interop.driven import Client, bodies, message
+from tests.interop.driver import Driver, DriverError, body_of
+from tests.interop.other_clients import (
+    grpc_driver_of,
+    grpc_go_program,
+    grpc_js_program,
+)
+from tests.interop.proxy import Proxy, fetch_proxy, running_proxy
+from tests.interop.rocketmq import EITHER, PATIENT, SOON, either_cluster
+from tests.interop.topics import create_group, create_topic, message_count
+from tests.support.clusters import mqspark_cluster
+from tests.support.maven import ToolMissing
+from tests.support.processes import set_options
+from tests.support.waiting import eventually
+
+Name = Callable[[str], str]
+
+LITE = {"enableLmq": "true", "enableMultiDispatch": "true"}
+SETTINGS = {**SOON, **LITE, "recallMessageEnable": "true"}
+
+slow = pytest.mark.slow("in each language; the Java and Python clients show it in the fast suite")
+
+
+@pytest.fixture(params=EITHER, scope="module")
+def proxy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+    """Our broker, which needs no proxy; or RocketMQ's."""
+    folder = tmp_path_factory.mktemp("served")
+    if request.param == "mqspark":
+        with mqspark_cluster(folder, *set_options(SETTINGS)) as cluster:
+            yield Proxy(cluster, cluster.grpc, cluster.namesrv, folder)
+        return
+    try:
+        jars = fetch_proxy()
+    except ToolMissing as missing:
+        pytest.skip(str(missing))
+    with (
+        either_cluster(request, folder / "cluster", SETTINGS, PATIENT) as cluster,
+        running_proxy(jars, folder / "proxy", cluster) as running,
+    ):
+        yield running
+
+
+def _command(language: str) -> list[str]:
+    """Raises ToolMissing."""
+    if language == "js":
+        return ["node", str(grpc_js_program())]
+    return [str(grpc_go_program())]
+
+
+@pytest.fixture(scope="module")
+def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Driver]]:
+    """A program for each language that is asked for."""
+    started: dict[str, Driver] = {}
+    with ExitStack() as running:
+
+        def driver(language: str) -> Driver:
+            if language not in started:
+                try:
+                    command = _command(language)
+                except ToolMissing as missing:
+                    pytest.skip(str(missing))
+                folder = tmp_path_factory.mktemp(language)
+                started[language] = running.enter_context(grpc_driver_of(command, folder))
+            return started[language]
+
+        yield driver
+
+
+@pytest.fixture
+def client(
+    request: pytest.FixtureRequest, drivers: Callable[[str], Driver], proxy: Proxy
+) -> Iterator[Client]:
+    """Of the language that the test's parameter names."""
+    made = Client(drivers(request.param), proxy)
+    yield made
+    made.stop()
+
+
+in_each = pytest.mark.parametrize("client", ["go", "js"], indirect=True)
+
+
+@in_each
+def test_messages_arrive_as_they_were_sent(client: Client, name: Name) -> None:
+    cluster = client.proxy.cluster
+    topic, group = create_topic(cluster, name("Sent")), create_group(cluster, name("sent-readers"))
+    producer = client.producer(topic)
+    sent = [
+        message(topic, f"Grüße {n} 🚀".encode(), tag="TagA", keys=[f"k-{n}", "all"], properties={"größe": str(n)})
+        for n in range(6)
+    ]  # fmt: skip
+    receipts = client.send(producer, *sent[:3]) + client.send(producer, *sent[3:], together=True)
+    consumer = client.simple(topic, group)
+    received = client.receive(consumer, 6)
+    client.ack(consumer, *received)
+    expected = {
+        receipt["id"]: (item["body"], item["tag"], item["keys"], item["properties"])
+        for receipt, item in zip(receipts, sent, strict=True)
+    }
+    assert {
+        got["id"]: (got["body"], got["tag"], got["keys"], got["properties"]) for got in received
+    } == expected
+    assert {(got["topic"], got["attempt"]) for got in received} == {(topic, 1)}
+    now_ms = time.time() * 1000
+    assert all(now_ms - 60_000 < got["born_timestamp"] < now_ms + 1 for got in received)
+
+
+@slow
+@in_each
+def test_what_is_not_acknowledged_comes_again(client: Client, name: Name) -> None:
+    cluster = client.proxy.cluster
+    topic, group = create_topic(cluster, name("Again"), 1), create_group(cluster, name("again-readers"))
+    client.send(client.producer(topic), *(message(topic, b"m-%d" % n) for n in range(3)))
+    consumer = client.simple(topic, group)
+    first, second, third = sorted(client.receive(consumer, 3, invisible_ms=10_000), key=body_of)
+    client.ack(consumer, first, third)
+    (again,) = client.receive(consumer, 1)
+    assert (body_of(again), again["attempt"], again["id"]) == (b"m-1", 2, second["id"])
+    client.ack(consumer, again)
+
+
+@slow
+@in_each
+def test_invisible_times_change(client: Client, name: Name) -> None:
+    cluster = client.proxy.cluster
+    topic, group = create_topic(cluster, name("Changed"), 1), create_group(cluster, name("changed-readers"))
+    client.send(client.producer(topic), message(topic, b"m"))
+    consumer = client.simple(topic, group)
+    (first,) = client.receive(consumer, 1)
+    client.driver.call("simple.change", handle=consumer, view=first["view"], invisible_ms=1000)
+    (again,) = client.receive(consumer, 1, wait_s=45)  # it was invisible for a minute
+    assert (body_of(again), again["attempt"]) == (b"m", 2)
+    client.ack(consumer, again)
+
+
+@slow
+@in_each
+def test_sql_and_tags_choose_messages(client: Client, name: Name) -> None:
+    cluster = client.proxy.cluster
+    topic = create_topic(cluster, name("Filtered"))
+    producer = client.producer(topic)
+    client.send(
+        producer, *(message(topic, b"m-%d" % n, tag=f"Tag{n % 3}", properties={"n": str(n)}) for n in range(12))
+    )  # fmt: skip
+    for kind, expression, numbers in (
+        ("TAG", "Tag0 || Tag2", [n for n in range(12) if n % 3 != 1]),
+        ("SQL92", "n BETWEEN 4 AND 7 AND TAGS <> 'Tag1'", [5, 6]),
+    ):
+        consumer = client.simple(topic, create_group(cluster, name(f"filters-{kind}")), expression, kind)
+        received = client.receive(consumer, len(numbers))
+        client.ack(consumer, *received)
+        assert bodies(received) == Counter(b"m-%d" % n for n in numbers), expression
+
+
+@slow
+@in_each
+def test_messages_of_a_group_come_one_after_the_other(client: Client, name: Name) -> None:
+    cluster = client.proxy.cluster
+    topic = create_topic(cluster, name("Fifo"), attributes="+message.type=FIFO")
+    group = create_group(cluster, name("fifo-readers"), consumeMessageOrderly=True)
+    sent = [message(topic, b"%d-%d" % (n % 3, n), group=f"g{n % 3}") for n in range(9)]
+    client.send(client.producer(topic), *sent)
+    consumer = client.simple(topic, group)
+    received: list[dict[str, Any]] = []
+    while len(received) < len(sent):
+        some = client.receive(consumer, 1)
+        assert some, f"{len(received)} of {len(sent)} came"
+        client.ack(consumer, *some)
+        received += some
+    assert bodies(received) == Counter(map(body_of, sent))
+    for number in range(3):
+        of_group = [body_of(got) for got in received if got["group"] == f"g{number}"]
+        assert of_group == [b"%d-%d" % (number, n) for n in range(number, 9, 3)]
+
+
+@slow
+@in_each
+def test_push_consumers_keep_the_order_of_a_group(client: Client, name: Name) -> None:
+    cluster = client.proxy.cluster
+    topic = create_topic(cluster, name("FifoPush"), attributes="+message.type=FIFO")
+    group = create_group(cluster, name("fifo-push-readers"), consumeMessageOrderly=True)
+    sent = [message(topic, b"%d-%d" % (n % 3, n), group=f"g{n % 3}") for n in range(15)]
+    client.send(client.producer(topic), *sent)
+    taken = client.take(client.push(topic, group), 15)
+    assert bodies(taken) == Counter(map(body_of, sent))
+    for number in range(3):
+        of_group = [body_of(got) for got in taken if got["group"] == f"g{number}"]
+        assert of_group == [b"%d-%d" % (number, n) for n in range(number, 15, 3)]
+
+
+@slow
+@in_each
+def test_delayed_messages_come_late(client: Client, name: Name) -> None:
+    cluster = client.proxy.cluster
+    topic = create_topic(cluster, name("Delayed"), attributes="+message.type=DELAY")
+    group = create_group(cluster, name("delayed-readers"))
+    consumer = client.simple(topic, group)
+    (sent,) = client.send(client.producer(topic), message(topic, b"late", delay_ms=4_000))
+    (got,) = client.receive(consumer, 1)
+    assert (got["id"], body_of(got)) == (sent["id"], b"late")
+    assert time.time() * 1000 >= got["delivery_timestamp"] > got["born_timestamp"]
+
+
+@slow
+@in_each
+def test_delayed_messages_are_taken_back(client: Client, name: Name) -> None:
+    cluster = client.proxy.cluster
+    topic = create_topic(cluster, name("Recalled"), attributes="+message.type=DELAY")
+    group = create_group(cluster, name("recalled-readers"))
+    consumer = client.push(topic, group)
+    producer = client.producer(topic)
+    kept, taken_back = client.send(
+        producer, message(topic, b"kept", delay_ms=6_000), message(topic, b"taken back", delay_ms=5_000)
+    )
+    recalled = client.driver.call(
+        "producer.recall", handle=producer, topic=topic, recall_handle=taken_back["recall_handle"]
+    )
+    assert recalled == taken_back["id"]
+    (got,) = client.take(consumer, 1)
+    assert (got["id"], body_of(got)) == (kept["id"], b"kept")
+
+
+@slow
+@in_each
+def test_transactions_are_committed_rolled_back_and_asked_for(client: Client, name: Name) -> None:
+    cluster = client.proxy.cluster
+    topic = create_topic(cluster, name("Deals"), attributes="+message.type=TRANSACTION")
+    group = create_group(cluster, name("deals-readers"))
+    producer = client.producer(topic, checker="COMMIT")
+    for body, end in ((b"committed", "commit"), (b"rolled back", "rollback"), (b"asked for", "none")):
+        client.driver.call("producer.transact", handle=producer, message=message(topic, body), end=end)
+    consumer = client.simple(topic, group)
+    received = client.receive(consumer, 2)
+    client.ack(consumer, *received)
+    asked = {base64.b64decode(body) for body in client.driver.call("producer.checked", handle=producer)}
+    assert set(bodies(received)) >= {b"committed", b"asked for"}
+    assert b"asked for" in asked
+    if cluster.kind == "mqspark":
+        # A real broker may ask for what is decided, and deliver what it is told then.
+        assert (bodies(received), asked) == (Counter([b"committed", b"asked for"]), {b"asked for"})
+
+
+@slow
+@in_each
+def test_failures_are_retried_by_the_policy_of_the_group_and_end_as_dead_letters(
+    client: Client, name: Name
+) -> None:
+    cluster = client.proxy.cluster
+    topic = create_topic(cluster, name("Failing"), 1)
+    group = create_group(
+        cluster, name("failing-readers"), retryMaxTimes=2,
+        groupRetryPolicy={"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000, 1000]}},
+    )  # fmt: skip
+    client.send(client.producer(topic), message(topic, b"hopeless", tag="T", properties={"p": "v"}))
+    taken = client.take(client.push(topic, group, failures=9), 3)
+    assert [(body_of(got), got["attempt"]) for got in taken] == [(b"hopeless", n) for n in (1, 2, 3)]
+    eventually(lambda: message_count(cluster, f"%DLQ%{group}", 1) == 1, "a dead letter")
+
+
+@slow
+@in_each
+def test_lite_topics_are_read_by_those_who_subscribe(client: Client, name: Name) -> None:
+    cluster = client.proxy.cluster
+    topic = create_topic(cluster, name("LiteParent"), 1, attributes="+message.type=LITE")
+    group = create_group(cluster, name("lite-readers"), attributes={"+lite.bind.topic": topic})
+    consumer = client.start("lite.start", topic=topic, group=group)
+    client.driver.call("lite.subscribe", handle=consumer, topic="chat-1")
+    producer = client.producer(topic)
+    client.send(
+        producer, message(topic, b"one", lite_topic="chat-1"), message(topic, b"two", lite_topic="chat-2")
+    )
+    (got,) = client.take(consumer, 1)
+    assert (body_of(got), got["lite_topic"]) == (b"one", "chat-1")
+    assert client.take(consumer, 1, wait_s=2) == []
+
+
+@slow
+@in_each
+def test_refusals_say_what_is_wrong(client: Client, name: Name) -> None:
+    cluster = client.proxy.cluster
+    normal = create_topic(cluster, name("Typed"), attributes="+message.type=NORMAL")
+    producer = client.producer(normal)
+    with pytest.raises(DriverError):
+        client.send(producer, message(normal, b"m", group="g"))
+    with pytest.raises(DriverError):
+        client.send(producer, message(name("Missing"), b"m"))
+
+
+@slow
+def test_tls_as_the_go_client_speaks_it_by_default(drivers: Callable[[str], Driver], tmp_path: Path) -> None:
+    """With the certificate that a broker makes for development, which it does not check."""
+    settings = {**SETTINGS, "tls.test.mode.enable": "true", "tls.server.mode": "permissive"}
+    with mqspark_cluster(tmp_path, *set_options(settings)) as cluster:
+        client = Client(drivers("go"), Proxy(cluster, cluster.grpc, cluster.namesrv, tmp_path))
+        topic, group = create_topic(cluster, "Secret"), create_group(cluster, "secret-readers")
+        producer = client.start("producer.start", topics=[topic], tls=True)
+        client.send(producer, message(topic, b"m"))
+        consumer = client.start(
+            "simple.start", group=group, await_ms=5_000, subscriptions={topic: ["TAG", "*"]}, tls=True
+        )
+        (got,) = client.receive(consumer, 1)
+        assert body_of(got) == b"m"
+        client.ack(consumer, got)
