@@ -40,6 +40,7 @@ from tests.interop.rocketmq import rocketmq_broker, rocketmq_namesrv
 from tests.support.clusters import Cluster, mqspark_broker, mqspark_namesrv
 from tests.support.maven import ToolMissing
 from tests.support.remoting import GET_MAX_OFFSET, RawConnection
+from tests.support.storefiles import segments_of
 
 TOPIC, QUEUES = "BenchmarkTest", 4  # which every broker has
 BODY_BYTES = 1000
@@ -140,7 +141,7 @@ def many_topics(parent: Path, topics: int, count: int, rounds: int) -> None:
 def copied(source: Path, target: Path) -> None:
     """Full segments are links: nobody writes into them. The rest is copied, holes kept."""
     (target / "commitlog").mkdir(parents=True)
-    segments = sorted((source / "commitlog").iterdir())
+    segments = segments_of(source)
     for path in segments[:-2]:
         os.link(path, target / "commitlog" / path.name)
     for path in segments[-2:]:

@@ -35,6 +35,7 @@ from tests.support.remoting import (
     ask,
     request_frame,
 )
+from tests.support.storefiles import segments_of
 
 TOPIC, GROUP = "SigKill", "sigkill-readers"
 QUEUES = 4
@@ -350,7 +351,7 @@ def kill_again_and_again(folder: Path, kills: int, max_body_bytes: int) -> None:
     assert not (folder / "store" / "abort").exists()
     with broker(folder) as (_, address):
         assert check(address, ledger, [0] * QUEUES) == final
-    segments = sorted((folder / "store" / "commitlog").iterdir())
+    segments = segments_of(folder / "store")
     assert len(segments) > 3, "the log was meant to roll"
     assert sum(consumed) > 0
     print(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from mqspark.message import Message
 from mqspark.record.batchitems import encode_batch
+from tests.support import storefiles
 from tests.support.clusters import Cluster
 from tests.support.remoting import (
     GET_MAX_OFFSET,
@@ -287,4 +288,4 @@ def records_of(body: bytes) -> list[bytes]:
 
 def log_bytes(store: Path) -> bytes:
     """The whole log, as far as a broker has written it."""
-    return b"".join(path.read_bytes() for path in sorted((store / "commitlog").iterdir())).rstrip(b"\0")
+    return storefiles.log_bytes(store).rstrip(b"\0")

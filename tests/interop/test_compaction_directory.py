@@ -23,6 +23,7 @@ from tests.support.remoting import (
     SEND_MESSAGE_V2,
     RawConnection,
 )
+from tests.support.storefiles import segments_of
 
 TOPIC, QUEUES = "Compacted", (0, 1)
 SIZES = {"compactionMappedFileSize": 1 << 16, "compactionCqMappedFileSize": 4600}
@@ -146,7 +147,7 @@ def wait_until_compacted(store: Path, to: int) -> None:
 
 def expire(store: Path, count: int) -> None:
     """So many segments of the beginning are no more: what they had is in compaction/ alone."""
-    segments = sorted((store / "commitlog").iterdir())
+    segments = segments_of(store)
     assert segments[-1].name >= f"{count * SEGMENT_BYTES:020d}"
     assert (store / "commitlog" / f"{count * SEGMENT_BYTES:020d}").read_bytes().strip(b"\0")
     for segment in segments:

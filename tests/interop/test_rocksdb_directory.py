@@ -29,6 +29,7 @@ from tests.support.remoting import (
     UPDATE_CONSUMER_OFFSET,
     RawConnection,
 )
+from tests.support.storefiles import segments_of
 from tests.support.waiting import eventually
 
 TOPIC, SILENT, GROUP, QUEUES = "InRocksDB", "Silent", "readers", 2
@@ -209,7 +210,7 @@ def test_a_whole_log_is_converted_here(directory: Directory) -> None:
 def test_a_log_without_its_begin_is_copied_by_a_slave(directory: Directory) -> None:
     with directory.theirs(ROCKS) as broker:
         sent = fill(broker, 1500)
-    segments = sorted((directory.store / "commitlog").iterdir())
+    segments = segments_of(directory.store)
     segments[0].unlink()  # with all messages of the silent topic
     error = directory.refusal()
     assert f"the log begins at {SEGMENT_BYTES}" in error

@@ -25,6 +25,7 @@ from tests.support.remoting import (
     RawConnection,
 )
 from tests.support.store_tools import checkpoint, crash, drain, flush
+from tests.support.storefiles import segments_of
 
 SIZES = {"mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 2000}
 QUEUES = [(topic, queue_id) for topic in ("Ours", "Mixed") for queue_id in range(3)]
@@ -204,14 +205,14 @@ def test_a_directory_whose_beginning_was_deleted(jars: Jars, tmp_path: Path) -> 
         fill(store, 4000, rng)
     finally:
         QUEUES.append(idle)
-    segments = sorted((root / "commitlog").iterdir())
+    segments = segments_of(root)
     for path in segments[:2]:
         os.utime(path, (0, 0))
     checkpoint(store)
     store.clean_expired()
     for _ in range(3):
         checkpoint(store)
-    assert sorted((root / "commitlog").iterdir()) == segments[2:]
+    assert segments_of(root) == segments[2:]
     assert len(segments) > 3
     ours = our_view(store)
     offsets = {

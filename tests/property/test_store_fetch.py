@@ -13,6 +13,7 @@ from mqspark.store import MessageStore
 from mqspark.store.messages import fetch
 from tests.support.draws import draws
 from tests.support.store_tools import checkpoint, flush, opened, put
+from tests.support.storefiles import segments_of
 
 TAGS = ("a", "b")
 LONG_QUEUES = {"mapped_file_size_consume_queue": 20_000}  # a read ends with its queue file
@@ -25,7 +26,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MessageStore]:
     before = opened(root, **LONG_QUEUES)
     fill(before, 0, 60)
     before.close()
-    for number, path in enumerate(sorted((root / "commitlog").iterdir())):
+    for number, path in enumerate(segments_of(root)):
         with path.open("r+b") as file:
             data = file.read()
             for text in (b"body 7", b"body 25"):
@@ -37,7 +38,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MessageStore]:
                 file.write(b"\0\0\1\0")
     store = opened(root, **LONG_QUEUES)
     fill(store, 60, 100)
-    for path in sorted((root / "commitlog").iterdir()):
+    for path in segments_of(root):
         if (at := path.read_bytes().find(b"body 70 ")) >= 88:
             with path.open("r+b") as file:
                 file.seek(at - 88)

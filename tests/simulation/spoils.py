@@ -9,7 +9,8 @@ from copy import deepcopy
 
 from mqspark.base.crc import crc32
 from tests.crash.disk import Tree
-from tests.support.damages import FIELDS, in_body, in_properties, records
+from tests.support.damages import FIELDS, in_body, in_properties
+from tests.support.storefiles import records
 
 EPOCHS, IDENTITY, LOG, NOTE = "epochFileCheckpoint", "brokerIdentity", "commitlog", "mqspark.member"
 FEW_BYTES = 3_000

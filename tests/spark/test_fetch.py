@@ -28,6 +28,7 @@ from mqspark.store.disk.trusted import prove
 from pyspark_pymq.options import ReadOptions
 from tests.support.dev import DevCluster
 from tests.support.processes import free_port
+from tests.support.storefiles import segments_of
 
 COLUMNS = ("partition", "offset", "value", "key", "tags", "msgId", "timestamp")
 
@@ -164,7 +165,7 @@ def test_pulls_leave_a_master_that_is_silent(store: DevCluster, monkeypatch: pyt
 def test_a_segment_that_is_gone_is_pulled(store: DevCluster, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(store.store, copy)
-    segments = sorted((copy / "commitlog").iterdir())
+    segments = segments_of(copy)
     assert len(segments) > 2
     segments[1].unlink()
     place = proved(task(store).places["dev"], copy)

@@ -7,16 +7,15 @@ like is written here once more, independent of what is tested.
 from __future__ import annotations
 
 import shutil
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from mqspark.base.crc import crc32
 from tests.support.store_tools import copy_store
+from tests.support.storefiles import records, segments_of
 
-BLANK_MAGIC = 0xCBD43194
 FIELDS = {
     "size": 3,
     "magic": 7,
@@ -48,30 +47,9 @@ Damage = Callable[[Path, Around], None]
 KINDS: dict[str, Damage] = {}
 
 
-def segments(store: Path) -> list[Path]:
-    return sorted((store / "commitlog").iterdir())
-
-
-def log_bytes(store: Path, end: int) -> bytes:
-    """The log of a store that nobody has open, up to ``end``."""
-    return b"".join(path.read_bytes() for path in segments(store))[:end]
-
-
-def records(data: bytes) -> Iterator[tuple[int, int]]:
-    """Begin and size of each record of a log, or of a part that begins with one."""
-    at = 0
-    while at + 8 <= len(data):
-        size, magic = struct.unpack_from(">II", data, at)
-        if size == 0:
-            return
-        if magic != BLANK_MAGIC:
-            yield at, size
-        at += size
-
-
 def _pick(store: Path, place: str, end: int) -> tuple[Path, int, int]:
     """A record of this segment: the file, and begin and size in it."""
-    used = [path for path in segments(store) if int(path.name) < end]
+    used = [path for path in segments_of(store) if int(path.name) < end]
     path = {"last": used[-1], "middle": used[len(used) // 2], "first": used[0]}[place]
     found = list(records(path.read_bytes()[: end - int(path.name)]))
     return path, *found[-1 if place == "last" else len(found) // 2]
@@ -115,7 +93,7 @@ def _kind(title: str) -> Callable[[Damage], Damage]:
 
 def _half_of_the_last(store: Path, around: Around) -> tuple[Path, int, int]:
     """The last segment, the middle of its used part, and its length."""
-    path = [each for each in segments(store) if int(each.name) < around.end][-1]
+    path = [each for each in segments_of(store) if int(each.name) < around.end][-1]
     return path, (around.end - int(path.name)) // 2, path.stat().st_size
 
 
@@ -149,7 +127,7 @@ def _remove(store: Path, around: Around) -> None:
 
 @_kind("emptied")
 def _empty(store: Path, around: Around) -> None:
-    for path in segments(store):
+    for path in segments_of(store):
         path.unlink()
 
 

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from tests.support.clusters import Cluster, mqspark_broker, mqspark_controller, mqspark_namesrv
 from tests.support.remoting import ask, log_end
+from tests.support.storefiles import log_bytes
 from tests.support.waiting import eventually
 
 ELECT_MASTER, GET_SYNC_STATE_DATA, CLEAN_BROKER_DATA = 1002, 1006, 1011
@@ -170,7 +171,4 @@ def _answer_contains(broker: Cluster, code: int, name: bytes) -> bool:
 
 def log_of(address: str, store: Path) -> bytes:
     """The log of a broker, up to the end that the broker reports."""
-    end = log_end(address)
-    paths = sorted((store / "commitlog").iterdir())
-    start = int(paths[0].name)
-    return b"".join(path.read_bytes() for path in paths)[: end - start]
+    return log_bytes(store, log_end(address))

@@ -27,6 +27,7 @@ from mqspark.store import FlushDiskType, MessageStore, StoreConfig
 from mqspark.store.disk.configfile import ConfigFile
 from tests.support.clocks import ManualClock
 from tests.support.store_tools import QuickFiles
+from tests.support.storefiles import segments_of
 
 
 class Peer:
@@ -264,7 +265,7 @@ def namesrv_peer(
 def expire_segments(bench: Bench) -> None:
     """Let retention remove every segment but the last."""
     long_ago_s = bench.clock.now_ms() / 1000 - 4 * 3600
-    for path in sorted((bench.directory / "commitlog").iterdir())[:-1]:
+    for path in segments_of(bench.directory)[:-1]:
         os.utime(path, (long_ago_s, long_ago_s))
     bench.store_config.file_reserved_time = 3
     assert bench.peer().ask(RequestCode.DELETE_EXPIRED_COMMITLOG).code == 0

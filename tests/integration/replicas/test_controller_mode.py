@@ -30,6 +30,7 @@ from tests.support.clusters import Cluster as Process
 from tests.support.clusters import mqspark_broker, mqspark_controller, mqspark_namesrv
 from tests.support.remoting import SEND_MESSAGE_V2, RawConnection, ask, log_end, request_frame
 from tests.support.scripted import SILENCE, Answer, Scripted
+from tests.support.storefiles import log_bytes
 from tests.support.waiting import eventually, eventually_async
 
 ALL = {0, 1, 2}
@@ -414,8 +415,7 @@ def log_of(cluster: Cluster, number: int) -> bytes:
     store = cluster.apps[number].store
     assert store is not None
     end = cluster.call(lambda: store.log.position)
-    paths = sorted((cluster.store_paths[number] / "commitlog").iterdir())
-    return b"".join(path.read_bytes() for path in paths)[:end]
+    return log_bytes(cluster.store_paths[number], end)
 
 
 def read_all(clients: Clients, topic: str, count: int) -> dict[Place, bytes]:
@@ -523,8 +523,7 @@ def answer_to_send(broker: Process, body: bytes) -> int | None:
 
 def process_log(broker: Process) -> bytes:
     end = log_end(broker.broker)
-    paths = sorted((broker.store / "commitlog").iterdir())
-    return b"".join(path.read_bytes() for path in paths)[:end]
+    return log_bytes(broker.store, end)
 
 
 def codes_of_the_rest(connection: RawConnection, count: int) -> list[int]:

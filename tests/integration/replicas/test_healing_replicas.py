@@ -11,6 +11,7 @@ from mqspark import LitePullConsumer, Message, Producer, SendStatus
 from mqspark.testing import Cluster
 from tests.integration.client.client_kit import FIRST
 from tests.support import web
+from tests.support.storefiles import log_bytes
 from tests.support.waiting import eventually
 
 TOPIC = "Healed"
@@ -31,8 +32,7 @@ def is_copied(cluster: Cluster) -> bool:
 
 
 def log_of(cluster: Cluster, number: int) -> bytes:
-    paths = sorted((cluster.store_paths[number] / "commitlog").iterdir())
-    return b"".join(path.read_bytes() for path in paths)[: end_of(cluster, number)]
+    return log_bytes(cluster.store_paths[number], end_of(cluster, number))
 
 
 def flip(cluster: Cluster, number: int, position: int) -> None:

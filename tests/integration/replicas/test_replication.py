@@ -20,6 +20,7 @@ from mqspark import Message, Producer, SendStatus
 from mqspark.store.reads import Reads
 from mqspark.testing import Broker
 from mqspark_server.net import slaveport
+from tests.support.storefiles import log_bytes
 from tests.support.waiting import eventually
 
 TOPIC = "Copied"
@@ -92,8 +93,7 @@ def slaves_of(broker: Broker) -> int:
 
 
 def log_of(broker: Broker) -> bytes:
-    paths = sorted((broker.store_path / "commitlog").iterdir())
-    return b"".join(path.read_bytes() for path in paths)[: end_of(broker)]
+    return log_bytes(broker.store_path, end_of(broker))
 
 
 def end_of(broker: Broker) -> int:

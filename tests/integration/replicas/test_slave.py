@@ -20,6 +20,7 @@ from mqspark.testing import Cluster
 from tests.support.clusters import Cluster as Process
 from tests.support.clusters import brokers_known_to, mqspark_broker, mqspark_namesrv
 from tests.support.remoting import log_end
+from tests.support.storefiles import log_bytes
 from tests.support.waiting import eventually
 
 TOPIC = "Copied"
@@ -38,8 +39,7 @@ def until_copied(cluster: Cluster) -> None:
 
 def log_of(cluster: Cluster, number: int) -> bytes:
     end = end_of(cluster, number)
-    paths = sorted((cluster.store_paths[number] / "commitlog").iterdir())
-    return b"".join(path.read_bytes() for path in paths)[:end]
+    return log_bytes(cluster.store_paths[number], end)
 
 
 def send(producer: Producer, count: int) -> None:

@@ -36,6 +36,7 @@ from mqspark.arrow.cluster.queueranges import QueueRange
 from mqspark.arrow.reading import range_fetch as fetch
 from mqspark.arrow.reading.range_fetch import ALLOWED_VARIABLE, read_task
 from pyspark_pymq.options import ReadOptions
+from tests.support.storefiles import segments_of
 
 ROWS = 400
 STRANGER = 4242
@@ -243,7 +244,7 @@ def test_a_strangers_file_in_an_own_directory_is_not_read(
     if os.geteuid() != 0:
         pytest.skip("only root can give a single file away")
     place = copied(task, tmp_path / "copy")
-    segments = sorted((tmp_path / "copy" / "commitlog").iterdir())
+    segments = segments_of(tmp_path / "copy")
     os.chown(segments[1], STRANGER, STRANGER)
     assert numbers(at(task, place)) == list(range(ROWS))
     assert tcp
@@ -281,7 +282,7 @@ def test_links_lead_nowhere_and_pipes_are_not_waited_for(
     task: ReadTask, tmp_path: Path, where: str, change: Callable[[Path, Path], None], tcp: list[QueueRange]
 ) -> None:
     place = copied(task, tmp_path / "copy")
-    segment = sorted((tmp_path / "copy" / "commitlog").iterdir())[1].name
+    segment = segments_of(tmp_path / "copy")[1].name
     change(tmp_path / "copy" / where.format(segment=segment), tmp_path / "outside")
     assert numbers(at(task, place)) == list(range(ROWS))
     assert tcp
@@ -344,7 +345,7 @@ def test_an_idle_worker_lets_go_of_what_the_broker_deletes(
     place = copied(task, tmp_path / "copy")
     assert numbers(at(task, place)) == list(range(ROWS))
     assert not tcp
-    segments = sorted((tmp_path / "copy" / "commitlog").iterdir())
+    segments = segments_of(tmp_path / "copy")
     mapped = Path("/proc/self/maps")
     assert str(segments[0]) in mapped.read_text()
     assert str(segments[1]) in mapped.read_text()
@@ -364,7 +365,7 @@ def test_a_segment_that_is_cut_while_it_is_read_costs_no_row(
 ) -> None:
     """The rest comes over the socket, from where the reader was: each row once."""
     place = copied(task, tmp_path / "copy")
-    segments = sorted((tmp_path / "copy" / "commitlog").iterdir())
+    segments = segments_of(tmp_path / "copy")
     if not together:
         monkeypatch.setattr(fetch, "_read_together", lambda task, opened: None)
     decoded = 0

@@ -32,6 +32,7 @@ from mqspark.store.disk.files import OsFiles, StrPath
 from mqspark.store.store import MessageStore
 from mqspark.testing import Broker, Clients
 from tests.support.store_tools import checkpoint, crash, drain, flush, opened, put
+from tests.support.storefiles import log_bytes
 
 
 class TurnedReadOnly(OsFiles):
@@ -298,7 +299,7 @@ def _asked(store: MessageStore) -> Iterator[object]:
 
 def _damage(root: Path) -> None:
     """In a body, a size and a magic."""
-    log = b"".join(path.read_bytes() for path in sorted((root / "commitlog").iterdir()))
+    log = log_bytes(root)
     for number, shift, byte in ((60, 0, b"X"), (133, -88, b"\x7f"), (301, -83, b"\0")):
         at = log.index(b"body %d " % number) + shift
         start = at - at % 4096

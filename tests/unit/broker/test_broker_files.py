@@ -22,6 +22,7 @@ from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.retention import DiskUsage
 from mqspark.store.disk.saved import PAUSE_S, SavedTable
 from mqspark.store.tools.offline import OfflineStore
+from tests.support.storefiles import segments_of
 from tests.unit.broker.admin.admin_kit import commit, create, group
 from tests.unit.broker_kit import PULL, SEND, Bench, last_registration, namesrv_peer, pull_ext, send_ext
 
@@ -172,7 +173,7 @@ def test_expired_messages_are_deleted_when_an_operator_asks(bench: Bench) -> Non
     peer = bench.peer()
     for _ in range(4):
         assert peer.ask(SEND, send_ext(), b"x" * (3 << 20)).code == 0
-    first = sorted((bench.directory / "commitlog").iterdir())[0]
+    first = segments_of(bench.directory)[0]
     long_ago = bench.clock.now_ms() / 1000 - 4 * 3600
     os.utime(first, (long_ago, long_ago))
     assert peer.ask(RequestCode.UPDATE_BROKER_CONFIG, None, b"fileReservedTime=3\n").code == 0

@@ -18,6 +18,7 @@ from mqspark.store.messages.fetch import GetStatus
 from mqspark_server.compacting.mastercopy import MasterCopy
 from mqspark_server.net.outbound import Outbound
 from tests.support.store_tools import drain, flush, opened, put
+from tests.support.storefiles import segments_of
 
 MAX_ANSWERED = 8
 """Messages in one answer, so that several are needed."""
@@ -75,7 +76,7 @@ def stores(tmp_path: Path) -> tuple[MessageStore, MessageStore]:
     """A master with its whole log, and a slave whose log begins later."""
     for name in ("master", "slave"):
         written(tmp_path / name)
-    for segment in sorted((tmp_path / "slave" / "commitlog").iterdir())[:2]:
+    for segment in segments_of(tmp_path / "slave")[:2]:
         segment.unlink()
     master, slave = opened(tmp_path / "master"), opened(tmp_path / "slave")
     slave.upkeep.compact_duty.topics = lambda: ["C"]

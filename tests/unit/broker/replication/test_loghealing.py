@@ -16,6 +16,7 @@ from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.store.recovery.trustedlog import judge_member
+from tests.support.storefiles import segments_of
 from tests.unit.broker.replication.test_follower import (
     SEGMENT,
     assert_equal,
@@ -381,7 +382,7 @@ def test_a_replica_gets_lost_first_segments_from_its_master(pair: tuple[Bench, B
     slave.close()
     slave.store.member.open()  # as a start does where there are controllers
     slave.store.member.close()
-    gone = sorted((slave.directory / "commitlog").iterdir())[:count]
+    gone = segments_of(slave.directory)[:count]
     for path in gone:
         path.unlink()
     slave.open()

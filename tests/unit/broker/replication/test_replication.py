@@ -18,6 +18,7 @@ from mqspark.errors import ProtocolError
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.servers.replication import Reports, data_head
 from mqspark.store.timer.timerfiles import TimerCheckpoint
+from tests.support.storefiles import log_bytes
 from tests.unit.broker_kit import PULL, SEND, Bench, Peer, pull_ext, send_ext
 
 SEGMENT = 1 << 16
@@ -57,8 +58,7 @@ def fill(peer: Peer, count: int, size: int = 1000) -> None:
 
 
 def log_of(bench: Bench) -> bytes:
-    paths = sorted((bench.directory / "commitlog").iterdir())
-    return b"".join(path.read_bytes() for path in paths)[: bench.store.log.position]
+    return log_bytes(bench.directory, bench.store.log.position)
 
 
 @given(positions=st.lists(st.integers(-(1 << 63), (1 << 63) - 1)), cuts=st.lists(st.integers(1, 20)))

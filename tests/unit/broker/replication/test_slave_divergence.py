@@ -15,6 +15,7 @@ from mqspark.broker.config import BrokerRole
 from mqspark.broker.replication.follower import Diverged
 from mqspark.errors import DiskFull, NotNow
 from mqspark.store.queue.consumequeue import FILLER
+from tests.support.storefiles import log_bytes
 from tests.unit.broker.replication.test_follower import (
     Link,
     assert_equal,
@@ -97,7 +98,7 @@ def test_what_the_master_does_not_have_is_taken_back_and_saved(tmp_path: Path, a
     found = fork(tmp_path, after=max(after, 1))
     slave = found.slave
     end = slave.store.log.position
-    theirs = b"".join(path.read_bytes() for path in sorted((slave.directory / "commitlog").iterdir()))[:end]
+    theirs = log_bytes(slave.directory)[:end]
     problem = meet(found)
     assert f"the log here is taken back to {found.common}" in str(problem)
     assert slave.store.log.position == end, "nothing is appended meanwhile"

@@ -14,6 +14,7 @@ from mqspark.store.disk.files import OsFiles
 from mqspark.store.tools.compactor import Compactor, CompactTask, TopicToCompact
 from tests.support.clocks import ManualClock
 from tests.support.store_tools import QuickFiles, drain, flush, opened, put
+from tests.support.storefiles import segments_of
 
 QUEUE = Path(COMPACTED) / "C" / "0"
 
@@ -49,7 +50,7 @@ def written(root: Path) -> tuple[list[int], dict[str, str]]:
     ends = [send(store, key, number) for number, key in enumerate(keys)]
     compact(root)
     store.close()
-    for segment in sorted((root / "commitlog").iterdir())[:2]:
+    for segment in segments_of(root)[:2]:
         segment.unlink()
     (root / "mqspark.begin").unlink()
     left = {key: f"{key} {number}" for number, key in enumerate(keys[:50])}

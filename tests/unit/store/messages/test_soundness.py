@@ -16,6 +16,7 @@ from mqspark.store.messages.soundness import are_surely_sound, is_surely_sound
 from tests.support.clocks import ManualClock
 from tests.support.draws import draws
 from tests.support.store_tools import BORN_HOST, opened
+from tests.support.storefiles import segments_of
 
 SIZES = {"mapped_file_size_commit_log": 1 << 16, "mapped_file_size_consume_queue": 20_000}
 
@@ -126,7 +127,7 @@ def test_a_segment_that_somebody_cut_to_nothing_is_no_fault_of_the_reader(tmp_pa
         )
     store.pipeline.commit()
     store.close()
-    first, *others = sorted((tmp_path / "commitlog").iterdir())
+    first, *others = segments_of(tmp_path)
     with first.open("r+b") as file:
         file.truncate(50)
     assert others

@@ -16,6 +16,7 @@ from mqspark.store.messages.fetch import VOUCHED_MS
 from mqspark.store.recovery.scrub import ROUND_MS, ScrubJob
 from tests.support.clocks import ManualClock
 from tests.support.store_tools import QuickFiles, drain, flush, opened, put
+from tests.support.storefiles import segments_of
 
 COUNT = 300
 
@@ -52,7 +53,7 @@ def keep(store: MessageStore, clock: ManualClock, seconds: int) -> None:
 
 
 def overwrite(root: Path, at: int, data: bytes) -> None:
-    with open(sorted((root / "commitlog").iterdir())[0], "r+b") as file:
+    with open(segments_of(root)[0], "r+b") as file:
         file.seek(at)
         file.write(data)
 
@@ -74,7 +75,7 @@ def flipped(store: MessageStore, root: Path, what: str) -> list[int]:
         overwrite(root, place + 10, bytes(1 << 14))
         return list(range(100, 100 + -(-((1 << 14) + 10) // size)))
     at = {"body": 120, "size": 2, "magic": 4, "place in the log": 35, "queue offset": 27}[what]
-    with open(sorted((root / "commitlog").iterdir())[0], "rb") as file:
+    with open(segments_of(root)[0], "rb") as file:
         file.seek(place + at)
         (old,) = file.read(1)
     overwrite(root, place + at, bytes([old ^ 1]))

@@ -25,6 +25,7 @@ from mqspark_server.compacting import compactrunner
 from mqspark_server.compacting.compactrunner import CompactRunner
 from tests.support.clocks import ManualClock
 from tests.support.store_tools import QuickFiles, finish_deletions, flush, opened, put
+from tests.support.storefiles import segments_of
 
 
 def fill(
@@ -195,7 +196,7 @@ def test_an_empty_entry_where_the_log_begins_is_not_taken_for_expired(
 ) -> None:
     fill(store, 50, 50)
     queue = store.table.queues["C", 0]
-    oldest, *_ = sorted((tmp_path / "commitlog").iterdir())
+    oldest, *_ = segments_of(tmp_path)
     places = [entry[0] for number in range(50) if (entry := queue.entry(number)) is not None]
     first = next(number for number, position in enumerate(places) if position >= 4096)
     right = queue.packed_entry(first)

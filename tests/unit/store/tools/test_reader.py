@@ -12,6 +12,7 @@ import pytest
 from mqspark.errors import StoreCorrupt
 from mqspark.store.tools.reader import StoreReader
 from tests.support.store_tools import flush, opened, put
+from tests.support.storefiles import segments_of
 
 ROWS = 60
 
@@ -24,7 +25,7 @@ def log(tmp_path: Path) -> list[Path]:
         put(store, "T", 0, b"%04d" % number + bytes(300))
         flush(store)
     store.close()
-    return sorted((tmp_path / "commitlog").iterdir())
+    return segments_of(tmp_path)
 
 
 def held(directory: Path) -> set[str]:
