@@ -25,6 +25,7 @@ class Proxy:
     grpc: str
     remoting: str
     folder: Path
+    pid: int
 
 
 def fetch_proxy() -> Jars:
@@ -79,7 +80,7 @@ def running_proxy(
     environment = {"RMQ_PROXY_HOME": str(folder), "ROCKETMQ_HOME": str(folder)}
     with process(command, log, env=environment) as child:
         wait_for_start(lambda: STARTED in tail(log), "proxy", child, log)
-        yield Proxy(cluster, f"{HOST}:{grpc}", f"{HOST}:{remoting}", folder)
+        yield Proxy(cluster, f"{HOST}:{grpc}", f"{HOST}:{remoting}", folder, child.pid)
         child.kill()
 
 

@@ -36,7 +36,7 @@ def proxy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         folder = tmp_path_factory.mktemp("unproxied")
         settings = {**SETTINGS, "enableLmq": True, "enableMultiDispatch": True}
         with mqspark_cluster(folder, *set_options(settings)) as cluster:
-            yield Proxy(cluster, cluster.grpc, cluster.namesrv, folder)
+            yield Proxy(cluster, cluster.grpc, cluster.namesrv, folder, cluster.broker_pid)
         return
     try:
         jars = fetch_proxy()
