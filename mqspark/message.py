@@ -648,6 +648,20 @@ class _Late:
     """State of ``mqspark.record.record.PackedMessage``."""
 
 
+def _body_of(body: bytes | str) -> bytes:
+    """Raises InvalidMessage."""
+    if isinstance(body, str):
+        try:
+            return body.encode()
+        except UnicodeEncodeError:
+            raise InvalidMessage("the body is text with an unpaired surrogate", field="body") from None
+    if not isinstance(body, (bytes, bytearray, memoryview)):
+        raise InvalidMessage(
+            f"a body is bytes or text, not {type(body).__name__}: encode it, e.g. by json.dumps", field="body"
+        )
+    return bytes(body)
+
+
 class ValueBody(bytes):
     """The body of a message that has a value, until the serializer of a producer makes bytes of it."""
 
@@ -699,23 +713,13 @@ class Message(_Late):
         check_flag(flag)
         if value is not _NO_VALUE and body != b"":
             raise InvalidMessage("a message has a body or a value, not both", field="value")
-        if isinstance(body, str):
-            try:
-                body = body.encode()
-            except UnicodeEncodeError:
-                raise InvalidMessage("the body is text with an unpaired surrogate", field="body") from None
-        elif not isinstance(body, (bytes, bytearray, memoryview)):
-            raise InvalidMessage(
-                f"a body is bytes or text, not {type(body).__name__}: encode it, e.g. by json.dumps",
-                field="body",
-            )
         if properties is not None and not isinstance(properties, Mapping):
             raise InvalidMessage(
                 f"properties are a mapping, not {type(properties).__name__}", field="properties"
             )
         message = cls(
             topic=topic,
-            body=bytes(body) if value is _NO_VALUE else ValueBody.of(value),
+            body=_body_of(body) if value is _NO_VALUE else ValueBody.of(value),
             properties=dict(properties or {}),
             flag=flag,
         )

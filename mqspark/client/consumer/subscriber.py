@@ -16,7 +16,7 @@ from mqspark.client.producer.producer import tracer_of
 from mqspark.client.remoting.identity import ClientOptions
 from mqspark.client.remoting.keywords import NAMES
 from mqspark.client.remoting.lifecycle import Lifecycle
-from mqspark.client.typed.typedlistener import TypedBodies
+from mqspark.client.typed.typedlistener import TypedMessages
 from mqspark.errors import ClientError, ConfigError
 from mqspark.message import MessageQueue, retry_topic
 from mqspark.protocol.codes import ResponseCode
@@ -42,7 +42,7 @@ class Subscriber(Lifecycle):
         self._group = group_type(namesrv, settings.in_group(group), options, self)
         self._interceptors: list[Interceptor] = list(settings.interceptors)
         serializer = settings.serializer
-        self._typed = None if serializer is None else TypedBodies(serializer, self._group.namespace.wrap)
+        self._typed = None if serializer is None else TypedMessages(serializer, self._group.namespace.wrap)
         self._tracer: Tracer | None = None
         if settings.trace:
             self._tracer = tracer_of(namesrv, group, "CONSUME", settings.trace_topic, options)

@@ -44,7 +44,7 @@ from mqspark.client.remoting.lifecycle import Lifecycle, Tasks
 from mqspark.client.remoting.namespaces import Namespace
 from mqspark.client.remoting.remoting import Channel
 from mqspark.client.remoting.topic_routes import TopicRoute
-from mqspark.client.typed.typedlistener import TypedBodies
+from mqspark.client.typed.typedlistener import TypedMessages
 from mqspark.errors import ClientError, MQError, NoRoute, RequestTimeout
 from mqspark.message import (
     INSTANCE_ID,
@@ -116,7 +116,7 @@ class Producer(Lifecycle):
         self._loop_end: LoopEnd | None = None
         self._accumulator: Accumulator | None = None
         serializer = self.settings.serializer
-        self.typed = None if serializer is None else TypedBodies(serializer, self._namespace.wrap)
+        self.typed = None if serializer is None else TypedMessages(serializer, self._namespace.wrap)
         """For the facades."""
         self._interceptors = list(self.settings.interceptors)
         self._tracer: Tracer | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -52,10 +53,7 @@ class RegistryClient:
             pair = f"{found.access_key}:{found.secret_key}".encode()
             self._headers["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
         is_safe = any(each.startswith("https:") for each in self.urls)
-        context = tls_context(True if tls is None else tls) if is_safe else None
-        handlers = [urllib.request.HTTPSHandler(context=context)] if context is not None else []
-        # No proxy: registries are asked as brokers are, directly.
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects(), *handlers)
+        self._opener = _opener(tls_context(True if tls is None else tls) if is_safe else None)
 
     def ask(
         self,
@@ -108,11 +106,14 @@ class RegistryClient:
             raise NoSchemaRegistry(f"{url}: the answer is no JSON: this is no schema registry") from None
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirect would take the credentials to where nobody has checked."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
+def _opener(context: ssl.SSLContext | None) -> urllib.request.OpenerDirector:
+    """Without proxies, as brokers are asked, and without redirects, which would take the credentials elsewhere."""
+    opener = urllib.request.OpenerDirector()
+    opener.add_handler(urllib.request.HTTPHandler())
+    opener.add_handler(urllib.request.HTTPSHandler(context=context))
+    opener.add_handler(urllib.request.HTTPErrorProcessor())
+    opener.add_handler(urllib.request.HTTPDefaultErrorHandler())
+    return opener
 
 
 def _checked_url(text: str) -> str:

@@ -19,7 +19,7 @@ ClusterName = Callable[[str], str]
 """A topic's name in the cluster, of that in the program."""
 
 
-class TypedBodies:
+class TypedMessages:
     """The serializer of one client."""
 
     def __init__(self, serializer: Serializer, named: ClusterName) -> None:

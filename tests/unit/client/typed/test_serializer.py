@@ -12,7 +12,7 @@ import pytest
 from mqspark.client.typed.registeredschemas import MAX_REFUSED_S, RegisteredSchemas
 from mqspark.client.typed.registryclient import RegistryClient
 from mqspark.client.typed.serializer import Serializer
-from mqspark.client.typed.typedlistener import TypedBodies
+from mqspark.client.typed.typedlistener import TypedMessages
 from mqspark.errors import ConfigError, InvalidMessage, NoSchemaRegistry, SchemaRefused
 from mqspark.message import Message, MessageExt
 from mqspark.schemas.parsing import parse
@@ -195,7 +195,7 @@ def stored(body: bytes) -> MessageExt:
 def test_a_listener_gets_values_and_a_registry_that_is_away_is_its_failure(registry: Asked) -> None:
     body = Serializer(registry, parse("AVRO", FIRST)).write(ORDERS, {"id": "1"})
     heard: list[Any] = []
-    typed = TypedBodies(Serializer(registry), lambda topic: topic)
+    typed = TypedMessages(Serializer(registry), lambda topic: topic)
     listener = typed.heard(lambda messages: heard.append([each.value for each in messages]))
     registry.is_away = True
     counts = registry.counts.copy()
@@ -208,7 +208,7 @@ def test_a_listener_gets_values_and_a_registry_that_is_away_is_its_failure(regis
 
 
 def test_names_of_topics_are_those_of_the_cluster(registry: Asked) -> None:
-    typed = TypedBodies(Serializer(registry, parse("AVRO", FIRST)), lambda topic: f"NS%{topic}")
+    typed = TypedMessages(Serializer(registry, parse("AVRO", FIRST)), lambda topic: f"NS%{topic}")
     written = typed.written_here(Message.of(ORDERS, value={"id": "1"}, keys="k", flag=3))
     assert (written.topic, written.keys, written.flag) == (ORDERS, "k", 3)
     assert registry.ask("list_subjects") == ["NS%Orders-value"]
@@ -218,5 +218,5 @@ def test_a_message_has_a_body_or_a_value() -> None:
     with pytest.raises(InvalidMessage, match="not both"):
         Message.of(ORDERS, b"x", value=1)
     plain = Message.of(ORDERS, b"x")
-    typed = TypedBodies(Serializer("http://127.0.0.1:1", credentials=False), lambda topic: topic)
+    typed = TypedMessages(Serializer("http://127.0.0.1:1", credentials=False), lambda topic: topic)
     assert typed.written_here(plain) is plain
