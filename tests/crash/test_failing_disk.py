@@ -112,9 +112,12 @@ ERRORS = [(verb, errno.EIO) for verb in VERBS] + [
 ]
 
 
+@pytest.mark.parametrize(
+    "places", [2, pytest.param(5, marks=pytest.mark.slow("more places; 2 is the fast twin"))]
+)
 @pytest.mark.parametrize(("verb", "error"), ERRORS, ids=str)
-def test_a_call_that_fails_once(verb: str, error: int) -> None:
-    for number in positions(verb, 1, 5):
+def test_a_call_that_fails_once(verb: str, error: int, places: int) -> None:
+    for number in positions(verb, 1, places):
         run_with(Fault(verb, number, error), 1, 4)
 
 

@@ -33,6 +33,11 @@ Name = Callable[[str], str]
 SETTINGS = {"enableLmq": True, "enableMultiDispatch": True, "liteEventCheckInterval": 1000}
 
 
+pytestmark = pytest.mark.slow(
+    "a proxy and a JVM of its client start; fast: lite topics in tests/integration/grpc/test_grpc_receiving.py"
+)
+
+
 @pytest.fixture(params=EITHER, scope="module")
 def proxy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
     try:
