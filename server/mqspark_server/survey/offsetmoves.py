@@ -32,7 +32,7 @@ class MovesAllQueues(ClientError):
         self.broker = broker
 
 
-class QueueOffsets(Protocol):
+class TopicOffsets(Protocol):
     """The offsets of a cluster, or of one broker."""
 
     async def bounds(self, topic: str) -> Mapping[MessageQueue, tuple[int, int]]:
@@ -89,7 +89,7 @@ class OffsetMove(NamedTuple):
     queues: Sequence[str] = ()
     """As ``place_of`` writes them; none: all."""
 
-    async def moves(self, offsets: QueueOffsets) -> list[MovedQueue]:
+    async def moves(self, offsets: TopicOffsets) -> list[MovedQueue]:
         """What would happen. Raises InvalidMessage for a queue or an offset that is not there, MQError."""
         bounds = await offsets.bounds(self.topic)
         places = {place_of(queue): queue for queue in bounds}
@@ -112,7 +112,7 @@ class OffsetMove(NamedTuple):
         await each_of(chosen, add)
         return [found[queue] for queue in chosen]
 
-    async def _target(self, offsets: QueueOffsets, queue: MessageQueue, low: int, high: int) -> int:
+    async def _target(self, offsets: TopicOffsets, queue: MessageQueue, low: int, high: int) -> int:
         if self.offset is not None:
             if not low <= self.offset <= high:
                 text = f"{place_of(queue)} has offsets {low} to {high}, not {self.offset}"
