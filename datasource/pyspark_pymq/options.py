@@ -17,7 +17,7 @@ from mqspark.arrow.writing.sendchoice import BATCH_BYTES, LEAST_BATCH_BYTES, THR
 from mqspark.errors import ConfigError
 from mqspark.record.compression import LZ4, ZLIB, ZSTD, compressor
 from pyspark_pymq.optiontexts import OptionTexts
-from pyspark_pymq.payloadoptions import ARROW, RAW, PayloadOptions, payload_format
+from pyspark_pymq.payloadoptions import ARROW, DEADLETTER, RAW, PayloadOptions, payload_format
 
 if TYPE_CHECKING:
     from mqspark.arrow.records.encode import Compression
@@ -128,6 +128,14 @@ class ReadOptions(QueueChoice):
             for name in ("columns", "includeProperties", "includeHeaders", "key"):
                 if texts.is_given(name):
                     raise ConfigError(f"{name}: rows of payloadFormat=arrow have their own columns", key=name)
+        if self.payload is not None and self.payload.mode == DEADLETTER:
+            if not streaming:
+                raise ConfigError(
+                    f"mode: {DEADLETTER} is of streams; each action of a batch read would send the letters again",
+                    key="mode",
+                )
+            if self.group is None:
+                raise ConfigError(f"mode: {DEADLETTER} needs the option group", key="mode")
         if self.payload is not None and self.keys:
             raise ConfigError("key: a look-up returns bodies; leave out payloadFormat", key="key")
         if self.keys:

@@ -13,6 +13,8 @@ from pyspark_pymq.optiontexts import OptionTexts
 
 RAW, ARROW, JSON, AVRO, PROTOBUF = "raw", "arrow", "json", "avro", "protobuf"
 PERMISSIVE, DROPMALFORMED, FAILFAST = "PERMISSIVE", "DROPMALFORMED", "FAILFAST"
+DEADLETTER = "DEADLETTER"
+_MODES = (PERMISSIVE, DROPMALFORMED, FAILFAST, DEADLETTER)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAX_NAME = 100
 
@@ -91,7 +93,7 @@ class PayloadOptions:
             registry=texts.text("schemaRegistry") or None,
             subject=texts.text("schemaSubject") or None,
             version=None if latest else texts.positive("schemaVersion"),
-            mode=texts.choice("mode", ("permissive", "dropmalformed", "failfast"), "permissive").upper(),
+            mode=texts.choice("mode", tuple(each.lower() for each in _MODES), PERMISSIVE).upper(),
             reason_column=texts.text("columnNameOfCorruptRecord") or None,
             message_prefix=texts.text("messagePrefix") or "",
         )

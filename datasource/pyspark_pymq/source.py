@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark_pymq.reading.keyread import KeyReader
     from pyspark_pymq.reading.storeread import StoreBatchReader
     from pyspark_pymq.reading.stream import CheckpointedReader, RefusedReader
+    from pyspark_pymq.work.deadbodies import DeadBodies
     from pyspark_pymq.writing.sink import BatchWriter, StreamWriter
 
 # Here, because Spark has processes that only look up or make a source, keeps them for more, and ends them like others.
@@ -151,14 +152,22 @@ def _selected(options: Mapping[str, str], schema: StructType) -> tuple[str, ...]
 def _payload(given: Mapping[str, str], options: ReadOptions, schema: StructType) -> ArrowRows | TypedRows:
     """What makes rows of messages. Raises ConfigError."""
     from pyspark_pymq.options import columns_of
+    from pyspark_pymq.payloadoptions import DEADLETTER
 
     if options.payload is not None:
         from pyspark_pymq.cluster.typedcolumns import TypedRows
 
-        return TypedRows.planned(options.payload, columns_of(given), schema, _one_topic(given))
+        dead = _dead_bodies(options) if options.payload.mode == DEADLETTER else None
+        return TypedRows.planned(options.payload, columns_of(given), schema, _one_topic(given), dead)
     from pyspark_pymq.cluster.payload import ArrowRows, arrow_schema_of
 
     return ArrowRows(arrow_schema_of(schema), options.fail_on_data_loss, options.limits)
+
+
+def _dead_bodies(options: ReadOptions) -> DeadBodies | None:
+    from pyspark_pymq.work.deadbodies import DeadBodies
+
+    return None if options.group is None else DeadBodies.of(options, options.group)
 
 
 def _one_topic(options: Mapping[str, str]) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,11 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import timestamp_pb2
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import LongType, StructType
 
 from mqspark.message import Message
+from pyspark_pymq.source import DefaultSource
 from tests.support.dev import DevCluster
 from tests.unit.arrow.bodies_kit import avro_body, record
 
@@ -106,6 +110,27 @@ def test_json_beside_the_columns_of_the_message(
     query = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
     assert query.awaitTermination(120)
     assert rows(spark.read.parquet(str(tmp_path / "out"))) == [(0, 1), (1, 2), (2, None)]
+
+
+def test_bad_bodies_of_a_stream_are_dead_letters_of_its_group(cluster: DevCluster, topic: str) -> None:
+    """The reader as Spark calls it; a task that runs again sends its dead letters again."""
+    send(cluster, topic, b'{"id":1}', BAD, b'{"id":2}')
+    group = f"{topic}-readers"
+    options = {"nameserver": cluster.nameserver, "topic": topic, "startingOffsets": "earliest"}
+    options |= {"payloadFormat": "json", "mode": "DEADLETTER", "group": group}
+    reader = DefaultSource(options).streamReader(StructType().add("offset", LongType()).add("id", LongType()))
+    worker = pickle.loads(pickle.dumps(reader))  # noqa: S301 - as Spark hands it to a worker
+    start = reader.initialOffset()
+    reader.commit(start)  # publishes the group
+    end = reader.latestOffset(start, ReadAllAvailable())
+    for _ in range(2):
+        read = [batch for part in reader.partitions(start, end) for batch in worker.read(part)]
+        assert [row for batch in read for row in batch.to_pylist()] == [
+            {"offset": 0, "id": 1},
+            {"offset": 2, "id": 2},
+        ]
+    reader.stop()
+    assert [body for bodies in cluster.queue_bodies(f"%DLQ%{group}").values() for body in bodies] == [BAD] * 2
 
 
 def test_avro_by_a_schema_in_a_file(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
@@ -297,6 +297,26 @@ def descriptor_of(source: ProtobufSource) -> Any:
         ) from None
 
 
+class TaskLetters(Protocol):
+    """The dead letters of a task."""
+
+    def add(self, batch: pa.RecordBatch, reasons: pa.StringArray) -> None:
+        """The messages of a batch that have a reason."""
+
+    def send(self) -> None:
+        """What has not been sent."""
+
+
+class LettersOfBodies(Protocol):
+    """What makes dead letters of bad bodies. It is pickled."""
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The columns of messages."""
+
+    def letters(self) -> TaskLetters: ...
+
+
 @dataclass(frozen=True)
 class TypedRows:
     """Makes the rows of a read in a worker. It is pickled."""
@@ -308,10 +328,17 @@ class TypedRows:
     """All columns, as Spark expects them."""
     message: dict[str, str]
     """Of the message: name in the result to name in the source."""
+    dead: LettersOfBodies | None = None
+    """mode=DEADLETTER."""
 
     @classmethod
     def planned(
-        cls, options: PayloadOptions, columns: tuple[str, ...], schema: StructType, topic: str | None
+        cls,
+        options: PayloadOptions,
+        columns: tuple[str, ...],
+        schema: StructType,
+        topic: str | None,
+        dead: LettersOfBodies | None = None,
     ) -> TypedRows:
         """``columns``: those of the message; ``schema``: what Spark expects. Raises ConfigError."""
         message: dict[str, str] = {}
@@ -333,7 +360,7 @@ class TypedRows:
         arrow = arrow_schema_of(schema)
         source = _source(options, topic)
         subject = subject_of(options, topic) if options.registry else ""
-        made = cls(options, source, subject, arrow, message)
+        made = cls(options, source, subject, arrow, message, dead)
         made._check()
         return made
 
@@ -368,17 +395,24 @@ class TypedRows:
     @property
     def columns(self) -> tuple[str, ...]:
         """What is read of messages."""
-        place = _PLACE if self.options.mode == FAILFAST else ()
-        return tuple(dict.fromkeys((*self.message.values(), *place, "value")))
+        more: tuple[str, ...] = _PLACE if self.options.mode == FAILFAST else ()
+        if self.dead is not None:
+            more = self.dead.needed
+        return tuple(dict.fromkeys((*self.message.values(), *more, "value")))
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of batches of ``columns``. Raises InvalidMessage if ``mode`` says so."""
         decoder = self._decoder()
+        letters = None if self.dead is None else self.dead.letters()
         for batch in batches:
             for first, count in slices(batch.column("value"), len(decoder.schema)):
-                yield from self._made(decoder, batch.slice(first, count))
+                yield from self._made(decoder, batch.slice(first, count), letters)
+        if letters is not None:
+            letters.send()
 
-    def _made(self, decoder: BodyDecoder, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def _made(
+        self, decoder: BodyDecoder, batch: pa.RecordBatch, letters: TaskLetters | None
+    ) -> Iterator[pa.RecordBatch]:
         found = decoder.decode(batch.column("value"))
         bad = len(batch) - found.reasons.null_count
         if bad and self.options.mode == FAILFAST:
@@ -393,7 +427,9 @@ class TypedRows:
             else:
                 arrays.append(bodies[field.name])
         made = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-        if bad and self.options.mode == DROPMALFORMED:
+        if bad and letters is not None:
+            letters.add(batch, found.reasons)
+        if bad and (letters is not None or self.options.mode == DROPMALFORMED):
             made = made.filter(found.reasons.is_null())
         if made.num_rows:
             yield made

@@ -14,11 +14,15 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType, TimestampType
 
+from mqspark.arrow.writing import sendrows
+from mqspark.arrow.writing.sendchoice import SendChoice
 from mqspark.errors import ConfigError, InvalidMessage
 from mqspark.schemas.schemaprefix import encode_prefix
 from pyspark_pymq.cluster.typedcolumns import TypedRows, columns_of_source
+from pyspark_pymq.options import ReadOptions
 from pyspark_pymq.optiontexts import OptionTexts
 from pyspark_pymq.payloadoptions import PayloadOptions
+from pyspark_pymq.work.deadbodies import DeadBodies
 from tests.unit.arrow.bodies_kit import avro_body, record
 
 OLD, NEW = record(id="int"), record(id="long", name=("string", "nobody"))
@@ -136,6 +140,49 @@ def test_modes() -> None:
         "the message has no body",
         None,
     ]
+
+
+def test_bad_bodies_become_dead_letters_before_a_task_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[dict[str, Any]] = []
+
+    def send_rows(choice: SendChoice, batches: list[pa.RecordBatch], *, first_turn: int) -> None:
+        assert (choice.topic, choice.as_dead_letters) == ("%RETRY%readers", True)
+        assert sum(each.num_rows for each in batches) <= 1_000
+        sent.extend(row for each in batches for row in each.to_pylist())
+
+    monkeypatch.setattr(sendrows, "send_rows", send_rows)
+    texts = {"nameserver": "127.0.0.1:1", "topic": "Orders", **JSON, "mode": "deadletter"}
+    given = ReadOptions.parse(texts | {"group": "readers"}, streaming=True)
+    assert given.payload is not None
+    made = TypedRows.planned(given.payload, ("offset",), ID, "Orders", DeadBodies.of(given, "readers"))
+    rows: TypedRows = pickle.loads(pickle.dumps(made))  # noqa: S301 - as Spark hands it to a worker
+    assert {"offset", "value", "properties", "msgId"} <= {*rows.columns}
+    count = 2_500
+    columns = {
+        "offset": pa.array(range(count), pa.int64()),
+        "value": pa.array([b'{"id":1}', *[b"{"] * (count - 1)], pa.binary()),
+        "key": pa.array(["k"] * count),
+        "tags": pa.nulls(count, pa.string()),
+        "topic": pa.array(["Orders"] * count),
+        "msgId": pa.array(map(str, range(count))),
+        "properties": pa.array([[("a", "b")]] * count, pa.map_(pa.string(), pa.string())),
+    }
+    batch = pa.RecordBatch.from_pydict({name: columns[name] for name in rows.columns})
+    assert [row for each in rows.rows([batch]) for row in each.to_pylist()] == [{"offset": 0, "id": 1}]
+    assert len(sent) == count - 1
+    properties = dict(sent[0]["properties"])
+    assert (sent[0]["value"], sent[0]["key"]) == (b"{", "k")
+    assert {name: properties[name] for name in ("a", "RETRY_TOPIC", "UNIQ_KEY", "MQSPARK_FAILED_TYPE")} == {
+        "a": "b",
+        "RETRY_TOPIC": "Orders",
+        "UNIQ_KEY": "1",
+        "MQSPARK_FAILED_TYPE": "MalformedBody",
+    }
+    assert "truncated" in properties["MQSPARK_FAILED_TEXT"]
+    with pytest.raises(ConfigError, match=r"^mode: DEADLETTER needs the option group"):
+        ReadOptions.parse(texts, streaming=True)
+    with pytest.raises(ConfigError, match=r"^mode: DEADLETTER is of streams"):
+        ReadOptions.parse(texts | {"group": "readers"}, streaming=False)
 
 
 def test_a_large_read_is_made_in_parts_that_keep_their_places() -> None:
