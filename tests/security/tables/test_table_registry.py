@@ -33,11 +33,16 @@ BOTH = {"Outages._out": "MAX_OUT names, each with MAX_REASONS"}
 SERVERS = BOTH | {
     # --- gRPC
     "GrpcClient.streams": "MAX_STREAMS of telemetry",
+    "GrpcClient._asked": "MAX_ASKED of grpcclients",
     "Renewals._again": "its ledger, which no core has",
     "Renewals._clients": "its ledger, which no core has",
     "Renewals._due": "its ledger, which no core has",
     "Shared._tasks": "one a call that has ended, with grpcMaxCalls, until a broker has answered",
     "LocalPeer._pending": "one entry a request: of gRPC, grpcMaxCalls",
+    "BrokerServer._addresses": "the name servers of the settings, or one broker",
+    "ClusterRoutes._masters": "the brokers of the cluster",
+    "ClusterRoutes._own": "the brokers of the cluster",
+    "Recent._known": "MAX_KNOWN of clusterroutes, the oldest forgotten",
     # --- made at the start, or of settings
     "*.handlers": "one entry a request code",
     "SavedState._timed": "made at the start",
