@@ -52,7 +52,7 @@ if TYPE_CHECKING:  # imported where users have to log in
     from mqspark.auth.authority import Authority
     from mqspark.auth.gate import Gate
 
-_SEND = int(RequestCode.SEND_MESSAGE_V2)
+_SEND, _SEND_OLD = int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_MESSAGE)
 GRPC_PORT = "grpcServerPort"
 """In the table of code 28: where clients of gRPC reach the broker."""
 TICK_MS = 200
@@ -192,8 +192,9 @@ class BrokerCore:
         )
 
     def take(self, session: Session, data: bytes, at: int) -> int:
-        sends = self.requests.sends
-        if self.handlers.get(_SEND) is not sends.handlers[_SEND]:
+        sends, handlers = self.requests.sends, self.handlers
+        own = sends.handlers
+        if handlers.get(_SEND) is not own[_SEND] or handlers.get(_SEND_OLD) is not own[_SEND_OLD]:
             return at  # users, extensions or traces stand around it, or it must not be served
         return sends.runs.take(session, data, at)
 

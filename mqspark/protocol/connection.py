@@ -19,6 +19,7 @@ import struct
 
 from mqspark.errors import FrameTooLarge, ProtocolError
 from mqspark.protocol.command import JSON, PREFIX, UNREAD_CODE, Command, UnreadRequest, decode_command
+from mqspark.protocol.session import Session, Take
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 """Limit of a frame, length prefix included (com.rocketmq.remoting.frameMaxLength)."""
@@ -41,6 +42,9 @@ and leaves the rest for the next call. A read of 256 KiB can hold 14,000 frames 
 KEPT_BYTES = 2 * 1024
 """Bytes kept of each end of a skipped header: RocketMQ's clients write ``opaque`` last, others first."""
 
+MAX_PATIENCE = 64
+"""Most frames that go the long way between two questions (``Connection.taken``)."""
+
 _HTTP = int.from_bytes(b"HTTP")
 """The length of a frame that is an answer of an HTTP server."""
 _PREFIX_BYTES = PREFIX.size
@@ -60,8 +64,10 @@ class Connection:
         "_needed",
         "_partial",
         "_passed",
+        "_patience",
         "_reads_over",
         "_rest",
+        "_unasked",
         "unparsed",
     )
 
@@ -87,6 +93,10 @@ class Connection:
         self._rest: bytearray | None = None
         """A frame whose end is received in place (``rest``), complete up to ``_filled``."""
         self._filled = 0
+        self._unasked = 0
+        """Frames that go the long way before ``taken`` asks again."""
+        self._patience = 1
+        """How many they are the next time."""
 
     @property
     def buffered_bytes(self) -> int:
@@ -184,6 +194,34 @@ class Connection:
         data = b"".join((self._partial, data))
         self._partial, self._needed = bytearray(), _PREFIX_BYTES
         return data
+
+    def taken(self, take: Take, session: Session, data: bytes, at: int) -> int:
+        """Ask ``take`` for the frames of ``data`` (``joined``) from ``at`` on, if it is time to. Returns where the
+        first frame begins that is left."""
+        if self._unasked:
+            return at
+        end = take(session, data, at)
+        if end > at:
+            self._patience = 1
+        return end
+
+    def left(self, data: bytes, at: int) -> int:
+        """The frame at ``at`` was left by ``taken``. Returns where the frames end that go the long way now: one, and
+        twice as many each time when again none was taken, so that a peer whose frames are others is hardly asked."""
+        unpack, size = PREFIX.unpack_from, len(data)
+        is_begun = self._unasked > 0
+        while size - at >= _PREFIX_BYTES:
+            total, _ = unpack(data, at)
+            if total < 4 or total > size - at - 4:
+                break
+            if not is_begun:
+                is_begun, self._unasked = True, self._patience
+                self._patience = min(2 * self._patience, MAX_PATIENCE)
+            at += 4 + total
+            self._unasked -= 1
+            if not self._unasked:
+                return at
+        return size
 
     def _complete_partial(self, data: bytes, commands: list[Command]) -> int:
         """Finish the frame begun in an earlier chunk. Returns where in ``data`` the next frame starts.

@@ -4,9 +4,10 @@ received bytes to the answer.
     python -m tests.benchmarks batch [--against CLONE] [--rounds N] [--shape NAME ...]
 
 Frames as Java's BatchProducer sends them, cut in pieces as the event loop reads them, go through connection, broker and
-store; every piece is followed by a turn. What the index costs to follow is measured apart. With a second clone of the
-repository the two alternate A B A B, each in a process of its own; what both have stored has to be the same byte for
-byte. Medians of the rounds' best passes, and of the rounds' ratios.
+store; every piece is followed by a turn. ``1-json-16`` has 16 sends a read, ``turn`` is that of one send, and sends of
+``unlike`` shapes have keys, so that no layout of a header serves the next. What the index costs to follow is measured
+apart. With a second clone of the repository the two alternate A B A B, each in a process of its own; what both have
+stored has to be the same byte for byte. Medians of the rounds' best passes, and of the rounds' ratios.
 """
 
 from __future__ import annotations
@@ -50,11 +51,18 @@ class Shape(NamedTuple):
     body_bytes: int
     alike: bool = True
     serialize_type: int = BINARY
+    per_read: int = 0
+    """Frames; 0: PIECE_BYTES."""
 
 
 SHAPES = {
     "1": Shape(1, 1024),
     "1-json": Shape(1, 1024, serialize_type=JSON),
+    **{f"1-{per_read}": Shape(1, 1024, per_read=per_read) for per_read in (1, 4, 16)},
+    **{f"1-json-{per_read}": Shape(1, 1024, True, JSON, per_read) for per_read in (1, 4, 16)},
+    "1-unlike": Shape(1, 1024, alike=False),
+    "1-json-unlike": Shape(1, 1024, False, JSON),
+    "1-json-unlike-1": Shape(1, 1024, False, JSON, 1),
     "32": Shape(32, 1024),
     "32-json": Shape(32, 1024, serialize_type=JSON),
     "32-small": Shape(32, 100),
@@ -70,8 +78,8 @@ SHAPES = {
 }
 
 
-def stream(shape: Shape) -> tuple[bytes, int]:
-    """A pass: frames one behind the other, and how many."""
+def pass_of(shape: Shape) -> tuple[list[bytes], int]:
+    """What is read one after the other, and how many frames that is."""
     chance = random.Random(shape.members)
     batches = PASS_MESSAGES // shape.members
     frames = []
@@ -85,7 +93,8 @@ def stream(shape: Shape) -> tuple[bytes, int]:
             )
             body = chance.randbytes(size)
             unique_id = f"7F0000010BAD18B4AAC2{batch * shape.members + member:012X}"
-            properties = f"UNIQ_KEY\x01{unique_id}\x02WAIT\x01true\x02".encode()
+            key = "" if shape.alike or shape.members > 1 else f"KEYS\x01{chance.getrandbits(32):08x}\x02"
+            properties = f"{key}UNIQ_KEY\x01{unique_id}\x02WAIT\x01true\x02".encode()
             members.append(
                 struct.pack(">iiiii", 22 + len(body) + len(properties), 0, 0, 0, len(body))
                 + body
@@ -119,14 +128,35 @@ def stream(shape: Shape) -> tuple[bytes, int]:
                 serialize_type=shape.serialize_type,
             )
         )
-    return b"".join(frames), batches
+    if shape.per_read:
+        starts = range(0, batches, shape.per_read)
+        return [b"".join(frames[at : at + shape.per_read]) for at in starts], batches
+    received = b"".join(frames)
+    return [received[at : at + PIECE_BYTES] for at in range(0, len(received), PIECE_BYTES)], batches
+
+
+def receive(broker: BrokerCore, session: Session, connection: Connection, data: bytes) -> None:
+    """As a server does it."""
+    if not hasattr(connection, "taken"):  # another clone, from before there were runs of sends
+        broker.received(session, connection.receive_data(data))
+        return
+    whole = connection.joined(data)
+    if whole is None:
+        broker.received(session, connection.receive_data(data))
+        return
+    at, size = 0, len(whole)
+    while (at := connection.taken(broker.take, session, whole, at)) < size:
+        end = connection.left(whole, at)
+        broker.received(session, connection.receive_data(whole[at:end]))
+        if end == size:
+            break
+        at = end
 
 
 def measure(shape: Shape, parent: Path) -> dict[str, float | str]:
     """µs a message of the best pass, from bytes to answers and for the index; a digest of what was stored."""
-    received, batches = stream(shape)
-    pieces = [received[at : at + PIECE_BYTES] for at in range(0, len(received), PIECE_BYTES)]
-    sends, follows = [], []
+    pieces, batches = pass_of(shape)
+    sends, follows, turns = [], [], []
     with tempfile.TemporaryDirectory(dir=parent, prefix="bench-batch-") as root:
         clock, outbox = ManualClock(NOW_MS), list[Session]()
         config = StoreConfig(
@@ -147,16 +177,20 @@ def measure(shape: Shape, parent: Path) -> dict[str, float | str]:
         answers = hashlib.sha256()
         for number in range(PASSES + 1):
             connection, answered = Connection(), []
-            seconds = 0.0
+            seconds = in_turns = 0.0
             for piece in pieces:
                 data = bytes(memoryview(piece))  # as from a socket: at hand in the processor's cache
                 started = time.process_time()
-                broker.received(session, connection.receive_data(data))
+                receive(broker, session, connection, data)
+                is_read = time.process_time()
                 broker.turn()
                 outbox.clear()
                 answered += session.take()
-                seconds += time.process_time() - started
+                ended = time.process_time()
+                seconds += ended - started
+                in_turns += ended - is_read
             sends.append(seconds)
+            turns.append(in_turns)
             found = Connection(max_header_bytes=1 << 24).receive_data(b"".join(answered))
             if number and ([c.opaque for c in found] != list(range(batches)) or any(c.code for c in found)):
                 raise SystemExit(f"{len(found)} answers to {batches} batches: the figures are void")
@@ -180,6 +214,7 @@ def measure(shape: Shape, parent: Path) -> dict[str, float | str]:
             digest.update(path.read_bytes())
     return {
         "send": min(sends[1:]) / PASS_MESSAGES * 1e6,
+        "turn": min(turns[1:]) / len(pieces) * 1e6,
         "index": min(follows[1:]) / PASS_MESSAGES * 1e6,
         "digest": digest.hexdigest(),
     }
@@ -200,18 +235,27 @@ def main(arguments: list[str]) -> None:
 
     here = Path(__file__).resolve().parents[2]
     trees = [here] if asked.against is None else [here, asked.against.resolve()]
-    print("processor time a message, µs: send, index" + (", here / there, ratio" if len(trees) > 1 else ""))
+    print(
+        "processor time a message, µs: send, index; a turn"
+        + (", here / there, ratio" if len(trees) > 1 else "")
+    )
     for name in asked.shape:
         rounds = [[_measured(tree, name, asked.store) for tree in trees] for _ in range(asked.rounds)]
         if len({str(figures["digest"]) for row in rounds for figures in row}) > 1:
             raise SystemExit(f"{name}: not the same was stored, the figures are void")
         texts = []
-        for what in ("send", "index"):
+        for what in ("send", "index", "turn") if SHAPES[name].per_read == 1 else ("send", "index"):
             columns = [[float(row[tree][what]) for row in rounds] for tree in range(len(trees))]
             text = " / ".join(f"{statistics.median(column):.2f}" for column in columns)
             for tree, column in zip(trees, columns, strict=True):
                 side = OURS if tree == here else f"B: {tree.name}"
-                figure(f"{name}, {what}, CPU a message", "µs", column, side=side, less_is_better=True)
+                figure(
+                    f"{name}, {what}, CPU a {'turn' if what == 'turn' else 'message'}",
+                    "µs",
+                    column,
+                    side=side,
+                    less_is_better=True,
+                )
             if len(trees) > 1:
                 text += f"  {ratio(statistics.median(a / b for a, b in zip(*columns, strict=True)))}"
             texts.append(text)

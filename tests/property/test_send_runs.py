@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from mqspark.protocol import command as commands
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import BINARY, JSON, encode_request
+from mqspark.protocol.connection import MAX_PATIENCE, Connection
+from mqspark.protocol.headers.client_headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from mqspark.protocol.layouts import HeaderLayouts
+from mqspark.protocol.session import Session
 from tests.unit.broker_kit import SEND, Bench, send_ext
 
 KEY = "7F0000010BAD18B4AAC2{:012X}"
@@ -90,6 +93,23 @@ class Two:
             assert picture == pictures[1][name], name
 
 
+_LONG_NAMES = {
+    short: SendMessageRequestHeader.__struct_encode_fields__[
+        SendMessageRequestHeader.__struct_fields__.index(attribute)
+    ]
+    for attribute, short in zip(
+        SendMessageRequestHeaderV2.__struct_fields__,
+        SendMessageRequestHeaderV2.__struct_encode_fields__,
+        strict=True,
+    )
+}
+
+
+def with_long_names(ext: dict[str, str]) -> dict[str, str]:
+    """The fields of SEND_MESSAGE_V2 as SEND_MESSAGE has them."""
+    return {_LONG_NAMES[name]: value for name, value in ext.items()}
+
+
 @st.composite
 def sends(draw: st.DrawFn) -> bytes:
     """A frame of a client, or one that has come apart on its way."""
@@ -101,6 +121,13 @@ def sends(draw: st.DrawFn) -> bytes:
         | st.builds("KEYS\x01k{}\x02".format, st.integers(0, 20))
     )
     properties = f"UNIQ_KEY\x01{KEY.format(number)}\x02{around}"
+    code = draw(
+        st.sampled_from(
+            [SEND] * 9
+            + [RequestCode.SEND_MESSAGE] * 4
+            + [RequestCode.GET_MAX_OFFSET, RequestCode.SEND_BATCH_MESSAGE]
+        )
+    )
     ext = send_ext(
         draw(st.sampled_from("TTTTU")),
         draw(st.sampled_from([0, 0, 1, 2, 3, 3, 4, 9, -1])),
@@ -108,10 +135,12 @@ def sends(draw: st.DrawFn) -> bytes:
         g=str(1_700_000_000_000 + draw(st.integers(0, 99))),
         j=draw(st.sampled_from("0000001")),
     )
+    if code == RequestCode.SEND_MESSAGE:
+        ext = with_long_names(ext)
     body = draw(st.sampled_from([b"x", b"y" * 100, b"z" * 2000, b"w" * 5000, b""]) | st.binary(max_size=40))
     frame = bytearray(
         encode_request(
-            draw(st.sampled_from([SEND] * 9 + [RequestCode.GET_MAX_OFFSET, RequestCode.SEND_BATCH_MESSAGE])),
+            code,
             draw(st.integers(1000, 1100) | st.integers(0, 0x7FFFFFFF)),
             ext,
             body,
@@ -153,7 +182,13 @@ def test_whatever_a_connection_brings(
 
 
 def plain(
-    number: int, queue_id: int = 0, body: bytes = b"body", *, topic: str = "T", kind: int = JSON
+    number: int,
+    queue_id: int = 0,
+    body: bytes = b"body",
+    *,
+    topic: str = "T",
+    kind: int = JSON,
+    code: RequestCode = SEND,
 ) -> bytes:
     ext = send_ext(
         topic,
@@ -161,7 +196,9 @@ def plain(
         f"UNIQ_KEY\x01{KEY.format(number)}\x02WAIT\x01true\x02",
         g=str(1_700_000_000_000 + number),
     )
-    return encode_request(SEND, 1000 + number % 9000, ext, body, serialize_type=kind)
+    if code == RequestCode.SEND_MESSAGE:
+        ext = with_long_names(ext)
+    return encode_request(code, 1000 + number % 9000, ext, body, serialize_type=kind)
 
 
 @pytest.mark.parametrize("kind", [JSON, BINARY])
@@ -193,10 +230,57 @@ def test_a_run_ends_before_what_is_not_plain(tmp_path: Path, monkeypatch: pytest
     other = encode_request(RequestCode.GET_MAX_OFFSET, 7, {"topic": "T", "queueId": "0"})
     answers = two.feed(0, b"".join([run[5], run[6], other, run[7], run[4][:-1]]))
     assert answers.count(b'"code":0') == 4
-    assert ours.taken - before == 2
-    two.feed(0, run[4][-1:])
     assert ours.taken - before == 3
+    two.feed(0, run[4][-1:])
+    assert ours.taken - before == 4
     two.end()
+
+
+def test_sends_behind_what_is_not_plain_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    two = Two(tmp_path, monkeypatch)
+    for n in range(4):
+        two.feed(0, plain(n))
+    ours, before = two.sides[0], two.sides[0].taken
+    other = encode_request(RequestCode.GET_MAX_OFFSET, 7, {"topic": "T", "queueId": "0"})
+    two.feed(0, b"".join([other, *[plain(n) for n in range(5, 60)], other, plain(60), plain(61)[:-3]]))
+    assert ours.taken - before == 56
+    two.end()
+
+
+@pytest.mark.parametrize("kind", [JSON, BINARY])
+def test_sends_with_long_names_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int) -> None:
+    two = Two(tmp_path, monkeypatch)
+    codes = RequestCode.SEND_MESSAGE, SEND
+    for n in range(8):
+        two.feed(0, plain(n, kind=kind, code=codes[n % 2]))
+    ours, before = two.sides[0], two.sides[0].taken
+    for count in (1, 5, 40):
+        run = [plain(n, n % 4, kind=kind, code=codes[n // 3 % 2]) for n in range(count)]
+        two.feed(0, b"".join(run))
+    assert ours.taken - before == 46
+    two.end()  # both are counted by their codes
+
+
+def test_a_peer_whose_frames_are_others_is_asked_ever_more_rarely() -> None:
+    asked: list[int] = []
+
+    def take(session: Session, data: bytes, at: int) -> int:
+        asked.append(at)
+        return at
+
+    connection, session = Connection(), Session(1, "127.0.0.1", 1, [])
+    frame = encode_request(RequestCode.GET_MAX_OFFSET, 7, {"topic": "T", "queueId": "0"})
+    for _ in range(1000):
+        at, data = 0, connection.joined(frame * 4)
+        assert data is not None
+        while at < len(data):
+            at = connection.left(data, connection.taken(take, session, data, at))
+    assert len(asked) == 6 + -(-(4000 - 63) // MAX_PATIENCE)
+    # One that is taken again is asked for each frame again.
+    data = frame * 200
+    at = connection.left(data, 0)
+    assert connection.taken(lambda session, data, at: at + len(frame), session, data, at) == at + len(frame)
+    assert connection.left(data, at) == at + len(frame)
 
 
 def test_capacity_counts_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

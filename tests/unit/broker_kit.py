@@ -70,15 +70,23 @@ class Peer:
     def give_bytes(self, data: bytes) -> int:
         """The same as a server does it: the core takes what it can without commands. Returns how many it took."""
         taken, take = 0, getattr(self.core, "take", None)
-        if take is not None and (whole := self._requests.joined(data)) is not None:
-            end, at = take(self.session, whole, 0), 0
+        if take is None or (whole := self._requests.joined(data)) is None:
+            self.give_frames(data)
+            return taken
+        at, size = 0, len(whole)
+        while True:
+            end = self._requests.taken(take, self.session, whole, at)
             while at < end:
                 at += 4 + int.from_bytes(whole[at : at + 4])
                 taken += 1
             assert at == end
-            data = whole[end:]
-        self.give_frames(data)
-        return taken
+            if at == size:
+                return taken
+            end = self._requests.left(whole, at)
+            self.give_frames(whole[at:end])
+            if end == size:
+                return taken
+            at = end
 
     def heard(self) -> list[Command]:
         """What was sent to this connection since the last call."""

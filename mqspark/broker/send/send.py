@@ -99,7 +99,7 @@ from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID, is_lmq
 
 MAX_BATCH_TOPIC_LENGTH = MAX_TOPIC_LENGTH
 
-_SEND_MESSAGE, _SEND_MESSAGE_V2 = int(RequestCode.SEND_MESSAGE), int(RequestCode.SEND_MESSAGE_V2)
+_SEND_MESSAGE = int(RequestCode.SEND_MESSAGE)
 """Comparing with a member of an enumeration takes ten times as long."""
 _TIMED = frozenset((TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS))
 _OTHER_TYPES = _TIMED | {DELAY, SHARDING_KEY}
@@ -354,7 +354,7 @@ class SendProcessor:
             itemgetter(*places),
             PlainForm.of(record, before, after),
             self._waits(properties),
-            command.code == _SEND_MESSAGE_V2,
+            command.code,
         )
 
     def _send_plain(

@@ -20,6 +20,7 @@ from mqspark.broker.state.state import BrokerState
 from mqspark.broker.tables.topics import Topic
 from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreReadOnly
 from mqspark.protocol import command as commands
+from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import PREFIX, Command, SentFrames
 from mqspark.protocol.connection import LARGE_BODY_BYTES
 from mqspark.protocol.layouts import Values
@@ -27,6 +28,7 @@ from mqspark.protocol.session import Session
 from mqspark.store.messages.append import PlainForm, PlainMessage
 
 _PREFIX_BYTES = PREFIX.size
+_SEND_MESSAGE_V2 = int(RequestCode.SEND_MESSAGE_V2)
 
 
 class SendPlan(Struct, frozen=True, gc=False):
@@ -40,8 +42,8 @@ class SendPlan(Struct, frozen=True, gc=False):
     """Queue id, born time and unique id."""
     form: PlainForm
     waits: bool
-    in_runs: bool
-    """Whether their answers are counted as those to SEND_MESSAGE_V2."""
+    code: int
+    """Of the requests."""
 
 
 _Sent = tuple[Topic, int]
@@ -77,8 +79,12 @@ class SendRuns:
             begin = at
             messages: list[PlainMessage] = []
             sends: list[_Sent] = []
-            at, waits = self._read(data, at, room, messages, sends)
-            count = self._store(session, messages, sends, sent, waits=waits) if messages else 0
+            at, plan = self._read(data, at, room, messages, sends)
+            if plan is None:
+                break
+            count = self._store(session, messages, sends, sent, waits=plan.waits)
+            if plan.code != _SEND_MESSAGE_V2 and count:
+                self._acks.other(plan.code, count)
             if count < len(messages):
                 at = begin
                 for _ in range(count):
@@ -89,12 +95,12 @@ class SendRuns:
 
     def _read(
         self, data: bytes, at: int, room: int, messages: list[PlainMessage], sends: list[_Sent]
-    ) -> tuple[int, bool]:
-        """Read plain sends whose answers wait for the same. Returns where the next frame begins, and whether they wait
-        for the disk and slaves."""
+    ) -> tuple[int, SendPlan | None]:
+        """Read plain sends of one code whose answers wait for the same. Returns where the next frame begins, and the
+        plan of the last one; None: there is none."""
         known, unpack, size = commands.layouts.known, PREFIX.unpack_from, len(data)
         settings, generation = self.settings, self._state.topics.generation
-        waits: bool | None = None
+        last: SendPlan | None = None
         while room and size - at > _PREFIX_BYTES:
             total, meta = unpack(data, at)
             start, end = at + _PREFIX_BYTES, at + 4 + total
@@ -107,12 +113,12 @@ class SendRuns:
             else:
                 break
             plan = layout.plan
-            if (
-                not isinstance(plan, SendPlan)
-                or plan.settings is not settings
+            if not isinstance(plan, SendPlan):
+                break
+            if plan is not last and (
+                plan.settings is not settings
                 or plan.generation != generation
-                or not plan.in_runs
-                or (plan.waits is not waits and waits is not None)
+                or (last is not None and (plan.waits is not last.waits or plan.code != last.code))
             ):
                 break
             values = layout.values_of(data, start)
@@ -128,9 +134,9 @@ class SendRuns:
             layout.is_used = True
             messages.append((plan.form, queue_id, born_ms, key, data[body_start:end]))
             sends.append((topic, opaque))
-            at, waits = end, plan.waits
+            at, last = end, plan
             room -= 1
-        return at, bool(waits)
+        return at, last
 
     def put(self, session: Session, command: Command, plan: SendPlan) -> bool:
         """A run of one, which has become a command. False: nothing was changed, and it has to take the long way."""

@@ -89,9 +89,9 @@ class Acks:
                 f"[OVERLOAD] {capacity} requests wait for the disk already; retry later",
             )
 
-    def other(self, code: int) -> None:
-        """An answer was added that is not to SEND_MESSAGE_V2."""
-        self._others[code] = self._others.get(code, 0) + 1
+    def other(self, code: int, count: int = 1) -> None:
+        """Answers were added that are not to SEND_MESSAGE_V2."""
+        self._others[code] = self._others.get(code, 0) + count
 
     def end_turn(self) -> None:
         """Set the time of everything that has been added since the last call."""
@@ -126,6 +126,9 @@ class Acks:
         if not waiting or waiting[0][0] > acked:
             return
         now_ms = self._clock.monotonic_ms()
+        if len(waiting) == 1 and turns and turns[0][0] == waiting[0][0]:
+            self._release_only_one(now_ms)
+            return
         self.took_ms = 0
         while waiting and waiting[0][0] <= acked:
             turn_end, added_ms, others = turns.popleft() if turns else (acked, now_ms, None)
@@ -149,6 +152,19 @@ class Acks:
                 others = None
             self._count(took_ms, count, others)
         self._forget_turns()
+
+    def _release_only_one(self, now_ms: int) -> None:
+        """``release`` where one sender has sent: the usual turn of a broker that is not busy."""
+        _, receiver, answer = self.waiting.popleft()
+        _, added_ms, others = self._turns.popleft()
+        count = 1
+        if isinstance(answer, AnswerRun):
+            count, answer = answer
+            self._more -= count - 1
+        receiver.send(answer)
+        self.took_ms = took_ms = now_ms - added_ms
+        self.times.record(took_ms, count)
+        self._count(took_ms, count, others)
 
     def _count(self, took_ms: int, count: int, others: dict[int, int] | None) -> None:
         """``others``: of the answers, those to other requests than SEND_MESSAGE_V2."""

@@ -179,14 +179,28 @@ class RemotingConnection(asyncio.Protocol):
         if self._iteration != server.iteration:
             self._iteration = server.iteration
             self._until = now + CONNECTION_S
-        some_taken = False
-        if server.take is not None and self._may_take(session, now):
-            whole = self._parser.joined(data)
-            if whole is not None:
-                data = self._take(server.take, session, whole)
-                if not data:
-                    return
-                some_taken = len(data) < len(whole)
+        take = server.take
+        if take is None or not self._may_take(session, now) or (whole := self._parser.joined(data)) is None:
+            self._receive(session, data, now)
+            return
+        at, size = 0, len(whole)
+        while True:
+            before, at = at, self._take(take, session, whole, at)
+            if at == size:
+                return
+            end = self._parser.left(whole, at)
+            self._receive(session, whole[at:end], now, some_taken=at > before)
+            if end == size or self._closed_here:
+                return
+            at, now = end, monotonic()
+            if not self._may_take(session, now):
+                self._receive(session, whole[at:], now)
+                return
+
+    def _receive(self, session: Session, data: bytes, now: float, *, some_taken: bool = False) -> None:
+        """The long way: handle these bytes as commands. ``some_taken``: of the same read, the core took what was
+        before them."""
+        server = self._server
         try:
             commands = self._parser.receive_data(data)
         except ProtocolError as error:
@@ -243,26 +257,24 @@ class RemotingConnection(asyncio.Protocol):
             or (server.scheduled and now > server.lateness.late_at)
         )
 
-    def _take(self, take: Take, session: Session, data: bytes) -> bytes:
-        """Let the core take requests off ``data``. Returns the rest, for the parser."""
+    def _take(self, take: Take, session: Session, data: bytes, at: int) -> int:
+        """Let the core take requests of ``data`` from ``at`` on. Returns where the rest begins."""
         server = self._server
         if not server.scheduled:
             server.schedule()
         try:
-            taken = take(session, data, 0)
+            end = self._parser.taken(take, session, data, at)
         except Exception:
             # A bug must affect only this connection, and must be logged.
             log.exception("%s: requests of %s could not be handled", server.name, session.peer)
             self.close("internal error")
-            return b""
-        if not taken:
-            return data
-        rest = data[taken:]
-        if self._is_noted and not rest:
-            self._is_noted = False
-            server.partial.note(self, 0, afresh=True)
-        server.arrived(taken)
-        return rest
+            return len(data)
+        if end > at:
+            if self._is_noted and end == len(data):
+                self._is_noted = False
+                server.partial.note(self, 0, afresh=True)
+            server.arrived(end - at)
+        return end
 
     def connection_lost(self, error: Exception | None) -> None:
         session, transport = self._session, self._transport
