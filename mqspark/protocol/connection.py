@@ -42,8 +42,9 @@ and leaves the rest for the next call. A read of 256 KiB can hold 14,000 frames 
 KEPT_BYTES = 2 * 1024
 """Bytes kept of each end of a skipped header: RocketMQ's clients write ``opaque`` last, others first."""
 
-MAX_PATIENCE = 64
-"""Most frames that go the long way between two questions (``Connection.taken``)."""
+REFUSALS_A_STEP, MAX_STEPS = 4, 6
+"""After so many questions in vain, one after another, twice as many frames go the long way before the next one
+(``Connection.taken``), and so often at most."""
 
 _HTTP = int.from_bytes(b"HTTP")
 """The length of a frame that is an answer of an HTTP server."""
@@ -64,8 +65,8 @@ class Connection:
         "_needed",
         "_partial",
         "_passed",
-        "_patience",
         "_reads_over",
+        "_refusals",
         "_rest",
         "_unasked",
         "unparsed",
@@ -95,8 +96,8 @@ class Connection:
         self._filled = 0
         self._unasked = 0
         """Frames that go the long way before ``taken`` asks again."""
-        self._patience = 1
-        """How many they are the next time."""
+        self._refusals = 0
+        """Questions in vain, one after another."""
 
     @property
     def buffered_bytes(self) -> int:
@@ -202,12 +203,12 @@ class Connection:
             return at
         end = take(session, data, at)
         if end > at:
-            self._patience = 1
+            self._refusals = 0
         return end
 
     def left(self, data: bytes, at: int) -> int:
         """The frame at ``at`` was left by ``taken``. Returns where the frames end that go the long way now: one, and
-        twice as many each time when again none was taken, so that a peer whose frames are others is hardly asked."""
+        the more the longer none is taken, so that ``take`` is hardly asked about a peer whose frames are others."""
         unpack, size = PREFIX.unpack_from, len(data)
         is_begun = self._unasked > 0
         while size - at >= _PREFIX_BYTES:
@@ -215,8 +216,10 @@ class Connection:
             if total < 4 or total > size - at - 4:
                 break
             if not is_begun:
-                is_begun, self._unasked = True, self._patience
-                self._patience = min(2 * self._patience, MAX_PATIENCE)
+                is_begun, steps = True, self._refusals // REFUSALS_A_STEP
+                if steps < MAX_STEPS:
+                    self._refusals += 1
+                self._unasked = 1 << steps
             at += 4 + total
             self._unasked -= 1
             if not self._unasked:

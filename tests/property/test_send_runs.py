@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mqspark.protocol import command as commands
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import BINARY, JSON, encode_request
-from mqspark.protocol.connection import MAX_PATIENCE, Connection
+from mqspark.protocol.connection import MAX_STEPS, REFUSALS_A_STEP, Connection
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from mqspark.protocol.layouts import HeaderLayouts
 from mqspark.protocol.session import Session
@@ -275,7 +275,8 @@ def test_a_peer_whose_frames_are_others_is_asked_ever_more_rarely() -> None:
         assert data is not None
         while at < len(data):
             at = connection.left(data, connection.taken(take, session, data, at))
-    assert len(asked) == 6 + -(-(4000 - 63) // MAX_PATIENCE)
+    most = 1 << MAX_STEPS
+    assert len(asked) == REFUSALS_A_STEP * MAX_STEPS + -(-(4000 - REFUSALS_A_STEP * (most - 1)) // most)
     # One that is taken again is asked for each frame again.
     data = frame * 200
     at = connection.left(data, 0)
