@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from mqspark.client.sync import AdminClient, Producer, PushConsumer
-from mqspark.message import Message
+from mqspark.client.sync import AdminClient, PopConsumer, Producer, PushConsumer
+from mqspark.message import Message, MessageExt
 from mqspark.protocol.bodies.topic_bodies import (
     CustomizedRetryPolicy,
     GroupRetryPolicy,
@@ -228,6 +228,44 @@ def test_clients_of_grpc_and_of_remoting_share_topics(broker: Broker, topic_of_t
         received = receive(consumer, 2)
         assert Counter(message.body for message in received) == Counter([long, b"of grpc"])
         assert Counter(taken.get(timeout=WAIT_S) for _ in range(2)) == Counter([long, b"of grpc"])
+
+
+def test_a_group_has_members_of_grpc_and_of_remotings_pop(broker: Broker, topic_of_type: TopicOfType) -> None:
+    """Each message goes to one of them, whoever sent it."""
+    topic, group = topic_of_type("one-group"), create_group(broker, "one-group")
+    with AdminClient(broker.namesrv) as admin:
+        admin.set_consume_mode(topic, group, "POP")
+    popped: queue.Queue[bytes] = queue.Queue()
+    others_have_some = threading.Event()
+
+    def take(message: MessageExt) -> None:
+        popped.put(message.body)
+        others_have_some.wait(WAIT_S)
+
+    remoting = PopConsumer(broker.namesrv, group=group, listener=take, max_unacknowledged=1, pop_batch_size=1)
+    remoting.subscribe(topic)
+    bodies = [b"%d" % number for number in range(12)]
+    with (
+        Producer(broker.namesrv, group="pop-senders") as producer,
+        remoting,
+        simple_consumer(broker, group, **{topic: "*"}) as consumer,
+    ):
+        producer.send(Message(topic, bodies[0]))
+        assert eventually(popped.qsize)
+        send(broker, topic, *bodies[1:6])
+        for body in bodies[6:]:
+            producer.send(Message(topic, body))
+        received: list[Any] = consumer.receive(4, 30) or []
+        others_have_some.set()
+        deadline = time.monotonic() + WAIT_S
+        while len(received) + popped.qsize() < len(bodies) and time.monotonic() < deadline:
+            received += consumer.receive(32, 30) or []
+        for message in received:
+            consumer.ack(message)
+    of_remoting = [popped.get() for _ in range(popped.qsize())]
+    assert received
+    assert of_remoting
+    assert Counter([*(message.body for message in received), *of_remoting]) == Counter(bodies)
 
 
 # --- bare calls -----------------------------------------------------------------------------------------------
