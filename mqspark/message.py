@@ -647,6 +647,12 @@ class _Late:
     packed: Any
     """State of ``mqspark.record.record.PackedMessage``."""
 
+    def __getstate__(self) -> object:
+        """Without the decoder, which belongs to the consumer's process; a value that was made goes along."""
+        state: Any = object.__getstate__(self)
+        own, slots = state
+        return own, {name: value for name, value in slots.items() if name != "decoder"}
+
 
 def _body_of(body: bytes | str) -> bytes:
     """Raises InvalidMessage."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -205,6 +206,22 @@ def test_a_listener_gets_values_and_a_registry_that_is_away_is_its_failure(regis
     registry.is_away = False
     listener([stored(body), stored(body)])
     assert heard == [[{"id": "1"}, {"id": "1"}]]
+
+
+def test_a_message_takes_its_value_along_to_another_process(registry: Asked) -> None:
+    body = Serializer(registry, parse("AVRO", FIRST)).write(ORDERS, {"id": "1"})
+    read, unread = stored(body), stored(body)
+    TypedMessages(Serializer(registry), lambda topic: topic).heard(lambda messages: messages[0].value)(
+        [
+            read,
+            unread,
+        ]
+    )
+    assert pickle.loads(pickle.dumps(read)).value == {"id": "1"}  # noqa: S301 - its own bytes
+    there = pickle.loads(pickle.dumps(unread))  # noqa: S301 - its own bytes
+    assert there == unread
+    with pytest.raises(ConfigError, match="serializer"):
+        _ = there.value
 
 
 def test_names_of_topics_are_those_of_the_cluster(registry: Asked) -> None:
