@@ -62,6 +62,9 @@ TICK_MS = 200
 class BrokerCore:
     """``store`` must be open. Raises StoreCorrupt when a file of ``config/`` cannot be read."""
 
+    grpc_port = 0
+    """The port of the shell for clients of gRPC; 0: there is none. Set by the shell."""
+
     def __init__(
         self,
         config: BrokerConfig,
@@ -141,8 +144,6 @@ class BrokerCore:
         self._rounds = Rounds(state, acks, prints, is_slave=role.is_slave)
         self.bounds = BrokerBounds(state, authority, machine_bytes, self._bounded())
         self.tables = self.bounds.tables
-        self.grpc_port = 0
-        """The port of the shell for clients of gRPC; 0: there is none."""
         self._is_quiet = False
 
     def _admin_handlers(
