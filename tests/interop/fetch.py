@@ -14,6 +14,7 @@ from functools import partial
 from tests.interop import jars
 from tests.interop.class_archives import rocketmq_classes, spark_classes
 from tests.interop.other_clients import (
+    agent_programs,
     cpp_binding,
     go_program,
     grpc_go_program,
@@ -37,6 +38,7 @@ WANTED: dict[str, Callable[[], object]] = {
     "the Go client with TLS": partial(go_program, "tls"),
     "the Go client of gRPC": grpc_go_program,
     "the JavaScript client of gRPC": grpc_js_program,
+    "rocketmq-a2a": agent_programs,
     "the C++ client": cpp_binding,
     "the JavaScript client": js_program,
     "the Python client": python_client,

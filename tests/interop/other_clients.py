@@ -64,6 +64,25 @@ def grpc_driver_of(command: Sequence[str], folder: Path) -> Iterator[Driver]:
         yield Driver(child, log)
 
 
+AGENT_PACKAGES = ("rocketmq-a2a==0.0.5", "mcp<2")
+"""It says that any MCP does, and runs with the first ones."""
+
+
+def agent_programs() -> Path:
+    """The folder with the programs of PyPI's rocketmq-a2a, in an environment of their own. Raises ToolMissing."""
+
+    def install(folder: Path) -> None:
+        environment = folder / "env"
+        run([sys.executable, "-m", "venv", str(environment)], BUILD_TIMEOUT_S)
+        try:
+            command = [str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+            run([*command, *AGENT_PACKAGES], BUILD_TIMEOUT_S)
+        except RuntimeError as error:
+            raise ToolMissing(f"rocketmq-a2a cannot be had: {error}") from error
+
+    return cached(AGENT_PACKAGES[0].replace("==", "-"), install) / "env" / "bin"
+
+
 CPP_PACKAGE = "rocketmq==0.4.4"
 """The binding, whose wheel brings librocketmq.so 1.2.x with it."""
 
