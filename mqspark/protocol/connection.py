@@ -42,8 +42,8 @@ and leaves the rest for the next call. A read of 256 KiB can hold 14,000 frames 
 KEPT_BYTES = 2 * 1024
 """Bytes kept of each end of a skipped header: RocketMQ's clients write ``opaque`` last, others first."""
 
-REFUSALS_A_STEP, MAX_STEPS = 4, 6
-"""After so many questions in vain, one after another, twice as many frames go the long way before the next one
+REFUSALS_A_STEP, MAX_STEPS = 8, 6
+"""After so many questions in vain, one after another, twice as many reads go the long way before the next one
 (``Connection.taken``), and so often at most."""
 
 _HTTP = int.from_bytes(b"HTTP")
@@ -95,7 +95,7 @@ class Connection:
         """A frame whose end is received in place (``rest``), complete up to ``_filled``."""
         self._filled = 0
         self._unasked = 0
-        """Frames that go the long way before ``taken`` asks again."""
+        """Reads that go the long way before ``taken`` asks again."""
         self._refusals = 0
         """Questions in vain, one after another."""
 
@@ -207,23 +207,24 @@ class Connection:
         return end
 
     def left(self, data: bytes, at: int) -> int:
-        """The frame at ``at`` was left by ``taken``. Returns where the frames end that go the long way now: one, and
-        the more the longer none is taken, so that ``take`` is hardly asked about a peer whose frames are others."""
-        unpack, size = PREFIX.unpack_from, len(data)
-        is_begun = self._unasked > 0
-        while size - at >= _PREFIX_BYTES:
-            total, _ = unpack(data, at)
-            if total < 4 or total > size - at - 4:
-                break
-            if not is_begun:
-                is_begun, steps = True, self._refusals // REFUSALS_A_STEP
-                if steps < MAX_STEPS:
-                    self._refusals += 1
-                self._unasked = 1 << steps
-            at += 4 + total
+        """The frame at ``at`` was left by ``taken``. Returns where the frames end that go the long way now: one; after
+        several questions in vain all of the read, and ever more reads, so that ``take`` is hardly asked about a peer
+        whose frames are others."""
+        size = len(data)
+        if self._unasked:
             self._unasked -= 1
-            if not self._unasked:
-                return at
+            return size
+        if size - at < _PREFIX_BYTES:
+            return size
+        end = at + 4 + PREFIX.unpack_from(data, at)[0]
+        if not at + _PREFIX_BYTES <= end <= size:
+            return size
+        steps = self._refusals // REFUSALS_A_STEP
+        if steps < MAX_STEPS:
+            self._refusals += 1
+        if not steps:
+            return end
+        self._unasked = (1 << steps) - 1
         return size
 
     def _complete_partial(self, data: bytes, commands: list[Command]) -> int:

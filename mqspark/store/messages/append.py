@@ -190,8 +190,12 @@ class Appender:
             queue_offset = 0
         now_ms = self.now_ms
         parts: Parts = (
-            pack_head_of(
-                record,
+            pack_head(
+                record.queue_id,
+                record.born_timestamp_ms,
+                record.born_host,
+                record.reconsume_times,
+                record.prepared_offset,
                 record.flag,
                 body,
                 size,
