@@ -15,7 +15,7 @@ from mqspark.broker.changeanswers import ChangeAnswers
 from mqspark.broker.group.membership import ClientProcessor
 from mqspark.broker.hooked import BrokerHooks
 from mqspark.broker.pop.assignment import AssignmentProcessor
-from mqspark.broker.pop.cluster_routes import ClusterRoutes
+from mqspark.broker.pop.cluster_routes import KnownRoutes
 from mqspark.broker.pop.foreignchecks import ForeignChecks
 from mqspark.broker.pull.lookups import LookupProcessor
 from mqspark.broker.pull.pull import PullProcessor
@@ -83,7 +83,7 @@ class BrokerRequests:
             self.sends.guard.schemas = services.schemas.parsed
         if state.config.enable_slave_acting_master:
             self.sends.foreign = ForeignChecks(state)
-        self.routes = ClusterRoutes(state)
+        self.routes = KnownRoutes(state)
         self.overload = FastFail(state.config)
         self.waiting_reads = WaitingReads(state)
         self.hooks: BrokerHooks | None = None

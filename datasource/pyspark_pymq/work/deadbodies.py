@@ -59,7 +59,7 @@ class DeadBodies:
         return cls(choice)
 
 
-class _Message(NamedTuple):
+class _UnfitBody(NamedTuple):
     topic: str
     key: str | None
     tags: str | None
@@ -82,7 +82,7 @@ class DeadLetterRows:
         bad = batch.select(NEEDED).filter(is_bad).to_pylist()
         for row, reason in zip(bad, reasons.filter(is_bad).to_pylist(), strict=True):
             own = dict(row["properties"] or ())
-            message = _Message(row["topic"], row["key"], row["tags"], row["msgId"], own)
+            message = _UnfitBody(row["topic"], row["key"], row["tags"], row["msgId"], own)
             failed = Failed(message, _TYPE, reason[:_MAX_TEXT], None, None, "", -1, wall_ms())
             value = row["value"] or b""
             properties = list(properties_of(failed).items())

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from mqspark.base.bounded import BoundedMap, Ledger, weigh
 from mqspark.base.names import sound_only
-from mqspark.broker.pop.cluster_routes import ClusterRoutes
+from mqspark.broker.pop.cluster_routes import KnownRoutes
 from mqspark.broker.pop.parked_pops import ANY_QUEUE
 from mqspark.broker.state.state import BrokerState
 from mqspark.message import LMQ_PREFIX, RETRY_PREFIX, MessageQueue, Queues
@@ -118,7 +118,7 @@ class AssignmentProcessor:
         self,
         state: BrokerState,
         modes: RequestModes,
-        routes: ClusterRoutes,
+        routes: KnownRoutes,
         changed: Callable[[Session, Command], None],
     ) -> None:
         """``changed`` answers a change once it is saved."""

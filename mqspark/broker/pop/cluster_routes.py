@@ -46,7 +46,7 @@ class _Route:
         return self.data_bytes + sum(size_bytes for *_, size_bytes in self.waiting)
 
 
-class ClusterRoutes:
+class KnownRoutes:
     def __init__(self, state: BrokerState) -> None:
         self._state = state
         self.ledger = Ledger(

@@ -42,7 +42,7 @@ class _Request(ctypes.Structure):
     )
 
 
-class _Event(ctypes.Structure):
+class _AioEvent(ctypes.Structure):
     """``struct io_event``."""
 
     _fields_ = (
@@ -75,7 +75,7 @@ class KernelSync:
             raise
         self._request = _Request(opcode=_FDSYNC, flags=_FLAG_RESFD, result_fd=self.event_fd)
         self._requests = (ctypes.POINTER(_Request) * 1)(ctypes.pointer(self._request))
-        self._event = _Event()
+        self._event = _AioEvent()
         self._at_once = (ctypes.c_long * 2)(0, 0)
 
     def _call(self, *arguments: object) -> int:
