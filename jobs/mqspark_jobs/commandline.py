@@ -183,11 +183,14 @@ def _tables(parser: argparse.ArgumentParser) -> None:
 
     def prepare(options: argparse.Namespace) -> Run:
         from mqspark_jobs import livetable
+        from mqspark_jobs.tablekeeper import TablesOptions
 
         if options.interval_ms < 0:
             raise ConfigError("interval_ms: must not be negative", key="interval_ms")
         directory = _chosen(options, options.names)
-        wanted = livetable.TablesOptions(directory, tuple(options.names), options.once, options.interval_ms)
+        wanted = TablesOptions(
+            directory, tuple(options.names), options.once, options.interval_ms, options.metrics
+        )
         return lambda spark, progress: livetable.run(wanted, spark, progress)
 
     parser.set_defaults(prepare=prepare)

@@ -11,7 +11,7 @@ import json
 import os
 import time
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +24,21 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-def make_table(spark: SparkSession, url: str, columns: StructType, *, partitions: Sequence[str] = ()) -> None:
+def make_table(
+    spark: SparkSession,
+    url: str,
+    columns: StructType,
+    *,
+    partitions: Sequence[str] = (),
+    properties: Mapping[str, str] | None = None,
+) -> None:
     """Create an empty Delta table unless one exists."""
     from delta.tables import DeltaTable
 
     if not names(join(url, "_delta_log")):
         builder = DeltaTable.createIfNotExists(spark).location(url).addColumns(columns)
+        for name, value in (properties or {}).items():
+            builder = builder.property(name, value)
         builder.partitionedBy(*partitions).execute()
 
 

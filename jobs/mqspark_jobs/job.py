@@ -107,6 +107,11 @@ def write_metrics(path: Path, summary: Summary) -> None:
         if isinstance(value, int | float) and not isinstance(value, bool)
     ]
     lines.append(f"mqspark_job_finished_timestamp_seconds{{job={job}}} {time.time():.0f}")
+    replace_metrics(path, lines)
+
+
+def replace_metrics(path: Path, lines: Sequence[str]) -> None:
+    """Raises OSError."""
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text("\n".join(lines) + "\n")
     os.replace(temporary, path)

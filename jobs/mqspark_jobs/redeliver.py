@@ -32,7 +32,7 @@ from mqspark.errors import ConfigError, MQError
 from mqspark.message import DLQ_ORIGIN_TOPIC, DLQ_PREFIX, RETRY_TOPIC, SET_BY_BROKERS, retry_topic
 from mqspark_jobs.deltacommit import make_table
 from mqspark_jobs.job import ProgressLine, Summary
-from mqspark_jobs.topicqueues import end_offsets
+from mqspark_jobs.topicqueues import queue_bounds
 from pyspark_pymq.lineage import lineage_of, table_dataset, topic_dataset
 from pyspark_pymq.schema import spark_schema
 from pyspark_pymq.work.verdicts import REASONS
@@ -251,7 +251,7 @@ def _redriven(options: DlqOptions, spark: SparkSession, progress: ProgressLine) 
     state = _load(url) or _begun(options)
     pending = state["pending"]
     if pending is None:
-        ends = end_offsets(options.nameserver, topic)
+        ends = queue_bounds({"nameserver": options.nameserver, "topic": topic}).ends
         # A queue that ends before what was sent is a new one: the topic was deleted and created again.
         starts = {
             queue: done if (done := state["done"].get(queue, -2)) <= end else -2

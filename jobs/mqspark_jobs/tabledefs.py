@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from mqspark.arrow.files.locations import join, read_bytes, write_bytes
+from mqspark.arrow.files.locations import read_bytes, write_bytes
 from mqspark.base.clock import wall_ms
 from mqspark.base.config import parse_addresses
 from mqspark.base.names import path_below
@@ -41,8 +41,10 @@ _MANAGED = frozenset(
 )
 """Options of the source that a definition has in fields of its own, that select rows, or that are secrets."""
 _OF_SCHEMAS = frozenset(["payloadschema", "payloadschemafile", "schemaregistry"])
-_OF_STREAMS = re.compile("payload|schema|messageprefix|m(ax|in).*pertrigger|maxtriggerdelay", re.IGNORECASE)
-"""Options of bodies that are taken apart, and of triggers."""
+BODIES = re.compile("payload|schema|messageprefix", re.IGNORECASE)
+"""Options that say how bodies are taken apart."""
+TRIGGERS = re.compile("m(ax|in).*pertrigger|maxtriggerdelay", re.IGNORECASE)
+"""Options that say how large batches are."""
 _MANAGED_BEGINNINGS = ("topic", "subscribe", "assign", "starting", "ending")
 
 
@@ -86,11 +88,6 @@ class TableDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Where rows go that cannot be in the table."""
         return f"{self.url.rstrip('/')}__rejected"
 
-    @property
-    def checkpoint(self) -> str:
-        """Inside the table, so that none outlives it. Delta's VACUUM leaves names alone that begin with ``_``."""
-        return join(self.url, "_mqspark", "checkpoint")
-
 
 class TableState(msgspec.Struct, frozen=True):
     """What the query of a table did last."""
@@ -99,6 +96,8 @@ class TableState(msgspec.Struct, frozen=True):
     rows: I64 = 0
     """Rows of that batch."""
     at_ms: I64 = 0
+    delay_ms: I64 | None = None
+    """From when the oldest of them was stored until the table had it."""
     error: str = ""
     """Why the query ended; empty while it runs or after it was stopped."""
 
@@ -135,12 +134,17 @@ def place_options(definition: TableDefinition) -> dict[str, str]:
     return {"nameserver": definition.nameserver, "topic": definition.topic}
 
 
+def stream_options(definition: TableDefinition) -> dict[str, str]:
+    """The options of a stream in which bodies stay as they are, but for the topic. Tables with the same ones share a
+    query."""
+    own = {name.lower(): value for name, value in definition.options.items() if not BODIES.match(name)}
+    return {**dict(sorted(own.items())), "nameserver": definition.nameserver}
+
+
 def raw_options(definition: TableDefinition) -> dict[str, str]:
-    """The options of a read of the topic in which bodies stay as they are."""
-    return {
-        **{name: value for name, value in definition.options.items() if not _OF_STREAMS.match(name)},
-        **place_options(definition),
-    }
+    """The options of a batch read of the topic in which bodies stay as they are."""
+    own = {name: value for name, value in stream_options(definition).items() if not TRIGGERS.match(name)}
+    return {**own, "topic": definition.topic}
 
 
 class TableDirectory:

@@ -1,9 +1,8 @@
 """table-verify: compares a live table with the log: no row lost, doubled or invented, no body changed.
 
 Both sides are summed up by queue: rows, CRCs of the bodies, offsets. What differs is then looked at offset by offset.
-The comparison ends where the newest complete batch of the table's query ends, so the query and producers may go on
-(an upsert table has to rest, because its rows change). Messages that the brokers no longer have cannot be compared;
-the rows of them are counted.
+The comparison ends where the newest version of the table ends, so its query and producers may go on. Messages that
+the brokers no longer have cannot be compared; the rows of them are counted.
 """
 
 from __future__ import annotations
@@ -12,16 +11,15 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
-from mqspark.arrow.files.deltafiles import delta_table
 from mqspark.errors import ConfigError, StoreCorrupt
 from mqspark_jobs.job import ProgressLine, Summary
-from mqspark_jobs.livetable import BODY_CRC
-from mqspark_jobs.tablecheckpoint import checkpoint_of
 from mqspark_jobs.tabledefs import TableDefinition, TableDirectory, raw_options
-from mqspark_jobs.topicqueues import end_offsets, first_offsets
+from mqspark_jobs.tablerecord import newest_version
+from mqspark_jobs.tablerows import BODY_CRC
+from mqspark_jobs.topicqueues import queue_bounds
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 _LOGGED = "concat(broker, ':', `partition`) queue", "`offset`", "crc32(value) crc"
 _SHOWN = 5
@@ -32,13 +30,16 @@ def verify(directory: TableDirectory, name: str, spark: SparkSession, progress: 
     """Raises ConfigError for a table that cannot be compared, and StoreCorrupt where it differs from the log."""
     started = time.monotonic()
     definition = directory.load(name)
-    ends = _ends(directory, definition)
+    version = newest_version(definition.url)
+    if version.record is None:
+        raise ConfigError(f"name: the table {name} has no complete batch", key="name")
+    ends = version.record.ends
     firsts = _comparable(definition, ends)
     progress.show("compares", 0, len(firsts), "queues")
-    table = _rows_of_table(spark, definition)
+    table = _rows_of_table(spark, definition, version.number)
     log = _rows_of_log(spark, definition, firsts, ends)
     if definition.is_upsert:
-        if delta_table(definition.rejected_url).files:
+        if newest_version(definition.rejected_url).number >= 0:
             log = log.join(
                 _rejected(spark, definition).select("queue", "offset"), ["queue", "offset"], "left_anti"
             )
@@ -68,55 +69,34 @@ def verify(directory: TableDirectory, name: str, spark: SparkSession, progress: 
         kept.unpersist()
 
 
-def _ends(directory: TableDirectory, definition: TableDefinition) -> dict[str, int]:
-    checkpoint = checkpoint_of(definition.checkpoint)
-    if checkpoint is None or checkpoint.committed < 0:
-        raise ConfigError(f"name: the table {definition.name} has no complete batch", key="name")
-    if definition.is_upsert:
-        if directory.is_running(definition.name):
-            raise ConfigError(
-                f"name: the rows of {definition.name} change while its query runs: mqspark table pause "
-                f"{definition.name}",
-                key="name",
-            )
-        if checkpoint.planned > checkpoint.committed:
-            raise ConfigError(
-                f"name: the last batch of {definition.name} is not complete: mqspark table resume {definition.name}",
-                key="name",
-            )
-    return checkpoint.ends
-
-
 def _comparable(definition: TableDefinition, ends: dict[str, int]) -> dict[str, int]:
     """The first offset of each queue that both the log and the table have to have."""
-    firsts, log_ends = (
-        find(definition.nameserver, definition.topic) for find in (first_offsets, end_offsets)
-    )
+    bounds = queue_bounds(raw_options(definition))
     for queue, end in ends.items():
-        if end > log_ends.get(queue, end):
+        if end > bounds.ends.get(queue, end):
             raise StoreCorrupt(
                 f"the table {definition.name} has offset {end - 1} of {queue}, where the log ends at "
-                f"{log_ends[queue]}",
+                f"{bounds.ends[queue]}",
                 path=definition.url,
             )
-    return {queue: max(first, definition.starts.get(queue, 0)) for queue, first in firsts.items()}
+    return {queue: max(first, definition.starts.get(queue, 0)) for queue, first in bounds.firsts.items()}
 
 
-def _rows_of_table(spark: SparkSession, definition: TableDefinition) -> DataFrame:
+def _rows_of_table(spark: SparkSession, definition: TableDefinition, version: int) -> DataFrame:
     crc = f"`{definition.own(BODY_CRC)}`" if definition.is_typed else f"crc32(`{definition.own('value')}`)"
-    frame = _placed(spark, definition, definition.url, crc)
-    if delta_table(definition.rejected_url).files and not definition.is_upsert:
+    frame = _placed(spark.read.option("versionAsOf", version), definition, definition.url, crc)
+    if newest_version(definition.rejected_url).number >= 0 and not definition.is_upsert:
         frame = frame.unionAll(_rejected(spark, definition))
     return frame
 
 
 def _rejected(spark: SparkSession, definition: TableDefinition) -> DataFrame:
-    return _placed(spark, definition, definition.rejected_url, f"crc32(`{definition.own('value')}`)")
+    return _placed(spark.read, definition, definition.rejected_url, f"crc32(`{definition.own('value')}`)")
 
 
-def _placed(spark: SparkSession, definition: TableDefinition, url: str, crc: str) -> DataFrame:
+def _placed(reader: DataFrameReader, definition: TableDefinition, url: str, crc: str) -> DataFrame:
     broker, queue_id, offset = (f"`{definition.own(name)}`" for name in ("broker", "partition", "offset"))
-    frame = spark.read.format("delta").load(url)
+    frame = reader.format("delta").load(url)
     return frame.selectExpr(f"concat({broker}, ':', {queue_id}) queue", f"{offset} offset", f"{crc} crc")
 
 

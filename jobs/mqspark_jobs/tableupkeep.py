@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from mqspark.arrow.files.deltafiles import delta_table
 from mqspark_jobs.job import ProgressLine, Summary
 from mqspark_jobs.tabledefs import TableDirectory
+from mqspark_jobs.tablerecord import newest_version
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,14 +39,13 @@ def upkeep(options: UpkeepOptions, spark: SparkSession, progress: ProgressLine) 
     files_before = files_after = 0
     for done, url in enumerate(places):
         progress.show("keeps", done, len(places), "tables")
-        before = len(delta_table(url).files)
-        if not before:
+        if newest_version(url).number < 0:
             continue
         table = DeltaTable.forPath(session, url)
+        files_before += _files(table)
         table.optimize().executeCompaction()
         table.vacuum(options.retention_hours)
-        files_before += before
-        files_after += len(delta_table(url).files)
+        files_after += _files(table)
     progress.show("keeps", len(places), len(places), "tables")
     return {
         "job": "table-upkeep",
@@ -55,3 +54,7 @@ def upkeep(options: UpkeepOptions, spark: SparkSession, progress: ProgressLine) 
         "files_after": files_after,
         "elapsed_s": round(time.monotonic() - started, 3),
     }
+
+
+def _files(table: Any) -> int:
+    return int(table.detail().collect()[0].numFiles)

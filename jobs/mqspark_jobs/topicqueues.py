@@ -1,26 +1,64 @@
-"""The queues of a topic as the jobs name them, ``broker:queue``, which options of the source understand."""
+"""The queues of a topic as live tables name them, ``broker:queue``: where they begin and end, how far a group is."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 from mqspark.arrow.cluster.cluster_queues import ClusterQueues
+from mqspark.arrow.cluster.queueranges import Offsets
+from mqspark.client.blocking import BlockingClient
+from mqspark.message import MessageQueue
 from pyspark_pymq.options import ReadOptions
 
 
-def first_offsets(nameserver: str, topic: str) -> dict[str, int]:
-    """The first offset that each queue still has. Raises MQError."""
-    return _offsets(nameserver, topic, are_ends=False)
+@dataclass(frozen=True, slots=True)
+class QueueBounds:
+    firsts: dict[str, int]
+    """The first offset that each queue still has, in the archive if there is one."""
+    ends: dict[str, int]
+    """The offset of each queue's next message."""
 
 
-def end_offsets(nameserver: str, topic: str) -> dict[str, int]:
-    """The offset of each queue's next message. Raises MQError."""
-    return _offsets(nameserver, topic, are_ends=True)
+class TopicQueues:
+    """Methods raise MQError."""
+
+    def __init__(self, options: Mapping[str, str], *, client: BlockingClient | None = None) -> None:
+        """``options``: of a batch read. ``client``: of the cluster, shared with others; None: one of its own."""
+        parsed = ReadOptions.parse(options, streaming=False)
+        self._topic = parsed.topics.names[0]
+        self._cluster = ClusterQueues(parsed, client=client)
+        self._published: Offsets = {}
+
+    @property
+    def client(self) -> BlockingClient:
+        return self._cluster.client
+
+    def bounds(self) -> QueueBounds:
+        queues = self._cluster.queues()
+        firsts, ends = self._cluster.earliest(queues), self._cluster.latest(queues)
+        return QueueBounds(_named(firsts), _named(ends))
+
+    def publish(self, ends: Mapping[str, int]) -> None:
+        """Publish these as the offsets of the option ``group``, best effort and only forward."""
+        offsets = {}
+        for name, offset in ends.items():
+            broker, _, queue_id = name.rpartition(":")
+            offsets[MessageQueue(self._topic, broker, int(queue_id))] = offset
+        self._cluster.publish(offsets, self._published)
+
+    def close(self) -> None:
+        self._cluster.client.close()
 
 
-def _offsets(nameserver: str, topic: str, *, are_ends: bool) -> dict[str, int]:
-    cluster = ClusterQueues(ReadOptions.parse({"nameserver": nameserver, "topic": topic}, streaming=False))
+def queue_bounds(options: Mapping[str, str]) -> QueueBounds:
+    """Of the topic of a batch read with these options. Raises MQError."""
+    topic = TopicQueues(options)
     try:
-        queues = cluster.queues()
-        found = cluster.latest(queues) if are_ends else cluster.earliest(queues)
-        return {f"{queue.broker_name}:{queue.queue_id}": offset for queue, offset in found.items()}
+        return topic.bounds()
     finally:
-        cluster.client.close()
+        topic.close()
+
+
+def _named(offsets: Offsets) -> dict[str, int]:
+    return {f"{queue.broker_name}:{queue.queue_id}": offset for queue, offset in offsets.items()}

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
+import deltalake
+import duckdb
 import msgspec
+import polars
 import pytest
 from pyspark.sql import SparkSession
 
-from mqspark.errors import ConfigError, StoreCorrupt
+from mqspark.errors import ConfigError, MQError, StoreCorrupt
 from mqspark.message import Message
 from mqspark_jobs import livetable
-from mqspark_jobs.livetable import TablesOptions
 from mqspark_jobs.tabledefs import TableDefinition, TableDirectory, new_definition
+from mqspark_jobs.tablekeeper import TableKeeper, TablesOptions
 from mqspark_jobs.tableproof import verify
+from mqspark_jobs.tablerows import TableWriter
 from mqspark_jobs.tableupkeep import UpkeepOptions, upkeep
 from tests.support.dev import DevCluster
 from tests.support.jobs_tools import Killed, quiet
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.delta]
 
@@ -50,8 +54,20 @@ def numbers(*ranges: range) -> list[str]:
     return sorted(str(n) for each in ranges for n in each)
 
 
+def dying(method: str, monkeypatch: pytest.MonkeyPatch, *, first: bool = False) -> None:
+    """The writer dies after this step, or before it."""
+    step = getattr(TableWriter, method)
+
+    def die(writer: TableWriter, *arguments: Any) -> None:
+        if not first:
+            step(writer, *arguments)
+        raise Killed(method)
+
+    monkeypatch.setattr(TableWriter, method, die)
+
+
 @pytest.mark.slow("a dozen jobs of Delta; the upsert table is the fast twin")
-def test_rows_come_once_and_again_behind_a_lost_checkpoint(
+def test_rows_come_once_and_a_compaction_changes_none(
     delta: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.send_numbers(topic, range(100))
@@ -59,21 +75,14 @@ def test_rows_come_once_and_again_behind_a_lost_checkpoint(
     with pytest.raises(ConfigError, match="no complete batch"):
         table.verify()
 
-    append = livetable.TableBatches.append
-
-    def dying(batches: Any, *arguments: Any) -> None:
-        append(batches, *arguments)
-        raise Killed
-
-    monkeypatch.setattr(livetable.TableBatches, "append", dying)
-    with pytest.raises(Exception, match="orders"):
-        table.follow()
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        dying("append", patch)
+        with pytest.raises(MQError, match=r"orders: .*append"):
+            table.follow()
     table.follow()
-    assert table.bodies() == numbers(range(100)), "the batch whose end was not recorded came once"
+    assert table.bodies() == numbers(range(100)), "the batch whose end was not seen came once"
     assert table.verify()["rows"] == 100
 
-    shutil.rmtree(table.definition.checkpoint)
     cluster.send_numbers(topic, range(100, 130))
     table.follow()
     assert table.bodies() == numbers(range(130))
@@ -82,6 +91,9 @@ def test_rows_come_once_and_again_behind_a_lost_checkpoint(
     summary = upkeep(UpkeepOptions(table.directory), delta, quiet("table-upkeep"))
     assert summary["files_after"] < summary["files_before"]
     assert table.verify()["rows"] == 130
+    cluster.send_numbers(topic, range(130, 140))
+    table.follow()
+    assert table.verify()["rows"] == 140
 
     rows = delta.read.format("delta").load(table.definition.url)
     rows.limit(2).write.format("delta").mode("append").save(table.definition.url)
@@ -90,13 +102,18 @@ def test_rows_come_once_and_again_behind_a_lost_checkpoint(
 
 
 def test_an_upsert_table_has_the_newest_row_of_each_key(
-    delta: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path
+    delta: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def send(*messages: tuple[str | None, str]) -> None:
         cluster.send(topic, 1, [Message.of(topic, body, keys=key or "") for key, body in messages])
 
     send(("a", "a1"), ("b", "b1"), (None, "nobody"), ("a", "a2"), ("c", "c1"))
     table = Table(delta, cluster, topic, tmp_path, is_upsert=True)
+    for step in ("reject", "merge"):
+        with monkeypatch.context() as patch:
+            dying(step, patch)
+            with pytest.raises(MQError, match=f"orders: .*{step}"):
+                table.follow()
     table.follow()
     assert table.bodies() == ["a2", "b1", "c1"]
     rejected = delta.read.format("delta").load(table.definition.rejected_url).collect()
@@ -114,7 +131,7 @@ def test_an_upsert_table_has_the_newest_row_of_each_key(
 
 @pytest.mark.slow("a dozen jobs of Delta; the upsert table is the fast twin")
 def test_fields_are_columns_and_bad_bodies_stand_beside(
-    delta: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path
+    delta: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def send(*bodies: str) -> None:
         cluster.send(topic, 2, [Message.of(topic, body, keys=f"k{n}") for n, body in enumerate(bodies)])
@@ -126,23 +143,75 @@ def test_fields_are_columns_and_bad_bodies_stand_beside(
         "messagePrefix": "mq_",
     }
     table = Table(delta, cluster, topic, tmp_path, options=options)
+    with monkeypatch.context() as patch:
+        dying("append", patch, first=True)
+        with pytest.raises(MQError, match=r"orders: .*append"):
+            table.follow()
+    send('{"id":5}')
     table.follow()
     place = table.definition.url
     rows = delta.read.format("delta").load(place).orderBy("id").collect()
     assert [(row.id, row.offset, row.mq_offset, row.mq_key) for row in rows] == [
         (1, "north", 0, "k0"),
         (3, None, 3, "k3"),
+        (5, None, 4, "k0"),
     ]
     rejected = delta.read.format("delta").load(table.definition.rejected_url).orderBy("mq_offset").collect()
     assert [(row.mq_offset, bytes(row.mq_value)) for row in rejected] == [(1, b'{"id":"two"}'), (2, b"")]
     assert all(row.reason for row in rejected)
-    assert table.verify()["rows"] == 4
+    assert table.verify()["rows"] == 5
 
-    shutil.rmtree(table.definition.checkpoint)
     wider = {**options, "payloadSchema": "id bigint, `offset` string, price double"}
     table.directory.change("orders", lambda each: msgspec.structs.replace(each, options=wider))
     send('{"id":4,"price":1.5}')
     table.follow()
     rows = delta.read.format("delta").load(place).orderBy("id").collect()
-    assert [(row.id, row.price) for row in rows] == [(1, None), (3, None), (4, 1.5)]
-    assert table.verify()["rows"] == 5
+    assert [(row.id, row.price) for row in rows] == [(1, None), (3, None), (4, 1.5), (5, None)]
+    assert table.verify()["rows"] == 6
+
+
+def offsets_of_readers(url: str) -> list[list[int]]:
+    """What readers without Spark find in the column ``offset``: Polars, delta-rs, and DuckDB by it."""
+    arrow = deltalake.DeltaTable(url).to_pyarrow_dataset()
+    found = duckdb.from_arrow(arrow).project('"offset"').fetchall()
+    return [
+        polars.scan_delta(url).select("offset").collect().to_series().to_list(),
+        arrow.to_table(["offset"]).column(0).to_pylist(),
+        [row[0] for row in found],
+    ]
+
+
+def test_one_query_keeps_tables_of_several_topics_and_a_bad_one_stops_no_other(
+    delta: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = cluster.create_topic(f"{topic[:60]}-b", 1)
+    cluster.send_numbers(topic, range(20))
+    cluster.send(other, 0, [Message.of(other, '{"id":7}')])
+    typed = {"payloadFormat": "json", "payloadSchema": "id bigint"}
+    directory = TableDirectory(tmp_path / "tables")
+    for name, of_topic, options in (("bad", topic, {}), ("plain", topic, {}), ("typed", other, typed)):
+        url = str(tmp_path / name)
+        made = new_definition(
+            name, of_topic, cluster.nameserver, url, starts={}, is_upsert=False, options=options
+        )
+        directory.add(made)
+    append = TableWriter.append
+
+    def failing(writer: TableWriter, *arguments: Any) -> None:
+        if writer.definition.name == "bad":
+            raise Killed("the place is full")
+        append(writer, *arguments)
+
+    monkeypatch.setattr(TableWriter, "append", failing)
+    keeper = TableKeeper(TablesOptions(directory, once=True), delta, quiet("tables"))
+    keeper.step(0.0)
+    assert keeper.shared == [["bad", "plain", "typed"]]
+    eventually(lambda: keeper.step(1.0) or not keeper.names, "the end of the query", 300)
+    keeper.stop()
+    assert keeper.errors == {"bad": "the place is full"}
+    rows = {name: delta.read.format("delta").load(str(tmp_path / name)) for name in ("plain", "typed")}
+    assert sorted(int(bytes(row.value)) for row in rows["plain"].collect()) == list(range(20))
+    assert [(row.id, row.offset) for row in rows["typed"].collect()] == [(7, 0)]
+    assert directory.state("bad").error == "the place is full"
+    assert directory.state("plain").rows == 20
+    assert {sum(each) for each in offsets_of_readers(str(tmp_path / "plain"))} == {4 * sum(range(5))}

@@ -226,6 +226,7 @@ _HEADINGS = {
 """The names of fields that are not called as their keys."""
 
 _TEXTS: dict[str, Callable[[Any], str]] = {
+    "at_ms": as_time,
     "change": lambda value: f"{value:+d}",
     "committed": _offset,
     "disk_ratio": lambda value: "-" if value is None else f"{value:.0%}",

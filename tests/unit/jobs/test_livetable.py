@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import signal
 import threading
@@ -13,15 +11,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pyspark.sql.types import LongType, StructType
 
 from mqspark.errors import ConfigError, MQError
 from mqspark_jobs import livetable
 from mqspark_jobs.commandline import check_arguments
 from mqspark_jobs.job import ProgressLine
-from mqspark_jobs.livetable import TablesOptions
 from mqspark_jobs.tabledefs import TableDirectory, new_definition
-from pyspark_pymq.lineage import shared_sender
+from mqspark_jobs.tablekeeper import TablesOptions
 
 NO_SPARK: Any = None
 
@@ -86,32 +82,3 @@ def test_one_table_is_compared(tmp_path: Path) -> None:
     for wrong in ([], ["orders", "invoices"], ["--name", "orders"]):
         with pytest.raises(ConfigError, match="options"):
             check_arguments(["table-verify", *wrong])
-
-
-@pytest.mark.parametrize(("error", "last"), [(None, "COMPLETE"), (MQError("gone"), "FAIL")])
-def test_a_table_and_its_topic_are_one_edge_of_lineage(
-    error: MQError | None, last: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "events"
-    monkeypatch.setenv("OPENLINEAGE__TRANSPORT__TYPE", "file")
-    monkeypatch.setenv("OPENLINEAGE__TRANSPORT__LOG_FILE_PATH", str(file))
-    monkeypatch.setenv("OPENLINEAGE__TRANSPORT__APPEND", "true")
-    ended = SimpleNamespace(isActive=False, exception=lambda: error, recentProgress=[])
-    columns = StructType().add("id", LongType())
-    monkeypatch.setattr(livetable, "start", lambda *_: (ended, columns))
-    options = TablesOptions(a_directory(tmp_path), once=True)
-    with contextlib.suppress(MQError):
-        livetable.run(options, NO_SPARK, ProgressLine("tables", StringIO()))
-    assert shared_sender().flush(30)
-    first, end = (json.loads(line) for line in file.read_text().splitlines())
-    assert [first["eventType"], end["eventType"]] == ["START", last]
-    assert first["run"]["runId"] == end["run"]["runId"]
-    assert first["job"]["name"] == "table.orders"
-    assert [(each["namespace"], each["name"]) for each in first["inputs"]] == [
-        ("rocketmq://127.0.0.1:1", "Orders")
-    ]
-    assert [(each["namespace"], each["name"]) for each in first["outputs"]] == [
-        ("file", str(tmp_path / "o")),
-        ("file", str(tmp_path / "o__rejected")),
-    ]
-    assert first["outputs"][0]["facets"]["schema"]["fields"][0]["name"] == "id"

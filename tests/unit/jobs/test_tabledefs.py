@@ -1,8 +1,7 @@
-"""The definitions of live tables: what is refused, who may keep a table, and what the checkpoint says."""
+"""The definitions of live tables: what is refused, who may keep a table, and states."""
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import msgspec
 import pytest
 
 from mqspark.errors import ConfigError, MQError
-from mqspark_jobs.tablecheckpoint import checkpoint_of
 from mqspark_jobs.tabledefs import MAX_TABLES, TableDirectory, TableState, new_definition
 
 
@@ -123,29 +121,3 @@ def test_changes_and_states(tmp_path: Path) -> None:
     directory.remove("orders")
     directory.save_state("orders", TableState(4))
     assert directory.state("orders") == TableState(), "a removed table has no state"
-
-
-def test_the_checkpoint_says_where_the_complete_batches_end(tmp_path: Path) -> None:
-    url = str(tmp_path)
-    assert checkpoint_of(url) is None
-    for folder in ("offsets", "commits"):
-        (tmp_path / folder).mkdir()
-    assert checkpoint_of(url) is None
-    (tmp_path / "metadata").write_text('{"id":"abc"}')
-
-    def plan(number: int, offset: int) -> None:
-        source = json.dumps({"v": 1, "q": {"Orders": {"broker-a:0": offset}}})
-        (tmp_path / "offsets" / str(number)).write_text(f"v1\n{{}}\n{source}")
-
-    plan(9, 5)
-    first = checkpoint_of(url)
-    assert first is not None
-    assert (first.query_id, first.planned, first.committed, first.ends) == ("abc", 9, -1, {})
-    (tmp_path / "commits" / "9").write_text("v1\n{}")
-    plan(10, 7)
-    second = checkpoint_of(url)
-    assert second is not None
-    assert (second.planned, second.committed, second.ends) == (10, 9, {"broker-a:0": 5})
-    (tmp_path / "offsets" / "9").write_text("v1\n{}\n{}\n{}")
-    with pytest.raises(MQError, match="is not the checkpoint"):
-        checkpoint_of(url)

@@ -41,6 +41,7 @@ _LIST = columns(
     "state",
     "lag",
     "rows* ROWS",
+    "delay_ms* DELAY_MS",
     "at_ms NEWEST",
     "url PLACE",
     Column("error", "ERROR", wide=True),
@@ -158,10 +159,10 @@ def table_drop(name: str, tables: str, yes: bool, output: str | None) -> None:
     Output(output).done(f"table {name} is forgotten; its files at {definition.url} stay", {"name": name})
 
 
-def _passed_on(job: str, names: str, text: str) -> click.Command:
-    """A command whose arguments are those of a job; ``names``: what its help calls them."""
+def _passed_on(job: str, text: str) -> click.Command:
+    """A command whose arguments are those of a job."""
 
-    @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar=f"{names} [OPTIONS]...")
+    @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="NAME")
     def run(arguments: Sequence[str]) -> None:
         need_spark()
         from mqspark_jobs.commandline import main
@@ -173,11 +174,9 @@ def _passed_on(job: str, names: str, text: str) -> click.Command:
     return click.command(context_settings=passing, add_help_option=False)(run)
 
 
-table.add_command(_passed_on("tables", "[NAME]...", "Keep tables until stopped."), "run")
-table.add_command(_passed_on("table-verify", "NAME", "Compare a table with the log of its topic."), "verify")
-table.add_command(
-    _passed_on("table-upkeep", "[NAME]...", "Compact small files and remove old ones."), "upkeep"
-)
+table.add_command(_passed_on("tables", "Keep tables until stopped."), "run")
+table.add_command(_passed_on("table-verify", "Compare a table with the log of its topic."), "verify")
+table.add_command(_passed_on("table-upkeep", "Compact small files and remove old ones."), "upkeep")
 
 
 def _set_paused(name: str, tables: str, output: str | None, *, is_paused: bool) -> None:
@@ -212,6 +211,7 @@ async def _row(shell: ClusterShell, directory: TableDirectory, each: TableDefini
         else None,
         "rows": state.rows,
         "at_ms": state.at_ms or None,
+        "delay_ms": state.delay_ms,
         "url": each.url,
         "error": state.error or None,
     }
