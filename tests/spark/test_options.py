@@ -73,7 +73,7 @@ def test_options_of_streams(options: dict[str, str], key: str) -> None:
         ({"payloadFormat": "avro", "payloadSchema": "{}", "schemaVersion": "1"}, "schemaVersion"),
         ({"payloadFormat": "avro", "schemaRegistry": "file:///etc/passwd"}, "schemaRegistry"),
         ({"payloadFormat": "avro", "schemaRegistry": "http://h", "schemaVersion": "0"}, "schemaVersion"),
-        ({"payloadFormat": "json", "schemaRegistry": "http://h"}, "schemaRegistry"),
+        ({"payloadFormat": "json", "mode": "DEADLETTER"}, "mode"),
         ({"payloadFormat": "json", "payloadMessage": "a.B"}, "payloadMessage"),
         ({"payloadFormat": "json", "mode": "strict"}, "mode"),
         ({"payloadFormat": "json", "messagePrefix": "a.b"}, "messagePrefix"),

@@ -125,7 +125,9 @@ def test_the_doctor_finds_what_is_missing_or_too_new(wheel: Path, tmp_path: Path
 
 def test_every_extra_of_the_pages_is_tried_or_part_of_one_that_is() -> None:
     tried = {"server", "testing", "arrow", *SPARK}
-    assert documented() - tried <= {"connect", "delta", "archive", "s3", "tiered", "etcd", "otel"}
+    assert documented() - tried <= {
+        *("connect", "delta", "archive", "s3", "tiered", "etcd", "otel", "lineage")
+    }
     assert tried <= documented()
 
 
