@@ -216,7 +216,7 @@ class Connection:
             return size
         if size - at < _PREFIX_BYTES:
             return size
-        end = at + 4 + PREFIX.unpack_from(data, at)[0]
+        end: int = at + 4 + PREFIX.unpack_from(data, at)[0]
         if not at + _PREFIX_BYTES <= end <= size:
             return size
         steps = self._refusals // REFUSALS_A_STEP
