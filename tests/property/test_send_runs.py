@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mqspark.errors import ProtocolError
 from mqspark.protocol import command as commands
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import BINARY, JSON, encode_request
@@ -175,7 +176,7 @@ def test_whatever_a_connection_brings(
             length = data.draw(st.integers(1, len(stream)) | st.just(len(stream)))
             try:
                 two.feed(0, stream[:length])
-            except commands.ProtocolError:
+            except ProtocolError:
                 break
             stream = stream[length:]
         two.end()
