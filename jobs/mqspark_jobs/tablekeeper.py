@@ -19,7 +19,7 @@ from mqspark_jobs.job import ProgressLine, relevant_text
 from mqspark_jobs.tabledefs import TableDefinition, TableDirectory, TableState, raw_options, stream_options
 from mqspark_jobs.tablequery import PlannedTable, TableQuery, planned
 from mqspark_jobs.tablerows import TableWriter, WrittenBatch
-from mqspark_jobs.topicqueues import TopicQueues
+from mqspark_jobs.topicqueues import TableTopic
 from pyspark_pymq.cluster.source_progress import source_progress
 from pyspark_pymq.lineage import ABORT, COMPLETE, FAIL, START, LineageRun, table_dataset, topic_dataset
 
@@ -57,7 +57,7 @@ class _KeptTable:
 
     definition: TableDefinition
     lock: int
-    queues: TopicQueues
+    queues: TableTopic
     writer: TableWriter
     shown: WrittenBatch | None = None
     """What the table's state says."""
@@ -183,11 +183,11 @@ class TableKeeper:
         self.tables += 1
         return table
 
-    def _topic_queues(self, definition: TableDefinition) -> TopicQueues:
+    def _topic_queues(self, definition: TableDefinition) -> TableTopic:
         options = raw_options(definition) | {"group": definition.group}
         own = {name: value for name, value in options.items() if name not in ("topic", "group")}
         place = tuple(sorted(own.items()))
-        found = TopicQueues(options, client=self._clients.get(place))
+        found = TableTopic(options, client=self._clients.get(place))
         self._clients[place] = found.client
         return found
 

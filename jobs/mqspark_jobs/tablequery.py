@@ -21,7 +21,7 @@ from mqspark.arrow.files.locations import read_bytes
 from mqspark.errors import MQError
 from mqspark_jobs.tabledefs import TRIGGERS, TableDefinition, stream_options
 from mqspark_jobs.tablerows import ROW_COLUMNS, TOPIC, TableWriter
-from mqspark_jobs.topicqueues import QueueBounds
+from mqspark_jobs.topicqueues import TopicSpan
 from pyspark_pymq.cluster.stream_offsets import Positions
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class PlannedTable:
         return self.writer.definition
 
 
-def planned(writer: TableWriter, bounds: QueueBounds) -> PlannedTable:
+def planned(writer: TableWriter, bounds: TopicSpan) -> PlannedTable:
     starts = {queue: writer.ends.get(queue, first) for queue, first in bounds.firsts.items()}
     return PlannedTable(writer, starts, sum(max(0, bounds.ends[queue] - starts[queue]) for queue in starts))
 

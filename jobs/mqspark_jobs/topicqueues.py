@@ -13,14 +13,14 @@ from pyspark_pymq.options import ReadOptions
 
 
 @dataclass(frozen=True, slots=True)
-class QueueBounds:
+class TopicSpan:
     firsts: dict[str, int]
     """The first offset that each queue still has, in the archive if there is one."""
     ends: dict[str, int]
     """The offset of each queue's next message."""
 
 
-class TopicQueues:
+class TableTopic:
     """Methods raise MQError."""
 
     def __init__(self, options: Mapping[str, str], *, client: BlockingClient | None = None) -> None:
@@ -34,10 +34,10 @@ class TopicQueues:
     def client(self) -> BlockingClient:
         return self._cluster.client
 
-    def bounds(self) -> QueueBounds:
+    def bounds(self) -> TopicSpan:
         queues = self._cluster.queues()
         firsts, ends = self._cluster.earliest(queues), self._cluster.latest(queues)
-        return QueueBounds(_named(firsts), _named(ends))
+        return TopicSpan(_named(firsts), _named(ends))
 
     def publish(self, ends: Mapping[str, int]) -> None:
         """Publish these as the offsets of the option ``group``, best effort and only forward."""
@@ -51,9 +51,9 @@ class TopicQueues:
         self._cluster.client.close()
 
 
-def queue_bounds(options: Mapping[str, str]) -> QueueBounds:
+def queue_bounds(options: Mapping[str, str]) -> TopicSpan:
     """Of the topic of a batch read with these options. Raises MQError."""
-    topic = TopicQueues(options)
+    topic = TableTopic(options)
     try:
         return topic.bounds()
     finally:

@@ -17,7 +17,7 @@ from mqspark_jobs import tablekeeper
 from mqspark_jobs.livetable import table_metrics
 from mqspark_jobs.tabledefs import TableDirectory, TableState, new_definition
 from mqspark_jobs.tablekeeper import TableKeeper, TablesOptions
-from mqspark_jobs.topicqueues import QueueBounds
+from mqspark_jobs.topicqueues import TopicSpan
 from pyspark_pymq.lineage import shared_sender
 from tests.support.jobs_tools import quiet
 
@@ -84,7 +84,7 @@ class Tables:
             name = options["group"].removeprefix("mqspark-table-")
             end = self.backlogs.get(name, 0)
             return SimpleNamespace(
-                client=SimpleNamespace(close=list), bounds=lambda: QueueBounds({"a:0": 0}, {"a:0": end})
+                client=SimpleNamespace(close=list), bounds=lambda: TopicSpan({"a:0": 0}, {"a:0": end})
             )
 
         def writer(session: Any, definition: Any) -> Any:
@@ -92,7 +92,7 @@ class Tables:
             return SimpleNamespace(definition=definition, ends={}, last=None, close=list, columns=columns)
 
         monkeypatch.setattr(tablekeeper, "TableQuery", query)
-        monkeypatch.setattr(tablekeeper, "TopicQueues", queues)
+        monkeypatch.setattr(tablekeeper, "TableTopic", queues)
         monkeypatch.setattr(tablekeeper, "TableWriter", writer)
 
     def add(self, *names: str, backlog: int = 0, **options: str) -> None:
