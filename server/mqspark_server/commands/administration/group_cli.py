@@ -151,8 +151,7 @@ async def group_lag(
 @_group
 @clustered
 async def group_members(shell: ClusterShell, group: str) -> None:
-    """List the online clients of GROUP. -o wide shows their queues and cached messages, too, -o json what they
-    tell of their settings."""
+    """List the online clients of GROUP. -o wide shows their queues and cached messages, too, -o json their settings."""
     rows = await member_rows(shell.admin, group)
     if not rows:
         await shell.must_be_group(group)
