@@ -18,10 +18,8 @@ CHECK_S = 10.0
 
 YOUNG_OBJECTS = 10_000
 """New objects before a collection, which visits them: some 0.3 ms. Sends make hundreds for a moment that are no
-garbage; with Python's own 700, each read of many sends would end in a collection."""
-
-MOST_VISITED = 4 * YOUNG_OBJECTS
-"""Every second collection is a middle one, and every second of these a full one. So none visits more objects."""
+garbage; with Python's own 700, each read of many sends would end in a collection. Every second collection is a middle
+one, and every second of these a full one, so none visits more than four times as many."""
 
 MORE_BLOCKS = 1_000_000
 """Blocks of memory, some 60 MB, that the process may always have more than at the last visit of all objects."""
