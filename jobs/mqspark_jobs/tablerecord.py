@@ -55,7 +55,7 @@ def newest_version(url: str) -> TableVersion:
     """Raises MQError for a log that cannot be read, OSError."""
     log = join(url, "_delta_log")
     numbers = sorted(
-        (int(found[1]) for name in names(log) if (found := _COMMIT.fullmatch(name))), reverse=True
+        (int(commit[1]) for name in names(log) if (commit := _COMMIT.fullmatch(name))), reverse=True
     )
     for number in numbers:
         found = _record_of(log, number, None)
