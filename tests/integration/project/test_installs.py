@@ -144,8 +144,10 @@ def test_every_extra_of_the_pages_is_tried_or_part_of_one_that_is() -> None:
 def test_a_program_of_the_client(
     installed: Installed, cluster: DevCluster, tmp_path: Path, block: Block
 ) -> None:
-    install = installed("server", "testing") if "mqspark.testing" in block.text else installed()
-    done = install.run("python", "-c", block.text.replace(ADDRESS, cluster.nameserver), cwd=tmp_path)
+    extras = ("server", "testing") if "mqspark.testing" in block.text else ()
+    extras += ("schemas",) if "mqspark.schemas" in block.text else ()
+    text = block.text.replace(ADDRESS, cluster.nameserver).replace("http://127.0.0.1:10914", cluster.http)
+    done = installed(*extras).run("python", "-c", text, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
 
