@@ -9,6 +9,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 ADDRESS = "127.0.0.1:9876"
 """The name server in the examples. Tests replace only this text and the next one, because they use free ports."""
+HTTP_ADDRESS = "http://127.0.0.1:10914"
 GRPC_ADDRESS = "127.0.0.1:8081"
 PAGES = [
     path

@@ -12,7 +12,7 @@ import pytest
 from mqspark.message import Message
 from tests.support.dev import DevCluster
 from tests.support.installs import Install, build_wheel
-from tests.support.pages import ADDRESS, ROOT, Block, blocks
+from tests.support.pages import ADDRESS, HTTP_ADDRESS, ROOT, Block, blocks
 
 SPARK = ("spark", "jobs", "all")
 JOBS = pytest.param("jobs", marks=pytest.mark.delta)
@@ -146,7 +146,7 @@ def test_a_program_of_the_client(
 ) -> None:
     extras = ("server", "testing") if "mqspark.testing" in block.text else ()
     extras += ("schemas",) if "mqspark.schemas" in block.text else ()
-    text = block.text.replace(ADDRESS, cluster.nameserver).replace("http://127.0.0.1:10914", cluster.http)
+    text = block.text.replace(ADDRESS, cluster.nameserver).replace(HTTP_ADDRESS, cluster.http)
     done = installed(*extras).run("python", "-c", text, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()

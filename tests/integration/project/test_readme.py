@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mqspark.testing import Broker
-from tests.support.pages import ADDRESS, GRPC_ADDRESS, SHOWN, Block, blocks
+from tests.support.pages import ADDRESS, GRPC_ADDRESS, HTTP_ADDRESS, SHOWN, Block, blocks
 
 PYTHON = [each for each in blocks("python") if not each.needs_spark]
 PROGRAMS = [each for each in PYTHON if "def test_" not in each.text]
@@ -25,7 +25,7 @@ SCRIPTS = [each for each in blocks("sh") if not each.needs_spark and not each.is
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    with Broker(settings={"grpcEnable": True}) as one:
+    with Broker(settings={"grpcEnable": True, "schemaRegistryEnable": True}, http=True) as one:
         yield one
 
 
@@ -47,6 +47,7 @@ def test_a_program_runs_alone_and_prints(
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         text = block.text.replace(ADDRESS, broker.namesrv).replace(GRPC_ADDRESS, str(broker.grpc_address))
+        text = text.replace(HTTP_ADDRESS, str(broker.http_url))
         code = compile(text, str(block.page), "exec")
         exec(code, {"__name__": "example"})  # noqa: S102 - our own pages
     assert printed.getvalue().strip()
