@@ -40,7 +40,7 @@ def proxy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("served")
     if request.param == "mqspark":
         with mqspark_cluster(folder, *set_options(SETTINGS)) as cluster:
-            yield Proxy(cluster, cluster.grpc, cluster.namesrv, folder)
+            yield Proxy(cluster, cluster.grpc, cluster.namesrv, folder, cluster.broker_pid)
         return
     try:
         jars = fetch_proxy()
@@ -303,7 +303,9 @@ def test_tls_as_the_go_client_speaks_it_by_default(drivers: Callable[[str], Driv
     """With the certificate that a broker makes for development, which it does not check."""
     settings = {**SETTINGS, "tls.test.mode.enable": "true", "tls.server.mode": "permissive"}
     with mqspark_cluster(tmp_path, *set_options(settings)) as cluster:
-        client = Client(drivers("go"), Proxy(cluster, cluster.grpc, cluster.namesrv, tmp_path))
+        client = Client(
+            drivers("go"), Proxy(cluster, cluster.grpc, cluster.namesrv, tmp_path, cluster.broker_pid)
+        )
         topic, group = create_topic(cluster, "Secret"), create_group(cluster, "secret-readers")
         producer = client.start("producer.start", topics=[topic], tls=True)
         client.send(producer, message(topic, b"m"))
