@@ -68,6 +68,7 @@ PAGES = (
     "docs/extensions.md",
     "datasource/README.md",
     "docs/arrow.md",
+    "docs/schemas.md",
 )
 """Those with examples in Python."""
 
@@ -80,8 +81,8 @@ def test_no_page_is_left_out() -> None:
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
     """A folder of whole programs: the parts of a page that follow each other are one."""
-    readme, client, kafka, extensions, source, arrow = PAGES
-    programs = examples(readme, client, kafka, arrow)
+    readme, client, kafka, extensions, source, arrow, schemas = PAGES
+    programs = examples(readme, client, kafka, arrow, schemas)
     assert len(programs) > 8
     sources = examples(source)
     assert len(sources) > 2
