@@ -13,7 +13,7 @@ from mqspark.broker.broker import BrokerCore
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.registration import Registration
 from mqspark.broker.replication.term import Term
-from mqspark.message import MessageExt, encode_host
+from mqspark.message import MessageExt, encode_host, new_unique_id
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.namesrv.namesrv import NameServer
 from mqspark.protocol.codes import Language, RequestCode
@@ -123,9 +123,11 @@ class Bench:
         store_settings: Mapping[str, Any] | None = None,
         new_authority: Callable[[], Authority] | None = None,
         extensions: Extensions | None = None,
+        new_unique_id: Callable[[], str] = new_unique_id,
         **settings: Any,
     ) -> None:
         self.new_authority = new_authority
+        self.new_unique_id = new_unique_id
         self.extensions = extensions
         self.directory = directory
         self.store_settings = dict(store_settings or {})
@@ -180,6 +182,7 @@ class Bench:
             settings_file=self.settings_file,
             shell_settings=self.shell_settings,
             extensions=self.extensions,
+            new_unique_id=self.new_unique_id,
         )
 
     def peer(self, *, fast: bool = False, address: str = "127.0.0.1") -> Peer:

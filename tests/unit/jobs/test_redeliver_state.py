@@ -12,6 +12,7 @@ import pytest
 from mqspark.errors import ConfigError
 from mqspark_jobs import redeliver as job
 from mqspark_jobs.redeliver import DlqOptions, ParkedOptions, redrive, run_parked
+from mqspark_jobs.topicqueues import TopicSpan
 from tests.support.jobs_tools import Killed, quiet
 
 
@@ -36,7 +37,7 @@ class DeadLetters:
         self.origin: str | None = "T"
         self.sent: list[tuple[str, int]] = []
         self.is_killed = False
-        monkeypatch.setattr(job, "end_offsets", lambda nameserver, topic: {"b:0": self.end})
+        monkeypatch.setattr(job, "queue_bounds", lambda options: TopicSpan({"b:0": 0}, {"b:0": self.end}))
         monkeypatch.setattr(job, "_dead_letters", self._rows)
         monkeypatch.setattr(job, "_send", self._send)
         monkeypatch.setattr(job, "_counts", lambda rows, column: rows.counts())
