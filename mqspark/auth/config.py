@@ -31,11 +31,11 @@ class BindingRule(StrEnum):
 class AuthConfig:
     authentication_enabled: bool = setting(False, section="users")
     """Whether every request has to be signed by a user."""
-    authorization_enabled: bool = False
-    """Whether users other than super users need a policy for each request."""
+    authorization_enabled: bool = setting(False, needs=("authentication_enabled",))
+    """Whether users other than super users need a policy for each request. An unproved name grants no rights."""
     auth_config_path: str = ""
     """Directory of the users and their key. Default: in the store of a broker or controller; a name server needs it."""
-    authenticate_by_certificate: bool = setting(False, ours=True)
+    authenticate_by_certificate: bool = setting(False, needs=("authentication_enabled",), ours=True)
     """Whether an unsigned request is attributed to the user named in the connection's trusted client certificate (the
     common name of its subject). Needs tls.server.need.client.auth."""
     init_authentication_user: str = setting("", secret=True)
@@ -43,7 +43,7 @@ class AuthConfig:
     inner_client_authentication_credentials: str = setting("", secret=True)
     """``{"accessKey":…,"secretKey":…}``: the credentials with which this server signs requests to other servers of the
     cluster; also created as super user, unless the user exists."""
-    authentication_provider: str = ""
+    authentication_provider: str = setting("", needs=("authentication_enabled",))
     """Entry point of an extension that identifies the sender of a request (mqspark.extensions.AuthenticationProvider).
     Empty, or RocketMQ's default class: the signature identifies the sender."""
     authentication_whitelist: str = ""
@@ -60,7 +60,7 @@ class AuthConfig:
     ``*``: any."""
     signature_binding_window_sec: int = setting(300, unit="s", least=1, ours=True)
     """How far the time of a bound signature may be from this server's clock."""
-    migrate_auth_from_v1_enabled: bool = False
+    migrate_auth_from_v1_enabled: bool = setting(False, needs=("authentication_enabled", "plain_acl_path"))
     """Whether the accounts of ``plainAclPath`` become users at the start, unless the users exist."""
     plain_acl_path: str = setting("", ours=True)
     """Path of RocketMQ 4's ``plain_acl.yml``."""
@@ -78,27 +78,9 @@ class AuthConfig:
     """Number of audit log files to keep, including the current one."""
 
     def __post_init__(self) -> None:
-        check_settings(self)
-        if self.authorization_enabled and not self.authentication_enabled:
-            raise ConfigError(
-                "authorizationEnabled needs authenticationEnabled: an unproved name grants no rights",
-                key="authorizationEnabled",
-            )
-        if self.authenticate_by_certificate and not self.authentication_enabled:
-            raise ConfigError(
-                "authenticateByCertificate needs authenticationEnabled", key="authenticateByCertificate"
-            )
         if self.authentication_provider.strip() == DEFAULT_PROVIDER:
             self.authentication_provider = ""
-        if self.authentication_provider and not self.authentication_enabled:
-            raise ConfigError(
-                "authenticationProvider needs authenticationEnabled", key="authenticationProvider"
-            )
-        if self.migrate_auth_from_v1_enabled and not (self.authentication_enabled and self.plain_acl_path):
-            raise ConfigError(
-                "migrateAuthFromV1Enabled needs authenticationEnabled and plainAclPath",
-                key="migrateAuthFromV1Enabled",
-            )
+        check_settings(self)
         self.unsigned_codes  # noqa: B018 - raises for an invalid code
         self.unchecked_codes  # noqa: B018
         self.binding_addresses  # noqa: B018

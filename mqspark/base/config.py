@@ -57,6 +57,10 @@ class Declared(TypedDict, total=False):
     most: int
     """The greatest number when there is a least one; otherwise it is INT32_MAX, since nearly all are 32-bit integers in
     RocketMQ."""
+    one_of: tuple[str, ...]
+    """The texts that it may be."""
+    needs: tuple[str, ...]
+    """The fields that must be set when it is."""
     otherwise: str
     """How the error for a value out of bounds ends."""
     live: bool
@@ -175,12 +179,18 @@ def change_settings(changes: Mapping[str, Any], *parts: Any) -> dict[str, bool |
 
 
 def check_settings(settings: Any) -> None:
-    """Raise ConfigError (with ``.key``) for the first value out of its bounds; None is skipped."""
+    """Raise ConfigError (with ``.key``) for the first value out of its bounds, which None never is, or without what it
+    needs."""
     for field in dataclasses.fields(settings):
-        value, least = getattr(settings, field.name), field.metadata.get("least")
+        value, least, key = getattr(settings, field.name), field.metadata.get("least"), rocketmq_key(field)
+        needs = field.metadata.get("needs", ())
+        if value and not all(getattr(settings, each) for each in needs):
+            raise ConfigError(f"setting {key} needs {' and '.join(map(camel_case, needs))}", key=key)
+        if (texts := field.metadata.get("one_of")) and value not in texts:
+            raise ConfigError(f"setting {key}={value!r} is not {' or '.join(texts)}", key=key)
         if value is None or least is None:
             continue
-        key, most = rocketmq_key(field), field.metadata.get("most", INT32_MAX)
+        most = field.metadata.get("most", INT32_MAX)
         if isinstance(value, str):
             if len(value) < least:
                 raise ConfigError(f"setting {key} must not be empty", key=key)

@@ -101,7 +101,7 @@ class BrokerConfig:
     enable_slave_acting_master: bool = False
     """A slave's: whether it acts as the master while no master is there, if its id is the smallest. A master's: whether
     it takes over what such a slave has done, before name servers learn of it. For all brokers of a name."""
-    enable_remote_escape: bool = False
+    enable_remote_escape: bool = setting(False, needs=("enable_slave_acting_master",))
     """Whether an acting slave delivers messages whose wait is over to masters of other names. It stores none itself."""
     skip_pre_online: bool = False
     """A master's: whether it registers at once, without what an acting slave has done."""
@@ -224,7 +224,7 @@ class BrokerConfig:
     """Retries of POP go to ``%RETRY%group+topic`` instead of ``%RETRY%group_topic``."""
     retrieve_message_from_pop_retry_topic_v1: bool = setting(True, live=True)
     """With V2, also read the old retry topics."""
-    default_message_request_mode: str = setting("PULL", live=True)
+    default_message_request_mode: str = setting("PULL", one_of=("PULL", "POP"), live=True)
     """PULL or POP: the mode of consumers that leave the choice to the broker when none is set for their group."""
     default_pop_share_queue_num: int = setting(-1, live=True)
     """With POP, the number of neighbours whose queues a consumer shares; 0 or less: all consumers share all queues."""
@@ -354,11 +354,6 @@ class BrokerConfig:
     def __post_init__(self) -> None:
         check_settings(self)
         parse_addresses(self.namesrv_addr or "", key="namesrvAddr")
-        if self.default_message_request_mode not in ("PULL", "POP"):
-            raise ConfigError(
-                f"setting defaultMessageRequestMode={self.default_message_request_mode} is not PULL or POP",
-                key="defaultMessageRequestMode",
-            )
         if self.enable_controller_mode and not parse_addresses(
             self.controller_addr or "", key="controllerAddr"
         ):
@@ -367,10 +362,6 @@ class BrokerConfig:
             raise ConfigError(
                 f"setting brokerId={self.broker_id} is a master's: a slave (brokerRole=SLAVE) needs one above 0",
                 key="brokerId",
-            )
-        if self.enable_remote_escape and not self.enable_slave_acting_master:
-            raise ConfigError(
-                "setting enableRemoteEscape needs enableSlaveActingMaster", key="enableRemoteEscape"
             )
         if self.enable_slave_acting_master and self.enable_controller_mode:
             raise ConfigError(

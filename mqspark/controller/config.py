@@ -16,7 +16,7 @@ MAX_PREFIX_LENGTH = 256
 
 @dataclass(slots=True)
 class ControllerConfig:
-    controller_store: str = setting(EMBEDDED, ours=True, section="controller")
+    controller_store: str = setting(EMBEDDED, one_of=(EMBEDDED, ETCD), ours=True, section="controller")
     """Where the state is kept: in a file of the only controller (``embedded``), or in etcd, for several controllers.
     Not in RocketMQ, whose controllers replicate it by Raft."""
     controller_store_path: str = ""
@@ -56,11 +56,6 @@ class ControllerConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        if self.controller_store not in (EMBEDDED, ETCD):
-            raise ConfigError(
-                f"setting controllerStore={self.controller_store!r} is not {EMBEDDED} or {ETCD}",
-                key="controllerStore",
-            )
         if self.in_etcd:
             self._check_etcd()
         for key, text in (
