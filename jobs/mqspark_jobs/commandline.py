@@ -25,7 +25,7 @@ from mqspark_jobs.job import ProgressLine, Summary, relevant_text, write_metrics
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from mqspark_jobs.tabledefs import TableDirectory
+    from mqspark_jobs.tables.tabledefs import TableDirectory
 
 JOBS = ("rebuild-index", "archive", "compact", "redeliver", "tables", "table-upkeep", "table-verify")
 
@@ -149,7 +149,7 @@ VERIFY_HELP = "Compare a live table with the log of its topic."
 
 
 def _directory(parser: argparse.ArgumentParser) -> None:
-    from mqspark_jobs.tabledefs import DEFAULT_DIRECTORY
+    from mqspark_jobs.tables.tabledefs import DEFAULT_DIRECTORY
 
     parser.add_argument(
         "--tables",
@@ -166,7 +166,7 @@ def _named(parser: argparse.ArgumentParser) -> None:
 
 def _chosen(options: argparse.Namespace, names: Sequence[str]) -> TableDirectory:
     """The directory of the tables. Raises ConfigError for one that is not there."""
-    from mqspark_jobs.tabledefs import TableDirectory
+    from mqspark_jobs.tables.tabledefs import TableDirectory
 
     directory = TableDirectory(options.tables)
     chosen = [directory.load(name) for name in names or directory.names()]
@@ -182,8 +182,8 @@ def _tables(parser: argparse.ArgumentParser) -> None:
     )
 
     def prepare(options: argparse.Namespace) -> Run:
-        from mqspark_jobs import livetable
-        from mqspark_jobs.tablekeeper import TablesOptions
+        from mqspark_jobs.tables import livetable
+        from mqspark_jobs.tables.tablekeeper import TablesOptions
 
         if options.interval_ms < 0:
             raise ConfigError("interval_ms: must not be negative", key="interval_ms")
@@ -206,7 +206,7 @@ def _table_upkeep(parser: argparse.ArgumentParser) -> None:
     )
 
     def prepare(options: argparse.Namespace) -> Run:
-        from mqspark_jobs import tableupkeep
+        from mqspark_jobs.tables import tableupkeep
 
         if not 0 <= options.retention_hours < 1e6:
             raise ConfigError("retention_hours: 0 to 1000000", key="retention_hours")
@@ -222,7 +222,7 @@ def _table_verify(parser: argparse.ArgumentParser) -> None:
     _directory(parser)
 
     def prepare(options: argparse.Namespace) -> Run:
-        from mqspark_jobs import tableproof
+        from mqspark_jobs.tables import tableproof
 
         directory = _chosen(options, [options.name])
         return lambda spark, progress: tableproof.verify(directory, options.name, spark, progress)

@@ -32,7 +32,7 @@ from mqspark.errors import ConfigError, MQError
 from mqspark.message import DLQ_ORIGIN_TOPIC, DLQ_PREFIX, RETRY_TOPIC, SET_BY_BROKERS, retry_topic
 from mqspark_jobs.deltacommit import make_table
 from mqspark_jobs.job import ProgressLine, Summary
-from mqspark_jobs.topicqueues import queue_bounds
+from mqspark_jobs.tables.topicqueues import queue_bounds
 from pyspark_pymq.lineage import lineage_of, table_dataset, topic_dataset
 from pyspark_pymq.schema import spark_schema
 from pyspark_pymq.work.verdicts import REASONS

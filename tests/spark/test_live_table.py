@@ -14,12 +14,12 @@ from pyspark.sql import SparkSession
 
 from mqspark.errors import ConfigError, MQError, StoreCorrupt
 from mqspark.message import Message
-from mqspark_jobs import livetable
-from mqspark_jobs.tabledefs import TableDefinition, TableDirectory, new_definition
-from mqspark_jobs.tablekeeper import TableKeeper, TablesOptions
-from mqspark_jobs.tableproof import verify
-from mqspark_jobs.tablerows import TableWriter
-from mqspark_jobs.tableupkeep import UpkeepOptions, upkeep
+from mqspark_jobs.tables import livetable
+from mqspark_jobs.tables.tabledefs import TableDefinition, TableDirectory, new_definition
+from mqspark_jobs.tables.tablekeeper import TableKeeper, TablesOptions
+from mqspark_jobs.tables.tableproof import verify
+from mqspark_jobs.tables.tablerows import TableWriter
+from mqspark_jobs.tables.tableupkeep import UpkeepOptions, upkeep
 from tests.support.dev import DevCluster
 from tests.support.jobs_tools import Killed, quiet
 from tests.support.waiting import eventually

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from mqspark.errors import ConfigError, MQError
-from mqspark_jobs import livetable
 from mqspark_jobs.commandline import check_arguments
 from mqspark_jobs.job import ProgressLine
-from mqspark_jobs.tabledefs import TableDirectory, new_definition
-from mqspark_jobs.tablekeeper import TablesOptions
+from mqspark_jobs.tables import livetable
+from mqspark_jobs.tables.tabledefs import TableDirectory, new_definition
+from mqspark_jobs.tables.tablekeeper import TablesOptions
 
 NO_SPARK: Any = None
 

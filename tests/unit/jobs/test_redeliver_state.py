@@ -12,7 +12,7 @@ import pytest
 from mqspark.errors import ConfigError
 from mqspark_jobs import redeliver as job
 from mqspark_jobs.redeliver import DlqOptions, ParkedOptions, redrive, run_parked
-from mqspark_jobs.topicqueues import TopicSpan
+from mqspark_jobs.tables.topicqueues import TopicSpan
 from tests.support.jobs_tools import Killed, quiet
 
 

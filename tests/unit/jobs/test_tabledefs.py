@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from mqspark.errors import ConfigError, MQError
-from mqspark_jobs.tabledefs import MAX_TABLES, TableDirectory, TableState, new_definition
+from mqspark_jobs.tables.tabledefs import MAX_TABLES, TableDirectory, TableState, new_definition
 
 
 def definition(name: str = "orders", **given: Any) -> Any:
@@ -72,7 +72,7 @@ def test_tables_share_neither_name_nor_place(tmp_path: Path) -> None:
 
 def test_a_directory_holds_a_bounded_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert MAX_TABLES == 1_000
-    monkeypatch.setattr("mqspark_jobs.tabledefs.MAX_TABLES", 1)
+    monkeypatch.setattr("mqspark_jobs.tables.tabledefs.MAX_TABLES", 1)
     directory = TableDirectory(tmp_path)
     directory.add(definition())
     with pytest.raises(ConfigError, match="the most"):

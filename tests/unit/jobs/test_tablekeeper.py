@@ -13,11 +13,11 @@ import pytest
 from pyspark.sql.types import LongType, StructType
 
 from mqspark.errors import MQError
-from mqspark_jobs import tablekeeper
-from mqspark_jobs.livetable import table_metrics
-from mqspark_jobs.tabledefs import TableDirectory, TableState, new_definition
-from mqspark_jobs.tablekeeper import TableKeeper, TablesOptions
-from mqspark_jobs.topicqueues import TopicSpan
+from mqspark_jobs.tables import tablekeeper
+from mqspark_jobs.tables.livetable import table_metrics
+from mqspark_jobs.tables.tabledefs import TableDirectory, TableState, new_definition
+from mqspark_jobs.tables.tablekeeper import TableKeeper, TablesOptions
+from mqspark_jobs.tables.topicqueues import TopicSpan
 from pyspark_pymq.lineage import shared_sender
 from tests.support.jobs_tools import quiet
 

@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from mqspark.errors import MQError
-from mqspark_jobs.tablerecord import TableRecord, TableVersion, later_version, metadata_of, newest_version
+from mqspark_jobs.tables.tablerecord import (
+    TableRecord,
+    TableVersion,
+    later_version,
+    metadata_of,
+    newest_version,
+)
 
 
 def record(batch: int, end: int) -> TableRecord:

@@ -19,7 +19,7 @@ from mqspark_server.shown.nouns import place_of
 from mqspark_server.survey.groupsurvey import lag_of
 
 if TYPE_CHECKING:
-    from mqspark_jobs.tabledefs import TableDefinition, TableDirectory
+    from mqspark_jobs.tables.tabledefs import TableDefinition, TableDirectory
 
 table = noun("table", "Delta tables that follow topics.")
 
@@ -89,7 +89,7 @@ async def table_create(
 ) -> None:
     """Define a table that follows TOPIC. mqspark table run keeps it."""
     need_spark()
-    from mqspark_jobs.tabledefs import TableDirectory, new_definition
+    from mqspark_jobs.tables.tabledefs import TableDirectory, new_definition
 
     await shell.must_be_topics(topic)
     starts: dict[str, int] = {}
@@ -188,7 +188,7 @@ def _set_paused(name: str, tables: str, output: str | None, *, is_paused: bool) 
 
 def _opened(tables: str) -> TableDirectory:
     need_spark()
-    from mqspark_jobs.tabledefs import TableDirectory
+    from mqspark_jobs.tables.tabledefs import TableDirectory
 
     return TableDirectory(tables)
 

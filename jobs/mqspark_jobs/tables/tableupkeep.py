@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mqspark_jobs.job import ProgressLine, Summary
-from mqspark_jobs.tabledefs import TableDirectory
-from mqspark_jobs.tablerecord import newest_version
+from mqspark_jobs.tables.tabledefs import TableDirectory
+from mqspark_jobs.tables.tablerecord import newest_version
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

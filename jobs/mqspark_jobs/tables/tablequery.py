@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from mqspark.arrow.files.locations import read_bytes
 from mqspark.errors import MQError
-from mqspark_jobs.tabledefs import TRIGGERS, TableDefinition, stream_options
-from mqspark_jobs.tablerows import ROW_COLUMNS, TOPIC, TableWriter
-from mqspark_jobs.topicqueues import TopicSpan
+from mqspark_jobs.tables.tabledefs import TRIGGERS, TableDefinition, stream_options
+from mqspark_jobs.tables.tablerows import ROW_COLUMNS, TOPIC, TableWriter
+from mqspark_jobs.tables.topicqueues import TopicSpan
 from pyspark_pymq.cluster.stream_offsets import Positions
 
 if TYPE_CHECKING:

@@ -16,10 +16,16 @@ from typing import TYPE_CHECKING, Any
 from mqspark.client.blocking import BlockingClient
 from mqspark.errors import MQError
 from mqspark_jobs.job import ProgressLine, relevant_text
-from mqspark_jobs.tabledefs import TableDefinition, TableDirectory, TableState, raw_options, stream_options
-from mqspark_jobs.tablequery import PlannedTable, TableQuery, planned
-from mqspark_jobs.tablerows import TableWriter, WrittenBatch
-from mqspark_jobs.topicqueues import TableTopic
+from mqspark_jobs.tables.tabledefs import (
+    TableDefinition,
+    TableDirectory,
+    TableState,
+    raw_options,
+    stream_options,
+)
+from mqspark_jobs.tables.tablequery import PlannedTable, TableQuery, planned
+from mqspark_jobs.tables.tablerows import TableWriter, WrittenBatch
+from mqspark_jobs.tables.topicqueues import TableTopic
 from pyspark_pymq.cluster.source_progress import source_progress
 from pyspark_pymq.lineage import ABORT, COMPLETE, FAIL, START, LineageRun, table_dataset, topic_dataset
 

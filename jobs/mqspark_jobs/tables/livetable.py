@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from mqspark.errors import MQError
 from mqspark_jobs.job import ProgressLine, Summary, replace_metrics
-from mqspark_jobs.tabledefs import TableDefinition, TableState
-from mqspark_jobs.tablekeeper import TableKeeper, TablesOptions
+from mqspark_jobs.tables.tabledefs import TableDefinition, TableState
+from mqspark_jobs.tables.tablekeeper import TableKeeper, TablesOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from mqspark.errors import ConfigError, StoreCorrupt
 from mqspark_jobs.job import ProgressLine, Summary
-from mqspark_jobs.tabledefs import TableDefinition, TableDirectory, raw_options
-from mqspark_jobs.tablerecord import newest_version
-from mqspark_jobs.tablerows import BODY_CRC
-from mqspark_jobs.topicqueues import queue_bounds
+from mqspark_jobs.tables.tabledefs import TableDefinition, TableDirectory, raw_options
+from mqspark_jobs.tables.tablerecord import newest_version
+from mqspark_jobs.tables.tablerows import BODY_CRC
+from mqspark_jobs.tables.topicqueues import queue_bounds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from mqspark.base.clock import wall_ms
 from mqspark.errors import MQError
 from mqspark_jobs.deltacommit import make_table
-from mqspark_jobs.tabledefs import BODIES, TableDefinition, place_options
-from mqspark_jobs.tablerecord import TableRecord, later_version, metadata_of, newest_version
+from mqspark_jobs.tables.tabledefs import BODIES, TableDefinition, place_options
+from mqspark_jobs.tables.tablerecord import TableRecord, later_version, metadata_of, newest_version
 
 if TYPE_CHECKING:
     import pyarrow as pa
