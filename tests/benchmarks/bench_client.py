@@ -30,7 +30,7 @@ from tests.benchmarks.bench_broker import DevProcess
 from tests.benchmarks.client_sides.side import DIGITS
 from tests.benchmarks.report import figure, ratio
 from tests.interop import jars as jar_cache
-from tests.interop.other_clients import cpp_binding
+from tests.interop.other_clients import CPP
 from tests.interop.rocketmq import java_command
 from tests.support.maven import ToolMissing
 from tests.support.remoting import GET_MAX_OFFSET, RawConnection
@@ -99,7 +99,7 @@ def ours(*options: str) -> Command:
 
 def cpp() -> tuple[Command, dict[str, str]]:
     # It writes its log below HOME.
-    return lambda home: [sys.executable, str(SIDES / "cpp.py")], {"PYTHONPATH": str(cpp_binding())}
+    return lambda home: [sys.executable, str(SIDES / "cpp.py")], {"PYTHONPATH": str(CPP.build())}
 
 
 def java() -> Command:

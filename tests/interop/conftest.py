@@ -4,18 +4,20 @@ They end with the last test of this folder, not with the session: a real broker 
 nobody asks it for anything.
 """
 
+import functools
 import itertools
 import os
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 
 from tests.interop import jars as jar_cache
-from tests.interop.driver import JSON_FIRST, JavaDriver, java_driver
+from tests.interop.driver import JSON_FIRST, Driver, JavaDriver, Program, java_driver
 from tests.interop.jars import HERE, Jars
 from tests.interop.rocketmq import EITHER, PATIENT, SOON, either_cluster, rocketmq_cluster
 from tests.support.clusters import Cluster, mqspark_cluster
-from tests.support.maven import ToolMissing
+from tests.support.maven import or_skip
 
 HEADERS_VARIABLE = "MQSPARK_INTEROP_HEADERS"
 """ROCKETMQ: the Java client has binary headers in every test, by hand."""
@@ -31,18 +33,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="package")
 def jars() -> Jars:
-    try:
-        return jar_cache.fetch()
-    except ToolMissing as missing:
-        pytest.skip(str(missing))
+    return or_skip(jar_cache.fetch)
 
 
 @pytest.fixture(scope="package")
 def newest_jars() -> Jars:
-    try:
-        return jar_cache.fetch_newest()
-    except ToolMissing as missing:
-        pytest.skip(str(missing))
+    return or_skip(jar_cache.fetch_newest)
 
 
 @pytest.fixture(scope="package")
@@ -74,6 +70,19 @@ def java(
 ) -> Iterator[JavaDriver]:
     headers = os.environ.get(HEADERS_VARIABLE, request.param)
     with java_driver(jars, tmp_path_factory.mktemp("driver"), headers) as driver:
+        yield driver
+
+
+@pytest.fixture(scope="module")
+def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Program], Driver]]:
+    """The driver around a client of another language, started for the first test of a module that asks for it."""
+    with ExitStack() as running:
+
+        @functools.cache
+        def driver(program: Program) -> Driver:
+            or_skip(program.build)
+            return running.enter_context(program.running(tmp_path_factory.mktemp("driver")))
+
         yield driver
 
 

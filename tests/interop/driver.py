@@ -3,13 +3,15 @@
 import base64
 import itertools
 import json
+import signal
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -103,13 +105,43 @@ class JavaDriver(Driver):
         return str(result["out"])
 
 
+AnyDriver = TypeVar("AnyDriver", bound=Driver)
+
+
 @contextmanager
+def running(
+    driver: Callable[[subprocess.Popen[str], Path], AnyDriver],
+    command: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str] | None = None,
+    stop_signal: signal.Signals = signal.SIGKILL,
+) -> Iterator[AnyDriver]:
+    """A process that is a driver. It writes its logs, and what it keeps at home, in ``folder``."""
+    log = folder / "driver.err"
+    own = {"HOME": str(folder), **(environment or {})}
+    with process(command, log, env=own, stdout=subprocess.PIPE, stop_signal=stop_signal) as child:
+        yield driver(child, log)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A driver in another language around an unmodified client."""
+
+    build: Callable[[], Path]
+    """Fetches and compiles what is not in the cache yet. Raises ToolMissing."""
+    command: Callable[[Path], list[str]]
+    """What runs it, by what ``build`` returned."""
+
+    def running(
+        self, folder: Path, environment: Mapping[str, str] | None = None
+    ) -> AbstractContextManager[Driver]:
+        return running(Driver, self.command(self.build()), folder, environment)
+
+
 def java_driver(
     jars: Jars, folder: Path, serialize_type: str, options: Sequence[str] = ()
-) -> Iterator[JavaDriver]:
+) -> AbstractContextManager[JavaDriver]:
     """A driver JVM whose requests have JSON or ROCKETMQ headers."""
-    folder.mkdir(parents=True, exist_ok=True)
-    log = folder / "driver.err"
     options = [
         *options,
         "-XX:TieredStopAtLevel=1",
@@ -119,8 +151,8 @@ def java_driver(
         "-Drocketmq.client.rebalance.waitInterval=1000",
     ]
     command = java_command(jars, "Driver", folder, heap_mib=256, options=options)
-    with process(command, log, stdout=subprocess.PIPE) as child:
-        yield JavaDriver(child, log)
+    # Stopped, not killed: then it writes the archive of its classes if ``options`` ask for one.
+    return running(JavaDriver, command, folder, stop_signal=signal.SIGTERM)
 
 
 def message(topic: str, body: bytes, **fields: Any) -> dict[str, Any]:

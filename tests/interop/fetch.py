@@ -14,13 +14,14 @@ from functools import partial
 from tests.interop import jars
 from tests.interop.class_archives import rocketmq_classes, spark_classes
 from tests.interop.other_clients import (
+    CPP,
+    GO,
+    GO_TLS,
+    GRPC_GO,
+    GRPC_JS,
+    GRPC_PYTHON,
+    JS,
     agent_programs,
-    cpp_binding,
-    go_program,
-    grpc_go_program,
-    grpc_js_program,
-    js_program,
-    python_client,
 )
 from tests.interop.proxy import fetch_grpc_client, fetch_proxy
 from tests.spark.delta_jars import fetch_delta_jars
@@ -34,14 +35,14 @@ WANTED: dict[str, Callable[[], object]] = {
     "RocketMQ's newest broker": jars.fetch_newest,
     "RocketMQ's proxy": fetch_proxy,
     "the gRPC client": fetch_grpc_client,
-    "the Go client": go_program,
-    "the Go client with TLS": partial(go_program, "tls"),
-    "the Go client of gRPC": grpc_go_program,
-    "the JavaScript client of gRPC": grpc_js_program,
+    "the Go client": GO.build,
+    "the Go client with TLS": GO_TLS.build,
+    "the Go client of gRPC": GRPC_GO.build,
+    "the JavaScript client of gRPC": GRPC_JS.build,
     "rocketmq-a2a": agent_programs,
-    "the C++ client": cpp_binding,
-    "the JavaScript client": js_program,
-    "the Python client": python_client,
+    "the C++ client": CPP.build,
+    "the JavaScript client": JS.build,
+    "the Python client": GRPC_PYTHON.build,
     "Delta for Spark": fetch_delta_jars,
     f"Spark {WITH_DELTA}, for Delta": spark_of_delta,
     "archives of RocketMQ's classes": rocketmq_classes,

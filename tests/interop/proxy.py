@@ -1,14 +1,13 @@
 """RocketMQ's own Proxy before a cluster, and the gRPC client for it: unmodified, in processes of their own."""
 
 import json
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.interop import jars as jar_cache
-from tests.interop.driver import Driver
+from tests.interop.driver import Driver, running
 from tests.interop.jars import HERE, Jars
 from tests.interop.rocketmq import java_command
 from tests.support.clusters import Cluster
@@ -84,11 +83,7 @@ def running_proxy(
         child.kill()
 
 
-@contextmanager
-def grpc_driver(jars: Jars, folder: Path) -> Iterator[Driver]:
+def grpc_driver(jars: Jars, folder: Path) -> AbstractContextManager[Driver]:
     """A JVM with the gRPC client."""
-    folder.mkdir(parents=True, exist_ok=True)
-    log = folder / "driver.err"
     command = java_command(jars, "GrpcDriver", folder, heap_mib=128, options=["-XX:TieredStopAtLevel=1"])
-    with process(command, log, stdout=subprocess.PIPE) as child:
-        yield Driver(child, log)
+    return running(Driver, command, folder)

@@ -6,14 +6,14 @@ polls, so a consumer lives as long as the driver.
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mqspark.message import MessageExt
-from tests.interop.driver import Driver, body_of, message
+from tests.interop.driver import Driver, Program, body_of, message
 from tests.interop.handles import (
     SEND_OK,
     bodies,
@@ -26,10 +26,9 @@ from tests.interop.handles import (
     stored,
     take,
 )
-from tests.interop.other_clients import cpp_binding, cpp_driver
+from tests.interop.other_clients import CPP
 from tests.interop.topics import QUEUES, create_group, create_topic, message_count
 from tests.support.clusters import Cluster
-from tests.support.maven import ToolMissing
 from tests.support.remoting import ask
 from tests.support.waiting import eventually
 
@@ -40,17 +39,8 @@ CONSUMERS, RUNNING_INFO = 38, 307
 
 
 @pytest.fixture(scope="module")
-def binding() -> Path:
-    try:
-        return cpp_binding()
-    except ToolMissing as missing:
-        pytest.skip(str(missing))
-
-
-@pytest.fixture(scope="module")
-def cpp(binding: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
-    with cpp_driver(binding, tmp_path_factory.mktemp("cpp")) as driver:
-        yield driver
+def cpp(drivers: Callable[[Program], Driver]) -> Driver:
+    return drivers(CPP)
 
 
 def push(
@@ -195,12 +185,10 @@ def test_every_broadcast_consumer_gets_everything(cpp: Driver, soon: Cluster, na
     assert all(group_offset(soon, group, topic, queue) is None for queue in range(QUEUES))
 
 
-def test_a_member_that_dies_is_replaced(
-    binding: Path, cpp: Driver, soon: Cluster, name: Name, tmp_path: Path
-) -> None:
+def test_a_member_that_dies_is_replaced(cpp: Driver, soon: Cluster, name: Name, tmp_path: Path) -> None:
     """The client looks for its queues every ten seconds."""
     topic, group = create_topic(soon, name("CppShare")), create_group(soon, name("cpp-share"))
-    with cpp_driver(binding, tmp_path / "other") as other:
+    with CPP.running(tmp_path / "other") as other:
         push(other, soon, topic, group)
         survivor = push(cpp, soon, topic, group)
     send_all(cpp, soon, topic, bodies("after", 8))

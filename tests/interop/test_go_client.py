@@ -14,7 +14,7 @@ import pytest
 
 from mqspark import ClientOptions, Message, Producer
 from mqspark.message import MessageExt
-from tests.interop.driver import Driver, DriverError, body_of, message
+from tests.interop.driver import Driver, DriverError, Program, body_of, message
 from tests.interop.handles import (
     FIRST,
     SEND_OK,
@@ -27,10 +27,9 @@ from tests.interop.handles import (
     started,
     take,
 )
-from tests.interop.other_clients import go_driver, go_program
+from tests.interop.other_clients import GO
 from tests.interop.topics import QUEUES, create_group, create_topic, max_offset, message_count
 from tests.support.clusters import Cluster, mqspark_broker, mqspark_namesrv
-from tests.support.maven import ToolMissing
 from tests.support.processes import free_port
 from tests.support.remoting import ask
 from tests.support.waiting import eventually
@@ -51,17 +50,8 @@ COMPRESSED_BIT = 0x1
 
 
 @pytest.fixture(scope="module")
-def program() -> Path:
-    try:
-        return go_program()
-    except ToolMissing as missing:
-        pytest.skip(str(missing))
-
-
-@pytest.fixture(scope="module")
-def go(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
-    with go_driver(program, tmp_path_factory.mktemp("go")) as driver:
-        yield driver
+def go(drivers: Callable[[Program], Driver]) -> Driver:
+    return drivers(GO)
 
 
 @contextmanager
@@ -562,7 +552,7 @@ def test_namespaces(go: Driver, soon: Cluster, name: Name) -> None:
 
 @pytest.mark.slow("the Go client gives up lost pulls after 30 s")
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "stopped"])
-def test_clients_outlive_the_broker(program: Path, tmp_path: Path, blow: signal.Signals) -> None:
+def test_clients_outlive_the_broker(go: Driver, tmp_path: Path, blow: signal.Signals) -> None:
     """The client gives up the pulls of a lost connection after 30 s."""
     settings = {
         "brokerClusterName": "GoCluster",
@@ -572,7 +562,6 @@ def test_clients_outlive_the_broker(program: Path, tmp_path: Path, blow: signal.
     }
     topic, group, acknowledged, over = "GoRestart", "go-restart", set[bytes](), threading.Event()
     with ExitStack() as running:
-        go = running.enter_context(go_driver(program, tmp_path / "go"))
         namesrv = running.enter_context(mqspark_namesrv(tmp_path / "namesrv"))
         life = running.enter_context(ExitStack())
         cluster = life.enter_context(mqspark_broker(tmp_path / "broker", namesrv, settings, stop_signal=blow))

@@ -2,18 +2,17 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from mqspark.message import MessageExt
-from tests.interop.driver import Driver, DriverError, body_of
+from tests.interop.driver import Driver, DriverError, Program, body_of
 from tests.interop.handles import bodies, counted, group_offset, our_consumer, send, started, stored, take
-from tests.interop.other_clients import js_driver, js_program
+from tests.interop.other_clients import JS
 from tests.interop.topics import QUEUES, create_group, create_topic, max_offset
 from tests.support.clusters import Cluster
-from tests.support.maven import ToolMissing
 from tests.support.waiting import eventually
 
 Name = Callable[[str], str]
@@ -23,13 +22,8 @@ TOPIC_NOT_EXIST = 17
 
 
 @pytest.fixture(scope="module")
-def js(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
-    try:
-        program = js_program()
-    except ToolMissing as missing:
-        pytest.skip(str(missing))
-    with js_driver(program, tmp_path_factory.mktemp("js")) as driver:
-        yield driver
+def js(drivers: Callable[[Program], Driver]) -> Driver:
+    return drivers(JS)
 
 
 def send_all(js: Driver, cluster: Cluster, topic: str, given: list[bytes], **fields: Any) -> None:

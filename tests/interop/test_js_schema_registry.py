@@ -10,8 +10,8 @@ import pytest
 
 from mqspark.schemas.schemaprefix import decode_prefix
 from mqspark.testing import Broker
-from tests.interop.other_clients import js_schemas_program
-from tests.support.maven import ToolMissing
+from tests.interop.other_clients import JS_SCHEMAS
+from tests.support.maven import or_skip
 from tests.unit.registry_kit import field, record
 
 AVRO, CHANGED = (record(field("id"), field("count", kind), name="shop.Order") for kind in ("int", "string"))
@@ -27,10 +27,7 @@ ASKED = [
 
 @pytest.mark.slow("the client is fetched; tests/integration/schemas has Confluent's for Python")
 def test_it_registers_encodes_and_decodes() -> None:
-    try:
-        program = js_schemas_program()
-    except ToolMissing as missing:
-        pytest.skip(str(missing))
+    program = or_skip(JS_SCHEMAS)
     asked = [{**each, "subject": f"Js-{each['type']}-value"} for each in ASKED]
     with Broker(http=True) as broker:
         command = ["node", str(program), str(broker.http_url), json.dumps(asked)]

@@ -23,7 +23,7 @@ from tests.interop.rocketmq import EITHER, either_cluster, rocketmq_broker
 from tests.interop.test_pop import MOVING
 from tests.interop.topics import create_group, create_topic
 from tests.support.clusters import Cluster, mqspark_broker
-from tests.support.maven import ToolMissing
+from tests.support.maven import or_skip
 from tests.support.processes import free_port
 from tests.support.remoting import GET_MAX_OFFSET, SEND_MESSAGE_V2, RawConnection
 from tests.support.waiting import eventually
@@ -40,10 +40,7 @@ pytestmark = pytest.mark.slow(
 
 @pytest.fixture(params=EITHER, scope="module")
 def proxy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
-    try:
-        jars = fetch_proxy()
-    except ToolMissing as missing:
-        pytest.skip(str(missing))
+    jars = or_skip(fetch_proxy)
     folder = tmp_path_factory.mktemp("lite")
     with (
         either_cluster(request, folder / "cluster", SETTINGS) as cluster,
@@ -54,10 +51,7 @@ def proxy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="module")
 def grpc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
-    try:
-        jars = fetch_grpc_client()
-    except ToolMissing as missing:
-        pytest.skip(str(missing))
+    jars = or_skip(fetch_grpc_client)
     with grpc_driver(jars, tmp_path_factory.mktemp("grpc")) as driver:
         yield driver
 

@@ -16,7 +16,7 @@ from tests.interop import jars as jar_cache
 from tests.interop.rocketmq import java_command
 from tests.interop.topics import create_group, create_topic
 from tests.support.clusters import Cluster, mqspark_cluster
-from tests.support.maven import ToolMissing
+from tests.support.maven import or_skip
 from tests.support.processes import set_options, tail
 
 TOPICS = ("Sends", "Order", "Filters", "Delays", "Transactions", "Broadcast", "Retries")
@@ -84,10 +84,7 @@ def report(
     request: pytest.FixtureRequest, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Report:
     version: str = request.param
-    try:
-        jars = jar_cache.fetch_client(version)
-    except ToolMissing as missing:
-        pytest.skip(str(missing))
+    jars = or_skip(lambda: jar_cache.fetch_client(version))
     suffix = version.replace(".", "")
     for topic in TOPICS:
         create_topic(cluster, f"{topic}-{suffix}")

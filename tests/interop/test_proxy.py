@@ -21,7 +21,7 @@ from tests.interop.proxy import Proxy, fetch_grpc_client, fetch_proxy, grpc_driv
 from tests.interop.rocketmq import EITHER, PATIENT, SOON, either_cluster
 from tests.interop.topics import create_group, create_topic, message_count
 from tests.support.clusters import mqspark_cluster
-from tests.support.maven import ToolMissing
+from tests.support.maven import or_skip
 from tests.support.processes import set_options
 from tests.support.waiting import eventually
 
@@ -38,10 +38,7 @@ def proxy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         with mqspark_cluster(folder, *set_options(settings)) as cluster:
             yield Proxy(cluster, cluster.grpc, cluster.namesrv, folder, cluster.broker_pid)
         return
-    try:
-        jars = fetch_proxy()
-    except ToolMissing as missing:
-        pytest.skip(str(missing))
+    jars = or_skip(fetch_proxy)
     folder = tmp_path_factory.mktemp("proxied")
     with (
         either_cluster(request, folder / "cluster", SETTINGS, PATIENT) as cluster,
@@ -52,10 +49,7 @@ def proxy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="module")
 def grpc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
-    try:
-        jars = fetch_grpc_client()
-    except ToolMissing as missing:
-        pytest.skip(str(missing))
+    jars = or_skip(fetch_grpc_client)
     with grpc_driver(jars, tmp_path_factory.mktemp("grpc")) as driver:
         yield driver
 

@@ -19,7 +19,7 @@ from tests.interop.jars import Jars
 from tests.interop.rocketmq import java_command, rocketmq_broker, rocketmq_namesrv
 from tests.interop.topics import create_group, create_topic
 from tests.support.clusters import Cluster, mqspark_broker, write_conf
-from tests.support.maven import ToolMissing
+from tests.support.maven import or_skip
 from tests.support.processes import HOST, free_port, mqspark_command
 from tests.support.remoting import (
     GET_MAX_OFFSET,
@@ -128,10 +128,7 @@ class Directory:
 
 @pytest.fixture(params=["5.5.0", jar_cache.OLD_SERVER])
 def directory(request: pytest.FixtureRequest, jars: Jars, tmp_path: Path) -> Directory:
-    try:
-        used = jars if request.param == "5.5.0" else jar_cache.fetch_server(request.param)
-    except ToolMissing as missing:
-        pytest.skip(str(missing))
+    used = jars if request.param == "5.5.0" else or_skip(lambda: jar_cache.fetch_server(request.param))
     return Directory(tmp_path, used, jars)
 
 

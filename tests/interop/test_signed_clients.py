@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from mqspark import AdminClient, Credentials, TlsSettings
-from tests.interop.driver import Driver, DriverError, JavaDriver, java_driver, message
+from tests.interop.driver import Driver, DriverError, JavaDriver, Program, java_driver, message
 from tests.interop.handles import FIRST, SEND_OK, bodies, counted, start, take
 from tests.interop.jars import Jars
-from tests.interop.other_clients import cpp_binding, cpp_driver, go_driver, go_program
+from tests.interop.other_clients import CPP, GO, GO_TLS
 from tests.interop.test_tls import certified
 from tests.support.clusters import Cluster, mqspark_broker, mqspark_namesrv
-from tests.support.maven import ToolMissing
+from tests.support.maven import or_skip
 
 Name = Callable[[str], str]
 
@@ -118,7 +118,11 @@ SPINNING = pytest.mark.slow("the C++ client's threads spin; Java and Go are the 
 @pytest.fixture(
     scope="module", params=["java-JSON", "java-ROCKETMQ", "go", pytest.param("cpp", marks=SPINNING)]
 )
-def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+def client(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    drivers: Callable[[Program], Driver],
+) -> Iterator[Client]:
     language, _, header = request.param.partition("-")
     folder = tmp_path_factory.mktemp(language)
     with ExitStack() as stack:
@@ -126,12 +130,7 @@ def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             jars = request.getfixturevalue("jars")
             yield Client(language, stack.enter_context(java_driver(jars, folder, header)))
             return
-        try:
-            program = go_program() if language == "go" else cpp_binding()
-        except ToolMissing as missing:
-            pytest.skip(str(missing))
-        open_driver = go_driver if language == "go" else cpp_driver
-        yield Client(language, stack.enter_context(open_driver(program, folder)))
+        yield Client(language, drivers({"go": GO, "cpp": CPP}[language]))
 
 
 def make(cluster: Cluster, topic: str, *groups: str, tls: TlsSettings | None = None) -> None:
@@ -227,10 +226,7 @@ def test_java_over_tls_with_a_certificate_and_signatures(jars: Jars, tmp_path: P
 @pytest.mark.slow("servers of its own, and a build of another Go client; those above sign without TLS")
 def test_go_over_tls_and_signatures(tmp_path: Path, name: Name) -> None:
     """Producer and push consumer; name server and broker take nothing but TLS."""
-    try:
-        program = go_program("tls")
-    except ToolMissing as missing:
-        pytest.skip(str(missing))
+    or_skip(GO_TLS.build)
     folder, topic, group = certified(tmp_path), name("Signed"), name("signed")
     server = {
         "tls.server.mode": "enforcing",
@@ -243,7 +239,7 @@ def test_go_over_tls_and_signatures(tmp_path: Path, name: Name) -> None:
     with ExitStack() as stack:
         cluster = serving(stack, tmp_path, server)
         make(cluster, topic, group, tls=TlsSettings(ca_file=folder / "ca.pem"))
-        client = Client("go", stack.enter_context(go_driver(program, folder / "driver")))
+        client = Client("go", stack.enter_context(GO_TLS.running(folder / "driver")))
         with pytest.raises(DriverError):
             client.send(client.producer(cluster, ALICE, "plain"), topic, b"never")
         sent = bodies("over tls", 20)

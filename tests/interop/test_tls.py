@@ -30,11 +30,11 @@ from mqspark.message import MessageQueue
 from mqspark.testing import Broker
 from tests.interop.driver import DriverError, body_of, java_driver, message
 from tests.interop.jars import Jars
-from tests.interop.other_clients import python_client, python_driver
+from tests.interop.other_clients import GRPC_PYTHON
 from tests.interop.proxy import fetch_proxy, running_proxy
 from tests.interop.rocketmq import rocketmq_broker, rocketmq_namesrv
 from tests.support.clusters import Cluster, mqspark_broker, mqspark_namesrv
-from tests.support.maven import ToolMissing
+from tests.support.maven import or_skip
 from tests.support.processes import HOST
 from tests.support.waiting import eventually
 
@@ -188,10 +188,8 @@ def test_pythons_client_through_a_proxy_to_our_servers(
     jars: Jars, tmp_path: Path, name: Callable[[str], str]
 ) -> None:
     """TLS all the way: the proxy takes nothing else, and neither do name server and broker, which want certificates."""
-    try:
-        client, proxy_jars = python_client(), fetch_proxy()
-    except ToolMissing as missing:
-        pytest.skip(str(missing))
+    or_skip(GRPC_PYTHON.build)
+    proxy_jars = or_skip(fetch_proxy)
     folder, topic, group = certified(tmp_path), name("Secured"), name("python")
     values = {
         "tls.enable": "true",
@@ -227,6 +225,7 @@ def test_pythons_client_through_a_proxy_to_our_servers(
     tls = TlsSettings(
         ca_file=folder / "ca.pem", cert_file=folder / "client.pem", key_file=folder / "client.key"
     )
+    trusting = {"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(folder / "ca.pem")}
     sent = {bytes([number]) * 10_000 for number in range(20)}
     with (
         mqspark_namesrv(folder, server) as namesrv,
@@ -239,7 +238,7 @@ def test_pythons_client_through_a_proxy_to_our_servers(
             admin.create_group(group)
         with (
             running_proxy(proxy_jars, folder / "proxy", cluster, settings, options) as proxy,
-            python_driver(client, folder / "driver", folder / "ca.pem") as python,
+            GRPC_PYTHON.running(folder / "driver", trusting) as python,
         ):
             plain = python.call("producer.start", endpoints=proxy.grpc, topics=[topic])["handle"]
             with pytest.raises(DriverError):

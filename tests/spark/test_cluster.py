@@ -23,7 +23,8 @@ import pytest
 from tests.spark.test_submit import STREAM
 from tests.support.dev import DevCluster
 from tests.support.jvm import SHORT_LIVED
-from tests.support.maven import FETCH_TIMEOUT_S, ToolMissing, cached, run
+from tests.support.maven import or_skip
+from tests.support.packages import pip_packages
 from tests.support.processes import free_port, start, stop
 from tests.support.waiting import eventually
 
@@ -124,12 +125,7 @@ def made_environment(folder: Path) -> Path:
 
 def packed(python: Path) -> Path:
     """What ``venv-pack`` makes of it."""
-
-    def install(target: Path) -> None:
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        run([*pip, "--target", str(target), "venv-pack==0.2.0", "setuptools<81"], FETCH_TIMEOUT_S)
-
-    packer = cached("venv-pack-0.2.0", install)
+    packer = pip_packages("venv-pack==0.2.0", "setuptools<81", alone=True)
     archive = python.with_name("environment.tar.gz")  # of a .tar Spark keeps no permissions
     pack = [sys.executable, "-m", "venv_pack", "--prefix", str(python), "--output", str(archive)]
     subprocess.run(
@@ -166,10 +162,7 @@ def assert_two_workers_had_it(said: list[str], package: str) -> None:
 def test_a_program_brings_its_environment_along(
     master: str, environment: Path, program: list[str], tmp_path: Path
 ) -> None:
-    try:
-        archive = packed(environment)
-    except (ToolMissing, RuntimeError) as missing:
-        pytest.skip(f"venv-pack cannot be had: {missing}")
+    archive = or_skip(lambda: packed(environment))
     archives = ["--archives", f"{archive}#environment"]
     # The driver starts its planners with the same relative path.
     said = submit(master, environment.parent, *archives, *program, PYSPARK_PYTHON="./environment/bin/python")

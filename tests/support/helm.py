@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from tests.support.gotools import go_program
+from tests.support.packages import go_program
 
 MODULE = Path(__file__).parent / "helm_module"
 CHART = Path("conf/helm/mqspark")

@@ -13,6 +13,11 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+T = TypeVar("T")
 
 FETCH_TIMEOUT_S = 900
 
@@ -29,6 +34,14 @@ def require_tools(*tools: str) -> None:
     for tool in tools:
         if shutil.which(tool) is None:
             raise ToolMissing(f"{tool} is not installed; tests run unmodified clients with it")
+
+
+def or_skip(fetch: Callable[[], T]) -> T:
+    """What it returns; a test that asks for what cannot be had on this machine is skipped, with the reason."""
+    try:
+        return fetch()
+    except ToolMissing as missing:
+        pytest.skip(str(missing))
 
 
 def digest(*sources: Path) -> str:
@@ -67,6 +80,14 @@ def copy_dependencies(pom: Path, folder: Path, *options: str) -> None:
         ],
         FETCH_TIMEOUT_S,
     )
+
+
+def obtain(what: str, command: list[str], *, cwd: Path | None = None) -> None:
+    """Run what fetches packages. Raises ToolMissing when it fails."""
+    try:
+        run(command, FETCH_TIMEOUT_S, cwd=cwd)
+    except (RuntimeError, subprocess.TimeoutExpired) as error:
+        raise ToolMissing(f"{what} cannot be had: {error}") from error
 
 
 def run(command: list[str], timeout_s: float, *, cwd: Path | None = None) -> None:

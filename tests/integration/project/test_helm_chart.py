@@ -24,7 +24,7 @@ from mqspark_server.settings.settings import (
     production,
 )
 from tests.support.helm import CHART, KUBERNETES, helm, helm_program, rendered
-from tests.support.maven import ToolMissing
+from tests.support.maven import or_skip
 
 pytestmark = [
     pytest.mark.slow("builds Helm once, some minutes; tests/unit/project/test_chart.py looks at the files"),
@@ -64,10 +64,7 @@ Objects = list[dict[str, Any]]
 
 @pytest.fixture(scope="module", autouse=True)
 def program() -> None:
-    try:
-        helm_program()
-    except ToolMissing as error:
-        pytest.skip(str(error))
+    or_skip(helm_program)
 
 
 @pytest.fixture(scope="module", params=CASES)

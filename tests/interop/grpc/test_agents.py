@@ -16,7 +16,7 @@ import pytest
 from tests.interop.other_clients import agent_programs
 from tests.interop.topics import create_group, create_topic
 from tests.support.clusters import Cluster, mqspark_cluster
-from tests.support.maven import ToolMissing
+from tests.support.maven import or_skip
 from tests.support.processes import process, set_options, tail
 from tests.support.waiting import eventually
 
@@ -26,10 +26,7 @@ ANSWER_S = 90.0
 
 @pytest.fixture
 def programs() -> Path:
-    try:
-        return agent_programs()
-    except ToolMissing as missing:
-        pytest.skip(str(missing))
+    return or_skip(agent_programs)
 
 
 @pytest.fixture

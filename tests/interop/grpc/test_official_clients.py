@@ -5,24 +5,19 @@ import base64
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.interop.driven import Client, bodies, message
-from tests.interop.driver import Driver, DriverError, body_of
-from tests.interop.other_clients import (
-    grpc_driver_of,
-    grpc_go_program,
-    grpc_js_program,
-)
+from tests.interop.driver import Driver, DriverError, Program, body_of
+from tests.interop.other_clients import GRPC_GO, GRPC_JS
 from tests.interop.proxy import Proxy, fetch_proxy, running_proxy
 from tests.interop.rocketmq import EITHER, PATIENT, SOON, either_cluster
 from tests.interop.topics import create_group, create_topic, message_count
 from tests.support.clusters import mqspark_cluster
-from tests.support.maven import ToolMissing
+from tests.support.maven import or_skip
 from tests.support.processes import set_options
 from tests.support.waiting import eventually
 
@@ -42,10 +37,7 @@ def proxy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         with mqspark_cluster(folder, *set_options(SETTINGS)) as cluster:
             yield Proxy(cluster, cluster.grpc, cluster.namesrv, folder, cluster.broker_pid)
         return
-    try:
-        jars = fetch_proxy()
-    except ToolMissing as missing:
-        pytest.skip(str(missing))
+    jars = or_skip(fetch_proxy)
     with (
         either_cluster(request, folder / "cluster", SETTINGS, PATIENT) as cluster,
         running_proxy(jars, folder / "proxy", cluster) as running,
@@ -53,38 +45,12 @@ def proxy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield running
 
 
-def _command(language: str) -> list[str]:
-    """Raises ToolMissing."""
-    if language == "js":
-        return ["node", str(grpc_js_program())]
-    return [str(grpc_go_program())]
-
-
-@pytest.fixture(scope="module")
-def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Driver]]:
-    """A program for each language that is asked for."""
-    started: dict[str, Driver] = {}
-    with ExitStack() as running:
-
-        def driver(language: str) -> Driver:
-            if language not in started:
-                try:
-                    command = _command(language)
-                except ToolMissing as missing:
-                    pytest.skip(str(missing))
-                folder = tmp_path_factory.mktemp(language)
-                started[language] = running.enter_context(grpc_driver_of(command, folder))
-            return started[language]
-
-        yield driver
-
-
 @pytest.fixture
 def client(
-    request: pytest.FixtureRequest, drivers: Callable[[str], Driver], proxy: Proxy
+    request: pytest.FixtureRequest, drivers: Callable[[Program], Driver], proxy: Proxy
 ) -> Iterator[Client]:
     """Of the language that the test's parameter names."""
-    made = Client(drivers(request.param), proxy)
+    made = Client(drivers({"go": GRPC_GO, "js": GRPC_JS}[request.param]), proxy)
     yield made
     made.stop()
 

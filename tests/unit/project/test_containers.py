@@ -27,8 +27,8 @@ from mqspark_server.settings.settings import (
     override_layer,
     production,
 )
-from tests.support.gotools import go_program
-from tests.support.maven import ToolMissing
+from tests.support.maven import or_skip
+from tests.support.packages import go_program
 
 COMPOSE_MODULE = Path("tests/support/compose_module")
 DOCKERFILE = Path("Dockerfile").read_text()
@@ -147,10 +147,8 @@ def test_services_wait_for_what_can_become_healthy() -> None:
 @pytest.mark.slow("builds the parser of Docker Compose once; the tests above read the file without it")
 def test_docker_compose_takes_the_file() -> None:
     """Its own library checks the file by the schema, follows its references and prints what it means."""
-    try:
-        program = go_program("compose", COMPOSE_MODULE, "github.com/compose-spec/compose-go/v2/cmd")
-    except ToolMissing as error:
-        pytest.skip(str(error))
+    package = "github.com/compose-spec/compose-go/v2/cmd"
+    program = or_skip(lambda: go_program("compose", COMPOSE_MODULE, package))
     done = subprocess.run([program, "compose.yaml"], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     understood = yaml.safe_load(done.stdout)
