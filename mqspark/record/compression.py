@@ -17,6 +17,9 @@ from mqspark.errors import ConfigError, InvalidMessage
 LZ4, ZSTD, ZLIB = 1, 2, 3
 """Values of bits 8 to 10 of the system flag (CompressionType)."""
 
+_ZLIB_OR_GZIP = 32 + zlib.MAX_WBITS
+"""The header of a body decides. Clients of gRPC call both GZIP, and brokers store both as ZLIB."""
+
 MAX_INFLATED_BYTES = 64 * 1024 * 1024
 """16 times RocketMQ's default maxMessageSize. A larger message could not have been sent uncompressed."""
 
@@ -78,7 +81,7 @@ def decompress(body: bytes | memoryview, kind: int, limit_bytes: int = MAX_INFLA
     package is not installed."""
     try:
         if kind in (0, ZLIB):
-            inflater = zlib.decompressobj()
+            inflater = zlib.decompressobj(_ZLIB_OR_GZIP)
             plain = inflater.decompress(body, limit_bytes)
             complete = inflater.eof
         elif kind == LZ4:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import gzip
 import itertools
 import json
 import pathlib
@@ -224,6 +225,16 @@ def test_compression_round_trip(kind: int, body: bytes) -> None:
     packed = compress(body, kind)
     assert decompress(packed, kind) == body
     assert decompress(memoryview(packed), kind) == body
+
+
+def test_gzip_is_read_where_zlib_is_said() -> None:
+    """So clients of gRPC say it, by the one flag that they have."""
+    packed = gzip.compress(bytes(1_000_000))
+    for kind in (0, ZLIB):
+        assert decompress(packed, kind) == bytes(1_000_000)
+        for damaged, limit in ((packed, 999_999), (packed[:-1], 2_000_000)):
+            with pytest.raises(InvalidMessage):
+                decompress(damaged, kind, limit_bytes=limit)
 
 
 @pytest.mark.parametrize("kind", [LZ4, ZSTD, ZLIB])
