@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from mqspark.errors import ConfigError
+from pyspark_pymq.optiontexts import SECRETS
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -34,7 +35,7 @@ _SELECTING = (
     "assign",
     "store",
 )
-_KEYS = {name.lower(): name for name in ("accessKey", "secretKey", "securityToken")}
+_KEYS = {name.lower(): name for name in SECRETS}
 
 
 def options_of_created(options: Mapping[str, str]) -> Mapping[str, str] | None:

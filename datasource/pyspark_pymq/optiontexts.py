@@ -64,6 +64,8 @@ _SPELLINGS = {
 """Offsets and times are longs at the broker."""
 _MAX_DIGITS = 40
 _SHOWN_LENGTH = 200
+SECRETS = ("accessKey", "secretKey", "securityToken", "schemaAccessKey", "schemaSecretKey")
+"""Options whose values are kept nowhere."""
 
 
 class OptionTexts:
@@ -165,9 +167,20 @@ class OptionTexts:
         return value
 
     def signing(self) -> SigningOptions:
-        access, secret, token = (self._secret(name) for name in ("accessKey", "secretKey", "securityToken"))
-        file = self.text("credentialsFile")
-        for name, value in (("accessKey", access), ("secretKey", secret)):
+        """Of requests to the cluster."""
+        return self._signing("accessKey", "secretKey", "securityToken", "credentialsFile")
+
+    def registry_signing(self) -> SigningOptions:
+        """Of a schema registry, where it has users of its own."""
+        return self._signing("schemaAccessKey", "schemaSecretKey", None, "schemaCredentialsFile")
+
+    def _signing(
+        self, access_name: str, secret_name: str, token_name: str | None, file_name: str
+    ) -> SigningOptions:
+        access, secret = self._secret(access_name), self._secret(secret_name)
+        token = None if token_name is None else self._secret(token_name)
+        file = self.text(file_name)
+        for name, value in ((access_name, access), (secret_name, secret)):
             if value is None and (access is not None or secret is not None or token is not None):
                 raise ConfigError(f"{name}: required with the other keys", key=name)
         if file is None:
@@ -175,15 +188,12 @@ class OptionTexts:
                 None if access is None or secret is None else Credentials(access, secret, token)
             )
         if access is not None:
-            raise ConfigError(
-                "credentialsFile: contradicts accessKey; give one of them", key="credentialsFile"
-            )
+            raise ConfigError(f"{file_name}: contradicts {access_name}; give one of them", key=file_name)
         if not file.startswith("/"):
             raise ConfigError(
-                f"credentialsFile: an absolute path of the driver and the workers, not {file!r}",
-                key="credentialsFile",
+                f"{file_name}: an absolute path of the driver and the workers, not {file!r}", key=file_name
             )
-        return SigningOptions(file=file)
+        return SigningOptions(file=file, option=file_name)
 
     def _secret(self, name: str) -> str | None:
         """The text exactly as given; it is in no error."""

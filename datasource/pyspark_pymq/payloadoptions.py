@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from mqspark.arrow.signing import ENVIRONMENT, SigningOptions
 from mqspark.errors import ConfigError
 from pyspark_pymq.optiontexts import OptionTexts
 
@@ -35,7 +36,9 @@ class PayloadOptions:
     message: str | None
     """Full name of the Protobuf message; None: the first one."""
     registry: str | None
-    """URL of a schema registry."""
+    """URLs of a schema registry, separated by commas: the next one is asked when one does not answer."""
+    registry_keys: SigningOptions | None
+    """Whose keys the registry gets; None: nobody's."""
     subject: str | None
     """Under which the registry has the topic's schema."""
     version: int | None
@@ -60,6 +63,7 @@ class PayloadOptions:
             schema_file=texts.text("payloadSchemaFile") or None,
             message=texts.text("payloadMessage") or None,
             registry=texts.text("schemaRegistry") or None,
+            registry_keys=_registry_keys(texts),
             subject=texts.text("schemaSubject") or None,
             version=None if latest else texts.positive("schemaVersion"),
             mode=FAILFAST,
@@ -91,6 +95,7 @@ class PayloadOptions:
             schema_file=texts.text("payloadSchemaFile") or None,
             message=texts.text("payloadMessage") or None,
             registry=texts.text("schemaRegistry") or None,
+            registry_keys=_registry_keys(texts),
             subject=texts.text("schemaSubject") or None,
             version=None if latest else texts.positive("schemaVersion"),
             mode=texts.choice("mode", tuple(each.lower() for each in _MODES), PERMISSIVE).upper(),
@@ -116,14 +121,11 @@ class PayloadOptions:
         if len(given) > 1:
             raise ConfigError(f"{given[1]}: contradicts {given[0]}; give one of them", key=given[1])
         if self.registry is None:
-            for name in ("schemaSubject", "schemaVersion"):
+            for name in ("schemaSubject", "schemaVersion", *_OF_KEYS):
                 if texts.is_given(name):
                     raise ConfigError(f"{name}: belongs to schemaRegistry", key=name)
-        elif not self.registry.startswith(("http://", "https://")):
-            raise ConfigError(
-                f"schemaRegistry: a URL like http://127.0.0.1:8081, not {self.registry[:_MAX_NAME]!r}",
-                key="schemaRegistry",
-            )
+        else:
+            _check_urls(self.registry)
         if self.format != PROTOBUF and self.message is not None:
             raise ConfigError("payloadMessage: belongs to payloadFormat=protobuf", key="payloadMessage")
         if self.format != JSON and not given:
@@ -133,12 +135,37 @@ class PayloadOptions:
             )
 
 
+def _registry_keys(texts: OptionTexts) -> SigningOptions | None:
+    """Raises ConfigError."""
+    choice = texts.choice("schemaCredentials", ("cluster", "none"), "cluster")
+    own = texts.registry_signing()
+    if own == ENVIRONMENT:
+        return None if choice == "none" else texts.signing()
+    if texts.is_given("schemaCredentials"):
+        raise ConfigError("schemaCredentials: contradicts the keys of the registry", key="schemaCredentials")
+    return own
+
+
+def _check_urls(registry: str) -> None:
+    """Raises ConfigError."""
+    from mqspark.client.typed.registryclient import checked_urls
+
+    try:
+        checked_urls(registry)
+    except ConfigError as error:
+        raise ConfigError(
+            f"schemaRegistry: {str(error).removeprefix('registry: ')}", key="schemaRegistry"
+        ) from None
+
+
+_OF_KEYS = ("schemaCredentials", "schemaAccessKey", "schemaSecretKey", "schemaCredentialsFile")
 _WRITE_OPTIONS = (
     "payloadSchema",
     "payloadSchemaFile",
     "schemaRegistry",
     "schemaSubject",
     "schemaVersion",
+    *_OF_KEYS,
     "payloadMessage",
     "registerSchema",
     "messagePrefix",
@@ -150,6 +177,7 @@ _OPTIONS = (
     "schemaRegistry",
     "schemaSubject",
     "schemaVersion",
+    *_OF_KEYS,
     "mode",
     "columnNameOfCorruptRecord",
     "messagePrefix",

@@ -18,6 +18,8 @@ class SigningOptions:
 
     keys: Credentials | None = field(default=None, repr=False)
     file: str | None = None
+    option: str = "credentialsFile"
+    """What errors call the file."""
 
     def credentials(self) -> Credentials | None:
         """None: those of the environment, if any. Raises ConfigError."""
@@ -26,7 +28,7 @@ class SigningOptions:
         try:
             return Credentials.from_file(self.file, private=True)
         except ConfigError as error:
-            raise ConfigError(f"credentialsFile: {error}", key="credentialsFile") from None
+            raise ConfigError(f"{self.option}: {error}", key=self.option) from None
 
 
 ENVIRONMENT = SigningOptions()

@@ -37,6 +37,17 @@ def main() -> None:
     two = spark.createDataFrame([("1",), ("2",)], "value string")
     two.write.format("pymq").options(**options, **keys).mode("append").save()
     counts = [rows(keys), rows({"credentialsFile": settings["file"]})]
+    typed = {
+        "nameserver": settings["nameserver"],
+        "topic": "Typed",
+        "schemaRegistry": settings["registry"],
+        **keys,
+    }
+    typed["payloadFormat"] = "avro"
+    bodies = two.selectExpr("value text").write.format("pymq")
+    bodies.options(**typed, registerSchema="true").mode("append").save()
+    back = spark.read.format("pymq").options(**typed, mode="FAILFAST").load()
+    counts.append(len({row.text for row in back.collect()}))
     stream = spark.readStream.format("pymq").options(**options, **keys, startingOffsets="earliest").load()
     writer = stream.selectExpr("value").writeStream.format("pymq").options(**options, **keys)
     checkpoint = str(folder / "checkpoint")

@@ -73,6 +73,18 @@ def test_options_of_streams(options: dict[str, str], key: str) -> None:
         ({"payloadFormat": "avro", "payloadSchema": "{}", "schemaVersion": "1"}, "schemaVersion"),
         ({"payloadFormat": "avro", "schemaRegistry": "file:///etc/passwd"}, "schemaRegistry"),
         ({"payloadFormat": "avro", "schemaRegistry": "http://h", "schemaVersion": "0"}, "schemaVersion"),
+        ({"payloadFormat": "avro", "schemaRegistry": "http://me:key@h"}, "schemaRegistry"),
+        ({"payloadFormat": "avro", "schemaRegistry": "http://h, ftp://h"}, "schemaRegistry"),
+        ({"payloadFormat": "avro", "schemaRegistry": "http://h", "schemaAccessKey": "a"}, "schemaSecretKey"),
+        (
+            {"payloadFormat": "avro", "schemaRegistry": "http://h", "schemaCredentialsFile": "f"},
+            "schemaCredentialsFile",
+        ),
+        (
+            {"payloadFormat": "avro", "schemaRegistry": "http://h", "schemaCredentials": "me"},
+            "schemaCredentials",
+        ),
+        ({"payloadFormat": "json", "schemaCredentials": "none"}, "schemaCredentials"),
         ({"payloadFormat": "json", "mode": "DEADLETTER"}, "mode"),
         ({"payloadFormat": "json", "payloadMessage": "a.B"}, "payloadMessage"),
         ({"payloadFormat": "json", "mode": "strict"}, "mode"),

@@ -80,14 +80,17 @@ def test_keys_are_nowhere_that_a_query_leaves_traces(tmp_path: Path) -> None:
     folder.mkdir()
     with mqspark_namesrv(tmp_path, settings | {"authConfigPath": tmp_path / "names"}) as namesrv:
         users = {"brokerName": "b", "brokerClusterName": "C", "authConfigPath": tmp_path / "users"}
-        with mqspark_broker(tmp_path, namesrv, settings | users):
+        users["schemaRegistryEnable"] = True  # type: ignore[assignment]
+        with mqspark_broker(tmp_path, namesrv, settings | users) as broker:
             with AdminClient(namesrv, credentials=credentials) as admin:
-                admin.create_topic("Orders", queues=2)
+                for topic in ("Orders", "Typed"):
+                    admin.create_topic(topic, queues=2)
             given: dict[str, object] = {
                 "folder": str(folder),
                 "nameserver": namesrv,
                 "keys": keys,
                 "file": str(file),
+                "registry": broker.http,
             }
             given["java_options"] = spark_options()
             (tmp_path / "settings.json").write_text(json.dumps(given))
@@ -101,7 +104,7 @@ def test_keys_are_nowhere_that_a_query_leaves_traces(tmp_path: Path) -> None:
             )
             assert done.returncode == 0, done.stderr[-3000:]
     result = json.loads((folder / "result.json").read_text())
-    assert result["counts"] == [2, 2]
+    assert result["counts"] == [2, 2, 2]
     assert len(result["errors"]) == 3
     assert "accessKey: empty" in result["errors"][1]
     assert (

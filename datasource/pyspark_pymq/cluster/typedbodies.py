@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from mqspark.errors import ConfigError, InvalidSchema
+from mqspark.errors import ConfigError, InvalidSchema, NoSchemaRegistry, SchemaRefused
 from mqspark.schemas.jsonschema.jsonschemas import JsonSchema
 from mqspark.schemas.parsedschema import AVRO as AVRO_SCHEMA
 from mqspark.schemas.parsedschema import JSON as JSON_SCHEMA
@@ -21,13 +21,14 @@ from mqspark.schemas.parsing import parse
 from mqspark.schemas.protobuf.protoschema import ProtobufSchema
 from mqspark.schemas.schemaprefix import encode_prefix
 from pyspark_pymq.cluster.payload import arrow_schema_of
-from pyspark_pymq.cluster.registry import Registry
 from pyspark_pymq.cluster.typedcolumns import (
     ProtobufSource,
     avro_root,
     descriptor_of,
     given_protobuf,
     protobuf_source,
+    registered_schema,
+    registered_schemas,
     schema_text,
     subject_of,
 )
@@ -160,12 +161,15 @@ def _named(options: PayloadOptions, body: pa.Schema, topic: str | None) -> tuple
     kind = _KINDS[options.format]
     if options.registry is None:
         return None, parse(kind, schema_text(options))
-    registry, subject = Registry(options.registry, kind), subject_of(options, topic)
     if not options.register:
-        return registry.of_subject(subject, options.version)
+        return registered_schema(options, topic, kind)
+    subject = subject_of(options, topic)
     name = re.sub(r"\W", "_", f"row_{topic}", flags=re.ASCII)
     schema = parse(kind, _text_of(kind, body, name))
-    return registry.registered(subject, schema.text), schema
+    try:
+        return registered_schemas(options).registered(subject, kind, schema.text), schema
+    except (SchemaRefused, NoSchemaRegistry) as error:
+        raise ConfigError(f"registerSchema: {subject}: {error}", key="registerSchema") from None
 
 
 def _text_of(kind: str, body: pa.Schema, name: str) -> str:

@@ -6,15 +6,15 @@ On the driver ``columns_of_source`` says which columns a read has, and ``TypedRo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import pyarrow as pa
 
 from mqspark.arrow.messagecolumns import COLUMNS
 from mqspark.arrow.payload.bodyrows import BodyDecoder, slices
-from mqspark.errors import ConfigError, InvalidMessage, InvalidSchema
+from mqspark.errors import ConfigError, InvalidMessage, InvalidSchema, NoSchemaRegistry, SchemaRefused
 from mqspark.schemas.avro.avroschema import AvroSchema
 from mqspark.schemas.avro.avrotypes import AvroType
 from mqspark.schemas.jsonschema.jsonschemas import JsonSchema
@@ -25,12 +25,14 @@ from mqspark.schemas.parsedschema import Schema
 from mqspark.schemas.parsing import parse
 from mqspark.schemas.protobuf.protoschema import ProtobufSchema
 from pyspark_pymq.cluster.payload import arrow_schema_of, spark_schema_of
-from pyspark_pymq.cluster.registry import Registry
 from pyspark_pymq.payloadoptions import AVRO, DROPMALFORMED, FAILFAST, JSON, PERMISSIVE, PayloadOptions
 from pyspark_pymq.schema import checked_column, spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+    from mqspark.client.remoting.credentials import Credentials
+    from mqspark.client.typed.registeredschemas import RegisteredSchemas
 
 _PLACE = ("topic", "partition", "offset")
 """What an error says of a message."""
@@ -116,7 +118,31 @@ def _schema(options: PayloadOptions, topic: str | None, kind: str) -> Schema:
     """Raises ConfigError, InvalidSchema."""
     if options.registry is None:
         return parse(kind, schema_text(options))
-    return Registry(options.registry, kind).of_subject(subject_of(options, topic), options.version)[1]
+    return registered_schema(options, topic, kind)[1]
+
+
+def registered_schemas(options: PayloadOptions) -> RegisteredSchemas:
+    """Of ``schemaRegistry``. Raises ConfigError."""
+    from mqspark.client.typed.registeredschemas import RegisteredSchemas
+    from mqspark.client.typed.registryclient import RegistryClient
+
+    keys: Credentials | Literal[False] | None = False
+    if options.registry_keys is not None:
+        keys = options.registry_keys.credentials()
+    return RegisteredSchemas(RegistryClient(options.registry or "", credentials=keys))
+
+
+def registered_schema(options: PayloadOptions, topic: str | None, kind: str) -> tuple[int, Schema]:
+    """The version that the options name, and its id. Raises ConfigError."""
+    subject = subject_of(options, topic)
+    try:
+        number, schema = registered_schemas(options).of_subject(subject, options.version)
+        if schema.kind != kind:
+            raise InvalidSchema(f"it is a schema of type {schema.kind}, not {kind}", kind=kind)
+    except (InvalidSchema, SchemaRefused, NoSchemaRegistry) as error:
+        text = error.problem if isinstance(error, InvalidSchema) else str(error)
+        raise ConfigError(f"schemaRegistry: {subject}: {text}", key="schemaRegistry") from None
+    return number, schema
 
 
 def avro_root(schema: Schema) -> AvroType:
@@ -199,81 +225,34 @@ def _columns(options: PayloadOptions, source: Source) -> pa.Schema:
 def _decoder(options: PayloadOptions, source: Source, schema: pa.Schema, subject: str = "") -> BodyDecoder:
     """Raises ConfigError. ``schema``: the columns that JSON is read for."""
     try:
+        if options.registry is not None:
+            return _registry_decoder(options, source, schema, subject)
         if isinstance(source, AvroType):
-            return _avro_decoder(options, source, subject)
+            from mqspark.arrow.payload.avrobodies import AvroBodies
+
+            return AvroBodies(source)
         if isinstance(source, ProtobufSource):
-            return _protobuf_decoder(options, source, subject)
-        return _json_decoder(options, schema, subject)
+            from mqspark.arrow.payload.protobodies import ProtobufBodies
+
+            return ProtobufBodies(descriptor_of(source))
+        from mqspark.arrow.payload.jsonbodies import JsonBodies
+
+        return JsonBodies(schema)
     except InvalidSchema as error:
         raise refused(error, options) from None
 
 
-def _json_decoder(options: PayloadOptions, schema: pa.Schema, subject: str) -> BodyDecoder:
-    """A body names its fields, so the schema that it was written with does not matter; whose it is does."""
-    from mqspark.arrow.payload.jsonbodies import JsonBodies
-
-    plain = JsonBodies(schema)
-    if options.registry is None:
-        return plain
-    registry = Registry(options.registry, JSON_SCHEMA)
-
-    def decoder_of(number: int) -> BodyDecoder:
-        registry.check_subject(number, subject)
-        return plain
-
-    return _by_id(schema, decoder_of, plain)
-
-
-def _avro_decoder(options: PayloadOptions, reader: AvroType, subject: str) -> BodyDecoder:
-    from mqspark.arrow.payload.avrobodies import AvroBodies
-
-    plain = AvroBodies(reader)
-    if options.registry is None:
-        return plain
-    registry = Registry(options.registry, AVRO_SCHEMA)
-    return _by_id(plain.schema, lambda number: AvroBodies(avro_root(registry.by_id(number, subject)), reader))
-
-
-def _protobuf_decoder(options: PayloadOptions, source: ProtobufSource, subject: str) -> BodyDecoder:
-    from mqspark.arrow.payload.protobodies import ProtobufBodies, check_written
-
-    descriptor = descriptor_of(source)
-    plain = ProtobufBodies(descriptor)
-    if options.registry is None:
-        return plain
-    registry = Registry(options.registry, PROTOBUF_SCHEMA)
-
-    def decoder_of(number: int) -> BodyDecoder:
-        writer = registry.by_id(number, subject)
-        if not isinstance(writer, ProtobufSchema):
-            raise InvalidSchema("it is not Protobuf", kind=PROTOBUF_SCHEMA)
-        if source.message in writer.types:
-            check_written(descriptor, writer.pool.FindMessageTypeByName(source.message))
-        return ProtobufBodies(descriptor, writer.message_name)
-
-    return _by_id(plain.schema, decoder_of)
-
-
-def _by_id(
-    schema: pa.Schema, make: Callable[[int], BodyDecoder], unnamed: BodyDecoder | None = None
+def _registry_decoder(
+    options: PayloadOptions, source: Source, schema: pa.Schema, subject: str
 ) -> BodyDecoder:
-    """Each body with the decoder of its id; what is known of an id is remembered."""
-    from mqspark.arrow.payload.prefixedbodies import PrefixedBodies
+    from mqspark.arrow.reading.registrybodies import RegistryBodies
 
-    known: dict[int, BodyDecoder | InvalidSchema] = {}
-
-    def decoder_of(number: int) -> BodyDecoder:
-        if number not in known:
-            try:
-                known[number] = make(number)
-            except InvalidSchema as error:
-                known[number] = error
-        found = known[number]
-        if isinstance(found, InvalidSchema):
-            raise found
-        return found
-
-    return PrefixedBodies(schema, decoder_of, unnamed)
+    bodies = RegistryBodies(registered_schemas(options), subject)
+    if isinstance(source, AvroType):
+        return bodies.avro(source)
+    if isinstance(source, ProtobufSource):
+        return bodies.protobuf(descriptor_of(source))
+    return bodies.json(schema)
 
 
 def descriptor_of(source: ProtobufSource) -> Any:

@@ -25,6 +25,7 @@ from mqspark.errors import ConfigError, MQError
 from mqspark.message import check_group, check_topic
 from mqspark.protocol.headers.header import I64
 from pyspark_pymq.options import ReadOptions
+from pyspark_pymq.optiontexts import SECRETS
 from pyspark_pymq.payloadoptions import RAW
 
 DEFAULT_DIRECTORY = "~/mqspark-tables"
@@ -35,7 +36,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _MANAGED = frozenset(
     [
         *("nameserver", "group", "columns", "includeproperties", "includeheaders"),
-        *("key", "store", "tags", "sqlfilter", "accesskey", "secretkey", "securitytoken"),
+        *("key", "store", "tags", "sqlfilter", *(name.lower() for name in SECRETS)),
         *("mode", "columnnameofcorruptrecord"),
     ]
 )

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from pyspark_pymq.cluster.typedcolumns import TypedRows
+    from pyspark_pymq.payloadoptions import PayloadOptions
 
 DATE = "date"
 REASON = "reason"
@@ -311,18 +312,30 @@ class _Decoding:
         return self.rows.rows(batches)
 
 
+def payload_options(definition: TableDefinition) -> PayloadOptions:
+    """How a typed table takes bodies apart. Raises ConfigError, and MQError for a table that is not typed."""
+    from pyspark_pymq.options import ReadOptions
+
+    # The registry gets the keys of the read.
+    options = {
+        name: value
+        for name, value in definition.options.items()
+        if BODIES.match(name) or name.lower() == "credentialsfile"
+    }
+    options |= {**place_options(definition), "columnNameOfCorruptRecord": REASON}
+    payload = ReadOptions.parse(options, streaming=True).payload
+    if payload is None:
+        raise MQError(f"{definition.name} is not typed")
+    return payload
+
+
 def _decoding(definition: TableDefinition) -> _Decoding:
     """Raises ConfigError."""
     from pyspark.sql.types import StructType
 
     from pyspark_pymq.cluster.typedcolumns import TypedRows, columns_of_source
-    from pyspark_pymq.options import ReadOptions
 
-    options = {name: value for name, value in definition.options.items() if BODIES.match(name)}
-    options |= {**place_options(definition), "columnNameOfCorruptRecord": REASON}
-    payload = ReadOptions.parse(options, streaming=True).payload
-    if payload is None:
-        raise MQError(f"{definition.name} is not typed")
+    payload = payload_options(definition)
     found = columns_of_source(payload, ROW_COLUMNS, definition.topic)
     columns = StructType.fromDDL(found) if isinstance(found, str) else found
     return _Decoding(TypedRows.planned(payload, ROW_COLUMNS, columns, definition.topic), columns)

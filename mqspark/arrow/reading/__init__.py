@@ -1,5 +1,5 @@
 """Ranges of queues, look-ups by key and segments of a log to batches of rows: in place from files, or over TCP.
 
 Imported from outside: ``fromregistry``, ``keyfetch``, ``lazyscan``, ``lookout``, ``otherreads``, ``range_fetch``,
-``segmentread``, ``topicread``. Must not know Spark.
+``registrybodies``, ``segmentread``, ``topicread``. Must not know Spark.
 """

@@ -14,7 +14,7 @@ from http.client import HTTPException
 from typing import Any, Literal
 
 from mqspark.client.remoting.credentials import Credentials
-from mqspark.client.remoting.tls import Tls, tls_context
+from mqspark.client.remoting.tls import Tls, TlsSettings, tls_context
 from mqspark.errors import ConfigError, NoSchemaRegistry, SchemaRefused
 from mqspark.protocol.schemaoperations import MAX_BODY_BYTES, OPERATIONS
 
@@ -39,11 +39,9 @@ class RegistryClient:
         tls: Tls | None = None,
         timeout_ms: int = TIMEOUT_MS,
     ) -> None:
-        """``credentials``: None: those of the environment; False: none."""
-        given = urls.split(",") if isinstance(urls, str) else list(urls)
-        self.urls = [_checked_url(each) for each in given if each.strip()]
-        if not self.urls:
-            raise ConfigError("registry: the URL of a broker's HTTP port or of a console", key="registry")
+        """``credentials``: None: those of the environment; False: none. ``tls``, of URLs with https: None: that of the
+        environment."""
+        self.urls = checked_urls(urls)
         if isinstance(timeout_ms, bool) or not isinstance(timeout_ms, int) or timeout_ms < 1:
             raise ConfigError(f"timeout_ms: milliseconds, not {timeout_ms!r:.40}", key="timeout_ms")
         self._timeout_s = math.ceil(timeout_ms) / 1000
@@ -53,7 +51,9 @@ class RegistryClient:
             pair = f"{found.access_key}:{found.secret_key}".encode()
             self._headers["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
         is_safe = any(each.startswith("https:") for each in self.urls)
-        self._opener = _opener(tls_context(True if tls is None else tls) if is_safe else None)
+        if tls is None:
+            tls = TlsSettings.from_environment() or True
+        self._opener = _opener(tls_context(tls) if is_safe else None)
 
     def ask(
         self,
@@ -114,6 +114,15 @@ def _opener(context: ssl.SSLContext | None) -> urllib.request.OpenerDirector:
     opener.add_handler(urllib.request.HTTPErrorProcessor())
     opener.add_handler(urllib.request.HTTPDefaultErrorHandler())
     return opener
+
+
+def checked_urls(urls: str | Sequence[str]) -> list[str]:
+    """Raises ConfigError, which has none of the text: there may be keys in it."""
+    given = urls.split(",") if isinstance(urls, str) else list(urls)
+    checked = [_checked_url(each) for each in given if each.strip()]
+    if not checked:
+        raise ConfigError("registry: the URL of a broker's HTTP port or of a console", key="registry")
+    return checked
 
 
 def _checked_url(text: str) -> str:

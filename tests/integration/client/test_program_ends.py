@@ -17,7 +17,6 @@ import pytest
 import mqspark
 from mqspark.errors import ConfigError
 from mqspark.testing import Broker
-from tests.support.draws import some
 from tests.support.processes import process, stop
 from tests.support.waiting import eventually
 
@@ -103,7 +102,7 @@ def stored(broker: Broker, topic: str) -> int:
         return sum(bounds.max_offset for bounds in admin.topic_stats(topic).values())
 
 
-@pytest.mark.parametrize(("how", "kind"), some(KINDS, 3, several=True))
+@pytest.mark.parametrize(("how", "kind"), KINDS)
 def test_the_end_of_a_loop_sends_what_waits(mq_broker: Broker, mq_topic: str, how: str, kind: str) -> None:
     program = ended(PROGRAM, mq_broker.namesrv, mq_topic, how, kind)
     said = program.stderr
@@ -173,7 +172,7 @@ def silent() -> Iterator[str]:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
-@pytest.mark.parametrize("how", some(SAID, 2))
+@pytest.mark.parametrize("how", SAID)
 def test_the_end_of_a_loop_says_what_is_lost(silent: str, how: str) -> None:
     since_s = time.monotonic()
     program = ended(LOST, how, silent)

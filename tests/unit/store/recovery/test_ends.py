@@ -11,7 +11,6 @@ import pytest
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.recovery.queueends import QueueEnds, Range
 from tests.support.clocks import ManualClock
-from tests.support.draws import some
 from tests.support.store_tools import (
     RoomyFiles,
     checkpoint,
@@ -59,7 +58,7 @@ WHICH = pytest.mark.parametrize("which", [0, 1, -1], ids=["first", "middle", "la
 @KILLS
 @WHICH
 @pytest.mark.parametrize("stops", [False, True], ids=["never stopped", "stopped before"])
-@pytest.mark.parametrize("loss", some(LOSSES, 3))
+@pytest.mark.parametrize("loss", LOSSES)
 def test_a_start_notices_a_damaged_file(
     tmp_path: Path, loss: str, which: int, *, stops: bool, kill: bool
 ) -> None:
@@ -86,7 +85,7 @@ def test_a_start_notices_a_damaged_file(
 
 @KILLS
 @WHICH
-@pytest.mark.parametrize("loss", some(LOSSES, 3))
+@pytest.mark.parametrize("loss", LOSSES)
 def test_a_start_notices_a_damaged_file_of_batches(
     tmp_path: Path, loss: str, which: int, *, kill: bool
 ) -> None:
