@@ -15,6 +15,7 @@ import pytest
 
 from mqspark.errors import StoreReadOnly
 from tests.crash.power import QUEUES, Script, check, describe, images, run_everyday
+from tests.support.draws import some
 from tests.support.store_tools import drain, put
 
 ROUNDS = 10
@@ -115,7 +116,7 @@ ERRORS = [(verb, errno.EIO) for verb in VERBS] + [
 @pytest.mark.parametrize(
     "places", [2, pytest.param(5, marks=pytest.mark.slow("more places; 2 is the fast twin"))]
 )
-@pytest.mark.parametrize(("verb", "error"), ERRORS, ids=str)
+@pytest.mark.parametrize(("verb", "error"), some(ERRORS, 5, several=True), ids=str)
 def test_a_call_that_fails_once(verb: str, error: int, places: int) -> None:
     for number in positions(verb, 1, places):
         run_with(Fault(verb, number, error), 1, 4)

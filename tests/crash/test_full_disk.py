@@ -207,6 +207,7 @@ print(taken)
 """
 
 
+@pytest.mark.slow("fills a disk by a process; test_no_space_at_all is the fast twin")
 def test_a_full_disk_sends_no_signal(disk: Path) -> None:
     """Mapped queue and index files are written only where there are blocks: else this would end with SIGBUS."""
     done = subprocess.run(

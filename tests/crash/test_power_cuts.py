@@ -20,6 +20,7 @@ from tests.crash.power import (
     images_of_recovery,
     retention,
 )
+from tests.support.draws import some
 
 
 def test_the_script_crosses_every_kind_of_roll() -> None:
@@ -56,12 +57,13 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", some(VARIANTS, 1))
 @pytest.mark.parametrize(("rounds", "limit", "at_least"), [(6, 2, 70), pytest.param(10, 12, 300, marks=MORE)])
 def test_a_power_cut_with_other_files(name: str, rounds: int, limit: int, at_least: int) -> None:
     assert_images(everyday(True, 6, rounds, **VARIANTS[name]), limit, at_least=at_least)
 
 
+@pytest.mark.slow("many images; test_a_power_cut_at_any_sync is the fast twin")
 @pytest.mark.parametrize(
     ("rounds", "limit", "at_least"), [(12, 2, 170), pytest.param(16, 16, 520, marks=MORE)]
 )

@@ -17,11 +17,12 @@ from tests.crash.power import (
     images_of_recovery,
     restarts,
 )
+from tests.support.draws import some
 
 MORE = pytest.mark.slow("more images; the same with fewer is the fast twin")
 
 
-@pytest.mark.parametrize("sync", [True, False])
+@pytest.mark.parametrize("sync", some([True, False], 1))
 @pytest.mark.parametrize(
     ("rounds", "limit", "at_least"), [(6, 2, 150), pytest.param(12, 16, 700, marks=MORE)]
 )
@@ -29,6 +30,7 @@ def test_a_power_cut_between_restarts(sync: bool, rounds: int, limit: int, at_le
     assert_images(restarts(sync, 1, rounds), limit, at_least=at_least)
 
 
+@pytest.mark.slow("many images; test_a_power_cut_between_restarts has both kinds of flush")
 @pytest.mark.parametrize(
     ("rounds", "limit", "at_least"), [(10, 2, 120), pytest.param(16, 16, 500, marks=MORE)]
 )
@@ -37,7 +39,7 @@ def test_a_power_cut_under_async_flush(rounds: int, limit: int, at_least: int) -
     assert_images(everyday(False, 2, rounds), limit, at_least=at_least)
 
 
-@pytest.mark.parametrize("sync", [True, False])
+@pytest.mark.parametrize("sync", some([True, False], 1))
 @pytest.mark.parametrize(("rounds", "limit", "at_least"), [(5, 2, 150), pytest.param(8, 12, 600, marks=MORE)])
 def test_a_power_cut_while_topics_are_deleted_and_made_again(
     sync: bool, rounds: int, limit: int, at_least: int

@@ -128,6 +128,7 @@ def converge(store: MessageStore, found: bytes, final: bytes) -> None:
     assert store.log.position == (common or 0)
 
 
+@pytest.mark.slow("many images; the power cut while a log is taken back is the fast twin")
 @pytest.mark.parametrize(
     "limit",
     [3, pytest.param(12, marks=pytest.mark.slow("more images; the same with fewer is the fast twin"))],

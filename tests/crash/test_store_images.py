@@ -17,6 +17,7 @@ import pytest
 from mqspark.message import MessageExt
 from mqspark.record.record import encode_record
 from mqspark.store import MessageStore
+from tests.support.draws import some
 from tests.support.store_tools import QuickFiles, checkpoint, crash, drain, flush, opened, put
 
 QUEUES = [("Orders", 0), ("Orders", 1), ("Other", 0)]
@@ -119,7 +120,7 @@ def garble(content: bytes, at: int, end: int) -> bytes:
 
 
 @pytest.mark.parametrize(("damage", "synced"), [(cut, False), (cut, True), (garble, True)])
-@pytest.mark.parametrize("checkpoint_at", [-1, 4])
+@pytest.mark.parametrize("checkpoint_at", some([-1, 4], 1))
 @pytest.mark.parametrize(
     "step", [7, pytest.param(1, marks=pytest.mark.slow("at every byte; at every seventh is the fast twin"))]
 )
@@ -142,6 +143,7 @@ def test_every_cut_of_the_last_records(
         check(root, image, lost, torn=damage is cut, synced=synced)
 
 
+@pytest.mark.slow("many images; test_bit_flips.py has such damage")
 @pytest.mark.parametrize(
     "step", [3, pytest.param(1, marks=pytest.mark.slow("every record; every third is the fast twin"))]
 )

@@ -50,6 +50,9 @@ def tools(jars: Jars, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tool
         yield Tools(cluster, stack.enter_context(java_driver(jars, folder / "driver", "JSON")))
 
 
+@pytest.mark.slow(
+    "dozens of commands in a JVM; fast: tests/security/users and integration/servers/test_auth.py"
+)
 def test_users_and_policies_by_mqadmin(tools: Tools) -> None:
     broker, namesrv = tools.cluster.broker, tools.cluster.namesrv
 

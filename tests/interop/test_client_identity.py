@@ -34,6 +34,7 @@ pytestmark = pytest.mark.parametrize("java", ["JSON"], ids=["json"], indirect=Tr
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 
 
+@pytest.mark.slow("four members by JVM; the test of what mqadmin shows is the fast twin")
 def test_one_identity_two_groups(java: JavaDriver, cluster: Cluster, name: Name) -> None:
     topic = create_topic(cluster, name("Shared"))
     options = ClientOptions(

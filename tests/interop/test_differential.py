@@ -25,6 +25,10 @@ from tests.interop.script_pop import CHAPTERS as POP
 from tests.interop.script_static import CHAPTERS as STATIC
 from tests.support.clusters import Cluster, mqspark_broker, mqspark_namesrv
 
+pytestmark = pytest.mark.slow(
+    "a real RocketMQ plays hundreds of requests; recorded ones in tests/unit/broker/test_golden_replay.py are the twins"
+)
+
 CHAPTERS = {**MESSAGES, **CONSUMING, **GROUPS, **LATER, **POP, **NEWER, **ADMIN, **STATIC, **FRAMES}
 AT_ONCE = 5
 """Chapters that are played side by side: they mostly wait."""

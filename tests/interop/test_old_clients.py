@@ -16,6 +16,7 @@ from tests.interop import jars as jar_cache
 from tests.interop.rocketmq import java_command
 from tests.interop.topics import create_group, create_topic
 from tests.support.clusters import Cluster, mqspark_cluster
+from tests.support.draws import some
 from tests.support.maven import or_skip
 from tests.support.processes import set_options, tail
 
@@ -79,7 +80,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield running
 
 
-@pytest.fixture(scope="module", params=jar_cache.OLD_CLIENTS)
+@pytest.fixture(scope="module", params=some(jar_cache.OLD_CLIENTS, 1))
 def report(
     request: pytest.FixtureRequest, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Report:

@@ -85,6 +85,9 @@ def stored(cluster: Cluster, topic: str) -> Counter[bytes]:
     return got
 
 
+@pytest.mark.slow(
+    "a broker that is overloaded; tests/integration/servers/test_server_overload.py is the fast twin"
+)
 def test_java_is_refused_by_our_overloaded_broker(
     java: JavaDriver, jars: Jars, tmp_path: Path, name: Name
 ) -> None:

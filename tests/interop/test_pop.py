@@ -92,6 +92,7 @@ def test_all_is_consumed_once_by_two(java: JavaDriver, cluster: Cluster, name: N
     assert topic in progress
 
 
+@pytest.mark.slow("a JVM of its own; tests/integration/consumers/test_client_pop.py is the fast twin")
 @with_json
 def test_failures_and_what_a_killed_consumer_held_come_back(
     java: JavaDriver, cluster: Cluster, name: Name, jars: Jars, tmp_path: Path

@@ -293,6 +293,7 @@ def remoting(java: JavaDriver, proxy: Proxy) -> Iterator[Remoting]:
     started.stop()
 
 
+@pytest.mark.slow("starts RocketMQ's proxy and a client; test_tls.py goes through a proxy, too")
 @with_json
 def test_the_remoting_client_sends_and_consumes_through_the_proxy(remoting: Remoting, name: Name) -> None:
     cluster = remoting.proxy.cluster
@@ -311,6 +312,7 @@ def test_the_remoting_client_sends_and_consumes_through_the_proxy(remoting: Remo
     assert bodies(remoting.take(in_order, 16)) == Counter({b"m-%d" % n: 2 for n in range(8)})
 
 
+@pytest.mark.slow("starts RocketMQ's proxy; test_priority.py is the fast twin, without it")
 @with_json
 def test_priorities_go_through_the_proxy(remoting: Remoting, name: Name) -> None:
     """Only the remoting client can give one: the gRPC client 5.1.0 does not start on such a topic."""

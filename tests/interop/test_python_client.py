@@ -201,6 +201,7 @@ def test_a_push_group_reads_its_tags_and_resumes(java: JavaDriver, cluster: Clus
     consume(Counter(f"again-{number}".encode() for number in range(40)))
 
 
+@pytest.mark.slow("queues move; test_consumers.py has the two beside each other on our broker")
 @on_both
 def test_our_consumer_and_javas_share_one_group(java: JavaDriver, cluster: Cluster, name: Name) -> None:
     topic, group = create_topic(cluster, name("Mixed")), name("mixed-group")
@@ -275,6 +276,9 @@ def test_broadcast_keeps_its_offsets_here(
         run("b", first | {b"two"})
 
 
+@pytest.mark.slow(
+    "offsets travel with a delay; test_consumers.py and test_client_identity.py have it on our broker"
+)
 @on_rocketmq
 def test_offsets_that_we_commit_are_javas_too(java: JavaDriver, cluster: Cluster, name: Name) -> None:
     topic, group = create_topic(cluster, name("PyLite")), create_group(cluster, name("py-lite"))

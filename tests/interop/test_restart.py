@@ -51,6 +51,9 @@ class Sending(threading.Thread):
             time.sleep(0.05)
 
 
+@pytest.mark.slow(
+    "a broker that dies under a JVM; tests/integration/consumers/test_client_chaos.py is the fast twin"
+)
 @pytest.mark.parametrize("java", ["JSON"], ids=["json"], indirect=True)
 def test_clients_outlive_the_broker(java: JavaDriver, tmp_path: Path) -> None:
     settings = {

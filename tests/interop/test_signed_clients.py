@@ -112,12 +112,11 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield serving(stack, tmp_path_factory.mktemp("signed"), {})
 
 
+BINARY = pytest.param("java-ROCKETMQ", marks=pytest.mark.slow("a JVM of its own; JSON is the fast twin"))
 SPINNING = pytest.mark.slow("the C++ client's threads spin; Java and Go are the fast twins")
 
 
-@pytest.fixture(
-    scope="module", params=["java-JSON", "java-ROCKETMQ", "go", pytest.param("cpp", marks=SPINNING)]
-)
+@pytest.fixture(scope="module", params=["java-JSON", BINARY, "go", pytest.param("cpp", marks=SPINNING)])
 def client(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,

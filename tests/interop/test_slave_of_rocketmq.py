@@ -68,6 +68,7 @@ def send(producer: Producer, count: int) -> None:
         assert producer.send(message).status is SendStatus.SEND_OK
 
 
+@pytest.mark.slow("a real RocketMQ starts; tests/integration/replicas/test_slave.py has a master of ours")
 def test_our_slave_is_a_copy_of_a_rocketmq_master(jars: Jars, tmp_path: Path) -> None:
     with rocketmq_namesrv(jars, tmp_path / "namesrv") as namesrv, master(jars, tmp_path, namesrv) as first:
         create_topic(first, TOPIC)
@@ -110,7 +111,7 @@ def test_our_slave_is_a_copy_of_a_rocketmq_master(jars: Jars, tmp_path: Path) ->
                 eventually(is_told, "topics, groups and offsets at the slave")
 
 
-@pytest.mark.slow("a second Java broker; the fast twin sees what our slave acknowledges to its master")
+@pytest.mark.slow("a second Java broker; tests/integration/replicas has sync masters of ours")
 def test_a_rocketmq_sync_master_waits_for_our_slave(jars: Jars, tmp_path: Path) -> None:
     # A busy machine's time for a slave's flush and its acknowledgement.
     sync = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2, "slaveTimeout": 10_000}

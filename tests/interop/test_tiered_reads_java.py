@@ -16,6 +16,7 @@ TOPIC, COUNT = "Tiered", 600
 pytestmark = pytest.mark.parametrize("java", ["JSON"], ids=["json"], indirect=True)
 
 
+@pytest.mark.slow("a JVM and an archive; tests/integration/archive/test_tiered_reads.py is the fast twin")
 def test_from_the_first_message(java: JavaDriver, tmp_path: Path) -> None:
     settings = {
         "mappedFileSizeCommitLog": 131_072,

@@ -18,7 +18,7 @@ from tests.simulation.disk import SimulatedFiles
 from tests.simulation.faults import NODES, Fault
 from tests.simulation.shape import SHARES, draw_shape
 from tests.simulation.simulation import shrink, simulate
-from tests.support.draws import draws
+from tests.support.draws import draws, some
 
 FIRST_SEEDS, AT_ONCE = 8, 4
 """In ``make test``, beside one seed of each story; about a second each."""
@@ -107,6 +107,7 @@ def test_a_seed_is_a_run() -> None:
     assert first.acked > 50
 
 
+@pytest.mark.slow("two runs of it; test_a_seed_is_a_run is the fast twin")
 def test_programs_with_routes_are_a_run_of_their_seed_too() -> None:
     users = ["producer", "delays", "transactions", "push", "pop"]
     first, again = (simulate(3, users=users) for _ in range(2))
@@ -132,13 +133,13 @@ def test_a_seed_is_the_same_run_in_every_process(seed: int) -> None:
     assert said[0].splitlines()[-1] == said[1].splitlines()[-1]
 
 
-@pytest.mark.parametrize("first", range(0, FIRST_SEEDS, AT_ONCE))
+@pytest.mark.parametrize("first", some(range(0, FIRST_SEEDS, AT_ONCE), 1))
 def test_promises_are_kept(first: int) -> None:
     for seed in range(first, first + AT_ONCE):
         check(seed)
 
 
-@pytest.mark.parametrize("story", sorted(story for _, stories in SHARES for story in stories))
+@pytest.mark.parametrize("story", some(sorted(story for _, stories in SHARES for story in stories), 4))
 def test_promises_are_kept_in_each_story(story: str) -> None:
     check(next(seed for seed in itertools.count(FIRST_SEEDS) if draw_shape(seed).story == story))
 
@@ -162,12 +163,13 @@ def test_what_broke_once_is_kept(seed: int) -> None:
     check(seed)
 
 
-@pytest.mark.parametrize("way", [0, 1, 2], ids=["from", "to", "both"])
+@pytest.mark.parametrize("way", some([0, 1, 2], 1), ids=["from", "to", "both"])
 def test_a_master_that_is_cut_off_from_its_slaves_is_replaced_soon(way: int) -> None:
     """The timeout of a master is 2 s here, and the network heals after 12 s."""
     assert simulate(PARTED, [Fault(6.0, "apart", "master", "controller", 12.0, way)]).gap_s < 3.0
 
 
+@pytest.mark.slow("a run of its own; test_promises_are_kept_in_each_story has such name servers")
 def test_a_name_server_that_is_silent_does_not_hold_up_a_failover() -> None:
     silence = Fault(5.0, "pause", "namesrv", "controller", 10.0)
     gaps_s = [

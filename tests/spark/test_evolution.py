@@ -45,6 +45,7 @@ def one(cluster: DevCluster, topic: str, queue: int, *numbers: int) -> None:
     cluster.send(topic, queue, [Message.of(topic, str(number)) for number in numbers])
 
 
+@pytest.mark.slow("several streams; test_stream.py has new queues and topics, and one made anew")
 @pytest.mark.parametrize(
     "strict", [True, pytest.param(False, marks=pytest.mark.slow("failOnDataLoss is the fast twin"))]
 )

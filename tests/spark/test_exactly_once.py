@@ -265,6 +265,7 @@ def test_kills_between_all_calls(broker: DevCluster, monkeypatch: pytest.MonkeyP
     assert everything(broker, topic) == sorted(expected)
 
 
+@pytest.mark.slow("kills a broker in a loop; test_kills_between_all_calls is the fast twin")
 def test_the_broker_is_killed_in_all_of_it(tmp_path: Path) -> None:
     """SIGKILL while tasks prepare and drivers commit; each batch is done again until its commit has returned."""
     chance = random.Random(5)

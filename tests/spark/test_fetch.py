@@ -172,6 +172,7 @@ def test_a_segment_that_is_gone_is_pulled(store: DevCluster, tmp_path: Path) -> 
     assert table(task(store, "Large", places={"dev": place})) == table(task(store, "Large"))
 
 
+@pytest.mark.slow("a process with a limit; tests/security/store/test_reads_go_on.py is the fast twin")
 def test_no_address_space_for_a_map(tmp_path: Path) -> None:
     """Spark's memory settings are address-space limits: a 1 GiB segment does not fit, and is copied from."""
     program = """

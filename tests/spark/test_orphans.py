@@ -20,6 +20,7 @@ import pytest
 
 from mqspark.message import Message
 from mqspark.testing import Broker, Clients
+from tests.support.draws import some
 from tests.support.processes import is_gone, start
 from tests.support.waiting import eventually
 
@@ -76,7 +77,7 @@ def script(text: str, errors: Path, *arguments: object) -> subprocess.Popen[str]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("idle", [False, True])
+@pytest.mark.parametrize("idle", some([False, True], 1))
 def test_the_runner_of_a_killed_driver_ends_quietly(tmp_path: Path, idle: bool) -> None:
     """Also while the cluster is away."""
     errors = tmp_path / "errors"
@@ -137,7 +138,7 @@ def sockets() -> Iterator[Path]:
         yield Path(directory)
 
 
-@pytest.mark.parametrize("kind", ["bytes", "arrow"])
+@pytest.mark.parametrize("kind", some(["bytes", "arrow"], 1))
 def test_a_worker_whose_socket_is_closed_ends_quietly(tmp_path: Path, sockets: Path, kind: str) -> None:
     """Spark's own daemon and its worker, with the test in the place of the JVM, which closes the socket of a worker
     that it needs no longer. The worker hears of the sockets that others have closed."""

@@ -64,6 +64,7 @@ def test_a_script(block: Block, tmp_path: Path) -> None:
     assert '"records": 1' in run.stdout
 
 
+@pytest.mark.slow("many batches; test_failed_messages_come_again_and_die_at_last is the fast twin")
 @pytest.mark.skipif(not ADMISSION_CONTROL, reason="needs Spark 4.2")
 def test_the_work_queue(spark: SparkSession, cluster: DevCluster, tmp_path: Path) -> None:
     (block,) = [each for each in blocks("python") if "WorkQueue(" in each.text]

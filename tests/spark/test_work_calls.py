@@ -128,6 +128,7 @@ def kill_at(*numbers: int) -> Callable[[Any], Any]:
     return function
 
 
+@pytest.mark.slow("ends many processes; that of a batch function is the fast twin")
 def test_a_message_that_kills_its_process_is_found_and_no_other_is_repeated(tmp_path: Path) -> None:
     def noted(message: Any) -> Any:
         with (tmp_path / "calls").open("a") as file:

@@ -191,6 +191,7 @@ def test_a_function_of_batches_and_a_sink_of_ones_own(
     assert len({row.at for row in rows}) >= 1
 
 
+@pytest.mark.slow("a dozen jobs; the map of test_session_settings.py is the fast twin")
 def test_a_function_of_dataframes(
     spark: SparkSession, cluster: DevCluster, topic: str, queue: Queue, tmp_path: Path
 ) -> None:

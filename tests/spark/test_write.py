@@ -16,6 +16,7 @@ from mqspark.message import Message, java_hash
 from mqspark.protocol.codes import RequestCode
 from mqspark.record.record import decode_records
 from tests.support.dev import DevCluster
+from tests.support.draws import some
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.spark
@@ -260,7 +261,7 @@ def test_what_waits_is_compressed_too(spark: SparkSession, cluster: DevCluster, 
     assert [(row.sysFlag & 1, len(row.value)) for row in rows] == [(1, 9000)] * 2
 
 
-@pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
+@pytest.mark.parametrize("guarantee", some(["at-least-once", "exactly-once"], 1))
 def test_transactional_delayed_and_dead_messages_can_be_copied(
     spark: SparkSession, cluster: DevCluster, topic: str, guarantee: str
 ) -> None:

@@ -385,6 +385,7 @@ def test_what_is_archived_later_is_noticed(tmp_path: Path) -> None:
             assert found == list(range(0, run * 600 + 600, 2))
 
 
+@pytest.mark.slow("several archives; test_every_message_is_the_one_it_was is the fast twin")
 def test_a_topic_that_was_deleted_stays_away(tmp_path: Path) -> None:
     """A topic of the same name begins anew: what the archive has of the old one is not its messages."""
     with Broker(store=tmp_path / "store", settings=settings(tmp_path)) as broker:

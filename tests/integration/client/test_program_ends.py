@@ -17,6 +17,7 @@ import pytest
 import mqspark
 from mqspark.errors import ConfigError
 from mqspark.testing import Broker
+from tests.support.draws import some
 from tests.support.processes import process, stop
 from tests.support.waiting import eventually
 
@@ -102,7 +103,7 @@ def stored(broker: Broker, topic: str) -> int:
         return sum(bounds.max_offset for bounds in admin.topic_stats(topic).values())
 
 
-@pytest.mark.parametrize(("how", "kind"), KINDS)
+@pytest.mark.parametrize(("how", "kind"), some(KINDS, 3, several=True))
 def test_the_end_of_a_loop_sends_what_waits(mq_broker: Broker, mq_topic: str, how: str, kind: str) -> None:
     program = ended(PROGRAM, mq_broker.namesrv, mq_topic, how, kind)
     said = program.stderr
@@ -172,7 +173,7 @@ def silent() -> Iterator[str]:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
-@pytest.mark.parametrize("how", SAID)
+@pytest.mark.parametrize("how", some(SAID, 2))
 def test_the_end_of_a_loop_says_what_is_lost(silent: str, how: str) -> None:
     since_s = time.monotonic()
     program = ended(LOST, how, silent)

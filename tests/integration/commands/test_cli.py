@@ -331,6 +331,7 @@ def test_a_broker_waits_for_no_name_server_and_finds_it_later(
     assert process.stop()[0] == 0
 
 
+@pytest.mark.slow("many starts; test_dev_serves_and_stops_cleanly is the fast twin")
 def test_a_signal_right_after_the_first_connection_to_http(dev: Callable[..., Process]) -> None:
     """What serves HTTP is loaded only then, and takes longer than the signal."""
     process = dev("--http-port", "0", command=AS_A_MODULE)
@@ -414,6 +415,9 @@ def test_without_the_extra_the_command_says_so() -> None:
     assert done.stderr == "mqspark: error: the command line needs click: pip install 'mqspark[server]'\n"
 
 
+@pytest.mark.slow(
+    "a cluster of processes; tests/integration/replicas/test_controller_mode.py is the fast twin"
+)
 def test_a_cluster_of_processes_goes_on_without_its_master(
     dev: Callable[..., Process], tmp_path: Path
 ) -> None:
@@ -459,6 +463,7 @@ def _lives(pid: int) -> bool:
     return True
 
 
+@pytest.mark.slow("a cluster of processes; test_dev_serves_and_stops_cleanly is the fast twin")
 def test_a_cluster_of_processes_ends_with_its_parent(dev: Callable[..., Process], tmp_path: Path) -> None:
     process = dev("--store", str(tmp_path), "--brokers", "2")
     assert len(process.ready()["broker"].split(",")) == 2

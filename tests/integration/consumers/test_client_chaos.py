@@ -23,6 +23,7 @@ from mqspark.errors import MQError
 from mqspark.testing import Cluster
 from tests.support.clusters import Cluster as ProcessCluster
 from tests.support.clusters import mqspark_broker, mqspark_namesrv
+from tests.support.draws import some
 from tests.support.processes import START_TIMEOUT_S, free_port, ready_line, start, stop, tail
 from tests.support.waiting import eventually_async
 
@@ -223,7 +224,7 @@ async def live_through(brokers: Brokers, folder: Path, *, ordered: bool, rounds:
                 assert not leaps, f"{queue}: {leaps}"
 
 
-@pytest.mark.parametrize("ordered", [False, True], ids=["concurrent", "ordered"])
+@pytest.mark.parametrize("ordered", some([False, True], 1), ids=["concurrent", "ordered"])
 async def test_brokers_and_consumers_are_killed_and_added(tmp_path: Path, ordered: bool) -> None:
     with Cluster(brokers=2, settings={"rebalanceLockMaxLiveTime": LOCK_LIFE_MS}) as cluster:
         await live_through(cluster, tmp_path, ordered=ordered, rounds=1 if ordered else 2, seed=7)

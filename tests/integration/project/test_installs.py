@@ -11,6 +11,7 @@ import pytest
 
 from mqspark.message import Message
 from tests.support.dev import DevCluster
+from tests.support.draws import some
 from tests.support.installs import Install, build_wheel
 from tests.support.pages import ADDRESS, HTTP_ADDRESS, ROOT, Block, blocks
 
@@ -75,15 +76,19 @@ def documented() -> set[str]:
 
 @pytest.mark.parametrize(
     ("extras", "packages"),
-    [
-        ((), ["mqspark.client", "mqspark.protocol"]),
-        (("server",), ["mqspark_server"]),
-        (("server", "testing"), ["mqspark.testing"]),
-        (("arrow",), ["mqspark.arrow"]),
-        (("grpc",), ["mqspark_server.proxy"]),
-        (("spark",), ["pyspark_pymq", "mqspark_jobs"]),
-        pytest.param(("jobs",), ["mqspark_server.scheduler"], marks=pytest.mark.delta),
-    ],
+    some(
+        [
+            ((), ["mqspark.client", "mqspark.protocol"]),
+            (("server",), ["mqspark_server"]),
+            (("server", "testing"), ["mqspark.testing"]),
+            (("arrow",), ["mqspark.arrow"]),
+            (("grpc",), ["mqspark_server.proxy"]),
+            (("spark",), ["pyspark_pymq", "mqspark_jobs"]),
+            pytest.param(("jobs",), ["mqspark_server.scheduler"], marks=pytest.mark.delta),
+        ],
+        2,
+        several=True,
+    ),
     ids=str,
 )
 def test_every_module_can_be_imported(
@@ -93,6 +98,7 @@ def test_every_module_can_be_imported(
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow("an environment for each; test_every_module_can_be_imported is the fast twin")
 @pytest.mark.parametrize("extra", WITH_SPARK)
 def test_it_has_what_spark_asks_for_work_queues_and_compaction(
     installed: Installed, tmp_path: Path, extra: str
@@ -133,12 +139,15 @@ def test_every_extra_of_the_pages_is_tried_or_part_of_one_that_is() -> None:
 
 @pytest.mark.parametrize(
     "block",
-    [
-        each
-        for each in blocks("python")
-        if not each.needs_spark
-        and not any(word in each.text for word in ("mq_c", "mqspark.arrow", "rocketmq import"))
-    ],
+    some(
+        [
+            each
+            for each in blocks("python")
+            if not each.needs_spark
+            and not any(word in each.text for word in ("mq_c", "mqspark.arrow", "rocketmq import"))
+        ],
+        3,
+    ),
     ids=lambda block: block.name,
 )
 def test_a_program_of_the_client(

@@ -114,6 +114,7 @@ def test_mypy_takes_the_examples(programs: Path) -> None:
     assert '"consume_from"' in found[1]
 
 
+@pytest.mark.slow("a dozen seconds; make lint checks the examples of the tests as strictly")
 def test_pyright_takes_the_examples(programs: Path) -> None:
     """It takes other things for exports than mypy does, and knows the types of pyspark. The package brings Node, and
     wants more than pyright unless it is told."""

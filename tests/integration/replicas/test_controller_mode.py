@@ -537,6 +537,7 @@ def codes_of_the_rest(connection: RawConnection, count: int) -> list[int]:
     return codes
 
 
+@pytest.mark.slow("waits for time to pass; the simulator freezes masters, too")
 def test_a_master_that_was_frozen_acknowledges_nothing_when_it_wakes(tmp_path: Path) -> None:
     settings = {
         "brokerClusterName": "Three",

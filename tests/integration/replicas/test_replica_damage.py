@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.damagedset import IDS, ROLES, SCHEDULES, Case, Images, play
 from tests.support.damages import KINDS, Around
+from tests.support.draws import some
 from tests.support.waiting import eventually
 
 FEW = (
@@ -44,7 +45,7 @@ def check(case: Case, images: Images, folder: Path) -> None:
     print(f"{case.title}: served after {case.served_s:.1f} s, all three in sync after {case.whole_s:.1f} s")
 
 
-@pytest.mark.parametrize(("kind", "schedule"), FEW)
+@pytest.mark.parametrize(("kind", "schedule"), some(FEW, 1, several=True))
 def test_a_damage_takes_nothing_from_the_others(
     kind: str, schedule: str, images: Images, tmp_path: Path
 ) -> None:

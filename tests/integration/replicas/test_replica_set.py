@@ -155,6 +155,7 @@ def test_each_broker_is_replaced_by_an_empty_one_under_load(tmp_path: Path) -> N
         until_logs_are_equal(replicas)
 
 
+@pytest.mark.slow("a set of processes; test_controller_mode.py is the fast twin")
 @pytest.mark.parametrize("rounds", [2, pytest.param(12, marks=pytest.mark.slow("more rounds"))])
 def test_masters_die_and_freeze_under_load(tmp_path: Path, rounds: int) -> None:
     draws = random.Random(rounds)

@@ -19,6 +19,7 @@ from mqspark.errors import MQError
 from mqspark.testing import Cluster
 from tests.support.clusters import Cluster as Process
 from tests.support.clusters import brokers_known_to, mqspark_broker, mqspark_namesrv
+from tests.support.draws import some
 from tests.support.remoting import log_end
 from tests.support.storefiles import log_bytes
 from tests.support.waiting import eventually
@@ -48,7 +49,7 @@ def send(producer: Producer, count: int) -> None:
         assert producer.send(Message(TOPIC, body)).status is SendStatus.SEND_OK
 
 
-@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+@pytest.mark.parametrize("flush", some(["ASYNC_FLUSH", "SYNC_FLUSH"], 1))
 def test_a_slave_has_its_masters_log_whoever_is_killed(tmp_path: Path, flush: str) -> None:
     settings = {"flushDiskType": flush, "mappedFileSizeCommitLog": 1 << 20}
     with Cluster(slaves=1, store=tmp_path, settings=settings) as cluster:

@@ -117,6 +117,7 @@ def fails(folder: Path, *arguments: str, **settings: object) -> tuple[int, str]:
     return code, line
 
 
+@pytest.mark.slow("several processes; the restart of a killed broker beside it is the fast twin")
 def test_brokers_end_when_their_supervisor_is_killed(namesrv: str, tmp_path: Path) -> None:
     """And the next supervisor waits for them, instead of failing at their locks."""
     with mqspark_host(tmp_path, namesrv, 2, {"brokerName": "k"}) as host:

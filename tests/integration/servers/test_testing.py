@@ -250,6 +250,7 @@ def test_what_was_popped_and_not_acknowledged_comes_again(mq_client: Clients, mq
     assert inbox.wait_for(2) == [(b"x", 0), (b"x", 1)]
 
 
+@pytest.mark.slow("many heartbeats; the tests of the clock beside it are the fast twins")
 def test_nobody_is_forgotten_while_time_flies(
     mq_broker: Broker, mq_client: Clients, mq_clock: FakeClock
 ) -> None:
@@ -467,10 +468,8 @@ async def test_asyncio(mq_broker, mq_topic):
 """
 
 
-@pytest.mark.parametrize(
-    "workers",
-    [0, pytest.param(2, marks=pytest.mark.slow("starts two workers; one process is the fast twin"))],
-)
+@pytest.mark.slow("a pytest of its own; the pages' tests in test_readme.py are the fast twins")
+@pytest.mark.parametrize("workers", [0, 2])
 def test_a_strangers_project_needs_no_configuration(tmp_path: Path, workers: int) -> None:
     (tmp_path / "test_orders.py").write_text(STRANGER)
     (tmp_path / "conftest.py").write_text(

@@ -1,8 +1,8 @@
 """Every request of a broker and a name server with hostile names, in a process that an audit hook watches.
 
-``python -m tests.security.requests.hostile_names DIRECTORY`` prints, as JSON, what was created, opened for writing,
-renamed or removed where the store has nothing, and what was answered with. Hooks cannot be taken back, hence the
-process.
+``python -m tests.security.requests.hostile_names DIRECTORY SETTINGS STEP`` prints, as JSON, what was created, opened
+for writing, renamed or removed where the store has nothing, and what was answered with, for every STEP-th name. Hooks
+cannot be taken back, hence the process.
 """
 
 from __future__ import annotations
@@ -322,13 +322,13 @@ def main() -> None:
         "enable_consume_queue_ext": True,
         "timer_wheel_enable": True,
     }
-    bench = Bench(store, store_settings=everything if sys.argv[2:] == ["everything"] else {})
+    bench = Bench(store, store_settings=everything if sys.argv[2] == "everything" else {})
     peer = bench.peer()
     for topic in ("T", "Kept"):
         answer = peer.ask(RequestCode.SEND_MESSAGE_V2, send_ext(topic), b"precious")
         if answer.code != 0:
             raise SystemExit(f"the broker does not work: {answer!r}")
-    attack = Attack(watch, hostile_names(store, outside))
+    attack = Attack(watch, hostile_names(store, outside)[:: int(sys.argv[3])])
 
     def keep_house() -> None:
         bench.flush()

@@ -243,7 +243,22 @@ def codes() -> list[int]:
     return [*sorted(code for code in names if code not in LAST), *LAST]
 
 
-@pytest.mark.parametrize("code", codes(), ids=lambda code: RequestCode(code).name)
+LONG = (RequestCode.DELETE_SUBSCRIPTION_GROUP_LIST, RequestCode.GET_BROKER_CONSUME_STATS)
+"""Half a million groups to delete, and the figures of all groups."""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param(
+            code, marks=pytest.mark.slow("takes as long as a hundred others, which are the fast twins")
+        )
+        if code in LONG
+        else code
+        for code in codes()
+    ],
+    ids=lambda code: RequestCode(code).name,
+)
 def test_no_request_holds_a_broker(bench: Bench, code: int) -> None:
     for ext, document in [(ANYTHING, None), *WORST.get(code, list)()]:
         body = b"" if document is None else json.dumps(document, separators=(",", ":")).encode()
@@ -450,6 +465,7 @@ def test_the_groups_of_a_lost_connection_are_left_between_turns(tmp_path: Path) 
     bench.close()
 
 
+@pytest.mark.slow("thousands of members; the groups of a lost connection are the fast twin")
 def test_the_members_whose_time_is_over_are_removed_between_turns(tmp_path: Path) -> None:
     bench, _ = crowded(tmp_path)
     before = left(bench)

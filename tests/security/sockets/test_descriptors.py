@@ -21,6 +21,7 @@ from mqspark_server.net.descriptors import OTHERS, Descriptors
 from tests.security.processes import BrokerProcess, ask, send_header
 
 
+@pytest.mark.slow("a thousand connections; that accepting goes on is the fast twin")
 def test_idle_connections_leave_files_their_descriptors(tmp_path: Path) -> None:
     with (
         BrokerProcess(tmp_path / "store", descriptors=512, mappedFileSizeCommitLog=1 << 20) as broker,

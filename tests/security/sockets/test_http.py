@@ -270,7 +270,7 @@ MANY = 10_000
 LIMIT = 1_000
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def crowded() -> Iterator[Broker]:
     """With as many groups as peers can make, each with an offset of a topic of its own."""
     with Broker(http=True) as running:

@@ -13,6 +13,7 @@ import pytest
 from mqspark.errors import StoreCorrupt
 from tests.security.store.damage_table import DAMAGE, MESSAGES, expected, markdown
 from tests.security.store.damaged_store import look, make_store, run_fsck
+from tests.support.draws import some
 from tests.support.store_tools import copy_store
 
 
@@ -31,7 +32,7 @@ def damaged(sound_store: Path, tmp_path: Path, name: str) -> Path:
     return root
 
 
-@pytest.mark.parametrize("name", DAMAGE)
+@pytest.mark.parametrize("name", some(DAMAGE, 16))
 def test_a_start_heals_or_tells_it(damaged: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
     want = expected(name)
     if want.refused:

@@ -18,6 +18,7 @@ import pytest
 
 from tests.security.store.damage_table import DAMAGE, MESSAGES, QUEUE_FILE_BYTES, SETTINGS, expected
 from tests.security.store.damaged_store import make_store
+from tests.support.draws import some
 from tests.support.processes import set_options
 from tests.support.store_tools import QuickFiles, copy_store, crash, drain, flush, opened, put
 
@@ -76,7 +77,7 @@ def copied(source: Path, target: Path) -> Path:
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-@pytest.mark.parametrize("name", REBUILT)
+@pytest.mark.parametrize("name", some(REBUILT, 2))
 @pytest.mark.parametrize("points", POINTS)
 def test_a_start_that_is_killed_while_it_repairs_is_made_good(
     sound_store: Path, tmp_path: Path, name: str, points: int
@@ -103,7 +104,7 @@ def test_a_start_that_is_killed_while_it_repairs_is_made_good(
         crash(store)
 
 
-@pytest.mark.parametrize("name", [name for name in DAMAGE if expected(name).refused])
+@pytest.mark.parametrize("name", some([name for name in DAMAGE if expected(name).refused], 2))
 def test_a_store_that_cannot_be_opened_ends_the_broker_with_one_line(
     sound_store: Path, tmp_path: Path, name: str
 ) -> None:

@@ -31,6 +31,7 @@ from mqspark.store.compaction.compacted import KEPT_DTYPE, Current, GenerationWr
 from mqspark.store.disk.files import OsFiles, StrPath
 from mqspark.store.store import MessageStore
 from mqspark.testing import Broker, Clients
+from tests.support.draws import some
 from tests.support.store_tools import checkpoint, crash, drain, flush, opened, put
 from tests.support.storefiles import log_bytes
 
@@ -308,7 +309,7 @@ def _damage(root: Path) -> None:
             file.write(byte)
 
 
-@pytest.mark.parametrize("restarted", ["no", "closed", "killed"])
+@pytest.mark.parametrize("restarted", some(["no", "closed", "killed"], 1))
 @pytest.mark.parametrize(
     "damaged", [True, pytest.param(False, marks=pytest.mark.slow("with damage is the fast twin"))]
 )
@@ -413,6 +414,7 @@ _LIMITED = """
 """
 
 
+@pytest.mark.slow("a process with a limit; copies beside maps are the fast twin")
 def test_a_broker_with_little_address_space_serves_what_it_takes(tmp_path: Path) -> None:
     """512 MiB are left when segments have 1 GiB: not one can be mapped."""
     root = Path(__file__).parents[3]

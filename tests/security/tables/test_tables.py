@@ -295,7 +295,15 @@ ATTACKS = {
 }
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow("a table of one group; that of groups is the fast twin"))
+        if name == "forbidden topics"
+        else name
+        for name in ATTACKS
+    ],
+)
 def test_a_full_table_refuses_what_is_new_and_keeps_what_it_has(
     name: str, benches: Callable[..., Bench]
 ) -> None:

@@ -54,6 +54,7 @@ def run(folder: Path, *options: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
+@pytest.mark.slow("a pytest of its own, twice; the parts of a run have fast tests")
 def test_a_test_that_passes_on_the_second_try_is_shown_with_its_first_failure(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error")
     (tmp_path / "test_it.py").write_text(TESTS)

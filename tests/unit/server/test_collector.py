@@ -104,6 +104,7 @@ def test_objects_that_live_for_a_read_cause_no_collection() -> None:
     assert not begun
 
 
+@pytest.mark.slow("millions of objects; the tests of what is visited beside it are the fast twins")
 def test_garbage_among_what_was_set_aside_is_found_by_a_visit_of_all() -> None:
     with collecting() as (collector, _):
         ring = Ring()
@@ -116,6 +117,7 @@ def test_garbage_among_what_was_set_aside_is_found_by_a_visit_of_all() -> None:
         assert found() is None
 
 
+@pytest.mark.slow("millions of objects; the tests of what is visited beside it are the fast twins")
 def test_a_visit_of_all_is_due_when_the_process_has_twice_as_many_objects(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -414,6 +414,7 @@ def test_a_delivery_counts_when_it_is_on_the_disk(tmp_path: Path) -> None:
     bench.close()
 
 
+@pytest.mark.slow("thousands of steps; the clock that goes back by ticks is the fast twin")
 def test_clock_steps(bench: Bench) -> None:
     """Ahead: what is due comes. Back: nothing comes early, new times count by the new clock, nothing twice."""
     send(bench, b"a", delay_ms=3_600_000)

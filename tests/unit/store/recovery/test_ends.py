@@ -11,6 +11,7 @@ import pytest
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.recovery.queueends import QueueEnds, Range
 from tests.support.clocks import ManualClock
+from tests.support.draws import some
 from tests.support.store_tools import (
     RoomyFiles,
     checkpoint,
@@ -58,7 +59,7 @@ WHICH = pytest.mark.parametrize("which", [0, 1, -1], ids=["first", "middle", "la
 @KILLS
 @WHICH
 @pytest.mark.parametrize("stops", [False, True], ids=["never stopped", "stopped before"])
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", some(LOSSES, 3))
 def test_a_start_notices_a_damaged_file(
     tmp_path: Path, loss: str, which: int, *, stops: bool, kill: bool
 ) -> None:
@@ -85,7 +86,7 @@ def test_a_start_notices_a_damaged_file(
 
 @KILLS
 @WHICH
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", some(LOSSES, 3))
 def test_a_start_notices_a_damaged_file_of_batches(
     tmp_path: Path, loss: str, which: int, *, kill: bool
 ) -> None:

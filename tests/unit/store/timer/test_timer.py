@@ -20,6 +20,7 @@ from mqspark.store.timer.timerfiles import TimerCheckpoint, TimerFiles, timer_da
 from mqspark.store.timer.timerlog import NONE, TimerLog
 from mqspark.store.timer.timerwheel import SLOTS, WHEEL_BYTES, Seal, TimerWheel, save_pages
 from mqspark.store.tools.offline import UnchangingFiles
+from tests.support.draws import some
 
 VECTORS = Path(__file__).parents[3] / "golden" / "vectors" / "timer.jsonl"
 # Test vectors, made with RocketMQ's own classes: docs/rocketmq/later.md#timer-log
@@ -216,7 +217,7 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], None], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", DAMAGES)
+@pytest.mark.parametrize("name", some(DAMAGES, 5))
 @pytest.mark.parametrize("clean", [True, False])
 def test_fsck_says_what_a_start_finds(tmp_path: Path, name: str, clean: bool) -> None:
     """And both say it of every damage that costs a message."""

@@ -20,6 +20,7 @@ from mqspark.store.tools.offline import OfflineStore
 from mqspark.store.tools.remake import remake
 from mqspark.store.tools.storestats import store_stats
 from tests.support.clocks import ManualClock
+from tests.support.draws import some
 from tests.support.store_tools import (
     QuickFiles,
     RoomyFiles,
@@ -353,7 +354,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     return root, count
 
 
-@pytest.mark.parametrize("tool", ["stats", "dump", "fsck", "rebuild"])
+@pytest.mark.parametrize("tool", some(["stats", "dump", "fsck", "rebuild"], 1))
 def test_memory_does_not_grow_with_the_store(large: tuple[Path, int], tool: str) -> None:
     """512 MiB of log and no tool needs more than 100 MiB for it, mapped pages counted, nor does a process it starts."""
     root, count = large
