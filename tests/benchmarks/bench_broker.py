@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,15 @@ BATCH = 160
 class DevProcess:
     """``mqspark dev`` and what its READY line says."""
 
-    def __init__(self, store: Path, *settings: str, tree: Path | None = None) -> None:
-        command = [sys.executable, "-m", "mqspark_server.cli", "dev", "--store", str(store)]
+    def __init__(
+        self,
+        store: Path,
+        *settings: str,
+        tree: Path | None = None,
+        program: Sequence[str] = ("-m", "mqspark_server.cli"),
+    ) -> None:
+        """``program``: what runs as ``mqspark``, for Python."""
+        command = [sys.executable, *program, "dev", "--store", str(store)]
         command += ["--namesrv-port", "0", "--broker-port", "0", "--set", "logLevel=WARNING"]
         for setting in settings:
             command += ["--set", setting]

@@ -366,7 +366,7 @@ class MessageIndex:
                 last = self.index_files[-1]
                 self._dirty[last.path] = None
                 taken = last.put(keys)
-                keys = KeyColumns(*(column[taken:] for column in keys))
+                keys = keys.part(taken, len(keys.hashes))
         except (OSError, NotNow):
             self._last_indexed = int(keys.positions[0]) - 1
             raise
@@ -506,4 +506,4 @@ class MessageIndex:
 
 def _behind(keys: KeyColumns, position: int) -> KeyColumns:
     first = int(np.searchsorted(keys.positions, position, "right"))
-    return KeyColumns(*(column[first:] for column in keys))
+    return keys.part(first, len(keys.positions))

@@ -1,5 +1,8 @@
 """Lets the index follow the log: reads new records in slices and adds their keys.
 
+A slice has several stages, and a turn of the loop that owns the index does one of them. How long a stage takes is
+bounded by the records of a slice and by the bytes of their properties.
+
 The index is always built this way, for new records, after a crash, and for a directory without an index. It
 never decides whether a message is accepted. On a full disk it waits. After any other error it stays as it is
 until the next start, while the log continues.
@@ -10,7 +13,10 @@ Must not know queues.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from typing import NamedTuple
+
+import numpy as np
 
 from mqspark.base.logs import sparing
 from mqspark.errors import NotNow, is_shortage
@@ -25,8 +31,21 @@ from mqspark.store.log.stretch import LogWindow
 
 _log = sparing(__name__)
 
-_SLICE_RECORDS = 2048
-"""Records indexed at once. A slice takes one to two milliseconds; half of that is independent of its size."""
+
+class Slice(NamedTuple):
+    """Bounds of what is indexed at once; see the stages of ``Indexer``."""
+
+    records: int
+    text_bytes: int
+    """Of topics and properties, if there are several records: those of many keys take long to hash."""
+    keys: int
+    """Keys that are added at once, if they are of several records. The slots of a new file, or of one that was just
+    synced, cost a page fault each."""
+
+
+SHORT = Slice(1024, 256 << 10, 512)
+"""For the loop of a broker: some two milliseconds, a stage less than one. A quarter of that is independent of the
+size."""
 _WINDOW_BYTES = 2 << 20
 """Most bytes of the log that are indexed at once."""
 _STEP_BYTES = 512 << 10
@@ -36,8 +55,6 @@ _TIME_SHARE = 0.1
 _MAX_CREDIT_MS = 20
 _MAX_BEHIND_BYTES = 256 << 20
 _QUERY_BYTES = _MAX_BEHIND_BYTES + 2 * _WINDOW_BYTES
-_ONE_SLICE = 1
-"""Bytes for ``follow``, which ends behind a slice."""
 _IDLE_BYTES = 16 << 20
 """Most bytes of the log that ``step`` indexes in an interval."""
 _IDLE_INTERVAL_MS = 1000
@@ -56,13 +73,16 @@ class Indexer:
         monotonic_ms: Callable[[], int],
         *,
         window_bytes: int = _WINDOW_BYTES,
-        slice_records: int = _SLICE_RECORDS,
+        bounds: Slice = SHORT,
     ) -> None:
         self._log = log
         self._window = LogWindow(log, window_bytes)
         self._window_bytes = window_bytes
-        self._slice_records = slice_records
-        self._slice_bytes = _STEP_BYTES
+        self._bounds = bounds
+        self._slice_bytes = min(_STEP_BYTES // 4, window_bytes)
+        """The log of the next slice, by the records of the last one; the first is careful."""
+        self._stages: Generator[None, None, None] | None = None
+        """The slice that begins at the index's position, after its first stage; None before."""
         self._index = index
         self._monotonic_ms = monotonic_ms
         self._credit_ms = 0.0
@@ -107,7 +127,7 @@ class Indexer:
 
     def arrived(self, end: int, durable: int) -> None:
         """Call this after every dispatch. Small groups are collected, and the index gets its share of the
-        time, a slice a call, and more only when it is too far behind."""
+        time, a stage of a slice a call, and more only when it is too far behind."""
         if end < self._next:
             return
         arrived = end - self._collected_from
@@ -117,16 +137,21 @@ class Indexer:
         self._credited_ms = started_ms
         has_credit = self._credit_ms > 0
         if has_credit:
-            self.follow(end, durable, _ONE_SLICE)
+            self._follow(end, durable, 1, one_stage=True)
             self._credit_ms -= self._monotonic_ms() - started_ms
         elif self.behind_bytes(end) > _MAX_BEHIND_BYTES:
             self.follow(end, durable, arrived)
         self._collect_from(end)
-        if has_credit and self._index.failed is None and self.behind_bytes(end) >= self._slice_bytes:
+        is_behind = self._stages is not None or self.behind_bytes(end) >= self._collected_bytes
+        if has_credit and self._index.failed is None and is_behind:
             self._next = end  # the next call goes on
 
+    @property
+    def _collected_bytes(self) -> int:
+        return max(self._slice_bytes, _STEP_BYTES)
+
     def _collect_from(self, end: int) -> None:
-        self._collected_from, self._next = end, end + self._slice_bytes
+        self._collected_from, self._next = end, end + self._collected_bytes
 
     def expect_no_keys(self, start: int, end: int) -> None:
         """The records that will be stored in [start, end) have no properties."""
@@ -144,6 +169,10 @@ class Indexer:
 
         Never raises. A full disk is retried by the next call; another error ends the index (``problem``).
         """
+        return self._follow(end, durable, max_bytes)
+
+    def _follow(self, end: int, durable: int, max_bytes: int, *, one_stage: bool = False) -> bool:
+        """With ``one_stage``: at most one stage of a slice."""
         log, index, without_keys = self._log, self._index, self._without_keys
         if index.failed is not None:
             return False
@@ -156,13 +185,15 @@ class Indexer:
                     continue
                 if low <= index.position:
                     stop += min(high, end) - index.position
-                    index.skip(min(high, end))
+                    self._skip(min(high, end))
                     continue
                 segment = log.segment_of(index.position)
                 if segment is not None:
-                    self._slice(segment, min(end, segment.end, low))
+                    self._advance(segment, min(end, segment.end, low))
+                    if one_stage:
+                        break
                 else:  # retention has removed it
-                    index.skip(min((s.start for s in log.segments if s.start > index.position), default=end))
+                    self._skip(min((s.start for s in log.segments if s.start > index.position), default=end))
             self.full_disk = None
         except NotNow as error:
             self.full_disk = str(error)
@@ -173,6 +204,19 @@ class Indexer:
                 index.failed = f"writing the index failed: {error}"
         index.note_durable(durable)
         return index.position >= end
+
+    def _skip(self, position: int) -> None:
+        self._stages = None
+        self._index.skip(position)
+
+    def _advance(self, segment: Segment, end: int) -> None:
+        """Do the next stage of a slice. A slice that cannot be finished is begun anew."""
+        stages, self._stages = self._stages, None
+        if stages is None:
+            stages = self._slice(segment, end)
+        for _ in stages:
+            self._stages = stages
+            break
 
     def healed(self, low: int, high: int) -> None:
         """There are valid records in [low, high) of the log again: follow the log from there, if they were not there
@@ -188,6 +232,8 @@ class Indexer:
     def cut(self, end: int) -> None:
         """Forget everything about the log from ``end`` on. A failure disables the index."""
         self._without_keys.clear()
+        self._window.forget()
+        self._stages = None
         self._collect_from(end)
         if self._index.failed is None:
             try:
@@ -214,7 +260,6 @@ class Indexer:
             self._next_idle_ms = now_ms + _IDLE_INTERVAL_MS
             self._idle_stop = self._index.position + _IDLE_BYTES
             self.step(end, durable)
-            self._tell()
         if now_ms < self._next_sync_ms:
             return None
         self._next_sync_ms = now_ms + _SYNC_INTERVAL_MS
@@ -225,10 +270,13 @@ class Indexer:
         return self._index.failed is None and self._index.position < min(end, self._idle_stop)
 
     def step(self, end: int, durable: int) -> None:
-        """Index a slice."""
+        """Do a stage of a slice."""
         before = self._index.position
-        if self.follow(end, durable, _ONE_SLICE) or self._index.position == before:
+        if self._follow(end, durable, 1, one_stage=True) or (
+            self._stages is None and self._index.position == before
+        ):
             self._idle_stop = 0  # done for this interval, or it would not come further
+        self._tell()
 
     def _tell(self) -> None:
         """Log a problem once, and its end."""
@@ -249,19 +297,41 @@ class Indexer:
             run_here(job)
         self._index.close()
 
-    def _slice(self, segment: Segment, end: int) -> None:
-        index, start = self._index, segment.start
+    def _slice(self, segment: Segment, end: int) -> Generator[None, None, None]:
+        """The stages of a slice from the index's position on. The log before ``end`` does not change meanwhile; when
+        it is cut nevertheless, the slice is dropped (``cut``)."""
+        index, start, bounds = self._index, segment.start, self._bounds
         limit = min(end, index.position + self._slice_bytes)
         run = self._window.read_run(segment, index.position, limit, verify_crc=False, min_records=1)
         if run is None:  # damage, or a record longer than the window
             view, low, high = self._log.around(segment, index.position, min(end, start + segment.length))
             run = read_run(view, low, high, index.position - low, verify_crc=False, min_records=1)
-        if run is not None:
-            record_bytes = (run.end_position - index.position) // len(run.positions)
-            self._slice_bytes = min(max(record_bytes * self._slice_records, _STEP_BYTES), self._window_bytes)
-            index.put(run_keys(run), run.end_position)
-        else:
+        if run is None:
             index.skip(self._behind_gap(segment, index.position, end))
+            return
+        record_bytes = (run.end_position - index.position) // len(run.positions)
+        taken = run.first(bounds.records, bounds.text_bytes)
+        most = bounds.records if taken is run else min(bounds.records, 2 * len(taken.positions))
+        self._slice_bytes = min(record_bytes * most, self._window_bytes)
+        run = taken
+        yield
+        run.layouts()
+        yield
+        keys = run_keys(run)
+        low = 0
+        while len(keys.positions) - low > bounds.keys:
+            yield
+            # Whole records, so that the index has all keys of what is before its position and no others.
+            next_position = keys.positions[low + bounds.keys]
+            high = int(np.searchsorted(keys.positions, next_position))
+            if high == low:
+                high = int(np.searchsorted(keys.positions, next_position, "right"))
+                if high == len(keys.positions):
+                    break
+            index.put(keys.part(low, high), int(keys.positions[high]))
+            low = high
+        yield
+        index.put(keys.part(low, len(keys.positions)), run.end_position)
 
     def _behind_gap(self, segment: Segment, position: int, end: int) -> int:
         """Where to continue when no record begins at ``position``: the segment ends there, or something is

@@ -66,6 +66,9 @@ class KeyColumns(NamedTuple):
     timestamps_ms: Ints
     """Store times of the records."""
 
+    def part(self, first: int, last: int) -> KeyColumns:
+        return KeyColumns(*(column[first:last] for column in self))
+
 
 _NO_INTS: Ints = np.empty(0, dtype=np.int64)
 

@@ -99,6 +99,28 @@ class Run:
         bounds = zip(self.property_starts.tolist(), self.property_ends.tolist(), strict=True)
         return [self.view[first:last].tobytes() for first, last in bounds]
 
+    def first(self, count: int, text_bytes: int) -> Run:
+        """At most so many records, with at most so many bytes of topics and properties if there are several."""
+        texts = np.cumsum(self.property_ends - self.topic_starts)
+        count = max(1, min(count, int(np.searchsorted(texts, text_bytes, "right"))))
+        if count >= len(self.positions):
+            return self
+        return Run(
+            end=int(self.property_ends[count - 1]),
+            positions=self.positions[:count],
+            sizes=self.sizes[:count],
+            queue_ids=self.queue_ids[:count],
+            queue_offsets=self.queue_offsets[:count],
+            sys_flags=self.sys_flags[:count],
+            store_timestamps_ms=self.store_timestamps_ms[:count],
+            topic_ids=self.topic_ids[:count],
+            topics=self.topics,
+            view=self.view,
+            topic_starts=self.topic_starts[:count],
+            property_starts=self.property_starts[:count],
+            property_ends=self.property_ends[:count],
+        )
+
     def layouts(self) -> tuple[list[Layout], Int64s]:
         """The layouts of the records and the indexes of those without one; computed once."""
         if self._layouts is None:

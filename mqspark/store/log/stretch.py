@@ -17,7 +17,7 @@ WINDOW_BYTES = 4 << 20
 
 class LogWindow:
     """Window for sequential reads. It is not refreshed, so it is only for parts of the log that do not
-    change."""
+    change, and told when they do (``forget``)."""
 
     def __init__(self, log: CommitLog, window_bytes: int = WINDOW_BYTES) -> None:
         self._log = log
@@ -25,6 +25,10 @@ class LogWindow:
         self._buffer = memoryview(bytearray())
         self._start = self._end = 0
         """Log positions of the window."""
+
+    def forget(self) -> None:
+        """The log has changed."""
+        self._start = self._end = 0
 
     def read_run(
         self,

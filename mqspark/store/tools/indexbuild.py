@@ -24,7 +24,7 @@ from mqspark.store.disk.flush import run_here
 from mqspark.store.disk.layout import StorePaths
 from mqspark.store.disk.logpaths import LogPaths
 from mqspark.store.index.index import MessageIndex
-from mqspark.store.index.indexer import Indexer
+from mqspark.store.index.indexer import Indexer, Slice
 from mqspark.store.index.indexfile import Shape
 from mqspark.store.log.commitlog import CommitLog, Segment
 from mqspark.store.log.scan import MAX_RUN_RECORDS
@@ -32,6 +32,8 @@ from mqspark.store.log.stretch import WINDOW_BYTES
 from mqspark.store.tools.offline import release
 
 _STEP_BYTES = 16 << 20
+_LONG = Slice(MAX_RUN_RECORDS, WINDOW_BYTES, WINDOW_BYTES)
+"""Nobody waits for a turn here."""
 WORTH_A_PROCESS_BYTES = 256 << 20
 """Bytes of the log from which on a process is used; a process needs a third of a second to start."""
 MAX_MAPPED = 16
@@ -82,7 +84,11 @@ class _Builder:
             shape=Shape(task.slots, task.entries),
         )
         self._indexer = Indexer(
-            self.log, self.index, lambda: 0, window_bytes=WINDOW_BYTES, slice_records=MAX_RUN_RECORDS
+            self.log,
+            self.index,
+            lambda: 0,
+            window_bytes=WINDOW_BYTES,
+            bounds=_LONG,
         )
         self._released: Segment | None = None
         self._released_bytes = 0

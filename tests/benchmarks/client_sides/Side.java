@@ -207,8 +207,9 @@ public final class Side {
 
     private static String quantiles(long[] nanos) {
         Arrays.sort(nanos);
-        return String.format(Locale.ROOT, "{\"p50\":%f,\"p99\":%f,\"max\":%f}", nanos[nanos.length / 2] / 1e6,
-            nanos[nanos.length * 99 / 100] / 1e6, nanos[nanos.length - 1] / 1e6);
+        return String.format(Locale.ROOT, "{\"p50\":%f,\"p99\":%f,\"p99.9\":%f,\"max\":%f}", nanos[nanos.length / 2] / 1e6,
+            nanos[nanos.length * 99 / 100] / 1e6, nanos[(int) (nanos.length * 999L / 1000)] / 1e6,
+            nanos[nanos.length - 1] / 1e6);
     }
 
     private static void paced(DefaultMQProducer producer, String topic, int count, double rate) throws Exception {

@@ -89,8 +89,13 @@ def at_rate(count: int, rate: float) -> Iterator[tuple[int, float]]:
 
 
 def quantiles_ms(values: list[float]) -> dict[str, float]:
-    cuts = statistics.quantiles(values, n=100)
-    return {"p50": cuts[49] * 1e3, "p99": cuts[98] * 1e3, "max": max(values) * 1e3}
+    cuts = statistics.quantiles(values, n=1000)
+    return {
+        "p50": cuts[499] * 1e3,
+        "p99": cuts[989] * 1e3,
+        "p99.9": cuts[998] * 1e3,
+        "max": max(values) * 1e3,
+    }
 
 
 def in_threads(width: int, count: int, step: int, work: Callable[[range], None]) -> None:
