@@ -129,6 +129,7 @@ def health(ready: dict[str, str]) -> dict[str, object]:
     return body
 
 
+@pytest.mark.slow("fills a disk; the water marks are the fast twin")
 def test_no_space_at_all(disk: Path, tmp_path: Path) -> None:
     with broker(disk, tmp_path / "log", **NO_MARKS) as (child, ready):
         with RawConnection(ready["broker"], 60) as connection:
@@ -207,7 +208,7 @@ print(taken)
 """
 
 
-@pytest.mark.slow("fills a disk by a process; test_no_space_at_all is the fast twin")
+@pytest.mark.slow("fills a disk by a process; the water marks are the fast twin")
 def test_a_full_disk_sends_no_signal(disk: Path) -> None:
     """Mapped queue and index files are written only where there are blocks: else this would end with SIGBUS."""
     done = subprocess.run(

@@ -47,6 +47,7 @@ def test_a_power_cut_while_topics_are_deleted_and_made_again(
     assert_images(deletions(sync, 1, rounds), limit, at_least=at_least)
 
 
+@pytest.mark.slow("many images; that of test_power_cuts.py is the fast twin")
 @pytest.mark.parametrize(("sample", "at_least"), [(3, 30), pytest.param(20, 250, marks=MORE)])
 def test_a_second_power_cut_in_the_recovery_after_restarts(sample: int, at_least: int) -> None:
     script = restarts(True, 5, 8)

@@ -119,6 +119,7 @@ def test_failures_and_what_a_killed_consumer_held_come_back(
         java.call("push.stop", handle=handle)
 
 
+@pytest.mark.slow("two members that share; test_all_is_consumed_once_by_two is the fast twin")
 @with_json
 def test_our_consumer_beside_the_java_one(java: JavaDriver, cluster: Cluster, name: Name) -> None:
     """In one group: each message goes to one of them. On the real broker one message fails here, too."""

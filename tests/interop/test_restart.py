@@ -52,7 +52,7 @@ class Sending(threading.Thread):
 
 
 @pytest.mark.slow(
-    "a broker that dies under a JVM; tests/integration/consumers/test_client_chaos.py is the fast twin"
+    "a broker that dies under a JVM; tests/integration/consumers/test_client_consume.py is the fast twin"
 )
 @pytest.mark.parametrize("java", ["JSON"], ids=["json"], indirect=True)
 def test_clients_outlive_the_broker(java: JavaDriver, tmp_path: Path) -> None:

@@ -247,45 +247,46 @@ def _stop_signal(kill: bool) -> signal.Signals:
     return signal.SIGKILL if kill else signal.SIGTERM
 
 
+THERE_AND_BACK = pytest.mark.slow("a real broker starts three times; once there and back is the fast twin")
+
+
 @pytest.mark.parametrize(
-    "kill",
+    ("stops", "kill"),
     [
-        pytest.param(
-            False,
-            id="clean stop",
-            marks=pytest.mark.slow("a clean stop of RocketMQ takes 15 s; the kill is the fast twin"),
-        ),
-        pytest.param(True, id="kill"),
+        pytest.param([True, False, True], True, id="once"),
+        pytest.param([True, False] * 3, True, id="kill", marks=THERE_AND_BACK),
+        pytest.param([True, False] * 3, False, id="clean stop", marks=THERE_AND_BACK),
     ],
 )
-def test_every_kind_of_message_moves_back_and_forth(jars: Jars, tmp_path: Path, kill: bool) -> None:
-    """Three times there and three times back, with writes at every stop; nothing is ever cut."""
+def test_every_kind_of_message_moves_back_and_forth(
+    jars: Jars, tmp_path: Path, stops: list[bool], kill: bool
+) -> None:
+    """There and back between our broker and theirs, with writes at every stop; nothing is ever cut."""
     folder = tmp_path / "broker"
     store = make_directory(folder)
     mover = Mover()
     # Nobody needs to find these brokers: the address is one where nothing listens.
     namesrv = f"127.0.0.1:{free_port()}"
     view, log = View(), b""
-    for _ in range(3):
-        for ours in (True, False):
-            broker: AbstractContextManager[Cluster]
-            if ours:
-                broker = mqspark_broker(folder, namesrv, SETTINGS, stop_signal=_stop_signal(kill))
-            else:
-                broker = rocketmq_broker(
-                    jars,
-                    folder,
-                    namesrv,
-                    settings=SETTINGS,
-                    stop_signal=_stop_signal(kill),
-                    registered=False,
-                )
-            with broker as cluster:
-                before = mover.view(cluster)
-                if view.count:
-                    assert before.differences(view) == {}
-                mover.write(cluster, 12, commit=ours or not kill)
-                view = mover.view(cluster)
-            assert view.count > before.count
-            assert log_bytes(store).startswith(log), "nothing that was there is cut or changed"
-            log = log_bytes(store)
+    for ours in stops:
+        broker: AbstractContextManager[Cluster]
+        if ours:
+            broker = mqspark_broker(folder, namesrv, SETTINGS, stop_signal=_stop_signal(kill))
+        else:
+            broker = rocketmq_broker(
+                jars,
+                folder,
+                namesrv,
+                settings=SETTINGS,
+                stop_signal=_stop_signal(kill),
+                registered=False,
+            )
+        with broker as cluster:
+            before = mover.view(cluster)
+            if view.count:
+                assert before.differences(view) == {}
+            mover.write(cluster, 12, commit=ours or not kill)
+            view = mover.view(cluster)
+        assert view.count > before.count
+        assert log_bytes(store).startswith(log), "nothing that was there is cut or changed"
+        log = log_bytes(store)

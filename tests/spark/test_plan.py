@@ -162,6 +162,7 @@ def test_offsets_survive_spark(offsets: dict[MessageQueue, int], begun: dict[Mes
     assert json.dumps(shuffled.to_json()) == text
 
 
+@pytest.mark.slow("processes of its own; the texts of offsets beside it are the fast twins")
 def test_offset_text_does_not_depend_on_the_process() -> None:
     program = (
         "import json; from pyspark_pymq.cluster.stream_offsets import Positions; "

@@ -89,6 +89,7 @@ def test_parked_for_years(
     assert read(delta, cluster, topic) == expected(range(36), 2)
 
 
+@pytest.mark.slow("several jobs; fast: the choice in tests/unit/server/shown/test_dead_letters.py")
 def test_dead_letters_by_choice(
     spark: SparkSession,
     cluster: DevCluster,

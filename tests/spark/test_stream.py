@@ -61,6 +61,7 @@ def checkpoint_file(root: Path, kind: str, batch: int) -> Path:
     return root / "checkpoint" / kind / str(batch)
 
 
+@pytest.mark.slow("several batches; test_available_now_ends_at_what_was_there is the fast twin")
 @since_4_2
 def test_available_now_with_a_limit(
     spark: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path
@@ -247,6 +248,7 @@ def test_tags_and_assigned_queues(
     assert values(spark, tmp_path) == [n for n in range(20) if n % 4 == 1]
 
 
+@pytest.mark.slow("a query that fails; test_stream_reader.py is the fast twin")
 @since_4_2
 def test_an_assigned_queue_that_vanishes(
     spark: SparkSession,

@@ -295,6 +295,7 @@ def test_transactional_delayed_and_dead_messages_can_be_copied(
     )
 
 
+@pytest.mark.slow("failed jobs; test_encode.py is the fast twin")
 def test_keys_that_are_no_text_are_refused_by_row(
     spark: SparkSession, cluster: DevCluster, topic: str
 ) -> None:

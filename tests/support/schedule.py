@@ -1,7 +1,7 @@
 """Which tests run in the same worker, and in which order workers get them: the long ones first.
 
 Tests that share sessions, JVMs or clusters form a group, so that each of these is started once: Spark and its jobs, and
-three parts of interop. Elsewhere a file is a group, or each test if the tests share nothing. ``SECONDS`` need only be
+four parts of interop. Elsewhere a file is a group, or each test if the tests share nothing. ``SECONDS`` need only be
 approximate; when you add a test of more than ten seconds, add or raise an entry.
 """
 
@@ -12,7 +12,8 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 SPARK, JOBS, DRIVERS = "spark", "spark: jobs", "spark: drivers of their own"
-BROKERS, CLIENTS, TOPICS = "interop: brokers of their own", "interop: clients", "interop: topics and users"
+BROKERS, TOPICS = "interop: brokers of their own", "interop: topics and users"
+CLIENTS, SOON = "interop: clients", "interop: clients of a broker that is asked again soon"
 RULES = "rules"
 GROUPS = {
     # They kill or choose their driver, and do not need the session.
@@ -39,6 +40,12 @@ GROUPS = {
             "store_directory", "tls",
         )
     },
+    **{
+        f"tests/interop/{name}": SOON
+        for name in (
+            "grpc/", "test_cpp_client.py", "test_go_client.py", "test_js_client.py", "test_transactions.py",
+        )
+    },
     "tests/interop/": CLIENTS,
     "tests/unit/project/test_packaging.py": RULES,
     "tests/unit/project/test_rules": RULES,  # they share the trees of all modules
@@ -51,10 +58,11 @@ EACH_ALONE = (
     "tests/integration/replicas/test_replica_damage.py::test_each",
 )
 SECONDS = {
-    SPARK: 250,
-    CLIENTS: 240,
-    BROKERS: 200,
-    TOPICS: 180,
+    SPARK: 200,
+    CLIENTS: 150,
+    BROKERS: 100,
+    TOPICS: 100,
+    SOON: 80,
     JOBS: 60,
     DRIVERS: 40,
     RULES: 15,

@@ -224,6 +224,9 @@ async def live_through(brokers: Brokers, folder: Path, *, ordered: bool, rounds:
                 assert not leaps, f"{queue}: {leaps}"
 
 
+@pytest.mark.slow(
+    "minutes of faults; fast: members that come and go, and restarts, in test_client_consume.py"
+)
 @pytest.mark.parametrize("ordered", some([False, True], 1), ids=["concurrent", "ordered"])
 async def test_brokers_and_consumers_are_killed_and_added(tmp_path: Path, ordered: bool) -> None:
     with Cluster(brokers=2, settings={"rebalanceLockMaxLiveTime": LOCK_LIFE_MS}) as cluster:

@@ -33,6 +33,7 @@ from mqspark.client.blocking import BlockingClient
 from mqspark.errors import ConfigError, InvalidMessage
 from mqspark.testing import Broker, Cluster
 from tests.integration.client.client_kit import cached
+from tests.support.draws import some
 from tests.support.waiting import eventually_async
 
 pytest_plugins = ["mqspark.testing.pytest_plugin"]
@@ -240,7 +241,7 @@ async def test_a_lost_lock_stops_a_queue_until_it_is_back(mq_broker: Broker, mq_
     assert seen == [0, 1, 2, 4]
 
 
-@pytest.mark.parametrize("as_thread", [False, True])
+@pytest.mark.parametrize("as_thread", some([False, True], 1))
 async def test_order_survives_members_that_come_and_go(mq_topic: str, as_thread: bool) -> None:
     queues, total = 4, 400
     with Cluster(brokers=2) as cluster:
@@ -556,7 +557,7 @@ async def test_two_members_of_one_name_are_refused(mq_broker: Broker, mq_topic: 
         assert second.client_id == first.client_id
 
 
-@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("ordered", some([False, True], 1))
 async def test_nothing_is_lost_when_the_broker_restarts(mq_topic: str, tmp_path: Path, ordered: bool) -> None:
     total = 300
     seen: list[int] = []

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from mqspark.testing import Broker
+from tests.support.draws import some
 from tests.support.pages import ADDRESS, GRPC_ADDRESS, HTTP_ADDRESS, SHOWN, Block, blocks
 
 PYTHON = [each for each in blocks("python") if not each.needs_spark]
@@ -53,6 +54,9 @@ def test_a_program_runs_alone_and_prints(
     assert printed.getvalue().strip()
 
 
+@pytest.mark.slow(
+    "a pytest of its own; test_a_program_runs_alone_and_prints and test_testing.py are the fast twins"
+)
 @pytest.mark.parametrize("block", TESTS, ids=lambda block: block.name)
 def test_a_test_passes(block: Block, tmp_path: Path) -> None:
     (tmp_path / "test_example.py").write_text(block.text)
@@ -63,7 +67,7 @@ def test_a_test_passes(block: Block, tmp_path: Path) -> None:
     assert run.returncode == 0, run.stdout + run.stderr
 
 
-@pytest.mark.parametrize("block", SCRIPTS, ids=lambda block: block.name)
+@pytest.mark.parametrize("block", some(SCRIPTS, 1), ids=lambda block: block.name)
 def test_a_script_runs_alone_and_prints(block: Block, tmp_path: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     run = subprocess.run(

@@ -119,6 +119,7 @@ def test_controllers_take_over_from_each_other(etcd: list[EtcdMember], tmp_path:
         assert next_id(second) == "4"
 
 
+@pytest.mark.slow("three etcds; controllers that take over from each other are the fast twin")
 @pytest.mark.parametrize(
     "harm",
     [

@@ -61,6 +61,7 @@ def test_each_damage_takes_nothing_from_the_others(
     check(case_of(kind, schedule), images, tmp_path)
 
 
+@pytest.mark.slow("a set of processes; tests/unit/broker/replication/test_loghealing.py is the fast twin")
 def test_two_empty_replicas_wait_for_the_one_that_has_all(images: Images, tmp_path: Path) -> None:
     """And say why nobody leads."""
     image = images.led_by(IDS[0])

@@ -318,6 +318,7 @@ def check(nodes: Nodes, sender: Sender, reader: Reader) -> None:
         assert reader.seen[place][0] == body, f"{body!r} was acknowledged at {place}"
 
 
+@pytest.mark.slow("rounds of processes; the simulator is the fast twin")
 @pytest.mark.skipif(sys.platform != "linux", reason="needs all of 127.0.0.0/8, /proc and prlimit")
 @pytest.mark.parametrize(
     "rounds",

@@ -123,6 +123,7 @@ def test_a_slave_follows(tmp_path: Path, flush: str) -> None:
             assert again.log == log_of(broker)[begin:]
 
 
+@pytest.mark.slow("megabytes that nobody reads; one that reports and does not read is the fast twin")
 def test_a_slave_that_does_not_read_costs_little(tmp_path: Path) -> None:
     settings = {"mappedFileSizeCommitLog": 1 << 26}
     with (

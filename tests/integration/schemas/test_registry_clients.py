@@ -318,6 +318,7 @@ def test_rights_are_those_of_users(tmp_path: Path, client_at: At) -> None:
             assert refused(wrong.get_versions, "Orders-value")[0] in (401, 403)
 
 
+@pytest.mark.slow("a set of replicas; a slave that answers readers is the fast twin")
 def test_a_failover_and_a_restart_keep_ids(tmp_path: Path, client_at: At) -> None:
     with Cluster(3, replication="controller", http=True, store=tmp_path) as replicas:
         old = replicas.master

@@ -221,6 +221,7 @@ def _users_at(address: str) -> dict[str, str]:
     return {each["username"]: each["userStatus"] for each in json.loads(bytes(answer.body))}
 
 
+@pytest.mark.slow("a cluster of its own; that of the console is the fast twin")
 def test_users_changed_over_http_are_changed_at_the_name_server(guarded: Cluster) -> None:
     with httpx.Client(
         base_url=guarded.http, auth=(SUPER.access_key, SUPER.secret_key), timeout=60, trust_env=False
@@ -274,6 +275,7 @@ def test_users_changed_in_the_console_are_changed_at_the_name_server(guarded: Cl
     assert "zoe" not in _users_at(guarded.namesrv).keys() | _users_at(guarded.broker).keys()
 
 
+@pytest.mark.slow("several clusters; the changes of users beside it are the fast twins")
 def test_where_a_server_does_not_take_part_nothing_is_changed(guarded: Cluster, tmp_path: Path) -> None:
     """A super user of one broker, whom the name server does not know."""
     other = Credentials("other", "other-canary-secret")

@@ -55,6 +55,7 @@ def bodies(namesrv: str, topic: str, names: list[str]) -> list[str]:
     return [message.body.decode() for each in found for message in each]
 
 
+@pytest.mark.slow("a supervisor that restarts brokers; its end beside it is the fast twin")
 def test_one_command_one_page_and_a_broker_that_is_killed_comes_back(namesrv: str, tmp_path: Path) -> None:
     names = ["h-0", "h-1"]
     with mqspark_host(tmp_path, namesrv, 2, stop_signal=signal.SIGINT) as host:
@@ -117,7 +118,6 @@ def fails(folder: Path, *arguments: str, **settings: object) -> tuple[int, str]:
     return code, line
 
 
-@pytest.mark.slow("several processes; the restart of a killed broker beside it is the fast twin")
 def test_brokers_end_when_their_supervisor_is_killed(namesrv: str, tmp_path: Path) -> None:
     """And the next supervisor waits for them, instead of failing at their locks."""
     with mqspark_host(tmp_path, namesrv, 2, {"brokerName": "k"}) as host:

@@ -179,6 +179,7 @@ def stored(broker: Cluster, topic: str) -> list[bytes]:
     return broker.call(bodies)
 
 
+@pytest.mark.slow("many moments; a retry after its delay is the fast twin")
 def test_delays_and_timers_come_when_the_clock_says_so(
     mq_broker: Broker, mq_client: Clients, mq_clock: FakeClock
 ) -> None:
@@ -544,6 +545,7 @@ def test_a_queue_that_rests_goes_on_when_the_clock_is_moved(
     assert deliveries == [0, 1, 2]
 
 
+@pytest.mark.slow("several clients; the tests of the clock beside it are the fast twins")
 def test_a_listener_takes_too_long_when_the_clock_is_moved(
     mq_client: Clients, mq_clock: FakeClock, mq_topic: str
 ) -> None:

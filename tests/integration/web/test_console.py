@@ -27,6 +27,7 @@ from mqspark_server.console.gateway import ConsoleApp
 from mqspark_server.console.history import sampler
 from mqspark_server.console.sections import letterpages
 from tests.integration.client.client_kit import FIRST
+from tests.support.draws import some
 from tests.support.processes import mqspark_command, ready_line, start, stop
 from tests.support.visits import browser, change, csrf, log_in, page, set_aside
 from tests.support.waiting import eventually
@@ -242,7 +243,7 @@ CHANGES = (
 )
 
 
-@pytest.mark.parametrize("path", CHANGES)
+@pytest.mark.parametrize("path", some(CHANGES, 5))
 def test_nobody_changes_anything(broker: Broker, visitor: httpx.Client, path: str) -> None:
     with browser(broker) as nobody:
         answer = nobody.post(path, data={"sure": "yes", "csrf": ""})

@@ -37,6 +37,7 @@ def choose(visitor: httpx.Client, zone: str) -> httpx.Response:
     return visitor.post("/zone", data={"csrf": token, "zone": zone, "back": "/console/topics"})
 
 
+@pytest.mark.slow("a server for each zone; the time that a page shows is the fast twin")
 def test_a_page_says_in_which_zone_it_is(broker: Broker) -> None:
     text = page(broker, "/topics/Hours/messages")
     assert "Times are in UTC." in text

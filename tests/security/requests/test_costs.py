@@ -456,6 +456,7 @@ def emptied_between_turns(bench: Bench, before: int) -> None:
     assert left(bench) == 0
 
 
+@pytest.mark.slow("thousands of groups; members of a large group are the fast twin")
 def test_the_groups_of_a_lost_connection_are_left_between_turns(tmp_path: Path) -> None:
     bench, peer = crowded(tmp_path)
     before = left(bench)
@@ -465,7 +466,7 @@ def test_the_groups_of_a_lost_connection_are_left_between_turns(tmp_path: Path) 
     bench.close()
 
 
-@pytest.mark.slow("thousands of members; the groups of a lost connection are the fast twin")
+@pytest.mark.slow("thousands of members; members of a large group are the fast twin")
 def test_the_members_whose_time_is_over_are_removed_between_turns(tmp_path: Path) -> None:
     bench, _ = crowded(tmp_path)
     before = left(bench)

@@ -299,6 +299,7 @@ VALUES = st.dictionaries(
 )
 
 
+@pytest.mark.slow("many schemas; the compatibility of each kind is the fast twin")
 @settings(max_examples=300, deadline=None)
 @given(OBJECTS, OBJECTS, st.lists(VALUES, max_size=6))
 def test_what_may_be_registered_reads_what_was_valid(new: Any, old: Any, values: list[Any]) -> None:

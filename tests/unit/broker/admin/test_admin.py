@@ -16,6 +16,7 @@ from mqspark.protocol.command import Command
 from mqspark.store.config import StoreConfig
 from mqspark.store.topicdeletion import REMOVED_AT_ONCE
 from mqspark_server.settings.settingsfile import SettingsFile
+from tests.support.draws import some
 from tests.support.store_tools import put
 from tests.unit.broker.admin.admin_kit import body_of, commit, create, group, topic_ext
 from tests.unit.broker_kit import PULL, SEND, Bench, Peer, last_registration, pull_ext, send_ext
@@ -99,7 +100,9 @@ def test_groups_of_a_list_are_deleted_all_or_none(bench: Bench, clean: bool) -> 
     assert [state.offsets.query(group, "T", 0) for group in ("One", "Lite")] == [-1 if clean else 1, -1]
 
 
-@pytest.mark.parametrize("code", [RequestCode.DELETE_TOPIC_IN_BROKER, RequestCode.CLEAN_UNUSED_TOPIC])
+@pytest.mark.parametrize(
+    "code", some([RequestCode.DELETE_TOPIC_IN_BROKER, RequestCode.CLEAN_UNUSED_TOPIC], 1)
+)
 def test_a_topic_of_many_queues_is_answered_before_its_files_go(bench: Bench, code: RequestCode) -> None:
     peer, queues = bench.peer(), 40 * REMOVED_AT_ONCE
     assert create(peer, "Wide") == 0
