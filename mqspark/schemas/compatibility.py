@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mqspark.schemas.parsedschema import Schema
+from mqspark.schemas.parsedschema import MAX_PROBLEMS, Schema
 
 NONE, BACKWARD, FORWARD, FULL = "NONE", "BACKWARD", "FORWARD", "FULL"
 TRANSITIVE = "_TRANSITIVE"
@@ -23,8 +23,6 @@ RULES = (
     FULL,
     f"{FULL}{TRANSITIVE}",
 )
-MAX_REASONS = 100
-"""Reasons that are told; the first one refuses already."""
 
 
 class Incompatibility(NamedTuple):
@@ -67,9 +65,9 @@ def incompatibilities(rule: str, new: Schema, earlier: Sequence[Schema]) -> list
             found += _reasons(new, old, "new", "old", index)
         if base in (FORWARD, FULL):
             found += _reasons(old, new, "old", "new", index)
-        if len(found) >= MAX_REASONS:
+        if len(found) >= MAX_PROBLEMS:
             break
-    return list(dict.fromkeys(found))[:MAX_REASONS]
+    return list(dict.fromkeys(found))[:MAX_PROBLEMS]
 
 
 def _reasons(

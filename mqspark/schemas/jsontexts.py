@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 from mqspark.errors import InvalidSchema, SchemaTooLarge
@@ -13,7 +14,12 @@ def json_document(text: str, kind: str) -> Any:
     """``kind``: what the errors call the language. Raises InvalidSchema, SchemaTooLarge."""
     reader = _Counting(kind)
     try:
-        found = json.loads(text, parse_constant=reader.constant, object_pairs_hook=reader.object)
+        found = json.loads(
+            text,
+            parse_constant=reader.constant,
+            parse_float=reader.fraction,
+            object_pairs_hook=reader.object,
+        )
         if "\\u" in text:  # two of them may be halves of one character, or not
             json.dumps(found, ensure_ascii=False).encode()
     except InvalidSchema:
@@ -27,6 +33,22 @@ def json_document(text: str, kind: str) -> Any:
     return found
 
 
+def check_nesting(document: Any, most: int, kind: str) -> None:
+    """Raises SchemaTooLarge for a document with more values inside each other."""
+    level, depth = [document], 0
+    while level:
+        depth += 1
+        if depth > most:
+            raise SchemaTooLarge("values inside each other", most, kind=kind)
+        inner = list[Any]()
+        for each in level:
+            if isinstance(each, dict):
+                inner += each.values()
+            elif isinstance(each, list):
+                inner += each
+        level = inner
+
+
 class _Counting:
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -34,6 +56,12 @@ class _Counting:
 
     def constant(self, name: str) -> Any:
         raise InvalidSchema(f"{name} is no JSON", kind=self._kind)
+
+    def fraction(self, text: str) -> float:
+        number = float(text)
+        if math.isinf(number):
+            raise InvalidSchema(f"the number {text[:80]} is too large", kind=self._kind)
+        return number
 
     def object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         self._nodes += 1 + len(pairs)

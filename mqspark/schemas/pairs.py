@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
+from mqspark.schemas.parsedschema import MAX_PROBLEMS
+
 Problem = tuple[str, str, str]
 """Type for programs, path in the reader's schema, sentence."""
 MAX_PAIRS = 200_000
@@ -52,7 +54,7 @@ class Pairs:
         if self._count > MAX_PAIRS:
             raise _TooMany
         self._open.add(pair)
-        problems = self._known[pair] = compare()
+        problems = self._known[pair] = list(dict.fromkeys(compare()))[:MAX_PROBLEMS]
         self._open.discard(pair)
         return problems
 

@@ -26,6 +26,9 @@ MAX_NODES = 20_000
 """Types, fields and values in one text."""
 MAX_DEPTH = 100
 """Types inside each other, in one text."""
+MAX_PROBLEMS = 100
+"""What is told of two schemas, and of two types in them: a type that is met twice at each level would be told of twice
+as often at each."""
 
 
 class Reference(NamedTuple):
@@ -175,6 +178,7 @@ __all__ = [
     "MAX_TOTAL_BYTES",
     "MAX_NODES",
     "MAX_DEPTH",
+    "MAX_PROBLEMS",
     "size_in_bytes",
     "needs_extra",
 ]

@@ -132,8 +132,8 @@ def _of_fastavro(schema: AvroSchema) -> Any:
 
     names: dict[str, Any] = {}
     for each in (*schema.all_needed.values(), schema):
-        text = each.canonical
-        parsed = fastavro.parse_schema(json.loads(text), named_schemas=names)
+        if isinstance(each, AvroSchema):
+            parsed = fastavro.parse_schema(json.loads(each.sound_text), named_schemas=names)
     return parsed
 
 
@@ -161,8 +161,9 @@ class _ProtobufValues(PayloadValues):
                 name = schema.message_name(()) if self._reader is None else self._reader.DESCRIPTOR.full_name
                 made = self._class_of(schema.pool.FindMessageTypeByName(name))()
                 value = self._json.ParseDict(value, made)
-            indexes = _indexes_of(schema, value.DESCRIPTOR.full_name)
-            payload = value.SerializeToString()
+            kind = type(value)  # a field may have the name of a method
+            indexes = _indexes_of(schema, kind.DESCRIPTOR.full_name)
+            payload = kind.SerializeToString(value)
         except self._wrong as error:
             raise _unfit("value", error) from None
         return indexes, _checked(schema.check(indexes), payload, "value")

@@ -21,14 +21,15 @@ import pyarrow.compute as pc
 from mqspark.arrow.payload.avrocolumns import AvroColumns, factor, items_of, may_be_empty, members
 from mqspark.arrow.payload.avrocursor import ENDS_EARLY, AvroCursor, Rows
 from mqspark.arrow.payload.bodyrows import NO_BODY, BodyRows, body_rows
-from mqspark.errors import InvalidSchema
-from mqspark.schemas.avro.avroschema import is_default
+from mqspark.errors import InvalidSchema, SchemaTooLarge
+from mqspark.schemas.avro.avrodefaults import AvroDefaults
 from mqspark.schemas.avro.avrotypes import AvroField, AvroType
 from mqspark.schemas.parsedschema import AVRO
 
 FEW_ROWS = 48
 """A step costs as much as decoding about this many items alone."""
 _INT32 = 1 << 31
+_MAX_COMPARED = 100_000
 
 
 class AvroBodies:
@@ -41,7 +42,7 @@ class AvroBodies:
             raise InvalidSchema(f"columns come from a record, not from {reader.fullname}", kind=AVRO)
         self.schema = pa.schema(list(AvroColumns().type_of(reader)))
         AvroColumns().type_of(writer)  # a writer's type that contains itself is refused, too
-        self._root = _resolved_record(writer, reader, "", few_rows)
+        self._root = _resolved_record(writer, reader, "", _Meeting(few_rows))
         self._few_rows = few_rows
 
     def decode(self, bodies: pa.BinaryArray) -> BodyRows:
@@ -515,27 +516,45 @@ class _Items(_AvroNode):
 # --- the meeting of writer and reader ---
 
 
-def _resolved(writer: AvroType, reader: AvroType, path: str, few_rows: int) -> _AvroNode:
+class _Meeting:
+    """Bounds what is compared: the branches of two unions, and of those inside them, meet in many ways."""
+
+    def __init__(self, few_rows: int) -> None:
+        self.few_rows = few_rows
+        self._compared = 0
+
+    def count(self) -> None:
+        self._compared += 1
+        if self._compared > _MAX_COMPARED:
+            raise SchemaTooLarge(
+                "comparisons of what was written with what is read", _MAX_COMPARED, kind=AVRO
+            )
+
+
+def _resolved(writer: AvroType, reader: AvroType, path: str, meeting: _Meeting) -> _AvroNode:
     """Raises InvalidSchema."""
+    meeting.count()
     if writer.type == "union":
         kind = AvroColumns().type_of(reader)
         branches: list[_AvroNode] = []
         for branch in writer.parts:
             try:
-                branches.append(_resolved(branch, reader, path, few_rows))
+                branches.append(_resolved(branch, reader, path, meeting))
+            except SchemaTooLarge:
+                raise
             except InvalidSchema as error:
                 branches.append(_Never(path, kind, error.problem))
         if all(isinstance(each, _Never) for each in branches):
             raise _mismatch(writer, reader, path)
         return _Union(path, kind, branches)
     if reader.type == "union":
-        return _of_union(writer, reader, path, few_rows)
+        return _of_union(writer, reader, path, meeting)
     if reader.type == "record":
         if writer.type != "record" or not _same_name(writer, reader):
             raise _mismatch(writer, reader, path)
-        return _resolved_record(writer, reader, path, few_rows)
+        return _resolved_record(writer, reader, path, meeting)
     if reader.type in ("array", "map"):
-        return _resolved_items(writer, reader, path, few_rows)
+        return _resolved_items(writer, reader, path, meeting)
     if reader.type == "enum":
         if writer.type != "enum" or not _same_name(writer, reader):
             raise _mismatch(writer, reader, path)
@@ -555,9 +574,7 @@ def _resolved_simple(writer: AvroType, reader: AvroType, path: str) -> _AvroNode
     size = reader.size if reader.type == "fixed" else None
     if pa.types.is_decimal(kind):
         theirs = AvroColumns().type_of(writer)
-        if writer.type not in ("bytes", "fixed") or (
-            pa.types.is_decimal(theirs) and theirs.scale != kind.scale
-        ):
+        if writer.type != reader.type or (pa.types.is_decimal(theirs) and theirs.scale != kind.scale):
             raise _mismatch(writer, reader, path)
         return _Decimal(path, kind, size)
     if reader.type == "null" and writer.type == "null":
@@ -582,14 +599,16 @@ def _is_temporal(of: AvroType) -> bool:
     return bool(pa.types.is_temporal(AvroColumns().type_of(of)))
 
 
-def _of_union(writer: AvroType, reader: AvroType, path: str, few_rows: int) -> _AvroNode:
+def _of_union(writer: AvroType, reader: AvroType, path: str, meeting: _Meeting) -> _AvroNode:
     """A value that becomes one of the reader's branches: the first one of its own type, or else the first one that
     understands it."""
     kind = AvroColumns().type_of(reader)
     own = [each for each in reader.parts if each.type == writer.type and _same_name(writer, each)]
-    for branch in (*own, *reader.parts):
+    for branch in dict.fromkeys((*own, *reader.parts)):
         try:
-            found = _resolved(writer, branch, path, few_rows)
+            found = _resolved(writer, branch, path, meeting)
+        except SchemaTooLarge:
+            raise
         except InvalidSchema:
             continue
         if isinstance(found, _Null):
@@ -601,24 +620,24 @@ def _of_union(writer: AvroType, reader: AvroType, path: str, few_rows: int) -> _
             return _Member(path, kind, real.index(branch), found)
         # int and long, float and double: the larger type of the two
         larger = AvroType("long") if kind == pa.int64() else AvroType("double")
-        return _resolved(writer, larger, path, few_rows)
+        return _resolved(writer, larger, path, meeting)
     raise _mismatch(writer, reader, path)
 
 
-def _resolved_items(writer: AvroType, reader: AvroType, path: str, few_rows: int) -> _AvroNode:
+def _resolved_items(writer: AvroType, reader: AvroType, path: str, meeting: _Meeting) -> _AvroNode:
     if writer.type != reader.type:
         raise _mismatch(writer, reader, path)
     written, wanted = items_of(writer), items_of(reader)
     kind = AvroColumns().type_of(reader)
     if reader.type == "map":
-        inner = _resolved(written, wanted, f"{path}{{}}", few_rows)
-        return _Items(path, kind, [_Bytes(path, pa.string(), None, is_wanted=True), inner], few_rows)
+        inner = _resolved(written, wanted, f"{path}{{}}", meeting)
+        return _Items(path, kind, [_Bytes(path, pa.string(), None, is_wanted=True), inner], meeting.few_rows)
     if may_be_empty(written):
         raise InvalidSchema(f"{path}: items without bytes could be any number in a few bytes", kind=AVRO)
-    return _Items(path, kind, [_resolved(written, wanted, f"{path}[]", few_rows)], few_rows)
+    return _Items(path, kind, [_resolved(written, wanted, f"{path}[]", meeting)], meeting.few_rows)
 
 
-def _resolved_record(writer: AvroType, reader: AvroType, path: str, few_rows: int) -> _RecordField:
+def _resolved_record(writer: AvroType, reader: AvroType, path: str, meeting: _Meeting) -> _RecordField:
     wanted: dict[str, int] = {}
     written = {each.name for each in writer.fields}
     defaults: dict[int, Any] = {}
@@ -636,55 +655,66 @@ def _resolved_record(writer: AvroType, reader: AvroType, path: str, few_rows: in
         found = wanted.get(each.name)
         inner = f"{path}.{each.name}" if path else each.name
         node = (
-            _unwanted(each.type, inner, few_rows)
+            _unwanted(each.type, inner, meeting)
             if found is None
-            else _resolved(each.type, reader.fields[found].type, inner, few_rows)
+            else _resolved(each.type, reader.fields[found].type, inner, meeting)
         )
         fields.append((node, found))
     return _RecordField(path, AvroColumns().type_of(reader), fields, defaults)
 
 
-def _unwanted(writer: AvroType, path: str, few_rows: int) -> _AvroNode:
+def _unwanted(writer: AvroType, path: str, meeting: _Meeting) -> _AvroNode:
     """Reads over a value."""
     if writer.type in ("bytes", "string", "fixed"):
         return _Bytes(path, pa.null(), writer.size if writer.type == "fixed" else None, is_wanted=False)
-    return _resolved(writer, writer, path, few_rows)
+    return _resolved(writer, writer, path, meeting)
 
 
 def _default(field: AvroField, kind: pa.DataType) -> Any:
-    return _value(field.default, field.type, kind)
+    """Raises InvalidSchema for one that no column can hold."""
+    try:
+        return _value(field.default, field.type, kind, AvroDefaults())
+    except OverflowError as error:
+        raise InvalidSchema(f"the default of {field.name} is {error}", kind=AVRO) from None
 
 
-def _value(given: Any, of: AvroType, kind: pa.DataType) -> Any:
-    """A default of a schema, as ``pa.array`` takes it. That of a union is one of its first branch that fits."""
+def _value(given: Any, of: AvroType, kind: pa.DataType, defaults: AvroDefaults) -> Any:
+    """A default of a schema, as ``pa.array`` takes it. That of a union is one of its first branch that fits. Raises
+    OverflowError."""
     if of.type == "union":
-        branch = next(each for each in of.parts if is_default(given, each))
+        branch = next(each for each in of.parts if defaults.fit(given, each))
         if branch.type == "null":
             return None
         real = members(of)
         if len(real) == 1 or not pa.types.is_struct(kind):
-            return _value(given, branch, kind)
+            return _value(given, branch, kind, defaults)
         number = real.index(branch)
-        return {f"member{number}": _value(given, branch, kind.field(number).type)}
+        return {f"member{number}": _value(given, branch, kind.field(number).type, defaults)}
     if of.type == "record":
         return {
-            each.name: _value(given.get(each.name, each.default), each.type, kind.field(at).type)
+            each.name: _value(given.get(each.name, each.default), each.type, kind.field(at).type, defaults)
             for at, each in enumerate(of.fields)
         }
     if of.type in ("array", "map"):
         if of.type == "map":
-            return [(key, _value(each, items_of(of), kind.item_type)) for key, each in given.items()]
-        return [_value(each, items_of(of), kind.value_type) for each in given]
+            return [
+                (key, _value(each, items_of(of), kind.item_type, defaults)) for key, each in given.items()
+            ]
+        return [_value(each, items_of(of), kind.value_type, defaults) for each in given]
     if of.type in ("bytes", "fixed"):
         found = given.encode("latin-1")
         if pa.types.is_decimal(kind):
             value = int.from_bytes(found, "big", signed=True)
+            if abs(value) >= 10**kind.precision:
+                raise OverflowError(f"more than the {kind.precision} digits of the decimal")
             return decimal.Decimal(value).scaleb(-kind.scale, decimal.Context(prec=60))
         return found
     if pa.types.is_temporal(kind):
-        plain = pa.int32() if kind.bit_width == 32 else pa.int64()
-        return pa.scalar(int(given) * factor(of), plain).cast(kind).as_py()
-    return given
+        value = int(given) * factor(of)
+        if not -(1 << 63) <= value < 1 << 63:
+            raise OverflowError(f"out of the range of {kind}")
+        return value
+    return float(given) if pa.types.is_floating(kind) else given
 
 
 def _same_name(writer: AvroType, reader: AvroType) -> bool:

@@ -49,14 +49,19 @@ class JsonWriting:
 
 class AvroWriting:
     def __init__(self, texts: Sequence[str], prefix: bytes) -> None:
-        """``texts``: of the schema, the last one, and of those that it needs. Raises ConfigError without the extra."""
+        """``texts``: of the schema, the last one, and of those that it needs. Raises InvalidSchema, and ConfigError
+        without the extra."""
         try:
             import fastavro
+            from fastavro.schema import SchemaParseException
         except ImportError as error:
             raise needs_extra(AVRO, error) from None
         named: dict[str, Any] = {}
-        for text in texts:
-            self._schema = fastavro.parse_schema(json.loads(text), named_schemas=named)
+        try:
+            for text in texts:
+                self._schema = fastavro.parse_schema(json.loads(text), named_schemas=named)
+        except SchemaParseException as error:
+            raise InvalidSchema(str(error), kind=AVRO) from None
         self._write = fastavro.schemaless_writer
         self._prefix = prefix
 

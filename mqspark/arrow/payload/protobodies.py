@@ -215,9 +215,8 @@ def _field(field: Any, limit: _Limit) -> tuple[pa.DataType, Column]:
 
         return kind, of_list
     if field.has_presence:
-        return inner, lambda messages: column(
-            [get(each) if each.HasField(name) else None for each in messages]
-        )
+        has = message_class(field.containing_type).HasField  # a field may have the name of a method
+        return inner, lambda messages: column([get(each) if has(each, name) else None for each in messages])
     return inner, lambda messages: column(list(map(get, messages)))
 
 
@@ -271,7 +270,8 @@ def _times(values: Sequence[Any], kind: pa.DataType, path: str) -> pa.Array:
     absent = np.array([each is None for each in values], np.bool_)
     seconds = np.array([0 if each is None else each.seconds for each in values], np.int64)
     nanos = np.array([0 if each is None else each.nanos for each in values], np.int64)
-    if (np.abs(seconds) > _MAX_SECONDS).any() or (np.abs(nanos) >= _MAX_NANOS).any():
+    is_far = (seconds > _MAX_SECONDS) | (seconds < -_MAX_SECONDS)  # the least number has no absolute value
+    if is_far.any() or (np.abs(nanos) >= _MAX_NANOS).any():
         raise pa.ArrowInvalid(f"{path}: out of the range of {kind}")
     cut = np.trunc(nanos / 1000).astype(np.int64) if pa.types.is_duration(kind) else nanos // 1000
     return pa.array(seconds * 1_000_000 + cut, pa.int64(), mask=absent).cast(kind)

@@ -38,7 +38,7 @@ class ProtobufWriting:
     def _body(self, row: dict[str, Any]) -> bytes:
         message = self._make()
         self._fill(message, row)
-        return self._prefix + bytes(message.SerializeToString())
+        return self._prefix + bytes(self._make.SerializeToString(message))
 
 
 def _filler(descriptor: Any, names: Sequence[str]) -> _Setter:

@@ -82,8 +82,15 @@ class Source(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """With those that it needs, each as often as it is named."""
-        return len(self.text) + sum(source.size_bytes for _, source in self.needed)
+        """With those that it needs, each once: what is needed twice at each level would be visited twice as often at
+        each."""
+        found, waiting = dict[int, Source](), [self]
+        while waiting:
+            each = waiting.pop()
+            if id(each) not in found:
+                found[id(each)] = each
+                waiting += [source for _, source in each.needed]
+        return sum(len(each.text) for each in found.values())
 
     def _parsed(self, known: dict[int, Schema]) -> Schema:
         """``known``: a source that several need is parsed once."""

@@ -20,6 +20,8 @@ MAX_NESTING = 100
 MAX_EMPTY_ITEMS = 100_000
 """Items of an array that take no bytes: a reader makes an object of each."""
 MAX_VISITS = 30_000_000
+_MAX_DIGITS = 1_000
+"""A decimal of more digits is bytes."""
 
 _Walk = Callable[[bytes, int], int]
 _ENDS_EARLY = "the payload ends early"
@@ -68,7 +70,7 @@ class _Walks:
         self._empty = dict[int, bool]()
 
     def of(self, found: AvroType) -> _Walk:
-        if found.type in _PRIMITIVE:
+        if found.type in _PRIMITIVE and found.decimal is None:
             return _PRIMITIVE[found.type]
         walk = self._made.get(id(found))
         if walk is None:
@@ -78,6 +80,8 @@ class _Walks:
         return walk
 
     def _other(self, found: AvroType) -> _Walk:
+        if found.decimal is not None and found.decimal[0] <= _MAX_DIGITS:
+            return _decimal(_bytes if found.type == "bytes" else _fixed(found.size), found)
         if found.type == "fixed":
             return _fixed(found.size)
         if found.type == "enum":
@@ -86,7 +90,9 @@ class _Walks:
             return _union([(each.fullname, self.of(each)) for each in found.parts])
         if found.type == "array":
             return _array(None if self.is_empty(found.parts[0]) else self.of(found.parts[0]))
-        return _map(self.of(found.parts[0]))
+        if found.type == "map":
+            return _map(self.of(found.parts[0]))
+        return _PRIMITIVE[found.type]
 
     def _record(self, found: AvroType) -> _Walk:
         fields = list[tuple[str, _Walk]]()
@@ -246,6 +252,21 @@ def _string(data: bytes, at: int) -> int:
     except UnicodeDecodeError as error:
         raise _ValueMisfit(f"the text is not UTF-8 at its byte {error.start}") from None
     return end
+
+
+def _decimal(inner: _Walk, found: AvroType) -> _Walk:
+    """Readers would round a number with more digits."""
+    digits, size = (found.decimal or (0,))[0], found.size
+    limit = 10**digits
+
+    def walk(data: bytes, at: int) -> int:
+        start = at if size else _read_long(data, at)[1]
+        end = inner(data, at)
+        if not -limit < int.from_bytes(data[start:end], "big", signed=True) < limit:
+            raise _ValueMisfit(f"the decimal has more than {digits} digits")
+        return end
+
+    return walk
 
 
 _PRIMITIVE: dict[str, _Walk] = {

@@ -6,7 +6,6 @@ Facts: Avro's specification, "Schema Declaration" and "Schema Resolution"; Schem
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -15,12 +14,15 @@ from typing import Any
 from mqspark.errors import InvalidSchema, SchemaTooLarge
 from mqspark.schemas.avro.avrocheck import payload_check
 from mqspark.schemas.avro.avrocompat import Resolution
+from mqspark.schemas.avro.avrodefaults import AvroDefaults
 from mqspark.schemas.avro.avrotypes import NAMED, PRIMITIVES, AvroField, AvroType, all_types
-from mqspark.schemas.jsontexts import compact, json_document
+from mqspark.schemas.jsontexts import check_nesting, compact, json_document
 from mqspark.schemas.parsedschema import AVRO, MAX_DEPTH, MAX_NODES, Check, Needed, Schema
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _MAX_NAME = 1_000
+_MAX_NESTING = 3 * MAX_DEPTH
+"""Values of the text inside each other: a record is an object in the list of fields of another one."""
 _ORDERS = ("ascending", "descending", "ignore")
 _OF_TYPES = frozenset({
     "type", "name", "namespace", "doc", "fields", "items", "values", "size", "symbols", "aliases",
@@ -40,8 +42,8 @@ class AvroSchema(Schema):
             if isinstance(schema, AvroSchema):
                 self.names.update(schema.names)
         self._of_others = frozenset(self.names)
-        self.root = _TypeReader(self.names).read(_decoded(text))
         try:
+            self.root = _TypeReader(self.names).read(_decoded(text))
             self._check = payload_check(self.root)
         except RecursionError:
             raise SchemaTooLarge("types inside each other by their names", MAX_DEPTH, kind=AVRO) from None
@@ -49,6 +51,11 @@ class AvroSchema(Schema):
     @cached_property
     def canonical(self) -> str:
         return compact(_printed(self.root, "", set(self._of_others)))
+
+    @cached_property
+    def sound_text(self) -> str:
+        """For readers that refuse a schema where Avro ignores a logical type."""
+        return compact(_printed(self.root, "", set(self._of_others), sound=True))
 
     @cached_property
     def normalized(self) -> str:
@@ -70,7 +77,9 @@ def _decoded(text: str) -> Any:
     bare = text.strip()
     if _NAME.match(bare.rpartition(".")[2]) and "." not in bare[-1:]:
         return bare
-    return json_document(text, AVRO)
+    found = json_document(text, AVRO)
+    check_nesting(found, _MAX_NESTING, AVRO)
+    return found
 
 
 class _TypeReader:
@@ -78,6 +87,7 @@ class _TypeReader:
 
     def __init__(self, names: dict[str, AvroType]) -> None:
         self._names = names
+        self._defaults = AvroDefaults()
         self._nodes = self._depth = 0
         self._path: list[str] = []
 
@@ -221,7 +231,7 @@ class _TypeReader:
 
     def _check_defaults(self, record: AvroType) -> None:
         for field in record.fields:
-            if field.has_default and not is_default(field.default, field.type):
+            if field.has_default and not self._defaults.fit(field.default, field.type):
                 self._path = [record.fullname, field.name]
                 problem = f"the default {_short(field.default)} does not fit the type {field.type.fullname}"
                 raise self._invalid(problem)
@@ -272,53 +282,21 @@ def _properties(found: Mapping[str, Any], known: frozenset[str]) -> dict[str, An
     return {name: value for name, value in found.items() if name not in known}
 
 
-def is_default(value: Any, of: AvroType) -> bool:
-    """Whether a JSON value is one of this type. That of a union fits one of its branches."""
-    kind = of.type
-    if kind == "null":
-        return value is None
-    if kind == "boolean":
-        return isinstance(value, bool)
-    if kind in ("int", "long"):
-        bits = 31 if kind == "int" else 63
-        return _is_whole(value) and -(1 << bits) <= value < 1 << bits
-    if kind in ("float", "double"):
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if kind == "string":
-        return isinstance(value, str)
-    if kind == "bytes":
-        return isinstance(value, str) and all(character <= "\xff" for character in value)
-    if kind == "fixed":
-        return isinstance(value, str) and len(value) == of.size and all(each <= "\xff" for each in value)
-    if kind == "enum":
-        return value in of.symbols
-    if kind == "union":
-        return any(is_default(value, branch) for branch in of.parts)
-    if kind == "array":
-        return isinstance(value, list) and all(is_default(each, of.parts[0]) for each in value)
-    if kind == "map":
-        return isinstance(value, dict) and all(is_default(each, of.parts[0]) for each in value.values())
-    return isinstance(value, dict) and all(
-        is_default(value[field.name], field.type) if field.name in value else field.has_default
-        for field in of.fields
-    )
-
-
-def _is_whole(value: Any) -> bool:
-    return type(value) is int or (isinstance(value, float) and math.isfinite(value) and value == int(value))
-
-
 # --- printing ---
 
 
-def _printed(of: AvroType, space: str, known: set[str]) -> Any:
+def _printed(of: AvroType, space: str, known: set[str], *, sound: bool = False) -> Any:
+    """``sound``: without the logical type of decimals that are none."""
+    properties = of.properties
+    if sound and of.is_decimal and of.decimal is None:
+        properties = {name: value for name, value in properties.items() if name != "logicalType"}
     if of.type == "union":
-        return [_printed(each, space, known) for each in of.parts]
+        return [_printed(each, space, known, sound=sound) for each in of.parts]
     if of.type in PRIMITIVES:
-        return {"type": of.type, **of.properties} if of.properties else of.type
+        return {"type": of.type, **properties} if properties else of.type
     if of.type in ("array", "map"):
         name = "items" if of.type == "array" else "values"
-        return {"type": of.type, name: _printed(of.parts[0], space, known), **of.properties}
+        return {"type": of.type, name: _printed(of.parts[0], space, known, sound=sound), **properties}
     own, _, short = of.name.rpartition(".")
     if of.name in known:
         return short if own == space else of.name
@@ -329,21 +307,21 @@ def _printed(of: AvroType, space: str, known: set[str]) -> Any:
     if of.doc is not None:
         made["doc"] = of.doc
     if of.type == "record":
-        made["fields"] = [_printed_field(field, own, known) for field in of.fields]
+        made["fields"] = [_printed_field(field, own, known, sound=sound) for field in of.fields]
     elif of.type == "enum":
         made["symbols"] = of.symbols
         if of.default is not None:
             made["default"] = of.default
     else:
         made["size"] = of.size
-    made |= of.properties
+    made |= properties
     if of.aliases:
         made["aliases"] = [_relative(each, own) for each in of.aliases]
     return made
 
 
-def _printed_field(field: AvroField, space: str, known: set[str]) -> dict[str, Any]:
-    made: dict[str, Any] = {"name": field.name, "type": _printed(field.type, space, known)}
+def _printed_field(field: AvroField, space: str, known: set[str], *, sound: bool) -> dict[str, Any]:
+    made: dict[str, Any] = {"name": field.name, "type": _printed(field.type, space, known, sound=sound)}
     if field.doc is not None:
         made["doc"] = field.doc
     if field.has_default:

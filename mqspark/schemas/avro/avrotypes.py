@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +39,27 @@ class AvroType:
     @property
     def fullname(self) -> str:
         return self.name or self.type
+
+    @property
+    def decimal(self) -> tuple[int, int] | None:
+        """Precision and scale; None for what is no decimal, or not a sound one, whose logical type readers ignore."""
+        if self.type not in ("bytes", "fixed") or not self.is_decimal:
+            return None
+        precision, scale = self.properties.get("precision"), self.properties.get("scale", 0)
+        if (
+            type(precision) is not int
+            or type(scale) is not int
+            or not max(1, scale) <= precision
+            or scale < 0
+        ):
+            return None
+        if self.type == "fixed" and precision > math.log10(2) * (8 * self.size - 1):
+            return None
+        return precision, scale
+
+    @property
+    def is_decimal(self) -> bool:
+        return self.properties.get("logicalType") == "decimal"
 
     @property
     def short_name(self) -> str:

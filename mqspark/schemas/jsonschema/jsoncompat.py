@@ -8,6 +8,7 @@ none may go; between these, ``patternProperties`` or a schema for the others dec
 from __future__ import annotations
 
 from collections.abc import Iterable
+from fractions import Fraction
 from typing import Any
 
 from mqspark.schemas.jsonschema.jsonreferences import Documents
@@ -163,10 +164,10 @@ class JsonComparison:
         found: list[Problem] = []
         for table, step, sign in ((_UPPER, "DECREASED", 1), (_LOWER, "INCREASED", -1)):
             for keyword, name in table.get(reader.kind, {}).items():
-                to, of = reader.node.get(keyword), writer.node.get(keyword)
-                if to is None or to == of or isinstance(to, bool):
+                to, of = _number(reader.node, keyword), _number(writer.node, keyword)
+                if to is None or to == of:
                     continue
-                if of is None or isinstance(of, bool):
+                if of is None:
                     kind, sentence = f"{name}_ADDED", "{reader} has a limit, {writer} has none"
                 elif sign * to < sign * of:
                     kind, sentence = f"{name}_{step}", f"the limit is {to} in {{reader}}, {of} in {{writer}}"
@@ -177,15 +178,17 @@ class JsonComparison:
 
     def _of_numbers(self, reader: JsonShape, writer: JsonShape, where: str) -> list[Problem]:
         found: list[Problem] = []
-        to, of = reader.node.get("multipleOf"), writer.node.get("multipleOf")
+        to, of = _step_of(reader.node), _step_of(writer.node)
         at = f"{where}/multipleOf"
         if to is not None and of is None:
             found.append(
                 self._problem("MULTIPLE_OF_ADDED", at, "{reader} takes multiples alone, {writer} does not")
             )
-        elif to is not None and to != of and of % to:
+        elif to is not None and of is not None and of % to:
             kind = "MULTIPLE_OF_EXPANDED" if to % of == 0 else "MULTIPLE_OF_CHANGED"
-            found.append(self._problem(kind, at, f"it is {to} in {{reader}}, {of} in {{writer}}"))
+            steps = reader.node["multipleOf"], writer.node["multipleOf"]
+            sentence = f"it is {steps[0]} in {{reader}}, {steps[1]} in {{writer}}"
+            found.append(self._problem(kind, at, sentence))
         if reader.whole and not writer.whole:
             found.append(self._problem("TYPE_NARROWED", where, "{reader} takes integers, {writer} numbers"))
         return found
@@ -420,6 +423,18 @@ def _matched(fits: list[list[int]]) -> int:
         return False
 
     return sum(place(one, set()) for one in range(len(fits)))
+
+
+def _number(node: dict[str, Any], keyword: str) -> int | float | None:
+    """None: there is none. A draft that does not know a keyword takes anything for it."""
+    value = node.get(keyword)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _step_of(node: dict[str, Any]) -> Fraction | None:
+    """``multipleOf`` as it is written: as a float, 0.3 is no multiple of 0.1."""
+    value = _number(node, "multipleOf")
+    return Fraction(str(value)) if value is not None and value > 0 else None
 
 
 def _map(node: dict[str, Any], keyword: str) -> dict[str, Any]:

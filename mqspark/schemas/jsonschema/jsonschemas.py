@@ -103,9 +103,10 @@ def _payload_check(validator: Any, work: PayloadWork) -> Check:
         size = len(payload)
         if (size > shallow or size > small) and (flaw := _too_much(value, size, work)) is not None:
             return flaw
-        if is_valid(value):
-            return None
-        return _first_flaw(validator, value)
+        try:
+            return None if is_valid(value) else _first_flaw(validator, value)
+        except ValueError as error:  # it goes down some 250 values
+            return Flaw("", f"the payload cannot be checked: {error}")
 
     return check
 

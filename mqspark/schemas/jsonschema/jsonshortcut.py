@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from mqspark.errors import InvalidSchema
-from mqspark.schemas.jsonschema.jsonreferences import Documents
+from mqspark.schemas.jsonschema.jsonreferences import ANYTHING, Documents
 
 _SILENT = frozenset({
     "$schema", "$id", "$comment", "title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly",
@@ -71,6 +71,8 @@ class _Types:
 
     def of(self, node: Any, path: tuple[int, ...]) -> Any:
         """``path``: the schemas around it."""
+        if node is ANYTHING:  # a meta-schema, which the validator knows
+            raise _NotPlain
         if node is True or node == {}:
             return Any
         if not isinstance(node, dict) or id(node) in path:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mqspark.errors import InvalidSchema, SchemaTooLarge
-from mqspark.schemas.jsonschema.jsonreferences import Documents
+from mqspark.schemas.jsonschema.jsonreferences import ANYTHING, Documents
 from mqspark.schemas.parsedschema import JSON
 
 MAX_AT_ONE_VALUE = 1_000
@@ -28,6 +28,8 @@ _MAX_STEPS = 500_000
 _PATTERN = 10
 _SEARCHING_PATTERN = 100
 """One with lookaround or back-references, which may go back ``MAX_BACKTRACKS`` times."""
+_META_SCHEMA = 100
+"""One of JSON Schema's own, applied to a value; its parts are applied to the values inside."""
 _LISTED = 16
 """So many items of a list are compared in the time of one schema."""
 
@@ -115,6 +117,8 @@ class _Numbered:
         return [self._number(each) for each in nodes if isinstance(each, dict | bool)]
 
     def _applied(self, node: dict[str, Any]) -> _Applied:
+        if node is ANYTHING:
+            return _Applied(_META_SCHEMA, [], self._all([node]), [])
         same = self._all(self._documents.targets(node))
         for name in _SAME_LISTS:
             same += self._all(_listed(node.get(name)))

@@ -23,7 +23,7 @@ from mqspark.schemas.protobuf.prototext import descriptors, read_proto
 if TYPE_CHECKING:
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-_BASE64 = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*\Z")
+_BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 _FILE_NAME = "schema.proto"
 
 
@@ -64,7 +64,7 @@ class ProtobufSchema(Schema):
                 raise InvalidSchema(f"{each.name[:80]} is no entry of a map", kind=PROTOBUF)
 
     def _read(self, text: str) -> FileDescriptorProto:
-        file = self._decoded(text) if _BASE64.match(text) else None
+        file = self._decoded("".join(text.split()))
         if file is None:
             file = read_proto(text)
         file.name = _FILE_NAME
@@ -75,8 +75,10 @@ class ProtobufSchema(Schema):
     @staticmethod
     def _decoded(text: str) -> FileDescriptorProto | None:
         """None: the text is no base64. Raises InvalidSchema."""
+        if _BASE64.fullmatch(text) is None:
+            return None
         try:
-            data = base64.b64decode("".join(text.split()), validate=True)
+            data = base64.b64decode(text, validate=True)
         except binascii.Error:
             return None
         pb = descriptors()
