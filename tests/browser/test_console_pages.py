@@ -50,6 +50,7 @@ PATHS = (
     "/trace?id=none",
     "/spark",
     f"/spark/{QUERY}",
+    "/tables",
     "/jobs",
     "/jobs/archive",
     "/login",

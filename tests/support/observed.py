@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from mqspark_server.scheduler.jobrecords import JobOverview, JobRow, RunPage, RunRecord
+from mqspark_server.scheduler.servedtables import TableRow
 
 QUERY = "7c1c9a9e-3f0e-4a53-8a51-0123456789ab"
 HOSTILE = "<script>window.stolen = 1</script><img src=x onerror='window.stolen = 2'>"
@@ -40,6 +41,17 @@ def progress(number: int) -> str:
             },
         }
     )
+
+
+def live_tables(now_ms: int, nameserver: str = "") -> list[TableRow]:
+    """What it answers about tables of a cluster; one is of another."""
+    return [
+        TableRow(
+            "orders", "Orders", nameserver, "sleepers", "running", f"/lake/{HOSTILE}", rows=40,
+            at_ms=now_ms - 2_000, delay_ms=1_500, rejected=3,
+        ),
+        TableRow("bills", "Bills", "10.0.0.1:9876", "none", "failed", "/lake/bills", error=f"no storage at {HOSTILE}"),
+    ]  # fmt: skip
 
 
 def jobs(now_ms: int) -> dict[str, Any]:
@@ -73,9 +85,11 @@ def jobs(now_ms: int) -> dict[str, Any]:
 
 
 @contextmanager
-def job_server(now_ms: int | None = None) -> Iterator[str]:
-    """The address of a server that answers as a job server does. ``now_ms``: its time."""
+def job_server(now_ms: int | None = None, tables: Sequence[TableRow] = ()) -> Iterator[str]:
+    """The address of a server that answers as a job server does. ``now_ms``: its time. ``tables``: also those that
+    come later."""
     answers = jobs(time.time_ns() // 1_000_000 if now_ms is None else now_ms)
+    answers["/api/v1/tables"] = tables
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

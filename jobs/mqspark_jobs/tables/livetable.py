@@ -68,13 +68,14 @@ def table_metrics(keeper: TableKeeper) -> list[str]:
             definition = directory.load(name)
         except MQError:
             continue  # which the keeper says
-        figures = _figures(definition, directory.state(name), is_kept=name in keeper.names)
+        figures = table_figures(definition, directory.state(name), is_kept=name in keeper.names)
         labels = f"table={json.dumps(name)},topic={json.dumps(definition.topic)}"
         lines += [f"mqspark_table_{figure}{{{labels}}} {value}" for figure, value in figures.items()]
     return sorted(lines)
 
 
-def _figures(definition: TableDefinition, state: TableState, *, is_kept: bool) -> dict[str, float]:
+def table_figures(definition: TableDefinition, state: TableState, *, is_kept: bool) -> dict[str, float]:
+    """By the ends of the names of metrics, ``mqspark_table_...``."""
     found: dict[str, float] = {
         "kept": int(is_kept),
         "paused": int(definition.is_paused),
@@ -83,6 +84,7 @@ def _figures(definition: TableDefinition, state: TableState, *, is_kept: bool) -
     if not state.at_ms:
         return found
     found |= {"batch": state.batch, "batch_rows": state.rows, "newest_timestamp_seconds": state.at_ms / 1000}
+    found["rejected_rows"] = state.rejected
     return found if state.delay_ms is None else found | {"delay_seconds": state.delay_ms / 1000}
 
 

@@ -101,6 +101,8 @@ class TableState(msgspec.Struct, frozen=True):
     """From when the oldest of them was stored until the table had it."""
     error: str = ""
     """Why the query ended; empty while it runs or after it was stopped."""
+    rejected: I64 = 0
+    """Messages that are beside the table, of all batches."""
 
 
 def check_definition(definition: TableDefinition) -> None:
@@ -234,6 +236,14 @@ class TableDirectory:
             return True
         os.close(fd)
         return False
+
+    def condition(self, definition: TableDefinition) -> str:
+        """What the table does: running, paused, failed or stopped."""
+        if self.is_running(definition.name):
+            return "running"
+        if definition.is_paused:
+            return "paused"
+        return "failed" if self.state(definition.name).error else "stopped"
 
     def _save(self, definition: TableDefinition) -> None:
         write_bytes(str(self._file(definition.name, "json")), msgspec.json.encode(definition))

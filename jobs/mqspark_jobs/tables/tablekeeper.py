@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from mqspark.client.blocking import BlockingClient
 from mqspark.errors import MQError
 from mqspark_jobs.job import ProgressLine, relevant_text
@@ -220,9 +222,7 @@ class TableKeeper:
         self.errors[name] = text
         self.failures += 1
         state = self.options.directory.state(name)
-        self.options.directory.save_state(
-            name, TableState(state.batch, state.rows, state.at_ms, state.delay_ms, text[:2_000])
-        )
+        self.options.directory.save_state(name, msgspec.structs.replace(state, error=text[:2_000]))
         self.progress.show(f"{name}: {text[:500]}; again in {length_s:.0f} s", self.rows, self.rows, "rows")
 
     # --- queries ----------------------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ class TableKeeper:
         kept.shown = last
         self.rows += last.rows
         self._pauses.pop(name, None)
-        state = TableState(last.number, last.rows, last.at_ms, last.delay_ms)
+        state = TableState(last.number, last.rows, last.at_ms, last.delay_ms, rejected=last.rejected)
         self.options.directory.save_state(name, state)
         kept.queues.publish(kept.writer.ends)
         self.progress.show(f"{name}: batch {last.number}", self.rows, self.rows, "rows")

@@ -49,6 +49,8 @@ class WrittenBatch:
     at_ms: int
     delay_ms: int | None
     """From when the oldest of them was stored until the table had it; None: not known."""
+    rejected: int
+    """Messages that are beside the table, of all batches."""
 
 
 class TableWriter:
@@ -77,6 +79,7 @@ class TableWriter:
         elif self._version.number >= 0:
             self._go_on_behind_rows()
         self._written = self._rejected_behind()
+        self._rejected = self._rejected_rows()
 
     def make(self, columns: DataFrame) -> None:
         """Create the table if there is none. ``columns``: rows as the source gives them."""
@@ -126,8 +129,9 @@ class TableWriter:
             if self._written:
                 wanted = self._without_written(rows)
             bad = self._bad(wanted)
-            if not bad.isEmpty():
+            if count := bad.count():
                 self.reject(bad)
+                self._rejected += count
             good = self._good(wanted)
             if self.definition.is_upsert:
                 self.merge(good, record)
@@ -147,7 +151,11 @@ class TableWriter:
         self._batch = record.batch
         self.ends = dict(record.ends)
         self.last = WrittenBatch(
-            record.batch, count, now_ms, None if oldest_ms is None else max(0, now_ms - oldest_ms)
+            record.batch,
+            count,
+            now_ms,
+            None if oldest_ms is None else max(0, now_ms - oldest_ms),
+            self._rejected,
         )
         if all(self.ends.get(queue, 0) > last for queue, last in self._written.items()):
             self._written = {}
@@ -240,6 +248,11 @@ class TableWriter:
             return {}
         rows = self._places(self.definition.rejected_url)
         return _last_offsets(rows.where(f"o >= {_of_queue(self.ends, 'q')}"))
+
+    def _rejected_rows(self) -> int:
+        if newest_version(self.definition.rejected_url).number < 0:
+            return 0
+        return int(self._session.read.format("delta").load(self.definition.rejected_url).count())
 
     def _without_written(self, rows: DataFrame) -> DataFrame:
         from pyspark.sql import functions as f

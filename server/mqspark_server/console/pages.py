@@ -20,6 +20,7 @@ from mqspark_server.console.sections.messagepages import MESSAGE_PAGES
 from mqspark_server.console.sections.schemapages import SCHEMA_PAGES
 from mqspark_server.console.sections.setasidepages import SET_ASIDE_PAGES
 from mqspark_server.console.sections.sparkpages import SPARK_PAGES
+from mqspark_server.console.sections.tablepages import TABLE_PAGES
 from mqspark_server.console.sections.topicpages import TOPIC_PAGES
 from mqspark_server.console.sections.userpages import USER_PAGES
 from mqspark_server.console.sections.zonepages import ZonePages
@@ -50,6 +51,7 @@ SECTIONS = (
     SCHEMA_PAGES,
     GROUP_PAGES,
     SPARK_PAGES,
+    TABLE_PAGES,
     JOB_PAGES,
 )
 

@@ -19,7 +19,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from mqspark_jobs.tables.tabledefs import TableDirectory
 from mqspark_server.scheduler.jobrecords import JobOverview, JobRow, JobState, RunPage, RunRecord
+from mqspark_server.scheduler.servedtables import metrics_of_tables, readable_tables, table_row
 from mqspark_server.web.httpguard import ASGIApp, Guarded
 from mqspark_server.web.problems import answer_on
 
@@ -53,11 +55,12 @@ class ServedJobs(Protocol):
 
 
 def create_job_api(app: ServedJobs) -> ASGIApp:
-    """/health/live, /health/ready, /metrics, and below /api/v1 overview, jobs, runs and jobs/{name}/runs."""
+    """/health/live, /health/ready, /metrics, and below /api/v1 overview, jobs, runs, jobs/{name}/runs and tables."""
     # FastAPI's own pages of documentation would load scripts from elsewhere.
     api = FastAPI(title="mqspark job server", openapi_url="/openapi.json", docs_url=None, redoc_url=None)
     answer_on(api)
     reading = threading.Lock()
+    tables = TableDirectory(app.file.server.tables_directory)
 
     @api.get("/health/live", tags=["health"])
     async def live() -> dict[str, str]:
@@ -80,7 +83,7 @@ def create_job_api(app: ServedJobs) -> ASGIApp:
     def metrics() -> Response:
         """Prometheus text."""
         registry = CollectorRegistry()
-        registry.register(_JobMetrics(app))
+        registry.register(_JobMetrics(app, tables))
         with reading:
             return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
@@ -120,6 +123,12 @@ def create_job_api(app: ServedJobs) -> ASGIApp:
         if name not in app.file.jobs:
             raise HTTPException(404, "there is no such job")
         return page(name, limit, after)
+
+    @api.get("/api/v1/tables", tags=["tables"])
+    def live_tables() -> list[dict[str, Any]]:
+        """Every live table of this host: what it does, its newest batch, and how long that took."""
+        with reading:
+            return [msgspec.to_builtins(table_row(tables, each)) for each in readable_tables(tables)]
 
     def page(name: str | None, limit: int, after: str | None) -> Any:
         with reading:
@@ -161,8 +170,9 @@ def _without_figures(record: R) -> R:
 
 
 class _JobMetrics:
-    def __init__(self, app: ServedJobs) -> None:
+    def __init__(self, app: ServedJobs, tables: TableDirectory) -> None:
         self._app = app
+        self._tables = tables
 
     def describe(self) -> list[Metric]:
         return []
@@ -211,3 +221,4 @@ class _JobMetrics:
         yield runs
         yield from gauges.values()
         yield from figures.values()
+        yield from metrics_of_tables(self._tables)

@@ -40,6 +40,8 @@ class JobServerConfig:
     """Settings of the server itself."""
 
     state_directory: str = "~/mqspark-jobs"
+    tables_directory: str = "~/mqspark-tables"
+    """Of the definitions of live tables, which are shown."""
     http_enable: bool = True
     http_bind_address: str = "127.0.0.1"
     http_port: int = setting(8687, least=0, most=65535)

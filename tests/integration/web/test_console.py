@@ -528,7 +528,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 def test_with_users_nobody_sees_anything(guarded: Broker) -> None:
     with browser(guarded) as nobody:
-        for path in ("", "/topics", "/topics/Orders/messages", "/users", "/spark", "/jobs"):
+        for path in ("", "/topics", "/topics/Orders/messages", "/users", "/spark", "/tables", "/jobs"):
             answer = nobody.get(path)
             assert answer.status_code == 303
             assert answer.headers["location"].startswith("/console/login?to=%2Fconsole")
@@ -566,7 +566,7 @@ def test_users_ask_in_their_own_name(guarded: Broker) -> None:
         assert log_in(clerk, user="clerk", secret=CLERK).status_code == 303
         assert clerk.get("/topics/Orders/messages?by=key&value=x").status_code == 200
         assert "has no permission" in clerk.get("").text
-        assert clerk.get("/jobs").status_code == 403
+        assert clerk.get("/jobs").status_code == clerk.get("/tables").status_code == 403
         assert "started without a job server" in root.get("/jobs").text
         assert clerk.get("/users").status_code == 403
         path = f"/brokers/{guarded.apps[0].config.broker_name}/set-aside/{set_aside(guarded)}"

@@ -17,8 +17,9 @@ from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.testing import Broker, Clients, FakeClock
 from mqspark_server.console.pages import SECTIONS
 from mqspark_server.console.rendering import NONE
+from mqspark_server.scheduler.servedtables import TableRow
 from mqspark_server.shown.timezones import UTC_ZONE
-from tests.support.observed import HOSTILE, QUERY, job_server, progress
+from tests.support.observed import HOSTILE, QUERY, job_server, live_tables, progress
 from tests.support.shownfigures import figures_of
 from tests.support.visits import page, set_aside
 from tests.support.waiting import eventually
@@ -72,9 +73,11 @@ def traffic() -> Iterator[Traffic]:
     clock = FakeClock()
     began_ms = clock.now_ms()
     with ExitStack() as stack:
-        jobs = stack.enter_context(job_server(began_ms))
+        shown: list[TableRow] = []
+        jobs = stack.enter_context(job_server(began_ms, shown))
         settings = {"httpJobServer": jobs}
         broker = stack.enter_context(Broker(http=True, clock=clock, settings=settings))
+        shown += live_tables(began_ms, broker.namesrv)
         clients = stack.enter_context(Clients(broker.namesrv, clock=clock.running))
         admin = clients.admin()
         for topic, queues in (("Orders", 2), ("Later", 1), ("Deadly", 1), ("Flaky", 1), ("Bought", 1)):
@@ -359,6 +362,13 @@ def query(traffic: Traffic) -> Truth:
     return figures(tiles, **{"Offsets of pymq: Orders": offsets, "Batches": [columns, *batches]})
 
 
+def tables(traffic: Traffic) -> Truth:
+    tiles = {"Tables": "2", "Running": "1", "Failed": "1", "Rejected": "3"}
+    columns = ("Lag", "Newest batch", "Delay", "Rejected")
+    rows = [(f"orders/lake/{HOSTILE}", "8", "40", "1.5 s", "3"), ("bills/lake/bills", NONE, "0", NONE, "0")]
+    return figures(tiles, pager="1\u20132 of 2", Tables=[columns, *rows])
+
+
 TOOK = ["42.3 s", "1 min", "2 min", "3 min", "4 min", "4 min", "5 min"]
 """Of the runs of the job archive: 42.3 s more each."""
 
@@ -436,6 +446,7 @@ PAGES: dict[str, Callable[[Traffic], Truth]] = {
     "/spark/{query}": query,
     "/schemas": subjects,
     "/schemas/{subject}": subject,
+    "/tables": tables,
     "/jobs": jobs,
     "/jobs/{name}": job,
 }

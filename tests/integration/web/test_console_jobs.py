@@ -105,10 +105,11 @@ async def test_a_job_server_that_is_not_there(broker: Broker, tmp_path: Path) ->
     async with serving(jobs_file(tmp_path, "a"), "", FakeClock()) as jobs:
         url = jobs.url
     async with console(broker, url) as app:
-        for path in ("/jobs", "/jobs/a"):
+        for path in ("/jobs", "/jobs/a", "/tables"):
             assert "The job server cannot be asked" in await page(app, path, 502)
     # A console answers, too, but is no job server.
     async with console(broker, None) as other, console(broker, other.url.removesuffix("/console")) as app:
         assert "the status 404" in await page(app, "/jobs", 502)
         assert "started without a job server" in await page(other, "/jobs")
+        assert "started without a job server" in await page(other, "/tables")
         assert "started without a job server" in await page(other, "/jobs/a", 404)

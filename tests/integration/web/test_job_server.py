@@ -18,6 +18,7 @@ from urllib.parse import quote
 import pytest
 
 from mqspark.testing import FakeClock
+from mqspark_jobs.tables.tabledefs import TableDirectory, TableState, new_definition
 from mqspark_server.scheduler.jobrecords import JobDirectory, JobState, RunPage
 from mqspark_server.scheduler.jobserver import JobServerApp, run_now
 from mqspark_server.scheduler.jobsfile import JobsFile, ScheduledJob, parse_jobs
@@ -39,6 +40,7 @@ def jobs_file(root: Path, *names: str, **settings: Any) -> JobsFile:
     options = {"store": "/none", "to": "/none", "broker": "b"}
     job = {"run": "archive", "schedule": "0 * * * *", "options": options} | settings
     server = {"stateDirectory": str(root / "state"), "httpPort": 0, "maxRunning": 4, "stopTimeoutSeconds": 1}
+    server["tablesDirectory"] = str(root / "tables")
     return parse_jobs(server | {"jobs": dict.fromkeys(names, job)})
 
 
@@ -91,6 +93,37 @@ async def test_jobs_run_when_they_are_due_and_once(tmp_path: Path) -> None:
         assert (await asyncio.to_thread(get, f"{one.url}/api/v1/jobs/c/runs")).status_code == 404
         ready = await asyncio.to_thread(get, f"{one.url}/health/ready")
         assert (ready.status_code, ready.json()) == (200, {"status": "ready", "problem": None, "failing": {}})
+
+
+async def test_live_tables_of_this_host(tmp_path: Path) -> None:
+    tables = TableDirectory(tmp_path / "tables")
+    for name in ("orders", "bills"):
+        place = str(tmp_path / name)
+        tables.add(
+            new_definition(name, "Orders", "127.0.0.1:1", place, starts={}, is_upsert=False, options={})
+        )
+    tables.save_state("orders", TableState(3, 40, 1_700_000_000_500, 1_250, rejected=2))
+    tables.save_state("bills", TableState(error="the place is full"))
+    (tables.path / "broken.json").write_text("{")
+    async with serving(jobs_file(tmp_path, "a"), "", FakeClock()) as app:
+        lock = tables.lock("orders")
+        assert lock is not None
+        try:
+            bills, orders = (await asyncio.to_thread(get, f"{app.url}/api/v1/tables")).json()
+            text = (await asyncio.to_thread(get, f"{app.url}/metrics")).text
+        finally:
+            os.close(lock)
+    assert (bills["state"], bills["error"], bills["at_ms"]) == ("failed", "the place is full", None)
+    assert (orders["state"], orders["rows"], orders["delay_ms"], orders["rejected"]) == (
+        "running",
+        40,
+        1_250,
+        2,
+    )
+    assert orders["group"] == "mqspark-table-orders"
+    for figure in ("kept", "rejected_rows", "delay_seconds", "failed"):
+        assert f'mqspark_table_{figure}{{table="orders",topic="Orders"}}' in text
+    assert 'mqspark_table_failed{table="bills",topic="Orders"} 1.0' in text
 
 
 async def test_a_bug_ends_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

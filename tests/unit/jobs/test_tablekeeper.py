@@ -213,7 +213,7 @@ def test_a_paused_table_leaves(tables: Tables) -> None:
 def test_figures_of_tables(tables: Tables) -> None:
     tables.add("a", "b")
     tables.at(0)
-    tables.directory.save_state("a", TableState(3, 40, 1_700_000_000_500, 1_250))
+    tables.directory.save_state("a", TableState(3, 40, 1_700_000_000_500, 1_250, rejected=2))
     tables.of("b").fail("b")
     tables.at(1)
     (tables.root / "broken.json").write_text("{")
@@ -228,6 +228,7 @@ def test_figures_of_tables(tables: Tables) -> None:
         'mqspark_table_newest_timestamp_seconds{table="a",topic="Orders"} 1700000000.5',
         'mqspark_table_paused{table="a",topic="Orders"} 0',
         'mqspark_table_paused{table="b",topic="Orders"} 0',
+        'mqspark_table_rejected_rows{table="a",topic="Orders"} 2',
     ]
 
 

@@ -42,6 +42,7 @@ _LIST = columns(
     "lag",
     "rows* ROWS",
     "delay_ms* DELAY_MS",
+    "rejected* REJECTED",
     "at_ms NEWEST",
     "url PLACE",
     Column("error", "ERROR", wide=True),
@@ -194,27 +195,11 @@ def _opened(tables: str) -> TableDirectory:
 
 
 async def _row(shell: ClusterShell, directory: TableDirectory, each: TableDefinition) -> dict[str, Any]:
-    state = directory.state(each.name)
-    running = directory.is_running(each.name)
-    return {
-        "name": each.name,
-        "topic": each.topic,
-        "state": "running"
-        if running
-        else "paused"
-        if each.is_paused
-        else "failed"
-        if state.error
-        else "stopped",
-        "lag": await lag_of(shell.admin, each.group, each.topic)
-        if each.nameserver == shell.namesrv
-        else None,
-        "rows": state.rows,
-        "at_ms": state.at_ms or None,
-        "delay_ms": state.delay_ms,
-        "url": each.url,
-        "error": state.error or None,
-    }
+    from mqspark_server.scheduler.servedtables import table_row
+
+    is_of_cluster = each.nameserver == shell.namesrv
+    lag = await lag_of(shell.admin, each.group, each.topic) if is_of_cluster else None
+    return {**msgspec.to_builtins(table_row(directory, each)), "lag": lag}
 
 
 def _pairs(options: Sequence[str]) -> dict[str, str]:

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 class JobTable(View, frozen=True):
     async def show(self, asked: Asking) -> Row:
-        await _check_may_look(asked)
+        await check_may_look(asked)
         server = asked.at.job_server
         if server is None:
             return {"job_server": ""}
@@ -52,7 +52,7 @@ class OneJob(View, frozen=True):
     name: Text
 
     async def show(self, asked: Asking) -> Row:
-        await _check_may_look(asked)
+        await check_may_look(asked)
         server = asked.at.job_server
         if server is None:
             raise Trouble(404, "There is no such job", _NO_SERVER)
@@ -75,7 +75,7 @@ class OneJob(View, frozen=True):
         }
 
 
-async def _check_may_look(asked: Asking) -> None:
+async def check_may_look(asked: Asking) -> None:
     """In a cluster with users, check that the visitor may see the cluster: the job server has no users. Raises
     MQError."""
     if not asked.visitor.has_users:
