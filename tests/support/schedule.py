@@ -12,7 +12,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 SPARK, JOBS, DRIVERS = "spark", "spark: jobs", "spark: drivers of their own"
-BROKERS, TOPICS = "interop: brokers of their own", "interop: topics and users"
+BROKERS, TOPICS = "interop: brokers of their own", "interop: topics, users and features"
 CLIENTS, SOON = "interop: clients", "interop: clients of a broker that is asked again soon"
 RULES = "rules"
 GROUPS = {
@@ -28,8 +28,8 @@ GROUPS = {
     **{
         f"tests/interop/test_{name}.py": TOPICS
         for name in (
-            "auth", "cold_reads", "console_pages_of", "lite", "metrics", "priority", "proxy", "signed_clients",
-            "tiered_reads_java",
+            "auth", "cold_reads", "console_pages_of", "delay_retry", "features", "lite", "metrics", "priority",
+            "proxy", "signed_clients", "tiered_reads_java",
         )
     },
     **{
@@ -59,9 +59,9 @@ EACH_ALONE = (
 )
 SECONDS = {
     SPARK: 200,
-    CLIENTS: 150,
+    CLIENTS: 110,
     BROKERS: 100,
-    TOPICS: 100,
+    TOPICS: 110,
     SOON: 80,
     JOBS: 60,
     DRIVERS: 40,
