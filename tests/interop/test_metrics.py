@@ -173,7 +173,7 @@ CHOSEN = [
 """Labels that have the same values after the same traffic, or more here."""
 
 
-@pytest.mark.slow("scrapes every server with a program of its own; tests/integration/web reads the same text")
+@pytest.mark.slow("traffic of its own before; tests/integration/web reads the same text")
 def test_prometheus_finds_nothing_wrong(ours: str) -> None:
     promtool = shutil.which("promtool")
     if promtool is None:

@@ -169,7 +169,7 @@ def test_an_attribute_of_the_group_says_how_often(cluster: Cluster, name: Name) 
         assert pop(connection, topic, group, 1)[0].queue_id == QUEUES - 1
 
 
-@pytest.mark.slow("waits for retries; the tests beside it are the fast twins")
+@pytest.mark.slow("waits for retries; tests/unit/broker/pop/test_broker_priority.py is the fast twin")
 def test_retries_have_queues_of_their_own(separate: Cluster, name: Name) -> None:
     topic, group = priority_topic(separate, name("Priority")), name("priority-separate")
     create_group(separate, group)

@@ -293,7 +293,7 @@ def remoting(java: JavaDriver, proxy: Proxy) -> Iterator[Remoting]:
     started.stop()
 
 
-@pytest.mark.slow("starts RocketMQ's proxy and a client; test_tls.py goes through a proxy, too")
+@pytest.mark.slow("starts RocketMQ's proxy and a client; test_java_client.py has that client without one")
 @with_json
 def test_the_remoting_client_sends_and_consumes_through_the_proxy(remoting: Remoting, name: Name) -> None:
     cluster = remoting.proxy.cluster

@@ -169,7 +169,7 @@ def test_a_master_that_is_cut_off_from_its_slaves_is_replaced_soon(way: int) -> 
     assert simulate(PARTED, [Fault(6.0, "apart", "master", "controller", 12.0, way)]).gap_s < 3.0
 
 
-@pytest.mark.slow("a run of its own; test_promises_are_kept_in_each_story has such name servers")
+@pytest.mark.slow("three runs; the failovers of test_promises_are_kept_in_each_story are the fast twins")
 def test_a_name_server_that_is_silent_does_not_hold_up_a_failover() -> None:
     silence = Fault(5.0, "pause", "namesrv", "controller", 10.0)
     gaps_s = [

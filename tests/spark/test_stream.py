@@ -248,7 +248,6 @@ def test_tags_and_assigned_queues(
     assert values(spark, tmp_path) == [n for n in range(20) if n % 4 == 1]
 
 
-@pytest.mark.slow("a query that fails; test_stream_reader.py is the fast twin")
 @since_4_2
 def test_an_assigned_queue_that_vanishes(
     spark: SparkSession,

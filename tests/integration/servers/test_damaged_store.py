@@ -6,15 +6,12 @@ import subprocess
 import time
 from pathlib import Path
 
-import pytest
-
 from tests.support import web
 from tests.support.processes import mqspark_command, process, ready_line
 from tests.support.remoting import UPDATE_AND_CREATE_TOPIC, RawConnection
 from tests.support.store_tools import QuickFiles, flush, opened, put
 
 
-@pytest.mark.slow("a server for each; tests/security/store/test_scrub.py is the fast twin")
 def test_health_and_metrics_name_the_place_once_a_read_met_it(tmp_path: Path) -> None:
     store = opened(tmp_path / "store", None, QuickFiles())
     positions = [put(store, "Orders", 0, b"message %d" % number * 9)[1] for number in range(60)]

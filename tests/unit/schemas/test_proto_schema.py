@@ -208,7 +208,6 @@ def test_what_is_no_schema(text: str, problem: str) -> None:
     assert problem in str(caught.value)
 
 
-@pytest.mark.slow("schemas of the greatest sizes; their refusals at smaller ones are the fast twins")
 def test_bounds_come_first() -> None:
     fields = "".join(f"int32 f{n} = {n};" for n in range(1, MAX_NODES + 2) if not 19_000 <= n < 20_000)
     for text in (

@@ -145,7 +145,9 @@ def test_a_master_cannot_claim_what_it_likes(position: int, count: int) -> None:
         DataFrames().receive_data(data_head(position, count))
 
 
-@pytest.mark.slow("hundreds of cuts; those of one cut beside it are the fast twins")
+@pytest.mark.slow(
+    "dozens of lives; pieces of frames, torn records and what is stored later are the fast twins"
+)
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 1 << 20), sync=st.booleans(), cuts=st.lists(st.integers(1, 200_000), max_size=4))
 def test_a_copy_is_the_log_whatever_is_cut_and_killed(seed: int, sync: bool, cuts: list[int]) -> None:
