@@ -1,8 +1,8 @@
 """Which tests run in the same worker, and in which order workers get them: the long ones first.
 
-Tests that share sessions, JVMs or clusters form a group, so that each of these is started once: Spark and its jobs, and
-four parts of interop. Elsewhere a file is a group, or each test if the tests share nothing. ``SECONDS`` need only be
-approximate; when you add a test of more than ten seconds, add or raise an entry.
+Tests that share sessions, JVMs or clusters form a group, so that each of these is started once: four of Spark, and four
+of interop. Elsewhere a file is a group, or each test if the tests share nothing. ``SECONDS`` need only be approximate;
+when you add a test of more than ten seconds, add or raise an entry.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 SPARK, JOBS, DRIVERS = "spark", "spark: jobs", "spark: drivers of their own"
+PARTS = "spark: parts without a session"
 BROKERS, TOPICS = "interop: brokers of their own", "interop: topics, users and features"
 CLIENTS, SOON = "interop: clients", "interop: clients of a broker that is asked again soon"
 RULES = "rules"
@@ -22,6 +23,13 @@ GROUPS = {
     **{
         f"tests/spark/test_{name}.py": JOBS
         for name in ("archive", "compact", "job_schedule_runs", "jobs", "object_store_jobs", "redeliver")
+    },
+    **{
+        f"tests/spark/test_{name}.py": PARTS
+        for name in (
+            "decode", "encode", "fetch", "lent", "notebooks", "options", "orphans", "pipeline", "plan", "sender",
+            "signing", "stream_reader", "task_spans", "work_calls",
+        )
     },
     "tests/spark/": SPARK,
     "tests/interop/test_work_queue.py": SPARK,
@@ -65,6 +73,7 @@ SECONDS = {
     SOON: 80,
     JOBS: 60,
     DRIVERS: 40,
+    PARTS: 30,
     RULES: 15,
     "tests/security/store/test_damaged_stores.py": 45,
     "tests/integration/client/test_client_tools.py": 30,
