@@ -407,10 +407,10 @@ def _key_bytes(key: object) -> int:
 
 
 class Memo(dict[K, V]):
-    """Cache of ``function``: ``memo[key]`` computes and keeps ``function(key)``. A result larger than an
-    eighth of the limit is not kept."""
+    """Cache of ``function``: ``memo[key]`` computes and keeps ``function(key)``. A result larger than a part of the
+    limit is not kept, an eighth unless ``parts`` says otherwise."""
 
-    __slots__ = ("_function", "_weigh", "bound", "bytes", "holds", "name", "refused")
+    __slots__ = ("_function", "_parts", "_weigh", "bound", "bytes", "holds", "name", "refused")
 
     def __init__(
         self,
@@ -419,12 +419,14 @@ class Memo(dict[K, V]):
         *,
         max_bytes: int = MEMO_BYTES,
         weigh: Callable[[K, V], int] | None = None,
+        parts: int = 8,
         holds: tuple[str, ...] | None = None,
     ) -> None:
         """``weigh(key, value)``: bytes of both, without the entry. ``holds``: the attribute of the memo; None
         when it lives as long as the process."""
         self._function = function
         self._weigh = weigh
+        self._parts = parts
         self.name = name
         self.holds = holds or ()
         self.bound = max_bytes
@@ -440,10 +442,10 @@ class Memo(dict[K, V]):
     def __missing__(self, key: K) -> V:
         value = self._function(key)
         size_bytes = self.size_of(key, value)
-        if size_bytes > self.bound // 8:
+        if size_bytes > self.bound // self._parts:
             self.refused += 1
             return value
-        if self.bytes + size_bytes > self.bound:
+        while self.bytes + size_bytes > self.bound:
             self._forget_half()
         self[key] = value
         self.bytes += size_bytes

@@ -79,7 +79,7 @@ class BrokerRequests:
         self.sends = SendProcessor(
             state, acks, state.store.store_host, self.changes.once_known, all_wait=all_wait
         )
-        if state.config.schema_registry_enable:
+        if state.config.schema_registry_enable or state.config.namesrv_addr:
             self.sends.guard.schemas = services.schemas.parsed
         if state.config.enable_slave_acting_master:
             self.sends.foreign = ForeignChecks(state)

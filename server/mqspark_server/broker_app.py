@@ -43,6 +43,7 @@ from mqspark_server.peers.following import Following
 from mqspark_server.peers.peerlink import PeerLink
 from mqspark_server.peers.registrar import FIRST_TIMEOUT_S, UNREGISTER_TIMEOUT_S, Registrar
 from mqspark_server.peers.routefinder import RouteFinder
+from mqspark_server.peers.schemafollower import SchemaFollower
 from mqspark_server.process.diskwork import Flusher, Housekeeper, Worker, open_kernel_sync
 from mqspark_server.process.phases import Phase
 from mqspark_server.process.schemawork import SchemaWorker
@@ -55,12 +56,16 @@ from mqspark_server.settings.settingsfile import settings_file
 from mqspark_server.web.http import HttpServer
 
 if TYPE_CHECKING:  # imported where users have to log in
+    import ssl
+
     from mqspark.auth.authority import Authority
     from mqspark.client.admin import AdminClient
     from mqspark.client.remoting.credentials import Credentials
+    from mqspark.protocol.signature import Signer
     from mqspark_server.brokerspans import BrokerSpans
     from mqspark_server.console.clusteraccess import ClusterAt
     from mqspark_server.console.history.sampler import Sampler
+    from mqspark_server.net.tcp import RemotingServer
     from mqspark_server.tiered.archivetier import ArchivedMessages
 
 log = logging.getLogger("mqspark.app")
@@ -159,6 +164,8 @@ class BrokerApp(ProcessApp):
         if parts.group is not None:
             parts.group.start()
         parts.route_finder.start()
+        if parts.schema_follower is not None:
+            parts.schema_follower.start()
         if parts.following is not None:
             parts.following.start()
         if parts.master_copy is not None:
@@ -432,7 +439,7 @@ class BrokerApp(ProcessApp):
         return core
 
     def _schema_compute(self) -> Compute | None:
-        if not self.config.schema_registry_enable:
+        if not self.config.schema_registry_enable and not self.config.namesrv_addr:
             return None
         worker = SchemaWorker(self._schemas_computed)
         self._ends.always(worker.close)
@@ -504,6 +511,7 @@ class BrokerApp(ProcessApp):
             archived=archived,
             compaction=CompactRunner(store, self.clock),
             master_copy=None if following is None else MasterCopy(store, following.connect),
+            schema_follower=self._schema_follower(core, route_finder, server, tls, signer),
         )
 
         self._arrange_end(parts, http)
@@ -542,6 +550,8 @@ class BrokerApp(ProcessApp):
         ends.on_kill(parts.registrar.abandon)
         ends.always(parts.route_finder.stop)
         ends.always(parts.peers.stop)
+        if parts.schema_follower is not None:
+            ends.always(parts.schema_follower.stop)
         ends.on_stop(server.stop_accepting)
         ends.on_kill(cut_off)
         if parts.following is not None:
@@ -560,6 +570,19 @@ class BrokerApp(ProcessApp):
             await parts.slaves.listen(sockets.slaves)
 
     # --- what the parts tell each other ---
+
+    def _schema_follower(
+        self,
+        core: BrokerCore,
+        routes: RouteFinder,
+        server: RemotingServer,
+        tls: ssl.SSLContext | None,
+        signer: Signer | None,
+    ) -> SchemaFollower | None:
+        copy = core.services.schemas.copy
+        if copy is None or not self.config.namesrv_addr:
+            return None
+        return SchemaFollower(core, copy, routes, server.schedule, tls, signer)
 
     def _schemas_computed(self) -> None:
         if self.parts is not None:
@@ -598,6 +621,8 @@ class BrokerApp(ProcessApp):
             parts.housekeeper.after_turn()
             parts.route_finder.after_turn()
             parts.peers.after_turn()
+            if parts.schema_follower is not None:
+                parts.schema_follower.after_turn()
             if parts.escaping is not None:
                 parts.escaping.after_turn()
 

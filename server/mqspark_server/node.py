@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mqspark_server.peers.peerlink import PeerLink
     from mqspark_server.peers.registrar import Registrar
     from mqspark_server.peers.routefinder import RouteFinder
+    from mqspark_server.peers.schemafollower import SchemaFollower
     from mqspark_server.process.diskwork import Flusher, Housekeeper
     from mqspark_server.process.phases import ProcessLifecycle
     from mqspark_server.settings.settings import BrokerSettings
@@ -49,6 +50,8 @@ class BrokerParts:
     """None without enableSlaveActingMaster, as is ``group``."""
     archived: ArchivedMessages | None = None
     """None without archiveUrl."""
+    schema_follower: SchemaFollower | None = None
+    """None on a broker that keeps the schema registry, and without name servers."""
 
 
 class BrokerNode(Protocol):

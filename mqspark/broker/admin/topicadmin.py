@@ -214,10 +214,12 @@ class TopicAdminProcessor:
                 "message.type=LITE needs a broker with enableLmq=true and enableMultiDispatch=true",
             )
         validation = changes.get(f"+{SCHEMA_VALIDATION}") or VALIDATION_OFF
-        if validation != VALIDATION_OFF and not self._state.config.schema_registry_enable:
+        broker = self._state.config
+        if validation != VALIDATION_OFF and not (broker.schema_registry_enable or broker.namesrv_addr):
             raise Refusal(
                 ResponseCode.INVALID_PARAMETER,
-                f"{SCHEMA_VALIDATION}={validation} needs a broker with schemaRegistryEnable=true",
+                f"{SCHEMA_VALIDATION}={validation} needs schemaRegistryEnable=true on this broker, or a name server to "
+                "find the broker that has it",
             )
         topics = self._state.topics
         name = config.topic_name

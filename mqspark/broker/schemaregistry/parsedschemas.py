@@ -6,24 +6,30 @@ told to come back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
 from mqspark.base.bounded import Memo
 from mqspark.broker.schemaregistry.schemaanswers import Source
+from mqspark.broker.schemaregistry.schemacopy import later
 from mqspark.broker.schemaregistry.schemaquestions import SchemaProblem
 from mqspark.broker.schemaregistry.subjects import StoredSchema, Subjects
 from mqspark.errors import ConfigError, InvalidSchema
-from mqspark.protocol.codes import Reason, ResponseCode
+from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.dispatch import Refusal
 from mqspark.schemas.parsedschema import Schema
 
-SMALL_BYTES = 64 << 10
+SMALL_BYTES = 4 << 10
 """With the texts of the schemas that it needs: some milliseconds."""
-MAX_PARSED_BYTES = 64 << 20
+MAX_PARSED_BYTES = 128 << 20
 MAX_PARSING = 8
-_OBJECTS_PER_BYTE = 30
+_PARTS = 2
+"""The largest that is kept is so large a part of all."""
+_OBJECTS_PER_BYTE = 60
+_FAILURE_BYTES = 4 << 10
+_PATTERN_BYTES = 8 << 10
+"""Of a regular expression, compiled."""
 
 _Compute = Callable[[Callable[[], Any], Callable[[Any, Exception | None], None]], None]
 
@@ -36,76 +42,97 @@ class ParsedSchemas:
         subjects: Subjects,
         source: Callable[[StoredSchema], Source],
         compute: _Compute,
-        catch_up: Callable[[], bool],
+        catch_up: Callable[[], None],
+        check_missing: Callable[[str, int], None],
     ) -> None:
-        """``catch_up`` applies what is stored; False when there is more."""
+        """``catch_up`` applies what is stored; it raises Refusal when there is more. ``check_missing(subject, id)``: as
+        of ``SchemaCopy``."""
         self._subjects = subjects
         self._source = source
         self._compute = compute
         self._catch_up = catch_up
-        self._parsed: Memo[int, Schema] = Memo(
+        self._check_missing = check_missing
+        self._parsed: Memo[bytes, Schema | InvalidSchema | ConfigError] = Memo(
             "schemas.parsed",
             self._obtained,
             max_bytes=MAX_PARSED_BYTES,
-            weigh=lambda _, schema: _OBJECTS_PER_BYTE * _size(schema),
+            weigh=lambda _, found: _weight(found) if isinstance(found, Schema) else _FAILURE_BYTES,
+            parts=_PARTS,
             holds=("ParsedSchemas._parsed",),
         )
-        self._parsing = dict[int, Schema | Exception | None]()
-        """Ids of large ones; None until the result has come. At most ``MAX_PARSING``."""
+        """By fingerprint: an id may become another schema's when the log is taken back."""
+        self._parsing = dict[bytes, Schema | InvalidSchema | ConfigError | None]()
+        """Fingerprints of large ones; None until the result has come. At most ``MAX_PARSING``."""
         self.bounded = self._parsed
 
     @property
     def generation(self) -> int:
         return self._subjects.generation
 
-    def of_subject(self, subject: str) -> Sequence[int]:
-        """Raises Refusal until the records of the registry have been read."""
-        if not self._catch_up():
-            raise self._later("the records of the schema registry are being read")
-        return [version.schema.id for version in self._subjects.versions(subject)]
+    def of_subject(self, subject: str, schema_id: int) -> Sequence[int]:
+        """As ``Schemas.of_subject``."""
+        self._catch_up()
+        ids = [version.schema.id for version in self._subjects.versions(subject)]
+        if not ids or (schema_id and schema_id not in ids):
+            self._check_missing(subject, schema_id)
+        return ids
 
     def by_id(self, schema_id: int) -> Schema | None:
         """Raises Refusal while it is being parsed, and when it cannot be."""
-        if self._subjects.schema(schema_id) is None:
-            return None
-        return self._parsed[schema_id]
-
-    def _obtained(self, schema_id: int) -> Schema:
-        result = self._parsing.get(schema_id)
-        if result is not None:
-            del self._parsing[schema_id]
-            if isinstance(result, Exception):
-                raise self._cannot(schema_id, result)
-            return result
         stored = self._subjects.schema(schema_id)
         if stored is None:
-            raise self._later(f"schema {schema_id} was removed")
+            return None
+        found: object
         try:
-            source = self._source(stored)
-            if source.size_bytes <= SMALL_BYTES:
-                return source.parsed()
-        except (SchemaProblem, InvalidSchema, ConfigError) as error:
-            raise self._cannot(schema_id, error) from None
-        if schema_id not in self._parsing:
+            found = self._parsed[stored.fingerprint]
+        except SchemaProblem as error:
+            found = error
+        if isinstance(found, Schema):
+            return found
+        raise Refusal(ResponseCode.SYSTEM_ERROR, f"schema {schema_id} cannot be used: {found}")
+
+    def _obtained(self, fingerprint: bytes) -> Schema | InvalidSchema | ConfigError:
+        """Raises Refusal, SchemaProblem."""
+        result = self._parsing.get(fingerprint)
+        if result is not None:
+            del self._parsing[fingerprint]
+            return result
+        stored = self._subjects.like(fingerprint)
+        if stored is None:
+            raise later("the schema was removed")
+        source = self._source(stored)
+        weight = _weight_of_texts(source.texts())
+        if weight > MAX_PARSED_BYTES // _PARTS:
+            return InvalidSchema(
+                f"it would take {weight >> 20} MiB, and what checks messages has {MAX_PARSED_BYTES // _PARTS >> 20}",
+                kind=stored.kind,
+            )
+        if weight <= SMALL_BYTES * _OBJECTS_PER_BYTE:
+            return _parsed(source)
+        if fingerprint not in self._parsing:
             if len(self._parsing) >= MAX_PARSING:
-                self._parsing = {number: found for number, found in self._parsing.items() if found is None}
+                self._parsing = {each: found for each, found in self._parsing.items() if found is None}
             if len(self._parsing) < MAX_PARSING:
-                self._parsing[schema_id] = None
-                self._compute(source.parsed, partial(self._done, schema_id))
-        raise self._later(f"schema {schema_id} is being parsed")
+                self._parsing[fingerprint] = None
+                self._compute(partial(_parsed, source), partial(self._done, fingerprint))
+        raise later(f"schema {stored.id} is being parsed")
 
-    def _done(self, schema_id: int, result: Any, error: Exception | None) -> None:
-        if schema_id in self._parsing:
-            self._parsing[schema_id] = result if error is None else error
-
-    @staticmethod
-    def _later(why: str) -> Refusal:
-        return Refusal(ResponseCode.SYSTEM_BUSY, f"{why}; retry later", reason=Reason.NOT_NOW)
-
-    @staticmethod
-    def _cannot(schema_id: int, error: Exception) -> Refusal:
-        return Refusal(ResponseCode.SYSTEM_ERROR, f"schema {schema_id} cannot be used: {error}")
+    def _done(self, fingerprint: bytes, result: Any, error: Exception | None) -> None:
+        if fingerprint in self._parsing:
+            self._parsing[fingerprint] = result if error is None else InvalidSchema(str(error), kind="any")
 
 
-def _size(schema: Schema) -> int:
-    return schema.size_bytes + sum(each.size_bytes for each in schema.all_needed.values())
+def _parsed(source: Source) -> Schema | InvalidSchema | ConfigError:
+    try:
+        return source.parsed()
+    except (InvalidSchema, ConfigError) as error:
+        return error
+
+
+def _weight(schema: Schema) -> int:
+    return _weight_of_texts([schema.text, *(each.text for each in schema.all_needed.values())])
+
+
+def _weight_of_texts(texts: Iterable[str]) -> int:
+    """Of what is made of them: measured, the most of all languages."""
+    return sum(_OBJECTS_PER_BYTE * len(text) + _PATTERN_BYTES * text.count('"pattern') for text in texts)

@@ -80,17 +80,17 @@ class Source(NamedTuple):
         """Raises InvalidSchema, ConfigError."""
         return self._parsed({})
 
-    @property
-    def size_bytes(self) -> int:
-        """With those that it needs, each once: what is needed twice at each level would be visited twice as often at
-        each."""
-        found, waiting = dict[int, Source](), [self]
-        while waiting:
-            each = waiting.pop()
-            if id(each) not in found:
-                found[id(each)] = each
-                waiting += [source for _, source in each.needed]
-        return sum(len(each.text) for each in found.values())
+    def texts(self) -> list[str]:
+        """Of this one and of those that it needs, each once: what is needed twice at each level would be visited twice
+        as often at each."""
+        found: dict[int, Source] = {}
+        left = [self]
+        while left:
+            source = left.pop()
+            if id(source) not in found:
+                found[id(source)] = source
+                left += [each for _, each in source.needed]
+        return [each.text for each in found.values()]
 
     def _parsed(self, known: dict[int, Schema]) -> Schema:
         """``known``: a source that several need is parsed once."""

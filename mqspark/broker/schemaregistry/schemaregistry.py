@@ -30,6 +30,7 @@ from mqspark.broker.schemaregistry.schemaanswers import (
     no_room,
     problem_answer,
 )
+from mqspark.broker.schemaregistry.schemacopy import SchemaCopy, later
 from mqspark.broker.schemaregistry.schemaquestions import (
     RegistryAnswer,
     RegistryQuestion,
@@ -106,7 +107,15 @@ class SchemaRegistry:
         self._compute = compute or self._compute_here
         self.subjects = Subjects(lambda: state.config.max_schema_table_bytes)
         self._answers = SchemaAnswers(self.subjects, state.clock.monotonic_ms)
-        self.parsed = ParsedSchemas(self.subjects, self._answers.source, self._compute, self._follow)
+        self.copy = None if state.config.schema_registry_enable else SchemaCopy(state, self.subjects)
+        """Where another broker keeps the registry."""
+        if self.copy is None:
+            catch_up, check_missing = self._catch_up, _is_certain
+        else:
+            catch_up, check_missing = self.copy.check_known, self.copy.check_missing
+        self.parsed = ParsedSchemas(
+            self.subjects, self._answers.source, self._compute, catch_up, check_missing
+        )
         """For checks of messages."""
         self.ledgers = (self.subjects.ledger, self.parsed.bounded)
         self._next_offset = 0
@@ -179,6 +188,11 @@ class SchemaRegistry:
             self._next_offset = found.next_offset
         return False
 
+    def _catch_up(self) -> None:
+        """Raises Refusal until the records have been read."""
+        if not self._follow():
+            raise self._not_read_yet()
+
     def _take(self, buffer: memoryview, begin: int, end: int) -> None:
         parts = parts_at(buffer, begin, end)
         if parts is None:
@@ -221,8 +235,7 @@ class SchemaRegistry:
         call = self._begin(session, command)
         if isinstance(call, bytes):
             return call
-        if not self._follow():
-            raise self._not_read_yet()
+        self._catch_up()
         try:
             step = next(call.operating)
             while step is None:
@@ -283,11 +296,7 @@ class SchemaRegistry:
         return _Call(session, command, question, self._now_ms(), self._answers.begin(question))
 
     def _not_read_yet(self) -> Refusal:
-        return Refusal(
-            ResponseCode.SYSTEM_BUSY,
-            "the records of the schema registry are being read; retry later",
-            reason=Reason.NOT_NOW,
-        )
+        return later("the records of the schema registry are being read")
 
     def _decide(self) -> None:
         """Begin the next change, if the one before is stored and read."""
@@ -367,6 +376,10 @@ class SchemaRegistry:
 
     def validate(self) -> None:
         self.subjects.validate()
+
+
+def _is_certain(subject: str, schema_id: int) -> None:
+    """What is not in the own records is not there."""
 
 
 def _frame(command: Command, answer: RegistryAnswer) -> bytes:

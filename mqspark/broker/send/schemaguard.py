@@ -42,8 +42,9 @@ class Schemas(Protocol):
         """Raises Refusal while it is being parsed, and when it cannot be."""
         ...
 
-    def of_subject(self, subject: str) -> Sequence[int]:
-        """The ids of its versions that are not deleted, the oldest first. Raises Refusal until they are known."""
+    def of_subject(self, subject: str, schema_id: int) -> Sequence[int]:
+        """The ids of its versions that are not deleted, the oldest first. Raises Refusal until they are known, and
+        while it is not certain that ``schema_id`` is not among them; 0: that there is none at all."""
         ...
 
 
@@ -55,16 +56,17 @@ class SchemaGuard:
     def __init__(self, refused: Callable[[str, int], None], max_body_bytes: Callable[[], int]) -> None:
         """``refused(topic, count)`` counts messages that do not fit. ``max_body_bytes``: of a body that is inflated."""
         self.schemas: Schemas | None = None
-        """None on a broker that keeps no registry."""
+        """None on a broker that neither keeps a registry nor belongs to a cluster that may."""
         self._refused = refused
         self._max_body_bytes = max_body_bytes
         self._generation = -1
-        self._known = dict[tuple[str, bytes], Schema]()
-        """Topic and the first bytes of a body → the schema that these name; at most ``_MAX_KNOWN``."""
+        self._known = dict[tuple[str, bytes], int]()
+        """Topic and the first bytes of a body → the id of the schema that these name; at most ``_MAX_KNOWN``. The
+        schemas are only where their bytes are counted."""
 
     def check(self, topic: Topic, sys_flag: int, body: bytes | memoryview) -> None:
         """Checks one message. Raises Refusal."""
-        found = self._flaws(topic.name, [body], sys_flag)
+        found = self._found(topic, [body], sys_flag)
         if found is not None:
             self._answer(topic, str(found[1]), 1)
 
@@ -79,7 +81,7 @@ class SchemaGuard:
 
     def check_members(self, topic: Topic, sys_flag: int, bodies: Sequence[bytes]) -> None:
         """Checks a batch whose members have this flag: one that does not fit refuses all. Raises Refusal."""
-        found = self._flaws(topic.name, bodies, sys_flag)
+        found = self._found(topic, bodies, sys_flag)
         if found is not None:
             index, flaw, count = found
             self._answer(topic, f"message {index} of the batch: {flaw}", count)
@@ -92,13 +94,26 @@ class SchemaGuard:
             raise Refusal(ResponseCode.MESSAGE_ILLEGAL, remark)
         _log.warning("a message does not fit the schemas of topic %s: %s", topic.name, reason)
 
+    def _found(
+        self, topic: Topic, bodies: Sequence[bytes | memoryview], sys_flag: int
+    ) -> tuple[int, Flaw, int] | None:
+        """As ``_flaws``. A warning stores also what cannot be checked."""
+        try:
+            return self._flaws(topic.name, bodies, sys_flag)
+        except Refusal as refusal:
+            if topic.validation == VALIDATION_REJECT:
+                raise
+            _log.warning("messages of topic %s are stored unchecked: %s", topic.name, refusal.remark)
+            return None
+
     def _flaws(
         self, topic: str, bodies: Sequence[bytes | memoryview], sys_flag: int
     ) -> tuple[int, Flaw, int] | None:
         """Place of the first body that does not fit, why, and how many do not. Raises Refusal."""
         schemas = self.schemas
         if schemas is None:
-            return 0, Flaw("", "this broker keeps no schema registry (schemaRegistryEnable)"), len(bodies)
+            reason = "this broker keeps no schema registry (schemaRegistryEnable) and has no name server to find one"
+            return 0, Flaw("", reason), len(bodies)
         if schemas.generation != self._generation:
             self._known.clear()
             self._generation = schemas.generation
@@ -143,24 +158,28 @@ class SchemaGuard:
         key = topic, head if prefix is not None else b""
         known = self._known.get(key)
         if known is not None:
-            return known
-        found = self._named(schemas, topic, None if prefix is None else prefix.schema_id)
-        if isinstance(found, Schema):
-            if len(self._known) >= _MAX_KNOWN:
-                self._known.clear()
-            self._known[key] = found
-        return found
+            schema = schemas.by_id(known)
+            if schema is not None:
+                return schema
+        found = self._named(schemas, topic, 0 if prefix is None else prefix.schema_id)
+        if isinstance(found, Flaw):
+            return found
+        if len(self._known) >= _MAX_KNOWN:
+            self._known.clear()
+        self._known[key] = found[0]
+        return found[1]
 
-    def _named(self, schemas: Schemas, topic: str, schema_id: int | None) -> Schema | Flaw:
+    def _named(self, schemas: Schemas, topic: str, schema_id: int) -> tuple[int, Schema] | Flaw:
+        """``schema_id``: 0 for a body without a prefix."""
         subject = subject_of(topic)
-        ids = schemas.of_subject(subject)
+        ids = schemas.of_subject(subject, schema_id)
         if not ids:
             return Flaw("", f"subject {subject} has no schema")
-        if schema_id is None:
-            latest = schemas.by_id(ids[-1])
-            if latest is not None and latest.kind == JSON:
-                return latest
-            return Flaw("", "the body has no id of a schema in front")
-        if schema_id not in ids:
+        if schema_id and schema_id not in ids:
             return Flaw("", f"schema {schema_id} is none of subject {subject}")
-        return schemas.by_id(schema_id) or Flaw("", f"schema {schema_id} is not registered")
+        found = schemas.by_id(schema_id or ids[-1])
+        if found is None:
+            return Flaw("", f"schema {schema_id or ids[-1]} is not registered")
+        if not schema_id and found.kind != JSON:
+            return Flaw("", "the body has no id of a schema in front")
+        return schema_id or ids[-1], found

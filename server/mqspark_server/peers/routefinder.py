@@ -60,7 +60,7 @@ class RouteFinder:
         while True:
             topic = await self._wanted.get()
             try:
-                route = await self._ask(topic)
+                route = await self.route_of(topic)
             except (OSError, ValueError, ClientError, ProtocolError) as error:
                 self._outages.failed("", None, "the route of %s could not be found: %s", topic, error)
                 continue
@@ -74,7 +74,10 @@ class RouteFinder:
             except Exception:  # a bug here must not affect other topics
                 log.exception("answering requests that waited for the route of %s failed", topic)
 
-    async def _ask(self, topic: str) -> TopicRouteData | None:
+    async def route_of(self, topic: str) -> TopicRouteData | None:
+        """None when there is no such topic. Raises OSError, ValueError, ClientError, ProtocolError."""
+        if not self._addresses:
+            return None
         answer = await self._request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return None

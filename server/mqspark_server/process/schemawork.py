@@ -13,7 +13,7 @@ class SchemaWorker:
     """``finished``: called after each work that has told its result."""
 
     def __init__(self, finished: Callable[[], None]) -> None:
-        self._worker = Worker("mqspark-schemas")
+        self._worker: Worker | None = None
         self._finished = finished
         self._is_closed = False
 
@@ -32,9 +32,12 @@ class SchemaWorker:
             done(results[0] if results else None, error)
             self._finished()
 
+        if self._worker is None:
+            self._worker = Worker("mqspark-schemas")
         self._worker.submit(run, computed)
 
     def close(self) -> None:
         """What waits is given up; waits for what runs."""
         self._is_closed = True
-        self._worker.close()
+        if self._worker is not None:
+            self._worker.close()

@@ -85,6 +85,7 @@ SERVERS = BOTH | {
     "FastFail._limits_ms": "one entry a request code",
     "ProcessLifecycle.reached_ms": "one entry a phase",
     "ParsedSchemas._parsing": "MAX_PARSING",
+    "SchemaCopy._missed": "MAX_MISSED, each the name of a subject and a number",
     "SchemaGuard._known": "_MAX_KNOWN, each a topic's name and five bytes",
     "PopRevival._away": "MAX_AWAY",
     "PopRevival._queues": "one a queue of the revive log, which operators make",

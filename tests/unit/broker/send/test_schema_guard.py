@@ -242,7 +242,35 @@ def test_no_such_value(guarded: Guarded, value: str) -> None:
     assert guarded.create(value) == ResponseCode.SYSTEM_ERROR
 
 
-def test_a_broker_without_a_registry_promises_nothing(tmp_path: Path) -> None:
+def test_what_would_be_too_large_in_memory_is_refused_before_it_is_parsed(guarded: Guarded) -> None:
+    """A schema takes some sixty times its text, and a pattern kilobytes; what is kept is not parsed again."""
+    assert guarded.create("reject") == 0
+    huge = {
+        "properties": {f"f{at}": {"pattern": f"^{at}$"} for at in range(2_000)},
+        "description": "x" * 900_000,
+    }
+    schema_id, _ = guarded.bench.registered(json.dumps(huge), "Huge-value", schemaType="JSON")
+    assert guarded.create("reject", "Huge") == 0
+    answer = guarded.send(b"{}", "Huge")
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert f"schema {schema_id} cannot be used: Invalid schema of type JSON: it would take" in str(
+        answer.remark
+    )
+    kept = guarded.bench.broker.services.schemas.parsed.bounded
+    large = json.loads(ORDER)
+    large["description"] = "x" * 900_000
+    guarded.bench.registered(json.dumps(large), schemaType="JSON")
+    assert guarded.send(b"{}").code == ResponseCode.SYSTEM_BUSY
+    while guarded.bench.broker.work():
+        pass
+    for _ in range(3):
+        assert guarded.refused(guarded.send(b"{}"))
+    assert kept.refused == 0
+    assert kept.bytes <= kept.bound
+    assert kept.entries == 2
+
+
+def test_a_broker_alone_without_a_registry_promises_nothing(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     guarded = Guarded.__new__(Guarded)
     guarded.peer = bench.peer()
