@@ -178,10 +178,10 @@ class Straggler:
 @pytest.mark.parametrize(
     "end",
     [
-        "killed before",
         "late and aborted",
-        "chosen",
         "replayed",
+        pytest.param("killed before", marks=pytest.mark.slow("fast: test_kills_between_all_calls")),
+        pytest.param("chosen", marks=pytest.mark.slow("replayed chooses the straggler, too")),
         pytest.param("killed after", marks=pytest.mark.slow("as killed before, a moment later")),
         pytest.param("late", marks=pytest.mark.slow("a part of late and aborted")),
     ],
