@@ -268,12 +268,26 @@ class BoundedMap(dict[K, V]):
             ledger.admit(more_bytes)
         return owner
 
-    def has_room_for(self, key: K, value: V, owner: str) -> bool:
+    def inner_map(
+        self, entry_bytes: int = 0, value_bytes: Callable[[Any], int] | None = None, *, share_bytes: int = 0
+    ) -> BoundedMap[Any, Any]:
+        """A map for a value of this one, of the same table."""
+        return BoundedMap(self._ledger, entry_bytes, value_bytes, share_bytes=share_bytes)
+
+    def inner_set(self) -> BoundedSet[Any]:
+        return BoundedSet(self._ledger)
+
+    def has_room_for(self, key: K, value: V, owner: str = NOBODY) -> bool:
         """Whether a new entry has room that no request makes, but that counts for ``owner``. False counts as a
         refusal."""
         size_bytes, ledger = self.size_of(key, value), self._ledger
         has_share = ledger.shares.has_room_for(owner, self.share_of(key, size_bytes))
         return has_share and ledger.has_room(size_bytes)
+
+    def has_room_to_grow(self, key: K, more_bytes: int) -> bool:
+        """The same of an entry that may ``grow``."""
+        ledger, owner = self._ledger, self.owner_of(key)
+        return ledger.has_room(more_bytes) and ledger.shares.has_room_for(owner, more_bytes, entries=0)
 
     def put(self, key: K, value: V, session: object = None) -> None:
         """``session``: to whose user the entry belongs from now on; without, it stays whose it is, and a new one is

@@ -74,14 +74,14 @@ class LiteClient:
         "updated_ms",
     )
 
-    def __init__(self, client_id: str, group: str, topic: str, now_ms: int, ledger: Ledger) -> None:
+    def __init__(self, client_id: str, group: str, topic: str, now_ms: int, clients: LiteClientsById) -> None:
         self.client_id = client_id
         self.group = group
         self.topic = topic
         self.session: Session | None = None
-        self.queues: BoundedMap[str, int] = BoundedMap(ledger, _PAIR_BYTES)
+        self.queues: BoundedMap[str, int] = clients.inner_map(_PAIR_BYTES)
         """The lite queues that it subscribes to, and its place among the clients of its group that do."""
-        self.evicted: BoundedSet[str] = BoundedSet(ledger)
+        self.evicted: BoundedSet[str] = clients.inner_set()
         """Exclusive queues that another client took from it (ExclusiveEvictionTombstones): it may not know yet, and
         gets them only by asking for them by name."""
         self.place = -1
@@ -102,6 +102,9 @@ class LiteClient:
         return self.queues, self.evicted
 
 
+LiteClientsById = BoundedMap[str, LiteClient]
+
+
 class LiteClients:
     def __init__(self, state: BrokerState, moved: Callable[[str, str], None]) -> None:
         """``moved(queue, group)``: the group's offset was reset."""
@@ -120,7 +123,7 @@ class LiteClients:
             setting="maxLiteTableBytes",
             most=lambda: state.config.max_lite_subscription_count,
         )
-        self._clients: BoundedMap[str, LiteClient] = self.ledger.map(_CLIENT_BYTES, _names_bytes)
+        self._clients: LiteClientsById = self.ledger.map(_CLIENT_BYTES, _names_bytes)
         """A client belongs to the user over whose connection it came, with all its queues and events."""
         self._by_queue: dict[str, dict[str, list[LiteClient]]] = {}
         """Lite queue → group → its clients that subscribe to the queue."""
@@ -316,7 +319,7 @@ class LiteClients:
                 f"client id {printable(client_id, 80)} subscribes for another group or topic already",
             )
         if client is None:
-            client = LiteClient(client_id, group, topic, now_ms, self.ledger)
+            client = LiteClient(client_id, group, topic, now_ms, self._clients)
             self._clients.put(client_id, client, session)
         client.session = session
         client.updated_ms = now_ms
@@ -450,10 +453,7 @@ class LiteClients:
             return False
         if queue in client.queues or not client.events:
             return True
-        owner, size_bytes = self._clients.owner_of(client.client_id), _event_bytes(queue)
-        return self.ledger.has_room(size_bytes) and self.ledger.shares.has_room_for(
-            owner, size_bytes, entries=0
-        )
+        return self._clients.has_room_to_grow(client.client_id, _event_bytes(queue))
 
     def _put_event(self, client: LiteClient, queue: str) -> None:
         client.events[queue] = None

@@ -96,7 +96,7 @@ class LiteParked(Generic[W]):
         if (
             len(self) >= config.max_pop_polling_size
             or len(waiting) > config.pop_polling_size
-            or not self.ledger.has_room(self._all.size_of(waiter))
+            or not self._all.has_room_for(waiter, None)
         ):
             return False
         waiter.grant = self._state.grant(waiter.session, self._code)

@@ -119,7 +119,7 @@ class _EscapingLog(ReviveLog):
             if place is None:
                 raise NotNow("its check point is not stored yet")
             return self._bridge.send(draft, place)
-        if not self.ledger.has_room(self._places.size_of(key, None)):
+        if not self._places.has_room_for(key, None):
             raise NotNow("too many popped messages are not acknowledged")
         position = self._bridge.send(draft, None)
         if key not in self._places:

@@ -76,7 +76,7 @@ class KnownRoutes:
             self._next_due_ms = now_ms
         route.asked_ms = now_ms
         question_bytes += _ANSWER_BYTES
-        if route.is_known or not self.ledger.has_room(question_bytes):
+        if route.is_known or not self._routes.has_room_to_grow(topic, question_bytes):
             session.send(answer())
         else:
             self._routes.grow(topic, question_bytes)
@@ -120,7 +120,8 @@ class KnownRoutes:
             return
         route.queue_datas = [] if route_data is None else _sound(topic, route_data.queue_datas)
         data_bytes = weigh(route.queue_datas)
-        if data_bytes > route.data_bytes and not self.ledger.has_room(data_bytes - route.data_bytes):
+        more_bytes = data_bytes - route.data_bytes
+        if more_bytes > 0 and not self._routes.has_room_to_grow(topic, more_bytes):
             route.queue_datas, data_bytes = [], 0
         self._routes.grow(topic, data_bytes - route.data_bytes)
         route.data_bytes = data_bytes

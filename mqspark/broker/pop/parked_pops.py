@@ -128,7 +128,7 @@ class ParkedPops(Generic[W]):
         return len(self._waiting.get((topic, group), {}).get(queue_id, ()))
 
     def has_room(self, waiter: W) -> bool:
-        return self.ledger.has_room(_PAIR_BYTES + _QUEUE_BYTES + self._requests.size_of(waiter))
+        return self._requests.has_room_for(waiter, _PAIR_BYTES + _QUEUE_BYTES)
 
     def admit(self, waiter: W) -> None:
         """Raises TableFull when its user has their share."""

@@ -36,7 +36,7 @@ class HeldPulls:
 
     def hold(self, pull: Pull) -> bool:
         """False if too many are held."""
-        if len(self._held) >= MAX_HELD or not self.ledger.has_room(self._requests.size_of(pull)):
+        if len(self._held) >= MAX_HELD or not self._requests.has_room_for(pull):
             return False
         try:
             pull.owner = self._requests.admit(pull)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
+from operator import attrgetter
 
-from mqspark.base.bounded import Ledger
+from mqspark.base.bounded import BoundedSet, Ledger
 from mqspark.base.clock import Clock
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.state.acks import Receiver
@@ -33,7 +34,8 @@ ANSWERED_AT_ONCE = 256
 """Changes answered in one slice: a save may complete those of many pipelined requests."""
 
 
-class _Change(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class _Change:
     """An unanswered change."""
 
     session: Receiver
@@ -101,6 +103,7 @@ class PendingChanges:
         self.ledger = Ledger(
             "changes", lambda: config.max_waiting_bytes, "PendingChanges._waiting", setting="maxWaitingBytes"
         )
+        self._unanswered: BoundedSet[_Change] = self.ledger.set(0, attrgetter("size_bytes"))
 
     def answer_when_safe(
         self, session: Receiver, command: Command, saved: SavedTable, *, published: bool = False
@@ -135,9 +138,8 @@ class PendingChanges:
         """False if too many answers wait already."""
         if self._answer(change):
             return True
-        has_room = self.ledger.has_room(change.size_bytes)
+        has_room = self._unanswered.offer(change, None)
         if has_room:
-            self.ledger.note(change.size_bytes)
             self._waiting.setdefault((change.saved, change.published), deque()).append(change)
         return has_room
 
@@ -159,7 +161,7 @@ class PendingChanges:
             for kind in list(self._waiting):
                 waiting = self._waiting[kind]
                 while waiting and self._answer(waiting[0]):
-                    self.ledger.free(waiting.popleft().size_bytes)
+                    self._unanswered.discard(waiting.popleft())
                     answered += 1
                     if answered % ANSWERED_AT_ONCE == 0:
                         yield

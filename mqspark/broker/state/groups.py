@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import attrgetter
 from types import MappingProxyType
 
 from mqspark.base.bounded import CODE_BYTES, CONTAINER_BYTES, BoundedMap, BoundedSet, Ledger, require, weigh
@@ -120,12 +121,10 @@ class ConsumerGroup:
         "subscriptions",
     )
 
-    def __init__(self, name: str, members: BoundedMap[str, GroupMember], ledger: Ledger) -> None:
+    def __init__(self, name: str, members: BoundedMap[str, GroupMember]) -> None:
         self.name = name
         self.members = members
-        self.subscriptions: BoundedMap[str, Subscription] = BoundedMap(
-            ledger, 0, lambda subscription: subscription.size_bytes
-        )
+        self.subscriptions: BoundedMap[str, Subscription] = members.inner_map(0, attrgetter("size_bytes"))
         self.consume_type: str | None = None
         self.message_model: str | None = None
         self.consume_from_where: str | None = None
@@ -287,7 +286,7 @@ class ClientGroups:
         name = data.group_name
         group = self._consumers.get(name)
         if group is None:
-            group = self._consumers[name] = ConsumerGroup(name, self._members(name), self.ledger)
+            group = self._consumers[name] = ConsumerGroup(name, self._members(name))
         try:
             joined = self._seen(group.members, name, client_id, session, language, version)
         finally:
@@ -375,9 +374,8 @@ class ClientGroups:
 
     def _members(self, group: str) -> BoundedMap[str, GroupMember]:
         """A member takes as much of its user's share as if it was the only one of its group."""
-        members: BoundedMap[str, GroupMember] = BoundedMap(self.ledger, _MEMBER_BYTES)
-        members.share_bytes = _GROUP_BYTES + _HOLDER_BYTES + weigh(group)
-        return members
+        share_bytes = _GROUP_BYTES + _HOLDER_BYTES + weigh(group)
+        return self._producers.inner_map(_MEMBER_BYTES, share_bytes=share_bytes)
 
     def _seen(
         self,
@@ -395,7 +393,7 @@ class ClientGroups:
         groups = self._groups_of.get(session.id)
         if groups is None or group not in groups:
             if groups is None:
-                groups = self._groups_of[session.id] = BoundedSet(self.ledger)
+                groups = self._groups_of[session.id] = self._groups_of.inner_set()
             try:
                 groups.add(group, session)
             finally:

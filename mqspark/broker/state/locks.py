@@ -46,7 +46,7 @@ class QueueLocks:
         oldest_ms = now_ms - self._config.rebalance_lock_max_live_time
         holders = self._holders.get(group)
         if holders is None:
-            holders = self._holders[group] = BoundedMap(self.ledger, _LOCK_BYTES, _client_bytes)
+            holders = self._holders[group] = self._holders.inner_map(_LOCK_BYTES, _client_bytes)
             # A lock takes as much of its user's share as if it was the only one of its group.
             holders.share_bytes = self._holders.size_of(group, holders)
         locked = []

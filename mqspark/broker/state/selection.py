@@ -76,6 +76,10 @@ class HeldRequests(Generic[R]):
         is_known = wanted is None or id(wanted) in self._filters
         return size_bytes if is_known else size_bytes + self._filters.size_of(id(wanted), (wanted, 1))
 
+    def has_room_for(self, request: R, more_bytes: int = 0) -> bool:
+        """``more_bytes``: what the caller holds with it. False counts as a refusal."""
+        return self._requests.has_room_to_grow(request, self.size_of(request) + more_bytes)
+
     def hold(self, request: R) -> None:
         """Never refuses; its ``owner`` has been admitted."""
         self._requests.keep(request, None, request.owner)

@@ -98,13 +98,13 @@ class Peers:
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]  # of a Talk
         size_bytes = _TALK_BYTES + (0 if command is None else len(command.body)) + weigh(dict(question.ext))
-        if len(self._open) >= MAX_TALKS or not self.ledger.has_room(size_bytes):
+        waiting = _OpenTalk(session, command, talk, size_bytes)
+        if len(self._open) >= MAX_TALKS or not self._talks.has_room_for(waiting, None):
             talk.close()
             raise Refusal(
                 ResponseCode.SYSTEM_BUSY,
                 f"[OVERLOAD] {len(self._open)} requests wait for other brokers; retry later",
             )
-        waiting = _OpenTalk(session, command, talk, size_bytes)
         try:
             self._talks.add(waiting, session)
         except TableFull:

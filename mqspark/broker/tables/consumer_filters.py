@@ -134,7 +134,7 @@ class ConsumerFilters:
     def _of(self, topic: str) -> BoundedMap[str, ConsumerFilterData]:
         filters = self._table.get(topic)
         if filters is None:
-            filters = BoundedMap(self.ledger, _FILTER_BYTES, weigh)
+            filters = self._table.inner_map(_FILTER_BYTES, weigh)
             self._table.keep(topic, filters)
         return filters
 
