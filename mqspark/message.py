@@ -266,6 +266,9 @@ PERM_READ_WRITE = PERM_READ | PERM_WRITE
 MESSAGE_TYPES = ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE", "MIXED")
 """What the attribute ``message.type`` of a topic may be. A topic of type MIXED takes those of all others."""
 
+NEW_TOPIC_QUEUES = 8
+"""Queues that a new topic has at each broker when nobody says how many (UpdateTopicSubCommand)."""
+
 # --- replicas (MixAll) --------------------------------------------------------------------------------------
 
 MASTER_ID = 0

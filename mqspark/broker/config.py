@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from mqspark.base.config import INT64_MAX, check_settings, parse_addresses, port, setting
 from mqspark.base.names import bracketed, is_address
 from mqspark.errors import ConfigError
-from mqspark.message import PERM_READ, PERM_WRITE, TRACE_TOPIC
+from mqspark.message import NEW_TOPIC_QUEUES, PERM_READ, PERM_WRITE, TRACE_TOPIC
 
 MIN_TABLES_BYTES = 64 << 20
 """The bound of all tables together on a machine with less than four times as much memory."""
@@ -132,7 +132,7 @@ class BrokerConfig:
     msg_trace_topic_name: str = TRACE_TOPIC
     schema_registry_enable: bool = setting(False, ours=True)
     """Whether this broker keeps the schema registry of its cluster. Of the masters of a cluster one does."""
-    default_topic_queue_nums: int = setting(8, least=1, live=True)
+    default_topic_queue_nums: int = setting(NEW_TOPIC_QUEUES, least=1, live=True)
     """Limit of queues of an automatically created topic."""
     max_topic_queue_nums: int = setting(8_192, least=1, live=True, ours=True)
     """The limit of read and write queues of a topic, because the cost of several requests grows with the queues."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fnmatch
 import functools
 import os
 import signal
@@ -313,6 +314,14 @@ async def _with_similar_names(
         if isinstance(group, str):
             return MissingGroup(group, await shell.admin.groups())
     return None
+
+
+def matching(
+    rows: Iterable[dict[str, Any]], key: str, pattern: str | None
+) -> tuple[list[dict[str, Any]], str]:
+    """The rows whose ``key`` matches, and what to say when there is none."""
+    found = [row for row in rows if pattern is None or fnmatch.fnmatchcase(row[key], pattern)]
+    return found, f"no {key}" if pattern is None else f"no {key} matches {pattern}"
 
 
 def confirm(question: str, yes: bool) -> None:

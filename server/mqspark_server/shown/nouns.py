@@ -53,6 +53,11 @@ class Setting(NamedTuple):
     words: Mapping[str, int] | None = None
     """What commands call the numbers."""
 
+    @property
+    def word(self) -> str:
+        """Its name in rows."""
+        return self.option.partition("/")[0].removeprefix("--").replace("-", "_")
+
 
 TOPIC_SETTINGS = (
     Setting("read_queue_nums", "--read-queues", "Queues to read, per broker.", QUEUES),

@@ -17,10 +17,12 @@ from mqspark.message import (
 )
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.client_headers import GetEarliestMsgStoretimeRequestHeader
+from mqspark_server.shown.nouns import TOPIC_SETTINGS
 from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of
 
 if TYPE_CHECKING:
     from mqspark.client.admin import AdminClient
+    from mqspark.protocol.bodies.topic_bodies import TopicConfig
 
 PLAIN_TYPE = "NORMAL"
 """The type of a topic that says none (TopicConfig.getTopicMessageType)."""
@@ -192,6 +194,13 @@ async def first_ms_of(admin: AdminClient, topic: str, broker: str, queue_id: int
     return found if found is not None and found > 0 else None
 
 
+def settings_row(config: TopicConfig) -> Row:
+    return {
+        **{each.word: getattr(config, each.field) for each in TOPIC_SETTINGS},
+        "attributes": dict(sorted(config.attributes.items())),
+    }
+
+
 async def topic_settings(admin: AdminClient, topic: str) -> list[Row]:
     """By broker; ``error`` says why those of one are not known. Raises NoRoute."""
     route = await admin.topic_route(topic)
@@ -207,13 +216,7 @@ async def topic_settings(admin: AdminClient, topic: str) -> list[Row]:
         except MQError as error:
             row["error"] = str(error)
             return
-        row |= {
-            "read_queues": config.read_queue_nums,
-            "write_queues": config.write_queue_nums,
-            "perm": config.perm,
-            "order": config.order,
-            "attributes": dict(sorted(config.attributes.items())),
-        }
+        row |= settings_row(config)
 
     await each_of(rows, fill)
     return rows

@@ -9,9 +9,12 @@ import msgspec
 import pytest
 from pydantic import ValidationError
 
-from mqspark.message import PERM_INHERIT, PERM_READ, PERM_WRITE
+from mqspark.broker.config import BrokerConfig
+from mqspark.message import NEW_TOPIC_QUEUES, PERM_INHERIT, PERM_READ, PERM_WRITE
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark_server.commands.administration.group_cli import group
+from mqspark_server.commands.administration.topic_cli import topic
+from mqspark_server.console.sections.topicpages import CreateTopic
 from mqspark_server.shown.nouns import GROUP_SETTINGS, PERMS, Setting, perm_text
 from mqspark_server.web.v1.groupapi import GroupChange, GroupSettingsView
 
@@ -59,3 +62,9 @@ def test_permissions_have_the_bits_of_rocketmq() -> None:
         text: text for text in PERMS
     }
     assert PERMS["rw"] == PERM_READ | PERM_WRITE
+
+
+def test_a_new_topic_has_as_many_queues_by_every_face() -> None:
+    by_command = {each.name: each.default for each in topic.commands["create"].params}["queues"]
+    by_http = BrokerConfig().default_topic_queue_nums
+    assert by_command == by_http == CreateTopic(name="T").read_queues == NEW_TOPIC_QUEUES

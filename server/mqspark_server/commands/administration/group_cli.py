@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 from typing import Any
 
 import click
@@ -22,6 +21,7 @@ from mqspark_server.commands.shell import (
     clustered,
     confirm,
     given_settings,
+    matching,
     only_brokers,
     setting_options,
 )
@@ -47,11 +47,7 @@ _topic = click.argument("topic", shell_complete=complete_topics)
 @clustered
 async def group_list(shell: ClusterShell, pattern: str | None, every: bool) -> None:
     """List groups, or those that match PATTERN ('order*'). -o wide shows members and lag, too."""
-    rows = [
-        row
-        for row in await group_rows(shell.admin, every=every)
-        if pattern is None or fnmatch.fnmatchcase(row["group"], pattern)
-    ]
+    rows, empty = matching(await group_rows(shell.admin, every=every), "group", pattern)
 
     async def fill(row: dict[str, Any]) -> None:
         row["members"] = len(await member_rows(shell.admin, row["group"]))
@@ -59,7 +55,7 @@ async def group_list(shell: ClusterShell, pattern: str | None, every: bool) -> N
 
     if shell.output.format != "table":
         await each_of(rows, fill)
-    shell.output.rows(_LIST, rows, empty="no group" if pattern is None else f"no group matches {pattern}")
+    shell.output.rows(_LIST, rows, empty=empty)
 
 
 @group.command("describe")

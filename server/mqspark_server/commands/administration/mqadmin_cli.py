@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import click
 
+from mqspark.message import NEW_TOPIC_QUEUES
 from mqspark_server.commands.loading import HELP, LazyCommands
 from mqspark_server.commands.times import parse_time_ms
 
@@ -34,6 +35,8 @@ _AT = " [b: --broker {b}]" + _IN
 _ON = " [b,: --broker {b}]" + _IN + " [mf: --plan {mf}]"
 _PERM = " [p=2: --perm w] [p=4: --perm r] [p=6: --perm rw]"
 _UPDATE = _PERM + _AT + " [a,: --attribute {a}]"
+_NEW = f" [!w: --queues {NEW_TOPIC_QUEUES}]"
+_ELSE = f" [!r: --read-queues {NEW_TOPIC_QUEUES}] [!w: --write-queues {NEW_TOPIC_QUEUES}]"
 _TO_END = "s=now|currentTimeMillis|-1"
 _PRINT = "consume {t} [s: --tag {s}] [b: --from {b@}] [a: --queue {a}:{i}] [e: --until {e@}]"
 
@@ -73,9 +76,11 @@ VERBS: Mapping[str, Verb] = {
         (
             "updateTopic",
             "b/brokerAddr| c/clusterName| t/topic* r/readQueueNums w/writeQueueNums p/perm=2,4,6 o/order a/attributes",
-            "topic create {t} [w: --queues {w}] [!w: --queues 8] --exist-ok" + _UPDATE,
-            "topic update {t} [r: --read-queues {r}] [!r: --read-queues 8] [w: --write-queues {w}]"
-            " [!w: --write-queues 8] [o=true: --order] [o !o=true: --no-order]" + _UPDATE,
+            "topic create {t} [w: --queues {w}]" + _NEW + " --exist-ok" + _UPDATE,
+            "topic update {t} [r: --read-queues {r}] [w: --write-queues {w}]"
+            + _ELSE
+            + " [o=true: --order] [o !o=true: --no-order]"
+            + _UPDATE,
         ),
         (
             "updateTopicPerm",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from mqspark.schemas.parsedschema import KINDS, MAX_TEXT_BYTES
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.output import columns
 from mqspark_server.commands.refusals import CommandFailed, Missing
-from mqspark_server.commands.shell import ClusterShell, clustered
+from mqspark_server.commands.shell import ClusterShell, clustered, matching
 from mqspark_server.survey import schemasurvey
 
 schema = noun("schema", "Schemas of topics.")
@@ -44,10 +43,8 @@ _references = click.option(
 async def schema_list(shell: ClusterShell, pattern: str | None, deleted: bool) -> None:
     """List subjects with their newest versions, or those that match PATTERN ('Orders*')."""
     rows = await schemasurvey.subject_rows(shell.admin, deleted=deleted)
-    chosen = [row for row in rows if pattern is None or fnmatch.fnmatchcase(row["subject"], pattern)]
-    shell.output.rows(
-        _LIST, chosen, empty="no subject" if pattern is None else f"no subject matches {pattern}"
-    )
+    chosen, empty = matching(rows, "subject", pattern)
+    shell.output.rows(_LIST, chosen, empty=empty)
 
 
 @schema.command("describe")

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fnmatch
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from mqspark.errors import BrokerError, MQError
-from mqspark.message import MESSAGE_TYPES, is_system_topic
+from mqspark.message import MESSAGE_TYPES, NEW_TOPIC_QUEUES, is_system_topic
 from mqspark_server.commands.completing import complete_topics
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.output import columns
@@ -23,13 +22,17 @@ from mqspark_server.commands.shell import (
     clustered,
     confirm,
     given_settings,
+    matching,
     only_brokers,
     setting_options,
 )
 from mqspark_server.shown.nouns import PERMS, QUEUES, TOPIC_SETTINGS, perm_text
 from mqspark_server.survey.groupsurvey import client_rows
 from mqspark_server.survey.surveying import each_of, without_no_error
-from mqspark_server.survey.topicsurvey import extent_of, groups_of, queue_rows
+from mqspark_server.survey.topicsurvey import extent_of, groups_of, queue_rows, settings_row
+
+if TYPE_CHECKING:
+    from mqspark.client.statictopics import StaticTopics
 
 topic = noun("topic", "Topics.")
 _LIST = columns("topic", "kind", "brokers*", "queues*", "messages*", "last_ms*")
@@ -68,19 +71,15 @@ def _attribute_table(texts: tuple[str, ...]) -> dict[str, str]:
 @clustered
 async def topic_list(shell: ClusterShell, pattern: str | None, every: bool) -> None:
     """List topics, or those that match PATTERN ('order*'). -o wide shows queues and messages, too."""
-    rows = [
-        row
-        for row in await shell.topic_rows()
-        if (every or row["kind"] == "normal")
-        and (pattern is None or fnmatch.fnmatchcase(row["topic"], pattern))
-    ]
+    known = [row for row in await shell.topic_rows() if every or row["kind"] == "normal"]
+    rows, empty = matching(known, "topic", pattern)
 
     async def fill(row: dict[str, Any]) -> None:
         row |= without_no_error(await extent_of(shell.admin, row["topic"]))
 
     if shell.output.format != "table":
         await each_of(rows, fill)
-    shell.output.rows(_LIST, rows, empty="no topic" if pattern is None else f"no topic matches {pattern}")
+    shell.output.rows(_LIST, rows, empty=empty)
 
 
 @topic.command("describe")
@@ -93,7 +92,7 @@ async def topic_describe(shell: ClusterShell, topic: str) -> None:
     queues, configs, groups = await asyncio.gather(
         queue_rows(shell.admin, topic), _configs(shell, topic, masters), groups_of(shell.admin, topic)
     )
-    settings = {name: _settings(config) for name, config in configs.items()}
+    settings = {name: settings_row(each) | {"perm": perm_text(each.perm)} for name, each in configs.items()}
     if not shell.output.is_table:
         shell.output.record({"topic": topic, "brokers": settings, "groups": groups, "queues": queues})
         return
@@ -119,20 +118,15 @@ async def _configs(shell: ClusterShell, name: str, masters: Mapping[str, str]) -
     return dict(zip(masters, found, strict=True))
 
 
-def _settings(config: Any) -> dict[str, Any]:
-    return {
-        "read_queues": config.read_queue_nums,
-        "write_queues": config.write_queue_nums,
-        "perm": perm_text(config.perm),
-        "order": config.order,
-        "attributes": dict(sorted(config.attributes.items())),
-    }
-
-
 @topic.command("create")
 @click.argument("topic")
 @click.option(
-    "-q", "--queues", type=click.IntRange(*QUEUES), default=4, show_default=True, help="Per broker."
+    "-q",
+    "--queues",
+    type=click.IntRange(*QUEUES),
+    default=NEW_TOPIC_QUEUES,
+    show_default=True,
+    help="Per broker.",
 )
 @click.option("--perm", type=click.Choice(PERMS), default="rw", show_default=True, help="Permissions.")
 @click.option("--type", "message_type", type=click.Choice(MESSAGE_TYPES), help="The attribute message.type.")
@@ -250,17 +244,12 @@ async def topic_create_static(
     shell: ClusterShell, topic: str, queues: int, plan: str | None, brokers: tuple[str, ...]
 ) -> None:
     """Create the static TOPIC with --queues logic queues, or add queues. Offsets stay the same when queues move."""
-    from mqspark.client.statictopics import StaticTopics
-    from mqspark_server.commands.administration.staticplans import read_plan
 
-    statics = StaticTopics(shell.admin)
-    if plan is not None:
-        todo = read_plan(plan, topic)
-    else:
+    async def planned(statics: StaticTopics) -> Any:
         await _finish(statics, topic)
-        todo = await statics.plan_growth(topic, queues, await shell.masters(brokers))
-    await _execute_plan(statics, todo, plan)
-    _show_leaders(shell, topic, todo.broker_config_map)
+        return await statics.plan_growth(topic, queues, await shell.masters(brokers))
+
+    await _carry_out(shell, topic, plan, planned)
 
 
 @topic.command("remap")
@@ -270,18 +259,13 @@ async def topic_create_static(
 @clustered
 async def topic_remap(shell: ClusterShell, topic: str, plan: str | None, brokers: tuple[str, ...]) -> None:
     """Move the queues of the static TOPIC to --broker, or evenly to all brokers, without interrupting its use."""
-    from mqspark.client.statictopics import StaticTopics
-    from mqspark_server.commands.administration.staticplans import read_plan
 
-    statics = StaticTopics(shell.admin)
-    if plan is not None:
-        todo = read_plan(plan, topic)
-    else:
+    async def planned(statics: StaticTopics) -> Any:
         await shell.must_be_topics(topic)
         await _finish(statics, topic)
-        todo = await statics.plan_move(topic, await shell.masters(brokers))
-    await _execute_plan(statics, todo, plan)
-    _show_leaders(shell, topic, todo.broker_config_map)
+        return await statics.plan_move(topic, await shell.masters(brokers))
+
+    await _carry_out(shell, topic, plan, planned)
 
 
 @topic.command("repair-static")
@@ -295,6 +279,18 @@ async def topic_repair_static(shell: ClusterShell, topic: str) -> None:
     text = f"repaired in {steps} steps" if steps else "nothing to repair: the brokers agree"
     shell.output.heading(f"topic {topic}: {text}")
     _show_leaders(shell, topic, configs)
+
+
+async def _carry_out(
+    shell: ClusterShell, topic: str, file: str | None, planned: Callable[[StaticTopics], Awaitable[Any]]
+) -> None:
+    from mqspark.client.statictopics import StaticTopics
+    from mqspark_server.commands.administration.staticplans import read_plan
+
+    statics = StaticTopics(shell.admin)
+    plan = await planned(statics) if file is None else read_plan(file, topic)
+    await _execute_plan(statics, plan, file)
+    _show_leaders(shell, topic, plan.broker_config_map)
 
 
 async def _finish(statics: Any, topic: str) -> None:

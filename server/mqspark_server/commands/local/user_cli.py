@@ -176,89 +176,66 @@ async def show(accounts: Accounts, output: Output) -> None:
     output.rows(_LIST, await accounts.rows(), empty="no user")
 
 
-async def _set_status(accounts: Accounts, output: Output, name: str, status: str) -> None:
-    await _must_have(accounts, name)
-    await accounts.put(name, status=status)
-    output.done(f"user {name} is {status}d", {"user": name, "status": status, "servers": accounts.servers})
+def _status_command(verb: str, text: str) -> click.Command:
+    @user.command(verb, help=text)
+    @_name
+    @_online
+    async def put_status(accounts: Accounts, output: Output, name: str) -> None:
+        await _must_have(accounts, name)
+        await accounts.put(name, status=verb)
+        output.done(f"user {name} is {verb}d", {"user": name, "status": verb, "servers": accounts.servers})
+
+    return put_status
 
 
-@user.command("enable")
-@_name
-@_online
-async def enable(accounts: Accounts, output: Output, name: str) -> None:
-    """Enable a user."""
-    await _set_status(accounts, output, name, "enable")
+enable = _status_command("enable", "Enable a user.")
+disable = _status_command("disable", "Disable a user; its rules stay.")
 
 
-@user.command("disable")
-@_name
-@_online
-async def disable(accounts: Accounts, output: Output, name: str) -> None:
-    """Disable a user; its rules stay."""
-    await _set_status(accounts, output, name, "disable")
+def _rule_command(verb: str, text: str, *, allows: bool) -> click.Command:
+    @user.command(verb, help=text)
+    @_name
+    @_resource
+    @_actions
+    @_sources
+    @_online
+    async def put_rule(
+        accounts: Accounts,
+        output: Output,
+        name: str,
+        resource: str,
+        actions: tuple[str, ...],
+        sources: tuple[str, ...],
+    ) -> None:
+        kind, separator, rest = resource.partition(":")
+        if not separator or not rest or kind not in ("Cluster", "Namespace", "Topic", "Group"):
+            raise click.UsageError(
+                f"{resource[:80]!r} is not a resource: Topic:NAME, Group:NAME or Cluster:NAME; NAME may end with *"
+            )
+        await _must_have(accounts, name)
+        await accounts.put_rule(name, resource, actions, sources, allows=allows)
+        row = {
+            "user": name,
+            "decision": "Allow" if allows else "Deny",
+            "resource": resource,
+            "actions": list(actions),
+            "sources": list(sources),
+        }
+        output.done(f"{name}: {_rule_text(row)}", row)
+
+    return put_rule
 
 
-@user.command("allow")
-@_name
-@_resource
-@_actions
-@_sources
-@_online
-async def allow(
-    accounts: Accounts,
-    output: Output,
-    name: str,
-    resource: str,
-    actions: tuple[str, ...],
-    sources: tuple[str, ...],
-) -> None:
-    """Allow a user ACTIONs on RESOURCE: Topic:Orders, Group:bill*, Cluster:*. Replaces its rule for RESOURCE."""
-    await _rule(accounts, output, name, resource, actions, sources, allows=True)
-
-
-@user.command("deny")
-@_name
-@_resource
-@_actions
-@_sources
-@_online
-async def deny(
-    accounts: Accounts,
-    output: Output,
-    name: str,
-    resource: str,
-    actions: tuple[str, ...],
-    sources: tuple[str, ...],
-) -> None:
-    """Deny a user ACTIONs on RESOURCE. Replaces its rule for RESOURCE. The most specific rule decides."""
-    await _rule(accounts, output, name, resource, actions, sources, allows=False)
-
-
-async def _rule(
-    accounts: Accounts,
-    output: Output,
-    name: str,
-    resource: str,
-    actions: tuple[str, ...],
-    sources: tuple[str, ...],
-    *,
-    allows: bool,
-) -> None:
-    kind, separator, rest = resource.partition(":")
-    if not separator or not rest or kind not in ("Cluster", "Namespace", "Topic", "Group"):
-        raise click.UsageError(
-            f"{resource[:80]!r} is not a resource: Topic:NAME, Group:NAME or Cluster:NAME; NAME may end with *"
-        )
-    await _must_have(accounts, name)
-    await accounts.put_rule(name, resource, actions, sources, allows=allows)
-    row = {
-        "user": name,
-        "decision": "Allow" if allows else "Deny",
-        "resource": resource,
-        "actions": list(actions),
-        "sources": list(sources),
-    }
-    output.done(f"{name}: {_rule_text(row)}", row)
+allow = _rule_command(
+    "allow",
+    "Allow a user ACTIONs on RESOURCE: Topic:Orders, Group:bill*, Cluster:*. Replaces its rule for RESOURCE.",
+    allows=True,
+)
+deny = _rule_command(
+    "deny",
+    "Deny a user ACTIONs on RESOURCE. Replaces its rule for RESOURCE. The most specific rule decides.",
+    allows=False,
+)
 
 
 @user.command("forget")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 from typing import Any, Literal
 
 import click
@@ -17,7 +16,7 @@ from mqspark_server.commands.messages.reading import END, WHERE, Filter, Where, 
 from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS
 from mqspark_server.commands.output import Column, columns, counted, cut
 from mqspark_server.commands.refusals import CommandFailed, Missing
-from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm
+from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm, matching
 from mqspark_server.shown.deadletters import LetterChoice, foreign_origins, origin_of, resent_copy
 from mqspark_server.shown.messagerow import message_row
 
@@ -48,18 +47,11 @@ _until = click.option("--until", type=END, help="An offset or a time.  [default:
 @clustered
 async def dlq_list(shell: ClusterShell, pattern: str | None) -> None:
     """List groups with dead letters, or those that match PATTERN."""
-    rows = []
-    for name in await _groups(shell):
-        if pattern is not None and not fnmatch.fnmatchcase(name, pattern):
-            continue
-        stats = await shell.admin.topic_stats(dlq_topic(name))
-        rows.append(
-            {
-                "group": name,
-                "messages": sum(each.max_offset - each.min_offset for each in stats.values()),
-                "last_ms": max((each.last_update_timestamp for each in stats.values()), default=0) or None,
-            }
-        )
+    rows, _ = matching(({"group": name} for name in await _groups(shell)), "group", pattern)
+    for row in rows:
+        stats = (await shell.admin.topic_stats(dlq_topic(row["group"]))).values()
+        row["messages"] = sum(each.max_offset - each.min_offset for each in stats)
+        row["last_ms"] = max((each.last_update_timestamp for each in stats), default=0) or None
     shell.output.rows(_LIST, rows, empty="no group has dead letters")
 
 

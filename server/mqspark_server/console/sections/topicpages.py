@@ -14,6 +14,7 @@ from mqspark.errors import InvalidMessage, MQError
 from mqspark.message import (
     MAX_PROPERTIES_BYTES,
     MESSAGE_TYPES,
+    NEW_TOPIC_QUEUES,
     Message,
 )
 from mqspark_server.console.clusteraccess import Trouble
@@ -56,7 +57,12 @@ class TopicTable(ListView, frozen=True):
             row |= await topic_figures(asked.admin, row["topic"])
 
         rows = [row for row in await topic_rows(asked.admin) if self.every or row["kind"] == "normal"]
-        return {**await self.listed("topic", rows, fill), "types": MESSAGE_TYPES, "most_queues": QUEUES.most}
+        return {
+            **await self.listed("topic", rows, fill),
+            "types": MESSAGE_TYPES,
+            "most_queues": QUEUES.most,
+            "new_queues": NEW_TOPIC_QUEUES,
+        }
 
 
 class TopicQueues(View, frozen=True):
@@ -125,7 +131,7 @@ class TopicConfiguration(View, frozen=True):
 
 
 class TopicSettings(msgspec.Struct, frozen=True):
-    read_queues: _QueueCount = 8
+    read_queues: _QueueCount = NEW_TOPIC_QUEUES
     write_queues: _QueueCount = 0
     """0: as many as to read."""
     perm: Annotated[str, ChoiceField(tuple(PERM_WORDS))] = "read and write"

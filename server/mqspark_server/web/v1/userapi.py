@@ -7,7 +7,7 @@ them use the caller's own secret, so that they apply their own users and policie
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from typing import Annotated
 
 import msgspec
@@ -54,6 +54,7 @@ MAX_RULES = 1_024
 _OTHERS_TIMEOUT_MS = 5_000
 """For each request to another server."""
 _NOTHING = "nothing was changed: {}; with hereOnly=true this broker alone is changed"
+_HALF = "this broker made the change, but another server did not: {}"
 HereOnly = Annotated[bool, Query(description="leave the name servers and the other masters as they are")]
 
 router = APIRouter(prefix="/api/v1/users", tags=["users"], responses=ERRORS)
@@ -142,7 +143,7 @@ async def put_user(
             changed = UpdateUserRequestHeader(username=user)
             await asker.ask(RequestCode.AUTH_UPDATE_USER, changed, encode_body(info))
         if others is not None:
-            await _also(others.put(user, password=change.password, kind=change.type, status=change.status))
+            await others.put(user, password=change.password, kind=change.type, status=change.status)
     response.status_code = 201 if old is None else 200
     new = await _user(asker, user)
     if new is None:
@@ -160,7 +161,7 @@ async def delete_user(user: UserName, asker: AskerNow, request: Request, hereOnl
     async with _others(asker, here_only=hereOnly) as others:
         await asker.ask(RequestCode.AUTH_DELETE_USER, DeleteUserRequestHeader(username=user))
         if others is not None:
-            await _also(others.remove(user))
+            await others.remove(user)
 
 
 @router.get("/{user}/policies")
@@ -187,7 +188,7 @@ async def put_policies(
     async with _others(asker, here_only=hereOnly) as others:
         await asker.ask(RequestCode.AUTH_CREATE_ACL, header, encode_body(info))
         if others is not None:
-            await _also(others.put_rules(user, given))
+            await others.put_rules(user, given)
     new = await _policies(asker, user)
     response.headers["ETag"] = etag(new.model_dump())
     return new
@@ -206,7 +207,7 @@ async def delete_policy(
     async with _others(asker, here_only=hereOnly) as others:
         await asker.ask(RequestCode.AUTH_DELETE_ACL, header)
         if others is not None:
-            await _also(others.forget(user, resource, policyType))
+            await others.forget(user, resource, policyType)
 
 
 @contextlib.asynccontextmanager
@@ -231,13 +232,8 @@ async def _others(asker: Asker, *, here_only: bool) -> AsyncIterator[Accounts | 
                 admin, {name: each.broker_addrs for name, each in brokers.items()}
             )
             all_of_them.check_open()
-        yield all_of_them.without(app.address)
-
-
-async def _also(change: Awaitable[object]) -> None:
-    """Make the change on the other servers, after this broker. Raises Problem."""
-    with as_problem(502, MQError, text="this broker made the change, but another server did not: {}"):
-        await change
+        with as_problem(502, MQError, text=_HALF):
+            yield all_of_them.without(app.address)
 
 
 async def _user(asker: Asker, name: str) -> UserInfo | None:
