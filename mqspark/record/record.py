@@ -28,6 +28,7 @@ from mqspark.message import (
     COMPRESSION_MASK,
     COMPRESSION_SHIFT,
     CRC32,
+    HOST_FLAGS,
     INNER_BATCH,
     MAX_LONG_TOPIC_LENGTH,
     MAX_PROPERTIES_BYTES,
@@ -92,7 +93,7 @@ def peek_properties(buffer: Buffer, position: int) -> tuple[int, bytes]:
     size, magic, sys_flag, body_length = _PEEK.unpack_from(buffer, position)
     end = position + size
     topic_start = position + _PEEK.size + body_length + 1
-    if sys_flag & 0x30:
+    if sys_flag & HOST_FLAGS:
         head = HEADS[(sys_flag >> 4) & 3]
         if size < head.size + 3:
             raise InvalidMessage(f"record at {position} is too short for its hosts", field="totalSize")
@@ -528,7 +529,7 @@ def _decode(
         body_length,
     ) = _unpack_head_v4(data, position)
     body_start = position + _HEAD_V4.size
-    if sys_flag & 0x30:
+    if sys_flag & HOST_FLAGS:
         head = HEADS[(sys_flag >> 4) & 3]
         body_start = position + head.size
         if available < head.size + 3:

@@ -21,6 +21,7 @@ from mmap import mmap
 from typing import Any
 
 from mqspark.errors import InvalidMessage
+from mqspark.message import BORN_HOST_V6
 
 Buffer = bytes | bytearray | memoryview | mmap
 
@@ -139,7 +140,7 @@ def queue_offset_of(buffer: Buffer, at: int = 0) -> int:
 def store_time_ms(buffer: Buffer, at: int = 0) -> int:
     """The store time of the record at ``at``."""
     sys_flag, time_ms = _STORE_TIME.unpack_from(buffer, at)
-    if sys_flag & 0x10:
+    if sys_flag & BORN_HOST_V6:
         _, time_ms = _STORE_TIME.unpack_from(buffer, at + V6_EXTRA_BYTES)
     return int(time_ms)
 

@@ -32,20 +32,6 @@ OTHER_DESCRIPTORS = 48
 class StoreData:
     """Log, queues and index of one store. Two of them never have one directory."""
 
-    __slots__ = (
-        "batch_table",
-        "damage",
-        "deleted",
-        "descriptors",
-        "files",
-        "index",
-        "indexer",
-        "levels",
-        "log",
-        "paths",
-        "table",
-    )
-
     def __init__(self, config: StoreConfig, clock: Clock, files: FileLayer, note: Note) -> None:
         self.files = files
         self.paths = paths = StorePaths(

@@ -86,7 +86,7 @@ class ProtobufSource:
 @dataclass(frozen=True)
 class JsonSource:
     columns: pa.Schema
-    """Of a JSON Schema."""
+    """The columns of a JSON Schema."""
 
 
 Source = AvroType | ProtobufSource | JsonSource | None
@@ -162,7 +162,7 @@ def json_columns(schema: Schema) -> pa.Schema:
 
 
 def given_protobuf(options: PayloadOptions) -> ProtobufSource:
-    """Of the option or the file. Raises ConfigError, InvalidSchema."""
+    """The schema of the option or the file. Raises ConfigError, InvalidSchema."""
     if options.schema is None and not str(options.schema_file).endswith(".proto"):
         if options.message is None:
             raise ConfigError("payloadMessage: required with a set of descriptors", key="payloadMessage")
@@ -181,7 +181,7 @@ def protobuf_source(schema: Schema, message: str | None) -> ProtobufSource:
 
 
 def schema_text(options: PayloadOptions) -> str:
-    """Of the option or the file. Raises ConfigError."""
+    """The text of the option or the file. Raises ConfigError."""
     if options.schema_file is None:
         return options.schema or ""
     try:
@@ -306,7 +306,7 @@ class TypedRows:
     schema: pa.Schema
     """All columns, as Spark expects them."""
     message: dict[str, str]
-    """Of the message: name in the result to name in the source."""
+    """Columns of the message: name in the result to name in the source."""
     dead: LettersOfBodies | None = None
     """mode=DEADLETTER."""
 

@@ -60,7 +60,7 @@ def run(options: TablesOptions, spark: SparkSession, progress: ProgressLine) -> 
 
 
 def table_metrics(keeper: TableKeeper) -> list[str]:
-    """Of all tables of the directory, in Prometheus' text format."""
+    """The metrics of all tables of the directory, in Prometheus' text format."""
     directory = keeper.options.directory
     lines = []
     for name in directory.names():

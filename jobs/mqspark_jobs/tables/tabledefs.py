@@ -31,7 +31,7 @@ from pyspark_pymq.payloadoptions import RAW
 DEFAULT_DIRECTORY = "~/mqspark-tables"
 MAX_TABLES = 1_000
 _MAX_BYTES = 4 << 20
-"""Of a definition, whose starts name every queue of its topic; as many as any file of this kind has."""
+"""Size of a definition, whose starts name every queue of its topic; as many as any file of this kind has."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _MANAGED = frozenset(
     [

@@ -97,7 +97,7 @@ class TableKeeper:
     spark: SparkSession
     progress: ProgressLine
     errors: dict[str, str] = field(default_factory=dict)
-    """Of tables that are not kept because of one."""
+    """The errors of tables that are not kept because of one."""
     tables: int = 0
     rows: int = 0
     batches: int = 0

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _BATCH_BYTES = "256m"
-"""Of a batch, unless the definition has a limit: a table that begins far back does not read everything at once."""
+"""Size of a batch, unless the definition has a limit: a table that begins far back does not read everything at once."""
 _WRITERS = 4
 """Tables that are written at a time."""
 _PATIENCE_S = 30.0
@@ -101,7 +101,7 @@ class TableQuery:
 
     @property
     def names(self) -> list[str]:
-        """Of the tables that it keeps."""
+        """The names of the tables that it keeps."""
         with self._mutex:
             return list(self._members)
 

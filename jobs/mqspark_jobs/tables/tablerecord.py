@@ -43,7 +43,7 @@ class TableVersion:
     record: TableRecord | None
     """The newest one up to that version; None: the table has none, or its log does not go back so far."""
     oldest: str | None = None
-    """Of the rows that came with the record: the least value of the column asked for."""
+    """The least value of the column asked for, in the rows that came with the record."""
 
 
 def metadata_of(record: TableRecord) -> str:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 DATE = "date"
 REASON = "reason"
 BODY_CRC = "bodyCrc"
-"""Of a typed table, which has no bodies: CRC-32 of each, null for an empty one."""
+"""The column of a typed table, which has no bodies: CRC-32 of each, null for an empty one."""
 ROW_COLUMNS = (
     "key", "value", "broker", "partition", "offset", "timestamp", "tags", "bornTimestamp", "msgId", "properties"
 )  # fmt: skip
@@ -65,7 +65,7 @@ class TableWriter:
         self._is_closed = False
         self.last: WrittenBatch | None = None
         self.columns: Any = None
-        """Of the table, as Spark has them, from ``make`` on."""
+        """The columns of the table, as Spark has them, from ``make`` on."""
         self._version = newest_version(definition.url)
         record = self._version.record
         if record is not None and record.topic != definition.topic:
@@ -301,7 +301,7 @@ def _all_null(frame: DataFrame) -> Any:
 
 
 def _milliseconds(text: str | None) -> int | None:
-    """Of a time as Delta's statistics have it."""
+    """The time in ms, of one as Delta's statistics have it."""
     from datetime import UTC, datetime
 
     if text is None:

@@ -52,7 +52,7 @@ class TableTopic:
 
 
 def queue_bounds(options: Mapping[str, str]) -> TopicSpan:
-    """Of the topic of a batch read with these options. Raises MQError."""
+    """The queues of the topic of a batch read with these options. Raises MQError."""
     topic = TableTopic(options)
     try:
         return topic.bounds()

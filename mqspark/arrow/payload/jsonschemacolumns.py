@@ -70,7 +70,7 @@ class _JsonColumns:
         self._found = 0
 
     def type_of(self, node: Any, path: str, depth: int) -> pa.DataType:
-        """Of a column. Raises InvalidSchema for a schema that is none."""
+        """The type of a column. Raises InvalidSchema for a schema that is none."""
         found = self._said(node, path, depth)
         if found == _NO_TYPE:
             raise InvalidSchema("it has no type but null", kind=JSON, where=path)

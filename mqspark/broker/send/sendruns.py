@@ -43,11 +43,11 @@ class SendPlan(Struct, frozen=True, gc=False):
     form: PlainForm
     waits: bool
     code: int
-    """Of the requests."""
+    """The code of the requests."""
 
 
 _Sent = tuple[Topic, int]
-"""Of one of a run, what is not stored: its topic's counters and the opaque."""
+"""What is not stored of one of a run: its topic's counters and the opaque."""
 
 
 class SendRuns:

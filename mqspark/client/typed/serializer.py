@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mqspark.schemas.payloadvalues import PayloadValues
 
 MAX_SCHEMA_BYTES = 32 << 20
-"""Of the texts of the schemas that one serializer keeps."""
+"""Bytes of the texts of the schemas that one serializer keeps."""
 MAX_SUBJECTS = 10_000
 """Pairs of a subject and an id that one serializer knows."""
 

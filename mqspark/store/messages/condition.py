@@ -18,19 +18,6 @@ from mqspark.store.messages.unsettled import Unsettled
 class Condition:
     """The condition of one store. Whatever refuses puts lets ``log`` ask ``check_writable`` before the next one."""
 
-    __slots__ = (
-        "_failed_save",
-        "_log",
-        "_root",
-        "_unsettled",
-        "disk_full",
-        "is_copy",
-        "no_space",
-        "read_only",
-        "refusal",
-        "shortage",
-    )
-
     def __init__(self, root: Path, log: CommitLog, unsettled: Unsettled) -> None:
         self._root = root
         self._log = log

@@ -82,23 +82,6 @@ def walk_records(read: Callable[[int, int], bytes], begin: int, end: int) -> int
 class CutBack:
     """The end of one store's log that is to be taken back, with all that follows from the log."""
 
-    __slots__ = (
-        "_checkpoints",
-        "_clock",
-        "_compact_duty",
-        "_compacted_end",
-        "_condition",
-        "_deletions",
-        "_member",
-        "_note",
-        "_pipeline",
-        "_scrub",
-        "_was_gated",
-        "cuts",
-        "data",
-        "position",
-    )
-
     def __init__(
         self,
         clock: Clock,

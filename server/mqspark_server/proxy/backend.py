@@ -95,7 +95,7 @@ class ProxyBackend(Protocol):
         ...
 
     async def message_type(self, topic: str) -> str:
-        """Of ``mqspark.message.MESSAGE_TYPES``. UNSPECIFIED when the topic does not exist."""
+        """One of ``mqspark.message.MESSAGE_TYPES``. UNSPECIFIED when the topic does not exist."""
         ...
 
     async def group(self, name: str) -> SubscriptionGroupConfig | None:

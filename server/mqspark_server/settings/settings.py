@@ -65,7 +65,7 @@ def local_address() -> str:
 
 
 PROXY_PORT = 8081
-"""Of RocketMQ's proxy, which gRPC clients take for granted."""
+"""The port of RocketMQ's proxy, which gRPC clients take for granted."""
 
 DEVELOPMENT: Mapping[str, Any] = {
     "autoCreateTopicEnable": True,

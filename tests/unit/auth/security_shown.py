@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import NamedTuple
 
 
@@ -501,8 +502,9 @@ SHOWN: dict[str, list[Shown]] = {
 def shown_table() -> str:
     lines = ["\n## What is shown by which test\n"]
     for title, rows in SHOWN.items():
-        lines += [f"\n### {title}\n", "\n| what | tests | not yet |\n", "|---|---|---|\n"]
+        lines.append(f"\n### {title}\n\n")
         for row in rows:
             names = "; ".join(f"`{test.replace('::', '.py::test_')}`" for test in row.tests)
-            lines.append(f"| {row.what} | {names} | {row.lacks} |\n")
+            text = f"- {row.what}{row.lacks and f' (not yet: {row.lacks})'}: {names}"
+            lines.append(textwrap.fill(text, 340, subsequent_indent="  ", break_long_words=False) + "\n")
     return "".join(lines)

@@ -137,7 +137,7 @@ class ClusterBackend:
         return config.attributes.get("message.type", "NORMAL")
 
     async def _ask_group(self, group: str) -> SubscriptionGroupConfig | None:
-        """Of any broker: groups are created on all."""
+        """As any broker has it: groups are created on all."""
         header = GetSubscriptionGroupConfigRequestHeader(group=group)
         answer = await self.routes.ask_any(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, header)
         if answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:

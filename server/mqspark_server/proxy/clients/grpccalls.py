@@ -30,7 +30,7 @@ class Shared:
         self.halves = halves
         self.renewals = renewals
         self.port = port
-        """Of the service, in the routes that clients get."""
+        """The port of the service, in the routes that clients get."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
