@@ -22,7 +22,7 @@ from typing import Protocol
 import msgspec
 
 from mqspark.auth.policies import Acl, AclPolicy, Entry, PolicyType, Resource, named
-from mqspark.base.bounded import ENTRY_BYTES, Ledger
+from mqspark.base.bounded import BoundedMap, Ledger
 from mqspark.base.crc import crc32
 from mqspark.base.names import check
 from mqspark.errors import InvalidMessage, ProtocolError
@@ -105,9 +105,9 @@ class Users:
 
     def __init__(self, cipher: Cipher, max_bytes: Callable[[], int]) -> None:
         self._cipher = cipher
-        self._users: dict[str, User] = {}
-        self._acls: dict[str, Acl] = {}
-        self.ledger = Ledger("users", max_bytes, "Users._users", "Users._acls", setting="maxAuthTableBytes")
+        self.ledger = Ledger("users", max_bytes, setting="maxAuthTableBytes")
+        self._users: BoundedMap[str, User] = self.ledger.map(_USER_BYTES)
+        self._acls: BoundedMap[str, Acl] = self.ledger.map(_ENTRY_BYTES, _acl_bytes)
         self.generation = 0
         """Counts changes."""
 
@@ -143,7 +143,6 @@ class Users:
         if name in self._users:
             raise InvalidMessage("The user is existed")
         sealed, signer = self._secret(name, password)
-        self.ledger.charge(_user_bytes(name))
         self._users[name] = User(name, kind, status, sealed, signer)
         self.generation += 1
 
@@ -169,7 +168,6 @@ class Users:
             return
         self._keep_a_super_user(replace(user, status=UserStatus.DISABLE))
         del self._users[name]
-        self.ledger.free(_user_bytes(name))
         self._put_acl(name, Acl())
 
     def _keep_a_super_user(self, new: User) -> None:
@@ -222,13 +220,6 @@ class Users:
     def _put_acl(self, name: str, acl: Acl) -> None:
         if sum(len(policy.entries) for policy in acl.policies) > MAX_ENTRIES:
             raise InvalidMessage(f"a user has at most {MAX_ENTRIES} policy entries")
-        old = self._acls.get(name)
-        if old is None and acl.policies:
-            self.ledger.charge(_acl_bytes(name, acl))
-        elif old is not None and acl.policies:
-            self.ledger.resize(_acl_bytes(name, old), _acl_bytes(name, acl))
-        elif old is not None:
-            self.ledger.free(_acl_bytes(name, old))
         if acl.policies:
             self._acls[name] = acl
         else:
@@ -276,12 +267,8 @@ class Users:
         return users, acls
 
     def _put_all(self, users: dict[str, User], acls: dict[str, Acl]) -> None:
-        self._users, self._acls = users, acls
-        self.ledger.clear()
-        for name in users:
-            self.ledger.note(_user_bytes(name))
-        for name, acl in acls.items():
-            self.ledger.note(_acl_bytes(name, acl))
+        self._users.refill(users)
+        self._acls.refill(acls)
 
     def _loaded(self, user: _SavedUser) -> User:
         _check_name(user.name)
@@ -301,7 +288,8 @@ class Users:
         users, acls = self._read(text, self._keep_or_load)
         if not any(user.is_super and user.status is UserStatus.ENABLE for user in users.values()):
             raise ProtocolError("the users to copy have no enabled super user")
-        size = sum(map(_user_bytes, users)) + sum(_acl_bytes(name, acl) for name, acl in acls.items())
+        size = sum(self._users.size_of(*each) for each in users.items())
+        size += sum(self._acls.size_of(*each) for each in acls.items())
         if size > self.ledger.bound:
             raise ProtocolError(f"the users to copy need {size} bytes: raise {self.ledger.setting}")
         if (users, acls) == (self._users, self._acls):
@@ -392,15 +380,6 @@ def _acl_documents(acls: dict[str, Acl]) -> list[dict[str, object]]:
     return [{"name": name, "policies": acl_document(acl)} for name, acl in acls.items()]
 
 
-def _user_bytes(name: str) -> int:
-    return ENTRY_BYTES + _USER_BYTES + 8 * len(name)
-
-
-def _acl_bytes(name: str, acl: Acl) -> int:
+def _acl_bytes(acl: Acl) -> int:
     entries = [entry for policy in acl.policies for entry in policy.entries]
-    return (
-        ENTRY_BYTES
-        + 8 * len(name)
-        + _ENTRY_BYTES * (1 + len(entries))
-        + sum(_SOURCE_BYTES * len(entry.sources) for entry in entries)
-    )
+    return _ENTRY_BYTES * len(entries) + sum(_SOURCE_BYTES * len(entry.sources) for entry in entries)

@@ -34,6 +34,7 @@ from mqspark.broker.replication.role import Role
 from mqspark.broker.replication.term import Term
 from mqspark.broker.rounds import Rounds
 from mqspark.broker.schemaregistry.schemaregistry import Compute
+from mqspark.broker.service import TICK_MS
 from mqspark.broker.state.acks import Acks
 from mqspark.broker.state.state import Random
 from mqspark.message import new_unique_id
@@ -55,8 +56,6 @@ if TYPE_CHECKING:  # imported where users have to log in
 _SEND, _SEND_OLD = int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_MESSAGE)
 GRPC_PORT = "grpcServerPort"
 """In the table of code 28: where clients of gRPC reach the broker."""
-TICK_MS = 200
-"""The longest time between two ticks, and so the resolution of parked pulls' timeouts."""
 
 
 class BrokerCore:

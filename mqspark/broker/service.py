@@ -8,6 +8,12 @@ from typing import Protocol
 
 from mqspark.store.disk.saved import SavedTable
 
+TICK_MS = 200
+"""The longest time between two ticks, and so the resolution of parked pulls' timeouts."""
+READ_MESSAGES = 64
+READ_BYTES = 1 << 20
+"""Limits of one read of a topic that a service follows."""
+
 
 class Service(Protocol):
     """Runs in the broker's thread. Each call does a bounded amount of work; if more is left, the service asks for

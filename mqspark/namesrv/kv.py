@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from mqspark.base.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, text_bytes
+from mqspark.base.bounded import CONTAINER_BYTES, BoundedMap, Ledger, text_bytes
 from mqspark.base.names import ID, sound_only
 from mqspark.protocol import fastjson
 
 ORDER_TOPICS = "ORDER_TOPIC_CONFIG"
 """Namespace of ordered topics: topic → ``brokerName:queues;…``."""
-
-Table = dict[str, dict[str, str]]
 
 MAX_KV_BYTES = 32 << 20
 
@@ -24,32 +22,25 @@ class KVConfig:
     """The table. ``generation`` counts changes, so that a caller can tell whether they are saved."""
 
     def __init__(self, max_bytes: Callable[[], int] = lambda: MAX_KV_BYTES) -> None:
-        self.ledger = Ledger("kv", max_bytes, "KVConfig._table", setting="maxKvTableBytes")
-        self._table: Table = {}
+        self.ledger = Ledger("kv", max_bytes, setting="maxKvTableBytes")
+        self._table: BoundedMap[str, BoundedMap[str, str]] = self.ledger.map(CONTAINER_BYTES)
         self.generation = 0
 
     def put(self, namespace: str, key: str, value: str) -> None:
         """Set a value. Raises TableFull."""
         entries = self._table.get(namespace)
-        old = None if entries is None else entries.get(key)
-        if old is not None:
-            self.ledger.resize(_entry_bytes(key, old), _entry_bytes(key, value))
-        elif entries is not None:
-            self.ledger.charge(_entry_bytes(key, value))
-        else:
-            self.ledger.admit(_namespace_bytes(namespace) + _entry_bytes(key, value))
-            self.ledger.note(_namespace_bytes(namespace))
-            self.ledger.note(_entry_bytes(key, value))
-        self._table.setdefault(namespace, {})[key] = value
+        if entries is None:
+            entries = self._table.inner_map(0, text_bytes)
+            self.ledger.admit(self._table.size_of(namespace, entries) + entries.size_of(key, value))
+            self._table[namespace] = entries
+        entries[key] = value
         self.generation += 1
 
     def get(self, namespace: str, key: str) -> str | None:
         return self._table.get(namespace, {}).get(key)
 
     def delete(self, namespace: str, key: str) -> None:
-        old = self._table.get(namespace, {}).pop(key, None)
-        if old is not None:
-            self.ledger.free(_entry_bytes(key, old))
+        if self._table.get(namespace, {}).pop(key, None) is not None:
             self.generation += 1
 
     def namespace(self, namespace: str) -> dict[str, str] | None:
@@ -69,17 +60,19 @@ class KVConfig:
         table = document.get("configTable") if isinstance(document, dict) else None
         if not isinstance(table, dict):
             raise ValueError("the key-value table is not a JSON object with a configTable")
-        self._table = {
+        loaded = {
             namespace: {
                 key: str(value) for key, value in _by_text("keys of a namespace", entries or {}).items()
             }
             for namespace, entries in _by_text("key-value table", table).items()
         }
-        self.ledger.clear()
-        for namespace, entries in self._table.items():
-            self.ledger.note(_namespace_bytes(namespace))
-            for key, value in entries.items():
-                self.ledger.note(_entry_bytes(key, value))
+        for present in self._table.values():
+            present.clear()
+        self._table.clear()
+        for namespace, entries in loaded.items():
+            made = self._table.inner_map(0, text_bytes)
+            self._table.keep(namespace, made)
+            made.refill(entries)
 
     def snapshot(self) -> Callable[[], Iterable[bytes]]:
         """A function that encodes a copy of the table."""
@@ -89,11 +82,3 @@ class KVConfig:
 
 def _by_text(what: str, table: dict[Any, Any]) -> dict[str, Any]:
     return sound_only(what, {str(key): value for key, value in table.items()}, ID)
-
-
-def _namespace_bytes(namespace: str) -> int:
-    return ENTRY_BYTES + CONTAINER_BYTES + text_bytes(namespace)
-
-
-def _entry_bytes(key: str, value: str) -> int:
-    return ENTRY_BYTES + text_bytes(key, value)

@@ -16,6 +16,7 @@ from mqspark.protocol.codes import RequestCode
 
 STATUS_FIELD = "status"
 """The field of an answer with the HTTP status."""
+MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 MAX_BODY_BYTES = 4 << 20
 """The most of a request. A schema has 1 MiB at most; JSON may need several characters for one of a text."""
 _OF_TOPICS = ("-value", "-key")

@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from mqspark.base.bounded import BoundedMap, Ledger
-from mqspark.broker.pop.revive import EARLY_BYTES, MAX_EARLY_ACKS, READ_MESSAGES, PopRevival, ReviveQueue
+from mqspark.broker.pop.revive import EARLY_BYTES, MAX_EARLY_ACKS, PopRevival, ReviveQueue
 from mqspark.broker.pop.revivelog import MAX_MESSAGES, CheckKey, ReviveLog
+from mqspark.broker.service import READ_MESSAGES
 from mqspark.broker.state.acks import Deferred
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.writer import Draft, Outlet

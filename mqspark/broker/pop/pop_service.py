@@ -13,15 +13,13 @@ from mqspark.broker.pop.revive import PopRevival
 from mqspark.broker.pop.revivelog import ReviveLog
 from mqspark.broker.pop.start_offsets import PopOffsets
 from mqspark.broker.pop.watch import LiteNotifications, PopWatchProcessor
+from mqspark.broker.service import TICK_MS
 from mqspark.broker.state.acks import Acks, Deferred
 from mqspark.broker.state.state import BrokerState
 from mqspark.protocol.dispatch import Handler, merged
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.saved import SavedTable
 from mqspark.store.store import StoreProgress
-
-TICK_MS = 200
-
 
 SCAN_BOUNDS_MS = (1, 10, 100, 1_000, 2_000, 3_000)
 """Buckets of rocketmq_pop_buffer_scan_time_consume (PopMetricsManager)."""

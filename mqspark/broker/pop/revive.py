@@ -31,6 +31,7 @@ from mqspark.broker.pop.revivelog import (
     parse_ack,
     parse_check_point,
 )
+from mqspark.broker.service import READ_BYTES, READ_MESSAGES, TICK_MS
 from mqspark.broker.state.acks import Deferred
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.writer import Outlet
@@ -76,9 +77,6 @@ IDLE_MS = 3_000
 MAX_GAP_MS = 2_000
 """After a pause of the process or a forward clock step, late messages may not have been noticed yet."""
 
-TICK_MS = 200
-READ_MESSAGES = 64
-READ_BYTES = 1 << 20
 READS_A_TICK = 8
 """Reads of all queues in one tick, about 500 records: a bounded part of a turn."""
 REVIVES_A_TICK = 256

@@ -25,6 +25,7 @@ from mqspark.broker.pop.acting_pops import ActingPops
 from mqspark.broker.pop.acting_revival import ActingRevival
 from mqspark.broker.replication.escape import EscapeBridge
 from mqspark.broker.replication.follower import Follower
+from mqspark.broker.service import TICK_MS
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.timer.delays import DelayService
 from mqspark.broker.timer.timers import TimerService
@@ -50,7 +51,6 @@ ANNOUNCED_MS = 15_000
 SETTLE_MS = 8_000
 """How long messages on their way may take to be stored when a master comes back. After that they are delivered
 again."""
-TICK_MS = 200
 SETTLING_TICK_MS = 20
 RETRY_MS = 1_000
 

@@ -39,6 +39,7 @@ from mqspark.broker.schemaregistry.schemaquestions import (
 )
 from mqspark.broker.schemaregistry.schemarecords import KeyedRecord, decode_record_of
 from mqspark.broker.schemaregistry.subjects import VERSION_BYTES, Subjects
+from mqspark.broker.service import READ_BYTES, READ_MESSAGES, TICK_MS
 from mqspark.broker.state.acks import Acks
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.writer import Draft
@@ -70,14 +71,11 @@ Compute = Callable[[Callable[[], Any], Done], None]
 """Calls a function that needs nothing but time, elsewhere, and then in the broker's thread tells what it returned or
 raised."""
 
-TICK_MS = 200
 MAX_CHANGES = 64
 """Changes that wait for the one before."""
 MAX_COMPUTED = 64
 """Requests that read and need time."""
 CHANGE_WAITS_MS = 30_000
-READ_MESSAGES = 64
-READ_BYTES = 1 << 20
 READS_AT_ONCE = 8
 _QUEUE = 0
 

@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections import deque
 
 from mqspark.base.logs import sparing
+from mqspark.broker.service import READ_BYTES, TICK_MS
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.writer import Outlet
 from mqspark.broker.transaction.halfmessages import CHECK_TIMES, FIRST_OFFSET, TRANSACTION_ID, Half
-from mqspark.broker.transaction.openhalves import READ_BYTES, recover
+from mqspark.broker.transaction.openhalves import recover
 from mqspark.errors import NotNow
 from mqspark.message import (
     REAL_QUEUE_ID,
@@ -33,7 +34,6 @@ from mqspark.record.record import take_apart
 _log = sparing(__name__, lines=5)
 
 SLICE_MESSAGES = 128
-TICK_MS = 200
 RETRY_MS = 100
 
 

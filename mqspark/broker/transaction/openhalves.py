@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from mqspark.broker.service import READ_BYTES, READ_MESSAGES
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.tables.consumer_offsets import NOT_FOUND
 from mqspark.broker.transaction.halfbatches import Item, member_count, members, still_missing
@@ -42,9 +43,6 @@ from mqspark.record.recordlayout import spans
 from mqspark.store.queue.delay import DelayLevels
 from mqspark.store.store import MessageStore
 
-"""The consumer group whose offsets are the progress in the half and op topics."""
-READ_MESSAGES = 64
-READ_BYTES = 1 << 20
 _COPY_MARKS = (CHECK_TIMES.encode(), FIRST_OFFSET.encode())
 
 

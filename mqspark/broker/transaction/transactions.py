@@ -24,6 +24,7 @@ from typing import NamedTuple
 from mqspark.auth.policies import Action, Kind
 from mqspark.base.bounded import BoundedMap, Ledger
 from mqspark.base.logs import sparing
+from mqspark.broker.service import READ_BYTES
 from mqspark.broker.state.acks import Acks
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.writer import Draft, StoredPosition
@@ -37,7 +38,7 @@ from mqspark.broker.transaction.halfmessages import (
     judge,
     op_body,
 )
-from mqspark.broker.transaction.openhalves import READ_BYTES, recover
+from mqspark.broker.transaction.openhalves import recover
 from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreReadOnly
 from mqspark.extensions import OpenTransaction, TransactionDecision, TransactionListener
 from mqspark.message import (

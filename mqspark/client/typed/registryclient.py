@@ -16,9 +16,8 @@ from typing import Any, Literal
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.client.remoting.tls import Tls, TlsSettings, tls_context
 from mqspark.errors import ConfigError, NoSchemaRegistry, SchemaRefused
-from mqspark.protocol.schemaoperations import MAX_BODY_BYTES, OPERATIONS
+from mqspark.protocol.schemaoperations import MAX_BODY_BYTES, MEDIA_TYPE, OPERATIONS
 
-MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 MAX_ANSWER_BYTES = 2 * MAX_BODY_BYTES
 TIMEOUT_MS = 30_000
 """A schema may have to be compared with many versions, and a change to be synced."""

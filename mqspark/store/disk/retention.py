@@ -23,9 +23,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from mqspark.base.clock import HOUR_MS
 from mqspark.errors import ConfigError
-
-_HOUR_MS = 3_600_000
 
 
 class OldSegment(NamedTuple):
@@ -102,7 +101,7 @@ def decide(
         return Decision(0, immediately, refuse_writes)
     mark = min(rules.clean_forcibly_percent, rules.warning_percent)
     others_full = any(disk.used_percent > mark for disk in other_disks)
-    expired_before_ms = now_ms - rules.file_reserved_time_h * _HOUR_MS
+    expired_before_ms = now_ms - rules.file_reserved_time_h * HOUR_MS
     count, freed_bytes = 0, returning_bytes
     for segment in old[: rules.batch_max]:
         if not by_age or segment.modified_ms > expired_before_ms:

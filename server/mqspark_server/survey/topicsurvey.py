@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
+from mqspark.base.clock import HOUR_MS
 from mqspark.errors import BrokerError, MQError, NoRoute
 from mqspark.message import (
     DLQ_PREFIX,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 PLAIN_TYPE = "NORMAL"
 """The type of a topic that says none (TopicConfig.getTopicMessageType)."""
-HOUR_MS = 3_600_000
 
 
 def topic_kind(name: str) -> str:

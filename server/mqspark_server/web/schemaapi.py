@@ -23,13 +23,12 @@ from mqspark.errors import BrokerError, IllegalName, MQError, NoSchemaRegistry, 
 from mqspark.message import SCHEMAS_TOPIC, parse_number
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.headers.admin_headers import SchemaRequestHeader
-from mqspark.protocol.schemaoperations import MAX_BODY_BYTES, OPERATIONS, STATUS_FIELD, Operation
+from mqspark.protocol.schemaoperations import MAX_BODY_BYTES, MEDIA_TYPE, OPERATIONS, STATUS_FIELD, Operation
 from mqspark_server.node import BrokerNode
 from mqspark_server.web.callers import Callers, How, basic_pair
 from mqspark_server.web.problems import Problem
 from mqspark_server.web.v1.asking import ERRORS, refused
 
-MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 LOOKED_MS, LOOK_S = 10_000, 1.0
 """How long it counts that no other broker keeps a registry, and how long one look may take."""
 TIMEOUT_MS = 30_000

@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+import mqspark.arrow.reading.range_fetch
+import mqspark.arrow.writing.framewrite  # noqa: F401, a reader of topics imports both
 import mqspark_server.console.rendering
 import mqspark_server.web.sessions  # noqa: F401, a broker imports it once users log in
 from mqspark.base.bounded import MEMOS, Memo

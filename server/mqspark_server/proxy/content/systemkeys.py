@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from mqspark import message as properties
+from mqspark.broker.transaction.halfmessages import IMMUNITY_SECONDS
 
 BORN_HOST = "__BORNHOST"
 TRACE_CONTEXT = "TRACE_CONTEXT"
 
-IMMUNITY_SECONDS = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 
 SYSTEM_KEYS = properties.SET_BY_BROKERS | frozenset(
     {

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from mqspark.broker.pop import revive
-from mqspark.broker.pop.revive import READ_MESSAGES, READS_A_TICK, REVIVES_A_TICK, PopRevival
+from mqspark.broker.pop.revive import READS_A_TICK, REVIVES_A_TICK, PopRevival
+from mqspark.broker.service import READ_MESSAGES
 from mqspark.broker.state.writer import StoredPosition
 from mqspark.broker.tables.topics import copy_config
 from mqspark.errors import DiskFull, InvalidMessage
