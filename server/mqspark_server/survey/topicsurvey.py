@@ -23,6 +23,7 @@ from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of
 
 if TYPE_CHECKING:
     from mqspark.client.admin import AdminClient
+    from mqspark.protocol.bodies.admin_bodies import BrokerStatsData
     from mqspark.protocol.bodies.topic_bodies import TopicConfig
 
 PLAIN_TYPE = "NORMAL"
@@ -84,11 +85,15 @@ async def topic_figures(admin: AdminClient, topic: str) -> Row:
 
 
 async def _put_tps(admin: AdminClient, topic: str, address: str) -> float:
+    data = await counter_of(admin, address, "TOPIC_PUT_NUMS", topic)
+    return 0.0 if data is None or data.stats_minute is None else data.stats_minute.tps
+
+
+async def counter_of(admin: AdminClient, address: str, name: str, key: str) -> BrokerStatsData | None:
     try:
-        data = await admin.broker_stats(address, "TOPIC_PUT_NUMS", topic)
+        return await admin.broker_stats(address, name, key)
     except BrokerError:
-        return 0.0  # nothing has been counted
-    return 0.0 if data.stats_minute is None else data.stats_minute.tps
+        return None  # nothing has been counted
 
 
 async def letters_of(admin: AdminClient, group: str, now_ms: int) -> Row:

@@ -29,7 +29,7 @@ from mqspark_server.commands.shell import (
 from mqspark_server.shown.nouns import PERMS, QUEUES, TOPIC_SETTINGS, perm_text
 from mqspark_server.survey.groupsurvey import client_rows
 from mqspark_server.survey.surveying import each_of, without_no_error
-from mqspark_server.survey.topicsurvey import extent_of, groups_of, queue_rows, settings_row
+from mqspark_server.survey.topicsurvey import counter_of, extent_of, groups_of, queue_rows, settings_row
 
 if TYPE_CHECKING:
     from mqspark.client.statictopics import StaticTopics
@@ -373,19 +373,12 @@ async def _stats_rows(shell: ClusterShell, topic: str) -> list[dict[str, Any]]:
         address = route.master(name)
         if address is None:
             continue
-        put = await _counter(shell, address, "TOPIC_PUT_NUMS", topic)
+        put = await counter_of(shell.admin, address, "TOPIC_PUT_NUMS", topic)
         rows.append({"topic": topic, "group": None, "broker": name, **_rates("in", put)})
         for group in groups:
-            got = await _counter(shell, address, "GROUP_GET_NUMS", f"{topic}@{group}")
+            got = await counter_of(shell.admin, address, "GROUP_GET_NUMS", f"{topic}@{group}")
             rows.append({"topic": topic, "group": group, "broker": name, **_rates("out", got)})
     return rows
-
-
-async def _counter(shell: ClusterShell, address: str, name: str, key: str) -> Any:
-    try:
-        return await shell.admin.broker_stats(address, name, key)
-    except BrokerError:
-        return None  # nothing has been counted
 
 
 def _rates(direction: str, data: Any) -> dict[str, Any]:

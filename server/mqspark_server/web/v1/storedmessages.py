@@ -6,7 +6,6 @@ A step reads the store on the loop, within the limits of a pull; bodies are infl
 from __future__ import annotations
 
 import asyncio
-import base64
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -21,6 +20,7 @@ from mqspark.message import MessageExt, split_tags
 from mqspark.protocol.dispatch import Refusal
 from mqspark.record.record import decode_pull, decode_records
 from mqspark.store.store import GetStatus, MessageStore
+from mqspark_server.shown.messagerow import message_row
 from mqspark_server.web.problems import Problem, as_problem
 from mqspark_server.web.v1.asking import Asker, cursor
 
@@ -229,30 +229,23 @@ async def views_of(messages: Sequence[MessageExt]) -> list[MessageView]:
 
 def view_of(message: MessageExt) -> MessageView:
     """May inflate the body, which takes long for a large one."""
-    view = MessageView(
-        topic=message.topic,
-        queueId=message.queue_id,
-        queueOffset=message.queue_offset,
-        msgId=message.message_id,
-        offsetMsgId=message.offset_message_id,
-        tags=message.tags,
-        keys=(message.keys or "").split(),
-        properties=dict(message.properties),
-        bornTime=message.born_timestamp_ms,
-        storeTime=message.store_timestamp_ms,
-        bornHost=message.born_host,
-        storeHost=message.store_host,
-        reconsumeTimes=message.reconsume_times,
-        size=message.stored_body_bytes,
+    row = message_row(message)
+    return MessageView(
+        topic=row["topic"],
+        queueId=row["queue"],
+        queueOffset=row["offset"],
+        msgId=row["message_id"],
+        offsetMsgId=row["offset_id"],
+        tags=row["tags"],
+        keys=(row["keys"] or "").split(),
+        properties=row["properties"],
+        bornTime=row["born_ms"],
+        storeTime=row["stored_ms"],
+        bornHost=row["born_host"],
+        storeHost=row["store_host"],
+        reconsumeTimes=row["reconsume_times"],
+        size=row["size"],
+        body=row.get("body"),
+        bodyBase64=row.get("body_base64"),
+        bodyProblem=row.get("body_error"),
     )
-    try:
-        body = message.body
-    except InvalidMessage as error:
-        view.bodyProblem = str(error)
-        return view
-    view.size = len(body)
-    try:
-        view.body = body.decode()
-    except UnicodeDecodeError:
-        view.bodyBase64 = base64.b64encode(body).decode()
-    return view
