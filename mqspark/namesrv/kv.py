@@ -37,10 +37,12 @@ class KVConfig:
         self.generation += 1
 
     def get(self, namespace: str, key: str) -> str | None:
-        return self._table.get(namespace, {}).get(key)
+        entries = self._table.get(namespace)
+        return None if entries is None else entries.get(key)
 
     def delete(self, namespace: str, key: str) -> None:
-        if self._table.get(namespace, {}).pop(key, None) is not None:
+        entries = self._table.get(namespace)
+        if entries is not None and entries.pop(key, None) is not None:
             self.generation += 1
 
     def namespace(self, namespace: str) -> dict[str, str] | None:

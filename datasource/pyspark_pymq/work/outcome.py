@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from mqspark.arrow.messagecolumns import arrow_type_of
+from mqspark.arrow.messagecolumns import COLUMNS, PROPERTIES, arrow_type_of, default_columns
 from pyspark_pymq.schema import spark_schema
 from pyspark_pymq.work.verdicts import DONE, WAIT, Failure, Policy
 
@@ -19,17 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 MESSAGE: dict[str, str] = {
-    "key": "string",
-    "value": "binary",
-    "topic": "string",
-    "partition": "int",
-    "offset": "bigint",
-    "timestamp": "timestamp",
-    "tags": "string",
-    "broker": "string",
-    "bornTimestamp": "timestamp",
-    "msgId": "string",
-    "properties": "map<string,string>",
+    **{name: COLUMNS[name] for name in default_columns("broker", "bornTimestamp", "msgId", PROPERTIES)},
     "attempt": "int",
     "place": "string",
 }

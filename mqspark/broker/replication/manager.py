@@ -224,15 +224,7 @@ class ReplicasManager:
             raise _refuse(answer, "register this broker")
         found = answer.header(RegisterBrokerToControllerResponseHeader)
         members = _members(answer)
-        self._decide(
-            found.master_epoch,
-            found.master_broker_id,
-            found.master_address,
-            found.sync_state_set_epoch,
-            members,
-            found.min_in_sync_replicas,
-            found.unclean_epoch,
-        )
+        self._decide(found, found.sync_state_set_epoch, members)
 
     def elect(self) -> Talk[None]:
         """Raises NotNow."""
@@ -248,15 +240,7 @@ class ReplicasManager:
         found = answer.header(ElectMasterResponseHeader)
         body = bytes(answer.body)
         members = decode_body(ElectMasterResponseBody, body).sync_state_set if body else []
-        self._decide(
-            found.master_epoch,
-            found.master_broker_id,
-            found.master_address,
-            found.sync_state_set_epoch,
-            members,
-            found.min_in_sync_replicas,
-            found.unclean_epoch,
-        )
+        self._decide(found, found.sync_state_set_epoch, members)
 
     def poll(self, term: Term | None) -> Talk[bool]:
         """Whether there is a master. Raises NotNow, NotRegistered."""
@@ -269,15 +253,7 @@ class ReplicasManager:
             raise _refuse(answer, "know this broker", NotRegistered)
         found = answer.header(GetReplicaInfoResponseHeader)
         now = decode_body(SyncStateSet, bytes(answer.body)) if answer.body else SyncStateSet()
-        self._decide(
-            found.master_epoch,
-            found.master_broker_id,
-            found.master_address,
-            now.sync_state_set_epoch,
-            now.sync_state_set,
-            found.min_in_sync_replicas,
-            found.unclean_epoch,
-        )
+        self._decide(found, now.sync_state_set_epoch, now.sync_state_set)
         if term is not None and found.master_epoch is not None:
             if found.master_epoch > term.epoch:
                 term.is_over = True  # also when there is no master now
@@ -299,14 +275,13 @@ class ReplicasManager:
 
     def _decide(
         self,
-        epoch: int | None,
-        master_id: int | None,
-        address: str | None,
+        found: RegisterBrokerToControllerResponseHeader
+        | ElectMasterResponseHeader
+        | GetReplicaInfoResponseHeader,
         set_epoch: int | None,
         members: Iterable[int],
-        least: int | None,
-        given_up: int | None,
     ) -> None:
+        epoch, master_id, address = found.master_epoch, found.master_broker_id, found.master_address
         if epoch is None or master_id is None or not address:
             return
         if epoch < 0 or master_id < 0:
@@ -324,8 +299,8 @@ class ReplicasManager:
                 address,
                 set_epoch or 0,
                 _checked(members),
-                max(0, least or 0),
-                max(0, given_up or 0),
+                max(0, found.min_in_sync_replicas or 0),
+                max(0, found.unclean_epoch or 0),
             )
         elif master_id == self.decision.master_id and address != self.decision.master_address:
             self.decision = self.decision._replace(master_address=address)

@@ -44,6 +44,21 @@ MAX_GAP = 1 << 20
 """Most queue offsets that one record may skip: its master has lost the records between."""
 
 
+def sound_record(
+    view: memoryview, at: int, limit: int, base: int, verify_property_crc: bool
+) -> CheckedRecord | None:
+    """The record at ``at``, if it is whole and belongs there. ``base``: the position of the view in the log."""
+    record = check_record(view, at, limit, verify_crc=True, verify_property_crc=verify_property_crc)
+    if (
+        record.verdict is not Verdict.VALID
+        or record.physical_offset != base + at
+        or not is_storable_topic(record.topic)
+        or record.properties.endswith(b"\0")
+    ):
+        return None
+    return record
+
+
 class LogCopier(Recovery):
     """Appends to an open store."""
 
@@ -110,7 +125,7 @@ class LogCopier(Recovery):
             self._take_run(run)
             end = run.end
         else:
-            while (record := self._single(view, end, limit, base)) is not None:
+            while (record := sound_record(view, end, limit, base, self._verify_property_crc)) is not None:
                 self._take(record, base + end)
                 end += record.size_bytes
         if end > at:
@@ -120,17 +135,6 @@ class LogCopier(Recovery):
             finally:
                 self._view = memoryview(b"")
         return end
-
-    def _single(self, view: memoryview, at: int, limit: int, base: int) -> CheckedRecord | None:
-        record = check_record(view, at, limit, verify_crc=True, verify_property_crc=self._verify_property_crc)
-        if (
-            record.verdict is not Verdict.VALID
-            or record.physical_offset != base + at
-            or not is_storable_topic(record.topic)
-            or record.properties.endswith(b"\0")
-        ):
-            return None
-        return record
 
     def _skip_padding(self, view: memoryview, at: int) -> int:
         """The end of the segment's padding, if it begins here; ``at`` when more bytes are needed to know."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from mqspark.errors import InvalidMessage, StoreReadOnly
-from mqspark.record.record import CheckedRecord, Verdict, check_record
+from mqspark.record.record import Verdict, check_record
 from mqspark.record.recordlayout import (
     BLANK_BYTES,
     BLANK_MAGIC,
@@ -24,7 +24,6 @@ from mqspark.record.recordlayout import (
 )
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.damage import Damage, Note, Outcome
-from mqspark.store.disk.layout import is_storable_topic
 from mqspark.store.disk.notes.checkpoint import Checkpoint
 from mqspark.store.log.commitlog import MAX_COPY_BYTES
 from mqspark.store.log.scan import read_run
@@ -33,7 +32,7 @@ from mqspark.store.messages.fetch import Fetcher
 from mqspark.store.queue.consumequeue import ENTRY, ENTRY_BYTES, FILLER, FILLER_SIZE
 from mqspark.store.queue.multidispatch import is_lmq
 from mqspark.store.queue.queuetable import QueueTable
-from mqspark.store.recovery.copying import MAX_GAP
+from mqspark.store.recovery.copying import MAX_GAP, sound_record
 from mqspark.store.recovery.recovery import Recovery, is_queued
 from mqspark.store.storedata import StoreData
 
@@ -147,7 +146,7 @@ class LogMender:
             if run is not None:
                 at = run.end
                 continue
-            record = self._record(view, at, position)
+            record = sound_record(view, at, len(view), position, self._verify_property_crc)
             if record is not None:
                 at += record.size_bytes
                 continue
@@ -157,19 +156,6 @@ class LogMender:
                     return Whole(at + BLANK_BYTES, ends_segment=True)
             break
         return Whole(at, ends_segment=False)
-
-    def _record(self, view: memoryview, at: int, base: int) -> CheckedRecord | None:
-        record = check_record(
-            view, at, len(view), verify_crc=True, verify_property_crc=self._verify_property_crc
-        )
-        if (
-            record.verdict is not Verdict.VALID
-            or record.physical_offset != base + at
-            or not is_storable_topic(record.topic)
-            or record.properties.endswith(b"\0")
-        ):
-            return None
-        return record
 
     def next_whole(self, position: int, end: int) -> int | None:
         """Where the next valid record begins behind damage at ``position``, in its segment. Raises OSError."""

@@ -19,12 +19,12 @@ from fastapi import Request
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.errors import InvalidMessage
 from mqspark_server.shown.timezones import UTC_ZONE, Zone, zone_named
+from mqspark_server.web.callers import cookie_of
 from mqspark_server.web.sessions import LONGEST_MS, Login, Logins
 
 FORM_BYTES = 8 << 20
 """The most of one form; a message's body is in one."""
 MAX_FIELDS = 2_048
-MAX_COOKIES_LENGTH = 8_192
 PATH = "/console"
 ZONE_COOKIE = "mqspark-zone"
 ZONE_KEPT_S = 400 * 86_400
@@ -137,14 +137,7 @@ def _cookie_name(request: Request) -> str:
 
 
 def _cookie(request: Request, wanted: str) -> str | None:
-    header = request.headers.get("cookie", "")
-    if len(header) > MAX_COOKIES_LENGTH:
-        return None
-    for part in header.split(";"):
-        name, _, value = part.strip().partition("=")
-        if name == wanted:
-            return value
-    return None
+    return cookie_of(request.headers.get("cookie", ""), wanted)
 
 
 def _zone_of(request: Request) -> Zone:

@@ -126,7 +126,7 @@ class Callers:
         if credentials is not None:
             self._check_private(scope, address)
             return self._by_header(credentials, address, request)
-        cookie = _cookie(headers.get("cookie", ""), self.cookie_name(scope))
+        cookie = cookie_of(headers.get("cookie", ""), self.cookie_name(scope))
         login = None if cookie is None else self._find(cookie, address)
         if login is None or not login.csrf_token:  # a bearer token is not accepted as a cookie
             return Caller("", address, How.NOT, request=request)
@@ -263,7 +263,7 @@ class Callers:
     def log_out(self, scope: Mapping[str, Any], caller: Caller) -> None:
         headers = _headers(scope)
         if caller.how is How.SESSION:
-            self._logins.end(_cookie(headers.get("cookie", ""), self.cookie_name(scope)) or "")
+            self._logins.end(cookie_of(headers.get("cookie", ""), self.cookie_name(scope)) or "")
         elif caller.how is How.BEARER:
             self._logins.end(headers.get("authorization", "").partition(" ")[2].strip())
 
@@ -418,7 +418,7 @@ def _headers(scope: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _cookie(header: str, wanted: str) -> str | None:
+def cookie_of(header: str, wanted: str) -> str | None:
     if len(header) > MAX_CREDENTIALS_LENGTH * 4:
         return None
     for part in header.split(";"):
