@@ -105,7 +105,7 @@ class Maintenance:
             self._data.drop_idle()
         due = (
             self._member.job(),
-            self._room_job(),
+            *(self._data.log.extend_room() if self._data.log.room_due else ()),
             self._index_job(),
             self._cleaning_job(),
             self._scrub_job(),
@@ -117,9 +117,6 @@ class Maintenance:
         if not self._deletions.behind and self.checkpoints.is_due:
             jobs.append(self.checkpoints.begin())
         return jobs
-
-    def _room_job(self) -> Job | None:
-        return self._data.log.extend_room() if self._data.log.room_due else None
 
     def _index_job(self) -> Job | None:
         indexer = self._data.indexer

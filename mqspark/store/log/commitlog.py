@@ -35,16 +35,19 @@ from mqspark.record.recordlayout import (
 )
 from mqspark.store.disk.damage import Damage, Note, Outcome
 from mqspark.store.disk.files import FileLayer, disk_full_as_typed, is_disk_full
-from mqspark.store.disk.flush import ReadAheadJob, joined
+from mqspark.store.disk.flush import Job, ReadAheadJob, joined
 from mqspark.store.disk.layout import BEYOND, file_name, file_start, is_beyond
 from mqspark.store.disk.logpaths import LogPaths
 from mqspark.store.disk.mapping import MapBudget, try_map
+from mqspark.store.log.nextsegment import NextSegmentJob
 
 _REWRITE_BYTES = 1 << 20
 _SEARCH_BYTES = 1 << 20
 MAX_COPY_BYTES = 64 << 20
 """Largest record that is copied when its segment cannot be mapped. A record that claims to be longer counts
 as damaged, and no memory is allocated for it."""
+_STEPS_AHEAD = 4
+"""The next segment is made so many steps before the end of the active one, when a segment has twice as many."""
 _MARK = -1
 """Marker in ``_views``, which is ordered by last use: see ``drop_idle``."""
 """System flag and store timestamp of a record whose born host is IPv4 (12 bytes later for IPv6)."""
@@ -98,6 +101,8 @@ class CommitLog:
         self._fd = -1
         self._allocated_end = 0
         self._room_asked_end = 0
+        self._next: NextSegmentJob | None = None
+        """The next segment, once ``extend_room`` has begun to make it."""
         self._unsynced: list[int] = []
         self._new_directories: list[Path] = []
         self.segment_bytes = segment_bytes
@@ -350,6 +355,7 @@ class CommitLog:
 
     def restart_at(self, position: int) -> None:
         """Let an empty log begin at ``position``, the start of a segment."""
+        self._drop_next()
         self._files.close(self._fd)
         self._fd = -1
         while self.segments:
@@ -363,6 +369,7 @@ class CommitLog:
         for fd in (*self._unsynced, self._fd):
             self._files.close(fd)
         self._unsynced, self._fd = [], -1
+        self._drop_next()
         room_end = self.room_end
         self.cut(position)
         self.sync_from(position)
@@ -401,7 +408,7 @@ class CommitLog:
 
     def _roll(self) -> None:
         old = self.segments[-1]
-        segment, fd, allocated_end = self._create_segment(old.end)
+        segment, fd, allocated_end = self._take_next(old.end) or self._create_segment(old.end)
         if self.position < old.end:
             self.pending.append(SIZE_MAGIC.pack(old.end - self.position, BLANK_MAGIC))
         try:
@@ -416,6 +423,21 @@ class CommitLog:
         self._fd = fd
         self.position = self.written = old.end
         self._allocated_end = allocated_end
+
+    def _take_next(self, start: int) -> tuple[Segment, int, int] | None:
+        """The segment that was made ahead, as from ``_create_segment``."""
+        job, self._next = self._next, None
+        fd = None if job is None else job.take()
+        if job is None or fd is None:
+            return None
+        self._new_directories.append(job.path.parent)
+        segment = Segment(job.path, start, self.segment_bytes, start + self.segment_bytes)
+        return segment, fd, start + job.first_bytes
+
+    def _drop_next(self) -> None:
+        job, self._next = self._next, None
+        if job is not None:
+            job.drop()
 
     def _create_segment(self, start: int) -> tuple[Segment, int, int]:
         """The new segment, its open descriptor, and the end of its allocated range. DiskFull leaves no file
@@ -451,11 +473,22 @@ class CommitLog:
 
     @property
     def room_due(self) -> bool:
-        """Whether less than a step is reserved ahead of the position and no attempt to reserve more was made
-        yet."""
+        """Whether less than a step is reserved ahead of the position, or the next segment is needed soon, and no
+        attempt was made yet."""
+        return self._is_step_due or self._is_next_due
+
+    @property
+    def _is_step_due(self) -> bool:
         end = self._allocated_end
         is_near, is_new = end - self.position < self._step, self._room_asked_end != end
         return is_near and is_new and end < self.segments[-1].end
+
+    @property
+    def _is_next_due(self) -> bool:
+        ahead = _STEPS_AHEAD * self._step
+        end = self.segments[-1].end
+        is_near, is_worth_it = end - self.position < ahead, 2 * ahead <= self.segment_bytes
+        return is_near and is_worth_it and self._next is None and not is_beyond(end, self.segment_bytes)
 
     def validate(self) -> None:
         """Check the invariants of segments and positions. Raises AssertionError; for tests."""
@@ -478,8 +511,18 @@ class CommitLog:
         )
         require(self.room_end <= self._allocated_end, "room ends where nothing is allocated")
 
-    def extend_room(self) -> ReadAheadJob | None:
-        """Reserve the next step of the active segment. Returns a job for another thread.
+    def extend_room(self) -> list[Job]:
+        """Reserve the next step of the active segment, and have the next one made. Returns jobs for another thread."""
+        jobs: list[Job | None] = [self._extend() if self._is_step_due else None]
+        start = self.segments[-1].end
+        if self._is_next_due:
+            path = self._directories.for_segment(start // self.segment_bytes) / file_name(start)
+            self._next = NextSegmentJob(self._files, path, start, self.segment_bytes, self._step)
+            jobs.append(self._next)
+        return [job for job in jobs if job is not None]
+
+    def _extend(self) -> ReadAheadJob | None:
+        """Reserve the next step.
 
         Only the appending thread reserves. On a file system without fallocate the C library writes zeros into
         blocks that it found empty, which would overwrite a record that was written in between.
@@ -521,6 +564,7 @@ class CommitLog:
                 self._files.close(fd)
         self._unsynced = []
         self._fd = -1
+        self._drop_next()
         self.hold()
 
     # --- read -----------------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ import pytest
 
 from mqspark.protocol.codes import RequestCode
 from mqspark.store import Job
-from mqspark.store.disk.flush import run_here
+from mqspark.store.disk.flush import ReadAheadJob, run_here
+from mqspark.store.log.nextsegment import NextSegmentJob
 from mqspark_server.process.diskwork import Housekeeper, Worker
 from tests.support.clocks import ManualClock
 from tests.support.store_tools import FaultyFiles, flush, opened, put
@@ -71,19 +72,20 @@ def of_store(root: Path, failure: str, **settings: int) -> Case:
     return Case(due, only_housekeeping if failure == "-" else found, store.abandon)
 
 
-def read_ahead(root: Path) -> Case:
+def read_ahead(root: Path, segment_bytes: int, kind: type[Job]) -> Case:
     files = FaultyFiles()
     store = opened(
-        root, ManualClock(), files, mapped_file_size_commit_log=1 << 24, allocation_step_commit_log=4096
+        root, ManualClock(), files, mapped_file_size_commit_log=segment_bytes, allocation_step_commit_log=4096
     )
 
     def due() -> list[Job]:
         for _ in range(200):
-            if store.room_due:
-                break
+            jobs = store.maintenance() if store.room_due else []
+            if any(isinstance(job, kind) for job in jobs):
+                return jobs
             put(store, "T", 0, b"x" * 200)
             flush(store)
-        return store.maintenance()
+        raise AssertionError(f"no {kind.__name__}")
 
     return Case(due, only_housekeeping, store.abandon)
 
@@ -154,7 +156,8 @@ CASES: dict[str, Callable[[Path], Case]] = {
     "CleaningJob": lambda root: of_store(root, "cleaning"),
     "CutBackJob": cut_back,
     "IndexJob": lambda root: of_store(root, "index"),
-    "ReadAheadJob": read_ahead,
+    "NextSegmentJob": lambda root: read_ahead(root, 1 << 15, NextSegmentJob),
+    "ReadAheadJob": lambda root: read_ahead(root, 1 << 24, ReadAheadJob),
     "ScrubJob": lambda root: of_store(root, "scrub", scrub_bytes_per_second=512),
     "SyncNoteJob": note,
     "TableNotesJob": of_broker,

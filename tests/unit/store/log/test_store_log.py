@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
+import threading
 from pathlib import Path
 
 import pytest
 
 from mqspark.errors import DiskFull, StoreCorrupt
 from mqspark.record.record import decode_record, encode_record, is_seal_broken
-from mqspark.store import MessageStore, StoreReader
+from mqspark.store import Job, MessageStore, StoreReader
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.disk.flush import ReadAheadJob
 from mqspark.store.disk.layout import file_name
 from mqspark.store.disk.logpaths import LogPaths
 from mqspark.store.disk.retention import DiskUsage
+from mqspark.store.log.nextsegment import NextSegmentJob
 from mqspark.store.maintenance import IDLE_MAP_MS
 from mqspark.store.messages import fetch
 from tests.support.clocks import ManualClock
@@ -301,12 +304,32 @@ class Steps:
 
     def extend(self) -> int:
         """Gives back how many jobs of the maintenance read ahead."""
-        jobs = [job for job in self.store.maintenance() if isinstance(job, ReadAheadJob)]
-        assert not self.store.room_due, "once a step"
+        jobs = self.jobs()
         for job in jobs:
             job.run()
             job.done()
-        return len(jobs)
+        return sum(isinstance(job, ReadAheadJob) for job in jobs)
+
+    def jobs(self) -> list[Job]:
+        """Those that make room."""
+        jobs = [job for job in self.store.maintenance() if isinstance(job, ReadAheadJob | NextSegmentJob)]
+        assert not self.store.room_due, "once a step"
+        return jobs
+
+    def next_job(self) -> NextSegmentJob:
+        """The job that makes the next segment, which was not run."""
+        for _ in range(200):
+            if self.store.room_due:
+                for job in self.jobs():
+                    if isinstance(job, NextSegmentJob):
+                        return job
+                    job.run()
+            self.put(1)
+        raise AssertionError("the next segment was not due")
+
+    @property
+    def log_files(self) -> list[str]:
+        return sorted(path.name for path in self.store.paths.commit_logs.first.iterdir())
 
     def check(self) -> None:
         assert bodies(self.store) == self.sent
@@ -323,8 +346,99 @@ def test_room_is_made_ahead_of_what_is_appended(tmp_path: Path) -> None:
         if steps.store.room_due:
             by_jobs += steps.extend()
     assert by_jobs >= 10
-    assert by_puts <= 4, "the first step of each segment, and the file of the queue"
+    assert by_puts <= 3, "the first step of the log, and the file of the queue"
     steps.check()
+
+
+def test_the_next_segment_is_made_by_a_job_before_it_is_needed(tmp_path: Path) -> None:
+    steps = Steps(tmp_path)
+    steps.next_job().run()
+    assert steps.log_files == [f"{0:020d}", f"{SEGMENT:020d}"]
+    assert (steps.store.log.position, len(steps.store.log.segments)) < (SEGMENT, 2)
+    made = steps.files.calls.count("set_length")
+    while len(steps.store.log.segments) == 1:
+        before = len(steps.files.calls)
+        steps.put(1)
+    assert steps.files.calls.count("set_length") == made, "no put has made a file of the log"
+    assert "allocate" not in steps.files.calls[before:]
+    steps.put(30)
+    steps.check()
+
+
+@pytest.mark.parametrize("when", ["never", "afterwards", "it failed"])
+def test_a_put_that_comes_before_the_next_segment_makes_it(tmp_path: Path, when: str) -> None:
+    steps = Steps(tmp_path)
+    job = steps.next_job()
+    if when == "it failed":
+        steps.files.fail("allocate", errno.ENOSPC, for_ever=False)
+        job.run()
+        assert steps.log_files == [f"{0:020d}"], "nothing is left of it"
+    steps.put(70)
+    assert len(steps.store.log.segments) == 2
+    if when == "afterwards":
+        calls = len(steps.files.calls)
+        job.run()
+        assert steps.files.calls[calls:] == [], "two threads reserve no blocks of one file"
+    job.done()
+    steps.put(40)
+    steps.check()
+
+
+def test_a_put_waits_for_the_next_segment_while_it_is_made(tmp_path: Path) -> None:
+    steps = Steps(tmp_path)
+    job, begun, go_on = steps.next_job(), threading.Event(), threading.Event()
+    plain = steps.files.set_length
+
+    def slow(fd: int, length: int) -> None:
+        begun.set()
+        assert go_on.wait(30)
+        plain(fd, length)
+
+    steps.files.set_length = slow  # type: ignore[method-assign]
+    maker = threading.Thread(target=job.run)
+    maker.start()
+    assert begun.wait(30)
+    helper = threading.Timer(0.05, go_on.set)
+    helper.start()
+    steps.put(70)
+    maker.join()
+    helper.join()
+    assert go_on.is_set(), "the put took the file of the job"
+    assert len(steps.store.log.segments) == 2
+    steps.check()
+
+
+@pytest.mark.parametrize("end", ["close", "crash"])
+def test_an_unused_next_segment_is_gone_after_a_stop_and_a_start(tmp_path: Path, end: str) -> None:
+    steps = Steps(tmp_path)
+    steps.next_job().run()
+    flush(steps.store)
+    if end == "close":
+        steps.store.close()
+        assert steps.log_files == [f"{0:020d}"]
+    else:
+        shutil.copytree(tmp_path, tmp_path.with_name("image"))
+        tmp_path = tmp_path.with_name("image")
+        steps.store.abandon()
+    store = opened(
+        tmp_path, mapped_file_size_commit_log=SEGMENT, allocation_step_commit_log=STEP,
+        mapped_file_size_consume_queue=20_000,
+    )  # fmt: skip
+    assert len(store.log.segments) == 1
+    assert bodies(store) == steps.sent
+    assert [path.name for path in store.paths.commit_logs.first.iterdir()] == [f"{0:020d}"]
+    assert store.damages.found == []
+    store.close()
+
+
+def test_a_log_that_is_taken_back_makes_its_next_segment_anew(tmp_path: Path) -> None:
+    steps = Steps(tmp_path)
+    steps.next_job().run()
+    flush(steps.store)
+    steps.store.log.cut_back(0)
+    assert steps.log_files == [f"{0:020d}"]
+    assert not steps.store.room_due or steps.store.log.position == 0
+    steps.store.abandon()
 
 
 def test_room_that_cannot_be_had_is_missed_by_the_put_alone(tmp_path: Path) -> None:
