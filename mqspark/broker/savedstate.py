@@ -32,6 +32,10 @@ REST_FACTOR = 3
 """The wait, in multiples of the duration of the save: saves take at most a quarter of the time, however often peers
 change a large table."""
 MAX_REST_MS = 1_000
+TIMED_REST_FACTOR = 9
+"""The same for offsets and the tables of services: their saves take at most a tenth of the time."""
+MAX_TIMED_REST_MS = 60_000
+"""After a crash the commits of so long may be repeated."""
 
 
 class SavedState:
@@ -67,7 +71,7 @@ class SavedState:
             # RocketMQ then keeps all offsets in the other file; offsets saved here before are kept.
             SavedTable(state.offsets, offsets_file).load()
             offsets_file = config_file("lmqConsumerOffset.json")
-        self._offsets = SavedTable(state.offsets, offsets_file)
+        self._offsets = SavedTable(state.offsets, offsets_file, self._timed_saved)
         self._timed = [self._offsets, SavedTable(state.filters, config_file("consumerFilter.json"))]
         for table in self._tables:
             table.load()
@@ -168,6 +172,11 @@ class SavedState:
         if took_ms > SHORT_SAVE_MS:
             self._rest_until_ms = now_ms + min(MAX_REST_MS, REST_FACTOR * took_ms)
         self._on_saved()
+
+    def _timed_saved(self) -> None:
+        now_ms = self._state.clock.monotonic_ms()
+        rest_ms = min(MAX_TIMED_REST_MS, TIMED_REST_FACTOR * (now_ms - self._began_ms))
+        self._next_ms = max(self._next_ms, now_ms + rest_ms)
 
     def jobs(self) -> Iterator[Job]:
         """Saves of what has changed, in order."""

@@ -16,8 +16,10 @@ Facts: docs/rocketmq/protocol.md#json.
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -50,6 +52,7 @@ FILE = Limits(odd_bytes=256 * 1024, bare_keys=1 << 40, containers=1 << 40)
 """Limits of a file in the broker's own directory, which is read once."""
 
 encode_sorted = msgspec.json.Encoder(order="sorted").encode
+_encode_in_order = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
 
@@ -133,12 +136,33 @@ def dumps_pretty(value: Any) -> str:
 
 
 PIECE_ENTRIES = 64
-"""Entries of a table in one piece: a fraction of a millisecond."""
+"""Most entries of a table in one piece: a fraction of a millisecond."""
+PIECE_CHARACTERS = 32 << 10
+"""A piece ends behind the entry with which it is so long."""
+SORTED_AT_ONCE = 2_048
+"""Names that are sorted in one piece."""
+
+
+def members_in_order(
+    names: Collection[str], value_of: Callable[[str], Any]
+) -> Iterator[tuple[str, Any] | None]:
+    """(name, value) in the order of names, for ``pretty_pieces``; None where a thread may pause. To sort a hundred
+    thousand names at once takes a twentieth of a second, in which no other thread runs."""
+    runs: list[list[str]] = []
+    remaining = iter(names)
+    while run := list(itertools.islice(remaining, SORTED_AT_ONCE)):
+        run.sort()
+        runs.append(run)
+        yield None
+    yield from (
+        (name, value_of(name)) for name in (heapq.merge(*runs) if len(runs) > 1 else itertools.chain(*runs))
+    )
 
 
 def pretty_pieces(document: Mapping[str, Any]) -> Iterator[bytes]:
     """``dumps_pretty`` of an object in pieces, so that a thread which encodes a long table can pause between them. A
-    value may be an iterator of an object's members, (name, value) in the order in which they are written."""
+    value may be an iterator of an object's members, (name, value) in the order in which they are written, and None for
+    an empty piece."""
     parts: list[str] = []
     separator = "{"
     for key in sorted(document):
@@ -148,17 +172,31 @@ def pretty_pieces(document: Mapping[str, Any]) -> Iterator[bytes]:
         if not isinstance(members, Iterator):
             _write_pretty(members, "\n\t", parts.append)
             continue
-        opening = "{"
-        for number, (name, value) in enumerate(members, 1):
-            parts.append(f"{opening}\n\t\t{encode_sorted(name).decode()}:")
-            _write_pretty(value, "\n\t\t", parts.append)
-            opening = ","
-            if number % PIECE_ENTRIES == 0:
+        opening, number, characters = "{", 0, 0
+        for member in members:
+            if member is not None:
+                first = len(parts)
+                parts.append(f"{opening}\n\t\t{encode_sorted(member[0]).decode()}:")
+                _write_pretty(member[1], "\n\t\t", parts.append)
+                opening = ","
+                number += 1
+                characters += sum(map(len, parts[first:]))
+            if member is None or number % PIECE_ENTRIES == 0 or characters >= PIECE_CHARACTERS:
                 yield "".join(parts).encode()
                 parts.clear()
+                characters = 0
         parts.append("{}" if opening == "{" else "\n\t}")
     parts.append("{}" if separator == "{" else "\n}")
     yield "".join(parts).encode()
+
+
+def _only_integers(values: Iterable[Any]) -> bool:
+    return set(map(type, values)) == {int}
+
+
+def _by_number(value: dict[int, Any]) -> dict[int, Any]:
+    keys = sorted(value)
+    return value if keys == list(value) else {key: value[key] for key in keys}
 
 
 def _in_order(value: dict[Any, Any]) -> list[Any]:
@@ -171,6 +209,11 @@ def _in_order(value: dict[Any, Any]) -> list[Any]:
 
 def _write_pretty(value: Any, newline: str, write: Any) -> None:
     if isinstance(value, dict) and value:
+        if _only_integers(value) and _only_integers(value.values()):
+            # As of the offsets of a thousand queues: at once, without a step for each.
+            write(_encode_in_order(_by_number(value)).decode()[:-1].replace('"', ""))
+            write(newline + "}")
+            return
         inner = newline + "\t"
         separator = "{"
         for key in _in_order(value):

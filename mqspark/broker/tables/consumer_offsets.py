@@ -10,6 +10,7 @@ Facts: docs/rocketmq/broker.md#offsets.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Set
+from typing import Any
 
 from mqspark.base.bounded import BoundedMap, Ledger
 from mqspark.base.clock import Clock
@@ -254,20 +255,27 @@ class ConsumerOffsets:
         that the queue had from now on."""
         version, keys, tables = self.data_version, list(self._table), list(self._table.values())
 
-        def encode() -> Iterator[bytes]:
+        def members(of_light: bool) -> Iterator[tuple[str, Any] | None]:
             # No tuple an entry here and above: a hundred thousand new containers start a full garbage collection.
-            rows = {f"{topic}@{group}": queues for (topic, group), queues in zip(keys, tables, strict=True)}
+            rows: dict[str, dict[int, int]] = {}
+            for number, ((topic, group), queues) in enumerate(zip(keys, tables, strict=True), 1):
+                name = f"{topic}@{group}"
+                if not self._lmq or _is_light(name) == of_light:
+                    rows[name] = queues
+                if number % fastjson.SORTED_AT_ONCE == 0:
+                    yield None
+            if of_light:
+                yield from fastjson.members_in_order(rows, lambda name: rows[name].get(LMQ_QUEUE_ID, 0))
+            else:
+                yield from fastjson.members_in_order(rows, lambda name: rows[name].copy())
+
+        def encode() -> Iterator[bytes]:
             if not self._lmq:
                 document = to_document(ConsumerOffsetSerializeWrapper(data_version=version))
-                document["offsetTable"] = ((key, rows[key].copy()) for key in sorted(rows))
             else:
                 document = to_document(LmqConsumerOffsetSerializeWrapper(data_version=version))
-                document["offsetTable"] = (
-                    (key, rows[key].copy()) for key in sorted(rows) if not _is_light(key)
-                )
-                document["lmqOffsetTable"] = (
-                    (key, rows[key].get(LMQ_QUEUE_ID, 0)) for key in sorted(rows) if _is_light(key)
-                )
+                document["lmqOffsetTable"] = members(True)
+            document["offsetTable"] = members(False)
             return fastjson.pretty_pieces(document)
 
         return encode

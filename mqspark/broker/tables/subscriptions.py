@@ -192,9 +192,9 @@ class SubscriptionGroups:
         groups, forbidden = self._table.copy(), self._forbidden.copy()
 
         def encode() -> Iterator[bytes]:
-            document["forbiddenTable"] = ((group, forbidden[group]) for group in sorted(forbidden))
-            document["subscriptionGroupTable"] = (
-                (name, to_document(groups[name])) for name in sorted(groups)
+            document["forbiddenTable"] = fastjson.members_in_order(forbidden, forbidden.__getitem__)
+            document["subscriptionGroupTable"] = fastjson.members_in_order(
+                groups, lambda name: to_document(groups[name])
             )
             return fastjson.pretty_pieces(document)
 

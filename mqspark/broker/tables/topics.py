@@ -458,7 +458,9 @@ class Topics:
         configs = self._configs.copy()
 
         def encode() -> Iterator[bytes]:
-            document["topicConfigTable"] = ((name, to_document(configs[name])) for name in sorted(configs))
+            document["topicConfigTable"] = fastjson.members_in_order(
+                configs, lambda name: to_document(configs[name])
+            )
             return fastjson.pretty_pieces(document)
 
         return encode

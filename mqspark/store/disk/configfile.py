@@ -7,7 +7,7 @@ Facts: docs/rocketmq/store.md#config-files.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from mqspark.base.logs import printable, sparing
@@ -86,14 +86,19 @@ class ConfigFile:
     def save(self, data: bytes) -> None:
         """Write and sync a new file, keep the old one as ``.bak``, and rename the new one into place. Raises
         OSError."""
+        self.save_pieces((data,))
+
+    def save_pieces(self, pieces: Iterable[bytes]) -> None:
+        """``save`` of a long content, which is never in memory as a whole. Raises also what ``pieces`` raises; nothing
+        has changed then."""
         try:
-            self._save(data)
+            self._save(pieces)
         except OSError as error:
             if self._on_failure is not None and not is_disk_full(error) and not is_shortage(error):
                 self._on_failure(self.path, error)
             raise
 
-    def _save(self, data: bytes) -> None:
+    def _save(self, pieces: Iterable[bytes]) -> None:
         files = self._files
         new = self._sibling(".new")
         with self._lock:
@@ -101,15 +106,28 @@ class ConfigFile:
             fd = files.open(new, create=True)
             try:
                 files.set_length(fd, 0)
-                files.write(fd, data, 0)
+                position = 0
+                for piece in pieces:
+                    files.write(fd, piece, position)
+                    position += len(piece)
                 files.sync(fd)
             finally:
                 files.close(fd)
-            if self._with_backup and files.read(self.path):
+            if self._with_backup and self._has_content():
                 files.rename(self.path, self._sibling(".damaged" if self.is_damaged else ".bak"))
             files.rename(new, self.path)
             self.is_damaged = self.is_missing = False
             files.sync_directory(self.path.parent)
+
+    def _has_content(self) -> bool:
+        try:
+            fd = self._files.open_read(self.path)
+        except FileNotFoundError:
+            return False
+        try:
+            return self._files.length(fd) > 0
+        finally:
+            self._files.close(fd)
 
     def _sibling(self, suffix: str) -> Path:
         return self.path.with_name(self.path.name + suffix)

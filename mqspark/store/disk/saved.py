@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,6 +29,9 @@ PAUSE_S = 0.0002
 """Between two pieces of a table. Without it the encoding thread holds the interpreter for most of the time, and every
 turn of the loop waits some milliseconds for it."""
 
+
+BLOCK_BYTES = 256 << 10
+"""Bytes of a table that are written at once. A join of a hundred megabytes would hold the interpreter, too."""
 
 MAX_WAITING_BYTES = 1 << 20
 """Limit of the answers of one server that wait until their changes are on disk."""
@@ -154,15 +158,45 @@ class SavedTable:
         self.saved_generation = generation
         self._on_saved()
 
-    def save(self, data: bytes, version: tuple[int, int] | None) -> None:
-        """Write the file. In any thread, one at a time. Raises OSError."""
-        self._file.save(data)
+    def save(self, pieces: Iterable[bytes], version: tuple[int, int] | None) -> None:
+        """Write the file, with pauses between its pieces. In any thread, one at a time. Raises OSError."""
+        digest = 0
+
+        def written() -> Iterator[bytes]:
+            nonlocal digest
+            for block in _blocks(pieces):
+                digest = crc32(block, digest)
+                yield block
+
+        blocks = written()
+        first, second = next(blocks, b""), next(blocks, None)
+        if second is None:
+            self._file.save(first)
+        else:
+            self._file.save_pieces(itertools.chain((first, second), blocks))
         self.saved_version = version
-        self._on_written(crc32(data))
+        self._on_written(digest)
 
     def job(self) -> Job:
         table = self._table
         return _SaveTableJob(self, table.snapshot(), table.generation, _version_of(table))
+
+
+def _blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The pieces, some in each block, and a pause after each piece."""
+    waiting: list[bytes] = []
+    size = 0
+    for number, piece in enumerate(pieces):
+        if number:
+            time.sleep(PAUSE_S)
+        waiting.append(piece)
+        size += len(piece)
+        if size >= BLOCK_BYTES:
+            yield b"".join(waiting)
+            waiting.clear()
+            size = 0
+    if waiting:
+        yield b"".join(waiting)
 
 
 def _version_of(table: Table) -> tuple[int, int] | None:
@@ -185,12 +219,7 @@ class _SaveTableJob:
         self._version = version
 
     def run(self) -> None:
-        pieces: list[bytes] = []
-        for piece in self._encode():
-            if pieces:
-                time.sleep(PAUSE_S)
-            pieces.append(piece)
-        self._owner.save(b"".join(pieces), self._version)
+        self._owner.save(self._encode(), self._version)
 
     def done(self, error: BaseException | None = None) -> None:
         if error is None:  # otherwise the table stays behind its file's generation, and the next job saves it

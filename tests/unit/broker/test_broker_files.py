@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import shutil
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -20,8 +21,9 @@ from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.retention import DiskUsage
-from mqspark.store.disk.saved import PAUSE_S, SavedTable
+from mqspark.store.disk.saved import BLOCK_BYTES, PAUSE_S, SavedTable
 from mqspark.store.tools.offline import OfflineStore
+from tests.support.store_tools import FaultyFiles
 from tests.support.storefiles import segments_of
 from tests.unit.broker.admin.admin_kit import commit, create, group
 from tests.unit.broker_kit import PULL, SEND, Bench, last_registration, namesrv_peer, pull_ext, send_ext
@@ -265,6 +267,96 @@ def test_a_thread_that_saves_pauses_after_each_piece(monkeypatch: pytest.MonkeyP
     job.run()
     assert (tmp_path / "t.json").read_bytes() == b"abc"
     assert pauses == [PAUSE_S] * 2
+
+
+class Long:
+    """A table of some megabytes, whose encoder fails behind ``until`` pieces."""
+
+    generation = 1
+
+    def __init__(self, until: int = 1_000) -> None:
+        self.until = until
+        self.made = 0
+
+    def load(self, data: bytes) -> None:
+        raise AssertionError(data)
+
+    def snapshot(self) -> Callable[[], Iterable[bytes]]:
+        def encode() -> Iterator[bytes]:
+            for number in range(200):
+                if number == self.until:
+                    raise RuntimeError("no more")
+                self.made += 1
+                yield b"%03d\n" % number * 5_000
+
+        return encode
+
+
+def test_a_long_table_is_never_in_memory_as_a_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("mqspark.store.disk.saved.time.sleep", lambda seconds: None)
+    files, table = FaultyFiles(), Long()
+    digests: list[int] = []
+    saved = SavedTable(table, ConfigFile(tmp_path / "t.json", files))
+    saved.tell_saves(digests.append)
+    plain = files.write
+    behind: list[tuple[int, int]] = []
+
+    def write(fd: int, data: bytes, offset: int) -> None:
+        behind.append((table.made * 20_000 - offset - len(data), len(data)))
+        plain(fd, data, offset)
+
+    monkeypatch.setattr(files, "write", write)
+    saved.job().run()
+    content = (tmp_path / "t.json").read_bytes()
+    assert content == b"".join(b"%03d\n" % number * 5_000 for number in range(200))
+    assert digests == [zlib.crc32(content)]
+    most = BLOCK_BYTES + 20_000
+    assert all(waiting <= 2 * most and size <= most for waiting, size in behind)
+    assert len(behind) > 10
+
+
+def test_a_table_that_cannot_be_encoded_leaves_its_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("mqspark.store.disk.saved.time.sleep", lambda seconds: None)
+    path = tmp_path / "t.json"
+    path.write_bytes(b"before")
+    saved = SavedTable(Long(until=150), ConfigFile(path))
+    with pytest.raises(RuntimeError, match="no more"):
+        saved.job().run()
+    assert path.read_bytes() == b"before"
+
+
+def test_long_saves_of_offsets_take_a_tenth_of_the_time(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    peer = bench.peer()
+    group(peer, "CG")
+    peer.ask(SEND, send_ext(), b"a")
+    bench.run_jobs()
+    commit(peer, "CG", "T", 0, 1)
+    bench.clock.advance(5_000)
+    bench.run_jobs()
+    path = tmp_path / "config" / "consumerOffset.json"
+
+    def saves(took_ms: int, seconds: int) -> int:
+        """How often offsets that change all the time are saved, and each save takes so long."""
+        count = 0
+        for second in range(seconds):
+            commit(peer, "CG", "T", 0, second)
+            bench.clock.advance(1_000)
+            for job in bench.broker.jobs():
+                before = path.stat().st_ino
+                job.run()
+                if path.stat().st_ino != before:
+                    bench.clock.advance(took_ms)
+                    count += 1
+                job.done()
+        return count
+
+    assert saves(0, 50) == 10
+    assert 3 <= saves(1_000, 50) <= 6, "once in some ten seconds"
+    assert 3 <= saves(30_000, 200) <= 5, "a minute is the longest wait"
+    bench.close()
 
 
 def test_the_backup_of_a_file_that_is_missing_is_used_and_that_is_said(

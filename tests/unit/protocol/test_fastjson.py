@@ -6,6 +6,8 @@ import math
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mqspark.errors import ProtocolError
 from mqspark.protocol import fastjson
@@ -176,3 +178,31 @@ def test_pieces_are_the_pretty_text() -> None:
     assert len(pieces) == 3, "64 entries in each"
     assert b"".join(fastjson.pretty_pieces({})) == b"{}"
     assert b"".join(fastjson.pretty_pieces({"a": 1})).decode() == dumps_pretty({"a": 1})
+
+
+def test_a_piece_is_short_however_much_an_entry_has() -> None:
+    table = {f"T@group-{number:03}": {queue: 10**9 + queue for queue in range(1_000)} for number in range(60)}
+    pieces = list(fastjson.pretty_pieces({"offsetTable": iter(table.items())}))
+    assert b"".join(pieces).decode() == dumps_pretty({"offsetTable": table})
+    entry = len(dumps_pretty(table["T@group-000"]))
+    assert max(map(len, pieces)) <= fastjson.PIECE_CHARACTERS + 2 * entry
+
+
+@given(st.dictionaries(st.integers(0, 1 << 40), st.integers(-(1 << 63), (1 << 63) - 1)))
+def test_integers_by_integers_are_written_as_before(value: dict[int, int]) -> None:
+    members = ",".join(f"{key}:{value[key]}" for key in sorted(value))
+    assert dumps_pretty(value) == (f"{{{members}\n}}" if value else "{}")
+    assert {int(key): each for key, each in fastjson.loads(dumps_pretty(value).encode()).items()} == value
+
+
+def test_flags_are_no_integers() -> None:
+    assert dumps_pretty({0: True, 1: 2}) == "{0:true,1:2\n}"
+    assert dumps_pretty({0: 1, "a": 2}) == '{0:1,\n\t"a":2\n}'
+
+
+@pytest.mark.parametrize("count", [0, 1, 100, 2_048, 7_000])
+def test_many_names_are_sorted_a_few_at_a_time(count: int) -> None:
+    names = [f"name-{number * 7_919 % 100_003}" for number in range(count)]
+    found = list(fastjson.members_in_order(names, len))
+    assert [each for each in found if each is not None] == [(name, len(name)) for name in sorted(names)]
+    assert found.count(None) == -(-count // fastjson.SORTED_AT_ONCE)
