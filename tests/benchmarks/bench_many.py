@@ -1,0 +1,455 @@
+"""What one broker and one name server have much of, in process: topics, offsets, connections, long polls, timers, half
+messages, messages handed out, a log of a tebibyte.
+
+    python -m tests.benchmarks many [--only PART] [--share F]
+
+Each part is filled, lives some seconds by a clock that it moves, is saved and opened again. It shows memory an entry,
+processor time, and **the longest turn**: no call of the core that a loop makes may take long, whatever there is. Jobs
+are what another thread does. ``--share`` takes a part of everything. Times are processor time in seconds of a usual
+machine (tests/support/pace.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import struct
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from mqspark.base.clock import SystemClock
+from mqspark.message import encode_host
+from mqspark.namesrv.config import NamesrvConfig
+from mqspark.protocol.bodies.topic_bodies import TopicConfig
+from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.session import Session
+from mqspark.record.record import encode_record
+from mqspark.record.recordlayout import BLANK_MAGIC
+from mqspark.store import MessageStore, StoreConfig
+from mqspark.store.disk.flush import Job, run_here
+from mqspark.store.disk.saved import SteppedJob
+from tests.benchmarks.bench_scale import accepted, cost_us, registration, resident_bytes, shown
+from tests.support.pace import slowness
+from tests.unit.broker_kit import PULL, SEND, Bench, Peer, last_registration, namesrv_peer, pull_ext, send_ext
+from tests.unit.pop_kit import POP, pop_ext
+from tests.unit.transaction_kit import Kit
+
+R = TypeVar("R")
+
+ROOMY = {
+    "mapped_file_size_commit_log": 1 << 28,
+    "mapped_file_size_consume_queue": 600_000,
+    "max_hash_slot_num": 500_000,
+    "max_index_num": 2_000_000,
+}
+NO_BOUND = (1 << 31) - 1
+
+
+class Turns:
+    """The longest of the calls of a core, and what jobs took."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.longest: dict[str, float] = {}
+        self.job_s: dict[str, float] = {}
+
+    def timed(self, name: str, call: Callable[[], R]) -> R:
+        began = time.thread_time()
+        result = call()
+        self.longest[name] = max(self.longest.get(name, 0.0), time.thread_time() - began)
+        return result
+
+    def live(self, seconds: int) -> None:
+        """As the shell does it: ticks, turns, long work, and jobs once a second."""
+        broker = self.bench.broker
+        for _ in range(seconds):
+            for _ in range(10):
+                self.bench.clock.advance(100)
+                self.timed("tick", broker.tick)
+                self.turn()
+            for job in self.timed("jobs", lambda: list(broker.jobs())):
+                self.run(job)
+            self.turn()
+
+    def turn(self) -> None:
+        broker = self.bench.broker
+        self.timed("turn", broker.turn)
+        while broker.work_waits:
+            self.timed("work", broker.work)
+        self.timed("turn", broker.turn)
+        job = self.bench.store.pipeline.begin_flush()
+        if job is not None:
+            job.run()
+            self.timed("progress", lambda: broker.progress(self.bench.store.pipeline.end_flush(job)))
+
+    def run(self, job: Job) -> None:
+        name = type(job).__name__.lstrip("_")
+        began = time.thread_time()
+        job.run()
+        self.job_s[name] = max(self.job_s.get(name, 0.0), time.thread_time() - began)
+        if isinstance(job, SteppedJob):
+            steps = job.steps()
+            while self.timed(f"{name}, a step", lambda: next(steps, StopIteration)) is not StopIteration:
+                continue
+        else:
+            self.timed(f"{name}, done", job.done)
+
+    def show(self, what: str) -> None:
+        slow = slowness()
+        said = ", ".join(
+            f"{name} {took / slow * 1e3:.2f} ms"
+            for name, took in sorted(self.longest.items(), key=lambda each: -each[1])[:4]
+        )
+        print(f"   {what}, the longest turns: {said}")
+        shown(f"{what}, the longest turn", "ms", [max(self.longest.values()) / slow * 1e3])
+        for name, took in self.job_s.items():
+            if took / slow > 0.05:
+                shown(f"{what}, {name} in its thread", "ms", [took / slow * 1e3])
+
+
+def processor_s(call: Callable[[], object]) -> float:
+    began = time.thread_time()
+    call()
+    return (time.thread_time() - began) / slowness()
+
+
+def grown(what: str, count: int, fill: Callable[[], object]) -> None:
+    """Fill, and show memory and time an entry."""
+    gc.collect()
+    before = resident_bytes()
+    took = processor_s(fill)
+    gc.collect()
+    gc.freeze()  # as the collector of a server process does
+    shown(f"{what}, memory of one", "B", [(resident_bytes() - before) / count])
+    shown(f"{what}, one is made in", "µs", [took / count * 1e6])
+
+
+def reopened(what: str, bench: Bench) -> None:
+    shown(f"{what}, stop", "ms", [processor_s(bench.close) * 1e3])
+    shown(f"{what}, start", "ms", [processor_s(bench.open) * 1e3])
+    bench.close()
+
+
+# --- tables -------------------------------------------------------------------------------------------------
+
+
+def topics(folder: Path, share: float) -> None:
+    count = int(100_000 * share)
+    what = f"{count:,} topics"
+    bench = Bench(folder, max_topic_table_bytes=NO_BOUND)
+    table = bench.broker.state.topics
+
+    def fill() -> None:
+        for number in range(count):
+            table.put(TopicConfig(topic_name=f"Topic-{number:06d}", read_queue_nums=4, write_queue_nums=4))
+
+    grown(what, count, fill)
+    turns = Turns(bench)
+    turns.live(12)
+    table.put(TopicConfig(topic_name="One-more", read_queue_nums=4, write_queue_nums=4))
+    turns.live(12)
+    bench.broker.publication.requests()
+    shown(f"{what}, a registration", "ms", cost_ms(lambda: last_registration(bench.broker)))
+    turns.show(what)
+    reopened(what, bench)
+
+
+def cost_ms(work: Callable[[], object]) -> list[float]:
+    return [each / 1e3 for each in cost_us(work, 1)]
+
+
+def offsets(folder: Path, share: float) -> None:
+    groups, queues = int(10_000 * share), 1_000
+    what = f"{groups:,} groups x {queues:,} queues of offsets"
+    bench = Bench(folder, max_offset_table_bytes=NO_BOUND)
+    table = bench.broker.state.offsets
+
+    def fill() -> None:
+        for group in range(groups):
+            for queue in range(queues):
+                table.commit(f"Group-{group:05d}", "Topic", queue, 1_000_000 + queue)
+
+    grown(what, groups * queues, fill)
+    turns = Turns(bench)
+    for second in range(30):
+        table.commit("Group-00000", "Topic", 0, second)
+        turns.live(1)
+    turns.show(what)
+    shown(f"{what}, the file", "MB", [(folder / "config" / "consumerOffset.json").stat().st_size / 1e6])
+    reopened(what, bench)
+
+
+def connections(folder: Path, share: float) -> None:
+    count = int(20_000 * share)
+    what = f"{count:,} connections"
+    bench = Bench(folder, max_client_table_bytes=NO_BOUND)
+    peers: list[Peer] = []
+
+    def beat(number: int) -> bytes:
+        """20 groups of 1,000 members."""
+        consumer = {
+            "groupName": f"G{number // 1_000}", "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
+            "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+            "subscriptionDataSet": [{"topic": "T", "subString": "*", "subVersion": 1, "expressionType": "TAG"}],
+        }  # fmt: skip
+        return json.dumps(
+            {"clientID": f"10.0.0.1@{number}#1", "consumerDataSet": [consumer], "producerDataSet": []}
+        ).encode()
+
+    def fill() -> None:
+        for number in range(count):
+            peer = bench.peer()
+            peers.append(peer)
+            peer.give(RequestCode.HEART_BEAT, {}, beat(number))
+            if number % 64 == 0:
+                bench.broker.turn()
+                for each in peers[-64:]:
+                    each.session.take()
+
+    grown(f"{what} with heartbeats, in groups of 1,000", count, fill)
+    turns = Turns(bench)
+    for number in range(int(600 * share)):
+        peer = peers[number]
+        turns.timed("a heartbeat", lambda: peer.give(RequestCode.HEART_BEAT, {}, beat(number)))  # noqa: B023
+    turns.live(10)
+    for peer in peers[: count // 2]:
+        turns.timed("a disconnection", lambda: bench.broker.disconnected(peer.session))  # noqa: B023
+        turns.turn()
+    bench.clock.advance(200_000)
+    turns.live(10)
+    turns.show(what)
+    bench.close()
+
+
+# --- what waits ---------------------------------------------------------------------------------------------
+
+
+def parked(folder: Path, share: float) -> None:
+    count, topic_count = int(1_000_000 * share), 1_000
+    what = f"{count:,} parked long polls"
+    bench = Bench(folder, store_settings=ROOMY, max_parked_bytes=NO_BOUND)
+    peers = [bench.peer() for _ in range(1_000)]
+    for topic in range(topic_count):
+        accepted(peers[0], SEND, send_ext(f"T{topic}"), b"x")
+    bench.flush()
+    headers = [pull_ext(f"T{topic}", offset=1, sysFlag="6") for topic in range(topic_count)]
+
+    def fill() -> None:
+        for number in range(count):
+            peers[number % 1_000].give(PULL, headers[number // 1_000 % topic_count])
+            if number % 64 == 0:
+                bench.broker.turn()
+
+    grown(what, count, fill)
+    turns = Turns(bench)
+    turns.live(3)
+    turns.timed("a send that wakes", lambda: peers[0].give(SEND, send_ext("T1"), b"x"))
+    turns.turn()
+    print(f"   woken: {sum(len(peer.heard()) for peer in peers):,}")
+    turns.live(20)  # all time out
+    turns.show(what)
+    for peer in peers:
+        peer.session.take()
+    bench.close()
+
+
+def timers(folder: Path, share: float) -> None:
+    count = int(1_000_000 * share)
+    what = f"{count:,} timer messages"
+    bench = Bench(folder, store_settings=ROOMY)
+    peer, now_ms = bench.peer(), bench.clock.now_ms()
+
+    def fill() -> None:
+        for number in range(count):
+            deliver_ms = now_ms + 600_000 + number % 3_600_000
+            peer.give(
+                SEND,
+                send_ext("T", number % 4, f"TIMER_DELIVER_MS\x01{deliver_ms}\x02"),
+                b"x" * 100,
+                oneway=True,
+            )
+            if number % 64 == 0:
+                bench.broker.turn()
+            if number % 4_096 == 0:
+                bench.flush()
+                bench.broker.tick()
+
+    grown(what, count, fill)
+    turns = Turns(bench)
+    turns.live(60)
+    bench.clock.advance(600_000 - 60_000)
+    turns.live(60)
+    turns.show(what)
+    reopened(what, bench)
+
+
+def halves(folder: Path, share: float) -> None:
+    count = int(100_000 * share)
+    what = f"{count:,} half messages"
+    bench = Kit(folder, store_settings=ROOMY)
+    grown(what, count, lambda: [bench.prepare(f"U{number}") for number in range(count)])
+    turns = Turns(bench)
+    for _ in range(40):
+        bench.beat()
+        turns.live(5)
+        bench.producer.session.take()
+    turns.show(what)
+    reopened(what, bench)
+
+
+def popped(folder: Path, share: float) -> None:
+    count = int(100_000 * share)
+    what = f"{count:,} messages handed out by POP"
+    bench = Bench(folder, store_settings=ROOMY)
+    peer = bench.peer()
+    for number in range(count):
+        peer.give(SEND, send_ext("T", number % 4), b"x" * 100, oneway=True)
+        if number % 64 == 0:
+            bench.broker.turn()
+    bench.flush()
+
+    def fill() -> None:
+        for _ in range(count // 32 + 8):
+            peer.give(POP, pop_ext(bench, invisibleTime="60000"))
+            while bench.broker.work():
+                pass
+            bench.broker.turn()
+            bench.flush()
+        peer.session.take()
+
+    grown(what, count, fill)
+    turns = Turns(bench)
+    turns.live(55)
+    turns.live(30)  # they become visible again
+    turns.show(what)
+    reopened(what, bench)
+
+
+# --- name server; log ---------------------------------------------------------------------------------------
+
+
+def names(folder: Path, share: float) -> None:
+    brokers, per_broker = int(200 * share), 5_000
+    what = f"name server, {brokers} brokers x {per_broker:,} topics"
+    core, clock, first = namesrv_peer(NamesrvConfig(max_routes=NO_BOUND))
+    made = registration(0, per_broker, 1)
+    peers = [Peer(core, Session(number + 2, "127.0.0.1", 40_001 + number, [])) for number in range(brokers)]
+    longest = 0.0
+
+    def fill() -> None:
+        nonlocal longest
+        for number, peer in enumerate(peers):
+            header = made[0] | {
+                "brokerName": f"broker-{number:04d}",
+                "brokerAddr": f"10.0.{number // 250}.{number % 250}:10911",
+            }
+            began = time.thread_time()
+            accepted(peer, RequestCode.REGISTER_BROKER, header, made[1])
+            longest = max(longest, time.thread_time() - began)
+
+    grown(what, brokers * per_broker, fill)
+    shown(f"{what}, the longest registration", "ms", [longest / slowness() * 1e3])
+    ask = partial(accepted, first, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "Topic-000017"})
+    shown(f"{what}, a route of {brokers} brokers", "µs", cost_us(ask, 200))
+    ticks = []
+    for _ in range(30):
+        clock.advance(1_000)
+        began = time.thread_time()
+        core.tick()
+        ticks.append(time.thread_time() - began)
+    clock.advance(200_000)
+    began = time.thread_time()
+    core.tick()
+    ticks.append(time.thread_time() - began)
+    shown(f"{what}, the longest tick", "ms", [max(ticks) / slowness() * 1e3])
+
+
+def sparse(folder: Path, share: float) -> None:
+    segments, size = max(4, int(1_024 * share)), 1 << 30
+    what = f"a log of {segments} GiB (sparse)"
+    log = folder / "commitlog"
+    log.mkdir(parents=True)
+    now_ms = SystemClock().now_ms()
+    for number in range(segments):
+        record = encode_record(
+            topic="T", body=b"x" * 100, properties=b"KEYS\x01k%d\x02" % number, queue_offset=number,
+            physical_offset=number * size, store_timestamp_ms=now_ms - (segments - number) * 60_000,
+        )  # fmt: skip
+        path = log / f"{number * size:020d}"
+        with path.open("wb") as file:
+            file.truncate(size)
+            file.write(record)
+            if number < segments - 1:
+                file.write(struct.pack(">ii", size - len(record), BLANK_MAGIC))
+        old_s = (now_ms - (segments - number) * 60_000) / 1000
+        os.utime(path, (old_s, old_s))
+    config = StoreConfig(store_path_root_dir=str(folder), disk_max_used_space_ratio=100)
+    store = MessageStore(config, SystemClock(), store_host=encode_host("127.0.0.1", 10911))
+    shown(f"{what}, first start, everything derived", "ms", [processor_s(store.open) * 1e3])
+    for _ in range(3):
+        for job in store.maintenance():
+            run_here(job)
+        for _ in store.follow_with_index():
+            pass
+    shown(f"{what}, stop", "ms", [processor_s(store.close) * 1e3])
+    store = MessageStore(config, SystemClock(), store_host=encode_host("127.0.0.1", 10911))
+    shown(f"{what}, start", "ms", [processor_s(store.open) * 1e3])
+    middle_ms = now_ms - segments // 2 * 60_000
+    found = store.offsets.offset_by_timestamp("T", 0, middle_ms)
+    print(f"   by time: offset {found} of {segments}")
+    shown(
+        f"{what}, an offset by time",
+        "µs",
+        cost_us(lambda: store.offsets.offset_by_timestamp("T", 0, middle_ms), 50),
+    )
+
+    def by_key() -> list[memoryview]:
+        return list(store.reads.query_message("T", f"k{segments // 2}", 10, 0, 1 << 62))
+
+    print(f"   by key: {len(by_key())}")
+    shown(f"{what}, a query by key", "µs", cost_us(by_key, 50))
+    shown(f"{what}, maintenance of a second", "µs", cost_us(store.maintenance, 1))
+    config.file_reserved_time = 1
+    store.clean_expired()
+    before, longest, job_s = len(store.log.segments), 0.0, 0.0
+    for _ in range(20):
+        began = time.thread_time()
+        jobs = store.maintenance()
+        longest = max(longest, time.thread_time() - began)
+        for job in jobs:
+            job_s += processor_s(job.run)
+            began = time.thread_time()
+            job.done()
+            longest = max(longest, time.thread_time() - began)
+        store.clean_expired()
+    print(f"   cleaned: {before - len(store.log.segments)} of {before} segments")
+    shown(f"{what}, cleaned, the longest turn", "ms", [longest / slowness() * 1e3])
+    store.close()
+
+
+PARTS: dict[str, Callable[[Path, float], None]] = {
+    each.__name__: each
+    for each in (topics, offsets, connections, parked, timers, halves, popped, names, sparse)
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", choices=list(PARTS), action="append")
+    parser.add_argument("--share", type=float, default=1.0)
+    asked = parser.parse_args()
+    for name in asked.only or PARTS:
+        with tempfile.TemporaryDirectory(prefix="bench-many-") as folder:
+            PARTS[name](Path(folder) / "store", asked.share)
+
+
+if __name__ == "__main__":
+    main()
