@@ -1,4 +1,5 @@
 """The schema registry of a cluster: what one broker keeps in a system topic, and answers as Confluent's registry does.
 
-Imported from outside: ``schemaregistry``. Must not know HTTP, nor the ``BrokerCore`` that registers its handlers.
+Imported from outside: ``schemacopy``, ``schemaregistry``. Must not know HTTP, nor the ``BrokerCore`` that
+registers its handlers.
 """

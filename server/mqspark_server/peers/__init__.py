@@ -1,5 +1,5 @@
 """Requests and notices from a broker, a name server or a controller to other servers.
 
 Imported from outside: ``brokergroup``, ``escaping``, ``following``, ``notifier``, ``peerlink``, ``registrar``,
-``routefinder``. Must not know how a server is put together.
+``routefinder``, ``schemafollower``. Must not know how a server is put together.
 """

@@ -54,6 +54,10 @@ class ServedJobs(Protocol):
     def next_run(self, job: ScheduledJob, state: JobState) -> Start: ...
 
 
+_Limit = Annotated[int, Query(ge=1, le=1000)]
+_After = Annotated[str | None, Query(max_length=MAX_PLACE)]
+
+
 def create_job_api(app: ServedJobs) -> ASGIApp:
     """/health/live, /health/ready, /metrics, and below /api/v1 overview, jobs, runs, jobs/{name}/runs and tables."""
     # FastAPI's own pages of documentation would load scripts from elsewhere.
@@ -106,19 +110,12 @@ def create_job_api(app: ServedJobs) -> ASGIApp:
         return msgspec.to_builtins(found)
 
     @api.get("/api/v1/runs", tags=["jobs"])
-    def runs_of_all(
-        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-        after: Annotated[str | None, Query(max_length=MAX_PLACE)] = None,
-    ) -> Any:
+    def runs_of_all(limit: _Limit = 100, after: _After = None) -> Any:
         """A page of the finished runs of all jobs, the newest first; ``next`` is the next page's ``after``."""
         return page(None, limit, after)
 
     @api.get("/api/v1/jobs/{name}/runs", tags=["jobs"])
-    def runs_of_job(
-        name: str,
-        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-        after: Annotated[str | None, Query(max_length=MAX_PLACE)] = None,
-    ) -> Any:
+    def runs_of_job(name: str, limit: _Limit = 100, after: _After = None) -> Any:
         """A page of the finished runs of one job, the newest first; ``next`` is the next page's ``after``."""
         if name not in app.file.jobs:
             raise HTTPException(404, "there is no such job")
