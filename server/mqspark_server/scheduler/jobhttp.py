@@ -121,18 +121,21 @@ def create_job_api(app: ServedJobs) -> ASGIApp:
             raise HTTPException(404, "there is no such job")
         return page(name, limit, after)
 
-    @api.get("/api/v1/tables", tags=["tables"])
-    def live_tables() -> list[dict[str, Any]]:
-        """Every live table of this host: what it does, its newest batch, and how long that took."""
-        with reading:
-            return [msgspec.to_builtins(table_row(tables, each)) for each in readable_tables(tables)]
-
     def page(name: str | None, limit: int, after: str | None) -> Any:
         with reading:
             found: RunPage = app.directory.runs(name, limit, after)
         return msgspec.to_builtins(found)
 
+    _add_tables(api, tables, reading)
     return Guarded(api, app.file.server.http_allowed_hosts.split(";"))
+
+
+def _add_tables(api: FastAPI, tables: TableDirectory, reading: threading.Lock) -> None:
+    @api.get("/api/v1/tables", tags=["tables"])
+    def live_tables() -> list[dict[str, Any]]:
+        """Every live table of this host: what it does, its newest batch, and how long that took."""
+        with reading:
+            return [msgspec.to_builtins(table_row(tables, each)) for each in readable_tables(tables)]
 
 
 def _states(app: ServedJobs) -> Iterator[tuple[ScheduledJob, JobState]]:
