@@ -220,7 +220,7 @@ def connections(folder: Path, share: float) -> None:
     turns.live(10)
     for peer in peers[: count // 2]:
         turns.timed("a disconnection", lambda: bench.broker.disconnected(peer.session))  # noqa: B023
-        turns.turn()
+    turns.turn()
     bench.clock.advance(200_000)
     turns.live(10)
     turns.show(what)

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import logging
+import sys
 import threading
 import time
 
@@ -13,6 +14,7 @@ import pytest
 
 from mqspark.base.logs import JsonLines, forget
 from mqspark.errors import ConfigError
+from mqspark_server.commands.local.servers_cli import SWITCH_S, serve
 from mqspark_server.process.stalls import StallWatch
 from mqspark_server.settings.serverconfig import ServerConfig
 
@@ -93,3 +95,22 @@ def test_the_setting() -> None:
     ServerConfig(log_format="json").check()
     with pytest.raises(ConfigError, match="logFormat"):
         ServerConfig(log_format="xml").check()
+
+
+def test_a_server_waits_little_for_its_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's own interval is as long as ten of the longest turns."""
+    asked: list[float] = []
+    monkeypatch.setattr(sys, "setswitchinterval", asked.append)
+
+    class Failing:
+        async def start(self) -> None:
+            raise OSError(f"started after {asked}")
+
+        async def stop(self) -> None:
+            raise AssertionError("it never ran")
+
+    with pytest.raises(OSError, match="started after") as found:
+        serve(Failing(), lambda: "READY")
+    assert asked == [SWITCH_S]
+    assert str(SWITCH_S) in str(found.value)
+    assert SWITCH_S <= 0.001

@@ -37,6 +37,11 @@ _KEPT_BYTES = 64 << 20
 """Freed memory that the heap keeps instead of returning it to the system."""
 
 
+SWITCH_S = 0.0005
+"""How long a thread keeps the interpreter while another one waits for it: Python's own 5 ms are what the event loop
+would wait at each return from the kernel while a worker encodes or counts something."""
+
+
 class _App(Protocol):
     async def start(self) -> None: ...
 
@@ -375,6 +380,7 @@ def serve(app: _App, ready_line: Callable[[], str], hint: Callable[[], str] | No
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     _keep_freed_memory()
+    sys.setswitchinterval(SWITCH_S)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_run_until_signalled(app, ready_line, hint))
 
