@@ -169,8 +169,10 @@ def _entries(text: str | None) -> list[str]:
 
 
 def _i64(text: str) -> int:
-    """Raises ValueError, also for values too large for an offset or time: sums and quotients must stay in
-    range."""
-    if len(text) > _MAX_DIGITS:
+    """As Java's Long.parseLong. Raises ValueError, also for values too large for an offset or time."""
+    if len(text) > _MAX_DIGITS or not text.lstrip("+-").isdecimal():
         raise ValueError(text[:80])
-    return int(text)
+    number = int(text)
+    if not -(1 << 63) <= number < 1 << 63:
+        raise ValueError(text)
+    return number

@@ -40,15 +40,19 @@ class TelemetryStream:
     """What is to be written to one telemetry stream."""
 
     def __init__(self) -> None:
-        self.commands: asyncio.Queue[pb.TelemetryCommand] = asyncio.Queue(MAX_PUSHES)
+        self.commands: asyncio.Queue[pb.TelemetryCommand | None] = asyncio.Queue(MAX_PUSHES + 1)
+        """None: it ends here."""
 
     def push(self, command: pb.TelemetryCommand) -> bool:
         """Whether there is room for the command."""
-        try:
-            self.commands.put_nowait(command)
-        except asyncio.QueueFull:
+        if self.commands.qsize() >= MAX_PUSHES:
             return False
+        self.commands.put_nowait(command)
         return True
+
+    def end(self) -> None:
+        """What was pushed is the rest. Nothing is pushed from now on."""
+        self.commands.put_nowait(None)
 
 
 class GrpcClient:

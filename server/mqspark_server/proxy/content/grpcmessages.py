@@ -8,8 +8,9 @@ Facts: docs/rocketmq/messages.md#properties.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from mqspark.base.logs import escaping
 from mqspark.errors import InvalidMessage
@@ -34,10 +35,15 @@ from mqspark.message import (
 )
 from mqspark.record.record import PackedMessage
 from mqspark_server.proxy import messaging_pb2 as pb
+from mqspark_server.proxy.content.instants import instant_of
 from mqspark_server.proxy.content.systemkeys import BORN_HOST, SYSTEM_KEYS, TRACE_CONTEXT
 
 _HIDDEN = SYSTEM_KEYS | SET_BY_BROKERS | {SHARDING_KEY, MULTI_DISPATCH, TRACE_CONTEXT}
 """Properties that a client gets as fields, if at all."""
+
+_PACKED_BYTES = 16 << 10
+_MAX_ATTEMPTS = (1 << 31) - 1
+"""A producer may say any number."""
 
 log = escaping(__name__)
 
@@ -74,17 +80,17 @@ def stored_message(message: MessageExt, now_ms: int) -> pb.Message:
         store_host=message.store_host,
         queue_id=message.queue_id,
         queue_offset=message.queue_offset,
-        delivery_attempt=message.reconsume_times + 1,
+        delivery_attempt=min(message.reconsume_times + 1, _MAX_ATTEMPTS),
         message_group=properties.get(SHARDING_KEY),
         trace_context=properties.get(TRACE_CONTEXT),
         lite_topic=properties.get(LITE_TOPIC),
         priority=parse_priority(properties.get(PRIORITY)),
     )
-    system.born_timestamp.FromMilliseconds(message.born_timestamp_ms)
-    system.store_timestamp.FromMilliseconds(message.store_timestamp_ms)
+    system.born_timestamp.CopyFrom(instant_of(message.born_timestamp_ms))
+    system.store_timestamp.CopyFrom(instant_of(message.store_timestamp_ms))
     deliver_ms = _deliver_ms(properties, now_ms)
     if deliver_ms is not None:
-        system.delivery_timestamp.FromMilliseconds(deliver_ms)
+        system.delivery_timestamp.CopyFrom(instant_of(deliver_ms))
     if DLQ_ORIGIN_TOPIC in properties and DLQ_ORIGIN_MESSAGE_ID in properties:
         system.dead_letter_queue.topic = properties[DLQ_ORIGIN_TOPIC]
         system.dead_letter_queue.message_id = properties[DLQ_ORIGIN_MESSAGE_ID]
@@ -94,6 +100,14 @@ def stored_message(message: MessageExt, now_ms: int) -> pb.Message:
         system_properties=system,
         body=body,
     )
+
+
+async def apart(message: MessageExt, make: Callable[[], pb.Message]) -> pb.Message:
+    """What ``make`` makes of a message. A body that may inflate to much more is inflated in a thread, so that no other
+    call waits for it."""
+    if isinstance(message, PackedMessage) and message.stored_body_bytes > _PACKED_BYTES:
+        return await asyncio.to_thread(make)
+    return make()
 
 
 def _deliver_ms(properties: Mapping[str, str], now_ms: int) -> int | None:

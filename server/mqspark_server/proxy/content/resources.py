@@ -11,8 +11,18 @@ _CONTROLS = {*range(0x20), *range(0x7F, 0xA0)}
 """Java's Character.isISOControl."""
 
 
+MAX_NAMESPACE_LENGTH = 255
+"""It is ignored, but answers repeat it with each queue of a topic."""
+
+
+def _check_namespace(resource: pb.Resource) -> None:
+    if len(resource.resource_namespace) > MAX_NAMESPACE_LENGTH:
+        raise GrpcRefusal(pb.BAD_REQUEST, f"the namespace has more than {MAX_NAMESPACE_LENGTH} characters")
+
+
 def topic_of(resource: pb.Resource) -> str:
     """Raises GrpcRefusal for a name that is illegal or the system's. The namespace is ignored, as the proxy does."""
+    _check_namespace(resource)
     topic: str = resource.name
     try:
         check_topic(topic)
@@ -25,6 +35,7 @@ def topic_of(resource: pb.Resource) -> str:
 
 def group_of(resource: pb.Resource) -> str:
     """Raises GrpcRefusal for a name that is illegal or the system's."""
+    _check_namespace(resource)
     group: str = resource.name
     try:
         check_group(group)

@@ -6,6 +6,7 @@ RocketMQ's proxy answers none of them; the meaning is that of the requests of re
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from mqspark.base.clock import wall_ms
 from mqspark.message import MessageQueue
@@ -26,7 +27,8 @@ from mqspark.protocol.headers.client_headers import (
 from mqspark.record.record import decode_pull
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.clients.grpccalls import GrpcCall
-from mqspark_server.proxy.content.grpcmessages import stored_message
+from mqspark_server.proxy.content.grpcmessages import apart, stored_message
+from mqspark_server.proxy.content.instants import millis_of
 from mqspark_server.proxy.content.resources import group_of, topic_of
 from mqspark_server.proxy.content.subscribed import filter_of
 from mqspark_server.proxy.grpcstatus import OK, GrpcRefusal, checked, refusal_of, status
@@ -97,7 +99,7 @@ async def query_offset(call: GrpcCall, request: pb.QueryOffsetRequest) -> pb.Que
         offset = checked(answer).header(GetMaxOffsetResponseHeader).offset
     elif request.query_offset_policy == pb.TIMESTAMP and request.HasField("timestamp"):
         header = SearchOffsetRequestHeader(
-            topic=topic, queue_id=queue_id, timestamp=request.timestamp.ToMilliseconds()
+            topic=topic, queue_id=queue_id, timestamp=millis_of(request.timestamp)
         )
         answer = await call.request(queue.broker_name, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
         offset = checked(answer).header(SearchOffsetResponseHeader).offset
@@ -114,9 +116,8 @@ async def pull_message(
     """The status, the messages, and where to go on."""
     group, queue = group_of(request.group), _queue_of(request.message_queue)
     kind, expression = filter_of(request.filter_expression)
-    poll_ms = int(
-        min(request.long_polling_timeout.ToMilliseconds() / 1000, MAX_POLLING_S, call.left_s) * 1000
-    )
+    asked_s = request.long_polling_timeout.ToMilliseconds() / 1000
+    poll_ms = int(max(0.0, min(asked_s, MAX_POLLING_S, call.left_s)) * 1000)
     header = PullMessageRequestHeader(
         consumer_group=group,
         topic=queue.topic,
@@ -125,7 +126,7 @@ async def pull_message(
         max_msg_nums=max(1, min(request.batch_size, MAX_PULLED)),
         sys_flag=PullFlag.SUBSCRIPTION | (PullFlag.SUSPEND if poll_ms > 0 else 0),
         commit_offset=0,
-        suspend_timeout_millis=max(poll_ms, 0),
+        suspend_timeout_millis=poll_ms,
         sub_version=wall_ms(),
         subscription=expression,
         expression_type=kind,
@@ -145,7 +146,8 @@ async def pull_message(
         messages, unread = decode_pull(answer.body, broker_name=queue.broker_name)
         await write(pb.PullMessageResponse(status=OK))
         for each in messages:
-            await write(pb.PullMessageResponse(message=stored_message(each, wall_ms())))
+            made = await apart(each, partial(stored_message, each, wall_ms()))
+            await write(pb.PullMessageResponse(message=made))
         if unread is not None:
             next_offset = unread
     await write(pb.PullMessageResponse(next_offset=next_offset))

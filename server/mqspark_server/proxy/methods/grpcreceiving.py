@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from mqspark.base.logs import sparing
 from mqspark.broker.state.litenames import bound_topic
@@ -22,6 +23,7 @@ from mqspark.protocol.headers.client_headers import PopLiteMessageRequestHeader,
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.clients.grpccalls import GrpcCall
 from mqspark_server.proxy.clients.renewals import GIVEN_BACK_MS, INVISIBLE_MS, ReceiptPlace, place_of
+from mqspark_server.proxy.content.grpcmessages import apart
 from mqspark_server.proxy.content.handedout import HandedOut, delivered, handed_out, lite_handed_out
 from mqspark_server.proxy.content.resources import group_of, topic_of
 from mqspark_server.proxy.content.subscribed import filter_of
@@ -254,7 +256,9 @@ async def _deliver(call: GrpcCall, reception: _Reception, given: Sequence[Handed
         _hold(call, reception, given)
         await write(pb.ReceiveMessageResponse(status=OK))
         for each in given:
-            await write(pb.ReceiveMessageResponse(message=delivered(each, call.backend.clock.now_ms())))
+            now_ms = call.backend.clock.now_ms()
+            made = await apart(each.message, partial(delivered, each, now_ms))
+            await write(pb.ReceiveMessageResponse(message=made))
             written += 1
     except BaseException:
         call.shared.spawn(_give_back(call, reception, given[written:]))

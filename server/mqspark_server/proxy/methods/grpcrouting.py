@@ -16,6 +16,8 @@ from mqspark_server.proxy.grpcstatus import OK, GrpcRefusal
 MAX_ADDRESSES = 64
 """Limit of the addresses that a client names as those of its proxies; each queue of a route has all of them."""
 
+MAX_HOST_LENGTH = 255
+"""As in the DNS."""
 ACCEPTED: dict[str, tuple[pb.MessageType, ...]] = {
     "NORMAL": (pb.NORMAL,),
     "FIFO": (pb.FIFO,),
@@ -73,6 +75,8 @@ def _endpoints(call: GrpcCall, asked: pb.Endpoints) -> pb.Endpoints:
     """The hosts by which the client has reached this server, or says so, with the port of this server."""
     if len(asked.addresses) > MAX_ADDRESSES:
         raise GrpcRefusal(pb.ILLEGAL_ACCESS_POINT, f"more than {MAX_ADDRESSES} addresses")
+    if any(len(each.host) > MAX_HOST_LENGTH for each in asked.addresses):
+        raise GrpcRefusal(pb.ILLEGAL_ACCESS_POINT, f"a host has more than {MAX_HOST_LENGTH} characters")
     return pb.Endpoints(
         scheme=asked.scheme,
         addresses=[pb.Address(host=each.host, port=call.shared.port) for each in asked.addresses],

@@ -45,6 +45,7 @@ from mqspark.record.batchitems import encode_batch
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.clients.grpccalls import GrpcCall
 from mqspark_server.proxy.clients.grpchalves import GrpcHalf
+from mqspark_server.proxy.content.instants import millis_of
 from mqspark_server.proxy.content.resources import has_control, topic_of
 from mqspark_server.proxy.content.systemkeys import BORN_HOST, SYSTEM_KEYS, TRACE_CONTEXT
 from mqspark_server.proxy.grpcstatus import OK, GrpcRefusal, checked, refusal_of, status
@@ -166,7 +167,7 @@ def _sys_flag(message: pb.Message, kind: str) -> int:
 
 def _born_ms(message: pb.Message) -> int:
     if message.system_properties.HasField("born_timestamp"):
-        return int(message.system_properties.born_timestamp.ToMilliseconds())
+        return millis_of(message.system_properties.born_timestamp)
     return wall_ms()
 
 
@@ -205,7 +206,7 @@ def _properties(call: GrpcCall, given: pb.Message, topic: str) -> dict[str, str]
                 )
             properties[IMMUNITY_SECONDS] = str(seconds)
     if system.HasField("delivery_timestamp"):
-        deliver_ms = system.delivery_timestamp.ToMilliseconds()
+        deliver_ms = millis_of(system.delivery_timestamp, pb.ILLEGAL_DELIVERY_TIME)
         if deliver_ms - wall_ms() > MAX_DELAY_MS:
             raise GrpcRefusal(
                 pb.ILLEGAL_DELIVERY_TIME,

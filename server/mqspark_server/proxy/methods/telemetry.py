@@ -65,23 +65,35 @@ async def telemetry(call: GrpcCall, commands: AsyncIterator[pb.TelemetryCommand]
     writer = asyncio.create_task(_write_out(stream, write))
     client.streams.append(stream)
     try:
-        async for command in commands:
-            kind = command.WhichOneof("command")
-            if kind == "settings":
-                stream.push(pb.TelemetryCommand(status=OK, settings=await _agreed(call, command.settings)))
-            elif kind == "thread_stack_trace":
-                client.answered(command.thread_stack_trace.nonce, command)
-            elif kind == "verify_message_result":
-                client.answered(command.verify_message_result.nonce, command)
+        # A client that has said all still waits for the answers, and grpc ends no stream amid a write.
+        await _listen(call, stream, commands)
+    except asyncio.CancelledError:
+        writer.cancel()
+        raise
     finally:
         client.streams.remove(stream)
-        writer.cancel()
+        stream.end()
         await asyncio.gather(writer, return_exceptions=True)
 
 
+async def _listen(
+    call: GrpcCall, stream: TelemetryStream, commands: AsyncIterator[pb.TelemetryCommand]
+) -> None:
+    """Until the client ends its side. Raises GrpcRefusal."""
+    client = call.client
+    async for command in commands:
+        kind = command.WhichOneof("command")
+        if kind == "settings":
+            stream.push(pb.TelemetryCommand(status=OK, settings=await _agreed(call, command.settings)))
+        elif kind == "thread_stack_trace":
+            client.answered(command.thread_stack_trace.nonce, command)
+        elif kind == "verify_message_result":
+            client.answered(command.verify_message_result.nonce, command)
+
+
 async def _write_out(stream: TelemetryStream, write: Write) -> None:
-    while True:
-        await write(await stream.commands.get())
+    while (command := await stream.commands.get()) is not None:
+        await write(command)
 
 
 async def _agreed(call: GrpcCall, given: pb.Settings) -> pb.Settings:
