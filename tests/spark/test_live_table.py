@@ -181,6 +181,9 @@ def offsets_of_readers(url: str) -> list[list[int]]:
     ]
 
 
+@pytest.mark.slow(
+    "several tables of Delta; tests/unit/jobs/test_tablekeeper.py and the upsert table are the fast twins"
+)
 def test_one_query_keeps_tables_of_several_topics_and_a_bad_one_stops_no_other(
     delta: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
