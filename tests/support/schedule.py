@@ -11,7 +11,7 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-SPARK, JOBS, DRIVERS = "spark", "spark: jobs", "spark: drivers of their own"
+SPARK, WRITES, DRIVERS = "spark", "spark: writes and jobs", "spark: drivers of their own"
 PARTS = "spark: parts without a session"
 BROKERS, TOPICS = "interop: brokers of their own", "interop: topics, users and features"
 CLIENTS, SOON = "interop: clients", "interop: clients of a broker that is asked again soon"
@@ -21,8 +21,11 @@ GROUPS = {
     "tests/spark/test_versions.py": DRIVERS,
     "tests/spark/test_work_kills.py": DRIVERS,
     **{
-        f"tests/spark/test_{name}.py": JOBS
-        for name in ("archive", "compact", "job_schedule_runs", "jobs", "object_store_jobs", "redeliver")
+        f"tests/spark/test_{name}.py": WRITES
+        for name in (
+            "archive", "compact", "evolution", "exactly_once", "job_schedule_runs", "jobs", "object_store_jobs",
+            "redeliver", "session_settings", "work_queue", "write",
+        )
     },
     **{
         f"tests/spark/test_{name}.py": PARTS
@@ -66,12 +69,12 @@ EACH_ALONE = (
     "tests/integration/replicas/test_replica_damage.py::test_each",
 )
 SECONDS = {
-    SPARK: 200,
+    SPARK: 130,
+    WRITES: 125,
     CLIENTS: 110,
     BROKERS: 100,
     TOPICS: 110,
     SOON: 80,
-    JOBS: 60,
     DRIVERS: 40,
     PARTS: 30,
     RULES: 15,
