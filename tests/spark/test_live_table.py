@@ -66,7 +66,7 @@ def dying(method: str, monkeypatch: pytest.MonkeyPatch, *, first: bool = False) 
     monkeypatch.setattr(TableWriter, method, die)
 
 
-@pytest.mark.slow("a dozen jobs of Delta; the upsert table is the fast twin")
+@pytest.mark.slow("a dozen jobs of Delta; fast: test_tablerecord.py, and the tables of one query")
 def test_rows_come_once_and_a_compaction_changes_none(
     delta: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,6 +101,7 @@ def test_rows_come_once_and_a_compaction_changes_none(
         table.verify()
 
 
+@pytest.mark.slow("a dozen jobs of Delta; fast: test_tablerecord.py, and the tables of one query")
 def test_an_upsert_table_has_the_newest_row_of_each_key(
     delta: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,7 +130,7 @@ def test_an_upsert_table_has_the_newest_row_of_each_key(
         table.verify()
 
 
-@pytest.mark.slow("a dozen jobs of Delta; the upsert table is the fast twin")
+@pytest.mark.slow("a dozen jobs of Delta; the tables of one query are the fast twin")
 def test_fields_are_columns_and_bad_bodies_stand_beside(
     delta: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,9 +182,6 @@ def offsets_of_readers(url: str) -> list[list[int]]:
     ]
 
 
-@pytest.mark.slow(
-    "several tables of Delta; tests/unit/jobs/test_tablekeeper.py and the upsert table are the fast twins"
-)
 def test_one_query_keeps_tables_of_several_topics_and_a_bad_one_stops_no_other(
     delta: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

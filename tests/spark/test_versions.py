@@ -46,7 +46,6 @@ def check_limits(result: dict[str, Any], cluster: DevCluster, topic: str) -> Non
     assert sum(offset or 0 for offset in cluster.group_offsets("versions", topic).values()) == 100
 
 
-@pytest.mark.slow("a whole session; fast: test_archive.py and test_live_table.py read topics with that Spark")
 def test_with_the_spark_of_delta(
     delta: SparkSession, settings: dict[str, str], cluster: DevCluster, topic: str
 ) -> None:
