@@ -122,24 +122,10 @@ _Typed = tuple[Callable[[], Header], tuple[tuple[str, int, Convert], ...]]
 
 class HeaderLayout:
     __slots__ = (
-        "_constant",
-        "_ext",
-        "_fields",
-        "_least_opaque",
-        "_opaque_at",
-        "_texts",
-        "_typed",
-        "_words",
-        "around_key",
-        "bytes",
-        "constants",
-        "constants_of",
-        "in_vain",
-        "is_used",
-        "new_command",
-        "plan",
+        "_constant", "_ext", "_fields", "_least_opaque", "_opaque_at", "_texts", "_typed", "_words",
+        "around_key", "bytes", "constants", "constants_of", "in_vain", "is_used", "new_command", "plan",
         "values_of",
-    )
+    )  # fmt: skip
 
     def __init__(
         self,

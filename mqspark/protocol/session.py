@@ -26,21 +26,9 @@ class Session:
     """
 
     __slots__ = (
-        "_opaque",
-        "_outbox",
-        "attributes",
-        "fast",
-        "id",
-        "local",
-        "local_port",
-        "long_answers",
-        "open",
-        "out",
-        "out_bytes",
-        "peer",
-        "peer_host",
-        "room",
-    )
+        "_opaque", "_outbox", "attributes", "fast", "id", "local", "local_port", "long_answers", "open",
+        "out", "out_bytes", "peer", "peer_host", "room",
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -34,26 +34,10 @@ class Pull:
     """A validated pull. ``offset`` advances while the pull is parked and finds only messages that do not match."""
 
     __slots__ = (
-        "began_ms",
-        "bulk",
-        "code",
-        "deadline_ms",
-        "first_offset",
-        "grant",
-        "group",
-        "group_sys_flag",
-        "logic",
-        "max_messages",
-        "offset",
-        "opaque",
-        "owner",
-        "queue_id",
-        "session",
-        "size_bytes",
-        "topic",
-        "topic_sys_flag",
-        "wanted",
-    )
+        "began_ms", "bulk", "code", "deadline_ms", "first_offset", "grant", "group", "group_sys_flag",
+        "logic", "max_messages", "offset", "opaque", "owner", "queue_id", "session", "size_bytes", "topic",
+        "topic_sys_flag", "wanted",
+    )  # fmt: skip
 
     def __init__(
         self,

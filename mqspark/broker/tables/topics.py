@@ -78,32 +78,11 @@ class Topic:
     """One topic: its configuration flattened for the hot paths, and its counters since start."""
 
     __slots__ = (
-        "commits_only",
-        "config",
-        "counted",
-        "inner_batch",
-        "joined_bytes",
-        "joined_count",
-        "kinds",
-        "multi_tag",
-        "name",
-        "needs_key",
-        "order",
-        "order_by_priority",
-        "plain",
-        "put_bytes",
-        "queue_limit",
-        "read_queue_nums",
-        "readable",
-        "retry_of",
-        "send_forbidden",
-        "sizes",
-        "sys_flag",
-        "up_to_1k",
-        "up_to_4k",
-        "validation",
-        "write_queue_nums",
-    )
+        "commits_only", "config", "counted", "inner_batch", "joined_bytes", "joined_count", "kinds",
+        "multi_tag", "name", "needs_key", "order", "order_by_priority", "plain", "put_bytes", "queue_limit",
+        "read_queue_nums", "readable", "retry_of", "send_forbidden", "sizes", "sys_flag", "up_to_1k",
+        "up_to_4k", "validation", "write_queue_nums",
+    )  # fmt: skip
 
     def __init__(self, config: TopicConfig) -> None:
         self.name = config.topic_name

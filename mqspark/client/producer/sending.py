@@ -82,27 +82,10 @@ class Sending:
     """One message (or batch) in flight; called with the outcome of its latest attempt."""
 
     __slots__ = (
-        "attempts",
-        "body",
-        "context",
-        "deadline",
-        "flag",
-        "future",
-        "has_looked",
-        "kind",
-        "message_id",
-        "oneway",
-        "pinned",
-        "properties",
-        "select",
-        "sender",
-        "size_bytes",
-        "started",
-        "sys_flag",
-        "target",
-        "timeout_ms",
-        "topic",
-    )
+        "attempts", "body", "context", "deadline", "flag", "future", "has_looked", "kind", "message_id",
+        "oneway", "pinned", "properties", "select", "sender", "size_bytes", "started", "sys_flag", "target",
+        "timeout_ms", "topic",
+    )  # fmt: skip
 
     sender: Sender
     future: SettleFuture

@@ -79,31 +79,11 @@ class ConsumeQueue:
     """One queue. ``max_offset``: end of what consumers may see. ``next_offset``: offset of the next put."""
 
     __slots__ = (
-        "_directory",
-        "_entry_bytes",
-        "_file_bytes",
-        "_table",
-        "_tail",
-        "_tail_end",
-        "_tail_path",
-        "_tail_start",
-        "entries",
-        "ext",
-        "ext_out",
-        "file_starts",
-        "is_schedule",
-        "key",
-        "max_offset",
-        "min_offset",
-        "next_offset",
-        "overhead_bytes",
-        "queue_id",
-        "record_magic",
-        "reserved_end",
-        "tail_used",
-        "topic",
-        "topic_field",
-    )
+        "_directory", "_entry_bytes", "_file_bytes", "_table", "_tail", "_tail_end", "_tail_path",
+        "_tail_start", "entries", "ext", "ext_out", "file_starts", "is_schedule", "key", "max_offset",
+        "min_offset", "next_offset", "overhead_bytes", "queue_id", "record_magic", "reserved_end",
+        "tail_used", "topic", "topic_field",
+    )  # fmt: skip
 
     def __init__(self, table: QueueTable, topic: str, queue_id: int) -> None:
         self._table = table

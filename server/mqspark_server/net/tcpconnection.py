@@ -85,32 +85,11 @@ class ConnectionHost(Protocol):
 
 class RemotingConnection(asyncio.Protocol):
     __slots__ = (
-        "_address",
-        "_closed_here",
-        "_decode",
-        "_fast",
-        "_in_ring",
-        "_is_noted",
-        "_iteration",
-        "_local_port",
-        "_pace",
-        "_parser",
-        "_read",
-        "_server",
-        "_session",
-        "_tls",
-        "_transport",
-        "_unread",
-        "_until",
-        "_waiting",
-        "_waiting_bytes",
-        "_write_paused",
-        "_written",
-        "active_at",
-        "dropped",
-        "evicted",
+        "_address", "_closed_here", "_decode", "_fast", "_in_ring", "_is_noted", "_iteration", "_local_port",
+        "_pace", "_parser", "_read", "_server", "_session", "_tls", "_transport", "_unread", "_until",
+        "_waiting", "_waiting_bytes", "_write_paused", "_written", "active_at", "dropped", "evicted",
         "is_unidentified",
-    )
+    )  # fmt: skip
 
     def __init__(self, server: ConnectionHost, local_port: int, fast: bool) -> None:
         self._server = server

@@ -24,6 +24,12 @@ QUEUES = WholeNumbers(1, QUEUE_IDS.most)
 """The queues of a topic at one broker."""
 SHARED_QUEUES = WholeNumbers(0, 0x7FFF)
 """In POP mode: of how many neighbours a consumer shares the queues; 0: of all."""
+OFFSETS = WholeNumbers(0, 1 << 62)
+"""Of messages, as one may be given."""
+MAX_VALUE = 4_096
+"""Characters of the value of a setting."""
+MAX_RESOURCE = 512
+"""Characters of the resource of a rule."""
 MAX_NAME = 255
 """Characters of the name of a topic or group."""
 PERMS = {"r": PERM_READ, "w": PERM_WRITE, "rw": PERM_READ | PERM_WRITE, "none": 0}

@@ -26,7 +26,7 @@ from mqspark_server.commands.shell import (
     setting_options,
 )
 from mqspark_server.commands.times import FORMS, TIME
-from mqspark_server.shown.nouns import GROUP_SETTINGS, SHARED_QUEUES, place_of
+from mqspark_server.shown.nouns import GROUP_SETTINGS, OFFSETS, SHARED_QUEUES, place_of
 from mqspark_server.survey.groupsurvey import group_rows, lag_of, member_rows, offset_rows
 from mqspark_server.survey.offsetmoves import BEGINNING_MS, END_MS, ClusterOffsets, OffsetMove
 from mqspark_server.survey.surveying import each_of
@@ -228,7 +228,7 @@ async def group_clone(shell: ClusterShell, source: str, target: str, topic: str,
 @_topic
 @click.option("--to-time", type=TIME, help=FORMS)
 @click.option(
-    "--to-offset", type=click.IntRange(min=0), help="To this offset; needs --queue if there are several."
+    "--to-offset", type=click.IntRange(*OFFSETS), help="To this offset; needs --queue if there are several."
 )
 @click.option("--earliest", is_flag=True, help="To the first message.")
 @click.option("--latest", is_flag=True, help="To the end: skip all stored messages.")

@@ -23,6 +23,7 @@ from mqspark_server.console.rendering import chart, path_of
 from mqspark_server.console.site import Asking, Change, Confirmation, Done, ListView, Section, Span, View
 from mqspark_server.settings.declarations import DeclaredSetting, settings_of
 from mqspark_server.settings.rocketmq_keys import WITHOUT_EFFECT
+from mqspark_server.shown.nouns import MAX_VALUE
 from mqspark_server.survey.brokersurvey import (
     add_figures,
     broker_rows,
@@ -36,7 +37,6 @@ from mqspark_server.survey.replicasurvey import set_rows
 from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of
 from mqspark_server.survey.topicsurvey import dead_letter_rows, letters_of
 
-MAX_VALUE = 4_096
 LAGS_ASKED = 100
 LAGS_SHOWN = 5
 

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import msgspec
 
-from mqspark.base.config import INT64_MAX
 from mqspark.client.admin import AdminClient
 from mqspark.errors import BrokerError, InvalidMessage
 from mqspark.message import MessageQueue, check_topic, dlq_topic
@@ -32,7 +31,7 @@ from mqspark_server.console.history.sampler import group_series
 from mqspark_server.console.rendering import chart, path_of
 from mqspark_server.console.sections.sparkpages import SparkReaders
 from mqspark_server.console.site import Asking, Change, Confirmation, Done, ListView, Section, Span, View
-from mqspark_server.shown.nouns import GROUP_SETTINGS, MODES, SHARED_QUEUES, place_of
+from mqspark_server.shown.nouns import GROUP_SETTINGS, MODES, OFFSETS, SHARED_QUEUES, place_of
 from mqspark_server.survey.groupsurvey import (
     add_waits,
     group_rows,
@@ -223,7 +222,7 @@ class ResetOffsets(Change, frozen=True):
     time: Line = ""
     queue: Annotated[tuple[str, ...], ListField()] = ()
     """BROKER:NUMBER; none: all of the topic."""
-    offset: Annotated[int, WholeField(0, INT64_MAX)] = -1
+    offset: Annotated[int, WholeField(*OFFSETS)] = -1
 
     async def preview(self, asked: Asking) -> Confirmation:
         """The offset that every queue would have."""

@@ -12,11 +12,10 @@ from mqspark_server.accounts import ACTIONS, Accounts
 from mqspark_server.console.fields import ChoiceField, Line, LineField, ListField, Text
 from mqspark_server.console.rendering import path_of
 from mqspark_server.console.site import Asking, Change, Confirmation, Done, Section, View
+from mqspark_server.shown.nouns import MAX_RESOURCE
 from mqspark_server.survey.surveying import Row
 
 MAX_USERS = 1_000
-MAX_RESOURCE = 512
-"""Characters of the resource of a rule."""
 
 
 async def accounts_of(admin: AdminClient) -> Accounts:

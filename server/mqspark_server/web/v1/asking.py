@@ -15,6 +15,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field
 
 from mqspark.auth.policies import Action
+from mqspark.auth.users import MAX_NAME_LENGTH
 from mqspark.base.logs import printable
 from mqspark.broker.admin.views import View
 from mqspark.broker.state.state import BrokerState
@@ -80,7 +81,7 @@ TopicName = Annotated[str, Path(min_length=1, max_length=MAX_NAME)]
 GroupName = Annotated[str, Path(min_length=1, max_length=MAX_NAME)]
 Prefix = Annotated[str, Query(max_length=MAX_NAME)]
 QueueId = Annotated[int, Query(ge=QUEUE_IDS.least, le=QUEUE_IDS.most)]
-UserName = Annotated[str, Path(min_length=1, max_length=128)]
+UserName = Annotated[str, Path(min_length=1, max_length=MAX_NAME_LENGTH)]
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="the most items to return")]
 After = Annotated[
     str | None,

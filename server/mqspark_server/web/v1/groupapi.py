@@ -20,7 +20,7 @@ from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.admin_headers import DeleteSubscriptionGroupRequestHeader
 from mqspark.protocol.headers.client_headers import ResetOffsetRequestHeader
 from mqspark.protocol.slices import Work
-from mqspark_server.shown.nouns import GROUP_SETTINGS, MAX_NAME, QUEUE_IDS, place_of
+from mqspark_server.shown.nouns import GROUP_SETTINGS, MAX_NAME, OFFSETS, QUEUE_IDS, place_of
 from mqspark_server.survey.offsetmoves import BEGINNING_MS, END_MS, OffsetMove
 from mqspark_server.web.callers import CLUSTER
 from mqspark_server.web.callers import group as group_named
@@ -100,7 +100,7 @@ class Reset(BaseModel):
         le=QUEUE_IDS.most,
         description="only this queue moves; for `offset`, it must be given",
     )
-    offset: int | None = Field(default=None, ge=0, le=1 << 62)
+    offset: int | None = Field(default=None, ge=OFFSETS.least, le=OFFSETS.most)
     dryRun: bool = Field(default=False, description="only report what would happen")
 
 

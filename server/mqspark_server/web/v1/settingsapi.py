@@ -7,11 +7,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from mqspark.base.config import did_you_mean
 from mqspark.protocol.codes import RequestCode
+from mqspark_server.shown.nouns import MAX_VALUE
 from mqspark_server.web.problems import Problem
 from mqspark_server.web.v1.asking import ERRORS, Asker, AskerNow, check_match, etag
 
 MAX_CHANGES = 256
-MAX_VALUE_LENGTH = 4_096
 
 router = APIRouter(prefix="/api/v1/config", tags=["config"], responses=ERRORS)
 
@@ -48,8 +48,8 @@ async def change_settings(
     for key, value in change.settings.items():
         if key not in known:
             raise Problem(400, f"there is no setting {key[:80]!r}{did_you_mean(key[:80], known)}")
-        if any(mark in f"{key}{value}" for mark in "\r\n") or len(value) > MAX_VALUE_LENGTH:
-            raise Problem(422, f"{key}: a value is one line of at most {MAX_VALUE_LENGTH} characters")
+        if any(mark in f"{key}{value}" for mark in "\r\n") or len(value) > MAX_VALUE:
+            raise Problem(422, f"{key}: a value is one line of at most {MAX_VALUE} characters")
     text = "".join(f"{key}={value}\n" for key, value in change.settings.items())
     await asker.ask(RequestCode.UPDATE_BROKER_CONFIG, None, text.encode("utf-8", "replace"))
     settings = await _settings(asker)

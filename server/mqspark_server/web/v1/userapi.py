@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from mqspark.auth.authadmin import AclInfo, PolicyInfo, UserInfo
 from mqspark.auth.policies import Action, PolicyType, Ruling
-from mqspark.auth.users import UserStatus, UserType
+from mqspark.auth.users import MAX_PASSWORD_LENGTH, UserStatus, UserType
 from mqspark.client.admin import AdminClient
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.client.remoting.identity import ClientOptions
@@ -35,6 +35,7 @@ from mqspark.protocol.headers.admin_headers import (
 )
 from mqspark_server.accounts import Accounts
 from mqspark_server.net.servertls import client_context
+from mqspark_server.shown.nouns import MAX_RESOURCE
 from mqspark_server.web.problems import Problem, as_problem
 from mqspark_server.web.v1.asking import (
     ERRORS,
@@ -71,7 +72,7 @@ class UserChange(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    password: str | None = Field(default=None, min_length=1, max_length=512, repr=False)
+    password: str | None = Field(default=None, min_length=1, max_length=MAX_PASSWORD_LENGTH, repr=False)
     type: UserType | None = None
     status: UserStatus | None = None
 
@@ -79,7 +80,9 @@ class UserChange(BaseModel):
 class PolicyRule(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    resource: str = Field(max_length=512, description="Topic:NAME, Group:NAME, Cluster:NAME; * at the end")
+    resource: str = Field(
+        max_length=MAX_RESOURCE, description="Topic:NAME, Group:NAME, Cluster:NAME; * at the end"
+    )
     actions: list[str] = Field(min_length=1, max_length=len(Action), description=", ".join(Action))
     decision: Ruling
     sourceIps: list[str] = Field(default_factory=list, max_length=256, description="from anywhere when empty")
