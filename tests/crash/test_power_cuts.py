@@ -57,6 +57,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.slow("many images; test_a_power_cut_at_any_sync is the fast twin")
 @pytest.mark.parametrize("name", some(VARIANTS, 1))
 @pytest.mark.parametrize(("rounds", "limit", "at_least"), [(6, 2, 70), pytest.param(10, 12, 300, marks=MORE)])
 def test_a_power_cut_with_other_files(name: str, rounds: int, limit: int, at_least: int) -> None:

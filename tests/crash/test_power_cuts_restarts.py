@@ -30,7 +30,7 @@ def test_a_power_cut_between_restarts(sync: bool, rounds: int, limit: int, at_le
     assert_images(restarts(sync, 1, rounds), limit, at_least=at_least)
 
 
-@pytest.mark.slow("many images; test_a_power_cut_between_restarts has both kinds of flush")
+@pytest.mark.slow("many images; test_a_power_cut_between_restarts is the fast twin")
 @pytest.mark.parametrize(
     ("rounds", "limit", "at_least"), [(10, 2, 120), pytest.param(16, 16, 500, marks=MORE)]
 )
@@ -39,6 +39,9 @@ def test_a_power_cut_under_async_flush(rounds: int, limit: int, at_least: int) -
     assert_images(everyday(False, 2, rounds), limit, at_least=at_least)
 
 
+@pytest.mark.slow(
+    "many images; the power cut between restarts, and test_life.py without a cut, are the fast twins"
+)
 @pytest.mark.parametrize("sync", some([True, False], 1))
 @pytest.mark.parametrize(("rounds", "limit", "at_least"), [(5, 2, 150), pytest.param(8, 12, 600, marks=MORE)])
 def test_a_power_cut_while_topics_are_deleted_and_made_again(

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from mqspark import AdminClient, LitePullConsumer, Message, MessageExt, TransactionProducer, TransactionState
 from mqspark.errors import ClientError
 from tests.support.processes import free_port, mqspark_command, process, ready_line, set_options
@@ -97,6 +99,7 @@ def visible(namesrv: str) -> Counter[str]:
     return found
 
 
+@pytest.mark.slow("kills a process several times; test_five_kills is the fast twin")
 def test_sigkill_in_transactions(tmp_path: Path) -> None:
     ports = free_port(), free_port(neighbours=2)
     truth, stop = Truth(), threading.Event()

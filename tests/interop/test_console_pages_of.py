@@ -53,6 +53,7 @@ def change(console: httpx.Client, path: str, **fields: str) -> str:
     return page(console, done.headers["location"].removeprefix("/console"))
 
 
+@pytest.mark.slow("every page and form; tests/integration/web/test_console.py is the fast twin")
 def test_every_page_and_changes(cluster: Cluster, console: httpx.Client, name: Name) -> None:
     topic, group = name("ConsoleTopic"), name("console-group")
     assert "1 of 1" in page(console, "")

@@ -112,11 +112,12 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield serving(stack, tmp_path_factory.mktemp("signed"), {})
 
 
-BINARY = pytest.param("java-ROCKETMQ", marks=pytest.mark.slow("a JVM of its own; JSON is the fast twin"))
-SPINNING = pytest.mark.slow("the C++ client's threads spin; Java and Go are the fast twins")
+OWN_JVM = pytest.mark.slow("a JVM of its own for each header; Go is the fast twin")
+JAVA = [pytest.param(f"java-{header}", marks=OWN_JVM) for header in ("JSON", "ROCKETMQ")]
+SPINNING = pytest.mark.slow("the C++ client's threads spin; Go is the fast twin")
 
 
-@pytest.fixture(scope="module", params=["java-JSON", BINARY, "go", pytest.param("cpp", marks=SPINNING)])
+@pytest.fixture(scope="module", params=[*JAVA, "go", pytest.param("cpp", marks=SPINNING)])
 def client(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,

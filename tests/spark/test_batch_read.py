@@ -51,7 +51,13 @@ def test_format_and_options_without_case(spark: SparkSession, cluster: DevCluste
     )
 
 
-@pytest.mark.parametrize("local_read", ["true", "false"])
+@pytest.mark.parametrize(
+    "local_read",
+    [
+        "false",
+        pytest.param("true", marks=pytest.mark.slow("most tests read in place; over TCP is the fast twin")),
+    ],
+)
 def test_in_place_and_over_tcp_give_the_same_rows(
     spark: SparkSession, cluster: DevCluster, topic: str, local_read: str
 ) -> None:

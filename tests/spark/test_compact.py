@@ -54,6 +54,9 @@ def read(
     return sorted((row.partition, row.offset, row.key, row.value) for row in rows)
 
 
+@pytest.mark.slow(
+    "a job beside a busy broker; the job that takes turns with the broker's own is the fast twin"
+)
 def test_the_last_value_of_each_key_while_the_broker_serves(
     spark: SparkSession, cluster: DevCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

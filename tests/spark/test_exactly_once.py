@@ -347,6 +347,7 @@ class FakeContext:
         self.getLocalProperty = properties.get
 
 
+@pytest.mark.slow("several runs of a stream; fast: test_two_drivers_of_one_batch and kills between all calls")
 @pytest.mark.spark
 @pytest.mark.skipif(not ADMISSION_CONTROL, reason="needs several batches in a run of AvailableNow")
 def test_a_stream_restarted_inside_its_batches(

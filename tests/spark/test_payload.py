@@ -25,6 +25,7 @@ def load(spark: SparkSession, cluster: DevCluster, topic: str, schema: str | Non
     return (reader.schema(schema) if schema else reader).load(topic)
 
 
+@pytest.mark.slow("several queries; test_columns_come_and_go is the fast twin")
 def test_rows_with_their_own_columns(
     spark: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path
 ) -> None:

@@ -140,6 +140,7 @@ def everything(frame: DataFrame) -> list[tuple[object, ...]]:
     ]
 
 
+@pytest.mark.slow("several queries; the work queue reads and writes with the same settings")
 @pytest.mark.parametrize("session", some(SESSIONS, 1), indirect=True, ids=["strict", "lenient"])
 def test_a_read_a_stream_and_a_write(
     session: SparkSession, spark: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path
@@ -177,7 +178,7 @@ def test_a_read_a_stream_and_a_write(
             SESSIONS[1],
             "transform",
             id="transform",
-            marks=pytest.mark.slow("test_a_function_of_dataframes is the fast twin, with usual settings"),
+            marks=pytest.mark.slow("the map is the fast twin"),
         ),
     ],
     indirect=["session"],
