@@ -2,47 +2,81 @@
 
 Sides, one round of each after the other: an echo of the same messages by grpc's asyncio server alone, which is the
 least that a service on it can cost; a broker with grpcEnable; ``mqspark proxy run`` before such a broker; with --java
-RocketMQ's own proxy before it, in cluster mode. The load is prepared bytes over one connection (``grpc_load``). Each
-round checks that all messages are there.
+RocketMQ 5.5.0's proxy in local mode (its broker in its process), and in cluster mode before RocketMQ's broker. The
+load is prepared bytes over one connection (``grpc_load``); with --java there are rows with the unmodified
+rocketmq-client-java as well, which acknowledges message by message. Each round checks that all messages are there.
+Processor time is that of all processes that serve: the broker's, and the proxy's if there is one. Java's processes are
+stopped while the others have their turn, and have WARM_UP rounds first, so that they are compiled.
 
-    python -m tests.benchmarks grpc [--count N] [--rounds R] [--at-once N] [--java] [--store DIR]
+    python -m tests.benchmarks grpc [--count N] [--rounds R] [--at-once N] [--java] [--only SIDE ...]
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import contextlib
 import os
+import queue
+import signal
 import subprocess
 import sys
 import tempfile
-import uuid
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import grpc.aio
 
-from mqspark.client.sync import AdminClient
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.grpcservice import SERVICE
 from tests.benchmarks.grpc_load import Http2Load, header_block, timed
 from tests.benchmarks.report import figure, spelled
+from tests.interop import jars as jar_cache
+from tests.interop.driver import Driver
+from tests.interop.proxy import (
+    fetch_grpc_client,
+    fetch_proxy,
+    grpc_driver,
+    running_local_proxy,
+    running_proxy,
+)
+from tests.interop.rocketmq import rocketmq_cluster, rocketmq_namesrv
+from tests.interop.topics import create_group, create_topic
 from tests.support.clusters import Cluster, mqspark_cluster
-from tests.support.grpcclients import message, receive_request, resource
+from tests.support.grpcclients import BareCaller, bare_caller, message, receive_request, resource
 from tests.support.processes import HOST, mqspark_command, process, ready_line, set_options
 
 TOPIC, GROUP = "Bench", "BenchGroup"
 BODY = b"x" * 1024
 BATCH = 32
-ECHO, BROKER, PROXY, JAVA = "grpc's echo", "mqspark broker", "mqspark proxy", "RocketMQ proxy"
+QUEUES = 4
+ECHO, BROKER, PROXY = "grpc's echo", "mqspark broker", "mqspark proxy"
+JAVA_LOCAL, JAVA_CLUSTER = "RocketMQ local", "RocketMQ cluster"
+WARM_UP = 2
+JAVA_HEAP_MIB = 512
+JAVA_BROKER = {
+    "flushDiskType": "ASYNC_FLUSH",
+    "diskMaxUsedSpaceRatio": 99,
+    "bindAddress": HOST,
+    "waitTimeMillsInSendQueue": 10_000,  # a busy machine makes requests wait
+}
+COMPILED = ["-XX:TieredStopAtLevel=4"]
+"""As it would run; tests start it faster."""
+BY_CLIENT = 256
+"""Messages that rocketmq-client-java sends together."""
 
 
 class Side(NamedTuple):
     address: str
-    cpu_s: Callable[[], float]
-    """The processor time of its server, and of the broker behind it."""
+    pids: tuple[int, ...]
+    """Of its server, and of the broker behind it."""
+    is_java: bool = False
+
+    def cpu_s(self) -> float:
+        return sum(map(process_cpu_s, self.pids))
 
 
 def process_cpu_s(pid: int) -> float:
@@ -83,7 +117,7 @@ def echo(folder: Path) -> Iterator[Side]:
     log = folder / "echo.err"
     command = [sys.executable, "-m", "tests.benchmarks.bench_grpc", "--serve-echo"]
     with process(command, log, stdout=subprocess.PIPE) as child:
-        yield Side(ready_line(child, log)["grpc"], lambda: process_cpu_s(child.pid))
+        yield Side(ready_line(child, log)["grpc"], (child.pid,))
 
 
 @contextlib.contextmanager
@@ -92,21 +126,55 @@ def our_proxy(folder: Path, cluster: Cluster) -> Iterator[Side]:
     command = [*mqspark_command(), "proxy", "run", "-n", cluster.namesrv]
     command += set_options({"listenPort": 0, "bindAddress": HOST})
     with process(command, log, stdout=subprocess.PIPE) as child:
-        address = ready_line(child, log)["grpc"]
-        yield Side(address, lambda: process_cpu_s(child.pid) + cluster.cpu_seconds())
+        yield Side(ready_line(child, log)["grpc"], (child.pid, cluster.broker_pid))
 
 
 @contextlib.contextmanager
-def their_proxy(folder: Path, cluster: Cluster) -> Iterator[Side]:
-    from tests.interop.proxy import fetch_proxy, running_proxy
+def java_local(folder: Path) -> Iterator[Side]:
+    jars = fetch_proxy()
+    with (
+        rocketmq_namesrv(jar_cache.fetch(), folder / "namesrv") as namesrv,
+        running_local_proxy(
+            jars, folder / "proxy", namesrv, JAVA_BROKER, options=COMPILED, heap_mib=JAVA_HEAP_MIB
+        ) as running,
+    ):
+        create_topic(running.cluster, TOPIC, QUEUES)
+        create_group(running.cluster, GROUP)
+        yield Side(running.grpc, (running.pid,), is_java=True)
 
-    options = [
-        "-Xmx1g",
-        "-XX:+TieredCompilation",
-        "-XX:TieredStopAtLevel=4",
-    ]  # as it would run, not as tests start it
-    with running_proxy(fetch_proxy(), folder / "java", cluster, options=options) as running:
-        yield Side(running.grpc, lambda: process_cpu_s(running.pid) + cluster.cpu_seconds())
+
+@contextlib.contextmanager
+def java_cluster(folder: Path) -> Iterator[Side]:
+    broker = rocketmq_cluster(
+        jar_cache.fetch(),
+        folder / "cluster",
+        settings=JAVA_BROKER,
+        heap_mib=JAVA_HEAP_MIB,
+        options=COMPILED,
+    )
+    with (
+        broker as cluster,
+        running_proxy(
+            fetch_proxy(), folder / "proxy", cluster, options=COMPILED, heap_mib=JAVA_HEAP_MIB
+        ) as running,
+    ):
+        create_topic(cluster, TOPIC, QUEUES)
+        create_group(cluster, GROUP)
+        yield Side(running.grpc, (running.pid, cluster.broker_pid), is_java=True)
+
+
+@contextlib.contextmanager
+def turn_of(side: Side) -> Iterator[None]:
+    if not side.is_java:
+        yield
+        return
+    for pid in side.pids:
+        os.kill(pid, signal.SIGCONT)
+    try:
+        yield
+    finally:
+        for pid in side.pids:
+            os.kill(pid, signal.SIGSTOP)
 
 
 # --- rounds -----------------------------------------------------------------------------------------------------
@@ -115,15 +183,30 @@ def their_proxy(folder: Path, cluster: Cluster) -> Iterator[Side]:
 class Round:
     """One connection to a side. ``sends`` and ``receives`` return messages a second, and µs of processor a message."""
 
-    def __init__(self, side: Side, at_once: int) -> None:
+    def __init__(self, side: Side, at_once: int, *, speaks: bool) -> None:
         self._side = side
         self._at_once = at_once
         self._load = Http2Load(side.address)
-        self._metadata = {
-            "x_mq_client_id": f"bench@{uuid.uuid4().hex[:8]}",
-            "x_mq_language": "PYTHON",
-            "x_mq_client_version": "5.1.2",
-        }
+        self._stack = contextlib.ExitStack()
+        caller = self._stack.enter_context(bare_caller(side.address))
+        self._metadata = {name.replace("-", "_"): value for name, value in caller.metadata.items()}
+        if speaks:
+            self._say_settings(caller)
+
+    def _say_settings(self, caller: BareCaller) -> None:
+        """Without them RocketMQ's proxy lets nobody receive."""
+        said: queue.Queue[pb.TelemetryCommand | None] = queue.Queue()
+        subscription = pb.Subscription(group=resource(GROUP))
+        subscription.subscriptions.add(
+            topic=resource(TOPIC), expression=pb.FilterExpression(type=pb.TAG, expression="*")
+        )
+        settings = pb.Settings(client_type=pb.SIMPLE_CONSUMER, subscription=subscription)
+        settings.request_timeout.seconds = 3
+        said.put(pb.TelemetryCommand(settings=settings))
+        stream = caller.Telemetry(iter(said.get, None), timeout=None)
+        next(stream)
+        self._stack.callback(stream.cancel)
+        self._stack.callback(said.put, None)
 
     def _block(self, method: str, **more: str) -> bytes:
         return header_block(f"/{SERVICE}/{method}", **self._metadata, **more)
@@ -166,7 +249,72 @@ class Round:
         return received / seconds, cpu_s * 1e6 / received
 
     def close(self) -> None:
+        self._stack.close()
         self._load.close()
+
+
+class JavaRound:
+    """rocketmq-client-java as the load."""
+
+    def __init__(self, side: Side, driver: Driver) -> None:
+        self._side = side
+        self._driver = driver
+
+    def sends(self, count: int) -> tuple[float, float]:
+        handle = self._started("producer.start", topics=[TOPIC])
+        body = base64.b64encode(BODY).decode()
+        messages = [{"topic": TOPIC, "body": body}] * BY_CLIENT
+        began, cpu_s = time.perf_counter(), self._side.cpu_s()
+        for _ in range(count // BY_CLIENT):
+            self._driver.call("producer.send", handle=handle, messages=messages, together=True)
+        return self._figures(handle, count // BY_CLIENT * BY_CLIENT, began, cpu_s)
+
+    def receives(self, count: int) -> tuple[float, float]:
+        count = count // BY_CLIENT * BY_CLIENT
+        subscriptions = {TOPIC: ["TAG", "*"]}
+        handle = self._started("simple.start", group=GROUP, await_ms=5_000, subscriptions=subscriptions)
+        received, began, cpu_s = 0, time.perf_counter(), self._side.cpu_s()
+        while received < count:
+            got = self._driver.call("simple.receive", handle=handle, max=BATCH, invisible_ms=60_000)
+            acks = [self._driver.submit("simple.ack", handle=handle, view=each["view"]) for each in got]
+            for ack in acks:
+                ack.result(60)
+            received += len(got)
+        return self._figures(handle, count, began, cpu_s)
+
+    def _started(self, verb: str, **options: object) -> int:
+        return int(self._driver.call(verb, endpoints=self._side.address, **options)["handle"])
+
+    def _figures(self, handle: int, count: int, began: float, cpu_s: float) -> tuple[float, float]:
+        taken_s, cpu_s = time.perf_counter() - began, self._side.cpu_s() - cpu_s
+        self._driver.call("stop", handle=handle)
+        return count / taken_s, cpu_s * 1e6 / count
+
+
+def show_memory(sides: Mapping[str, Side]) -> None:
+    for name, side in sides.items():
+        if name != ECHO:
+            held = sum(map(resident_mb, side.pids))
+            idle = figure("gRPC, idle memory", "MB", [held], side=name, less_is_better=True)
+            print(f"{idle.name:24} {name:18} {spelled(idle)}", flush=True)
+        if side.is_java:  # until its turn
+            for pid in side.pids:
+                os.kill(pid, signal.SIGSTOP)
+
+
+def measured_round(
+    side: Side, name: str, driver: Driver | None, options: argparse.Namespace
+) -> dict[str, tuple[float, float]]:
+    made = {}
+    with turn_of(side), contextlib.closing(Round(side, options.at_once, speaks=name != ECHO)) as round_:
+        made["sends"] = round_.sends(options.count)
+        if name != ECHO:
+            made["receive + ack"] = round_.receives(options.count)
+        if driver is not None and name != ECHO:
+            client = JavaRound(side, driver)
+            made["sends by Java"] = client.sends(options.count // 2)
+            made["receive + ack by Java"] = client.receives(options.count // 2)
+    return made
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -175,6 +323,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--at-once", type=int, default=64)
     parser.add_argument("--java", action="store_true", help="RocketMQ's own proxy, too")
+    parser.add_argument("--only", nargs="+", help="these sides")
     parser.add_argument("--store", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--serve-echo", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -184,34 +333,36 @@ def main(arguments: list[str] | None = None) -> None:
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.store)))
         cluster = stack.enter_context(mqspark_cluster(folder, "--set", "flushDiskType=ASYNC_FLUSH"))
-        with AdminClient(cluster.namesrv) as admin:
-            admin.create_topic(TOPIC, queues=4)
-        idle = figure(
-            "idle memory of a broker with gRPC", "MB", [resident_mb(cluster.broker_pid)], less_is_better=True
-        )
-        print(f"{idle.name:50} {spelled(idle)}", flush=True)
+        create_topic(cluster, TOPIC, QUEUES)
+        create_group(cluster, GROUP)
         sides = {
             ECHO: stack.enter_context(echo(folder)),
-            BROKER: Side(cluster.grpc, cluster.cpu_seconds),
+            BROKER: Side(cluster.grpc, (cluster.broker_pid,)),
             PROXY: stack.enter_context(our_proxy(folder, cluster)),
         }
+        driver = None
         if options.java:
-            sides[JAVA] = stack.enter_context(their_proxy(folder, cluster))
+            driver = stack.enter_context(grpc_driver(fetch_grpc_client(), folder / "driver"))
+            sides[JAVA_LOCAL] = stack.enter_context(java_local(folder / "local"))
+            sides[JAVA_CLUSTER] = stack.enter_context(java_cluster(folder / "java"))
+        show_memory(sides)
         measured: dict[tuple[str, str], list[tuple[float, float]]] = {}
-        for number in range(options.rounds + 1):
+        warm_up = WARM_UP if options.java else 1
+        for number in range(warm_up + options.rounds):
             for name, side in sides.items():
-                with contextlib.closing(Round(side, options.at_once)) as round_:
-                    made = {"sends": round_.sends(options.count)}
-                    if name != ECHO:
-                        made["receive + ack"] = round_.receives(options.count)
-                if number:  # the first one warms up
+                if options.only and name not in options.only:
+                    continue
+                made = measured_round(side, name, driver, options)
+                shown = ", ".join(f"{what} {cpu_us:.0f}" for what, (_, cpu_us) in made.items())
+                print(f"round {number - warm_up:2} {name:18} µs of CPU a message: {shown}", flush=True)
+                if number >= warm_up:
                     for what, outcome in made.items():
                         measured.setdefault((what, name), []).append(outcome)
         for (what, name), values in measured.items():
             for unit, column, less in (("/s", 0, False), ("µs of CPU a message", 1, True)):
                 rounds = [each[column] for each in values]
                 shown = figure(f"gRPC, {what}", unit, rounds, side=name, less_is_better=less)
-                print(f"{what:15} {name:18} {spelled(shown)}", flush=True)
+                print(f"{what:22} {name:18} {spelled(shown)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.interop.driver import Program
 from tests.interop.jars import HERE
 from tests.support.maven import cached, obtain, run
-from tests.support.packages import go_program, npm_program, pip_packages
+from tests.support.packages import cargo_program, go_program, npm_program, pip_packages
 
 BUILD_TIMEOUT_S = 600
 
@@ -45,6 +45,8 @@ GRPC_GO = _go(HERE / "grpc" / "go")
 """github.com/apache/rocketmq-clients/golang/v5."""
 GRPC_JS = _js(HERE / "grpc" / "js" / "grpcdriver.js")
 """npm's rocketmq-client-nodejs."""
+GRPC_RUST = Program(partial(cargo_program, HERE / "grpc" / "rust"), lambda program: [str(program)])
+"""crates.io's rocketmq."""
 GRPC_PYTHON = _python(HERE / "python" / "driver.py", PYTHON_PACKAGE)
 JS_SCHEMAS = partial(npm_program, HERE / "jsschemas" / "schemas.js")
 """The program around npm's client of schema registries, which is no driver."""

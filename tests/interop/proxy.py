@@ -10,8 +10,9 @@ from tests.interop import jars as jar_cache
 from tests.interop.driver import Driver, running
 from tests.interop.jars import HERE, Jars
 from tests.interop.rocketmq import java_command
-from tests.support.clusters import Cluster
+from tests.support.clusters import Cluster, brokers_known_to, write_conf
 from tests.support.processes import HOST, free_port, process, tail, wait_for_start
+from tests.support.waiting import eventually
 
 STARTED = "rocketmq-proxy startup successfully"
 
@@ -57,29 +58,75 @@ def running_proxy(
     cluster: Cluster,
     settings: Mapping[str, object] | None = None,
     options: Sequence[str] = (),
+    heap_mib: int = 256,
 ) -> Iterator[Proxy]:
     """A proxy in cluster mode. It is killed at the end, since its clean stop takes long. ``options`` are Java's."""
-    folder.mkdir(parents=True, exist_ok=True)
-    grpc, remoting = free_port(), free_port()
     values = {
-        **PROXY_SETTINGS,
         "namesrvAddr": cluster.namesrv,
         "rocketMQClusterName": cluster.cluster_name,
-        "grpcServerPort": grpc,
-        "remotingListenPort": remoting,
         **(settings or {}),
     }
+    with _proxy(jars, folder, values, (), options, heap_mib) as (grpc, remoting, pid):
+        yield Proxy(cluster, grpc, remoting, folder, pid)
+
+
+@contextmanager
+def running_local_proxy(
+    jars: Jars,
+    folder: Path,
+    namesrv: str,
+    settings: Mapping[str, object],
+    options: Sequence[str] = (),
+    heap_mib: int = 512,
+) -> Iterator[Proxy]:
+    """A proxy in local mode: the broker is in its process. ``settings`` are the broker's."""
+    store, port = folder / "store", free_port(neighbours=2)
+    broker = {
+        "brokerClusterName": "LocalCluster",
+        "brokerName": "local-a",
+        "brokerId": 0,
+        "brokerIP1": HOST,
+        "brokerIP2": HOST,
+        "listenPort": port,
+        "namesrvAddr": namesrv,
+        "storePathRootDir": store,
+        "storePathCommitLog": store / "commitlog",
+        **settings,
+    }
+    conf = write_conf(folder / "broker.conf", broker)
+    values = {"proxyMode": "LOCAL", "namesrvAddr": namesrv, "rocketMQClusterName": "LocalCluster"}
+    with _proxy(jars, folder, values, ("-bc", str(conf)), options, heap_mib) as (grpc, remoting, pid):
+        eventually(lambda: "local-a" in brokers_known_to(namesrv), "registration of the proxy's broker")
+        cluster = Cluster(
+            "rocketmq", namesrv, f"{HOST}:{port}", "local-a", "LocalCluster", store, pid, grpc=grpc
+        )
+        yield Proxy(cluster, grpc, remoting, folder, pid)
+
+
+@contextmanager
+def _proxy(
+    jars: Jars,
+    folder: Path,
+    settings: Mapping[str, object],
+    arguments: Sequence[str],
+    options: Sequence[str],
+    heap_mib: int,
+) -> Iterator[tuple[str, str, int]]:
+    """Where it takes gRPC, and where remoting; its process."""
+    folder.mkdir(parents=True, exist_ok=True)
+    grpc, remoting = free_port(), free_port()
+    values = {**PROXY_SETTINGS, "grpcServerPort": grpc, "remotingListenPort": remoting, **settings}
     conf = folder / "rmq-proxy.json"
     conf.write_text(json.dumps(values))
     command = java_command(
-        jars, "org.apache.rocketmq.proxy.ProxyStartup", folder, "-pc", str(conf),
-        heap_mib=256, options=["-XX:TieredStopAtLevel=1", "-Dtls.server.mode=disabled", *options],
+        jars, "org.apache.rocketmq.proxy.ProxyStartup", folder, "-pc", str(conf), *arguments,
+        heap_mib=heap_mib, options=["-XX:TieredStopAtLevel=1", "-Dtls.server.mode=disabled", *options],
     )  # fmt: skip
     log = folder / "proxy.out"
     environment = {"RMQ_PROXY_HOME": str(folder), "ROCKETMQ_HOME": str(folder)}
     with process(command, log, env=environment) as child:
         wait_for_start(lambda: STARTED in tail(log), "proxy", child, log)
-        yield Proxy(cluster, f"{HOST}:{grpc}", f"{HOST}:{remoting}", folder, child.pid)
+        yield f"{HOST}:{grpc}", f"{HOST}:{remoting}", child.pid
         child.kill()
 
 

@@ -1,4 +1,4 @@
-"""Programs and packages of Go, JavaScript and Python that tests run, fetched once into the cache beside the jars.
+"""Programs and packages of Go, Rust, JavaScript and Python that tests run, fetched once into the cache beside the jars.
 
 Each function raises ToolMissing for what cannot be had on this machine.
 """
@@ -8,12 +8,15 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests.support.maven import cached, digest, obtain, require_tools, run
 
 GO_BUILD_TIMEOUT_S = 1_800
+CARGO_BUILD_TIMEOUT_S = 3_600
+"""It compiles two hundred crates."""
 NPM = ("--ignore-scripts", "--no-audit", "--no-fund")
 
 
@@ -32,6 +35,22 @@ def go_program(
     require_tools("go")
     named = [module / f"{versions}.mod", module / f"{versions}.sum", *sources]
     return cached(f"{name}-{digest(*named)}", build) / name
+
+
+def cargo_program(crate: Path) -> Path:
+    """The program of a crate, a folder with ``Cargo.toml``, ``Cargo.lock`` and ``src/main.rs``: ``driver``."""
+    require_tools("cargo", "cc")
+    sources = [crate / "Cargo.toml", crate / "Cargo.lock", crate / "src" / "main.rs"]
+
+    def build(folder: Path) -> None:
+        manifest = ["--manifest-path", str(sources[0]), "--locked"]
+        obtain("the crates", ["cargo", "fetch", *manifest])
+        with tempfile.TemporaryDirectory(dir=folder) as target:
+            options = ["--offline", "--target-dir", target]
+            run(["cargo", "build", *manifest, *options], CARGO_BUILD_TIMEOUT_S)
+            shutil.move(Path(target) / "debug" / "driver", folder)
+
+    return cached(f"rust-{digest(*sources)}", build) / "driver"
 
 
 def npm_program(program: Path) -> Path:

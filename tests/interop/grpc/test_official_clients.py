@@ -1,4 +1,4 @@
-"""RocketMQ's own gRPC clients for Go and JavaScript, unmodified, served by our broker; slow: by RocketMQ's proxy
+"""RocketMQ's own gRPC clients for Go, JavaScript and Rust, unmodified, served by our broker; slow: by RocketMQ's proxy
 before a real RocketMQ, or a test here would test a fancy of its own. For Java: ``test_proxy``."""
 
 import base64
@@ -12,7 +12,7 @@ import pytest
 
 from tests.interop.driven import Client, bodies, message
 from tests.interop.driver import Driver, DriverError, Program, body_of
-from tests.interop.other_clients import GRPC_GO, GRPC_JS
+from tests.interop.other_clients import GRPC_GO, GRPC_JS, GRPC_RUST
 from tests.interop.proxy import Proxy, fetch_proxy, running_proxy
 from tests.interop.rocketmq import EITHER, PATIENT, SOON, either_cluster
 from tests.interop.topics import create_group, create_topic, message_count
@@ -25,6 +25,8 @@ Name = Callable[[str], str]
 
 LITE = {"enableLmq": "true", "enableMultiDispatch": "true"}
 SETTINGS = {**SOON, **LITE, "recallMessageEnable": "true"}
+
+PROGRAMS = {"go": GRPC_GO, "js": GRPC_JS, "rust": GRPC_RUST}
 
 slow = pytest.mark.slow("in each language; the Java and Python clients show it in the fast suite")
 
@@ -50,12 +52,18 @@ def client(
     request: pytest.FixtureRequest, drivers: Callable[[Program], Driver], proxy: Proxy
 ) -> Iterator[Client]:
     """Of the language that the test's parameter names."""
-    made = Client(drivers({"go": GRPC_GO, "js": GRPC_JS}[request.param]), proxy)
+    made = Client(drivers(PROGRAMS[request.param]), proxy)
     yield made
     made.stop()
 
 
-in_each = pytest.mark.parametrize("client", ["go", "js"], indirect=True)
+in_each = pytest.mark.parametrize(
+    "client",
+    ["go", "js", pytest.param("rust", marks=pytest.mark.slow("its client takes minutes to compile"))],
+    indirect=True,
+)
+in_those_that_push = pytest.mark.parametrize("client", ["go", "js"], indirect=True)
+"""Rust's client has no push consumer, takes nothing back, changes no invisible time, and knows no lite topics."""
 
 
 @in_each
@@ -98,7 +106,7 @@ def test_what_is_not_acknowledged_comes_again(client: Client, name: Name) -> Non
 
 
 @slow
-@in_each
+@in_those_that_push
 def test_invisible_times_change(client: Client, name: Name) -> None:
     cluster = client.proxy.cluster
     topic, group = create_topic(cluster, name("Changed"), 1), create_group(cluster, name("changed-readers"))
@@ -152,7 +160,7 @@ def test_messages_of_a_group_come_one_after_the_other(client: Client, name: Name
 
 
 @slow
-@in_each
+@in_those_that_push
 def test_push_consumers_keep_the_order_of_a_group(client: Client, name: Name) -> None:
     cluster = client.proxy.cluster
     topic = create_topic(cluster, name("FifoPush"), attributes="+message.type=FIFO")
@@ -180,7 +188,7 @@ def test_delayed_messages_come_late(client: Client, name: Name) -> None:
 
 
 @slow
-@in_each
+@in_those_that_push
 def test_delayed_messages_are_taken_back(client: Client, name: Name) -> None:
     cluster = client.proxy.cluster
     topic = create_topic(cluster, name("Recalled"), attributes="+message.type=DELAY")
@@ -219,7 +227,7 @@ def test_transactions_are_committed_rolled_back_and_asked_for(client: Client, na
 
 
 @slow
-@in_each
+@in_those_that_push
 def test_failures_are_retried_by_the_policy_of_the_group_and_end_as_dead_letters(
     client: Client, name: Name
 ) -> None:
@@ -236,7 +244,7 @@ def test_failures_are_retried_by_the_policy_of_the_group_and_end_as_dead_letters
 
 
 @slow
-@in_each
+@in_those_that_push
 def test_lite_topics_are_read_by_those_who_subscribe(client: Client, name: Name) -> None:
     cluster = client.proxy.cluster
     topic = create_topic(cluster, name("LiteParent"), 1, attributes="+message.type=LITE")
@@ -265,12 +273,14 @@ def test_refusals_say_what_is_wrong(client: Client, name: Name) -> None:
 
 
 @slow
-def test_tls_as_the_go_client_speaks_it_by_default(drivers: Callable[[str], Driver], tmp_path: Path) -> None:
+def test_tls_as_the_go_client_speaks_it_by_default(
+    drivers: Callable[[Program], Driver], tmp_path: Path
+) -> None:
     """With the certificate that a broker makes for development, which it does not check."""
     settings = {**SETTINGS, "tls.test.mode.enable": "true", "tls.server.mode": "permissive"}
     with mqspark_cluster(tmp_path, *set_options(settings)) as cluster:
         client = Client(
-            drivers("go"), Proxy(cluster, cluster.grpc, cluster.namesrv, tmp_path, cluster.broker_pid)
+            drivers(GRPC_GO), Proxy(cluster, cluster.grpc, cluster.namesrv, tmp_path, cluster.broker_pid)
         )
         topic, group = create_topic(cluster, "Secret"), create_group(cluster, "secret-readers")
         producer = client.start("producer.start", topics=[topic], tls=True)
