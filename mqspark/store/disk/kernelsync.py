@@ -98,8 +98,11 @@ class KernelSync:
         """
         none, one = ctypes.c_long(0), ctypes.c_long(1)
         event = ctypes.byref(self._event)
-        if not self._call(self._io_getevents, self._context, none, one, event, self._at_once):
-            return None
+        try:
+            if not self._call(self._io_getevents, self._context, none, one, event, self._at_once):
+                return None
+        except InterruptedError:
+            return None  # the kernel says so if nothing has ended and a signal has come
         return -int(self._event.result)
 
     def clear_event(self) -> None:

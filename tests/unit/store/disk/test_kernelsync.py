@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import platform
@@ -7,6 +8,7 @@ import select
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,6 +68,43 @@ def test_a_closed_one_says_that_it_cannot_tell() -> None:
     kernel.close()
     with pytest.raises(OSError, match=os.strerror(errno.EINVAL)):
         kernel.poll()
+
+
+GET_EVENTS_ARGUMENTS = 5
+"""Of io_getevents; the other calls have fewer."""
+
+
+def test_a_signal_is_no_failed_sync(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Asked for results, the kernel says EINTR if there are none and a signal has come: the store would be poisoned."""
+    plain, signals = ctypes.PyDLL, [errno.EINTR, errno.EINTR, errno.EIO]
+
+    class Library:
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            call = plain(*arguments, **options).syscall
+            call.restype = ctypes.c_long
+
+            class Syscall:
+                restype: Any = None
+
+                def __call__(self, number: int, *rest: object) -> int:
+                    if len(rest) == GET_EVENTS_ARGUMENTS and signals:
+                        ctypes.set_errno(signals.pop(0))
+                        return -1
+                    return int(call(number, *rest))
+
+            self.syscall = Syscall()
+
+    monkeypatch.setattr(ctypes, "PyDLL", Library)
+    kernel = kernel_sync()
+    fd = os.open(tmp_path / "log", os.O_RDWR | os.O_CREAT, 0o600)
+    kernel.submit(fd)
+    assert kernel.poll() is None
+    assert kernel.poll() is None
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        kernel.poll()
+    assert result(kernel) == 0
+    kernel.close()
+    os.close(fd)
 
 
 def test_elsewhere_it_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
