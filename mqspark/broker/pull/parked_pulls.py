@@ -1,13 +1,14 @@
 """Parked pulls: requests that found no message and wait (PullRequestHoldService).
 
 They wait under (topic, queue id) until that queue grows past their offset or their time is up. Pulls of a closed
-connection are dropped when they are next examined.
+connection are dropped when they are next examined, within LOOK_MS.
 
 Facts: docs/rocketmq/broker.md#long-polling.
 """
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -25,9 +26,11 @@ if TYPE_CHECKING:  # imported where users have to log in
 
 MAX_PARKED_BYTES = 256 << 20
 _PULL_BYTES = 300
-SWEEP_INTERVAL_MS = 200
-"""A sweep visits every parked pull, so its rate is limited; a suspension ends at most this much late. RocketMQ: 5
-s."""
+SLOT_MS = 10
+"""A suspension ends at most this much late: pulls whose time is up within one slot are found together, and no others
+are looked at. RocketMQ visits every parked pull, every 5 s."""
+LOOK_MS = 30_000
+"""A pull that waits longer is examined in between."""
 
 
 class Pull:
@@ -35,7 +38,7 @@ class Pull:
 
     __slots__ = (
         "began_ms", "bulk", "code", "deadline_ms", "first_offset", "grant", "group", "group_sys_flag",
-        "logic", "max_messages", "offset", "opaque", "owner", "queue_id", "session", "size_bytes", "topic",
+        "logic", "max_messages", "offset", "opaque", "owner", "queue_id", "session", "size_bytes", "slot", "topic",
         "topic_sys_flag", "wanted",
     )  # fmt: skip
 
@@ -70,7 +73,7 @@ class Pull:
         self.wanted = wanted
         self.topic_sys_flag = topic_sys_flag
         self.group_sys_flag = group_sys_flag
-        self.deadline_ms = 0
+        self.deadline_ms = self.slot = 0
         self.code = code
         self.began_ms = -1
         self.size_bytes = _PULL_BYTES
@@ -104,8 +107,10 @@ class ParkedPulls:
         )
         self._requests: HeldRequests[Pull] = HeldRequests(self.ledger)
         self._clock = clock
-        self._waiting: dict[tuple[str, int], list[Pull]] = {}
-        self._next_sweep_ms: int | None = None
+        self._waiting: dict[tuple[str, int], dict[Pull, None]] = {}
+        """In the order in which they were parked."""
+        self._slots: dict[int, dict[Pull, None]] = {}
+        """By the time at which they are examined."""
 
     @property
     def count(self) -> int:
@@ -116,86 +121,83 @@ class ParkedPulls:
         self.ledger.admit(self._requests.size_of(pull))
         pull.owner = self._requests.admit(pull)
 
-    def _left(self, pulls: list[Pull]) -> None:
-        for pull in pulls:
-            self._requests.release(pull)
+    def _leave(self, pull: Pull) -> None:
+        key = (pull.topic, pull.queue_id)
+        waiting = self._waiting[key]
+        del waiting[pull]
+        if not waiting:
+            del self._waiting[key]
+        self._leave_slot(pull)
+        self._requests.release(pull)
+
+    def _leave_slot(self, pull: Pull) -> None:
+        slot = self._slots[pull.slot]
+        del slot[pull]
+        if not slot:
+            del self._slots[pull.slot]
+
+    def _enter_slot(self, pull: Pull, now_ms: int) -> None:
+        pull.slot = -(-min(pull.deadline_ms, now_ms + LOOK_MS) // SLOT_MS)
+        self._slots.setdefault(pull.slot, {})[pull] = None
 
     def park(self, pull: Pull) -> None:
         """``deadline_ms`` (monotonic) must be set. Never refuses; callers that park for a peer call ``admit``
         first."""
         self._requests.hold(pull)
-        key = (pull.topic, pull.queue_id)
-        waiting = self._waiting.get(key)
-        if waiting is None:
-            self._waiting[key] = [pull]
-        else:
-            waiting.append(pull)
-        if self._next_sweep_ms is None or pull.deadline_ms < self._next_sweep_ms:
-            self._next_sweep_ms = pull.deadline_ms
+        self._waiting.setdefault((pull.topic, pull.queue_id), {})[pull] = None
+        self._enter_slot(pull, self._clock.monotonic_ms())
 
     def validate(self) -> None:
-        """Check that every pull waits for a later message of its queue, is found by a sweep, and is counted once."""
+        """Check that every pull waits for a later message of its queue, is found in time, and is counted once."""
         parked = []
         for (topic, queue_id), pulls in self._waiting.items():
             require(bool(pulls), f"nobody waits for queue {queue_id} of {topic}")
             parked += pulls
             for pull in pulls:
                 require((pull.topic, pull.queue_id) == (topic, queue_id), f"{pull.topic} waits for {topic}")
-        require(not parked or self._next_sweep_ms is not None, "no sweep is due")
+        for number, slot in self._slots.items():
+            require(bool(slot), f"nobody is in slot {number}")
+            require(all(pull.slot == number for pull in slot), f"a pull is in slot {number}")
+            require(
+                all(number * SLOT_MS < pull.deadline_ms + SLOT_MS for pull in slot), "a pull is found late"
+            )
+        require(
+            sorted(map(id, parked)) == sorted(id(pull) for slot in self._slots.values() for pull in slot),
+            "those who wait are not those who are found",
+        )
         self._requests.validate(parked)
 
     def arrived(self, topic: str, queue_id: int, max_offset: int) -> list[Pull]:
         """The queue has grown: remove and return the pulls that may now find something."""
-        key = (topic, queue_id)
-        waiting = self._waiting.get(key)
+        waiting = self._waiting.get((topic, queue_id))
         if waiting is None:
             return []
         due = [pull for pull in waiting if pull.offset < max_offset]
-        if len(due) == len(waiting):
-            del self._waiting[key]
-        elif due:
-            self._waiting[key] = [pull for pull in waiting if pull.offset >= max_offset]
-        self._left(due)
+        for pull in due:
+            self._leave(pull)
         return due
 
     def take(self, group: str | None, topic: str) -> list[Pull]:
         """Remove and return the group's pulls of any queue of the topic; None: those of all groups."""
-        taken: list[Pull] = []
-        for key in [key for key in self._waiting if key[0] == topic]:
-            waiting = self._waiting[key]
-            mine = [pull for pull in waiting if group in (None, pull.group)]
-            if mine:
-                taken += mine
-                kept = [pull for pull in waiting if group not in (None, pull.group)]
-                if kept:
-                    self._waiting[key] = kept
-                else:
-                    del self._waiting[key]
-        self._left(taken)
+        keys = [key for key in self._waiting if key[0] == topic]
+        taken = [pull for key in keys for pull in self._waiting[key] if group in (None, pull.group)]
+        for pull in taken:
+            self._leave(pull)
         return taken
 
-    def expired(self) -> list[Pull]:
-        """Remove and return the pulls whose time is up."""
+    def expired(self, most: int = sys.maxsize) -> list[Pull]:
+        """Remove and return pulls whose time is up; at most so many are examined."""
         now_ms = self._clock.monotonic_ms()
-        if self._next_sweep_ms is None or now_ms < self._next_sweep_ms:
-            return []
         due: list[Pull] = []
-        earliest_ms: int | None = None
-        for key, waiting in list(self._waiting.items()):
-            kept = []
-            for pull in waiting:
+        while most > 0 and (number := min(self._slots, default=sys.maxsize)) * SLOT_MS <= now_ms:
+            for pull in list(itertools.islice(self._slots[number], most)):
+                most -= 1
                 if not pull.session.open:
-                    self._left([pull])
+                    self._leave(pull)
                 elif pull.deadline_ms <= now_ms:
+                    self._leave(pull)
                     due.append(pull)
                 else:
-                    kept.append(pull)
-                    if earliest_ms is None or pull.deadline_ms < earliest_ms:
-                        earliest_ms = pull.deadline_ms
-            if not kept:
-                del self._waiting[key]
-            elif len(kept) < len(waiting):
-                self._waiting[key] = kept
-        self._left(due)
-        self._next_sweep_ms = None if earliest_ms is None else max(earliest_ms, now_ms + SWEEP_INTERVAL_MS)
+                    self._leave_slot(pull)
+                    self._enter_slot(pull, now_ms)
         return due

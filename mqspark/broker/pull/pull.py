@@ -52,6 +52,8 @@ FORBIDDEN_BROKER, FORBIDDEN_GROUP, FORBIDDEN_TOPIC, FORBIDDEN_BROADCAST, FORBIDD
 WOKEN_AT_ONCE = 64
 """Parked pulls that are served in the turn that wakes them; the rest are served between other turns."""
 SERVED_AT_ONCE = 16
+EXAMINED_AT_ONCE = 512
+"""Parked pulls that are examined in one turn because of their time; more are examined between other turns."""
 
 BULK_BYTES_PER_TURN = 8 * 1024 * 1024
 """Bytes of bulk pulls that one connection gets in one turn, so that the data waiting for its socket stays bounded
@@ -270,7 +272,7 @@ class PullProcessor:
         self._elsewhere.expire()
         for pull in self.held.due():
             self._wake(pull, self._serve_held)
-        for pull in self.parked.expired():
+        for pull in self.parked.expired(EXAMINED_AT_ONCE):
             self._wake(pull, self._serve_expired)
         self._serve_rest()
 
@@ -300,7 +302,7 @@ class PullProcessor:
 
     def _serve_in_slices(self) -> Work[None]:
         served = 0
-        while self._woken:
+        while self._woken or self._more_expired():
             pull, serve = self._woken.popleft()
             if not pull.session.open:
                 continue
@@ -312,6 +314,11 @@ class PullProcessor:
             if self._woken and (isinstance(pull.wanted, SqlFilter) or served % SERVED_AT_ONCE == 0):
                 yield
         self._is_serving = False
+
+    def _more_expired(self) -> bool:
+        due = self.parked.expired(EXAMINED_AT_ONCE)
+        self._woken.extend((pull, self._serve_expired) for pull in due)
+        return bool(due)
 
     def end_turn(self) -> None:
         if self._given:

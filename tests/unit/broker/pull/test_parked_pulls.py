@@ -1,0 +1,96 @@
+"""Long polls in great number: their time is up without a look at the others, and a turn serves few of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mqspark.broker.pull import pull as pulling
+from mqspark.broker.pull.parked_pulls import LOOK_MS, SLOT_MS, ParkedPulls, Pull
+from mqspark.protocol.session import Session
+from tests.support.clocks import ManualClock
+from tests.unit.broker_kit import PULL, SEND, Bench, pull_ext, send_ext
+
+
+def parked_until(parked: ParkedPulls, session: Session, deadline_ms: int, queue_id: int = 0) -> Pull:
+    pull = Pull(session, 1, "G", "T", queue_id, 5, 32, None, 0, 0)
+    pull.deadline_ms = deadline_ms
+    parked.park(pull)
+    return pull
+
+
+def test_only_those_whose_time_is_up_are_examined() -> None:
+    clock = ManualClock()
+    parked, session = ParkedPulls(clock), Session(1, "127.0.0.1", 1, [])
+    now_ms = clock.monotonic_ms()
+    for number in range(1_000):
+        parked_until(parked, session, now_ms + 15_000 + number, number % 7)
+    first = parked_until(parked, session, now_ms + 100)
+    assert parked.expired(1) == []
+    clock.advance(100)
+    assert parked.expired(1) == [first], "of all, one is examined"
+    assert parked.count == 1_000
+    parked.validate()
+    clock.advance(15_000 + 1_000 + SLOT_MS)
+    taken = []
+    while due := parked.expired(64):
+        assert len(due) <= 64
+        taken += due
+        parked.validate()
+    assert [pull.deadline_ms for pull in taken] == sorted(pull.deadline_ms for pull in taken)
+    assert (len(taken), parked.count) == (1_000, 0)
+
+
+@pytest.mark.parametrize("wait_ms", [1, SLOT_MS, 4_321, LOOK_MS, 3 * LOOK_MS + 7])
+def test_nobody_waits_longer_than_a_slot_more(wait_ms: int) -> None:
+    clock = ManualClock()
+    clock.advance(3)
+    parked, session = ParkedPulls(clock), Session(1, "127.0.0.1", 1, [])
+    began_ms = clock.monotonic_ms()
+    pull = parked_until(parked, session, began_ms + wait_ms)
+    while not parked.expired():
+        parked.validate()
+        clock.advance(1 if wait_ms < 10_000 else 5)
+        assert clock.monotonic_ms() - began_ms <= wait_ms + SLOT_MS + 5
+    assert clock.monotonic_ms() >= pull.deadline_ms
+
+
+def test_pulls_of_closed_connections_are_dropped_however_long_they_would_wait() -> None:
+    clock = ManualClock()
+    parked, gone = ParkedPulls(clock), Session(1, "127.0.0.1", 1, [])
+    here = Session(2, "127.0.0.1", 2, [])
+    for session in (gone, here):
+        for _ in range(10):
+            parked_until(parked, session, clock.monotonic_ms() + 1_000_000_000)
+    gone.open = False
+    clock.advance(LOOK_MS + SLOT_MS)
+    assert parked.expired() == []
+    assert parked.count == 10
+    parked.validate()
+
+
+def test_many_whose_time_is_up_at_once_are_answered_in_many_turns(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    peer = bench.peer()
+    peer.ask(SEND, send_ext(), b"a")
+    count = 3 * pulling.EXAMINED_AT_ONCE
+    for _ in range(count):
+        peer.give(PULL, pull_ext(offset=1, sysFlag="6"))
+    bench.broker.turn()
+    assert bench.broker.pulls.parked.count == count
+    bench.clock.advance(15_000)
+    bench.broker.tick()
+    answered, turns = len(peer.heard()), 0
+    assert answered <= pulling.WOKEN_AT_ONCE + pulling.SERVED_AT_ONCE
+    while bench.broker.work_waits:
+        bench.broker.work()
+        bench.broker.turn()
+        heard = len(peer.heard())
+        assert heard <= 2 * pulling.SERVED_AT_ONCE, "the step, and the one that begins what follows"
+        answered += heard
+        turns += 1
+    assert answered == count
+    assert bench.broker.pulls.parked.count == 0
+    assert turns >= count // pulling.SERVED_AT_ONCE - pulling.WOKEN_AT_ONCE
+    bench.close()
