@@ -20,6 +20,7 @@ from mqspark.message import MessageQueue
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.record.record import decode_record, encode_record
+from tests.support.draws import some
 from tests.support.scripted import Answer, Scripted, namesrv, served
 
 KINDS = ("Producer", "TransactionProducer", "PushConsumer", "PopConsumer", "LitePullConsumer", "AdminClient")
@@ -205,7 +206,7 @@ async def awaited(call: Any) -> BaseException | None:
 
 @pytest.mark.parametrize(
     ("where", "kind", "name"),
-    CALLS,
+    some(CALLS, 64, several=True),
     ids=lambda value: value.__name__ if inspect.ismodule(value) else value,
 )
 def test_an_argument_of_another_type_is_refused_by_name(

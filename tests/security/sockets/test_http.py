@@ -266,13 +266,13 @@ def test_text_that_is_none_is_the_senders_fault(http: httpx.Client, caplog: pyte
 
 # --- large tables ---
 
-MANY = 10_000
+MANY = 5_000
 LIMIT = 1_000
 
 
 @pytest.fixture(scope="module")
 def crowded() -> Iterator[Broker]:
-    """With as many groups as peers can make, each with an offset of a topic of its own."""
+    """With thousands of groups, each with an offset of a topic of its own."""
     with Broker(http=True) as running:
         broker = running.apps[0].parts.core
         assert broker is not None

@@ -61,15 +61,7 @@ def test_a_start_heals_or_tells_it(damaged: Path, name: str, caplog: pytest.LogC
     assert seen.next_offset == MESSAGES, "no offset is given out twice"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        name
-        if place % 3 == 0
-        else pytest.param(name, marks=pytest.mark.slow("all damages; every third is the fast twin"))
-        for place, name in enumerate(DAMAGE)
-    ],
-)
+@pytest.mark.parametrize("name", some(DAMAGE, 12))
 def test_fsck_finds_it_and_repairs_what_it_can(damaged: Path, name: str) -> None:
     want = expected(name)
     code, found = run_fsck(damaged)
