@@ -15,7 +15,7 @@ from mqspark.broker.lite.lite_service import LiteService
 from mqspark.broker.pop.pop_service import PopService
 from mqspark.broker.replication.preonline import comes_back
 from mqspark.broker.schemaregistry.schemaregistry import Compute, SchemaRegistry
-from mqspark.broker.service import Service
+from mqspark.broker.service import Service, ToldService
 from mqspark.broker.state.acks import Acks
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.timer.delays import DelayService
@@ -40,6 +40,8 @@ class BrokerServices:
         config, store = state.config, state.store
         self._saved = shared.saved
         self._running: list[Service] = []
+        self._told: list[ToldService] = []
+        """Those of them that are told what arrives."""
         self.delays = DelayService(state, config_file("delayOffset.json"))
         self.transactions = TransactionService(state, acks, store.store_host)
         self.timers = TimerService(state, _timer_files(state), config_file("timermetrics"))
@@ -63,6 +65,7 @@ class BrokerServices:
         if config.broker_role is BrokerRole.SLAVE:
             self.schemas.load()
             self._running += self._registries
+            self._told += self._registries
             for table in (*self.delays.saved_tables(), *self.timers.saved_tables()):
                 table.load()
                 self._saved.add([table])
@@ -75,6 +78,7 @@ class BrokerServices:
         """Start them. Raises StoreCorrupt."""
         self._load(self.transactions, self.pop, self.lite, self.schemas)
         self._running += [self.delays, self.timers, self.transactions, self.pop, self.lite, *self._registries]
+        self._told += [self.transactions, self.pop, self.lite, *self._registries]
 
     def _load(self, *services: Service) -> None:
         for service in services:
@@ -82,7 +86,7 @@ class BrokerServices:
             self._saved.add(service.saved_tables())
 
     def arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
-        for service in self._running:
+        for service in self._told:
             service.arrived(arrivals)
 
     def tick(self, wait_ms: int) -> int:

@@ -26,8 +26,12 @@ class Service(Protocol):
         """Do what is due; messages put here are written at the end of the tick. Returns the ms until the next
         call."""
 
-    def arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
-        """Called with queues that have grown: topic, queue id, new max offset. Their messages are acked."""
-
     def saved_tables(self) -> Sequence[SavedTable]:
         """The service's files in ``config/``. The broker's jobs save them when they changed, and at shutdown."""
+
+
+class ToldService(Service, Protocol):
+    """One that does something as soon as messages have come."""
+
+    def arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
+        """Called with queues that have grown: topic, queue id, new max offset. Their messages are acked."""

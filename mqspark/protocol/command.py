@@ -452,6 +452,24 @@ def send_response_frame(
     return PREFIX.pack(length + 4, length) + text
 
 
+class _Prefixes(dict[int, bytes]):
+    """Of JSON frames without a body, by the length of their headers. As long as few have been asked for, it keeps
+    them."""
+
+    def __missing__(self, length: int) -> bytes:
+        prefix = PREFIX.pack(length + 4, length)
+        if len(self) < _MAX_PREFIXES:
+            self[length] = prefix
+        return prefix
+
+
+_MAX_PREFIXES = 256
+_prefixes = _Prefixes()
+
+SentMessage = tuple[int, int, int, bytes, int]
+"""Physical offset, queue id, queue offset, transaction id of ASCII letters and digits, opaque."""
+
+
 class SentFrames:
     """``send_response_frame`` for the single messages of one store, by their positions."""
 
@@ -474,14 +492,13 @@ class SentFrames:
         length = len(text)
         return PREFIX.pack(length + 4, length) + text
 
-    def frames(self, sent: Iterable[tuple[int, int, int, bytes, int]]) -> bytes:
-        """A frame each: physical offset, queue id, queue offset, transaction id of ASCII letters and digits, opaque."""
-        template, pack = self._template_of_word, PREFIX.pack
+    def frames(self, sent: Iterable[SentMessage]) -> bytes:
+        """A frame each."""
+        template, prefixes = self._template_of_word, _prefixes
         parts: list[bytes] = []
         for each in sent:
             text = template % each
-            length = len(text)
-            parts += (pack(length + 4, length), text)
+            parts += (prefixes[len(text)], text)
         return b"".join(parts)
 
 

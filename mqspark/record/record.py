@@ -65,6 +65,8 @@ from mqspark.record.recordlayout import (
 )
 
 _PACK_HEAD = tuple(head.pack for head in HEADS)
+BODY_CRC_MASK = 0x7FFFFFFF
+"""The bits of a body's CRC-32 that a record has."""
 _HEAD_V4 = HEADS[0]
 _MAGIC_PREFIX = MAGICS[0][:3]
 """The first bytes of both magics."""
@@ -213,7 +215,7 @@ def pack_head(
     return _PACK_HEAD[(sys_flag >> 4) & 3](
         size_bytes,
         magic,
-        full_crc32(body) & 0x7FFFFFFF,
+        full_crc32(body) & BODY_CRC_MASK,
         queue_id,
         flag,
         queue_offset,
@@ -557,7 +559,7 @@ def _decode(
     if data[topic_end] << 8 | data[topic_end + 1] != end - properties_start:
         raise InvalidMessage(f"record at {base + position} has impossible lengths", field="propertiesLength")
     body = data[body_start:body_end]
-    if verify_crc and body and full_crc32(body) & 0x7FFFFFFF != message.body_crc:
+    if verify_crc and body and full_crc32(body) & BODY_CRC_MASK != message.body_crc:
         raise _changed_body(message, _topic_texts[data[topic_start:topic_end]])
     if inflate is not None and sys_flag & COMPRESSED:
         message.__class__ = PackedMessage

@@ -16,7 +16,7 @@ Facts: docs/rocketmq/messages.md#record.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from mmap import mmap
 from typing import Any
 
@@ -24,6 +24,7 @@ from mqspark.errors import InvalidMessage
 from mqspark.message import BORN_HOST_V6
 
 Buffer = bytes | bytearray | memoryview | mmap
+Pack = Callable[..., bytes]
 
 I16, I32 = struct.Struct(">h"), struct.Struct(">i")
 """Lengths and sizes."""
@@ -76,6 +77,19 @@ def _head(born_bytes: int, store_bytes: int) -> struct.Struct:
 
 HEADS = tuple(_head(born, store) for store, born in ((8, 8), (8, 20), (20, 8), (20, 20)))
 """The head by (system flag >> 4) & 3: bit 0 = born host IPv6, bit 1 = store host IPv6."""
+_ALIKE = ("born_host", "store_ms", "store_host", "reconsume_times", "prepared_offset")
+"""Fields, one behind another, that messages of one sender and one time mostly share."""
+
+
+def _head_of_run(born_bytes: int, store_bytes: int) -> tuple[Pack, Pack]:
+    forms = HEAD | {"born_host": f"{born_bytes}s", "store_host": f"{store_bytes}s"}
+    alike = struct.Struct(">" + "".join(forms[name] for name in _ALIKE))
+    forms |= dict.fromkeys(_ALIKE, "") | {_ALIKE[0]: f"{alike.size}s"}
+    return struct.Struct(">" + "".join(forms.values())).pack, alike.pack
+
+
+HEADS_OF_RUNS = tuple(_head_of_run(born, store) for store, born in ((8, 8), (8, 20), (20, 8), (20, 20)))
+"""For the same kinds: what packs a head whose fields ``_ALIKE`` are packed already, and what packs these."""
 MIN_RECORD_BYTES = BODY_AT + 1 + 2
 """91: a record without body, topic and properties, with IPv4 hosts."""
 MAGICS = tuple(magic.to_bytes(4, "big", signed=True) for magic in (MAGIC_V1, MAGIC_V2))

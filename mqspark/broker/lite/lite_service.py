@@ -67,7 +67,7 @@ class LiteService:
         return ()
 
     def arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
-        if len(self.clients):
+        if self.clients.all:
             for topic, _, _ in arrivals:
                 if topic.startswith(LITE_PREFIX):
                     self.clients.dispatch(topic)

@@ -125,6 +125,8 @@ class LiteClients:
         )
         self._clients: LiteClientsById = self.ledger.map(_CLIENT_BYTES, _names_bytes)
         """A client belongs to the user over whose connection it came, with all its queues and events."""
+        self.all = self._clients
+        """To be looked at only: every turn asks whether there are any."""
         self._by_queue: dict[str, dict[str, list[LiteClient]]] = {}
         """Lite queue → group → its clients that subscribe to the queue."""
         self._wildcards: dict[str, dict[str, list[LiteClient]]] = {}

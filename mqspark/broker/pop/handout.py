@@ -210,11 +210,10 @@ class PopProcessor:
 
     def arrived(self, arrivals: Iterable[tuple[str, int, int]]) -> None:
         """Queues have grown: (topic, queue id, new max offset) each."""
-        if self.parked.count:
-            for topic, queue_id, _ in arrivals:
-                for waiting_topic, group, is_retry in self.parked.interested(topic):
-                    self._grown[waiting_topic, group, ANY_QUEUE if is_retry else queue_id] = None
-            self._serve_parked()
+        for topic, queue_id, _ in arrivals:
+            for waiting_topic, group, is_retry in self.parked.interested(topic):
+                self._grown[waiting_topic, group, ANY_QUEUE if is_retry else queue_id] = None
+        self._serve_parked()
 
     def wake(self, topic: str, group: str, queue_id: int) -> None:
         """Serve parked pops that would read the queue (ANY_QUEUE: the retries), as long as there are messages."""

@@ -105,6 +105,8 @@ class ParkedPops(Generic[W]):
             most=most,
         )
         self._requests: HeldRequests[W] = HeldRequests(self.ledger, _PAIR_BYTES)
+        self.requests = self._requests.requests
+        """All of them. To be looked at only: every turn asks whether there are any."""
         self._clock = clock
         self._waiting: BoundedMap[tuple[str, str], dict[int, deque[W]]] = self.ledger.map(
             _PAIR_BYTES, lambda queues: _QUEUE_BYTES * len(queues)
@@ -118,7 +120,7 @@ class ParkedPops(Generic[W]):
 
     @property
     def count(self) -> int:
-        return len(self._requests)
+        return len(self.requests)
 
     def __contains__(self, pair: tuple[str, str]) -> bool:
         """Whether anybody waits for this topic and group."""

@@ -97,8 +97,10 @@ class PopService:
         return self._revival.behind()
 
     def arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
-        self.pops.arrived(arrivals)
-        self._watch.arrived(arrivals)
+        if self.pops.parked.requests:
+            self.pops.arrived(arrivals)
+        if self._watch.parked.requests:
+            self._watch.arrived(arrivals)
 
     def _wake(self, topic: str, group: str, queue_id: int) -> None:
         self.pops.wake(topic, group, queue_id)
@@ -122,8 +124,10 @@ class PopService:
             part.validate()
 
     def progress(self, progress: StoreProgress) -> None:
-        self._answers.release(progress.acked)
-        self._durably.release(progress.durable)
+        if self._answers.waiting:
+            self._answers.release(progress.acked)
+        if self._durably.waiting:
+            self._durably.release(progress.durable)
         if progress.failed is not None:
             self._answers.fail()
             self._durably.fail()

@@ -168,11 +168,10 @@ class PopWatchProcessor:
         return None
 
     def arrived(self, arrivals: Iterable[tuple[str, int, int]]) -> None:
-        if self.parked.count:
-            for topic, queue_id, _ in arrivals:
-                for waiting_topic, group, is_retry in self.parked.interested(topic):
-                    self._grown[waiting_topic, group, ANY_QUEUE if is_retry else queue_id] = None
-            self._serve()
+        for topic, queue_id, _ in arrivals:
+            for waiting_topic, group, is_retry in self.parked.interested(topic):
+                self._grown[waiting_topic, group, ANY_QUEUE if is_retry else queue_id] = None
+        self._serve()
 
     def wake(self, topic: str, group: str, queue_id: int) -> None:
         """Notify one waiter for any queue and one for this queue (ANY_QUEUE: one for each), if messages are still

@@ -106,6 +106,8 @@ class ParkedPulls:
             most=most,
         )
         self._requests: HeldRequests[Pull] = HeldRequests(self.ledger)
+        self.requests = self._requests.requests
+        """All of them. To be looked at only: every turn asks whether there are any."""
         self._clock = clock
         self._waiting: dict[tuple[str, int], dict[Pull, None]] = {}
         """In the order in which they were parked."""
@@ -114,7 +116,7 @@ class ParkedPulls:
 
     @property
     def count(self) -> int:
-        return len(self._requests)
+        return len(self.requests)
 
     def admit(self, pull: Pull) -> None:
         """Raises TableFull."""

@@ -207,7 +207,7 @@ class PullProcessor:
     def arrived(self, arrivals: Iterable[tuple[str, int, int]]) -> None:
         """Queues have grown: (topic, queue id, new max offset) each."""
         parked = self.parked
-        if not parked.count:
+        if not parked.requests:
             return
         for topic, queue_id, max_offset in arrivals:
             for pull in parked.arrived(topic, queue_id, max_offset):

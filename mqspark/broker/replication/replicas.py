@@ -26,6 +26,9 @@ from mqspark.protocol.servers.replication import Reports, data_head
 from mqspark.protocol.session import Session
 from mqspark.store.store import MessageStore
 
+_SYNC_MASTER = BrokerRole.SYNC_MASTER
+"""To look up a member of an enumeration takes longer than all else that a turn asks here."""
+
 
 class Replica:
     """One connection of a slave; created by ``Replicas.connect``."""
@@ -188,7 +191,7 @@ class Replicas:
         """The log position that as many brokers have as a SYNC_MASTER waits for, this broker included: never fewer
         than minInSyncReplicas. (RocketMQ may acknowledge with fewer, once a slave has left.)"""
         config = self._config
-        if config.broker_role is not BrokerRole.SYNC_MASTER:
+        if config.broker_role is not _SYNC_MASTER:
             return INT64_MAX
         needed = config.in_sync_replicas
         if config.all_ack_in_sync_state_set:
@@ -209,7 +212,7 @@ class Replicas:
     def gates_readers(self) -> bool:
         """Whether consumers see only what is confirmed (DefaultMessageStore.getConfirmOffset)."""
         config = self._config
-        return config.broker_role is BrokerRole.SYNC_MASTER and config.all_ack_in_sync_state_set
+        return config.broker_role is _SYNC_MASTER and config.all_ack_in_sync_state_set
 
     @property
     def is_sure(self) -> bool:
@@ -220,7 +223,7 @@ class Replicas:
     def shortage(self) -> TooFewReplicas | None:
         """Why a SYNC_MASTER accepts no message now: fewer than minInSyncReplicas are in sync."""
         config = self._config
-        if config.broker_role is not BrokerRole.SYNC_MASTER:
+        if config.broker_role is not _SYNC_MASTER:
             return None
         in_sync = self.in_sync
         if self._store.pipeline.unconfirmed_bytes > config.ha_max_gap_not_in_sync:

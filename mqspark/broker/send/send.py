@@ -93,7 +93,7 @@ from mqspark.protocol.layouts import HeaderLayout
 from mqspark.protocol.session import Session
 from mqspark.record.batchitems import split_batch
 from mqspark.record.record import PendingRecord
-from mqspark.store.messages.append import Place, PlainForm
+from mqspark.store.messages.append import PlainForm
 from mqspark.store.messages.membertable import BatchMembers, batch_members
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID, is_lmq
 
@@ -244,7 +244,7 @@ class SendProcessor:
             header = command.header(SendMessageRequestHeader)
         else:
             header = command.header(SendMessageRequestHeaderV2)
-        if len(self._acks) >= self._capacity:
+        if len(self._waiting) + self._acks.more >= self._capacity:
             raise self._refusal(
                 ResponseCode.SYSTEM_BUSY,
                 f"[OVERLOAD]system busy, start flow control for a while: {self._capacity} sends wait for the disk",
@@ -380,9 +380,20 @@ class SendProcessor:
             reconsume_times=header.reconsume_times or 0,
         )
         of_kind = properties.may_be_special and properties.has(_SHARDING_KEY)
-        queue_offset, physical_offset, end_offset = self._stored(
-            topic, record, self._kind(properties) if of_kind else NORMAL
-        )
+        try:
+            queue_offset, physical_offset, end_offset = self._put(record)
+        except (MessageTooLarge, InvalidMessage, StoreReadOnly, NotNow) as error:
+            raise self._store_refusal(error) from None
+        self._state.stats.put_messages += 1
+        size_bytes = end_offset - physical_offset
+        if size_bytes > 4096 or of_kind:
+            topic.count(size_bytes, self._kind(properties) if of_kind else NORMAL)
+        else:
+            topic.put_bytes += size_bytes
+            if size_bytes <= 1024:
+                topic.up_to_1k += 1
+            else:
+                topic.up_to_4k += 1
         layout = command.layout
         if layout is not None:
             layout.plan = self._plan(layout, command, header, to, properties, record)
@@ -393,24 +404,6 @@ class SendProcessor:
             frame = self._sent(command.opaque, physical_offset, queue_id, queue_offset, properties.unique_id)
             waits = _WAIT_TRUE in properties.text or self._waits(properties)
             (self._waiting if waits else self._unsafe).append((end_offset, session, frame))
-
-    def _stored(self, topic: Topic, record: PendingRecord, kind: str = NORMAL) -> Place:
-        """Store an ordinary message. Raises Refusal."""
-        try:
-            place = self._put(record)
-        except (MessageTooLarge, InvalidMessage, StoreReadOnly, NotNow) as error:
-            raise self._store_refusal(error) from None
-        self._state.stats.put_messages += 1
-        size_bytes = place[2] - place[1]
-        if size_bytes > 4096 or kind != NORMAL:
-            topic.count(size_bytes, kind)
-        else:
-            topic.put_bytes += size_bytes
-            if size_bytes <= 1024:
-                topic.up_to_1k += 1
-            else:
-                topic.up_to_4k += 1
-        return place
 
     def _first_send(self, session: Session, command: Command, header: SendHeader) -> None:
         """The first send to a topic, which creates it. Its producer may ask a name server for it as soon as it is

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from mqspark.broker.state.acks import Acks, AnswerRun
+from mqspark.broker.state.acks import Acks
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.tables.topics import Topic
 from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreReadOnly
@@ -23,12 +23,13 @@ from mqspark.protocol import command as commands
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import PREFIX, Command, SentFrames
 from mqspark.protocol.connection import LARGE_BODY_BYTES
-from mqspark.protocol.layouts import Values
+from mqspark.protocol.layouts import HeaderLayout, Values
 from mqspark.protocol.session import Session
 from mqspark.store.messages.append import PlainForm, PlainMessage
 
 _PREFIX_BYTES = PREFIX.size
 _SEND_MESSAGE_V2 = int(RequestCode.SEND_MESSAGE_V2)
+_NONE: tuple[HeaderLayout, ...] = ()
 
 
 class SendPlan(Struct, frozen=True, gc=False):
@@ -44,10 +45,6 @@ class SendPlan(Struct, frozen=True, gc=False):
     waits: bool
     code: int
     """The code of the requests."""
-
-
-_Sent = tuple[Topic, int]
-"""What is not stored of one of a run: its topic's counters and the opaque."""
 
 
 class SendRuns:
@@ -72,19 +69,19 @@ class SendRuns:
 
     def take(self, session: Session, data: bytes, at: int) -> int:
         """Store the plain sends that ``data`` has from ``at`` on. Returns where the first frame begins that is none."""
-        sent, size = self._sent, len(data)
+        sent, size, acks = self._sent, len(data), self._acks
         if sent is None or self._static_topics:
             return at
-        while size - at > _PREFIX_BYTES and (room := self._capacity - len(self._acks)) > 0:
+        while size - at > _PREFIX_BYTES and (room := self._capacity - len(acks.waiting) - acks.more) > 0:
             begin = at
             messages: list[PlainMessage] = []
-            sends: list[_Sent] = []
-            at, plan = self._read(data, at, room, messages, sends)
+            topics: list[Topic] = []
+            at, plan = self._read(data, at, room, messages, topics)
             if plan is None:
                 break
-            count = self._store(session, messages, sends, sent, waits=plan.waits)
+            count = self._store(session, messages, topics, sent, waits=plan.waits)
             if plan.code != _SEND_MESSAGE_V2 and count:
-                self._acks.other(plan.code, count)
+                acks.other(plan.code, count)
             if count < len(messages):
                 at = begin
                 for _ in range(count):
@@ -94,46 +91,45 @@ class SendRuns:
         return at
 
     def _read(
-        self, data: bytes, at: int, room: int, messages: list[PlainMessage], sends: list[_Sent]
+        self, data: bytes, at: int, room: int, messages: list[PlainMessage], topics: list[Topic]
     ) -> tuple[int, SendPlan | None]:
         """Read plain sends of one code whose answers wait for the same. Returns where the next frame begins, and the
         plan of the last one; None: there is none."""
-        known, unpack, size = commands.layouts.known, PREFIX.unpack_from, len(data)
-        settings, generation = self.settings, self._state.topics.generation
+        known, unpack, last_begin = commands.layouts.known, PREFIX.unpack_from, len(data) - _PREFIX_BYTES
         last: SendPlan | None = None
-        while room and size - at > _PREFIX_BYTES:
+        last_meta, alike = -1, _NONE
+        while room and at < last_begin:
             total, meta = unpack(data, at)
             start, end = at + _PREFIX_BYTES, at + 4 + total
             body_start = start + (meta & 0xFFFFFF)
-            if end > size or not 0 < end - body_start < LARGE_BODY_BYTES:
+            if not body_start < end <= len(data) or end - body_start >= LARGE_BODY_BYTES:
                 break
-            for layout in known.get(meta, ()):
+            if meta != last_meta:
+                last_meta, alike = meta, known.get(meta, _NONE)
+            for layout in alike:
                 if layout.constants_of(data, start) == layout.constants:
                     break
             else:
                 break
             plan = layout.plan
-            if not isinstance(plan, SendPlan):
-                break
-            if plan is not last and (
-                plan.settings is not settings
-                or plan.generation != generation
-                or (last is not None and (plan.waits is not last.waits or plan.code != last.code))
-            ):
-                break
+            if plan is not last or last is None:
+                if not isinstance(plan, SendPlan) or not self.is_valid(plan):
+                    break
+                if last is not None and (plan.waits is not last.waits or plan.code != last.code):
+                    break
+                topic, values_of_plan, form = plan.topic, plan.values, plan.form
+                layout.is_used = True
             values = layout.values_of(data, start)
             opaque = layout.opaque(data, start, values)
-            number, born, key = plan.values(values)
+            number, born, key = values_of_plan(values)
             try:
                 queue_id, born_ms = int(number), int(born)
             except ValueError:  # letters
                 break
-            topic = plan.topic
             if opaque is None or queue_id >= topic.queue_limit:
                 break
-            layout.is_used = True
-            messages.append((plan.form, queue_id, born_ms, key, data[body_start:end]))
-            sends.append((topic, opaque))
+            messages.append((form, queue_id, born_ms, key, data[body_start:end], opaque))
+            topics.append(topic)
             at, last = end, plan
             room -= 1
         return at, last
@@ -152,40 +148,33 @@ class SendRuns:
             return False
         if queue_id >= plan.topic.queue_limit:
             return False
-        message = plan.form, queue_id, born_ms, key, command.body
-        return self._store(session, [message], [(plan.topic, command.opaque)], sent, waits=plan.waits) > 0
+        message = plan.form, queue_id, born_ms, key, command.body, command.opaque
+        return self._store(session, [message], [plan.topic], sent, waits=plan.waits) > 0
 
     def _store(
         self,
         session: Session,
         messages: Sequence[PlainMessage],
-        sends: Sequence[_Sent],
+        topics: Sequence[Topic],
         sent: SentFrames,
         *,
         waits: bool,
     ) -> int:
         """Returns how many were stored. What is refused is refused on the long way."""
         try:
-            places = self._put_run(session.peer_host, messages)
+            places, sizes = self._put_run(session.peer_host, messages)
         except (MessageTooLarge, InvalidMessage, StoreReadOnly, NotNow):
             return 0
         count = len(places)
         if not count:
             return 0
-        answers: list[tuple[int, int, int, bytes, int]] = []
-        for message, (topic, opaque), (position, queue_offset, size) in zip(
-            messages, sends, places, strict=False
-        ):
-            answers.append((position, message[1], queue_offset, message[3], opaque))
-            if size <= 1024:
-                topic.put_bytes += size
-                topic.up_to_1k += 1
-            elif size <= 4096:
-                topic.put_bytes += size
-                topic.up_to_4k += 1
-            else:
-                topic.count(size)
+        topic = topics[0]
+        if topics.count(topic) == len(topics):
+            topic.count_run(sizes)
+        else:
+            for topic, size in zip(topics, sizes, strict=False):
+                topic.count_run((size,))
         self._state.stats.put_messages += count
-        position, _, size = places[-1]
-        self._acks.add_run(position + size, session, AnswerRun(count, sent.frames(answers)), waits=waits)
+        end = places[-1][0] + sizes[-1]
+        self._acks.add_run(end, session, count, sent.frames(places), waits=waits)
         return count

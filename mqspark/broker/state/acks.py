@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+from msgspec import Struct
 
 from mqspark.base.clock import Clock
 from mqspark.broker.histogram import Histogram
@@ -28,7 +30,7 @@ class Receiver(Protocol):
     def send(self, buffer: bytes | memoryview, /, *more: bytes | memoryview) -> None: ...
 
 
-class AnswerRun(NamedTuple):
+class AnswerRun(Struct, frozen=True, gc=False):
     """The answers to several messages of one sender, stored one after another."""
 
     messages: int
@@ -55,8 +57,8 @@ class Acks:
         self.times = PutTimes()
         """Waiting times of the released answers."""
         self.waiting: deque[Waiting] = deque()
-        self._more = 0
-        """Messages in ``waiting`` after the first of their run."""
+        self.more = 0
+        """Messages in ``waiting`` after the first of their run. To be looked at only."""
         self.unsafe: list[Waiting] = []
         """The same for messages whose senders wait only until they are written, not for the disk or slaves."""
         self._turns: deque[tuple[int, int, dict[int, int] | None]] = deque()
@@ -65,14 +67,16 @@ class Acks:
 
     def __len__(self) -> int:
         """How many messages wait."""
-        return len(self.waiting) + self._more
+        return len(self.waiting) + self.more
 
-    def add_run(self, end_offset: int, receiver: Receiver, run: AnswerRun, *, waits: bool) -> None:
+    def add_run(
+        self, end_offset: int, receiver: Receiver, messages: int, frames: bytes, *, waits: bool
+    ) -> None:
         """``waits``: whether the sender waits for the disk and slaves."""
-        item = end_offset, receiver, run if run.messages > 1 else run.frames
+        item = end_offset, receiver, AnswerRun(messages, frames) if messages > 1 else frames
         if waits:
             self.waiting.append(item)
-            self._more += run.messages - 1
+            self.more += messages - 1
         else:
             self.unsafe.append(item)
 
@@ -104,7 +108,7 @@ class Acks:
         if written:
             count = 0
             for _, receiver, answer in self.unsafe:
-                number, frames = answer if isinstance(answer, AnswerRun) else (1, answer)
+                number, frames = _parts(answer)
                 receiver.send(frames)
                 count += number
             self._count(0, count, self._others)
@@ -115,9 +119,7 @@ class Acks:
 
     def _let_unsafe_wait(self) -> None:
         self.waiting.extend(self.unsafe)
-        self._more += sum(
-            answer.messages - 1 for _, _, answer in self.unsafe if isinstance(answer, AnswerRun)
-        )
+        self.more += sum(answer.messages - 1 for _, _, answer in self.unsafe if isinstance(answer, AnswerRun))
         self.unsafe.clear()
 
     def release(self, acked: int) -> None:
@@ -137,7 +139,7 @@ class Acks:
             while waiting and waiting[0][0] <= end:
                 _, session, answer = waiting.popleft()
                 if isinstance(answer, AnswerRun):
-                    self._more -= answer.messages - 1
+                    self.more -= answer.messages - 1
                     answer = answer.frames
                 frames.append(answer)
                 if not waiting or waiting[0][1] is not session or waiting[0][0] > end:
@@ -159,12 +161,15 @@ class Acks:
         _, added_ms, others = self._turns.popleft()
         count = 1
         if isinstance(answer, AnswerRun):
-            count, answer = answer
-            self._more -= count - 1
+            count, answer = answer.messages, answer.frames
+            self.more -= count - 1
         receiver.send(answer)
         self.took_ms = took_ms = now_ms - added_ms
         self.times.record(took_ms, count)
-        self._count(took_ms, count, others)
+        if took_ms or others or self._sent is None:
+            self._count(took_ms, count, others)
+        else:
+            self._sent.quick += count
 
     def _count(self, took_ms: int, count: int, others: dict[int, int] | None) -> None:
         """``others``: of the answers, those to other requests than SEND_MESSAGE_V2."""
@@ -202,8 +207,8 @@ class Acks:
         waiting = self.waiting
         while waiting and (up_to is None or waiting[0][0] <= up_to):
             _, session, answer = waiting.popleft()
-            count, frames = answer if isinstance(answer, AnswerRun) else (1, answer)
-            self._more -= count - 1
+            count, frames = _parts(answer)
+            self.more -= count - 1
             # Rare, so the fields are parsed from the prepared frames instead of stored with them.
             self._rpc.record(RequestCode.SEND_MESSAGE_V2, code, 0, count)
             for success in Connection(max_header_bytes=MAX_ANSWER_HEADER_BYTES).receive_data(frames):
@@ -216,25 +221,30 @@ class Acks:
             self._turns.popleft()
 
 
+def _parts(answer: bytes | AnswerRun) -> tuple[int, bytes]:
+    return (answer.messages, answer.frames) if isinstance(answer, AnswerRun) else (1, answer)
+
+
 class Deferred:
     """Actions that run when the log is acked, or durable, up to a position; in the order of the positions."""
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[int, Callable[[bool], None]]] = deque()
+        self.waiting: deque[tuple[int, Callable[[bool], None]]] = deque()
+        """To be looked at only: every turn asks whether there are any."""
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self.waiting)
 
     def when(self, end_offset: int, action: Callable[[bool], None]) -> None:
         """Call ``action(True)`` when everything before ``end_offset`` is acked (durable), ``action(False)`` when
         it never will be. Offsets must not decrease."""
-        self._waiting.append((end_offset, action))
+        self.waiting.append((end_offset, action))
 
     def release(self, position: int) -> None:
-        waiting = self._waiting
+        waiting = self.waiting
         while waiting and waiting[0][0] <= position:
             waiting.popleft()[1](True)
 
     def fail(self) -> None:
-        while self._waiting:
-            self._waiting.popleft()[1](False)
+        while self.waiting:
+            self.waiting.popleft()[1](False)

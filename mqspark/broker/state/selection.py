@@ -61,28 +61,26 @@ class HeldRequests(Generic[R]):
 
     def __init__(self, ledger: Ledger, share_bytes: int = 0) -> None:
         """``share_bytes``: what each takes of its user's share beside its size."""
-        self._requests: BoundedSet[R] = ledger.include(
+        self.requests: BoundedSet[R] = ledger.include(
             _Requests(ledger, 0, attrgetter("size_bytes"), share_bytes=share_bytes)
         )
+        """All of them. To be looked at only."""
         self._filters: BoundedMap[int, tuple[Wanted, int]] = ledger.map(0, lambda held: wanted_bytes(held[0]))
         """Filter identity → the filter and how many requests hold it."""
 
-    def __len__(self) -> int:
-        return len(self._requests)
-
     def size_of(self, request: R) -> int:
         """How much more is held with this request."""
-        size_bytes, wanted = self._requests.size_of(request), request.wanted
+        size_bytes, wanted = self.requests.size_of(request), request.wanted
         is_known = wanted is None or id(wanted) in self._filters
         return size_bytes if is_known else size_bytes + self._filters.size_of(id(wanted), (wanted, 1))
 
     def has_room_for(self, request: R, more_bytes: int = 0) -> bool:
         """``more_bytes``: what the caller holds with it. False counts as a refusal."""
-        return self._requests.has_room_to_grow(request, self.size_of(request) + more_bytes)
+        return self.requests.has_room_to_grow(request, self.size_of(request) + more_bytes)
 
     def hold(self, request: R) -> None:
         """Never refuses; its ``owner`` has been admitted."""
-        self._requests.keep(request, None, request.owner)
+        self.requests.keep(request, None, request.owner)
         wanted = request.wanted
         if wanted is not None:
             uses = self._filters.get(id(wanted), (wanted, 0))[1]
@@ -90,10 +88,10 @@ class HeldRequests(Generic[R]):
 
     def admit(self, request: R) -> str:
         """Whose share the request takes. Raises TableFull."""
-        return self._requests.admit(request, None, request.session)
+        return self.requests.admit(request, None, request.session)
 
     def release(self, request: R) -> None:
-        del self._requests[request]
+        del self.requests[request]
         wanted = request.wanted
         if wanted is not None:
             uses = self._filters[id(wanted)][1]
@@ -105,8 +103,8 @@ class HeldRequests(Generic[R]):
     def validate(self, requests: Iterable[R]) -> None:
         """Raises AssertionError unless these are held."""
         there = Counter(map(id, requests))
-        require(there == Counter(map(id, self._requests)), "what is held is not what waits")
-        filters = Counter(id(each.wanted) for each in self._requests if each.wanted is not None)
+        require(there == Counter(map(id, self.requests)), "what is held is not what waits")
+        filters = Counter(id(each.wanted) for each in self.requests if each.wanted is not None)
         require(
             filters == {key: uses for key, (_, uses) in self._filters.items()}, "the filters held are others"
         )

@@ -6,7 +6,7 @@ A ``Topic`` is for the hot paths: plain attributes copied from the configuration
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from mqspark.base.bounded import BoundedMap, Ledger, weigh
 from mqspark.base.clock import Clock
@@ -148,6 +148,21 @@ class Topic:
             of_kind.sizes.record(each_bytes)
         else:
             self.sizes.record(each_bytes)
+
+    def count_run(self, sizes: Sequence[int]) -> None:
+        """``count`` of ordinary messages, one by one."""
+        up_to_1k = up_to_4k = 0
+        for size in sizes:
+            if size <= 1024:
+                up_to_1k += 1
+            elif size <= 4096:
+                up_to_4k += 1
+            else:
+                self.count(size)
+                self.put_bytes -= size
+        self.put_bytes += sum(sizes)
+        self.up_to_1k += up_to_1k
+        self.up_to_4k += up_to_4k
 
     @property
     def put_count(self) -> int:

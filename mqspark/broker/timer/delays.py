@@ -312,9 +312,6 @@ class DelayService:
     def saved_tables(self) -> Sequence[SavedTable]:
         return (self._saved,)
 
-    def arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
-        """Does nothing: every level is longer than the time between two ticks."""
-
     def tick(self) -> int:
         wait_ms = IDLE_MS
         # No message may have a store time before its delivery time, so the store's timestamp counts.

@@ -347,9 +347,6 @@ class TimerService:
     def saved_tables(self) -> Sequence[SavedTable]:
         return (self._saved_metrics,)
 
-    def arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
-        """Does nothing: every tick starts by reading the queue."""
-
     def tick(self) -> int:
         if not self._store.offsets.max_offset(TIMER_TOPIC, 0) or self._is_broken:
             return IDLE_MS

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import Struct
 
 from mqspark.errors import NotNow
 from mqspark.store.disk.files import FileLayer, failed_sync
@@ -53,17 +54,16 @@ def run_here(job: Job) -> None:
     job.done()
 
 
-@dataclass(slots=True)
-class StoreProgress:
+class StoreProgress(Struct, gc=False):
     """State of the store. Positions are physical offsets and refer to everything before them."""
 
     written: int
     durable: int
     acked: int
     """Producers whose records end at or before this may be answered OK."""
-    arrivals: list[tuple[str, int, int]] = field(default_factory=list)
+    arrivals: list[tuple[str, int, int]]
     """(topic, queue id, new max offset) of queues with newly visible messages."""
-    failed: str | None = None
+    failed: str | None
     """Why the store is read-only, or None."""
 
 

@@ -397,7 +397,8 @@ class CommitLog:
         on disk."""
         if self.pending:
             self._files.write(self._fd, joined(self.pending), self.written - self.segments[-1].start)
-            self.take_pending()
+            self.pending = []
+            self.written = self.position
 
     def take_pending(self) -> tuple[int, list[bytes | memoryview]]:
         """The file offset at which the caller has to write, and everything appended since the last write."""

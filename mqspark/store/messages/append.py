@@ -18,6 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mqspark.base.clock import Clock
+from mqspark.base.crc import crc32 as full_crc32
 from mqspark.base.propertystring import item, joined
 from mqspark.errors import DiskFull, InvalidMessage, MessageTooLarge
 from mqspark.message import (
@@ -31,6 +32,7 @@ from mqspark.message import (
     TRANSACTION_PREPARED_TYPE,
 )
 from mqspark.record.record import (
+    BODY_CRC_MASK,
     CRC_PROPERTY_BYTES,
     PendingRecord,
     pack_head,
@@ -40,7 +42,7 @@ from mqspark.record.record import (
     tags_code,
     topic_field,
 )
-from mqspark.record.recordlayout import BLANK_BYTES, HEADS
+from mqspark.record.recordlayout import BLANK_BYTES, HEADS, HEADS_OF_RUNS
 from mqspark.store.config import StoreConfig
 from mqspark.store.messages.condition import Condition
 from mqspark.store.messages.members import Common, queue_entries
@@ -102,10 +104,12 @@ class PlainForm(Struct, frozen=True, gc=False):
         )
 
 
-PlainMessage = tuple[PlainForm, int, int, bytes, bytes | memoryview]
-"""Form, queue id, born time, unique id and body."""
-PlainPlace = tuple[int, int, int]
-"""Physical offset, queue offset and size of a record."""
+PlainMessage = tuple[PlainForm, int, int, bytes, bytes | memoryview, int]
+"""Form, queue id, born time, unique id, body, and a number by which its sender knows it."""
+PlainPlace = tuple[int, int, int, bytes, int]
+"""Physical offset, queue id, queue offset, unique id and the sender's number."""
+PlainRun = tuple[list[PlainPlace], list[int]]
+"""The places of records, and their sizes."""
 
 
 class Appender:
@@ -148,7 +152,9 @@ class Appender:
 
     def take_group(self) -> Group:
         """Take the queue entries of everything that leaves ``pending``."""
-        group: Group = [(queue, queue.take_entries()) for queue in self._dirty]
+        group: Group = []
+        for queue in self._dirty:
+            group.append((queue, queue.take_entries()))
         self._dirty.clear()
         return group
 
@@ -225,18 +231,18 @@ class Appender:
         self.put_count += 1
         return queue_offset, position, log.append(parts, size)
 
-    def put_run(self, born_host: bytes, messages: Sequence[PlainMessage]) -> list[PlainPlace]:
-        """``put`` of messages of one sender. Returns the places of those that were put: from the first one on that is
-        too large, or needs room besides what is reserved, the others are left. So one at least is put, unless the first
-        needs a step that only ``put`` has. Raises as ``put`` when there is no room for the first."""
-        places = self._put_ready(born_host, messages)
-        if not places and self._make_ready(born_host, messages[0]):
-            places = self._put_ready(born_host, messages)
-        return places
+    def put_run(self, born_host: bytes, messages: Sequence[PlainMessage]) -> PlainRun:
+        """``put`` of messages of one sender. Returns what was put: from the first one on that is too large, or needs
+        room besides what is reserved, the others are left. So one at least is put, unless the first needs a step that
+        only ``put`` has. Raises as ``put`` when there is no room for the first."""
+        run = self._put_ready(born_host, messages)
+        if not run[0] and self._make_ready(born_host, messages[0]):
+            run = self._put_ready(born_host, messages)
+        return run
 
     def _make_ready(self, born_host: bytes, message: PlainMessage) -> bool:
         """Make room for a message. Returns whether the run may begin with it."""
-        form, queue_id, _, _, body = message
+        form, queue_id, _, _, body, _ = message
         if self._property_crc or len(body) > self.max_body_bytes or form.topic in self._table.batch_topics:
             return False
         queue = self._queues.get((form.topic, queue_id)) or self._create_queue(form.topic, queue_id)
@@ -248,45 +254,48 @@ class Appender:
             self._make_room(size)
         return True
 
-    def _put_ready(self, born_host: bytes, messages: Sequence[PlainMessage]) -> list[PlainPlace]:
+    def _put_ready(self, born_host: bytes, messages: Sequence[PlainMessage]) -> PlainRun:
         places: list[PlainPlace] = []
+        sizes: list[int] = []
         if self._property_crc:
-            return places
-        log, queues, host, most = self._log, self._queues, self._store_host, self.max_body_bytes
+            return places, sizes
+        log, queues, most = self._log, self._queues, self.max_body_bytes
         if not log.pending:
             self.now_ms = self._clock.now_ms()
-        now_ms, position, room_end = self.now_ms, log.position, log.room_end
+        position, room_end = log.position, log.room_end
         hosts = self._flags if len(born_host) == 8 else self._flags_v6
         head_bytes = HEADS[(hosts >> 4) & 3].size
+        pack_run_head, pack_alike = HEADS_OF_RUNS[(hosts >> 4) & 3]
         parts: list[bytes | memoryview] = []
         form: PlainForm | None = None
-        for message_form, queue_id, born_ms, key, body in messages:
+        for message_form, queue_id, born_ms, key, body, number in messages:
             if message_form is not form:
                 form = message_form
                 topic, before, after, tags_code = form.topic, form.before, form.after, form.tags_code
                 overhead, sys_flag = head_bytes + form.overhead_bytes, form.sys_flag | hosts
+                magic, flag = form.magic, form.flag
+                alike = pack_alike(born_host, self.now_ms, self._store_host, form.reconsume_times, 0)
             queue = queues.get((topic, queue_id))
             if queue is None or queue.is_schedule or queue.ext_out is not None:
                 break
-            size, queue_offset = overhead + len(body), queue.next_offset
-            if position + size > room_end or queue_offset >= queue.reserved_end or len(body) > most:
+            body_bytes, queue_offset = len(body), queue.next_offset
+            size = overhead + body_bytes
+            end = position + size
+            if end > room_end or queue_offset >= queue.reserved_end or body_bytes > most:
                 break
             parts += (
-                pack_head(
-                    queue_id,
-                    born_ms,
-                    born_host,
-                    form.reconsume_times,
-                    0,
-                    form.flag,
-                    body,
+                pack_run_head(
                     size,
-                    form.magic,
-                    sys_flag,
+                    magic,
+                    full_crc32(body) & BODY_CRC_MASK,
+                    queue_id,
+                    flag,
                     queue_offset,
                     position,
-                    now_ms,
-                    host,
+                    sys_flag,
+                    born_ms,
+                    alike,
+                    body_bytes,
                 ),
                 body,
                 before,
@@ -296,11 +305,12 @@ class Appender:
             if not queue.entries:
                 self._dirty.append(queue)
             queue.advance(_pack_entry(position, size, tags_code))
-            places.append((position, queue_offset, size))
-            position += size
+            places.append((position, queue_id, queue_offset, key, number))
+            sizes.append(size)
+            position = end
         self.put_count += len(places)
         log.append(parts, position - log.position)
-        return places
+        return places, sizes
 
     def put_batch(self, record: PendingRecord, items: Sequence[Item]) -> tuple[int, list[int], int]:
         """Append several messages of one queue to one segment, all or none. ``record`` says what they have in

@@ -135,7 +135,8 @@ class CommitPipeline:
         Under SYNC_FLUSH the next flush job writes it, because nothing can be acked earlier. While a slow disk
         syncs, this method writes once MAX_UNWRITTEN_BYTES are waiting.
         """
-        self._condition.notice_failed_save()
+        if self._condition.failed_save is not None:
+            self._condition.notice_failed_save()
         if self._unsettled.undispatched:
             self._unreported_arrivals += self._dispatch([])
         if self._condition.shortage is not None and not self._is_short:
@@ -162,7 +163,8 @@ class CommitPipeline:
         condition = self._condition
         if condition.read_only is None and (self._log.pending or self._unsettled.dirty):
             try:
-                self._unsettled.write_in_flight()
+                if self._unsettled.flush is not None:
+                    self._unsettled.write_in_flight()
                 self._log.write_pending()
             except OSError as error:
                 if is_shortage(error):  # everything is still pending
@@ -170,7 +172,8 @@ class CommitPipeline:
                 else:
                     condition.poison("writing the CommitLog failed", error)
                 return self._progress([])
-            condition.relieve()
+            if condition.shortage is not None:
+                condition.relieve()
             self._written_store_ms = self._appender.now_ms
             group = self._appender.take_group()
             if not self._sync and self._confirmed == INT64_MAX:

@@ -22,7 +22,7 @@ class Condition:
         self._root = root
         self._log = log
         self._unsettled = unsettled
-        self._failed_save: tuple[str, OSError] | None = None
+        self.failed_save: tuple[str, OSError] | None = None
         """The file beside the log that could not be saved, and the error. Set in the thread that saved."""
         self.read_only: str | None = "the store is not open"
         """Why puts are refused until the store is opened again, or None."""
@@ -39,7 +39,7 @@ class Condition:
 
     def begin(self) -> None:
         """Take messages: the store is open."""
-        self.read_only = self._failed_save = self.no_space = None
+        self.read_only = self.failed_save = self.no_space = None
 
     def check_writable(self) -> None:
         """Raises StoreReadOnly, NotNow, DiskFull or NoResources when nothing may be put."""
@@ -98,9 +98,9 @@ class Condition:
         """Note that a file beside the log could not be written or synced. The owner thread then makes the
         store read-only (``notice_failed_save``). May be called from any thread."""
         name = path.relative_to(self._root) if path.is_relative_to(self._root) else path
-        self._failed_save = self._failed_save or (f"saving {name} failed", error)
+        self.failed_save = self.failed_save or (f"saving {name} failed", error)
 
     def notice_failed_save(self) -> None:
         """Poison the store when a file beside the log could not be saved."""
-        if self._failed_save is not None:
-            self.poison(*self._failed_save)
+        if self.failed_save is not None:
+            self.poison(*self.failed_save)

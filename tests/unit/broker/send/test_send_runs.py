@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mqspark.base.clock import SystemClock
-from mqspark.broker.state.acks import Acks, AnswerRun
+from mqspark.broker.state.acks import Acks
 from mqspark.broker.stats.rpctimes import Rpc, RpcTimes
 from mqspark.protocol import command as commands
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -177,19 +177,19 @@ def test_a_store_that_fails_answers_each_message_of_a_run(tmp_path: Path) -> Non
 # --- answers in runs --------------------------------------------------------------------------------------------
 
 
-def run_of(*opaques: int) -> AnswerRun:
-    return AnswerRun(len(opaques), b"".join(send_response_frame(n, "ID", 0, n) for n in opaques))
+def run_of(*opaques: int) -> tuple[int, bytes]:
+    return len(opaques), b"".join(send_response_frame(n, "ID", 0, n) for n in opaques)
 
 
 def test_a_run_counts_its_messages() -> None:
     clock = ManualClock()
     rpc = RpcTimes(clock)
     acks, session = Acks(clock, rpc), Session(1, "127.0.0.1", 1, [])
-    acks.add_run(30, session, run_of(1, 2, 3), waits=True)
+    acks.add_run(30, session, *run_of(1, 2, 3), waits=True)
     acks.waiting.append((40, session, send_response_frame(4, "ID", 0, 4)))
-    acks.add_run(50, session, run_of(5), waits=True)
+    acks.add_run(50, session, *run_of(5), waits=True)
     acks.end_turn()
-    acks.add_run(90, session, run_of(6, 7, 8, 9), waits=True)
+    acks.add_run(90, session, *run_of(6, 7, 8, 9), waits=True)
     acks.end_turn()
     assert len(acks) == 9
     acks.check_busy(10)
@@ -211,8 +211,8 @@ def test_a_run_counts_its_messages() -> None:
 
 def test_runs_that_do_not_wait_wait_when_nothing_can_be_written() -> None:
     acks, session = Acks(SystemClock()), Session(1, "127.0.0.1", 1, [])
-    acks.add_run(30, session, run_of(1, 2, 3), waits=False)
-    acks.add_run(40, session, run_of(4), waits=False)
+    acks.add_run(30, session, *run_of(1, 2, 3), waits=False)
+    acks.add_run(40, session, *run_of(4), waits=False)
     assert len(acks) == 0
     acks.release_unsafe(written=False)
     assert len(acks) == 4
