@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import overload
 
 from mqspark.errors import InvalidMessage
 from mqspark.message import MAX_PROPERTIES_BYTES, Message, encode_properties
@@ -46,6 +47,33 @@ def encode_items(items: Iterable[tuple[int, bytes, bytes]]) -> bytes:
             properties,
         )
     return b"".join(parts)
+
+
+class EqualBodies(Sequence[bytes]):
+    """Bodies of one size above 0, one after the other in ``joined``."""
+
+    __slots__ = ("joined", "size")
+
+    def __init__(self, joined: bytes, size: int) -> None:
+        self.joined = joined
+        self.size = size
+
+    def __len__(self) -> int:
+        return len(self.joined) // self.size
+
+    @overload
+    def __getitem__(self, at: int) -> bytes: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[bytes]: ...
+
+    def __getitem__(self, at: int | slice) -> bytes | Sequence[bytes]:
+        if isinstance(at, slice):
+            return list(self)[at]
+        if not -len(self) <= at < len(self):
+            raise IndexError(at)
+        begin = at % len(self) * self.size
+        return self.joined[begin : begin + self.size]
 
 
 def split_batch(body: bytes | memoryview, most: int = sys.maxsize) -> list[tuple[int, bytes, bytes]]:

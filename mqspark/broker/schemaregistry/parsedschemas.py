@@ -18,7 +18,7 @@ from mqspark.broker.schemaregistry.subjects import StoredSchema, Subjects
 from mqspark.errors import ConfigError, InvalidSchema
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.dispatch import Refusal
-from mqspark.schemas.parsedschema import Schema
+from mqspark.schemas.parsedschema import JSON, Schema
 
 SMALL_BYTES = 4 << 10
 """With the texts of the schemas that it needs: some milliseconds."""
@@ -27,6 +27,8 @@ MAX_PARSING = 8
 _PARTS = 2
 """The largest that is kept is so large a part of all."""
 _OBJECTS_PER_BYTE = 60
+_LEARNED_BYTES = 112 << 10
+"""What a JSON Schema learns of bodies (``jsonalike``)."""
 _FAILURE_BYTES = 4 << 10
 _PATTERN_BYTES = 8 << 10
 """Of a regular expression, compiled."""
@@ -130,7 +132,8 @@ def _parsed(source: Source) -> Schema | InvalidSchema | ConfigError:
 
 
 def _weight(schema: Schema) -> int:
-    return _weight_of_texts([schema.text, *(each.text for each in schema.all_needed.values())])
+    texts = _weight_of_texts([schema.text, *(each.text for each in schema.all_needed.values())])
+    return texts + (_LEARNED_BYTES if schema.kind == JSON else 0)
 
 
 def _weight_of_texts(texts: Iterable[str]) -> int:

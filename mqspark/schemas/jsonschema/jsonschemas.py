@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,6 +20,9 @@ from mqspark.schemas.jsonschema.jsonshortcut import lines_of
 from mqspark.schemas.jsonschema.jsonwork import MAX_PAYLOAD_DEPTH, PayloadWork, payload_work
 from mqspark.schemas.jsontexts import compact, json_document
 from mqspark.schemas.parsedschema import JSON, Check, Flaw, Needed, Schema, needs_extra
+
+if TYPE_CHECKING:
+    from mqspark.schemas.jsonschema.jsonalike import Alike
 
 MAX_PATTERN_BYTES = 256 << 10
 MAX_BACKTRACKS = 1_000
@@ -45,6 +48,7 @@ class JsonSchema(Schema):
         work = payload_work(self.document, self.documents)
         self._check = _payload_check(self._validator(), work)
         self._lines = lines_of(self.document, self.documents)
+        self._alike: Alike | None = None
 
     @cached_property
     def canonical(self) -> str:
@@ -60,7 +64,11 @@ class JsonSchema(Schema):
         return self._check
 
     def fits_all(self, bodies: Sequence[bytes | memoryview], head: bytes) -> bool:
-        return self._lines is not None and self._lines.take(bodies, head)
+        if self._alike is None:
+            from mqspark.schemas.jsonschema.jsonalike import Alike  # NumPy, which a client may not have
+
+            self._alike = Alike(self.document, self._check)
+        return self._alike.take(bodies, head) or (self._lines is not None and self._lines.take(bodies, head))
 
     def incompatibilities_of(self, writer: Schema, me: str, other: str) -> list[tuple[str, str, str]]:
         if not isinstance(writer, JsonSchema):

@@ -16,7 +16,7 @@ import msgspec
 from mqspark.errors import InvalidSchema
 from mqspark.schemas.jsonschema.jsonreferences import ANYTHING, Documents
 
-_SILENT = frozenset({
+SILENT = frozenset({
     "$schema", "$id", "$comment", "title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly",
     "definitions", "$defs",
 })  # fmt: skip
@@ -78,7 +78,7 @@ class _Types:
         if not isinstance(node, dict) or id(node) in path:
             raise _NotPlain
         path = (*path, id(node))
-        said = node.keys() - _SILENT
+        said = node.keys() - SILENT
         if said == {"$ref"}:
             return self.of(next(self._documents.targets(node)), path)
         if said == {"anyOf"} and len(parts := node["anyOf"]) == 2 and {"type": "null"} in parts:

@@ -11,6 +11,7 @@ Must not know queues or files.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -141,7 +142,7 @@ class MemberColumns:
         )
         return [(flag, self.data[low:high], tail[2:]) for flag, low, high, tail in each]
 
-    def bodies(self) -> list[bytes]:
+    def bodies(self) -> Sequence[bytes]:
         return [
             self.data[low:high]
             for low, high in zip(self.body_starts.tolist(), self.body_ends.tolist(), strict=True)

@@ -11,12 +11,14 @@ Must not know queues or files.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from mqspark.base.propertystring import ITEM_END
+from mqspark.record.batchitems import EqualBodies
 from mqspark.record.record import TAGS_START
 from mqspark.record.recordlayout import I16, I32
 from mqspark.store.log.scan import tags_codes
@@ -140,9 +142,10 @@ class MemberTable:
         properties = [tail[2:] for tail in self._each_tail()]
         return list(zip(flags, bodies, properties, strict=True))
 
-    def bodies(self) -> list[bytes]:
+    def bodies(self) -> Sequence[bytes]:
         """As ``MemberColumns.bodies``."""
-        return self.members["body"].tolist()  # type: ignore[no-any-return]
+        size = self.largest[0]
+        return EqualBodies(self.members["body"].tobytes(), size) if size else [b""] * len(self)
 
     def __len__(self) -> int:
         return len(self.members)

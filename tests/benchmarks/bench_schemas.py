@@ -1,0 +1,181 @@
+"""What the check of JSON messages costs a broker, without sockets: processor time a message from received bytes to the
+answer, with ``schemaValidation`` off and reject in turn, in one process.
+
+    python -m tests.benchmarks schemas [--rounds N] [--batch N ...]
+
+Batches as Java's BatchProducer sends them, of bodies of 90 bytes with five fields: ``alike`` ones have one length, of
+``unlike`` ones each has another, so that they are decoded. Medians of the rounds, and of the rounds' ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import struct
+import tempfile
+import time
+from pathlib import Path
+
+import msgspec
+
+from mqspark.broker.broker import BrokerCore
+from mqspark.broker.config import BrokerConfig
+from mqspark.broker.schemaregistry.schemarecords import SCHEMA, KeyedRecord, RecordKey, SchemaRecord
+from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.command import BINARY, encode_request
+from mqspark.protocol.connection import Connection
+from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
+from mqspark.protocol.session import Session
+from mqspark.schemas.parsing import parse
+from mqspark.store import FlushDiskType, MessageStore, StoreConfig
+from tests.benchmarks.bench_batch import HOST, MEMORY, NOW_MS, PASS_MESSAGES, PIECE_BYTES, receive
+from tests.benchmarks.report import OURS, figure, ratio
+from tests.support.clocks import ManualClock
+
+TOPIC = "BenchmarkTest"
+ORDER = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "integer"},
+        "name": {"type": "string"},
+        "price": {"type": "number"},
+        "paid": {"type": "boolean"},
+        "city": {"type": "string"},
+    },
+    "required": ["id", "name"],
+}
+MODES = ("off", "reject")
+
+
+def body_of(number: int, alike: bool) -> bytes:
+    name = f"customer-{number:05}" if alike else "customer" + "-" * (number % 11)
+    order = {"id": 100_000 + number, "name": name, "price": 1_000.5 + number % 1_000, "paid": True}
+    return json.dumps(order | {"city": "Hamburg-Altona"}, separators=(",", ":")).encode()
+
+
+def pieces_of(size: int, alike: bool) -> tuple[list[bytes], int]:
+    """What is read one after the other, and how many frames that is."""
+    frames = []
+    for batch in range(PASS_MESSAGES // size):
+        members = []
+        for number in range(batch * size, batch * size + size):
+            body = body_of(number, alike)
+            properties = f"UNIQ_KEY\x017F0000010BAD18B4AAC2{number:012X}\x02WAIT\x01true\x02".encode()
+            members.append(
+                struct.pack(">iiiii", 22 + len(body) + len(properties), 0, 0, 0, len(body))
+                + body
+                + struct.pack(">h", len(properties))
+                + properties
+            )
+        header = SendMessageRequestHeaderV2(
+            producer_group="benchmark",
+            topic=TOPIC,
+            default_topic="TBW102",
+            default_topic_queue_nums=8,
+            queue_id=batch % 8,
+            sys_flag=0,
+            born_timestamp=NOW_MS,
+            flag=0,
+            properties="WAIT\x01true\x02",
+            reconsume_times=0,
+            unit_mode=False,
+            batch=True,
+            bname="broker-a",
+        )
+        body = b"".join(members)
+        frames.append(
+            encode_request(RequestCode.SEND_BATCH_MESSAGE, batch, header, body, serialize_type=BINARY)
+        )
+    joined = b"".join(frames)
+    return [joined[at : at + PIECE_BYTES] for at in range(0, len(joined), PIECE_BYTES)], len(frames)
+
+
+class Side:
+    """A broker with a schema of the topic."""
+
+    def __init__(self, root: str) -> None:
+        self.clock, self.outbox = ManualClock(NOW_MS), list[Session]()
+        config = StoreConfig(
+            store_path_root_dir=root,
+            flush_disk_type=FlushDiskType.ASYNC_FLUSH,
+            max_index_num=2_000_000,
+            disk_max_used_space_ratio=100,
+            disk_space_clean_forcibly_ratio=100,
+            disk_space_warning_level_ratio=100,
+        )
+        self.store = MessageStore(config, self.clock, store_host=HOST)
+        self.store.open()
+        settings = BrokerConfig(listen_port=10911, schema_registry_enable=True)
+        self.broker = BrokerCore(
+            settings, config, self.store, self.clock, random=random.Random(0), outbox=self.outbox
+        )
+        schema = parse("JSON", json.dumps(ORDER))
+        record = SchemaRecord(1, schema.kind, schema.text, schema.fingerprint)
+        subjects = self.broker.services.schemas.subjects
+        subjects.apply(KeyedRecord(RecordKey(SCHEMA, f"{TOPIC}-value", 1), record))
+        self.session = Session(1, "127.0.0.1", 50_000, self.outbox)
+        self.broker.connected(self.session)
+        self.broker.tick()
+
+    def sent(self, mode: str, pieces: list[bytes], batches: int) -> float:
+        """µs a message."""
+        topics = self.broker.state.topics
+        topic = topics.get(TOPIC)
+        if topic is None:
+            raise SystemExit(f"there is no topic {TOPIC}")
+        attributes = {**topic.config.attributes, "schemaValidation": mode}
+        topics.put(msgspec.structs.replace(topic.config, attributes=attributes))
+        connection, answered, seconds = Connection(), list[bytes](), 0.0
+        for piece in pieces:
+            data = bytes(memoryview(piece))
+            started = time.process_time()
+            receive(self.broker, self.session, connection, data)
+            self.broker.turn()
+            self.outbox.clear()
+            answered += self.session.take()
+            seconds += time.process_time() - started
+        found = Connection(max_header_bytes=1 << 24).receive_data(b"".join(answered))
+        if [each.opaque for each in found] != list(range(batches)) or any(each.code for each in found):
+            raise SystemExit(f"{len(found)} answers to {batches} batches: the figures are void")
+        while self.store.status.index_behind_bytes:
+            self.clock.mono_ms += 1_000
+            self.store.maintenance()
+        return seconds / PASS_MESSAGES * 1e6
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks schemas")
+    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--batch", type=int, nargs="+", default=[32, 200])
+    parser.add_argument("--store", type=Path, default=MEMORY, help="a directory in memory: no disk counts")
+    asked = parser.parse_args(arguments)
+    print("processor time a message, µs: off, reject; the rate with reject instead of off")
+    for size in asked.batch:
+        for name, alike in (("alike", True), ("unlike", False)):
+            pieces, batches = pieces_of(size, alike)
+            took: dict[str, list[float]] = {mode: [] for mode in MODES}
+            with tempfile.TemporaryDirectory(dir=asked.store, prefix="bench-schemas-") as root:
+                side = Side(root)
+                for number in range(asked.rounds + 1):
+                    for mode in MODES if number % 2 else MODES[::-1]:
+                        found = side.sent(mode, pieces, batches)
+                        if number:
+                            took[mode].append(found)
+                if side.broker.state.stats.unfit_messages:
+                    raise SystemExit("messages did not fit: the figures are void")
+                side.store.close()
+            for mode in MODES:
+                figure(
+                    f"{size} {name}, {mode}, CPU a message", "µs", took[mode], side=OURS, less_is_better=True
+                )
+            rates = [off / reject for off, reject in zip(took["off"], took["reject"], strict=True)]
+            texts = " / ".join(f"{statistics.median(took[mode]):.2f}" for mode in MODES)
+            print(f"{size:4} {name:8} {texts}  {ratio(statistics.median(rates))}", flush=True)
+
+
+if __name__ == "__main__":
+    import sys
+
+    main(sys.argv[1:])
