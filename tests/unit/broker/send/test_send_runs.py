@@ -12,11 +12,13 @@ from mqspark.base.clock import SystemClock
 from mqspark.broker.state.acks import Acks
 from mqspark.broker.stats.rpctimes import Rpc, RpcTimes
 from mqspark.protocol import command as commands
+from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.protocol.command import encode_request, send_response_frame
+from mqspark.protocol.command import SentFrames, encode_request, send_response_frame
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.layouts import HeaderLayouts
 from mqspark.protocol.session import Session
+from mqspark.record.recordlayout import HEADS, HEADS_OF_RUNS
 from tests.support.clocks import ManualClock
 from tests.support.extension_examples import KeysRequired
 from tests.unit.auth_kit import SignedPeer, authority
@@ -223,3 +225,31 @@ def test_runs_that_do_not_wait_wait_when_nothing_can_be_written() -> None:
         (n, ResponseCode.FLUSH_DISK_TIMEOUT) for n in (1, 2, 3, 4)
     ]
     assert len(acks) == 0
+
+
+def test_answers_of_a_run_are_those_of_its_messages() -> None:
+    sent = SentFrames("DefaultRegion", "7F00000100002A9F")
+    run = [(1 << n % 50, n % 9, n * 7919, b"k" * (n + 1), n) for n in range(600)]
+    each = [sent.frame(opaque, at, queue, offset, key.decode()) for at, queue, offset, key, opaque in run]
+    assert sent.frames(run) == sent.frames(run) == b"".join(each)
+
+
+@pytest.mark.parametrize("kind", range(4))
+def test_heads_of_runs_are_those_of_records(kind: int) -> None:
+    pack_head, pack_alike = HEADS_OF_RUNS[kind]
+    born, store = bytes(range(20 if kind & 1 else 8)), bytes(range(100, 120 if kind & 2 else 108))
+    whole = HEADS[kind].pack(1, -2, 3, 4, 5, 6, 7, 8, 9, born, 10, store, 11, 12, 13)
+    assert pack_head(1, -2, 3, 4, 5, 6, 7, 8, 9, pack_alike(born, 10, store, 11, 12), 13) == whole
+
+
+def test_sizes_are_counted_as_one_by_one(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    sizes = [1, 1024, 1025, 4096, 4097, 1 << 20, 5]
+    found = []
+    for name in "AB":
+        topic = bench.broker.state.topics.put(TopicConfig(topic_name=name))
+        for run in [sizes] if name == "A" else [[size] for size in sizes]:
+            topic.count_run(run)
+        found.append((topic.put_bytes, topic.up_to_1k, topic.up_to_4k, topic.counted, topic.put_count))
+    assert found[0] == found[1] == (sum(sizes), 3, 2, 2, len(sizes))
+    bench.close()
