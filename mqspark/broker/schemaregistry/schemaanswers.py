@@ -163,7 +163,7 @@ class SchemaAnswers:
     # --- subjects and versions ---
 
     def _list_subjects(self, asked: RegistryQuestion) -> Operating:
-        prefix = asked.options.get("subjectPrefix", "")
+        prefix = asked.prefix
         deleted, only = asked.is_on("deleted"), asked.is_on("deletedOnly")
         found: list[str] = []
         for name in (yield from self._shown(asked, prefix)):
@@ -219,7 +219,7 @@ class SchemaAnswers:
         raise SchemaProblem(404, 40403, "Schema not found")
 
     def _list_schemas(self, asked: RegistryQuestion) -> Operating:
-        prefix, deleted = asked.options.get("subjectPrefix", ""), asked.is_on("deleted")
+        prefix, deleted = asked.prefix, asked.is_on("deleted")
         latest_only = asked.is_on("latestOnly")
         offset, limit = _bounds(asked)
         skipped = size = 0
@@ -397,7 +397,7 @@ class SchemaAnswers:
 
     def _set_rule(self, asked: RegistryQuestion) -> Operating:
         yield from ()
-        rule = asked.fields.get("compatibility")
+        rule = asked.word("compatibility")
         if rule not in RULES:
             raise SchemaProblem(
                 422,
@@ -433,7 +433,7 @@ class SchemaAnswers:
 
     def _set_mode(self, asked: RegistryQuestion) -> Operating:
         yield from ()
-        mode = asked.fields.get("mode")
+        mode = asked.word("mode")
         if mode not in MODES:
             raise SchemaProblem(422, 42204, f"Invalid mode. Valid values are {', '.join(MODES)}")
         record = KeyedRecord(RecordKey(MODE, asked.subject), ModeRecord(mode))

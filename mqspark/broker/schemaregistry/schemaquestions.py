@@ -22,7 +22,9 @@ from mqspark.schemas.parsedschema import AVRO, KINDS, MAX_REFERENCES, Reference
 MAX_OPTIONS_LENGTH = 4_096
 LATEST = -1
 _MAX_VERSION = (1 << 31) - 1
-_CONTEXT = ":."
+_CONTEXTS = (":.", ":*:")
+_ALL_SUBJECTS = (":.:", ":*:")
+"""What stands in front of a name: the context without a name, or any."""
 
 
 class SchemaProblem(Picklable, Exception):
@@ -81,6 +83,20 @@ class RegistryQuestion(NamedTuple):
         if number is None:
             raise SchemaProblem(422, 422, f"{option}={printable(text, 40)} is no number")
         return number
+
+    def word(self, name: str) -> str:
+        """A field of the body that is one of several words, in capitals."""
+        value = self.fields.get(name)
+        return value.upper() if isinstance(value, str) else ""
+
+    @property
+    def prefix(self) -> str:
+        """With which the wanted subjects begin."""
+        given = self.options.get("subjectPrefix", "")
+        for context in _ALL_SUBJECTS:
+            if given.startswith(context):
+                return given.removeprefix(context)
+        return given
 
     @property
     def version(self) -> int:
@@ -162,7 +178,7 @@ def check_subject(subject: str) -> None:
             f"The specified subject '{printable(subject, 60)}' is not a valid: a name has up to 255 characters, no"
             " control characters, slash or @",
         )
-    if subject.startswith(_CONTEXT):
+    if subject.startswith(_CONTEXTS):
         raise SchemaProblem(422, 42208, "this registry has one context: leave it out of the subject")
 
 

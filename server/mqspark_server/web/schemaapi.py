@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
+from starlette.routing import Match
 
 from mqspark.base.names import check
 from mqspark.broker.config import BrokerRole
@@ -31,6 +33,9 @@ from mqspark_server.web.v1.asking import ERRORS, refused
 
 LOOKED_MS, LOOK_S = 10_000, 1.0
 """How long it counts that no other broker keeps a registry, and how long one look may take."""
+_METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS")
+_ILLEGAL_SUBJECT = 42208
+_SUBJECT_RULE = "the name of a subject has up to 255 characters, no control characters, slash or @"
 TIMEOUT_MS = 30_000
 """A schema may have to be compared with many versions."""
 
@@ -137,7 +142,26 @@ def schema_router(door: Callable[[Request], SchemaDoor]) -> APIRouter:
             responses={200: {"content": {MEDIA_TYPE: {}}}, **ERRORS},
             openapi_extra=_described(operation),
         )
+    for root in {operation.path.split("/")[1] for operation in OPERATIONS.values()}:
+        for path in (f"/{root}", f"/{root}/{{rest:path}}"):
+            router.add_api_route(path, _elsewhere(router), methods=[*_METHODS], include_in_schema=False)
     return router
+
+
+def _elsewhere(router: APIRouter) -> Callable[[Request], Awaitable[Response]]:
+    """What a client is told that asks for what no operation is: it reads the errors of a registry alone."""
+
+    async def answer(request: Request) -> Response:
+        path, raw = request.url.path, request.scope.get("raw_path", b"")
+        if path.endswith("/"):
+            return RedirectResponse(request.url.replace(path=path.rstrip("/")))
+        if b"%2f" in raw.lower():
+            return _error(422, _ILLEGAL_SUBJECT, _SUBJECT_RULE)
+        if any(each.matches(request.scope)[0] is Match.PARTIAL for each in router.routes):
+            return _error(405, 405, "HTTP 405 Method Not Allowed")
+        return _error(404, 404, "HTTP 404 Not Found")
+
+    return answer
 
 
 def _endpoint(
@@ -149,6 +173,8 @@ def _endpoint(
             status, content = await door(request).answer(
                 request, operation, _header(operation, request), body
             )
+        except IllegalName:
+            return _error(422, _ILLEGAL_SUBJECT, _SUBJECT_RULE)
         except Problem as problem:
             return problem_response(problem)
         return Response(content, status, media_type=MEDIA_TYPE)
@@ -160,19 +186,19 @@ def problem_response(problem: Problem) -> Response:
     """An error as clients of a registry read it."""
     codes = {500: 50001, 502: 50003, 503: 50003, 504: 50002}
     code = codes.get(problem.status, problem.status * 100 + 1)
-    document = {"error_code": code, "message": problem.detail}
-    return Response(json.dumps(document), problem.status, problem.headers, MEDIA_TYPE)
+    return _error(problem.status, code, problem.detail, problem.headers)
+
+
+def _error(status: int, code: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(json.dumps({"error_code": code, "message": message}), status, headers, MEDIA_TYPE)
 
 
 def _header(operation: Operation, request: Request) -> SchemaRequestHeader:
-    """Raises Problem."""
+    """Raises IllegalName."""
     given = request.path_params
     subject = given.get("subject")
-    try:
-        if subject is not None:
-            check("subject", subject)
-    except IllegalName as error:
-        raise Problem(422, str(error)) from None
+    if subject is not None:
+        check("subject", subject)
     return SchemaRequestHeader(
         operation.name, subject, given.get("version"), given.get("id"), request.url.query or None
     )

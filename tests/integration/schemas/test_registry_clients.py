@@ -229,6 +229,33 @@ def test_errors_have_the_form_of_the_registry(cluster: Cluster) -> None:
         assert types.json() == ["AVRO", "JSON", "PROTOBUF"]
 
 
+NO_OPERATIONS = [
+    ("GET", "/subjects/Doors-value/nothing", 404, 404),
+    ("GET", "/schemas/ids/1/nothing", 404, 404),
+    ("POST", "/subjects", 405, 405),
+    ("DELETE", "/schemas/ids/1", 405, 405),
+    ("PATCH", "/config", 405, 405),
+    ("GET", "/subjects/a%2Fb/versions", 422, 42208),
+    ("GET", "/subjects/..%2f..%2fetc/versions", 422, 42208),
+    ("GET", "/subjects/a%00b/versions", 422, 42208),
+    ("GET", "/subjects/a@b/versions", 422, 42208),
+    ("GET", f"/subjects/{'s' * 256}/versions", 422, 42208),
+    ("GET", "/subjects/Absent%20%C3%A9/versions", 404, 40401),
+]
+
+
+def test_what_is_no_operation_is_answered_as_clients_read_it(cluster: Cluster) -> None:
+    with console_of(cluster) as console:
+        for url in (cluster.http_urls[0], console):
+            for method, path, status, code in NO_OPERATIONS:
+                answer = httpx.request(method, url + path, timeout=60)
+                assert (answer.status_code, answer.json()["error_code"]) == (status, code), answer.text
+                assert answer.headers["content-type"] == MEDIA_TYPE
+                assert answer.json()["message"]
+            slash = httpx.get(f"{url}/schemas/types/", timeout=60, follow_redirects=True)
+            assert slash.json() == ["AVRO", "JSON", "PROTOBUF"]
+
+
 def test_the_command_line_shows_registers_and_compares(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -243,3 +243,29 @@ def test_a_protobuf_schema_is_also_given_as_a_descriptor(bench: RegistryBench) -
     assert bench.told("get_schema", schema_id=1, options="format=serialized").document["schema"] == serialized
     assert bench.registered(serialized, schemaType="PROTOBUF") == (1, 1), "it is the same schema"
     assert bench.told("get_schema", schema_id=1, options="format=pretty").code == 422
+
+
+def test_levels_and_modes_may_be_written_small(bench: RegistryBench) -> None:
+    assert bench.told("set_rule", body={"compatibility": "full_transitive"}).document == {
+        "compatibility": "FULL_TRANSITIVE"
+    }
+    assert bench.told("get_rule").document == {"compatibilityLevel": "FULL_TRANSITIVE"}
+    assert bench.told("set_subject_mode", VALUE, {"mode": "readonly"}).document == {"mode": "READONLY"}
+    assert bench.register(FIRST).code == 42205
+    for wrong in ("worst", "", None, 5, ["FULL"]):
+        assert bench.told("set_rule", body={"compatibility": wrong}).code == 42203
+        assert bench.told("set_mode", body={"mode": wrong}).code == 42204
+
+
+@pytest.mark.parametrize("context", ["", ":*:", ":.:"])
+def test_lists_of_all_contexts_are_those_of_the_one(bench: RegistryBench, context: str) -> None:
+    bench.registered(FIRST)
+    bench.registered(FIRST, "Other-value")
+    assert bench.told("list_subjects", options=f"subjectPrefix={context}").document == [
+        VALUE,
+        "Other-value",
+    ]
+    assert bench.told("list_subjects", options=f"subjectPrefix={context}Oth").document == ["Other-value"]
+    assert len(bench.told("list_schemas", options=f"subjectPrefix={context}").document) == 2
+    if context:
+        assert bench.register(FIRST, f"{context}{VALUE}").code == 42208
