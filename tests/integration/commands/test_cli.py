@@ -216,6 +216,10 @@ def test_an_unusable_store_directory_is_named(dev: Callable[..., Process], tmp_p
         (("broker", "run", "--set", "brokerRole=SLAVE"), "a slave (brokerRole=SLAVE) needs one above 0"),
         (("namesrv", "run", "--set", "listenPort=-1"), "is not a port"),
         (("namesrv", "run", "--set", "listenPort=0"), "or consent with allowAnonymous=true"),
+        (
+            ("proxy", "run", "-n", "127.0.0.1:9", "--set", "listenPort=0"),
+            "or consent with allowAnonymous=true",
+        ),
         (("broker", "run", "--set", "listenPort=0"), "or consent with allowAnonymous=true"),
         (("dev", "--store", ""), "the store directory must not be empty"),
     ],

@@ -204,11 +204,17 @@ def proxy_run(nameserver: str, config: str | None, assignments: Sequence[str]) -
     if importlib.util.find_spec("grpc") is None:
         raise click.UsageError("mqspark proxy needs grpcio: pip install 'mqspark[grpc]'")
     from mqspark_server.proxy.proxyapp import ProxyApp
-    from mqspark_server.settings.settings import file_layer, override_layer, proxy_settings
+    from mqspark_server.settings.settings import (
+        consent_to_anonymous,
+        file_layer,
+        override_layer,
+        proxy_settings,
+    )
 
     layers = [*([file_layer(config)] if config else []), override_layer(assignments)]
     settings = proxy_settings({}, *layers)
-    log_to_stderr(settings.server.log_level, settings.server.log_format)
+    warning = consent_to_anonymous(settings.server, settings.auth, *layers)
+    log_to_stderr(settings.server.log_level, settings.server.log_format, warning)
     app = ProxyApp(nameserver, settings)
     serve(app, lambda: f"READY grpc={app.address}")
 

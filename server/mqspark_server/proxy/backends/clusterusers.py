@@ -140,6 +140,9 @@ class ClusterUsers:
         except (GrpcRefusal, ProtocolError, InvalidMessage, IllegalName) as error:
             log.warning("the users of the cluster cannot be copied: %s", error)
             return RETRY_S
+        except Exception:  # without this task a removed user would stay one for ever
+            log.exception("the users of the cluster cannot be copied")
+            return RETRY_S
         return REFRESH_S
 
     async def refresh(self) -> None:

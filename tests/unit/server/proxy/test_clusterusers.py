@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from mqspark.protocol.headers.header import Header
 from mqspark.protocol.signature import Signer
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.backend import GrpcCaller, Proof
+from mqspark_server.proxy.backends import clusterusers
 from mqspark_server.proxy.backends.clusterusers import ClusterUsers, check_auth_of_proxy
 from mqspark_server.proxy.grpcstatus import GrpcRefusal
 
@@ -84,6 +86,29 @@ def users(broker: JavaBroker) -> ClusterUsers:
 
 def refused(error: pytest.ExceptionInfo[GrpcRefusal]) -> int:
     return int(error.value.code)
+
+
+async def test_users_are_copied_again_whatever_went_wrong(
+    broker: JavaBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without that a user who was removed would stay one."""
+    monkeypatch.setattr(clusterusers, "RETRY_S", 0.0)
+    wrong: list[Exception] = [RuntimeError("nobody expects it"), KeyError("nor this")]
+
+    async def ask(code: int, fields: Mapping[str, str]) -> Command:
+        if wrong:
+            raise wrong.pop()
+        return await broker.ask(code, fields)
+
+    users = ClusterUsers(CONFIG, ask)
+    await users.start()
+    try:
+        for _ in range(200):
+            await asyncio.sleep(0)
+        users.sign_in(users.session_of(CALLER), proof("reader"))
+    finally:
+        users.close()
+    assert "the users of the cluster cannot be copied" in caplog.text
 
 
 async def test_a_broker_of_rocketmq_lists_its_users_and_policies(
