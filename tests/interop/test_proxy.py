@@ -315,7 +315,7 @@ def test_the_remoting_client_sends_and_consumes_through_the_proxy(remoting: Remo
 @pytest.mark.slow("starts RocketMQ's proxy; test_priority.py is the fast twin, without it")
 @with_json
 def test_priorities_go_through_the_proxy(remoting: Remoting, name: Name) -> None:
-    """Only the remoting client can give one: the gRPC client does not start on such a topic."""
+    """Only the remoting client can give one: the gRPC client 5.1.0 did not start on such a topic."""
     cluster = remoting.proxy.cluster
     topic = create_topic(cluster, name("Priority"), 8, attributes="+message.type=PRIORITY")
     producer = remoting.start("producer", group=name("priority-senders"))
