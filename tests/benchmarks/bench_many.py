@@ -233,7 +233,8 @@ def connections(folder: Path, share: float) -> None:
 def parked(folder: Path, share: float) -> None:
     count, topic_count = int(1_000_000 * share), 1_000
     what = f"{count:,} parked long polls"
-    bench = Bench(folder, store_settings=ROOMY, max_parked_bytes=NO_BOUND)
+    room = {"max_parked_bytes": NO_BOUND, "pull_thread_pool_queue_capacity": 2 * count}
+    bench = Bench(folder, store_settings=ROOMY, **room)
     peers = [bench.peer() for _ in range(1_000)]
     for topic in range(topic_count):
         accepted(peers[0], SEND, send_ext(f"T{topic}"), b"x")

@@ -77,10 +77,10 @@ IDLE_MS = 3_000
 MAX_GAP_MS = 2_000
 """After a pause of the process or a forward clock step, late messages may not have been noticed yet."""
 
-READS_A_TICK = 8
-"""Reads of all queues in one tick, about 500 records: a bounded part of a turn."""
-REVIVES_A_TICK = 256
-"""Messages revived in one tick."""
+READS_A_TICK = 2
+"""Reads of all queues in one tick, about 130 records: some two milliseconds."""
+REVIVES_A_TICK = 48
+"""Messages revived in one tick: the same."""
 MAX_OPEN = 50_000
 """Check points of one queue in memory. They arrive when they are due, so these cover three seconds."""
 MAX_AWAY = 64

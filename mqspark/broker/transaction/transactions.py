@@ -70,8 +70,8 @@ from mqspark.store.disk.saved import SavedTable
 _log = sparing(__name__, lines=5)
 
 OP_TAG = "d"
-SLICE_MESSAGES = 256
-"""Half messages examined in one tick."""
+SLICE_MESSAGES = 48
+"""Undecided half messages examined in one tick: some two milliseconds, if all are stored again."""
 SLICE_BYTES = 1 << 20
 """Bytes of copies made in one tick; the last one may exceed it."""
 MAX_COPIES = 200_000

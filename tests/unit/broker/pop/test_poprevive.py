@@ -363,11 +363,11 @@ def numbered(count: int) -> list[tuple[int, bytes, bytes]]:
 
 
 def test_a_large_inner_batch_is_revived_in_steps(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    count = 2 * REVIVES_A_TICK + 100
+    count = 2 * REVIVES_A_TICK + REVIVES_A_TICK // 2
     revival = BatchRevival(bench, monkeypatch, *numbered(count))
     revival.until_copied(count)
     bench.run_for(5_000, 1_000)
-    assert revival.ticks == [REVIVES_A_TICK, REVIVES_A_TICK, 100]
+    assert revival.ticks == [REVIVES_A_TICK, REVIVES_A_TICK, REVIVES_A_TICK // 2]
     assert revival.copied() == [str(number) for number in range(count)]
     bench.broker.validate()
     bench.broker.state.offsets.commit("CG", "B", 0, count)
