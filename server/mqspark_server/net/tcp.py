@@ -49,9 +49,10 @@ TURN_BYTES = 64 * 1024
 """After this many bytes the commands received so far are stored and answered before the loop reads on. Peers with large
 requests then send their next ones earlier (1.06 to 1.11 times the rate of Java's BatchProducer)."""
 
+WORK_S = 0.001
+"""Time in one iteration of the loop for the core's long work, such as the index and answers in slices."""
 RING_S = 0.020
-"""Time in one iteration of the loop for all waiting commands; long work gets the time of one connection in
-addition."""
+"""Time in one iteration of the loop for all waiting commands; long work gets WORK_S in addition."""
 
 WATCH_S = 0.5
 """Interval of the checks of connections with unread answers, incomplete frames or unfinished handshakes."""
@@ -240,7 +241,7 @@ class RemotingServer:
                 now = monotonic()
                 if now >= end:
                     break
-            end = now + CONNECTION_S
+            end = now + WORK_S
             more = self.core.work()
             while more and monotonic() < end:
                 more = self.core.work()

@@ -23,7 +23,7 @@ from mqspark.protocol.dispatch import dispatch
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import MAX_RUNNING, LongWork, Slices
 from mqspark_server.net.addresses import bind_socket
-from mqspark_server.net.tcp import CONNECTION_S, RemotingServer
+from mqspark_server.net.tcp import CONNECTION_S, WORK_S, RemotingServer
 
 pytestmark = pytest.mark.anyio
 
@@ -222,6 +222,35 @@ async def test_a_long_answer_is_made_between_the_turns_of_others() -> None:
         assert harness.core.slices < 100
         assert worst <= 30
         assert await attacker.answers(1) == [1]
+
+
+async def test_long_work_takes_a_millisecond_between_two_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    turns: list[int] = []
+
+    class Counted(Core):
+        def work(self) -> bool:
+            nonlocal now
+            now += 0.4 * WORK_S
+            turns[-1] += 1
+            return super().work()
+
+        def turn(self) -> None:
+            turns.append(0)
+
+        def long(self, session: Session, command: Command) -> Slices:
+            for _ in range(100):
+                yield
+            return encode_response(command.opaque, 0)
+
+    monkeypatch.setattr("mqspark_server.net.tcp.monotonic", lambda: now)
+    monkeypatch.setattr("mqspark_server.net.tcpconnection.monotonic", lambda: now)
+    async with serving(Counted()) as harness:
+        client = await harness.client()
+        client.send(LONG, [1])
+        assert await client.answers(1) == [1]
+    assert max(turns) == 3
+    assert WORK_S <= 0.001
 
 
 async def test_a_connection_has_one_long_answer_at_a_time() -> None:
