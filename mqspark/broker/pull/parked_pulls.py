@@ -151,7 +151,7 @@ class ParkedPulls:
 
     def validate(self) -> None:
         """Check that every pull waits for a later message of its queue, is found in time, and is counted once."""
-        parked = []
+        parked: list[Pull] = []
         for (topic, queue_id), pulls in self._waiting.items():
             require(bool(pulls), f"nobody waits for queue {queue_id} of {topic}")
             parked += pulls
