@@ -102,6 +102,7 @@ class ParkedPulls:
             "parkedPulls",
             max_bytes,
             "ParkedPulls._waiting",
+            "ParkedPulls._slots",
             setting="maxParkedBytes",
             most=most,
         )
