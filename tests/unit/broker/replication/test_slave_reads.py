@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mqspark.broker.pull.parked_pulls import SLOT_MS
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from tests.unit.broker.replication.test_follower import Link, make_master, make_slave, pieces
@@ -63,7 +64,7 @@ def test_without_its_master_a_slave_lets_consumers_wait(pair: tuple[Bench, Bench
         peer.give(PULL, pull_ext(queueOffset=str(offset), sysFlag="6", suspendTimeoutMillis="15000"))
         slave.broker.turn()
         assert peer.heard() == [], "it asks again only after a while"
-        slave.clock.advance(15_001)
+        slave.clock.advance(15_000 + SLOT_MS)
         slave.broker.tick()
         (answer,) = peer.heard()
         assert answer.code == ResponseCode.PULL_NOT_FOUND
