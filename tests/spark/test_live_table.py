@@ -130,6 +130,34 @@ def test_an_upsert_table_has_the_newest_row_of_each_key(
         table.verify()
 
 
+@pytest.mark.slow("a dozen jobs of Delta; fast: test_tablerecord.py, and the tables of one query")
+def test_upkeep_is_not_noticed_by_who_reads(
+    delta: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path
+) -> None:
+    """Readers that have begun before: one with a file open, one with a version."""
+    table = Table(delta, cluster, topic, tmp_path)
+    for first in range(0, 40, 10):
+        cluster.send_numbers(topic, range(first, first + 10))
+        table.follow()
+    place = table.definition.url
+    pinned = deltalake.DeltaTable(place)
+    begun = pinned.to_pyarrow_dataset().to_batches(columns=["value"], batch_size=1)
+    read = next(begun)["value"].to_pylist()
+
+    summary = upkeep(UpkeepOptions(table.directory), delta, quiet("table-upkeep"))
+    assert summary["files_after"] < summary["files_before"]
+    cluster.send_numbers(topic, range(40, 50))
+    table.follow()
+
+    read += [body for batch in begun for body in batch["value"].to_pylist()]
+    assert sorted(body.decode() for body in read) == numbers(range(40))
+    arrow = pinned.to_pyarrow_dataset()
+    (rows,) = duckdb.from_arrow(arrow).aggregate("count(DISTINCT decode(value))").fetchall()
+    assert rows == (40,), "the version that the reader has chosen, without the rows that came later"
+    pinned.update_incremental()
+    assert pinned.to_pyarrow_table(columns=["value"]).num_rows == 50
+
+
 @pytest.mark.slow("a dozen jobs of Delta; the tables of one query are the fast twin")
 def test_fields_are_columns_and_bad_bodies_stand_beside(
     delta: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
