@@ -12,7 +12,7 @@ import logging
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from time import monotonic
 from typing import Protocol, cast
 
@@ -27,7 +27,8 @@ from mqspark_server.net.heldbytes import MIN_BYTES_PER_S, PartialFrames, UnreadA
 from mqspark_server.net.lateness import Lateness
 from mqspark_server.net.memory_budget import Pace
 from mqspark_server.net.opensockets import ConnectionCounts, OpenSockets
-from mqspark_server.net.servertls import HANDSHAKE_BYTE, Certificates, TlsStream
+from mqspark_server.net.servertls import Certificates
+from mqspark_server.net.tlsgate import TlsGate
 
 log = sparing("mqspark.tcp")
 
@@ -85,8 +86,8 @@ class ConnectionHost(Protocol):
 
 class RemotingConnection(asyncio.Protocol):
     __slots__ = (
-        "_address", "_closed_here", "_decode", "_fast", "_in_ring", "_is_noted", "_iteration", "_local_port",
-        "_pace", "_parser", "_read", "_server", "_session", "_tls", "_transport", "_unread", "_until",
+        "_address", "_closed_here", "_fast", "_gate", "_in_ring", "_is_noted", "_iteration", "_local_port",
+        "_pace", "_parser", "_read", "_server", "_session", "_transport", "_unread", "_until",
         "_waiting", "_waiting_bytes", "_write_paused", "_written", "active_at", "dropped", "evicted",
         "is_unidentified",
     )  # fmt: skip
@@ -99,9 +100,10 @@ class RemotingConnection(asyncio.Protocol):
         self._parser = Connection(in_slices=True, reads_over=True)
         self._transport: asyncio.Transport | None = None
         self._session: Session | None = None
-        self._tls: TlsStream | None = None
-        self._decode: Callable[[bytes], bytes] | None = None if server.tls is None else self._choose
+        self._gate: TlsGate[RemotingConnection] | None = None
         """Turns received bytes into those of frames; None: they are the same."""
+        if server.tls is not None:
+            self._gate = TlsGate(server.tls, server.handshakes, self)
         self._waiting: deque[Command] = deque()
         self._waiting_bytes = 0
         self._write_paused = False
@@ -147,13 +149,19 @@ class RemotingConnection(asyncio.Protocol):
         self._session.room = server.unread.high_water_bytes
 
     def data_received(self, data: bytes) -> None:
+        if self._session is None:
+            return
+        if self._gate is not None:
+            data = self._decoded(self._gate, data)
+            if not data:
+                return
+        self._received(data)
+
+    def _received(self, data: bytes) -> None:
+        """These are bytes of frames."""
         server, session = self._server, self._session
         if session is None:
             return
-        if self._decode is not None:
-            data = self._decode(data)
-            if not data:
-                return
         self.active_at = now = monotonic()
         if self._iteration != server.iteration:
             self._iteration = server.iteration
@@ -285,76 +293,37 @@ class RemotingConnection(asyncio.Protocol):
 
     # -- TLS ---------------------------------------------------------------------------------------
 
-    def _choose(self, data: bytes) -> bytes:
-        """Decide between TLS and plain frames by the first bytes of the connection."""
-        tls = self._server.tls
-        if tls is not None and data[0] == HANDSHAKE_BYTE:
-            self._tls = TlsStream(tls.context())
-            self._decode = self._collect
-            self._server.handshakes.begin(self)
-            return self._collect(data)
-        if tls is not None and tls.settings.required:
-            self._server.counts.malformed += 1
-            self.close("it does not speak TLS (tls.server.mode=enforcing)")
-            return b""
-        self._decode = None
+    def _decoded(self, gate: TlsGate[RemotingConnection], data: bytes) -> bytes:
+        """The bytes of frames among these."""
+        data = gate.decoded(data)
+        if gate.is_plain:
+            self._gate = None
         return data
 
-    def _collect(self, data: bytes) -> bytes:
-        """Collect bytes of the handshake, which waits for its turn because it costs processor time."""
-        tls, transport = self._tls, self._transport
-        if tls is None or transport is None or transport.is_closing():
-            return b""
-        try:
-            tls.receive(data)
-        except ProtocolError as error:
-            self._fail_tls(error)
-        else:
-            self._server.handshakes.schedule(self)
-        return b""
-
     def shake_hands(self) -> None:
-        tls, transport = self._tls, self._transport
-        if tls is None or transport is None or transport.is_closing() or tls.established:
+        gate, transport = self._gate, self._transport
+        if gate is None or transport is None or transport.is_closing():
             return
-        try:
-            is_complete = tls.shake_hands()
-        except ProtocolError as error:
-            self._fail_tls(error)
+        first = gate.shake_hands()
+        if first is None:
             return
-        transport.write(tls.to_send())
-        if is_complete:
-            self._server.handshakes.end(self)
-            if self._session is not None and (name := tls.peer_name) is not None:
-                self._session.attributes[CERTIFICATE_NAME] = name
-            self._decode = self._decrypt
-            self.data_received(b"")  # the first request may have come with the end of the handshake
+        if self._session is not None and (name := gate.peer_name) is not None:
+            self._session.attributes[CERTIFICATE_NAME] = name
+        if first:
+            self._received(first)
 
-    def _decrypt(self, data: bytes) -> bytes:
-        tls, transport = self._tls, self._transport
-        if tls is None:
-            return b""
-        plain = b""
-        try:
-            tls.receive(data)
-            plain = tls.read()
-        except ProtocolError as error:
-            self._fail_tls(error)
-        except EOFError:
-            if transport is not None and not transport.is_closing():
-                transport.close()
-        else:
-            if tls.ended and transport is not None:  # once the last requests have been handled
-                self._server.loop.call_soon(transport.close)
-        if (reply := tls.to_send()) and transport is not None:
-            transport.write(reply)
-        return plain
+    def write_cipher(self, data: bytes) -> None:
+        if data and self._transport is not None:
+            self._transport.write(data)
 
-    def _fail_tls(self, error: ProtocolError) -> None:
+    def end_of_stream(self) -> None:
+        if self._transport is not None:  # once the last requests have been handled
+            self._server.loop.call_soon(self._transport.close)
+
+    def fail(self, reason: str) -> None:
+        """Close because of what the peer has sent."""
         self._server.counts.malformed += 1
-        if self._transport is not None and self._tls is not None:
-            self._transport.write(self._tls.to_send())  # an alert says why
-        self.close(str(error))
+        self.close(reason)
 
     # -- what the peer has not read ----------------------------------------------------------------
 
@@ -496,8 +465,8 @@ class RemotingConnection(asyncio.Protocol):
             for _ in range(REST_BYTES // READ_BYTES):
                 if not (data := os.read(sock.fileno(), READ_BYTES)):
                     break
-                if self._decode is not None:
-                    data = self._decode(data)
+                if self._gate is not None:
+                    data = self._decoded(self._gate, data)
                 commands = self._parser.receive_data(data)
                 self._waiting.extend(commands)
                 self._waiting_bytes += len(data) + COMMAND_BYTES * len(commands)
@@ -528,11 +497,11 @@ class RemotingConnection(asyncio.Protocol):
             return
         server, session, unread = self._server, self._session, self._unread
         self.active_at = server.loop.time()
-        if self._tls is not None:
+        if self._gate is not None:
             try:
-                out = [self._tls.encrypt(_coalesced(out))]
+                out = [self._gate.encoded(_coalesced(out))]
             except ProtocolError as error:  # it ends this connection, not the turn of the others
-                self._fail_tls(error)
+                self.fail(str(error))
                 return
         if len(out) == 1:
             self._written += len(out[0])
@@ -559,8 +528,8 @@ class RemotingConnection(asyncio.Protocol):
         if session is not None and self._transport is not None and not self._transport.is_closing():
             log.log(level, "%s: connection of %s closed: %s", self._server.name, session.peer, reason)
             self._closed_here = True
-            if self._tls is not None:
-                self._transport.write(self._tls.end())
+            if self._gate is not None:
+                self._transport.write(self._gate.end())
             self._transport.close()
             if self._transport.get_write_buffer_size():
                 self._server.loop.call_later(LINGER_S, self.abort)
