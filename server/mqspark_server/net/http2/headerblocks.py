@@ -1,0 +1,254 @@
+"""Header blocks (HPACK, RFC 7541): read with a dynamic table of at most TABLE_BYTES, written without one.
+
+A client of gRPC repeats its fields, so the block of its second call has hardly more than their indices.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from mqspark.errors import ProtocolError
+from mqspark_server.net.http2.huffman import huffman_decoded
+
+Field = tuple[str, str]
+"""Name and value."""
+ReadField = tuple[str, str, int, bool]
+"""Name, value, what it counts in tables and lists, and whether a message may have it (``is_sound``)."""
+
+TABLE_BYTES = 4096
+"""SETTINGS_HEADER_TABLE_SIZE: the default, which needs not be said."""
+FIELD_BYTES = 32
+"""What a field counts besides its name and value, in tables and lists (RFC 7541, 4.1; RFC 9113, 6.5.2)."""
+_MAX_INTEGER_BITS = 28
+_NAME = re.compile(r":?[!#$%&'*+.^_`|~0-9a-z-]+")
+_VALUE = re.compile(r"(?![ \t])[^\0\r\n]*(?<![ \t])")
+_OF_ONE_CONNECTION = frozenset(
+    {"connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade"}
+)
+"""Fields that only HTTP/1.1 has."""
+
+
+def is_sound(name: str, value: str) -> bool:
+    """Whether a message of HTTP/2 may have such a field (RFC 9113, 8.2)."""
+    if not _NAME.fullmatch(name) or name in _OF_ONE_CONNECTION:
+        return False
+    return _VALUE.fullmatch(value) is not None and (name != "te" or value == "trailers")
+
+
+def _read(name: str, value: str) -> ReadField:
+    return name, value, len(name) + len(value) + FIELD_BYTES, is_sound(name, value)
+
+
+_STATIC_FIELDS: tuple[Field, ...] = (
+    (":authority", ""),
+    (":method", "GET"),
+    (":method", "POST"),
+    (":path", "/"),
+    (":path", "/index.html"),
+    (":scheme", "http"),
+    (":scheme", "https"),
+    *((":status", code) for code in ("200", "204", "206", "304", "400", "404", "500")),
+    ("accept-charset", ""),
+    ("accept-encoding", "gzip, deflate"),
+    *(
+        (name, "")
+        for name in [
+            "accept-language",
+            "accept-ranges",
+            "accept",
+            "access-control-allow-origin",
+            "age",
+            "allow",
+            "authorization",
+            "cache-control",
+            "content-disposition",
+            "content-encoding",
+            "content-language",
+            "content-length",
+            "content-location",
+            "content-range",
+            "content-type",
+            "cookie",
+            "date",
+            "etag",
+            "expect",
+            "expires",
+            "from",
+            "host",
+            "if-match",
+            "if-modified-since",
+            "if-none-match",
+            "if-range",
+            "if-unmodified-since",
+            "last-modified",
+            "link",
+            "location",
+            "max-forwards",
+            "proxy-authenticate",
+            "proxy-authorization",
+            "range",
+            "referer",
+            "refresh",
+            "retry-after",
+            "server",
+            "set-cookie",
+            "strict-transport-security",
+            "transfer-encoding",
+            "user-agent",
+            "vary",
+            "via",
+            "www-authenticate",
+        ]
+    ),
+)
+"""Appendix A of RFC 7541."""
+_STATIC = [_read(*field) for field in _STATIC_FIELDS]
+_DYNAMIC = len(_STATIC) + 1
+"""The index of the newest field of the dynamic table."""
+_STATUS_200 = b"\x88"
+
+
+class HeaderDecoder:
+    """The blocks of one direction of a connection, in their order."""
+
+    __slots__ = ("_bytes", "_limit", "_max_list_bytes", "_table", "changes")
+
+    def __init__(self, max_list_bytes: int) -> None:
+        self._max_list_bytes = max_list_bytes
+        self._table: list[ReadField] = []
+        """The newest last."""
+        self._bytes = 0
+        self._limit = TABLE_BYTES
+        """The size that the peer has chosen, TABLE_BYTES at most."""
+        self.changes = 0
+        """How often the table has changed: the same block means the same only while it has not."""
+
+    def decode(self, block: bytes) -> list[ReadField] | None:
+        """The fields in their order; None when their list is too long, whose block is read nevertheless, since later
+        ones build on it. Raises ProtocolError: no later block can be understood."""
+        fields: list[ReadField] = []
+        room = self._max_list_bytes
+        at, end = 0, len(block)
+        while at < end:
+            octet = block[at]
+            at += 1
+            if octet >= 0x80:
+                index = octet & 0x7F
+                if index == 0x7F:
+                    index, at = _integer(block, at, 0x7F)
+                field = self._field(index)
+            elif octet >= 0x40:
+                field, at = self._literal(block, at, octet, 0x3F)
+                self._add(field)
+            elif octet >= 0x20:
+                if fields or room < self._max_list_bytes:
+                    raise ProtocolError("a change of the table's size that is not the first of its block")
+                at = self._resize(block, at, octet)
+                continue
+            else:
+                field, at = self._literal(block, at, octet, 0x0F)
+            room -= field[2]
+            if room >= 0:
+                fields.append(field)
+        return fields if room >= 0 else None
+
+    def _field(self, index: int) -> ReadField:
+        if index < _DYNAMIC:
+            if index:
+                return _STATIC[index - 1]
+        elif index - _DYNAMIC < len(self._table):
+            return self._table[_DYNAMIC - 1 - index]
+        raise ProtocolError(f"a header field of the index {index}, which there is not")
+
+    def _literal(self, block: bytes, at: int, octet: int, mask: int) -> tuple[ReadField, int]:
+        index = octet & mask
+        if index == mask:
+            index, at = _integer(block, at, mask)
+        if index:
+            name = self._field(index)[0]
+        else:
+            name, at = _string(block, at)
+        value, at = _string(block, at)
+        return _read(name, value), at
+
+    def _resize(self, block: bytes, at: int, octet: int) -> int:
+        limit = octet & 0x1F
+        if limit == 0x1F:
+            limit, at = _integer(block, at, limit)
+        if limit > TABLE_BYTES:
+            raise ProtocolError(f"a table of {limit} bytes, which must not have more than {TABLE_BYTES}")
+        self._limit = limit
+        self._evict()
+        return at
+
+    def _add(self, field: ReadField) -> None:
+        self.changes += 1
+        self._table.append(field)
+        self._bytes += field[2]
+        if self._bytes > self._limit:
+            self._evict()
+
+    def _evict(self) -> None:
+        gone = 0
+        while self._bytes > self._limit:
+            self._bytes -= self._table[gone][2]
+            gone += 1
+        if gone:
+            self.changes += 1
+            del self._table[:gone]
+
+
+def _integer(block: bytes, at: int, value: int) -> tuple[int, int]:
+    """The rest of an integer that does not fit into its prefix (5.1), and where it ends."""
+    shift = 0
+    while at < len(block) and shift < _MAX_INTEGER_BITS:
+        octet = block[at]
+        at += 1
+        value += (octet & 0x7F) << shift
+        shift += 7
+        if octet < 0x80:
+            return value, at
+    raise ProtocolError("an integer in a header block that is too large, or has no end")
+
+
+def _string(block: bytes, at: int) -> tuple[str, int]:
+    if at >= len(block):
+        raise ProtocolError("a header block that ends amid a field")
+    is_coded, length = block[at] & 0x80, block[at] & 0x7F
+    at += 1
+    if length == 0x7F:
+        length, at = _integer(block, at, length)
+    end = at + length
+    if end > len(block):
+        raise ProtocolError("a header block that ends amid a string")
+    text = block[at:end]
+    return huffman_decoded(text) if is_coded else text.decode("latin-1"), end
+
+
+def literal_block(fields: Iterable[Field]) -> bytes:
+    """A block that changes no table. The status 200 is an index."""
+    out = bytearray()
+    for name, value in fields:
+        if (name, value) == (":status", "200"):
+            out += _STATUS_200
+        else:
+            out.append(0)
+            _put_string(out, name)
+            _put_string(out, value)
+    return bytes(out)
+
+
+def _put_string(out: bytearray, text: str) -> None:
+    data = text.encode("latin-1")
+    length = len(data)
+    if length < 0x7F:
+        out.append(length)
+    else:
+        out.append(0x7F)
+        length -= 0x7F
+        while length >= 0x80:
+            out.append(length & 0x7F | 0x80)
+            length >>= 7
+        out.append(length)
+    out += data

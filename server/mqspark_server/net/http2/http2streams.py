@@ -1,0 +1,124 @@
+"""Requests of HTTP/2, their streams, and what a connection reports of them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mqspark_server.net.http2.headerblocks import ReadField
+
+
+class Malformed(ValueError):
+    """A request that is none: its stream is reset (RFC 9113, 8.1.1)."""
+
+
+class RequestHead:
+    """The fields of a request, checked (RFC 9113, 8.2 and 8.3). Raises Malformed."""
+
+    __slots__ = ("content_length", "fields", "meaning", "method", "path", "scheme", "size")
+
+    def __init__(self, given: Sequence[ReadField]) -> None:
+        pseudo: dict[str, str] = {}
+        fields: dict[str, str] = {}
+        """A name that is there more than once has all values, with commas between them (RFC 9110, 5.3)."""
+        size = 0
+        for name, value, counts, is_sound in given:
+            size += counts
+            if not is_sound:
+                raise Malformed(f"{name!r}: {value!r}")
+            if name[0] != ":":
+                fields[name] = f"{fields[name]},{value}" if name in fields else value
+            elif fields or name in pseudo:
+                raise Malformed(f"{name} twice, or behind other fields")
+            else:
+                pseudo[name] = value
+        try:
+            self.method, self.scheme, self.path = pseudo[":method"], pseudo[":scheme"], pseudo[":path"]
+        except KeyError as missing:
+            raise Malformed(f"no {missing}") from None
+        if not self.path or len(pseudo) - (":authority" in pseudo) != 3:
+            raise Malformed("no path, or a pseudo-field that no request has")
+        length = fields.get("content-length", "")
+        if length and not (length.isascii() and length.isdecimal() and len(length) < 16):
+            raise Malformed("a content-length that is no number")
+        self.content_length = int(length) if length else -1
+        """-1: not said."""
+        self.fields = fields
+        self.size = size
+        self.meaning: Any = None
+        """What the layer above makes of it, to be made once: clients repeat their requests' heads."""
+
+
+class Http2Stream:
+    """One request and its answer."""
+
+    __slots__ = (
+        "call",
+        "id",
+        "last_block",
+        "left",
+        "local_ended",
+        "owed",
+        "receive_window",
+        "remote_ended",
+        "send_window",
+        "unsent",
+        "unsent_bytes",
+    )
+
+    def __init__(self, stream_id: int, content_length: int, send_window: int, receive_window: int) -> None:
+        self.id = stream_id
+        self.call: Any = None
+        """What the layer above makes of it."""
+        self.send_window = send_window
+        self.receive_window = receive_window
+        self.owed = 0
+        """Bytes that have been used, and are not in the window again yet."""
+        self.left = content_length
+        """Bytes of DATA that have to come; below 0: any."""
+        self.remote_ended = self.local_ended = False
+        self.unsent: deque[memoryview] | None = None
+        """What waits for the peer to open windows; None: nothing does."""
+        self.unsent_bytes = 0
+        self.last_block: bytes | None = None
+        """The trailers behind ``unsent``."""
+
+
+@dataclass(slots=True)
+class RequestBegun:
+    stream: Http2Stream
+    head: RequestHead | None
+    """None: its fields are too long."""
+    ended: bool
+
+
+@dataclass(slots=True)
+class DataCame:
+    stream: Http2Stream
+    data: bytes
+    ended: bool
+
+
+@dataclass(slots=True)
+class RequestEnded:
+    """The stream is gone: reset by the peer, or because of what it sent."""
+
+    stream: Http2Stream
+    code: int
+
+
+@dataclass(slots=True)
+class WindowOpened:
+    """All of a stream's answers that waited for windows are on their way."""
+
+    stream: Http2Stream
+
+
+@dataclass(slots=True)
+class PingAnswered:
+    payload: bytes
+
+
+Event = RequestBegun | DataCame | RequestEnded | WindowOpened | PingAnswered

@@ -1,0 +1,85 @@
+"""The header blocks of one connection, to heads of requests.
+
+Bounds: a block has MAX_BLOCK_BYTES in MAX_BLOCK_FRAMES frames (CVE-2024-27316), its fields MAX_LIST_BYTES, also when a
+block of indices makes many of them.
+
+Clients repeat their requests' heads: while the table of the decoder stays the same, a block that was read before is
+looked up.
+"""
+
+from __future__ import annotations
+
+from mqspark.errors import ProtocolError
+from mqspark_server.net.http2.headerblocks import HeaderDecoder, ReadField
+from mqspark_server.net.http2.http2frames import Http2Code, Http2Error
+from mqspark_server.net.http2.http2streams import RequestHead
+
+MAX_LIST_BYTES = 16 * 1024
+"""SETTINGS_MAX_HEADER_LIST_SIZE"""
+MAX_BLOCK_BYTES = 2 * MAX_LIST_BYTES
+MAX_BLOCK_FRAMES = 16
+MAX_KNOWN_BYTES = 16 * 1024
+"""Blocks that are kept with their heads."""
+
+
+class RequestHeads:
+    __slots__ = ("_decoder", "_flags", "_known", "_known_bytes", "_parts", "buffered_bytes", "open_stream")
+
+    def __init__(self) -> None:
+        self._decoder = HeaderDecoder(MAX_LIST_BYTES)
+        self._known: dict[bytes, RequestHead] = {}
+        self._known_bytes = 0
+        self._parts: list[bytes] = []
+        """Of a block that is not complete."""
+        self.buffered_bytes = 0
+        """Of all parts."""
+        self.open_stream = 0
+        """The stream of the block that is not complete, which nothing but CONTINUATION may follow; 0: there is
+        none."""
+        self._flags = 0
+
+    def begin(self, stream_id: int, flags: int, part: bytes) -> None:
+        """``flags``: of the frame that begins the block."""
+        self._parts, self.buffered_bytes = [part], len(part)
+        self.open_stream, self._flags = stream_id, flags
+
+    def go_on(self, part: bytes) -> None:
+        """Raises Http2Error."""
+        self._parts.append(part)
+        self.buffered_bytes += len(part)
+        if self.buffered_bytes > MAX_BLOCK_BYTES or len(self._parts) > MAX_BLOCK_FRAMES:
+            raise Http2Error(Http2Code.ENHANCE_YOUR_CALM, "a header block that is too long")
+
+    def complete(self) -> tuple[int, bytes]:
+        """The flags of its first frame, and the block."""
+        block = b"".join(self._parts)
+        self._parts, self.buffered_bytes, self.open_stream = [], 0, 0
+        return self._flags, block
+
+    def head(self, block: bytes) -> RequestHead | None:
+        """None: its fields are too long. Raises Http2Error, and Malformed."""
+        known = self._known.get(block)
+        if known is not None:
+            return known
+        before = self._decoder.changes
+        fields = self.decoded(block)
+        if fields is None:
+            return None
+        head = RequestHead(fields)
+        size = len(block) + head.size
+        if self._decoder.changes == before and self._known_bytes + size <= MAX_KNOWN_BYTES:
+            self._known[block] = head
+            self._known_bytes += size
+        return head
+
+    def decoded(self, block: bytes) -> list[ReadField] | None:
+        """Its fields; None: they are too long. Raises Http2Error: no later block can be understood."""
+        before = self._decoder.changes
+        try:
+            return self._decoder.decode(block)
+        except ProtocolError as error:
+            raise Http2Error(Http2Code.COMPRESSION_ERROR, str(error)) from None
+        finally:
+            if self._decoder.changes != before:
+                self._known.clear()
+                self._known_bytes = 0
