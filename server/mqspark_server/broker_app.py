@@ -212,8 +212,8 @@ class BrokerApp(ProcessApp):
         return http
 
     async def _start_grpc(self, parts: BrokerParts) -> None:
-        if importlib.util.find_spec("grpc") is None or importlib.util.find_spec("google.protobuf") is None:
-            raise ConfigError("grpcEnable needs grpcio: pip install 'mqspark[grpc]'", key="grpcEnable")
+        if importlib.util.find_spec("google.protobuf") is None:
+            raise ConfigError("grpcEnable needs protobuf: pip install 'mqspark[grpc]'", key="grpcEnable")
         from mqspark_server.proxy.backends.brokerbackend import BrokerBackend
         from mqspark_server.proxy.backends.clusterroutes import ClusterRoutes
         from mqspark_server.proxy.backends.otherbrokers import OtherBrokers

@@ -1,12 +1,12 @@
 """RocketMQ's gRPC service: sends, and messages that are received and acknowledged, a body of 1 KB each.
 
-Sides, one round of each after the other: an echo of the same messages by grpc's asyncio server alone, which is the
-least that a service on it can cost; a broker with grpcEnable; ``mqspark proxy run`` before such a broker; with --java
-RocketMQ 5.5.0's proxy in local mode (its broker in its process), and in cluster mode before RocketMQ's broker. The
-load is prepared bytes over one connection (``grpc_load``); with --java there are rows with the unmodified
-rocketmq-client-java as well, which acknowledges message by message. Each round checks that all messages are there.
-Processor time is that of all processes that serve: the broker's, and the proxy's if there is one. Java's processes are
-stopped while the others have their turn, and have WARM_UP rounds first, so that they are compiled.
+Sides, one round of each after the other: an echo of the same messages by our listener alone, which is the least that a
+service on it can cost, and by grpc's asyncio server; a broker with grpcEnable; ``mqspark proxy run`` before such a
+broker; with --java RocketMQ 5.5.0's proxy in local mode (its broker in its process), and in cluster mode before
+RocketMQ's broker. The load is prepared bytes over one connection (``grpc_load``); with --java there are rows with the
+unmodified rocketmq-client-java as well, which acknowledges message by message. Each round checks that all messages are
+there. Processor time is that of all processes that serve: the broker's, and the proxy's if there is one. Java's
+processes are stopped while the others have their turn, and have WARM_UP rounds first, so that they are compiled.
 
     python -m tests.benchmarks grpc [--count N] [--rounds R] [--at-once N] [--java] [--only SIDE ...]
 """
@@ -26,13 +26,16 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import grpc.aio
 
+from mqspark_server.net.addresses import bind
+from mqspark_server.net.grpc.grpclistener import GrpcListener
+from mqspark_server.net.grpc.servedcalls import GrpcMethod
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.grpcservice import SERVICE
-from tests.benchmarks.grpc_load import Http2Load, header_block, timed
+from tests.benchmarks.grpc_load import Http2Load, timed
 from tests.benchmarks.report import figure, spelled
 from tests.interop import jars as jar_cache
 from tests.interop.driver import Driver
@@ -45,15 +48,31 @@ from tests.interop.proxy import (
 )
 from tests.interop.rocketmq import rocketmq_cluster, rocketmq_namesrv
 from tests.interop.topics import create_group, create_topic
+from tests.support.barehttp2 import header_block
 from tests.support.clusters import Cluster, mqspark_cluster
 from tests.support.grpcclients import BareCaller, bare_caller, message, receive_request, resource
-from tests.support.processes import HOST, mqspark_command, process, ready_line, set_options
+from tests.support.processes import HOST, mqspark_command, process, ready_line, resident_bytes, set_options
 
 TOPIC, GROUP = "Bench", "BenchGroup"
 BODY = b"x" * 1024
+ECHO_LIMITS: dict[str, Any] = {
+    "max_message_bytes": 1 << 23,
+    "max_calls": 20_000,
+    "idle_s": 120.0,
+    "max_connections": 100,
+    "max_connections_per_address": 0,
+    "backlog": 100,
+    "high_water_bytes": 1 << 22,
+    "max_buffered_bytes": 1 << 28,
+    "max_stranger_bytes": 1 << 24,
+    "max_unsent_bytes": 1 << 28,
+    "unread_s": 60.0,
+    "partial_frame_s": 30.0,
+}
 BATCH = 32
 QUEUES = 4
-ECHO, BROKER, PROXY = "grpc's echo", "mqspark broker", "mqspark proxy"
+ECHO, GRPC_ECHO, BROKER, PROXY = "our echo", "grpc's echo", "mqspark broker", "mqspark proxy"
+ECHOES = {ECHO: "ours", GRPC_ECHO: "grpc"}
 JAVA_LOCAL, JAVA_CLUSTER = "RocketMQ local", "RocketMQ cluster"
 WARM_UP = 2
 JAVA_HEAP_MIB = 512
@@ -84,24 +103,33 @@ def process_cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def resident_mb(pid: int) -> float:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
-
-
 # --- servers ----------------------------------------------------------------------------------------------------
 
 
+ANSWER = pb.SendMessageResponse(status=pb.Status(code=pb.OK, message="OK"))
+ANSWER.entries.add(status=ANSWER.status, message_id="0" * 32, transaction_id="0" * 32, offset=1)
+"""To each send, as of a broker that does nothing."""
+
+
+async def answered(request: pb.SendMessageRequest, context: object) -> pb.SendMessageResponse:
+    return ANSWER
+
+
 async def serve_echo() -> None:
-    """Answers each send as a broker that does nothing would."""
-    answer = pb.SendMessageResponse(status=pb.Status(code=pb.OK, message="OK"))
-    answer.entries.add(status=answer.status, message_id="0" * 32, transaction_id="0" * 32, offset=1)
+    sock = bind("echo", HOST, 0)
+    path, parse = f"/{SERVICE}/SendMessage", pb.SendMessageRequest.FromString
+    listener = GrpcListener(
+        {path: GrpcMethod("SendMessage", parse, answered)}, None, name="echo", **ECHO_LIMITS
+    )
+    await listener.listen(sock)
+    print(f"READY grpc={HOST}:{sock.getsockname()[1]}", flush=True)
+    await asyncio.get_running_loop().create_future()
 
-    async def send(request: pb.SendMessageRequest, context: object) -> pb.SendMessageResponse:
-        return answer
 
+async def serve_grpc_echo() -> None:
     server = grpc.aio.server(options=[("grpc.max_concurrent_streams", 4096)])
     handler = grpc.unary_unary_rpc_method_handler(
-        send, pb.SendMessageRequest.FromString, pb.SendMessageResponse.SerializeToString
+        answered, pb.SendMessageRequest.FromString, pb.SendMessageResponse.SerializeToString
     )
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler(SERVICE, {"SendMessage": handler}),)
@@ -113,9 +141,9 @@ async def serve_echo() -> None:
 
 
 @contextlib.contextmanager
-def echo(folder: Path) -> Iterator[Side]:
-    log = folder / "echo.err"
-    command = [sys.executable, "-m", "tests.benchmarks.bench_grpc", "--serve-echo"]
+def echo(folder: Path, kind: str) -> Iterator[Side]:
+    log = folder / f"echo-{kind}.err"
+    command = [sys.executable, "-m", "tests.benchmarks.bench_grpc", "--serve-echo", kind]
     with process(command, log, stdout=subprocess.PIPE) as child:
         yield Side(ready_line(child, log)["grpc"], (child.pid,))
 
@@ -293,8 +321,8 @@ class JavaRound:
 
 def show_memory(sides: Mapping[str, Side]) -> None:
     for name, side in sides.items():
-        if name != ECHO:
-            held = sum(map(resident_mb, side.pids))
+        if name not in ECHOES:
+            held = sum(map(resident_bytes, side.pids)) / (1 << 20)
             idle = figure("gRPC, idle memory", "MB", [held], side=name, less_is_better=True)
             print(f"{idle.name:24} {name:18} {spelled(idle)}", flush=True)
         if side.is_java:  # until its turn
@@ -306,11 +334,11 @@ def measured_round(
     side: Side, name: str, driver: Driver | None, options: argparse.Namespace
 ) -> dict[str, tuple[float, float]]:
     made = {}
-    with turn_of(side), contextlib.closing(Round(side, options.at_once, speaks=name != ECHO)) as round_:
+    with turn_of(side), contextlib.closing(Round(side, options.at_once, speaks=name not in ECHOES)) as round_:
         made["sends"] = round_.sends(options.count)
-        if name != ECHO:
+        if name not in ECHOES:
             made["receive + ack"] = round_.receives(options.count)
-        if driver is not None and name != ECHO:
+        if driver is not None and name not in ECHOES:
             client = JavaRound(side, driver)
             made["sends by Java"] = client.sends(options.count // 2)
             made["receive + ack by Java"] = client.receives(options.count // 2)
@@ -325,10 +353,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--java", action="store_true", help="RocketMQ's own proxy, too")
     parser.add_argument("--only", nargs="+", help="these sides")
     parser.add_argument("--store", type=Path, default=Path(tempfile.gettempdir()))
-    parser.add_argument("--serve-echo", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--serve-echo", choices=ECHOES.values(), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.serve_echo:
-        asyncio.run(serve_echo())
+        asyncio.run(serve_echo() if options.serve_echo == ECHOES[ECHO] else serve_grpc_echo())
         return
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.store)))
@@ -336,7 +364,7 @@ def main(arguments: list[str] | None = None) -> None:
         create_topic(cluster, TOPIC, QUEUES)
         create_group(cluster, GROUP)
         sides = {
-            ECHO: stack.enter_context(echo(folder)),
+            **{name: stack.enter_context(echo(folder, kind)) for name, kind in ECHOES.items()},
             BROKER: Side(cluster.grpc, (cluster.broker_pid,)),
             PROXY: stack.enter_context(our_proxy(folder, cluster)),
         }

@@ -13,34 +13,25 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
-END_STREAM, END_HEADERS, ACK = 1, 4, 1
+from tests.support.barehttp2 import (
+    ACK,
+    BEGIN,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    FRAME,
+    GOAWAY,
+    HEADERS,
+    PING,
+    RST_STREAM,
+    SETTINGS,
+    WINDOW_UPDATE,
+    frame,
+)
+
 INITIAL_WINDOW = 4
 WINDOW_BYTES = (1 << 31) - 1
 CONNECTION_WINDOW_BYTES = 65_535
-_FRAME = struct.Struct(">HBBBI")
-
-
-def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    return struct.pack(">I", len(payload))[1:] + bytes((kind, flags)) + struct.pack(">I", stream) + payload
-
-
-def literal(name: str, value: str) -> bytes:
-    """A field of a header block, without compression (RFC 7541, 6.2.2)."""
-    return b"\0" + b"".join(bytes((len(text),)) + text.encode() for text in (name, value))
-
-
-def header_block(path: str, **metadata: str) -> bytes:
-    fields = {
-        ":method": "POST",
-        ":scheme": "http",
-        ":path": path,
-        ":authority": "mqspark",
-        "te": "trailers",
-        "content-type": "application/grpc",
-        **{name.replace("_", "-"): value for name, value in metadata.items()},
-    }
-    return b"".join(literal(name, value) for name, value in fields.items())
 
 
 class Outcome(NamedTuple):
@@ -60,11 +51,7 @@ class Http2Load:
         self._rest = b""
         settings = struct.pack(">HI", INITIAL_WINDOW, WINDOW_BYTES)
         more = struct.pack(">I", WINDOW_BYTES - CONNECTION_WINDOW_BYTES)
-        self._socket.sendall(
-            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-            + frame(SETTINGS, 0, 0, settings)
-            + frame(WINDOW_UPDATE, 0, 0, more)
-        )
+        self._socket.sendall(BEGIN + frame(SETTINGS, 0, 0, settings) + frame(WINDOW_UPDATE, 0, 0, more))
 
     def run(self, block: bytes, requests: Iterable[bytes], at_once: int) -> Outcome:
         """Make a call for each request, ``at_once`` of them at a time. Raises RuntimeError for a call that fails."""
@@ -100,7 +87,7 @@ class Http2Load:
             raise RuntimeError("the server closed the connection")
         data, at, ended = self._rest + got, 0, []
         while len(data) - at >= 9:
-            high, low, kind, flags, stream = _FRAME.unpack_from(data, at)
+            high, low, kind, flags, stream = FRAME.unpack_from(data, at)
             size = high << 8 | low
             if len(data) - at - 9 < size:
                 break

@@ -95,6 +95,10 @@ def is_gone(pid: int) -> bool:
         return True
 
 
+def resident_bytes(pid: int | str = "self") -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def mqspark_command() -> list[str]:
     """The installed console script of the interpreter that runs the tests."""
     script = Path(sys.executable).with_name("mqspark")

@@ -1,4 +1,4 @@
-"""The service before a broker without sockets: methods are called as grpc calls them, and time stands still."""
+"""The service before a broker without sockets: methods are called as its engine calls them, and time stands still."""
 
 from __future__ import annotations
 
@@ -119,17 +119,13 @@ class BenchBackend:
 
 
 class Context:
-    """What grpc tells a method about its call."""
+    """What a method is told about its call."""
+
+    address = "127.0.0.1", 40_000
 
     def __init__(self, left_s: float | None = 60.0, **metadata: str) -> None:
         self._left_s = left_s
-        self._metadata = [(name.replace("_", "-"), value) for name, value in metadata.items()]
-
-    def invocation_metadata(self) -> list[tuple[str, str]]:
-        return self._metadata
-
-    def peer(self) -> str:
-        return "unix:/port/1,127.0.0.1,40000"
+        self.metadata = {name.replace("_", "-"): value for name, value in metadata.items()}
 
     def time_remaining(self) -> float | None:
         return self._left_s

@@ -1,6 +1,8 @@
 """Sockets around a core, and what their peers may make this process hold: memory, descriptors, connections.
 
-Imported from outside: ``addresses``, ``descriptors``, ``durations``, ``httpget``, ``lateness``, ``localpeer``,
-``opensockets``, ``outbound``, ``servertls``, ``slaveport``, ``tcp``, ``testcertificate``.
+``http2/`` and ``grpc/`` are the server's side of gRPC.
+
+Imported from outside: ``addresses``, ``descriptors``, ``durations``, ``grpc``, ``httpget``, ``lateness``,
+``localpeer``, ``outbound``, ``servertls``, ``slaveport``, ``tcp``, ``testcertificate``.
 Must not know a request code.
 """

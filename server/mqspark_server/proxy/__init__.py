@@ -1,6 +1,6 @@
 """RocketMQ's gRPC service, ``apache.rocketmq.v2.MessagingService``: what its clients call, as requests of remoting.
 
-    grpcserver, grpcport      the engine: HTTP/2, TLS, bounds
+    grpcserver                the port, by ``net/grpc``, and its bounds
     grpcservice               which function answers which method, and what a caller gets when one fails
     methods/                  one group of methods each
     clients/                  who calls, what they hold, one call

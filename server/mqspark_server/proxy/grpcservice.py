@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
-
-import grpc
 
 from mqspark.base.logs import sparing
 from mqspark.errors import IllegalName, InvalidMessage, ProtocolError
 from mqspark.protocol.command import Command
+from mqspark_server.net.grpc.grpcwords import GrpcAbort, GrpcCode
+from mqspark_server.net.grpc.servedcalls import GrpcMethod
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.backend import ProxyBackend
 from mqspark_server.proxy.clients.grpccalls import GrpcCall, Shared
@@ -71,7 +71,7 @@ STREAMING: dict[str, Callable[[GrpcCall, Any, Any], Awaitable[None]]] = {
 
 
 class MessagingService:
-    """The handlers for a server of grpc."""
+    """The methods for a listener of gRPC."""
 
     def __init__(self, backend: ProxyBackend, port: int, max_client_bytes: Callable[[], int]) -> None:
         self.clients = GrpcClients(backend, self._asked_by_broker, max_client_bytes)
@@ -89,26 +89,23 @@ class MessagingService:
         self.clients.close()
 
     @property
-    def handler(self) -> grpc.GenericRpcHandler:
+    def methods(self) -> Mapping[str, GrpcMethod]:
+        """By their paths."""
         methods = {}
         for method in pb.DESCRIPTOR.services_by_name["MessagingService"].methods:
-            request_type = getattr(pb, method.input_type.name)
             response_type = getattr(pb, method.output_type.name)
-            serve: Callable[..., Any]
+            serve: Callable[[Any, Any], Awaitable[Any]]
             if method.client_streaming:
-                make, serve = grpc.stream_stream_rpc_method_handler, self._telemetry
+                serve = self._telemetry
             elif method.server_streaming:
-                make = grpc.unary_stream_rpc_method_handler
                 serve = self._streaming(method.name, response_type)
             else:
-                make = grpc.unary_unary_rpc_method_handler
                 serve = self._unary(method.name, response_type)
-            methods[method.name] = make(
-                serve,
-                request_deserializer=request_type.FromString,
-                response_serializer=response_type.SerializeToString,
+            parse = getattr(pb, method.input_type.name).FromString
+            methods[f"/{SERVICE}/{method.name}"] = GrpcMethod(
+                method.name, parse, serve, takes_stream=method.client_streaming
             )
-        return grpc.method_handlers_generic_handler(SERVICE, methods)
+        return methods
 
     def _asked_by_broker(self, client: GrpcClient, broker: str, command: Command) -> None:
         asked_by_broker(self._shared, client, broker, command)
@@ -159,10 +156,9 @@ class MessagingService:
         except Exception as error:
             refused = _refusal("Telemetry", error)
             await context.write(pb.TelemetryCommand(status=refused.status))
-            code = grpc.StatusCode.INVALID_ARGUMENT
-            if refused.code >= pb.INTERNAL_ERROR:
-                code = grpc.StatusCode.INTERNAL
-            await context.abort(code, refused.text)
+            is_ours = refused.code >= pb.INTERNAL_ERROR
+            code = GrpcCode.INTERNAL if is_ours else GrpcCode.INVALID_ARGUMENT
+            raise GrpcAbort(code, refused.text) from None
 
 
 def _not_served(name: str) -> GrpcRefusal:

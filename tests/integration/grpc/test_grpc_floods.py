@@ -4,21 +4,32 @@ and the server's memory stays where it was."""
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import struct
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from mqspark.testing import Broker
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.grpcservice import SERVICE
+from tests.support.barehttp2 import (
+    BEGIN,
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    HEADERS,
+    PING,
+    RST_STREAM,
+    SETTINGS,
+    WINDOW_UPDATE,
+    frame,
+    header_block,
+    literal,
+)
 from tests.support.grpcclients import bare_caller, resource
+from tests.support.processes import resident_bytes
 
-DATA, HEADERS, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 8, 9
-END_HEADERS = 4
 CANCEL = 8
 FRAMES = 20_000
 HALF_OPEN = 200
@@ -26,26 +37,8 @@ MOST_BYTES = 64 << 20
 """How much memory the floods may take in all."""
 
 
-def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    return struct.pack(">I", len(payload))[1:] + bytes((kind, flags)) + struct.pack(">I", stream) + payload
-
-
-def literal(name: str, value: str) -> bytes:
-    """A field of a header block, without compression (RFC 7541, 6.2.2)."""
-    return b"\0" + b"".join(bytes((len(text),)) + text.encode() for text in (name, value))
-
-
-def header_block(method: str) -> bytes:
-    fields = {
-        ":method": "POST",
-        ":scheme": "http",
-        ":path": f"/{SERVICE}/{method}",
-        ":authority": "mqspark",
-        "te": "trailers",
-        "content-type": "application/grpc",
-        "x-mq-client-id": "flood",
-    }
-    return b"".join(literal(name, value) for name, value in fields.items())
+def block_of(method: str) -> bytes:
+    return header_block(f"/{SERVICE}/{method}", x_mq_client_id="flood")
 
 
 class Http2:
@@ -54,7 +47,7 @@ class Http2:
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout=20)
-        self.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0))
+        self.write(BEGIN + frame(SETTINGS, 0, 0))
 
     def write(self, data: bytes) -> None:
         self.socket.sendall(data)
@@ -76,14 +69,9 @@ def serves(broker: Broker) -> bool:
         return bool(answer.status.code == pb.TOPIC_NOT_FOUND)
 
 
-def resident_bytes() -> int:
-    """Of this process, in which the broker is."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
 def resets() -> bytes:
     """CVE-2023-44487: each stream is cancelled as soon as it is open."""
-    block = header_block("Telemetry")
+    block = block_of("Telemetry")
     return b"".join(
         frame(HEADERS, END_HEADERS, stream, block) + frame(RST_STREAM, 0, stream, struct.pack(">I", CANCEL))
         for stream in range(1, FRAMES // 4, 2)
@@ -96,7 +84,7 @@ FLOODS: dict[str, Callable[[], bytes]] = {
     "settings": lambda: frame(SETTINGS, 0, 0, struct.pack(">HI", 3, 100)) * FRAMES,
     "windows": lambda: frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 1)) * FRAMES,
     "continued": lambda: (
-        frame(HEADERS, 0, 1, header_block("Telemetry"))
+        frame(HEADERS, 0, 1, block_of("Telemetry"))
         + frame(CONTINUATION, 0, 1, literal("x-more", "v" * 100)) * FRAMES
     ),
 }
@@ -119,7 +107,7 @@ def test_streams_that_are_left_half_open_end_with_their_connection(
 ) -> None:
     message = bytes(1) + struct.pack(">I", 1000) + b"the beginning of a message"
     for stream in range(1, 2 * HALF_OPEN, 2):
-        connection.write(frame(HEADERS, END_HEADERS, stream, header_block(method)))
+        connection.write(frame(HEADERS, END_HEADERS, stream, block_of(method)))
         connection.write(frame(DATA, 0, stream, message))
     assert serves(broker)
     connection.close()
@@ -130,8 +118,8 @@ def test_streams_that_are_left_half_open_end_with_their_connection(
     "said",
     [
         b"GET / HTTP/1.1\r\nHost: mqspark\r\n\r\n",
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(DATA, 0, 1, b"for no stream"),
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0) + b"\xff" * 9,
+        BEGIN + frame(DATA, 0, 1, b"for no stream"),
+        BEGIN + frame(SETTINGS, 0, 0) + b"\xff" * 9,
         bytes(100),
     ],
     ids=["http1", "no-settings", "no-frame", "zeros"],

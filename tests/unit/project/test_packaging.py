@@ -16,7 +16,6 @@ ASKED_FOR_BY_PYSPARK = {"pandas"}
 PART_OF = {
     "delta": "delta_spark",
     "google": "protobuf",
-    "grpc": "grpcio",
     "openlineage": "openlineage_python",
     "opentelemetry": "opentelemetry_api",
     "py4j": "pyspark",

@@ -201,8 +201,8 @@ def proxy_run(nameserver: str, config: str | None, assignments: Sequence[str]) -
     The settings are those of a server's sockets, TLS, log and users; listenPort is 8081 by default. Before brokers with
     users it needs authenticationEnabled, and innerClientAuthenticationCredentials as the brokers have them.
     """
-    if importlib.util.find_spec("grpc") is None:
-        raise click.UsageError("mqspark proxy needs grpcio: pip install 'mqspark[grpc]'")
+    if importlib.util.find_spec("google.protobuf") is None:
+        raise click.UsageError("mqspark proxy needs protobuf: pip install 'mqspark[grpc]'")
     from mqspark_server.proxy.proxyapp import ProxyApp
     from mqspark_server.settings.settings import (
         consent_to_anonymous,

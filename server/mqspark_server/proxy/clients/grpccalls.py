@@ -12,6 +12,7 @@ from mqspark.protocol.headers.header import Header
 from mqspark_server.proxy.backend import Doors, ProxyBackend
 from mqspark_server.proxy.clients.grpcclients import GrpcClient, GrpcClients
 from mqspark_server.proxy.clients.grpchalves import GrpcHalves
+from mqspark_server.proxy.clients.grpcmetadata import GrpcContext
 from mqspark_server.proxy.clients.renewals import Renewals
 
 MAX_TIMEOUT_S = 3.0
@@ -43,7 +44,7 @@ class Shared:
 class GrpcCall:
     __slots__ = ("_context", "client", "shared")
 
-    def __init__(self, shared: Shared, client: GrpcClient, context: Any) -> None:
+    def __init__(self, shared: Shared, client: GrpcClient, context: GrpcContext) -> None:
         self.shared = shared
         self.client = client
         self._context = context
@@ -55,7 +56,7 @@ class GrpcCall:
     @property
     def left_s(self) -> float:
         """How long the caller still waits, in seconds."""
-        left: float | None = self._context.time_remaining()
+        left = self._context.time_remaining()
         return _FOR_EVER_S if left is None else max(left, 0.0)
 
     @property

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import binascii
 import re
-from collections.abc import Iterable
-from typing import Any
-from urllib.parse import unquote
+from collections.abc import Mapping
+from typing import Protocol
 
 from mqspark.base.names import ID, check
 from mqspark.errors import IllegalName
@@ -14,7 +13,6 @@ from mqspark.protocol.codes import CURRENT_VERSION, Language
 from mqspark.protocol.versions import version_number
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.backend import GrpcCaller, Proof
-from mqspark_server.proxy.grpcport import address_in
 from mqspark_server.proxy.grpcstatus import GrpcRefusal
 
 MAX_CREDENTIALS_LENGTH = 1024
@@ -38,7 +36,7 @@ _AUTHORIZATION = re.compile(
 )
 
 
-def _proof(metadata: dict[str, str]) -> Proof | None:
+def _proof(metadata: Mapping[str, str]) -> Proof | None:
     """Raises GrpcRefusal for credentials of another form."""
     given = metadata.get("authorization")
     if not given:
@@ -59,18 +57,30 @@ def _version(text: str) -> int:
     return CURRENT_VERSION if given is None else given
 
 
+class GrpcContext(Protocol):
+    """What a method is told about its call."""
+
+    @property
+    def metadata(self) -> Mapping[str, str]: ...
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Of the peer."""
+        ...
+
+    def time_remaining(self) -> float | None:
+        """In seconds; None: the caller waits for ever."""
+        ...
+
+
 class GrpcMetadata:
     """Raises GrpcRefusal for what cannot be used."""
 
     __slots__ = ("_given", "address", "client_id", "proof")
 
-    def __init__(self, context: Any) -> None:
-        pairs: Iterable[tuple[str, str | bytes]] = context.invocation_metadata() or ()
-        self._given = {name: value for name, value in pairs if isinstance(value, str)}
-        address = address_in(unquote(context.peer()))
-        if address is None:
-            raise GrpcRefusal(pb.INTERNAL_SERVER_ERROR, "the peer has no address")
-        self.address = address
+    def __init__(self, context: GrpcContext) -> None:
+        self._given = context.metadata
+        self.address = context.address
         self.client_id = self._given.get("x-mq-client-id", "").strip()
         if not self.client_id:
             raise GrpcRefusal(pb.CLIENT_ID_REQUIRED, "client id cannot be empty")

@@ -1,0 +1,484 @@
+"""One connection of gRPC: its bytes to calls, their answers to bytes, one write a turn of the loop.
+
+Must not know the other connections: it reports to its listener what it holds, and the listener decides when it is
+served and when it is dropped.
+
+Time bounds: in one turn of the loop CALLS_A_TURN calls begin, and not more than the listener has for all. The others
+wait, and so does the peer: its connection is not read from meanwhile. Memory bounds: windows (``http2connection``);
+what is held of requests, over all connections (``heldbytes``); no call begins while the peer does not take the answers
+to others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections import deque
+from collections.abc import Mapping
+from time import monotonic
+from typing import Protocol, cast
+
+from mqspark.base.logs import sparing
+from mqspark.errors import ProtocolError
+from mqspark_server.net.grpc.calldeadlines import CallDeadlines
+from mqspark_server.net.grpc.grpcwords import (
+    CONTENT_TYPE,
+    GrpcAbort,
+    GrpcCode,
+    failure_block,
+    no_grpc_block,
+    timeout_s,
+)
+from mqspark_server.net.grpc.servedcalls import GrpcMethod, ServedCall
+from mqspark_server.net.handshakes import Handshakes
+from mqspark_server.net.heldbytes import MIN_BYTES_PER_S, PartialFrames, UnreadAnswers
+from mqspark_server.net.http2.http2connection import Http2Connection
+from mqspark_server.net.http2.http2frames import Http2Error
+from mqspark_server.net.http2.http2streams import (
+    DataCame,
+    Event,
+    Http2Stream,
+    PingAnswered,
+    RequestBegun,
+    RequestEnded,
+    RequestHead,
+)
+from mqspark_server.net.memory_budget import Pace
+from mqspark_server.net.opensockets import ConnectionCounts, OpenSockets
+from mqspark_server.net.servertls import Certificates
+from mqspark_server.net.tlsgate import TlsGate
+
+log = sparing("mqspark.grpc")
+
+CALLS_A_TURN = 64
+STREAM_MARK_BYTES = 256 * 1024
+"""A method that has written so much which its caller does not take waits before it writes more."""
+LINGER_S = 5.0
+"""Data that a closed connection has not read by then is dropped."""
+PING = b"are you?"
+
+
+class GrpcHost(Protocol):
+    """What a connection asks of the listener that it belongs to (``grpclistener.GrpcListener``)."""
+
+    name: str
+    loop: asyncio.AbstractEventLoop
+    tls: Certificates | None
+    methods: Mapping[str, GrpcMethod]
+    max_streams: int
+    max_message_bytes: int
+    counts: ConnectionCounts
+    sockets: OpenSockets[GrpcConnection]
+    unread: UnreadAnswers[GrpcConnection]
+    partial: PartialFrames[GrpcConnection]
+    handshakes: Handshakes[GrpcConnection]
+    deadlines: CallDeadlines[ServedCall]
+    request_s: float
+    """How long a request may take to arrive that arrives slowly."""
+
+    def takes_turn(self) -> bool: ...
+    def may_begin(self) -> bool: ...
+    def call_ended(self, call: ServedCall) -> None: ...
+    def schedule_write(self, connection: GrpcConnection) -> None: ...
+    def enter_ring(self, connection: GrpcConnection) -> None: ...
+    def know(self, connection: GrpcConnection) -> None: ...
+    def forget(self, connection: GrpcConnection) -> None: ...
+
+
+class CallHead:
+    """What the head of a request says of its call; the same for all calls with this head."""
+
+    __slots__ = ("method", "refusal", "timeout_s")
+
+    def __init__(self, head: RequestHead, methods: Mapping[str, GrpcMethod]) -> None:
+        self.method = methods.get(head.path)
+        self.refusal: bytes | None = None
+        """The answer to a call that cannot be served."""
+        self.timeout_s: float | None = None
+        kind = head.fields.get("content-type", "")
+        if head.method != "POST":
+            self.refusal = no_grpc_block(405)
+        elif not kind.startswith(CONTENT_TYPE):
+            self.refusal = no_grpc_block(415)
+        elif self.method is None:
+            self.refusal = failure_block(GrpcCode.UNIMPLEMENTED, f"there is no method {head.path}")
+        elif given := head.fields.get("grpc-timeout"):
+            try:
+                self.timeout_s = timeout_s(given)
+            except ValueError as error:
+                self.refusal = failure_block(GrpcCode.INTERNAL, str(error))
+
+
+_FIELDS_TOO_LONG = failure_block(GrpcCode.RESOURCE_EXHAUSTED, "the metadata of the call is too long")
+_TOO_MANY = failure_block(GrpcCode.RESOURCE_EXHAUSTED, "too many calls are being served")
+
+
+class GrpcConnection(asyncio.Protocol):
+    __slots__ = (
+        "_begun", "_closed_here", "_gate", "_held", "_host", "_http2", "_in_ring", "_is_noted", "_pace", "_pinged",
+        "_queued", "_read", "_transport", "_waiting", "_write_paused", "_write_scheduled", "_written", "active_at",
+        "address", "dropped", "evicted", "is_unidentified", "max_message_bytes",
+    )  # fmt: skip
+
+    def __init__(self, host: GrpcHost) -> None:
+        self._host = host
+        self.max_message_bytes = host.max_message_bytes
+        self._http2 = Http2Connection(host.max_streams)
+        self._gate: TlsGate[GrpcConnection] = TlsGate(host.tls, host.handshakes, self)
+        self._transport: asyncio.Transport | None = None
+        self.address = ("", 0)
+        """Of the peer."""
+        self._waiting: deque[ServedCall] = deque()
+        """Calls that have not begun."""
+        self._begun = 0
+        """Calls that have begun in this turn."""
+        self._in_ring = self._write_scheduled = self._write_paused = self._closed_here = False
+        self._held = self._queued = 0
+        """Bytes of requests that are kept, and number of complete ones among them."""
+        self._is_noted = False
+        self._pinged = False
+        """Whether it has not answered a ping."""
+        self._written = self._read = 0
+        """Bytes written, and how many of them the peer had read at the last check."""
+        self._pace = Pace(MIN_BYTES_PER_S, host.unread.unread_s)
+        self.is_unidentified = True
+        """It has not spoken HTTP/2 so far."""
+        self.dropped = self.evicted = False
+        self.active_at = 0.0
+
+    # --- asyncio.Protocol -----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast(asyncio.Transport, transport)  # uvloop's are not subclasses of asyncio's
+        host = self._host
+        sock = transport.get_extra_info("socket")
+        peer = transport.get_extra_info("peername") or ("0.0.0.0", 0)  # noqa: S104 - gone before we asked
+        self.address = str(peer[0]).removeprefix("::ffff:"), int(peer[1])
+        problem = host.sockets.admit(self, sock.fileno() if sock is not None else 0, self.address[0])
+        if problem is not None:
+            log.warning("%s: a connection of %s is refused: %s", host.name, self.address[0], problem)
+            self._closed_here = True
+            transport.abort()
+            return
+        self._transport = transport
+        if sock is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        transport.set_write_buffer_limits(high=host.unread.high_water_bytes)
+        self.active_at = monotonic()
+
+    def data_received(self, data: bytes) -> None:
+        if self._transport is not None and not self._closed_here and (plain := self._gate.decoded(data)):
+            self._received(plain)
+
+    def _received(self, plain: bytes) -> None:
+        host = self._host
+        self.active_at = now = monotonic()
+        self._pinged = False
+        try:
+            events = self._http2.received(plain, now)
+        except Http2Error as error:
+            self.fail(str(error))
+            return
+        if self.is_unidentified and self._http2.has_begun:
+            self.is_unidentified = False
+            host.know(self)
+        for event in events:
+            self._happened(event)
+        self._schedule_write()
+
+    def _happened(self, event: Event) -> None:
+        if isinstance(event, RequestBegun):
+            self._begin_call(event)
+            return
+        if isinstance(event, PingAnswered):
+            return
+        call: ServedCall | None = event.stream.call
+        if call is None:
+            return
+        if isinstance(event, DataCame):
+            call.received(event.data, event.ended)
+        elif isinstance(event, RequestEnded):
+            call.gone()
+        else:
+            call.may_write()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        transport, self._transport = self._transport, None
+        if transport is None:
+            return  # it was refused
+        host = self._host
+        log.debug("%s: connection of %s ended (%s)", host.name, self.address, error or "closed")
+        self._closed_here = True
+        for call in self.calls:
+            call.gone()
+        self._waiting.clear()
+        host.unread.note(self, 0)
+        host.partial.budget.keep(self, 0, 0.0)
+        host.forget(self)
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self._resume()
+
+    def _resume(self) -> None:
+        """The peer has read, or opened windows."""
+        for call in self.calls:
+            call.may_write()
+        if self._waiting:
+            self._wait()
+        elif self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    # --- calls ----------------------------------------------------------------------------------------------------
+
+    @property
+    def calls(self) -> list[ServedCall]:
+        """Those that have not ended."""
+        return [stream.call for stream in self._http2 if stream.call is not None]
+
+    def _begin_call(self, event: RequestBegun) -> None:
+        stream, head, host = event.stream, event.head, self._host
+        if head is None:
+            self._http2.end_answer(stream, _FIELDS_TOO_LONG)
+            return
+        meaning: CallHead | None = head.meaning
+        if meaning is None:
+            meaning = head.meaning = CallHead(head, host.methods)
+        if meaning.refusal is not None or meaning.method is None:
+            self._http2.end_answer(stream, meaning.refusal or b"")
+            return
+        if not host.may_begin():
+            self._http2.end_answer(stream, _TOO_MANY)
+            return
+        now = host.loop.time()
+        deadline = None if meaning.timeout_s is None else now + meaning.timeout_s
+        call = stream.call = ServedCall(self, stream, meaning.method, head.fields, deadline)
+        # Until the request is complete.
+        host.deadlines.add(
+            call, now + host.request_s if deadline is None else min(deadline, now + host.request_s)
+        )
+        if meaning.method.takes_stream:
+            self.ready(call)
+        if event.ended:
+            call.received(b"", True)
+
+    def ready(self, call: ServedCall) -> None:
+        """All is there that the call needs to begin."""
+        self._host.deadlines.move(call, call.deadline)
+        if self._begun < CALLS_A_TURN and not self._waiting and self._may_serve() and self._host.takes_turn():
+            self._begun += 1
+            call.start()
+        else:
+            call.keep()
+            self._waiting.append(call)
+            self._wait()
+
+    def _may_serve(self) -> bool:
+        unread = self._host.unread
+        return not self._write_paused and unread.high_water_bytes - self.unread_bytes > unread.floor
+
+    def _wait(self) -> None:
+        """Let other connections go first."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        if not self._may_serve():
+            self._host.unread.block(self)
+            if not self._write_paused:  # answers wait for windows, and only reading tells of these
+                self._transport.resume_reading()
+            return
+        self._transport.pause_reading()
+        if not self._in_ring:
+            self._in_ring = True
+            self._host.enter_ring(self)
+
+    def serve_waiting(self) -> None:
+        """The connection's turn in the ring."""
+        self._in_ring = False
+        self._begun = 0
+        waiting = self._waiting
+        while waiting and self._begun < CALLS_A_TURN and self._may_serve() and self._host.takes_turn():
+            self._begun += 1
+            waiting.popleft().start()
+        if waiting:
+            self._wait()
+        elif self._transport is not None and not self._write_paused and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def ended(self, call: ServedCall) -> None:
+        self._host.call_ended(call)
+
+    def begin_answer(self, stream: Http2Stream, block: bytes) -> None:
+        self._http2.begin_answer(stream, block)
+
+    def send(self, stream: Http2Stream, data: bytes, last_block: bytes | None = None) -> None:
+        self._http2.send(stream, data, last_block)
+        self._schedule_write()
+
+    def end_answer(self, stream: Http2Stream, block: bytes) -> None:
+        self._http2.end_answer(stream, block)
+        self._schedule_write()
+
+    def used(self, stream: Http2Stream, count: int) -> None:
+        self._http2.used(stream, count)
+        self._schedule_write()
+
+    def holds(self, more_bytes: int, more_messages: int) -> None:
+        self._held += more_bytes
+        self._queued += more_messages
+
+    def has_room(self, stream: Http2Stream) -> bool:
+        """Whether a method may write more, or its caller has to read first."""
+        return not self._write_paused and stream.unsent_bytes < STREAM_MARK_BYTES
+
+    # --- bytes out ------------------------------------------------------------------------------------------------
+
+    def _schedule_write(self) -> None:
+        if not self._write_scheduled:
+            self._write_scheduled = True
+            self._host.schedule_write(self)
+
+    def write_out(self) -> None:
+        """At the end of a turn: all that the turn has brought."""
+        self._write_scheduled = False
+        has_begun_calls, self._begun = self._begun > 0, 0
+        transport = self._transport
+        if transport is None or transport.is_closing() or self._gate.is_undecided:
+            return
+        held = self._held + self._http2.buffered_bytes
+        if held or self._is_noted:
+            self._is_noted = held > 0
+            self._host.partial.note(self, held, afresh=has_begun_calls)
+        out = self._http2.to_send()
+        if out:
+            self._write(transport, out)
+        unread, held = self._host.unread, self.unread_bytes
+        is_much = unread.high_water_bytes - held < unread.noted_below
+        if is_much or self in unread.budget:
+            unread.note(self, held if is_much else 0)
+
+    def _write(self, transport: asyncio.Transport, out: list[bytes]) -> None:
+        self.active_at = monotonic()
+        try:
+            data = self._gate.encoded(out)
+        except ProtocolError as error:
+            self.fail(str(error))
+            return
+        self._written += len(data)
+        transport.write(data)
+
+    @property
+    def unread_bytes(self) -> int:
+        """Of answers, here or in the transport."""
+        transport = self._transport
+        return self._http2.unsent_bytes + (0 if transport is None else transport.get_write_buffer_size())
+
+    # --- what the peer has not read -------------------------------------------------------------------------------
+
+    def measure(self, now: float) -> None:
+        if self._transport is None or self.dropped:
+            return
+        unread, held = self._host.unread, self.unread_bytes
+        unread.budget.keep(self, held if unread.high_water_bytes - held < unread.noted_below else 0, now)
+
+    def does_not_read(self, now: float) -> bool:
+        """Whether the peer has read nothing, or almost nothing, for too long."""
+        if self._transport is None:
+            return False
+        self.measure(now)
+        budget = self._host.unread.budget
+        count, _ = budget.held(self)
+        if not count:
+            self._pace.rest()
+            return False
+        read = self._written - self._transport.get_write_buffer_size()
+        if read - self._read >= count // 8:  # it makes progress
+            budget.keep(self, count, now, afresh=True)
+        self._read = read
+        return self._pace.is_too_slow(read, now)
+
+    @property
+    def waits(self) -> bool:
+        """Whether this server, not the peer, has stopped the connection."""
+        return bool(self._waiting or self._queued or self._write_paused)
+
+    def unblock(self) -> None:
+        if self._waiting:
+            self._wait()
+
+    # --- TLS ------------------------------------------------------------------------------------------------------
+
+    def shake_hands(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            plain = self._gate.shake_hands()
+            if plain is not None:
+                self._schedule_write()
+            if plain:
+                self._received(plain)
+
+    def write_cipher(self, data: bytes) -> None:
+        if data and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def end_of_stream(self) -> None:
+        if self._transport is not None:
+            self._host.loop.call_soon(self._transport.close)
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    @property
+    def is_idle(self) -> bool:
+        """No call is being served."""
+        return not len(self._http2)
+
+    def check_alive(self) -> bool:
+        """Ask the peer of a silent connection for a sign of life. False: it was asked before, and has given none."""
+        if self._pinged:
+            return False
+        self._pinged = True
+        self._http2.ping(PING)
+        self._schedule_write()
+        return True
+
+    def announce_end(self) -> None:
+        """Ask the peer to begin no more calls here."""
+        self._http2.announce_end()
+        self._schedule_write()
+
+    def cancel_calls(self, abort: GrpcAbort) -> None:
+        for call in self.calls:
+            call.fail(abort)
+
+    def fail(self, reason: str) -> None:
+        """Close because of what the peer has sent."""
+        self._host.counts.malformed += 1
+        self.close(reason)
+
+    def close(self, reason: str, *, level: int = logging.INFO) -> None:
+        """Close once everything already written has been sent."""
+        transport = self._transport
+        if transport is None or self._closed_here:
+            return
+        log.log(level, "%s: connection of %s closed: %s", self._host.name, self.address, reason)
+        if not self._gate.is_undecided:
+            self._http2.refuse_streams()
+            with contextlib.suppress(ProtocolError):
+                transport.write(self._gate.encoded(self._http2.to_send()) + self._gate.end())
+        self._closed_here = True
+        transport.close()
+        if transport.get_write_buffer_size():
+            self._host.loop.call_later(LINGER_S, self.abort)
+
+    def abort(self, reason: str | None = None) -> None:
+        """Close at once; unwritten data is dropped."""
+        if reason is not None:
+            log.warning("%s: connection of %s dropped: " + reason, self._host.name, self.address)
+        self._closed_here = True
+        if self._transport is not None:
+            self._transport.abort()

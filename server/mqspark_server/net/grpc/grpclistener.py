@@ -1,0 +1,250 @@
+"""All gRPC connections of one port, within the bounds of remoting (``tcp``). Everything here runs on the event loop's
+thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections import deque
+from collections.abc import Mapping
+from time import monotonic
+
+from mqspark_server.net.addresses import listening
+from mqspark_server.net.grpc.calldeadlines import STEP_S, CallDeadlines
+from mqspark_server.net.grpc.grpcconnection import GrpcConnection
+from mqspark_server.net.grpc.grpcwords import GrpcAbort, GrpcCode
+from mqspark_server.net.grpc.servedcalls import NO_SLOT, GrpcMethod, ServedCall
+from mqspark_server.net.handshakes import Handshakes
+from mqspark_server.net.heldbytes import MIN_BYTES_PER_S, PartialFrames, UnreadAnswers
+from mqspark_server.net.opensockets import ConnectionCounts, OpenSockets
+from mqspark_server.net.servertls import Certificates
+from mqspark_server.net.tcp import IDLE_SCAN_S, SHUTDOWN_GRACE_S, WATCH_S
+from mqspark_server.net.tcpconnection import CONNECTION_S
+
+MAX_STREAMS = 4_096
+"""Calls of one connection at a time."""
+TURN_CALLS = 128
+"""Calls of all connections that begin in one turn of the loop: some 30 ms of a broker's work."""
+_STOPS = GrpcAbort(GrpcCode.UNAVAILABLE, "the server stops")
+_LATE = GrpcAbort(GrpcCode.DEADLINE_EXCEEDED, "the time of the call is over")
+_DOES_NOT_ARRIVE = GrpcAbort(GrpcCode.DEADLINE_EXCEEDED, "the request does not arrive")
+
+
+class GrpcListener:
+    """Serves ``methods``, by their paths, with requests of at most ``max_message_bytes``."""
+
+    def __init__(
+        self,
+        methods: Mapping[str, GrpcMethod],
+        tls: Certificates | None,
+        *,
+        name: str,
+        max_message_bytes: int,
+        max_calls: int,
+        idle_s: float,
+        max_connections: int,
+        max_connections_per_address: int,
+        backlog: int,
+        high_water_bytes: int,
+        max_buffered_bytes: int,
+        max_stranger_bytes: int,
+        max_unsent_bytes: int,
+        unread_s: float,
+        partial_frame_s: float,
+    ) -> None:
+        self.name = name
+        self.methods = methods
+        self.tls = tls
+        self.max_streams = MAX_STREAMS
+        self.max_message_bytes = max_message_bytes
+        self._max_calls = max_calls
+        self._idle_s = idle_s
+        self.request_s = partial_frame_s
+        self.loop = asyncio.get_running_loop()
+        self.counts = ConnectionCounts()
+        self.sockets: OpenSockets[GrpcConnection] = OpenSockets(
+            self.counts,
+            self.drop,
+            max_connections=max_connections,
+            max_per_address=max_connections_per_address,
+            backlog=backlog,
+        )
+        self.partial: PartialFrames[GrpcConnection] = PartialFrames(
+            self.drop,
+            most_bytes=max_buffered_bytes,
+            most_stranger_bytes=max_stranger_bytes,
+            frame_s=partial_frame_s,
+        )
+        self.unread: UnreadAnswers[GrpcConnection] = UnreadAnswers(
+            self.loop,
+            self.drop,
+            most_bytes=max_unsent_bytes,
+            high_water_bytes=high_water_bytes,
+            unread_s=unread_s,
+        )
+        self.handshakes: Handshakes[GrpcConnection] = Handshakes(self.loop, self.drop, turn_s=CONNECTION_S)
+        self.deadlines: CallDeadlines[ServedCall] = CallDeadlines(self.loop, self._expire)
+        self.calls = 0
+        """Calls that are being served."""
+        self._begun = 0
+        """Calls that have begun in this turn."""
+        self._to_write: list[GrpcConnection] = []
+        self._ring: deque[GrpcConnection] = deque()
+        self._server: asyncio.Server | None = None
+        self._timers: list[asyncio.TimerHandle] = []
+        self._no_calls: asyncio.Future[None] | None = None
+
+    async def listen(self, sock: socket.socket) -> None:
+        """Accept on a bound socket, which is closed at the end. Raises OSError."""
+        with listening(self.name, sock):
+            self._server = await self.loop.create_server(
+                lambda: GrpcConnection(self), sock=sock, backlog=self.sockets.backlog
+            )
+        self._timers = [
+            self.loop.call_later(WATCH_S, self._watch),
+            self.loop.call_later(min(IDLE_SCAN_S, self._idle_s), self._close_idle),
+        ]
+
+    # --- turns ----------------------------------------------------------------------------------------------------
+
+    def schedule_write(self, connection: GrpcConnection) -> None:
+        """Write what the connection has to send at the end of this turn."""
+        if not self._to_write:
+            self.loop.call_soon(self._write_all)
+        self._to_write.append(connection)
+
+    def _write_all(self) -> None:
+        self._begun = 0
+        connections, self._to_write = self._to_write, []
+        for connection in connections:
+            connection.write_out()
+
+    def enter_ring(self, connection: GrpcConnection) -> None:
+        """Its calls begin when its turn comes."""
+        if not self._ring:
+            self.loop.call_soon(self._serve_ring)
+        self._ring.append(connection)
+
+    def _serve_ring(self) -> None:
+        self._begun = 0
+        ring, self._ring = self._ring, deque()
+        for connection in ring:
+            connection.serve_waiting()
+
+    # --- calls ----------------------------------------------------------------------------------------------------
+
+    def may_begin(self) -> bool:
+        """Whether there may be one more call, which then counts."""
+        if self.calls >= self._max_calls:
+            return False
+        self.calls += 1
+        return True
+
+    def takes_turn(self) -> bool:
+        """Whether one more call may begin in this turn."""
+        if self._begun >= TURN_CALLS:
+            return False
+        self._begun += 1
+        return True
+
+    def _expire(self, call: ServedCall) -> None:
+        """A deadline is over: that of the call, or that of its request."""
+        now = self.loop.time()
+        if call.deadline is not None and call.deadline <= now + STEP_S:
+            call.fail(_LATE)
+        elif call.is_arriving(int(MIN_BYTES_PER_S * self.request_s)):
+            self.deadlines.add(call, now + self.request_s)
+        else:
+            call.fail(_DOES_NOT_ARRIVE)
+
+    def call_ended(self, call: ServedCall) -> None:
+        self.calls -= 1
+        if call.slot != NO_SLOT:
+            self.deadlines.discard(call)
+        if not self.calls and self._no_calls is not None and not self._no_calls.done():
+            self._no_calls.set_result(None)
+
+    # --- connections ----------------------------------------------------------------------------------------------
+
+    def know(self, connection: GrpcConnection) -> None:
+        """It speaks HTTP/2."""
+        self.sockets.know(connection)
+        self.partial.know(connection)
+
+    def forget(self, connection: GrpcConnection) -> None:
+        """An admitted connection has ended."""
+        self.handshakes.end(connection)
+        self.partial.know(connection)
+        self.unread.unblock_never(connection)
+        self.sockets.forget(connection, connection.address[0])
+
+    def drop(self, connection: GrpcConnection, reason: str) -> None:
+        """Drop a connection whose memory is needed. ``reason`` is one of a few texts."""
+        self.counts.dropped += 1
+        connection.dropped = True
+        now = monotonic()
+        for budget in (self.unread.budget, self.partial.budget, self.partial.strangers):
+            budget.keep(connection, 0, now)
+        connection.abort(reason)
+
+    def _watch(self) -> None:
+        self._timers[0] = self.loop.call_later(WATCH_S, self._watch)
+        now = monotonic()
+        self.unread.watch(now)
+        self.partial.watch(now)
+        self.handshakes.watch(now)
+
+    def _close_idle(self) -> None:
+        """Close what is silent and serves no call. A peer with calls may be silent, as long as it answers pings."""
+        self._timers[1] = self.loop.call_later(min(IDLE_SCAN_S, self._idle_s), self._close_idle)
+        oldest = monotonic() - self._idle_s
+        for connection in self.sockets:
+            if connection.active_at >= oldest:
+                continue
+            if connection.is_idle:
+                self.counts.idle += 1
+                connection.close(f"idle for {self._idle_s:.0f} s")
+            elif not connection.check_alive():
+                self.drop(connection, "its peer does not answer a ping")
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    async def close(self, grace_s: float | None) -> None:
+        """Calls get a moment to end, then they are cancelled. ``grace_s`` None: at once, as when the process is
+        killed."""
+        self.sockets.refuse_all()
+        if self._server is not None:
+            self._server.close()
+        for timer in self._timers:
+            timer.cancel()
+        if grace_s is not None:
+            await self._drain(grace_s)
+        if self.sockets:
+            all_gone = self.sockets.gone(self.loop)
+            for connection in self.sockets:
+                if grace_s is None:
+                    connection.abort()
+                else:
+                    connection.close("the server stops", level=logging.DEBUG)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SHUTDOWN_GRACE_S):
+                    await all_gone
+            for connection in self.sockets:
+                connection.abort()
+            await asyncio.sleep(0)
+        self.unread.close()
+        self.deadlines.close()
+
+    async def _drain(self, grace_s: float) -> None:
+        for connection in self.sockets:
+            connection.announce_end()
+        if self.calls:
+            self._no_calls = self.loop.create_future()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(grace_s):
+                    await self._no_calls
+        for connection in self.sockets:
+            connection.cancel_calls(_STOPS)
+        await asyncio.sleep(0)

@@ -1,0 +1,289 @@
+"""One call that is served: what its method is told, and how its answers go out.
+
+A method gets the request, or an iterator of requests, and the call itself: ``metadata``, ``address``,
+``time_remaining``, ``write``. A unary one returns its answer, others write answers. When the caller is gone, or its
+time is over, the method is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from mqspark.base.logs import sparing
+from mqspark_server.net.grpc.grpcwords import GOOD_END, HEAD, GrpcAbort, GrpcCode, end_block, failure_block
+from mqspark_server.net.grpc.messagereader import MessageReader, message_bytes
+from mqspark_server.net.http2.http2streams import Http2Stream
+
+log = sparing("mqspark.grpc")
+
+NO_SLOT = -1
+
+
+class GrpcMethod(NamedTuple):
+    """``serve(request, call)``; with ``takes_stream`` the first is an iterator. What it returns, if anything, is the
+    answer of a unary call."""
+
+    name: str
+    parse: Callable[[bytes], Any]
+    serve: Callable[[Any, ServedCall], Awaitable[Any]]
+    takes_stream: bool = False
+
+
+class CallHost(Protocol):
+    """What a call asks of its connection."""
+
+    address: tuple[str, int]
+    max_message_bytes: int
+
+    def begin_answer(self, stream: Http2Stream, block: bytes) -> None: ...
+    def send(self, stream: Http2Stream, data: bytes, last_block: bytes | None = None) -> None: ...
+    def end_answer(self, stream: Http2Stream, block: bytes) -> None: ...
+    def used(self, stream: Http2Stream, count: int) -> None: ...
+    def holds(self, more_bytes: int, more_messages: int) -> None:
+        """It keeps so much more of requests, and so many more of them that are complete."""
+        ...
+
+    def has_room(self, stream: Http2Stream) -> bool: ...
+    def ready(self, call: ServedCall) -> None: ...
+    def ended(self, call: ServedCall) -> None: ...
+
+
+class ServedCall:
+    __slots__ = (
+        "_arrived_bytes",
+        "_connection",
+        "_head_is_sent",
+        "_held",
+        "_is_over",
+        "_kept",
+        "_method",
+        "_reader",
+        "_reading",
+        "_requests",
+        "_said_all",
+        "_stream",
+        "_task",
+        "_writing",
+        "deadline",
+        "metadata",
+        "slot",
+    )
+
+    def __init__(
+        self,
+        connection: CallHost,
+        stream: Http2Stream,
+        method: GrpcMethod,
+        metadata: Mapping[str, str],
+        deadline: float | None,
+    ) -> None:
+        """``deadline``: in the loop's time."""
+        self._connection = connection
+        self._stream = stream
+        self._method = method
+        self.metadata = metadata
+        self.deadline = deadline
+        self.slot = NO_SLOT
+        """Of its deadline (``calldeadlines``)."""
+        self._reader: MessageReader | None = None
+        """None: no message has begun."""
+        self._requests: deque[bytes] = deque()
+        """Messages that the method has not taken."""
+        self._arrived_bytes = 0
+        """Of a request that is not complete, at the last look."""
+        self._held = self._kept = 0
+        """Bytes of its messages, complete or not, and number of complete ones, as reported."""
+        self._said_all = False
+        """Whether the caller has sent all."""
+        self._task: asyncio.Task[None] | None = None
+        self._reading: asyncio.Future[None] | None = None
+        """Waits for a request."""
+        self._writing: asyncio.Future[None] | None = None
+        """Waits for room for an answer."""
+        self._head_is_sent = self._is_over = False
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Of the peer."""
+        return self._connection.address
+
+    def time_remaining(self) -> float | None:
+        """In seconds; None: the caller waits for ever."""
+        if self.deadline is None:
+            return None
+        return self.deadline - asyncio.get_running_loop().time()
+
+    # --- requests -------------------------------------------------------------------------------------------------
+
+    def received(self, data: bytes, ended: bool) -> None:
+        """The caller sends this."""
+        if self._is_over:
+            return
+        self._said_all = ended
+        try:
+            self._read(data)
+            if ended and self._reader is not None and self._reader.held_bytes:
+                raise GrpcAbort(GrpcCode.INTERNAL, "a request that is cut")
+            if not self._method.takes_stream:
+                self._check_single(ended)
+        except GrpcAbort as abort:
+            self.fail(abort)
+            return
+        if self._reading is not None and not self._reading.done():
+            self._reading.set_result(None)
+
+    def _read(self, data: bytes) -> None:
+        """Raises GrpcAbort."""
+        if self._reader is None:
+            self._reader = MessageReader(self._connection.max_message_bytes)
+        messages = self._reader.read(data)
+        self._requests.extend(messages)
+        if not self._said_all or self._method.takes_stream:
+            self.keep()
+            if not messages or not self._method.takes_stream:
+                self._connection.used(self._stream, len(data))
+
+    def keep(self) -> None:
+        """Report what it keeps of requests that no method has taken."""
+        reader, requests = self._reader, self._requests
+        held = (0 if reader is None else reader.held_bytes) + sum(map(len, requests))
+        if held != self._held or len(requests) != self._kept:
+            self._connection.holds(held - self._held, len(requests) - self._kept)
+            self._held, self._kept = held, len(requests)
+
+    def _check_single(self, ended: bool) -> None:
+        """Raises GrpcAbort."""
+        if len(self._requests) > 1:
+            raise GrpcAbort(GrpcCode.UNIMPLEMENTED, "more than one request")
+        if ended:
+            if not self._requests:
+                raise GrpcAbort(GrpcCode.INTERNAL, "no request")
+            self._connection.ready(self)
+
+    def is_arriving(self, least_bytes: int) -> bool:
+        """Whether so many more bytes of the request have come since the last look, and some are still missing."""
+        if self._said_all or self._method.takes_stream:
+            return False
+        seen, self._arrived_bytes = self._arrived_bytes, self._held
+        return self._held - seen >= least_bytes
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        """The next request, to the end of the caller's side. Raises GrpcAbort."""
+        while not self._requests:
+            if self._said_all:
+                raise StopAsyncIteration
+            self._reading = asyncio.get_running_loop().create_future()
+            try:
+                await self._reading
+            finally:
+                self._reading = None
+        message = self._requests.popleft()
+        self.keep()
+        self._connection.used(self._stream, len(message))
+        return self._parsed(message)
+
+    def _parsed(self, message: bytes) -> Any:
+        try:
+            return self._method.parse(message)
+        except Exception as error:
+            raise GrpcAbort(GrpcCode.INTERNAL, f"a request that cannot be read: {error}") from None
+
+    # --- the method -----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        if not self._is_over:
+            if self._held and not self._method.takes_stream:
+                self._connection.holds(-self._held, -self._kept)
+                self._held = self._kept = 0
+            self._task = asyncio.get_running_loop().create_task(self._serve())
+
+    async def _serve(self) -> None:
+        try:
+            request = self if self._method.takes_stream else self._parsed(self._requests.popleft())
+            answer = await self._method.serve(request, self)
+        except GrpcAbort as abort:
+            self.fail(abort)
+        except asyncio.CancelledError:
+            self.fail(GrpcAbort(GrpcCode.UNAVAILABLE, "the server has cancelled the call"))
+        except Exception as error:
+            if not self._is_over:
+                log.exception("%s failed", self._method.name)
+                self.fail(GrpcAbort(GrpcCode.UNKNOWN, f"{type(error).__name__} in the server"))
+        else:
+            self._finish(answer)
+
+    def _finish(self, answer: Any) -> None:
+        if self._is_over:
+            return
+        if answer is not None:
+            self._put(answer.SerializeToString(), GOOD_END)
+        else:
+            self._begin_answer()
+            self._connection.end_answer(self._stream, GOOD_END)
+        self._over()
+
+    async def write(self, answer: Any) -> None:
+        """Raises ConnectionError when the caller is gone."""
+        if self._is_over:
+            raise ConnectionResetError("the call is over")
+        self._put(answer.SerializeToString(), None)
+        while not self._connection.has_room(self._stream):
+            self._writing = asyncio.get_running_loop().create_future()
+            try:
+                await self._writing
+            finally:
+                self._writing = None
+            if self._is_over:
+                raise ConnectionResetError("the call is over")
+
+    def _put(self, answer: bytes, last_block: bytes | None) -> None:
+        self._begin_answer()
+        self._connection.send(self._stream, message_bytes(answer), last_block)
+
+    def _begin_answer(self) -> None:
+        if not self._head_is_sent:
+            self._head_is_sent = True
+            self._connection.begin_answer(self._stream, HEAD)
+
+    def may_write(self) -> None:
+        """There may be room again."""
+        if self._writing is not None and not self._writing.done():
+            self._writing.set_result(None)
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    def fail(self, abort: GrpcAbort) -> None:
+        """Tell the caller, and end."""
+        if self._is_over:
+            return
+        block = (end_block if self._head_is_sent else failure_block)(abort.code, abort.text)
+        self._connection.end_answer(self._stream, block)
+        self._over()
+        self._cancel()
+
+    def gone(self) -> None:
+        """The caller is gone."""
+        if not self._is_over:
+            self._over()
+            self._cancel()
+
+    def _cancel(self) -> None:
+        task = self._task
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+
+    def _over(self) -> None:
+        self._is_over = True
+        self._stream.call = None
+        self.may_write()
+        self._reader = None
+        self._requests.clear()
+        if self._held:
+            self.keep()
+        self._connection.ended(self)

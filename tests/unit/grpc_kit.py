@@ -1,0 +1,158 @@
+"""A listener of gRPC without sockets: transports are lists of bytes, and a client says frames."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+from mqspark_server.net.grpc.grpcconnection import GrpcConnection
+from mqspark_server.net.grpc.grpclistener import GrpcListener
+from mqspark_server.net.grpc.messagereader import message_bytes
+from mqspark_server.net.grpc.servedcalls import GrpcMethod
+from mqspark_server.net.http2.http2frames import DATA, END_STREAM, GOAWAY, HEADERS, RST_STREAM
+from tests.unit.http2_kit import BEGIN, Sent, data, frames_of, request, request_block
+
+LIMITS: dict[str, Any] = {
+    "name": "gRPC",
+    "max_message_bytes": 100_000,
+    "max_calls": 1_000,
+    "idle_s": 120.0,
+    "max_connections": 100,
+    "max_connections_per_address": 0,
+    "backlog": 10,
+    "high_water_bytes": 1 << 20,
+    "max_buffered_bytes": 1 << 24,
+    "max_stranger_bytes": 1 << 20,
+    "max_unsent_bytes": 1 << 24,
+    "unread_s": 60.0,
+    "partial_frame_s": 30.0,
+}
+
+
+class Text:
+    """A message: its text."""
+
+    def __init__(self, text: bytes) -> None:
+        self.text = text
+
+    def SerializeToString(self) -> bytes:
+        return self.text
+
+
+def parse(data: bytes) -> Text:
+    if data == b"wrong":
+        raise ValueError(data)
+    return Text(data)
+
+
+def method(serve: Any, *, takes_stream: bool = False) -> GrpcMethod:
+    return GrpcMethod("Method", parse, serve, takes_stream)
+
+
+class Wire(asyncio.Transport):
+    """The transport of a connection: what is written is read at once, unless ``is_read`` is False."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("10.0.0.7", 4_711)})
+        self.written = bytearray()
+        self.is_read, self.unread_bytes = True, 0
+        self.is_paused = self.is_closed = False
+
+    def write(self, data: Any) -> None:
+        self.written += data
+        if not self.is_read:
+            self.unread_bytes += len(data)
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread_bytes
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+    def pause_reading(self) -> None:
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        self.is_paused = False
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def abort(self) -> None:
+        self.is_closed = True
+
+
+class GrpcClientBench:
+    """A client that has begun a connection to ``listener``."""
+
+    def __init__(self, listener: GrpcListener, *, begin: bytes = BEGIN) -> None:
+        self.wire = Wire()
+        self.connection = GrpcConnection(listener)
+        self.connection.connection_made(self.wire)
+        self._streams = itertools.count(1, 2)
+        self._seen = 0
+        self.frames: list[Sent] = []
+        self.say(begin)
+
+    def say(self, said: bytes) -> None:
+        self.connection.data_received(said)
+
+    def call(self, *messages: bytes, ended: bool = True, path: str = "/Method", **fields: str) -> int:
+        """Begin a call; returns its stream."""
+        stream = next(self._streams)
+        block = request_block(**{"content_type": "application/grpc", **fields}).replace(
+            b"\x0f/service/Method", bytes((len(path),)) + path.encode()
+        )
+        said = request(stream, block=block, ended=ended and not messages)
+        for number, message in enumerate(messages, 1):
+            said += data(stream, message_bytes(message), ended=ended and number == len(messages))
+        self.say(said)
+        return stream
+
+    async def hear(self) -> list[Sent]:
+        """All that the server has said so far, once it is at rest."""
+        for _ in range(30):
+            await asyncio.sleep(0)
+        self.frames += frames_of(bytes(self.wire.written[self._seen :]))
+        self._seen = len(self.wire.written)
+        return self.frames
+
+    async def answers(self, stream: int) -> list[bytes]:
+        await self.hear()
+        body = b"".join(each.payload for each in self.frames if (each.kind, each.stream) == (DATA, stream))
+        found = []
+        while body:
+            size = int.from_bytes(body[1:5], "big")
+            found.append(body[5 : 5 + size])
+            body = body[5 + size :]
+        return found
+
+    async def status(self, stream: int) -> tuple[int, str] | None:
+        """How the call has ended; None: it has not."""
+        await self.hear()
+        for each in self.frames:
+            if each.kind == HEADERS and each.stream == stream and each.flags & END_STREAM:
+                fields = each.fields
+                return int(fields.get("grpc-status", fields.get(":status", "-1"))), fields.get(
+                    "grpc-message", ""
+                )
+        return None
+
+    def resets(self) -> list[tuple[int, int]]:
+        return [(each.stream, each.number) for each in self.frames if each.kind == RST_STREAM]
+
+    def goaways(self) -> list[int]:
+        """The last streams that are served."""
+        return [int.from_bytes(each.payload[:4], "big") for each in self.frames if each.kind == GOAWAY]
+
+    def hang_up(self) -> None:
+        self.wire.close()
+        self.connection.connection_lost(None)
+
+
+def listener_of(methods: Iterable[tuple[str, GrpcMethod]], **limits: Any) -> GrpcListener:
+    return GrpcListener(dict(methods), None, **{**LIMITS, **limits})
