@@ -19,6 +19,8 @@ import mqspark_jobs
 import mqspark_server
 import pyspark_pymq
 from mqspark.errors import MAX_MESSAGE, ConfigError, InvalidMessage, NoRoute, NoSuchTopic
+from mqspark_server.net.grpc.grpcwords import GrpcCode
+from mqspark_server.net.http2.http2frames import Http2Code
 from tests.support.draws import some
 
 PACKAGES = (mqspark, mqspark_jobs, mqspark_server, pyspark_pymq)
@@ -27,6 +29,8 @@ VALUES = {
     "str": st.text(max_size=20),
     "bool": st.booleans(),
     "pb.Code": st.integers(0, 60_000),
+    "GrpcCode": st.sampled_from(GrpcCode),
+    "Http2Code": st.sampled_from(Http2Code),
     "Exception": st.sampled_from([OSError(28, "full"), MemoryError(), ValueError("no")]),
     "Iterable[str]": st.lists(st.text(max_size=5), max_size=3),
     "Hashable": st.tuples(st.text(max_size=5), st.integers()),
