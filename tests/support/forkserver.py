@@ -41,7 +41,7 @@ MODULES = (
     "uvloop",
 )
 """The modules that servers import at their start."""
-PR_SET_CHILD_SUBREAPER = 36
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 MOST_BYTES = 1 << 20
 """Limit of a request: arguments and environment."""
 
@@ -138,17 +138,27 @@ def serve(requests: socket.socket) -> None:
         told, tell = os.pipe()
         parent = os.fork()
         if parent == 0:
+            between = os.getpid()
             child = os.fork()
             if child:
                 os.write(tell, b"%d" % child)
                 os._exit(0)
             for unused in (told, tell, requests.detach()):
                 os.close(unused)
+            _end_with_parent(between)
             _become(json.loads(message), list(descriptors))
         os.waitpid(parent, 0)
         requests.send(os.read(told, 32))
         for used in (told, tell, *descriptors):
             os.close(used)
+
+
+def _end_with_parent(between: int) -> None:
+    """Have the kernel end this server when its parent is killed, which cannot end it then. ``between``: the parent
+    that hands it over."""
+    while os.getppid() == between:
+        os.sched_yield()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _become(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
