@@ -70,9 +70,9 @@ class EqualBodies(Sequence[bytes]):
     def __getitem__(self, at: int | slice) -> bytes | Sequence[bytes]:
         if isinstance(at, slice):
             return list(self)[at]
-        if not -len(self) <= at < len(self):
+        begin = at * self.size if at >= 0 else len(self.joined) + at * self.size
+        if not 0 <= begin < len(self.joined):
             raise IndexError(at)
-        begin = at % len(self) * self.size
         return self.joined[begin : begin + self.size]
 
 

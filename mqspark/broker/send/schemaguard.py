@@ -22,7 +22,7 @@ from mqspark.protocol.dispatch import Refusal
 from mqspark.record.batchitems import split_batch
 from mqspark.record.compression import decompress
 from mqspark.schemas.parsedschema import JSON, PROTOBUF, Flaw, Schema
-from mqspark.schemas.schemaprefix import PREFIX_BYTES, decode_prefix
+from mqspark.schemas.schemaprefix import PREFIX_BYTES, Prefix, decode_prefix
 
 _log = sparing(__name__)
 
@@ -133,16 +133,18 @@ class SchemaGuard:
         if len(bodies) < 2:
             return False
         head = bytes(bodies[0][:PREFIX_BYTES])
-        found = self._schema(schemas, topic, head)
-        if not isinstance(found, Schema) or found.kind == PROTOBUF:
+        prefix = decode_prefix(head)
+        found = self._schema(schemas, topic, head, prefix)
+        if isinstance(found, Flaw) or found.kind == PROTOBUF:
             return False
-        return found.fits_all(bodies, head if decode_prefix(head) is not None else b"")
+        return found.fits_all(bodies, b"" if prefix is None else head)
 
     def _flaw(self, schemas: Schemas, topic: str, body: bytes | memoryview, sys_flag: int) -> Flaw | None:
         try:
             if sys_flag & COMPRESSED:
                 body = decompress(body, sys_flag >> 8 & 7, self._max_body_bytes())
-            found = self._schema(schemas, topic, bytes(body[:PREFIX_BYTES]))
+            head = bytes(body[:PREFIX_BYTES])
+            found = self._schema(schemas, topic, head, decode_prefix(head))
             if isinstance(found, Flaw):
                 return found
             prefix = decode_prefix(body, indexed=found.kind == PROTOBUF)
@@ -152,9 +154,8 @@ class SchemaGuard:
         except (InvalidMessage, InvalidSchema, ValueError) as error:
             return Flaw("", str(error))
 
-    def _schema(self, schemas: Schemas, topic: str, head: bytes) -> Schema | Flaw:
-        """The schema that a body with these first bytes must fit."""
-        prefix = decode_prefix(head)
+    def _schema(self, schemas: Schemas, topic: str, head: bytes, prefix: Prefix | None) -> Schema | Flaw:
+        """The schema that a body with these first bytes, of this prefix, must fit."""
         key = topic, head if prefix is not None else b""
         known = self._known.get(key)
         if known is not None:

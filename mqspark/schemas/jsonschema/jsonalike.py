@@ -55,7 +55,7 @@ class Pattern:
         step = self._rows * self.size
         for at in range(0, len(data), step):
             part = data[at : at + step]
-            if not np.less_equal(part - self._low[: len(part)], self._room[: len(part)]).all():
+            if np.count_nonzero(part - self._low[: len(part)] > self._room[: len(part)]):  # faster than any()
                 return False
         # A text may have any plain character so far, also those that would end it.
         count = len(data) // self.size

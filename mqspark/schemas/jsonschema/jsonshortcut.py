@@ -46,7 +46,9 @@ class PayloadLines:
             joined = (b"\n" + joined).replace(b"\n" + head, b"\n")[1:]
             if len(joined) + len(bodies) * len(head) != sum(map(len, bodies)) + len(bodies) - 1:
                 return False
-        if joined.count(b"\n") != len(bodies) - 1:  # then no payload has a line of its own
+            if joined.count(b"\n") != len(bodies) - 1:  # then no payload has a line of its own
+                return False
+        elif b"\n" in b"".join(bodies):  # a search is several times faster than a count
             return False
         try:
             return len(self._decode(joined)) == len(bodies)

@@ -95,6 +95,7 @@ class MemberColumns:
     tails: list[bytes]
     """What follows a body in a record: the two bytes of the properties' length, and the properties."""
     tail_bytes: Ints
+    each_body: list[bytes]
 
     @classmethod
     def of(cls, data: bytes) -> MemberColumns | None:
@@ -120,10 +121,11 @@ class MemberColumns:
         property_lengths = shorts[body_ends]
         if (property_lengths < 0).any() or (body_ends + 2 + property_lengths != ends).any():
             return None
-        bounds = zip(body_ends.tolist(), ends.tolist(), strict=True)
-        tails = [data[low:high] for low, high in bounds]
+        middles = body_ends.tolist()
+        tails = [data[low:high] for low, high in zip(middles, ends.tolist(), strict=True)]
+        bodies = [data[low:high] for low, high in zip(body_starts.tolist(), middles, strict=True)]
         flags = ints[starts + 12].astype(np.int32)
-        return cls(data, flags, body_starts, body_ends, ends, tails, ends - body_ends)
+        return cls(data, flags, body_starts, body_ends, ends, tails, ends - body_ends, bodies)
 
     def with_suffix(self, suffix: bytes) -> MemberColumns:
         """A copy with more properties after those of every member. ``suffix``: encoded in the same way."""
@@ -137,16 +139,11 @@ class MemberColumns:
 
     def items(self) -> list[tuple[int, bytes, bytes]]:
         """Flag, body and properties of each member, as ``mqspark.record.batchitems.split_batch``."""
-        each = zip(
-            self.flags.tolist(), self.body_starts.tolist(), self.body_ends.tolist(), self.tails, strict=True
-        )
-        return [(flag, self.data[low:high], tail[2:]) for flag, low, high, tail in each]
+        each = zip(self.flags.tolist(), self.each_body, self.tails, strict=True)
+        return [(flag, body, tail[2:]) for flag, body, tail in each]
 
     def bodies(self) -> Sequence[bytes]:
-        return [
-            self.data[low:high]
-            for low, high in zip(self.body_starts.tolist(), self.body_ends.tolist(), strict=True)
-        ]
+        return self.each_body
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -179,10 +176,8 @@ class MemberColumns:
 
     def records(self, common: Common, sizes: Ints | int, positions: Ints) -> bytes | memoryview:
         """All records, contiguous."""
-        data, count = self.data, len(self)
+        bodies, count = self.each_body, len(self)
         heads = np.full(count, np.frombuffer(common.head, common.dtype)[0])
-        bounds = zip(self.body_starts.tolist(), self.body_ends.tolist(), strict=True)
-        bodies = [data[low:high] for low, high in bounds]
         heads["size"], heads["body_bytes"] = sizes, self.body_ends - self.body_starts
         common.fill(heads, bodies, self.flags, positions)
         packed, step = heads.tobytes(), len(common.head)

@@ -134,6 +134,7 @@ class MemberTable:
             body_ends + tail_bytes,
             self._each_tail(),
             tail_bytes,
+            members["body"].tolist(),
         )
 
     def items(self) -> list[tuple[int, bytes, bytes]]:
