@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 from mqspark.errors import InvalidSchema, SchemaTooLarge
@@ -77,3 +79,21 @@ class _Counting:
 
 def compact(value: Any, *, sort: bool = False) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=sort)
+
+
+_BEGIN, _END = {ord("{")}, {ord("}")}
+_first_byte, _last_byte = itemgetter(0), itemgetter(-1)
+
+
+def lines_of_objects(bodies: Sequence[bytes | memoryview]) -> bytes | None:
+    """Bodies that look like one object each, one a line; None if one does not, or has a line break.
+
+    A reader that takes all lines and finds as many values as there are bodies has found one in each: no value goes on
+    behind a line, because after the brace at its end the one at the next begin can only be that of another value, and
+    a text has no line break."""
+    try:
+        if set(map(_first_byte, bodies)) != _BEGIN or set(map(_last_byte, bodies)) != _END:
+            return None
+    except IndexError:
+        return None
+    return None if b"\n" in b"".join(bodies) else b"\n".join(bodies)

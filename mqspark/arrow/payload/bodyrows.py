@@ -81,6 +81,14 @@ def built(
     return body_rows(columns, reasons)
 
 
+def joined(parts: list[BodyRows]) -> BodyRows:
+    """One or several, one behind the other."""
+    if len(parts) == 1:
+        return parts[0]
+    columns = [pa.concat_arrays(each) for each in zip(*(part.columns for part in parts), strict=True)]
+    return BodyRows(columns, pa.concat_arrays([part.reasons for part in parts]))
+
+
 def body_rows(columns: list[pa.Array], reasons: list[str | None]) -> BodyRows:
     """With nulls where there is a reason."""
     found = pa.array(reasons, pa.string())

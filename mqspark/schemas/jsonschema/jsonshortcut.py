@@ -15,6 +15,7 @@ import msgspec
 
 from mqspark.errors import InvalidSchema
 from mqspark.schemas.jsonschema.jsonreferences import ANYTHING, Documents
+from mqspark.schemas.jsontexts import lines_of_objects
 
 SILENT = frozenset({
     "$schema", "$id", "$comment", "title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly",
@@ -34,24 +35,20 @@ class _NotPlain(Exception):
 
 
 class PayloadLines:
-    """Decodes payloads one a line."""
+    """Decodes payloads one a line (``lines_of_objects``)."""
 
     def __init__(self, of: Any) -> None:
         self._decode = msgspec.json.Decoder(of).decode_lines
 
     def take(self, bodies: Sequence[bytes | memoryview], head: bytes) -> bool:
         """Each body is ``head`` and a payload. False: one of them may not fit."""
-        joined = b"\n".join(bodies)
-        if head:
-            joined = (b"\n" + joined).replace(b"\n" + head, b"\n")[1:]
-            if len(joined) + len(bodies) * len(head) != sum(map(len, bodies)) + len(bodies) - 1:
+        if start := len(head):
+            if any(body[:start] != head for body in bodies):
                 return False
-            if joined.count(b"\n") != len(bodies) - 1:  # then no payload has a line of its own
-                return False
-        elif b"\n" in b"".join(bodies):  # a search is several times faster than a count
-            return False
+            bodies = [body[start:] for body in bodies]
+        lines = lines_of_objects(bodies)
         try:
-            return len(self._decode(joined)) == len(bodies)
+            return lines is not None and len(self._decode(lines)) == len(bodies)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return False
 

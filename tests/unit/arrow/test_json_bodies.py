@@ -117,6 +117,21 @@ def test_a_line_break_or_a_second_object_moves_no_other_row() -> None:
 
 
 @pytest.mark.parametrize(
+    "bodies",
+    [
+        [b"", b'{"id":1}{"id":2}', b'{"id":3}'],
+        [b'{"id":', b"1}", b'{"id":2}{"id":3}', b'{"id":4}'],
+        [b'{"id":1,"x":{}', b',"y":{}}', b'{"id":2}{"id":3}'],
+        [b'{"id":1,"x":"}', b'{"}', b'{"id":2}{"id":3}'],
+        [b'{"id":1}', None, b'{"id":2}\n{"id":3}'],
+    ],
+)
+def test_as_many_values_as_bodies_are_not_one_in_each(bodies: list[bytes | None]) -> None:
+    decoder = JsonBodies(pa.schema([("id", pa.int64())]))
+    assert read(decoder, bodies) == [read(decoder, [each])[0] for each in bodies]
+
+
+@pytest.mark.parametrize(
     ("kind", "value", "means"),
     [
         (pa.int64(), "-9223372036854775808", -(1 << 63)),

@@ -76,10 +76,39 @@ def test_what_does_not_fit_is_not_taken(wrong: Any) -> None:
         [b'{"id":1}', b'{"id":1,"name":"\xff"}'],
         [b'{"id":1}', b'{"id":1,"unknown":"\xff"}'],
         [b'{"id":1}', b'{"id":1,"any":"\\ud800"}'],
+        [b"", b'{"id":1}{"id":2}'],
+        [b'{"id":', b"1}", b'{"id":1}{"id":2}'],
+        [b'{"id":1,"any":{}', b',"paid":true}', b'{"id":1}{"id":2}'],
+        [b'{"id":1,"any":[{}', b"{}]}", b'{"id":1}{"id":2}'],
+        [b'{"id":1,"any":"}', b'{"}', b'{"id":1}{"id":2}'],
     ],
 )
 def test_payloads_do_not_hide_in_each_other(bodies: list[bytes]) -> None:
     assert not SCHEMA.fits_all(bodies, b"")
+
+
+PIECES = [
+    b'{"id":1',
+    b"}",
+    b"{",
+    b'{"id":1}',
+    b"",
+    b" ",
+    b"\n",
+    b',"any":',
+    b'"',
+    b"[",
+    b"]",
+    b",",
+    b"\\",
+    b"{}",
+]
+
+
+@given(st.lists(st.lists(st.sampled_from(PIECES), max_size=4).map(b"".join), min_size=2, max_size=4))
+def test_pieces_of_objects_are_not_taken_for_objects(bodies: list[bytes]) -> None:
+    if SCHEMA.fits_all(bodies, b""):
+        assert [SCHEMA.check()(each) for each in bodies] == [None] * len(bodies)
 
 
 @pytest.mark.parametrize(
