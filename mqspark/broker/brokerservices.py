@@ -60,7 +60,7 @@ class BrokerServices:
         self.lite = LiteService(state, starts_in_memory)
         state.remove_lite_topics = self.lite.life.remove_all_of
         self.pop.serve_lite(self.lite.pops, self.lite.watch)
-        self.schemas = SchemaRegistry(state, acks, compute)
+        self.schemas = SchemaRegistry(state, acks, config_file("schemaCopy.json"), compute)
         self._registries = [self.schemas] if config.schema_registry_enable else []
         if config.broker_role is BrokerRole.SLAVE:
             self.schemas.load()

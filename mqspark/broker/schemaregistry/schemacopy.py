@@ -1,17 +1,22 @@
 """What the broker that keeps the cluster's registry has, known to a broker that keeps none: by the records of its
 topic, which the shell pulls as a consumer does. For checks of messages only.
 
-What has been read stays known while the keeper is away. That something is not there is certain only by a read that
-began after it was looked for; until then senders are asked to come back.
+What has been read stays known while the keeper is away, also over a restart: it is saved as a table of ``config/``.
+That something is not there is certain only by a read that began after it was looked for; until then senders are asked
+to come back.
 
 Must not know connections.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
+import msgspec
+
 from mqspark.base.propertystring import find_property
 from mqspark.broker.schemaregistry.schemarecords import decode_record_of
-from mqspark.broker.schemaregistry.subjects import Subjects
+from mqspark.broker.schemaregistry.subjects import Subjects, Version
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.tables.attributes import VALIDATION_OFF
 from mqspark.errors import InvalidMessage, ProtocolError
@@ -26,11 +31,25 @@ MISSED_MS = 5_000
 """How long it counts that something is not there."""
 
 
+class _SavedCopy(msgspec.Struct, frozen=True, rename="camel"):
+    """The first line of the file. The others are versions."""
+
+    keeper: str
+    next_offset: int
+
+
+class _SavedVersion(msgspec.Struct, frozen=True, gc=False):
+    key: str
+    record: msgspec.Raw
+
+
 def later(why: str) -> Refusal:
     return Refusal(ResponseCode.SYSTEM_BUSY, f"{why}; retry later", reason=Reason.NOT_NOW)
 
 
 class SchemaCopy:
+    """A Table of ``SavedTable``."""
+
     def __init__(self, state: BrokerState, subjects: Subjects) -> None:
         self._state = state
         self._subjects = subjects
@@ -43,6 +62,10 @@ class SchemaCopy:
         self._keeper = ""
         self._known_ms: int | None = None
         """When the last read began that came to the end."""
+        self._is_loaded = False
+        """What is known is what was saved."""
+        self.generation = 0
+        self._read_generation = subjects.generation
         self._missed = dict[tuple[str, int], int]()
         """What was looked for and was not there, and when first; at most ``MAX_MISSED``."""
         self._topics_version: object = None
@@ -60,9 +83,12 @@ class SchemaCopy:
     # --- of checks ---
 
     def check_known(self) -> None:
-        """Raises Refusal until the registry has been read once."""
+        """Raises Refusal until the registry has been read once. What was saved counts when the keeper cannot be
+        read."""
         if self._known_ms is None:
             self.is_asked = True
+            if self._is_loaded and self.problem:
+                return
             raise later(f"the schema registry of the cluster is not known here yet{self._why}")
 
     def check_missing(self, subject: str, schema_id: int) -> None:
@@ -97,6 +123,7 @@ class SchemaCopy:
         self._subjects.clear()
         self._missed.clear()
         self._known_ms = None
+        self._is_loaded = False
         self.next_offset = 0
 
     def take(self, body: memoryview, next_offset: int) -> None:
@@ -123,3 +150,36 @@ class SchemaCopy:
         """Nothing is left to read, and the read began then."""
         self._known_ms = begun_ms
         self.problem = ""
+        if self._read_generation != self._subjects.generation:
+            self._read_generation = self._subjects.generation
+            self.generation += 1
+
+    # --- of the file ---
+
+    def load(self, data: bytes) -> None:
+        """Raises InvalidMessage, TableFull, ValueError."""
+        self.restart()
+        head, *lines = data.splitlines()
+        saved = msgspec.json.decode(head, type=_SavedCopy)
+        for line in lines:
+            each = msgspec.json.decode(line, type=_SavedVersion)
+            record = decode_record_of(each.key, bytes(each.record))
+            self._subjects.admit(record)
+            self._subjects.apply(record)
+        self._keeper, self.next_offset = saved.keeper, saved.next_offset
+        self._is_loaded = True
+        self._read_generation = self._subjects.generation
+
+    def snapshot(self) -> Callable[[], Iterable[bytes]]:
+        head = msgspec.json.encode(_SavedCopy(self._keeper, self.next_offset))
+        versions = [
+            version
+            for subject in self._subjects.names()
+            for version in self._subjects.versions(subject, deleted=True)
+        ]
+        return lambda: (head, *(b"\n" + _line(each) for each in versions))
+
+
+def _line(version: Version) -> bytes:
+    record = version.record(deleted=version.deleted)
+    return msgspec.json.encode(_SavedVersion(record.key.encode(), msgspec.Raw(record.body)))

@@ -48,6 +48,7 @@ from mqspark.errors import (
     InvalidMessage,
     MessageTooLarge,
     NotNow,
+    StoreCorrupt,
     StoreReadOnly,
     TableFull,
 )
@@ -61,6 +62,7 @@ from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Slices, Work
 from mqspark.record.record import parts_at
 from mqspark.record.recordlayout import spans
+from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.saved import SavedTable
 from mqspark.store.store import GetStatus
 
@@ -98,8 +100,11 @@ class _Call:
 class SchemaRegistry:
     """Handlers and background service (``mqspark.broker.service``). Without schemaRegistryEnable it refuses all."""
 
-    def __init__(self, state: BrokerState, acks: Acks, compute: Compute | None = None) -> None:
-        """``compute``: None: in the broker's thread, after other work."""
+    def __init__(
+        self, state: BrokerState, acks: Acks, copy_file: ConfigFile, compute: Compute | None = None
+    ) -> None:
+        """``copy_file``: of a broker that keeps no registry. ``compute``: None: in the broker's thread, after other
+        work."""
         self._state = state
         self._acks = acks
         self._compute = compute or self._compute_here
@@ -107,6 +112,7 @@ class SchemaRegistry:
         self._answers = SchemaAnswers(self.subjects, state.clock.monotonic_ms)
         self.copy = None if state.config.schema_registry_enable else SchemaCopy(state, self.subjects)
         """Where another broker keeps the registry."""
+        self._saved_copy = None if self.copy is None else SavedTable(self.copy, copy_file)
         if self.copy is None:
             catch_up, check_missing = self._catch_up, _is_certain
         else:
@@ -135,9 +141,17 @@ class SchemaRegistry:
     def load(self) -> None:
         """The records are read in the ticks that follow."""
         self._is_begun = True
+        if self.copy is None or self._saved_copy is None:
+            return
+        try:
+            self._saved_copy.load()
+        except StoreCorrupt as error:
+            self.copy.restart()
+            self._saved_copy.loaded(None)
+            _log.warning("the copy of the schema registry is read again: %s", error)
 
     def saved_tables(self) -> Sequence[SavedTable]:
-        return ()
+        return () if self._saved_copy is None else (self._saved_copy,)
 
     def arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
         for topic, _, _ in arrivals:

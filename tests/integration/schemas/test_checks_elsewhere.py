@@ -70,6 +70,11 @@ def test_every_broker_checks_and_goes_on_while_the_keeper_is_away(cluster: Clust
         cluster.kill(0)
         assert sent(producer, body) == 0
         assert sent(producer, later[:-1]) == ResponseCode.MESSAGE_ILLEGAL
+        # So does a broker that starts while the keeper is away.
+        cluster.shut_down(1)
+        cluster.restart(1)
+        assert sent(producer, body) == 0
+        assert sent(producer, later[:-1]) == ResponseCode.MESSAGE_ILLEGAL
         unknown = later[:4] + b"\x63" + later[5:]
         with pytest.raises(
             BrokerError, match="schema 99 of subject Orders-value is not known here yet"

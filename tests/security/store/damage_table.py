@@ -323,6 +323,7 @@ def markdown() -> str:
         ),
         "| `consumerFilter.json` | consumers bring their filters with their next heartbeat |",
         "| `consumerOrderInfo.json` | an ordered POP may hand out again what was acknowledged |",
+        "| `schemaCopy.json` | what was registered meanwhile is read from the broker that keeps the registry |",
         "| `timermetrics` | counts of delayed messages are wrong; the messages are not |",
         "| `users.auth` | users, passwords and rules that were taken back hold again: check them first |",
         "",

@@ -56,6 +56,14 @@ class Pair:
             self.copy.take(memoryview(bytes(stored.buffers[0])), stored.next_offset)
         self.copy.came_to_end(begun_ms)
 
+    def restart(self) -> None:
+        """Of the broker that follows."""
+        self.bench.reopen()
+        self.peer = self.bench.peer()
+        copy = self.bench.broker.services.schemas.copy
+        assert copy is not None
+        self.copy = copy
+
     def close(self) -> None:
         self.bench.broker.validate()
         self.keeper.close()
@@ -157,3 +165,64 @@ def test_wrong_records_and_too_many_are_not_taken(tmp_path: Path) -> None:
     with pytest.raises(TableFull):
         pair.read()
     pair.close()
+
+
+def test_what_was_read_is_known_after_a_restart_without_the_keeper(pair: Pair) -> None:
+    pair.create("reject")
+    pair.copy.follow("keeper")
+    schema_id, _ = pair.keeper.registered(ORDER, schemaType="JSON")
+    pair.read()
+    assert pair.send(b'{"id":1}').code == 0
+    pair.restart()
+    # There may be a newer version: the keeper is asked first.
+    assert pair.send(b'{"id":1}').code == ResponseCode.SYSTEM_BUSY
+    assert pair.copy.is_asked
+    pair.copy.problem = "nobody answers"
+    for head in (b"", encode_prefix(schema_id)):
+        assert pair.send(head + b'{"id":1}').code == 0
+        assert pair.send(head + b"{}").code == ResponseCode.MESSAGE_ILLEGAL
+    unknown = pair.send(encode_prefix(schema_id + 1) + b'{"id":1}')
+    assert (unknown.code, "not known here yet (nobody answers)" in str(unknown.remark)) == (
+        ResponseCode.SYSTEM_BUSY,
+        True,
+    )
+    # Reading goes on behind what was saved, with the same keeper.
+    pair.copy.follow("keeper")
+    assert pair.copy.next_offset == 1
+    wider = json.loads(ORDER)
+    wider["properties"]["note"] = {"type": "string"}
+    newer, _ = pair.keeper.registered(json.dumps(wider), schemaType="JSON")
+    pair.read()
+    assert pair.send(encode_prefix(newer) + b'{"id":1,"note":""}').code == 0
+    pair.restart()
+    pair.copy.follow("another keeper")
+    pair.copy.problem = "nobody answers"
+    assert pair.send(b'{"id":1}').code == ResponseCode.SYSTEM_BUSY
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b'{"keeper":"k","nextOffset":3}\n{"key":"SCHEMA/x","record":{}}',
+        b'{"keeper":"k","nextOffset":3}\n[1]',
+        b"\xff",
+    ],
+)
+def test_a_damaged_copy_is_read_again(content: bytes, pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    pair.create("reject")
+    pair.copy.follow("keeper")
+    pair.keeper.registered(ORDER, schemaType="JSON")
+    pair.read()
+    config = pair.bench.directory / "config"
+    pair.restart()
+    for each in ("schemaCopy.json", "schemaCopy.json.bak"):
+        (config / each).write_bytes(content)
+    pair.restart()
+    assert "the copy of the schema registry is read again" in caplog.text
+    assert pair.copy.next_offset == 0
+    pair.copy.problem = "nobody answers"
+    assert pair.send(b'{"id":1}').code == ResponseCode.SYSTEM_BUSY
+    pair.read()
+    assert pair.send(b'{"id":1}').code == 0
