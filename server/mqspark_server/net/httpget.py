@@ -1,4 +1,4 @@
-"""HTTP GET from a server named in the settings: bounded in time and bytes, without proxy and without redirects.
+"""Requests by HTTP to a server named in the settings: bounded in time and bytes, without proxy and without redirects.
 
 Data of a request may become a part of the path, but never of the address.
 """
@@ -81,6 +81,7 @@ class WebServer:
         target: str,
         headers: Sequence[tuple[str, str]] = (),
         *,
+        method: str = "GET",
         timeout_s: float = TIMEOUT_S,
         max_bytes: int = MAX_ANSWER_BYTES,
         trust: ssl.SSLContext | None = None,
@@ -89,14 +90,19 @@ class WebServer:
         the system. Raises NotAnswered."""
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._ask(target, headers, max_bytes, trust)
+                return await self._ask(method, target, headers, max_bytes, trust)
         except TimeoutError:
             raise NotAnswered(f"{self} does not answer within {timeout_s:g} s") from None
         except OSError as error:
             raise NotAnswered(f"{self}: {error.strerror or error}") from None
 
     async def _ask(
-        self, target: str, more: Sequence[tuple[str, str]], max_bytes: int, trust: ssl.SSLContext | None
+        self,
+        method: str,
+        target: str,
+        more: Sequence[tuple[str, str]],
+        max_bytes: int,
+        trust: ssl.SSLContext | None,
     ) -> WebAnswer:
         import h11
 
@@ -108,10 +114,11 @@ class WebServer:
                 ("Host", self._authority),
                 ("Accept", "application/json"),
                 ("Connection", "close"),
+                *([] if method == "GET" else [("Content-Length", "0")]),
                 *more,
             ]
             encoded = [(name.encode(), value.encode("latin-1")) for name, value in headers]
-            request = h11.Request(method="GET", target=target, headers=encoded)
+            request = h11.Request(method=method, target=target, headers=encoded)
             writer.write((exchange.send(request) or b"") + (exchange.send(h11.EndOfMessage()) or b""))
             status, body = 0, bytearray()
             while True:

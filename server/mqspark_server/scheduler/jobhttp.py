@@ -1,5 +1,5 @@
-"""HTTP of the job server: health, metrics, and its jobs with their last and next runs. It is read-only, and does not
-show the options of jobs, which may contain secrets.
+"""HTTP of the job server: health, metrics, and its jobs with their last and next runs, which it only shows, without
+their options, as these may contain secrets; and live tables, which may be paused, resumed and dropped.
 
 Functions that read files are not coroutines: FastAPI runs them in a thread, one at a time. So the loop keeps starting
 jobs however slow the disk is, and many requests need only the memory of one.
@@ -7,13 +7,14 @@ jobs however slow the disk is, and many requests need only the memory of one.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 import msgspec
-from fastapi import FastAPI, HTTPException, Query, Response
+from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -22,6 +23,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from mqspark_jobs.tables.tabledefs import TableDirectory
 from mqspark_server.scheduler.jobrecords import JobOverview, JobRow, JobState, RunPage, RunRecord
 from mqspark_server.scheduler.servedtables import metrics_of_tables, readable_tables, table_row
+from mqspark_server.scheduler.tablechanges import TableChange, change, check_may_change, defined
 from mqspark_server.web.httpguard import ASGIApp, Guarded
 from mqspark_server.web.problems import answer_on
 
@@ -136,6 +138,29 @@ def _add_tables(api: FastAPI, tables: TableDirectory, reading: threading.Lock) -
         """Every live table of this host: what it does, its newest batch, and how long that took."""
         with reading:
             return [msgspec.to_builtins(table_row(tables, each)) for each in readable_tables(tables)]
+
+    @api.post("/api/v1/tables/{name}/pause", tags=["tables"])
+    async def pause_table(name: str, request: Request) -> Any:
+        """Stop the query of a table until it is resumed. Needs Update on the cluster that the table follows: Basic
+        credentials of a user, unless that has no users."""
+        return await changed(request, name, TableChange.PAUSE)
+
+    @api.post("/api/v1/tables/{name}/resume", tags=["tables"])
+    async def resume_table(name: str, request: Request) -> Any:
+        """Go on where the query of a table stopped. Needs what pause needs."""
+        return await changed(request, name, TableChange.RESUME)
+
+    @api.delete("/api/v1/tables/{name}", tags=["tables"])
+    async def drop_table(name: str, request: Request) -> Any:
+        """Forget a table, so that it follows its topic no longer. Its files stay. Needs what pause needs."""
+        return await changed(request, name, TableChange.DROP)
+
+    async def changed(request: Request, name: str, wanted: TableChange) -> Any:
+        """The table after the change."""
+        definition = await asyncio.to_thread(defined, tables, name)
+        await check_may_change(request, definition.nameserver)
+        definition = await asyncio.to_thread(change, tables, name, wanted)
+        return msgspec.to_builtins(await asyncio.to_thread(table_row, tables, definition))
 
 
 def _states(app: ServedJobs) -> Iterator[tuple[ScheduledJob, JobState]]:

@@ -61,7 +61,8 @@ class JobServerConfig:
             raise ConfigError(f"setting logFormat={self.log_format!r} is not text or json", key="logFormat")
         if self.http_enable and not is_loopback(self.http_bind_address) and not self.allow_anonymous:
             raise ConfigError(
-                f"anyone who reaches {self.http_bind_address}:{self.http_port} can read names and results of jobs:"
+                f"anyone who reaches {self.http_bind_address}:{self.http_port} can read names and results of jobs,"
+                " and drop live tables of clusters without users:"
                 " set httpBindAddress=127.0.0.1, or consent with allowAnonymous=true",
                 key="httpBindAddress",
             )

@@ -1,18 +1,32 @@
 """The page about live tables: what each does, how far behind its topic it is, and how fresh it is.
 
-It shows the answer of a job server, which reads their definitions; how far a table is behind the cluster says.
+It shows the answer of a job server, which reads their definitions; how far a table is behind the cluster says. Changes
+are made by the job server, with the visitor's keys: the cluster says who may.
 """
 
 from __future__ import annotations
 
+import base64
+from typing import Any, ClassVar
+from urllib.parse import quote
+
 import msgspec
 
+from mqspark.client.remoting.credentials import Credentials
+from mqspark_server.console.clusteraccess import Trouble
+from mqspark_server.console.fields import Text
+from mqspark_server.console.rendering import path_of
 from mqspark_server.console.sections.jobpages import answer_of, check_may_look
-from mqspark_server.console.site import Asking, ListView, Section
+from mqspark_server.console.site import Asking, Change, Confirmation, Done, ListView, Section
+from mqspark_server.net.httpget import NotAnswered, WebServer
 from mqspark_server.scheduler.servedtables import TableRow
+from mqspark_server.settings.serverconfig import is_loopback
 from mqspark_server.survey.groupsurvey import lag_of
 from mqspark_server.survey.surveying import Row
 
+_OK = 200
+_CHANGE_S = 30.0
+"""The job server asks the cluster first."""
 _KINDS = {"running": "good", "failed": "bad"}
 
 
@@ -41,4 +55,94 @@ class TableList(ListView, frozen=True):
         }
 
 
-TABLE_PAGES = Section("Tables", views={"/tables": (TableList, "tables.html")})
+class ChangeTable(Change, frozen=True):
+    """``verb``: of the button. ``method``, ``step``: of the request, and what follows the name in its path."""
+
+    verb: ClassVar[str]
+    method: ClassVar[str] = "POST"
+    step: ClassVar[str]
+    text: ClassVar[str]
+    is_dangerous: ClassVar[bool] = False
+    name: Text
+
+    async def preview(self, asked: Asking) -> Confirmation:
+        _, row = await _of_cluster(asked, self.name)
+        facts = [("Topic", row.topic), ("Place", row.url), ("State", row.state), ("Then", self.text)]
+        return Confirmation(
+            f"{self.verb} the table {self.name}?", self.verb, facts, is_dangerous=self.is_dangerous
+        )
+
+    async def apply(self, asked: Asking) -> Done:
+        server, _ = await _of_cluster(asked, self.name)
+        target = f"/api/v1/tables/{quote(self.name, safe='')}{self.step}"
+        try:
+            answer = await server.ask(target, _keys(asked, server), method=self.method, timeout_s=_CHANGE_S)
+        except NotAnswered as error:
+            raise Trouble(502, "The job server cannot be asked", str(error)) from None
+        if answer.status != _OK:
+            raise Trouble(answer.status, "The table was not changed", _detail(answer.body))
+        return Done(f"{self.name}: {self.text}", path_of("tables"))
+
+
+class PauseTable(ChangeTable, frozen=True):
+    verb, step = "Pause", "/pause"
+    text = "The table follows its topic no longer, until it is resumed."
+
+
+class ResumeTable(ChangeTable, frozen=True):
+    verb, step = "Resume", "/resume"
+    text = "The table goes on where it stopped."
+
+
+class DropTable(ChangeTable, frozen=True):
+    verb, method, step, is_dangerous = "Drop", "DELETE", "", True
+    text = "The table is forgotten and follows its topic no longer. Its files stay."
+
+
+async def _of_cluster(asked: Asking, name: str) -> tuple[WebServer, TableRow]:
+    """The job server, and what it says about a table of this cluster. Raises Trouble, MQError."""
+    await check_may_look(asked)
+    server = asked.at.job_server
+    found: list[TableRow] = []
+    if server is not None:
+        found = await answer_of(server, "/api/v1/tables", list[TableRow])
+    row = next((each for each in found if each.name == name), None)
+    if server is None or row is None:
+        raise Trouble(
+            404, "There is no such table", "It was dropped, or never made on the host of the job server."
+        )
+    if row.nameserver != asked.at.namesrv:
+        detail = f"It follows a topic of the cluster at {row.nameserver}: change it on the console of that cluster."
+        raise Trouble(409, "This table is of another cluster", detail)
+    return server, row
+
+
+def _keys(asked: Asking, server: WebServer) -> list[tuple[str, str]]:
+    """The visitor's keys as a header. Raises Trouble."""
+    keys = asked.admin.options.credentials
+    if not isinstance(keys, Credentials):
+        return []
+    if not (server.is_tls or is_loopback(server.host)):
+        detail = f"Secrets are not sent in clear to {server}; use mqspark table on its host."
+        raise Trouble(403, "The table was not changed", detail)
+    encoded = base64.b64encode(f"{keys.access_key}:{keys.secret_key}".encode()).decode()
+    return [("Authorization", f"Basic {encoded}")]
+
+
+def _detail(body: bytes) -> str:
+    try:
+        found: dict[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return "The job server gives no reason."
+    return str(found.get("detail"))[:1_000]
+
+
+TABLE_PAGES = Section(
+    "Tables",
+    views={"/tables": (TableList, "tables.html")},
+    changes={
+        "/tables/{name}/pause": PauseTable,
+        "/tables/{name}/resume": ResumeTable,
+        "/tables/{name}/drop": DropTable,
+    },
+)

@@ -1,0 +1,106 @@
+"""Changes of live tables over HTTP: pause, resume, drop.
+
+A job server has no users. Who may change a table, the cluster that it follows says: whoever may change settings of its
+brokers (Update on the cluster), and everybody in a cluster without users. The keys come with each request.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import msgspec
+from fastapi import Request
+
+from mqspark.client.admin import AdminClient
+from mqspark.client.remoting.credentials import Credentials
+from mqspark.client.remoting.identity import ClientOptions
+from mqspark.errors import BrokerError, ConfigError, InvalidMessage, MQError
+from mqspark.protocol.codes import ResponseCode
+from mqspark_server.settings.serverconfig import is_loopback
+from mqspark_server.survey.brokersurvey import masters_of
+from mqspark_server.web.problems import Problem
+
+if TYPE_CHECKING:
+    from mqspark_jobs.tables.tabledefs import TableDefinition, TableDirectory
+
+TIMEOUT_MS = 5_000
+
+
+class TableChange(StrEnum):
+    PAUSE = "pause"
+    RESUME = "resume"
+    DROP = "drop"
+
+
+def defined(directory: TableDirectory, name: str) -> TableDefinition:
+    """Raises Problem."""
+    if name not in directory.names():
+        raise Problem(404, "there is no such table")
+    try:
+        return directory.load(name)
+    except ConfigError:
+        raise Problem(404, "there is no such table") from None
+    except MQError as error:
+        raise Problem(500, str(error)) from None
+
+
+async def check_may_change(request: Request, nameserver: str) -> None:
+    """Ask the cluster for a change of its settings that changes none. Raises Problem."""
+    options = ClientOptions(credentials=_credentials(request) or False)
+    try:
+        async with AdminClient(nameserver, timeout_ms=TIMEOUT_MS, options=options) as admin:
+            masters = list((await masters_of(admin)).values())
+            if not masters:
+                raise Problem(
+                    503, f"the cluster at {nameserver} has no broker that could say who may change tables"
+                )
+            await admin.update_broker_config(masters[0], {})
+    except BrokerError as error:
+        status = 403 if error.code == ResponseCode.NO_PERMISSION else 502
+        raise Problem(status, str(error), code=error.code) from None
+    except MQError as error:
+        raise Problem(
+            502, f"the cluster at {nameserver} cannot be asked who may change tables: {error}"
+        ) from None
+
+
+def change(directory: TableDirectory, name: str, wanted: TableChange) -> TableDefinition:
+    """Blocking. Raises Problem."""
+    steps: dict[TableChange, Callable[[], TableDefinition]] = {
+        TableChange.PAUSE: lambda: directory.change(
+            name, lambda each: msgspec.structs.replace(each, is_paused=True)
+        ),
+        TableChange.RESUME: lambda: directory.change(
+            name, lambda each: msgspec.structs.replace(each, is_paused=False)
+        ),
+        TableChange.DROP: lambda: directory.remove(name),
+    }
+    defined(directory, name)
+    try:
+        return steps[wanted]()
+    except ConfigError:
+        raise Problem(404, "there is no such table") from None
+    except (MQError, OSError) as error:
+        raise Problem(500, str(error)) from None
+
+
+def _credentials(request: Request) -> Credentials | None:
+    """The keys that came with the request, as Basic credentials. Raises Problem."""
+    given = request.headers.get("authorization")
+    if given is None:
+        return None
+    host = "" if request.client is None else request.client.host
+    if not is_loopback(host):
+        raise Problem(403, "a job server takes secrets from this host only")
+    kind, _, encoded = given.partition(" ")
+    try:
+        key, colon, secret = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
+        if kind.lower() != "basic" or not colon:
+            raise ValueError
+        return Credentials(key, secret)
+    except (ValueError, binascii.Error, ConfigError, InvalidMessage):
+        raise Problem(401, "give the access key and the secret of a user as Basic credentials") from None
