@@ -42,6 +42,8 @@ def test_small_files(s3: ObjectStore) -> None:
     write_bytes(url, b"two")
     assert read_bytes(url) == b"two"
     assert names(f"s3a://{BUCKET}/small") == ["file"]
+    s3.put("small/later", b"of another process, after the list")
+    assert read_bytes(f"s3://{BUCKET}/small/later").startswith(b"of another")
     remove_tree(f"s3://{BUCKET}/small")
     assert names(f"s3://{BUCKET}/small") == []
 

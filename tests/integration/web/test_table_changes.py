@@ -17,6 +17,7 @@ from tests.support.visits import browser, change, log_in
 
 pytestmark = pytest.mark.anyio
 ROOT = ("root", "root-secret")
+READER = ("reader", "reader-secret")
 USERS = {
     "authenticationEnabled": True,
     "authorizationEnabled": True,
@@ -55,7 +56,7 @@ async def test_a_table_is_changed_by_who_may_change_the_cluster(tmp_path: Path) 
                 answer = await ask("PUT", f"{api}{path}", json=body, auth=ROOT)
                 assert answer.is_success, answer.text
             table = f"{jobs.url}/api/v1/tables/orders"
-            for keys in (None, ("root", "wrong"), ("reader", "reader-secret"), ("nobody", "x")):
+            for keys in (None, ("root", "wrong"), READER, ("nobody", "x")):
                 for method, step in (("POST", "/pause"), ("POST", "/resume"), ("DELETE", "")):
                     answer = await ask(method, f"{table}{step}", auth=keys)
                     assert answer.status_code == 403, answer.text
@@ -80,10 +81,10 @@ async def test_a_table_is_changed_by_who_may_change_the_cluster(tmp_path: Path) 
 
 def _on_the_console(broker: Broker, directory: TableDirectory) -> None:
     with browser(broker) as reader:
-        log_in(reader, user="reader", secret="reader-secret")
+        log_in(reader, user=READER[0], secret=READER[1])
         assert reader.get("/tables").status_code == 403
     with browser(broker) as visitor:
-        log_in(visitor, user="root", secret="root-secret")
+        log_in(visitor, user=ROOT[0], secret=ROOT[1])
         assert "/tables/elsewhere/" not in visitor.get("/tables").text
         assert "until it is resumed" in change(visitor, "/tables/orders/pause", {}, "/tables")
         assert directory.load("orders").is_paused
