@@ -1,6 +1,7 @@
 """Protobuf schemas: a .proto text, or a FileDescriptorProto in base64, which some clients register.
 
-Both are one schema if they say the same: what is compared and kept is the text that is printed of the descriptor.
+Both are one schema if they say the same: what is compared and kept is the text that is printed of the descriptor. A
+descriptor that says what no text can is none.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from mqspark.schemas.protobuf.protocheck import PayloadChecks
 from mqspark.schemas.protobuf.protocompat import ProtoComparison
 from mqspark.schemas.protobuf.protofiles import TypeEntry, all_files, checked_pool, resolve_names, types_of
 from mqspark.schemas.protobuf.protoprint import print_proto
-from mqspark.schemas.protobuf.prototext import descriptors, read_proto
+from mqspark.schemas.protobuf.prototext import SCALARS, descriptors, read_proto
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
@@ -45,7 +46,11 @@ class ProtobufSchema(Schema):
         self.types = dict[str, TypeEntry]()
         for file in self.files:
             self.types.update((entry.name, entry) for entry in types_of(file))
-        self._check_types()
+        if (
+            len(self.types) + sum(len(entry.found.field) for entry in self.types.values() if entry.is_message)
+            > MAX_NODES
+        ):
+            raise SchemaTooLarge("types and fields", MAX_NODES, kind=PROTOBUF)
         resolve_names(self.file, self.types)
         self.pool = checked_pool(self.files)
         """A DescriptorPool with them."""
@@ -53,15 +58,6 @@ class ProtobufSchema(Schema):
         self._payload_checks = PayloadChecks(lenient)
         self._checks = dict[str, Check]()
         """By full name of the message."""
-
-    def _check_types(self) -> None:
-        """What a descriptor in base64 may say, and no text can."""
-        messages = [entry.found for entry in self.types.values() if entry.is_message]
-        if len(self.types) + sum(len(each.field) for each in messages) > MAX_NODES:
-            raise SchemaTooLarge("types and fields", MAX_NODES, kind=PROTOBUF)
-        for each in messages:
-            if each.options.map_entry and [field.number for field in each.field] != [1, 2]:
-                raise InvalidSchema(f"{each.name[:80]} is no entry of a map", kind=PROTOBUF)
 
     def _read(self, text: str) -> FileDescriptorProto:
         file = self._decoded("".join(text.split()))
@@ -88,8 +84,15 @@ class ProtobufSchema(Schema):
             made = pb.FileDescriptorProto.FromString(data)
         except DecodeError:
             raise InvalidSchema("the base64 is no FileDescriptorProto", kind=PROTOBUF) from None
-        made.ClearField("source_code_info")
-        return made
+        if _has_bytes_as_text(made):
+            raise InvalidSchema("a text of the FileDescriptorProto is not UTF-8", kind=PROTOBUF)
+        try:
+            printed = print_proto(made)
+        except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
+            raise InvalidSchema(
+                "the FileDescriptorProto says what no .proto text can", kind=PROTOBUF
+            ) from None
+        return read_proto(printed)
 
     @cached_property
     def canonical(self) -> str:
@@ -131,6 +134,19 @@ class ProtobufSchema(Schema):
         if not isinstance(writer, ProtobufSchema):
             raise TypeError(f"{writer} is no Protobuf schema")
         return ProtoComparison(self.types, writer.types, me, other).problems(self.file, writer.file)
+
+
+def _has_bytes_as_text(found: Any) -> bool:
+    """What Protobuf gives for a text of proto2 that is not UTF-8."""
+    waiting = [found]
+    while waiting:
+        for field, value in waiting.pop().ListFields():
+            values = value if field.is_repeated else [value]
+            if field.message_type is not None:
+                waiting += values
+            elif field.type == SCALARS["string"] and any(isinstance(each, bytes) for each in values):
+                return True
+    return False
 
 
 def _renamed(file: FileDescriptorProto, name: str) -> FileDescriptorProto:
