@@ -129,6 +129,10 @@ class BrokerSchemas:
             raise Problem(503, several_registries(self._keepers))
 
 
+_OTHER_ROOTS = frozenset({"associations"})
+"""Of paths that clients of a registry know and this one has not."""
+
+
 def schema_router(door: Callable[[Request], SchemaDoor]) -> APIRouter:
     router = APIRouter(tags=["schemas"])
     for operation in OPERATIONS.values():
@@ -142,7 +146,8 @@ def schema_router(door: Callable[[Request], SchemaDoor]) -> APIRouter:
             responses={200: {"content": {MEDIA_TYPE: {}}}, **ERRORS},
             openapi_extra=_described(operation),
         )
-    for root in {operation.path.split("/")[1] for operation in OPERATIONS.values()}:
+    roots = {operation.path.split("/")[1] for operation in OPERATIONS.values()}
+    for root in sorted(roots | _OTHER_ROOTS):
         for path in (f"/{root}", f"/{root}/{{rest:path}}"):
             router.add_api_route(path, _elsewhere(router), methods=[*_METHODS], include_in_schema=False)
     return router

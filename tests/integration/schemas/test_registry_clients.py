@@ -13,7 +13,14 @@ from typing import Any
 
 import httpx
 import pytest
-from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
+from confluent_kafka.schema_registry import (
+    AssociationCreateOrUpdateRequest,
+    ConfigCompatibilityLevel,
+    Schema,
+    SchemaReference,
+    SchemaRegistryClient,
+    ServerConfig,
+)
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
@@ -227,6 +234,66 @@ def test_errors_have_the_form_of_the_registry(cluster: Cluster) -> None:
         assert (bad.status_code, bad.headers["content-type"]) == (422, MEDIA_TYPE)
         types = httpx.get(f"{url}/schemas/types", timeout=60)
         assert types.json() == ["AVRO", "JSON", "PROTOBUF"]
+
+
+class Walked:
+    """A client whose calls are noted by their names."""
+
+    def __init__(self, client: SchemaRegistryClient) -> None:
+        self._client = client
+        self.called: set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        self.called.add(name)
+        return getattr(self._client, name)
+
+
+def test_each_method_of_confluents_client_has_its_answer(cluster: Cluster, client_at: At) -> None:
+    walked = Walked(client_at(cluster.http_urls[0]))
+    subject, first, second = "Walk-value", Schema(FIRST, "AVRO"), Schema(SECOND, "AVRO")
+    full = walked.register_schema_full_response(subject, first)
+    later = walked.register_schema(subject, second, normalize_schemas=True)
+    assert later != full.schema_id
+    walked.clear_caches()
+    walked.clear_latest_caches()
+    assert walked.get_schema(full.schema_id, subject).schema_type == "AVRO"
+    assert subject in walked.get_subjects_by_schema_id(later)
+    assert (subject, 2) in [(each.subject, each.version) for each in walked.get_schema_versions(later)]
+    assert sorted(walked.get_schema_types()) == ["AVRO", "JSON", "PROTOBUF"]
+    assert subject in walked.get_subjects(subject_prefix="Walk")
+    assert walked.lookup_schema(subject, first).version == 1
+    assert walked.get_version(subject, 2).schema_id == later
+    assert walked.get_latest_version(subject).version == 2
+    assert walked.get_versions(subject) == [1, 2]
+    assert walked.get_referenced_by(subject, 1) == []
+    assert walked.test_compatibility(subject, Schema(SECOND, "AVRO"))
+    assert not walked.test_compatibility_all_versions(subject, Schema(BREAKING, "AVRO"))
+    assert walked.set_compatibility(subject, "FULL")["compatibility"] == "FULL"
+    assert walked.get_compatibility(subject) == "FULL"
+    walked.set_config(subject, ServerConfig(compatibility=ConfigCompatibilityLevel.NONE))
+    assert walked.get_config(subject).compatibility_level is ConfigCompatibilityLevel.NONE
+    walked.delete_config(subject)
+    assert walked.get_config().compatibility_level is ConfigCompatibilityLevel.BACKWARD
+    assert walked.update_mode(subject, "READONLY") == "READONLY"
+    assert walked.get_mode(subject) == "READONLY"
+    walked.delete_mode(subject)
+    assert walked.update_global_mode("READWRITE") == walked.get_global_mode() == "READWRITE"
+    assert walked.get_contexts() == ["."]
+    assert walked.delete_version(subject, 1) == 1
+    assert walked.delete_subject(subject) == [2]
+    # What is not kept has no answer but an error that clients know.
+    for call, arguments in (
+        (walked.get_schema_by_guid, ("0b5ad0f5-3c5c-4d8f-8f4c-0f1b2a3c4d5e",)),
+        (walked.get_latest_with_metadata, (subject, {"owner": "me"})),
+        (walked.get_associations_by_resource_name, ("Walk", "-")),
+        (walked.delete_associations, ("Walk",)),
+        (walked.create_association, (AssociationCreateOrUpdateRequest(),)),
+    ):
+        status, code = refused(call, *arguments)
+        assert (status, code) in ((404, 404), (405, 405))
+    others = {"close", "new_client", "config"}
+    methods = {name for name in dir(SchemaRegistryClient) if not name.startswith("_")}
+    assert methods - walked.called - others == set()
 
 
 NO_OPERATIONS = [
