@@ -123,7 +123,7 @@ class BrokerRequests:
             self._lookups.handlers,
             ClientProcessor(state).handlers,
             self.pulls.handlers,
-            RelayProcessor(state, state.calls, self.pulls.answer_resets).handlers,
+            RelayProcessor(state, state.calls, self._was_reset).handlers,
             self.sends.handlers,
             SendBackProcessor(state, acks).handlers,
             RecallProcessor(state, acks).handlers,
@@ -136,6 +136,10 @@ class BrokerRequests:
             services.timers.handlers,
             AssignmentProcessor(state, self._modes, self.routes, self.changes.mode_changed).handlers,
         )
+
+    def _was_reset(self, group: str, topic: str) -> None:
+        self.pulls.answer_resets(group, topic)
+        self._services.lite.was_reset(group, topic)
 
     def refresh_settings(self) -> None:
         """Apply changes of the settings to the values that are cached beside them."""

@@ -91,6 +91,11 @@ class LiteService:
         self.life.tick()
         return TICK_MS
 
+    def was_reset(self, group: str, topic: str) -> None:
+        """A tool has moved the group in a topic: of a lite topic, a client gets what comes there."""
+        if topic.startswith(LITE_PREFIX):
+            self.pops.freed(topic, group)
+
     def _wake(self, client_id: str) -> None:
         self.pops.wake(client_id)
         self.watch.wake(client_id)

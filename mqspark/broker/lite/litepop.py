@@ -294,7 +294,8 @@ class LitePops:
 
     def _take(self, pop: LitePop, taking: _LiteTaking, queue: str) -> None:
         state, group = self._state, pop.group
-        if self._order.is_blocked(queue, group, LMQ_QUEUE_ID, pop.attempt_id):
+        is_moved = state.offsets.pending_reset(group, queue, LMQ_QUEUE_ID) is not None
+        if not is_moved and self._order.is_blocked(queue, group, LMQ_QUEUE_ID, pop.attempt_id):
             return  # there is a new event when it is free
         room_bytes = state.store_config.max_transfer_bytes_on_message_in_memory - taking.size_bytes
         if room_bytes <= 0:

@@ -16,6 +16,7 @@ from mqspark_server.web.trafficmetrics import traffic
 from tests.unit.broker.lite.test_broker_lite import (
     GROUP,
     PARENT,
+    ack,
     bodies,
     group,
     pop,
@@ -265,6 +266,50 @@ def test_a_parked_pop_of_an_evicted_client_gets_nothing_of_the_topic(
     bench.run_for(2_500)
     assert [answer.code for answer in one.heard()] == [ResponseCode.POLLING_TIMEOUT]
     assert bodies(pop(bench, two, "c2", of="EX")) == [b"a0"]
+
+
+# --- offsets that tools reset ---
+
+
+def reset_to(peer: Peer, offset: int) -> Command:
+    ext = {"topic": f"%LMQ%${PARENT}$a", "group": GROUP, "timestamp": "-1", "queueId": "0", "offset": str(offset)}
+    return peer.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, {**ext, "isForce": "true"})
+
+
+@pytest.mark.parametrize("parked", [False, True])
+def test_a_reset_of_a_lite_topic_does_not_wait_for_what_is_handed_out(bench: Bench, parked: bool) -> None:
+    """RocketMQ before 5.5.1 keeps the lite topic blocked until the invisible time is over."""
+    peer, tool = bench.peer(), bench.peer()
+    subscribe(peer, "PARTIAL_ADD", "a")
+    for number in range(3):
+        send(peer, "a", b"a%d" % number)
+    before = pop(bench, peer)
+    assert bodies(before) == [b"a0", b"a1", b"a2"]
+    if parked:
+        peer.give(RequestCode.POP_LITE_MESSAGE, pop_ext(bench, poll_ms=15_000))
+    assert reset_to(tool, 1).code == ResponseCode.SUCCESS
+    after = next(iter(peer.heard())) if parked else pop(bench, peer)
+    assert bodies(after) == [b"a1", b"a2"]
+    # What was handed out before moves nobody, and what is acknowledged now does.
+    ack(bench, peer, before, "a", 0)
+    assert bench.broker.state.offsets.query(GROUP, f"%LMQ%${PARENT}$a", 0) == 1
+    for offset in (1, 2):
+        assert ack(bench, peer, after, "a", offset).code == ResponseCode.SUCCESS
+    assert bench.broker.state.offsets.query(GROUP, f"%LMQ%${PARENT}$a", 0) == 3
+
+
+def test_a_reset_is_taken_once_and_leaves_nothing(bench: Bench) -> None:
+    """RocketMQ before 5.5.1 keeps an empty table for each group and lite topic that was ever reset."""
+    peer = bench.peer()
+    subscribe(peer, "PARTIAL_ADD", "a")
+    send(peer, "a", b"a0")
+    assert bodies(pop(bench, peer)) == [b"a0"]
+    offsets = bench.broker.state.offsets
+    held = offsets.ledger.bytes
+    assert reset_to(peer, 0).code == ResponseCode.SUCCESS
+    assert offsets.ledger.bytes > held
+    assert bodies(pop(bench, peer)) == [b"a0"]
+    assert (offsets.pending_reset(GROUP, f"%LMQ%${PARENT}$a", 0), offsets.ledger.bytes) == (None, held)
 
 
 # --- lite topics without messages ---
