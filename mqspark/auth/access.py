@@ -272,6 +272,16 @@ def _cluster(*actions: Action) -> Need:
     return Need("the cluster", frozenset(actions), find)
 
 
+def _lists(kind: Kind) -> Need:
+    """Who may list all topics or groups need not see more of the cluster."""
+    every = Access(kind, ANY_NAME, frozenset({LIST}))
+
+    def find(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
+        yield request.cluster(wanted)._replace(instead=every)
+
+    return Need(f"`{every.key}`: List, or the cluster", frozenset({GET, LIST}), find)
+
+
 def _brokers_cluster(*actions: Action, field: str | None = "cluster_name") -> Need:
     """The cluster that the request names, and the one in which the named broker is registered."""
 
@@ -485,6 +495,8 @@ _PULL = _POP
 _LOCK = (_need("the group of the body, and each topic", _locked_queues, SUB),)
 _READ_CLUSTER = (_cluster(GET),)
 _LIST_CLUSTER = (_cluster(GET, LIST),)
+_LIST_TOPICS = (_lists(Kind.TOPIC),)
+_LIST_GROUPS = (_lists(Kind.GROUP),)
 _CHANGE_CLUSTER = (_cluster(UPDATE),)
 _BROKER = (_brokers_cluster(UPDATE),)
 _SEES_BROKER = (_brokers_cluster(GET),)
@@ -603,10 +615,10 @@ _ROWS = (
     Row(C.GET_TOPIC_STATS_INFO, admin.GetTopicStatsInfoRequestHeader, (_topic(GET),), P.ADMIN),
     Row(C.QUERY_TOPIC_CONSUME_BY_WHO, admin.QueryTopicConsumeByWhoRequestHeader, (_topic(GET),), P.ADMIN),
     Row(C.QUERY_CONSUME_TIME_SPAN, admin.QueryConsumeTimeSpanRequestHeader, _TIME_SPAN, P.ADMIN),
-    Row(C.GET_ALL_TOPIC_CONFIG, admin.GetAllTopicConfigRequestHeader, _LIST_CLUSTER, P.ADMIN),
-    Row(C.GET_TOPIC_CONFIG_LIST, None, _LIST_CLUSTER, nobody=_NUMBER_ALONE),
-    Row(C.GET_TOPIC_NAME_LIST, None, _LIST_CLUSTER, nobody=_NUMBER_ALONE),
-    Row(C.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, None, _LIST_CLUSTER, P.ADMIN),
+    Row(C.GET_ALL_TOPIC_CONFIG, admin.GetAllTopicConfigRequestHeader, _LIST_TOPICS, P.ADMIN),
+    Row(C.GET_TOPIC_CONFIG_LIST, None, _LIST_TOPICS, nobody=_NUMBER_ALONE),
+    Row(C.GET_TOPIC_NAME_LIST, None, _LIST_TOPICS, nobody=_NUMBER_ALONE),
+    Row(C.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, None, _LIST_TOPICS, P.ADMIN),
     Row(C.CLEAN_UNUSED_TOPIC, None, _CHANGE_CLUSTER, P.ADMIN),
     # --- groups
     Row(C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, _CREATES_GROUP, P.ADMIN),
@@ -615,7 +627,7 @@ _ROWS = (
     Row(C.DELETE_SUBSCRIPTION_GROUP_LIST, None, _DELETES_GROUPS, P.ADMIN),
     Row(C.GET_SUBSCRIPTIONGROUP_CONFIG, admin.GetSubscriptionGroupConfigRequestHeader, _SEES_GROUP, P.ADMIN),
     Row(
-        C.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, admin.GetAllSubscriptionGroupRequestHeader, _LIST_CLUSTER, P.ADMIN
+        C.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, admin.GetAllSubscriptionGroupRequestHeader, _LIST_GROUPS, P.ADMIN
     ),
     Row(
         C.GET_CONSUMER_CONNECTION_LIST, client.GetConsumerConnectionListRequestHeader, (_group(GET),), P.ADMIN
@@ -706,12 +718,12 @@ _ROWS = (
     Row(C.GET_BROKER_CLUSTER_INFO, None, _LIST_CLUSTER),
     Row(C.WIPE_WRITE_PERM_OF_BROKER, cluster.WipeWritePermOfBrokerRequestHeader, _BROKERS_RIGHT),
     Row(C.ADD_WRITE_PERM_OF_BROKER, cluster.AddWritePermOfBrokerRequestHeader, _BROKERS_RIGHT),
-    Row(C.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None, _LIST_CLUSTER),
-    Row(C.GET_TOPICS_BY_CLUSTER, cluster.GetTopicsByClusterRequestHeader, _LIST_CLUSTER),
-    Row(C.GET_SYSTEM_TOPIC_LIST_FROM_NS, None, _LIST_CLUSTER),
-    Row(C.GET_UNIT_TOPIC_LIST, None, _LIST_CLUSTER),
-    Row(C.GET_HAS_UNIT_SUB_TOPIC_LIST, None, _LIST_CLUSTER),
-    Row(C.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, None, _LIST_CLUSTER),
+    Row(C.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None, _LIST_TOPICS),
+    Row(C.GET_TOPICS_BY_CLUSTER, cluster.GetTopicsByClusterRequestHeader, _LIST_TOPICS),
+    Row(C.GET_SYSTEM_TOPIC_LIST_FROM_NS, None, _LIST_TOPICS),
+    Row(C.GET_UNIT_TOPIC_LIST, None, _LIST_TOPICS),
+    Row(C.GET_HAS_UNIT_SUB_TOPIC_LIST, None, _LIST_TOPICS),
+    Row(C.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, None, _LIST_TOPICS),
     Row(C.DELETE_TOPIC_IN_NAMESRV, cluster.DeleteTopicFromNamesrvRequestHeader, (_topic(DELETE),)),
     Row(C.REGISTER_TOPIC_IN_NAMESRV, cluster.RegisterTopicRequestHeader, (_topic(CREATE),)),
     Row(C.PUT_KV_CONFIG, cluster.PutKVConfigRequestHeader, _CHANGE_CLUSTER),

@@ -478,6 +478,8 @@ class Gate:
         decision = None if acl is None else acl.decide(access, known.source)
         if decision is Ruling.ALLOW:
             return None
+        if access.instead is not None and self._problem(known, access.instead) is None:
+            return None
         return "no matched policies." if decision is None else "the decision is deny."
 
     def may(self, session: Session, kind: Kind, name: str, *actions: Action) -> bool:

@@ -73,6 +73,8 @@ class Access(NamedTuple):
     kind: Kind
     name: str
     actions: frozenset[Action]
+    instead: Access | None = None
+    """A right that does as well."""
 
     @property
     def key(self) -> str:

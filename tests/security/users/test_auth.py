@@ -366,6 +366,21 @@ def test_a_retry_topic_is_its_groups(guarded: Guarded) -> None:
     assert mallory.ask(R.PULL_MESSAGE, pull_ext("%RETRY%mine_Other", consumerGroup="mine")).code != DENIED
 
 
+def test_who_may_list_topics_or_groups_need_not_read_the_cluster(guarded: Guarded) -> None:
+    """As in RocketMQ 5.5.1. A name or a prefix is not enough."""
+    topics, groups = R.GET_ALL_TOPIC_CONFIG, R.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+    for name, policy, of_topics, of_groups in (
+        ("lister", "Topic:* List", True, False),
+        ("grouper", "Group:* List", False, True),
+        ("reader", "Topic:* Get,Sub,Pub", False, False),
+        ("prefixed", "Topic:a* List", False, False),
+        ("viewer", "Cluster:* Get", True, True),
+    ):
+        user = guarded.user(name, policy)
+        assert (user.ask(topics).code == 0, user.ask(groups).code == 0) == (of_topics, of_groups), policy
+        assert (user.ask(R.GET_BROKER_RUNTIME_INFO).code == 0) == (name == "viewer")
+
+
 def test_the_brokers_own_topics_are_the_clusters(guarded: Guarded) -> None:
     mallory = guarded.user("mallory", "Topic:* All", "Group:* All")
     for topic in (
