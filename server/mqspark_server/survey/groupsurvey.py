@@ -13,6 +13,7 @@ from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.client_bodies import ConnectionInfo, MessageRequestModeSerializeWrapper
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers.admin_headers import QueryConsumeTimeSpanRequestHeader
+from mqspark.protocol.versions import version_name
 from mqspark_server.survey.brokersurvey import masters_of
 from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of
 
@@ -105,7 +106,7 @@ def client_rows(connections: Iterable[ConnectionInfo]) -> list[Row]:
             "client_id": each.client_id,
             "address": each.client_addr,
             "language": each.language,
-            "version": each.version,
+            "version": version_name(each.version),
         }
         for each in sorted(connections, key=lambda each: each.client_id)
     ]

@@ -1,4 +1,4 @@
-"""One broker with gRPC for the tests of this folder, and topics that the tests name."""
+"""One broker with gRPC and the console for the tests of this folder, and topics that the tests name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def broker() -> Iterator[Broker]:
         "enableMultiDispatch": True,
         "recallMessageEnable": True,
     }
-    with Broker(settings=settings) as one:
+    with Broker(http=True, settings=settings) as one:
         yield one
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,7 +15,9 @@ from mqspark.client.sync import AdminClient
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.testing import Broker
 from mqspark_server.proxy import messaging_pb2 as pb
+from mqspark_server.proxy.methods import grpcrelays
 from tests.support.grpcclients import BareCaller, bare_caller, resource
+from tests.support.visits import page
 
 
 @contextmanager
@@ -104,3 +107,40 @@ def test_a_client_is_known_from_its_settings_to_its_end(broker: Broker) -> None:
             end = caller.NotifyClientTermination(pb.NotifyClientTerminationRequest(group=resource("members")))
             assert end.status.code == pb.OK
         assert caller.Heartbeat(beat).status.code == pb.UNRECOGNIZED_CLIENT_TYPE
+
+
+def test_the_console_lists_a_producer_with_language_and_version(broker: Broker) -> None:
+    given = pb.Settings(client_type=pb.PRODUCER, publishing=pb.Publishing(topics=[resource("any")]))
+    with (
+        bare_caller(broker.grpc_address, x_mq_language="GOLANG") as caller,
+        telemetry(caller, given) as stream,
+    ):
+        next(stream)
+        assert caller.Heartbeat(pb.HeartbeatRequest(client_type=pb.PRODUCER)).status.code == pb.OK
+        (row,) = [
+            row
+            for row in page(broker, "/producers").split("<tr>")
+            if caller.metadata["x-mq-client-id"] in row
+        ]
+        assert ("<td>GO</td>" in row, "<td>V5_1_2</td>" in row) == (True, True), row
+
+
+def test_the_console_shows_the_settings_of_a_client_that_shows_no_threads(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RocketMQ's client for Python leaves the question for its threads unanswered."""
+    monkeypatch.setattr(grpcrelays, "RELAY_S", 0.2)
+    settings = consumer("shown")
+    settings.request_timeout.FromMilliseconds(7_000)
+    settings.user_agent.CopyFrom(pb.UA(language=pb.PYTHON, version="5.1.2", hostname="a host"))
+    said = {"x_mq_language": "PYTHON", "x_mq_client_version": "5.1.2"}
+    with bare_caller(broker.grpc_address, **said) as caller, telemetry(caller, settings) as stream:
+        next(stream)
+        group = page(broker, "/groups/shown")
+        assert ("PYTHON" in group, "V5_1_2" in group) == (True, True)
+        (member,) = re.findall(r'href="/console(/groups/shown/members/[^"]+)"', group)
+        text = page(broker, member)
+        assert "The consumer sent no stacks" in text
+        shown = dict(re.findall(r"<dt>([^<]+)</dt><dd class=\"mono\">([^<]*)</dd>", text))
+        names = ("clientType", "language", "PROP_CLIENT_VERSION", "requestTimeout", "hostname")
+        assert [shown[name] for name in names] == ["PUSH_CONSUMER", "PYTHON", "5.1.2", "7 s", "a host"]

@@ -9,6 +9,7 @@ from mqspark.base.config import did_you_mean, is_live
 from mqspark.client.admin import AdminClient
 from mqspark.errors import InvalidMessage, MQError, NoRoute
 from mqspark.message import MASTER_ID
+from mqspark.protocol.versions import version_name
 from mqspark_server.console.clusteraccess import Trouble
 from mqspark_server.console.fields import Line, LineField, Text, Tick
 from mqspark_server.console.history.sampler import (
@@ -312,7 +313,7 @@ class Producers(ListView, frozen=True):
                 problems.append(f"{name}: {error}")
                 return
             rows.extend(
-                {"group": group, "broker": name, "client": each}
+                {"group": group, "broker": name, "client": each, "version": version_name(each.version)}
                 for group, clients in found.items()
                 for each in clients
             )

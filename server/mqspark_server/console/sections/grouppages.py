@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 
 from mqspark.client.admin import AdminClient
-from mqspark.errors import BrokerError, InvalidMessage
+from mqspark.errors import BrokerError, InvalidMessage, RequestTimeout
 from mqspark.message import MessageQueue, check_topic, dlq_topic
 from mqspark.protocol.bodies.body import queue_of
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
@@ -105,18 +105,24 @@ class GroupMembers(View, frozen=True):
 
 
 class OneMember(View, frozen=True):
-    """What a consumer reports about itself, with the stacks of its threads."""
+    """What a consumer reports about itself, with the stacks of its threads if it has them to show."""
 
     group: GroupName
     client: Text
 
     async def show(self, asked: Asking) -> Row:
         try:
-            info = await asked.admin.running_info(self.group, self.client, with_stacks=True)
+            info = await asked.admin.running_info(self.group, self.client)
         except BrokerError as error:
             if error.code not in _NOT_THERE:
                 raise
             raise Trouble(404, "This consumer does not answer", str(error)) from None
+        stacks, no_stacks = None, "Java clients send them; clients in other languages do not support this."
+        try:
+            told = await asked.admin.running_info(self.group, self.client, with_stacks=True)
+            stacks = None if told.jstack is None else told.jstack[:MAX_STACKS_LENGTH]
+        except (BrokerError, RequestTimeout) as error:
+            no_stacks = f"{no_stacks} It was asked: {error}"
         return {
             "group": self.group,
             "client_id": self.client,
@@ -124,7 +130,8 @@ class OneMember(View, frozen=True):
             "queues": _by_queue(info.mq_table),
             "popped": _by_queue(info.mq_pop_table),
             "rates": list(islice(sorted(info.status_table.items()), MAX_ROWS)),
-            "stacks": None if info.jstack is None else info.jstack[:MAX_STACKS_LENGTH],
+            "stacks": stacks,
+            "no_stacks": no_stacks,
         }
 
 

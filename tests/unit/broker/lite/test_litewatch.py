@@ -272,7 +272,13 @@ def test_a_parked_pop_of_an_evicted_client_gets_nothing_of_the_topic(
 
 
 def reset_to(peer: Peer, offset: int) -> Command:
-    ext = {"topic": f"%LMQ%${PARENT}$a", "group": GROUP, "timestamp": "-1", "queueId": "0", "offset": str(offset)}
+    ext = {
+        "topic": f"%LMQ%${PARENT}$a",
+        "group": GROUP,
+        "timestamp": "-1",
+        "queueId": "0",
+        "offset": str(offset),
+    }
     return peer.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, {**ext, "isForce": "true"})
 
 
