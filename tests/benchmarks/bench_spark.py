@@ -87,7 +87,8 @@ def session(master: str, profile: str, kafka: bool, folder: Path) -> Any:
     builder = builder.config("spark.log.level", "ERROR").config("spark.driver.memory", "4g")
     builder = builder.config("spark.sql.warehouse.dir", str(folder / "warehouse"))
     if kafka:
-        builder = builder.config("spark.jars", ",".join(map(str, kafka_jars("spark"))))
+        jars = [*kafka_jars("spark"), *kafka_jars("avro")]
+        builder = builder.config("spark.jars", ",".join(map(str, jars)))
     return builder.getOrCreate()
 
 
@@ -293,8 +294,8 @@ class Bench:
                     )
 
     def typed(self, count: int, size: int) -> None:
-        """Five fields in bodies of about 100 B, of whatever size the rows of other parts are: JSON to columns by the
-        source and by Spark's from_json, and Avro by the source."""
+        """Five fields in bodies of about 100 B, of whatever size the rows of other parts are: JSON and Avro to columns
+        by the source, and by Spark's from_json and from_avro."""
         frame = self.spark.range(0, count, numPartitions=2).selectExpr(
             "id",
             "concat('a name that is not short, ', id) name",
@@ -308,14 +309,21 @@ class Bench:
         patient = {"sendTimeoutMs": "120000"}  # a send that is repeated may be there twice
         for topic in ("TypedJson", "TypedAvro"):
             self.cluster.create_topic(topic, PARTITIONS)
-        for side in self.sides()[:2]:
-            bodies = frame.selectExpr("to_json(struct(*)) value")
-            self.writer(side, bodies, "TypedJson", **(patient if side == "pymq" else {})).save()
         self.writer("pymq", frame, "TypedAvro", **avro, **patient).save()
+        bodies = {
+            "TypedJson": frame.selectExpr("to_json(struct(*)) value"),
+            "TypedAvro": self.reader("pymq", "TypedAvro", columns="value").load(),
+        }
+        self.writer("pymq", bodies["TypedJson"], "TypedJson", **patient).save()
+        for topic in bodies if self.kafka is not None else ():
+            self.writer("Kafka", bodies[topic], topic).save()
+        parse = {"TypedJson": f"from_json(string(value), '{fields}')"}
+        if self.kafka is not None:
+            parse["TypedAvro"] = f"from_avro(value, '{json.dumps(schema)}')"
 
-        def parsed(side: str) -> Any:
-            value = self.reader(side, "TypedJson", **({"columns": "value"} if side == "pymq" else {})).load()
-            return value.selectExpr(f"from_json(string(value), '{fields}') row").select("row.*")
+        def parsed(side: str, topic: str) -> Any:
+            value = self.reader(side, topic, **({"columns": "value"} if side == "pymq" else {})).load()
+            return value.selectExpr(f"{parse[topic]} row").select("row.*")
 
         def columns(topic: str, **options: str) -> Any:
             return self.reader("pymq", topic, **options).schema(fields).load()
@@ -323,7 +331,13 @@ class Bench:
         frames: dict[str, Callable[[], Any]] = {
             "pymq, payloadFormat=json": lambda: columns("TypedJson", payloadFormat="json"),
             "pymq, payloadFormat=avro": lambda: columns("TypedAvro", **avro),
-            **{f"{side}, from_json": lambda side=side: parsed(side) for side in self.sides()[:2]},
+            **{
+                f"{side}, {parse[topic].partition('(')[0]}": lambda side=side, topic=topic: parsed(
+                    side, topic
+                )
+                for side in self.sides()
+                for topic in parse
+            },
         }
         says = (
             "count(*) n",
@@ -340,8 +354,8 @@ class Bench:
         times = self.alternating({name: noop(made) for name, made in frames.items()})
         for name, rounds in times.items():
             self.report("typed columns", name, count, rounds)
-        for ours in list(frames)[:2]:
-            for theirs in list(frames)[2:]:
+        for ours, theirs in itertools.product(list(frames)[:2], list(frames)[2:]):
+            if ours[-4:] == theirs[-4:]:  # json, avro
                 self.ratio(ours, ours, theirs, times)
 
     def drain(self, count: int, size: int) -> None:

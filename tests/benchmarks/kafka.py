@@ -18,6 +18,7 @@ PARTITIONS = 4
 READY_S = 60
 
 JARS = {
+    "avro": [("org.apache.spark", "spark-avro_2.13", version("pyspark"), ALONE)],
     "broker": [("org.apache.kafka", "kafka_2.13", "4.1.0", "")],
     # The token provider of 4.2.0 is not in every mirror; its preview serves the connector as well.
     "spark": [

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mqspark.record.batchitems import EqualBodies
 from mqspark.schemas.jsonschema.jsonshortcut import SILENT
@@ -28,7 +29,7 @@ _MAX_DIGITS = 15
 _TOKEN = re.compile(
     rb'[ \t\r\n]+|[{}\[\]:,]|("(?:[^"\\]|\\.)*")|(-?)([0-9]+)(\.[0-9]+)?(?![0-9.eE])|[^\s{}\[\]:,"]+'
 )
-_QUOTE = ord('"')
+_SPACE, _QUOTE, _LAST = ord(" "), ord('"'), ord("~")
 _OF_OBJECTS = {"type", "properties", "required", "additionalProperties"}
 _OF_LISTS = {"type", "items", "minItems", "maxItems"}
 _OF_TEXTS = {"type", "minLength", "maxLength"}
@@ -42,28 +43,43 @@ class Pattern:
         self._room = np.zeros(len(body), np.uint8)
         """How many more than the lowest byte may stand there."""
         self._head = head
+        self._in_text = np.zeros(len(body), np.bool_)
         self._note(root, body)
         # One operation on many rows is cheaper than one on each.
         self._rows = max(1, TILE_BYTES // len(body))
         self._low, self._room = np.tile(self._low, self._rows), np.tile(self._room, self._rows)
+        self._may_have_quotes = False
         self._quotes, self._backslashes = body.count(b'"'), body.count(b"\\")
         self.size = len(body)
 
     def matches(self, joined: bytes) -> bool:
         """``joined``: bodies of the same length, one after the other."""
         data = np.frombuffer(joined, np.uint8)
+        if not self._are_within(data):
+            if self._may_have_quotes:
+                return False
+            # With the space comes what is next to it. From now on quotes are counted.
+            self._may_have_quotes = True
+            in_text = np.tile(self._in_text, self._rows)
+            self._low[in_text], self._room[in_text] = _SPACE, _LAST - _SPACE
+            if not self._are_within(data):
+                return False
+        # A text may have any plain character so far, also those that would end it.
+        if not self._backslashes and b"\\" in joined:
+            return False
+        count = len(data) // self.size
+        if self._may_have_quotes and np.count_nonzero(data == _QUOTE) != count * self._quotes:
+            return False
+        return not self._backslashes or joined.count(b"\\") == count * self._backslashes
+
+    def _are_within(self, data: npt.NDArray[np.uint8]) -> bool:
         step = self._rows * self.size
         for at in range(0, len(data), step):
             part = data[at : at + step]
-            if np.count_nonzero(part - self._low[: len(part)] > self._room[: len(part)]):  # faster than any()
+            beyond = part - self._low[: len(part)] > self._room[: len(part)]
+            if b"\1" in beyond.tobytes():  # half the time of any()
                 return False
-        # A text may have any plain character so far, also those that would end it.
-        count = len(data) // self.size
-        if not self._backslashes and b"\\" in joined:
-            return False
-        return np.count_nonzero(data == _QUOTE) == count * self._quotes and (
-            not self._backslashes or joined.count(b"\\") == count * self._backslashes
-        )
+        return True
 
     def _note(self, root: Any, body: bytes) -> None:
         """Walks through the values, with the schema of each; None: nothing about it may change."""
@@ -93,9 +109,10 @@ class Pattern:
                 self._number(node, token)
 
     def _free(self, begin: int, end: int) -> None:
-        plain = (self._low[begin:end] >= 0x20) & (self._low[begin:end] < 0x7F)
-        self._low[begin:end][plain] = 0x20
-        self._room[begin:end][plain] = 0x7E - 0x20
+        plain = (self._low[begin:end] >= _SPACE) & (self._low[begin:end] <= _LAST)
+        self._in_text[begin:end] = plain
+        self._low[begin:end][plain] = _QUOTE + 1
+        self._room[begin:end][plain] = _LAST - _QUOTE - 1
 
     def _number(self, node: Any, token: re.Match[bytes]) -> None:
         kind = "integer" if token[4] is None else "number"

@@ -65,14 +65,19 @@ def test_what_matches_fits_whatever_byte_is_changed(schema: Any, head: bytes, fr
     assert free or not matched
 
 
-@pytest.mark.parametrize("text", [b'a","x":"a', b"aaaaaaaa\\", b'aaaaaaa\\"', b'"aaaaaaaa', b"aaaa\naaaa"])
-def test_a_text_does_not_end_what_is_around_it(text: bytes) -> None:
+@pytest.mark.parametrize("before", [b"zyx,:{}[]", b"with ! it"])
+@pytest.mark.parametrize(
+    "text", [b'a","x":"a', b"aaaaaaaa\\", b'aaaaaaa\\"', b'"aaaaaaaa', b"aaaa\naaaa", b' "aaaaaaa']
+)
+def test_a_text_does_not_end_what_is_around_it(text: bytes, before: bytes) -> None:
     _, made = alike(ORDER)
     body = b'{"name":"aaaaaaaaa"}'
     other = body.replace(b"a" * 9, text)
     assert len(other) == len(body)
     pattern = Pattern(made.document, body, 0)
-    assert pattern.matches(body + body.replace(b"a" * 9, b"zyx,:{}[]"))
+    assert pattern.matches(body + body.replace(b"a" * 9, before))
+    assert not pattern.matches(body + other)
+    assert pattern.matches(body + body.replace(b"a" * 9, b"~ }!#[]^9"))
     assert not pattern.matches(body + other)
 
 
