@@ -5,10 +5,12 @@ service on it can cost, and by grpc's asyncio server; a broker with grpcEnable; 
 broker; with --java RocketMQ 5.5.0's proxy in local mode (its broker in its process), and in cluster mode before
 RocketMQ's broker. The load is prepared bytes over one connection (``grpc_load``); with --java there are rows with the
 unmodified rocketmq-client-java as well, which acknowledges message by message. Each round checks that all messages are
-there. Processor time is that of all processes that serve: the broker's, and the proxy's if there is one. Java's
-processes are stopped while the others have their turn, and have WARM_UP rounds first, so that they are compiled.
+there. Processor time is that of all processes that serve: the broker's, and the proxy's if there is one, which is shown
+alone as well. Java's processes are stopped while the others have their turn. Rounds that warm up come first, so that
+they are compiled.
 
-    python -m tests.benchmarks grpc [--count N] [--rounds R] [--at-once N] [--java] [--only SIDE ...]
+    python -m tests.benchmarks grpc [--count N] [--rounds R] [--warm-up R] [--at-once N] [--java] [--only SIDE ...]
+                                    [--load raw|client|both]
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from mqspark_server.net.grpc.grpclistener import GrpcListener
 from mqspark_server.net.grpc.servedcalls import GrpcMethod
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.grpcservice import SERVICE
-from tests.benchmarks.grpc_load import Http2Load, timed
+from tests.benchmarks.grpc_load import Http2Load
 from tests.benchmarks.report import figure, spelled
 from tests.interop import jars as jar_cache
 from tests.interop.driver import Driver
@@ -74,7 +76,7 @@ QUEUES = 4
 ECHO, GRPC_ECHO, BROKER, PROXY = "our echo", "grpc's echo", "mqspark broker", "mqspark proxy"
 ECHOES = {ECHO: "ours", GRPC_ECHO: "grpc"}
 JAVA_LOCAL, JAVA_CLUSTER = "RocketMQ local", "RocketMQ cluster"
-WARM_UP = 2
+WARM_UP = 3
 JAVA_HEAP_MIB = 512
 JAVA_BROKER = {
     "flushDiskType": "ASYNC_FLUSH",
@@ -88,14 +90,36 @@ BY_CLIENT = 256
 """Messages that rocketmq-client-java sends together."""
 
 
+class Cpu(NamedTuple):
+    """Seconds of processor time: of all processes of a side, and of the first, which speaks gRPC."""
+
+    all_s: float
+    first_s: float
+
+    def since(self, before: Cpu) -> Cpu:
+        return Cpu(self.all_s - before.all_s, self.first_s - before.first_s)
+
+
 class Side(NamedTuple):
     address: str
     pids: tuple[int, ...]
     """Of its server, and of the broker behind it."""
     is_java: bool = False
 
-    def cpu_s(self) -> float:
-        return sum(map(process_cpu_s, self.pids))
+    def cpu(self) -> Cpu:
+        each = [process_cpu_s(pid) for pid in self.pids]
+        return Cpu(sum(each), each[0])
+
+
+class Figures(NamedTuple):
+    per_s: float
+    cpu_us: float
+    """Of processor time a message."""
+    first_cpu_us: float
+
+    @classmethod
+    def of(cls, count: int, seconds: float, cpu: Cpu) -> Figures:
+        return cls(count / seconds, cpu.all_s * 1e6 / count, cpu.first_s * 1e6 / count)
 
 
 def process_cpu_s(pid: int) -> float:
@@ -209,7 +233,7 @@ def turn_of(side: Side) -> Iterator[None]:
 
 
 class Round:
-    """One connection to a side. ``sends`` and ``receives`` return messages a second, and µs of processor a message."""
+    """One connection to a side."""
 
     def __init__(self, side: Side, at_once: int, *, speaks: bool) -> None:
         self._side = side
@@ -239,26 +263,26 @@ class Round:
     def _block(self, method: str, **more: str) -> bytes:
         return header_block(f"/{SERVICE}/{method}", **self._metadata, **more)
 
-    def sends(self, count: int) -> tuple[float, float]:
+    def sends(self, count: int) -> Figures:
         requests = [
             pb.SendMessageRequest(messages=[message(TOPIC, BODY)]).SerializeToString() for _ in range(count)
         ]
-        outcome, cpu_s = timed(
-            self._load, self._block("SendMessage"), requests, self._at_once, self._side.cpu_s
-        )
+        before = self._side.cpu()
+        outcome = self._load.run(self._block("SendMessage"), requests, self._at_once)
+        cpu = self._side.cpu().since(before)
         for (answer,) in outcome.answers:
             status = pb.SendMessageResponse.FromString(answer).status
             if status.code != pb.OK:
                 raise RuntimeError(f"a send was refused: {status}")
-        return count / outcome.seconds, cpu_s * 1e6 / count
+        return Figures.of(count, outcome.seconds, cpu)
 
-    def receives(self, count: int) -> tuple[float, float]:
+    def receives(self, count: int) -> Figures:
         receive, ack = self._block("ReceiveMessage", grpc_timeout="30S"), self._block("AckMessage")
         request = receive_request(TOPIC, GROUP).SerializeToString()
-        received, seconds, cpu_s = 0, 0.0, 0.0
+        received, seconds, before = 0, 0.0, self._side.cpu()
         while received < count:
-            outcome, taken_s = timed(self._load, receive, [request], 1, self._side.cpu_s)
-            seconds, cpu_s = seconds + outcome.seconds, cpu_s + taken_s
+            outcome = self._load.run(receive, [request], 1)
+            seconds += outcome.seconds
             answers = [pb.ReceiveMessageResponse.FromString(each) for each in outcome.answers[0]]
             got = [each.message for each in answers if each.HasField("message")]
             if not got:
@@ -269,12 +293,12 @@ class Round:
                     message_id=each.system_properties.message_id,
                     receipt_handle=each.system_properties.receipt_handle,
                 )
-            outcome, taken_s = timed(self._load, ack, [given.SerializeToString()], 1, self._side.cpu_s)
-            seconds, cpu_s = seconds + outcome.seconds, cpu_s + taken_s
+            outcome = self._load.run(ack, [given.SerializeToString()], 1)
+            seconds += outcome.seconds
             if pb.AckMessageResponse.FromString(outcome.answers[0][0]).status.code != pb.OK:
                 raise RuntimeError("an acknowledgement was refused")
             received += len(got)
-        return received / seconds, cpu_s * 1e6 / received
+        return Figures.of(received, seconds, self._side.cpu().since(before))
 
     def close(self) -> None:
         self._stack.close()
@@ -288,35 +312,35 @@ class JavaRound:
         self._side = side
         self._driver = driver
 
-    def sends(self, count: int) -> tuple[float, float]:
+    def sends(self, count: int) -> Figures:
         handle = self._started("producer.start", topics=[TOPIC])
         body = base64.b64encode(BODY).decode()
         messages = [{"topic": TOPIC, "body": body}] * BY_CLIENT
-        began, cpu_s = time.perf_counter(), self._side.cpu_s()
+        began, before = time.perf_counter(), self._side.cpu()
         for _ in range(count // BY_CLIENT):
             self._driver.call("producer.send", handle=handle, messages=messages, together=True)
-        return self._figures(handle, count // BY_CLIENT * BY_CLIENT, began, cpu_s)
+        return self._figures(handle, count // BY_CLIENT * BY_CLIENT, began, before)
 
-    def receives(self, count: int) -> tuple[float, float]:
+    def receives(self, count: int) -> Figures:
         count = count // BY_CLIENT * BY_CLIENT
         subscriptions = {TOPIC: ["TAG", "*"]}
         handle = self._started("simple.start", group=GROUP, await_ms=5_000, subscriptions=subscriptions)
-        received, began, cpu_s = 0, time.perf_counter(), self._side.cpu_s()
+        received, began, before = 0, time.perf_counter(), self._side.cpu()
         while received < count:
             got = self._driver.call("simple.receive", handle=handle, max=BATCH, invisible_ms=60_000)
             acks = [self._driver.submit("simple.ack", handle=handle, view=each["view"]) for each in got]
             for ack in acks:
                 ack.result(60)
             received += len(got)
-        return self._figures(handle, count, began, cpu_s)
+        return self._figures(handle, count, began, before)
 
     def _started(self, verb: str, **options: object) -> int:
         return int(self._driver.call(verb, endpoints=self._side.address, **options)["handle"])
 
-    def _figures(self, handle: int, count: int, began: float, cpu_s: float) -> tuple[float, float]:
-        taken_s, cpu_s = time.perf_counter() - began, self._side.cpu_s() - cpu_s
+    def _figures(self, handle: int, count: int, began: float, before: Cpu) -> Figures:
+        made = Figures.of(count, time.perf_counter() - began, self._side.cpu().since(before))
         self._driver.call("stop", handle=handle)
-        return count / taken_s, cpu_s * 1e6 / count
+        return made
 
 
 def show_memory(sides: Mapping[str, Side]) -> None:
@@ -332,25 +356,64 @@ def show_memory(sides: Mapping[str, Side]) -> None:
 
 def measured_round(
     side: Side, name: str, driver: Driver | None, options: argparse.Namespace
-) -> dict[str, tuple[float, float]]:
+) -> dict[str, Figures]:
     made = {}
     with turn_of(side), contextlib.closing(Round(side, options.at_once, speaks=name not in ECHOES)) as round_:
-        made["sends"] = round_.sends(options.count)
-        if name not in ECHOES:
-            made["receive + ack"] = round_.receives(options.count)
+        if options.load != "client":
+            made["sends"] = round_.sends(options.count)
+            if name not in ECHOES:
+                made["receive + ack"] = round_.receives(options.count)
         if driver is not None and name not in ECHOES:
             client = JavaRound(side, driver)
-            made["sends by Java"] = client.sends(options.count // 2)
-            made["receive + ack by Java"] = client.receives(options.count // 2)
+            made["sends by Java"] = client.sends(options.count)
+            made["receive + ack by Java"] = client.receives(options.count)
     return made
+
+
+@contextlib.contextmanager
+def running_sides(folder: Path, options: argparse.Namespace) -> Iterator[dict[str, Side]]:
+    """Those that are asked for."""
+    asked = options.only or [*ECHOES, BROKER, PROXY, *((JAVA_LOCAL, JAVA_CLUSTER) if options.java else ())]
+    with contextlib.ExitStack() as stack:
+        sides = {
+            name: stack.enter_context(echo(folder, kind)) for name, kind in ECHOES.items() if name in asked
+        }
+        if BROKER in asked or PROXY in asked:
+            cluster = stack.enter_context(mqspark_cluster(folder, "--set", "flushDiskType=ASYNC_FLUSH"))
+            create_topic(cluster, TOPIC, QUEUES)
+            create_group(cluster, GROUP)
+            if BROKER in asked:
+                sides[BROKER] = Side(cluster.grpc, (cluster.broker_pid,))
+            if PROXY in asked:
+                sides[PROXY] = stack.enter_context(our_proxy(folder, cluster))
+        if JAVA_LOCAL in asked:
+            sides[JAVA_LOCAL] = stack.enter_context(java_local(folder / "local"))
+        if JAVA_CLUSTER in asked:
+            sides[JAVA_CLUSTER] = stack.enter_context(java_cluster(folder / "java"))
+        yield sides
+
+
+def show_figures(measured: Mapping[tuple[str, str], list[Figures]], sides: Mapping[str, Side]) -> None:
+    for (what, name), rounds in measured.items():
+        columns = {
+            "/s": [each.per_s for each in rounds],
+            "µs of CPU a message": [each.cpu_us for each in rounds],
+        }
+        if len(sides[name].pids) > 1:
+            columns["µs of CPU a message, the proxy alone"] = [each.first_cpu_us for each in rounds]
+        for unit, values in columns.items():
+            shown = figure(f"gRPC, {what}", unit, values, side=name, less_is_better=unit != "/s")
+            print(f"{what:22} {name:18} {spelled(shown)}", flush=True)
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks grpc")
-    parser.add_argument("--count", type=int, default=20_000)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--count", type=int, default=10_000, help="messages of a row and round")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--warm-up", type=int, help=f"rounds before; {WARM_UP} with Java, or 1")
     parser.add_argument("--at-once", type=int, default=64)
-    parser.add_argument("--java", action="store_true", help="RocketMQ's own proxy, too")
+    parser.add_argument("--java", action="store_true", help="RocketMQ's own proxy, and its client as a load")
+    parser.add_argument("--load", choices=("raw", "client", "both"), default="both")
     parser.add_argument("--only", nargs="+", help="these sides")
     parser.add_argument("--store", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--serve-echo", choices=ECHOES.values(), help=argparse.SUPPRESS)
@@ -360,37 +423,25 @@ def main(arguments: list[str] | None = None) -> None:
         return
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.store)))
-        cluster = stack.enter_context(mqspark_cluster(folder, "--set", "flushDiskType=ASYNC_FLUSH"))
-        create_topic(cluster, TOPIC, QUEUES)
-        create_group(cluster, GROUP)
-        sides = {
-            **{name: stack.enter_context(echo(folder, kind)) for name, kind in ECHOES.items()},
-            BROKER: Side(cluster.grpc, (cluster.broker_pid,)),
-            PROXY: stack.enter_context(our_proxy(folder, cluster)),
-        }
+        sides = stack.enter_context(running_sides(folder, options))
         driver = None
-        if options.java:
+        if options.java and options.load != "raw":
             driver = stack.enter_context(grpc_driver(fetch_grpc_client(), folder / "driver"))
-            sides[JAVA_LOCAL] = stack.enter_context(java_local(folder / "local"))
-            sides[JAVA_CLUSTER] = stack.enter_context(java_cluster(folder / "java"))
         show_memory(sides)
-        measured: dict[tuple[str, str], list[tuple[float, float]]] = {}
-        warm_up = WARM_UP if options.java else 1
+        measured: dict[tuple[str, str], list[Figures]] = {}
+        warm_up = options.warm_up
+        if warm_up is None:
+            warm_up = WARM_UP if options.java else 1
         for number in range(warm_up + options.rounds):
             for name, side in sides.items():
-                if options.only and name not in options.only:
-                    continue
                 made = measured_round(side, name, driver, options)
-                shown = ", ".join(f"{what} {cpu_us:.0f}" for what, (_, cpu_us) in made.items())
+                shown = ", ".join(f"{what} {of.cpu_us:.0f} ({of.per_s:.0f}/s)" for what, of in made.items())
                 print(f"round {number - warm_up:2} {name:18} µs of CPU a message: {shown}", flush=True)
                 if number >= warm_up:
-                    for what, outcome in made.items():
-                        measured.setdefault((what, name), []).append(outcome)
-        for (what, name), values in measured.items():
-            for unit, column, less in (("/s", 0, False), ("µs of CPU a message", 1, True)):
-                rounds = [each[column] for each in values]
-                shown = figure(f"gRPC, {what}", unit, rounds, side=name, less_is_better=less)
-                print(f"{what:22} {name:18} {spelled(shown)}", flush=True)
+                    for what, of in made.items():
+                        measured.setdefault((what, name), []).append(of)
+        print(f"load of the machine at the end: {os.getloadavg()[0]:.1f}", flush=True)
+        show_figures(measured, sides)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from tests.support.barehttp2 import (
@@ -117,12 +117,3 @@ def _messages(data: bytearray) -> list[bytes]:
         messages.append(bytes(data[at + 5 : at + 5 + size]))
         at += 5 + size
     return messages
-
-
-def timed(
-    load: Http2Load, block: bytes, requests: Iterable[bytes], at_once: int, cpu_s: Callable[[], float]
-) -> tuple[Outcome, float]:
-    """What the calls gave, and the processor time that ``cpu_s`` counted meanwhile."""
-    before = cpu_s()
-    outcome = load.run(block, requests, at_once)
-    return outcome, cpu_s() - before
