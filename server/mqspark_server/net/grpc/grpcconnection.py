@@ -3,10 +3,10 @@
 Must not know the other connections: it reports to its listener what it holds, and the listener decides when it is
 served and when it is dropped.
 
-Time bounds: in one turn of the loop CALLS_A_TURN calls begin, and not more than the listener has for all. The others
-wait, and so does the peer: its connection is not read from meanwhile. Memory bounds: windows (``http2connection``);
-what is held of requests, over all connections (``heldbytes``); no call begins while the peer does not take the answers
-to others.
+Time bounds: in one turn of the loop as many calls begin as the listener allows, of a connection with calls that wait
+its share. The others wait, and so does the peer: its connection is not read from meanwhile. Memory bounds: windows
+(``http2connection``); what is held of requests, over all connections (``heldbytes``); no call begins while the peer
+does not take the answers to others.
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ from mqspark_server.net.tlsgate import TlsGate
 
 log = sparing("mqspark.grpc")
 
-CALLS_A_TURN = 64
 STREAM_MARK_BYTES = 256 * 1024
 """A method that has written so much which its caller does not take waits before it writes more."""
 LINGER_S = 5.0
@@ -117,9 +116,9 @@ _TOO_MANY = failure_block(GrpcCode.RESOURCE_EXHAUSTED, "too many calls are being
 
 class GrpcConnection(asyncio.Protocol):
     __slots__ = (
-        "_begun", "_closed_here", "_gate", "_held", "_host", "_http2", "_in_ring", "_is_noted", "_pace", "_pinged",
-        "_queued", "_read", "_transport", "_waiting", "_write_paused", "_write_scheduled", "_written", "active_at",
-        "address", "dropped", "evicted", "is_unidentified", "max_message_bytes",
+        "_arriving", "_closed_here", "_gate", "_held", "_host", "_http2", "_in_ring", "_is_noted", "_pace", "_pinged",
+        "_queued", "_read", "_some_began", "_transport", "_waiting", "_write_paused", "_write_scheduled",
+        "_written", "active_at", "address", "dropped", "evicted", "is_unidentified", "max_message_bytes",
     )  # fmt: skip
 
     def __init__(self, host: GrpcHost) -> None:
@@ -132,8 +131,10 @@ class GrpcConnection(asyncio.Protocol):
         """Of the peer."""
         self._waiting: deque[ServedCall] = deque()
         """Calls that have not begun."""
-        self._begun = 0
-        """Calls that have begun in this turn."""
+        self._arriving: list[ServedCall] = []
+        """Calls of this read whose requests are not complete so far."""
+        self._some_began = False
+        """Whether calls have begun since the last write."""
         self._in_ring = self._write_scheduled = self._write_paused = self._closed_here = False
         self._held = self._queued = 0
         """Bytes of requests that are kept, and number of complete ones among them."""
@@ -186,7 +187,18 @@ class GrpcConnection(asyncio.Protocol):
             host.know(self)
         for event in events:
             self._happened(event)
+        if self._arriving:
+            self._limit_arriving()
         self._schedule_write()
+
+    def _limit_arriving(self) -> None:
+        """Their requests have to be complete in time. Those of most calls are in the read that begins them."""
+        host = self._host
+        latest = host.loop.time() + host.request_s
+        for call in self._arriving:
+            if not call.is_ready and not call.is_over:
+                host.deadlines.add(call, latest if call.deadline is None else min(call.deadline, latest))
+        self._arriving.clear()
 
     def _happened(self, event: Event) -> None:
         if isinstance(event, RequestBegun):
@@ -257,13 +269,9 @@ class GrpcConnection(asyncio.Protocol):
         if not host.may_begin():
             self._http2.end_answer(stream, _TOO_MANY)
             return
-        now = host.loop.time()
-        deadline = None if meaning.timeout_s is None else now + meaning.timeout_s
+        deadline = None if meaning.timeout_s is None else host.loop.time() + meaning.timeout_s
         call = stream.call = ServedCall(self, stream, meaning.method, head.fields, deadline)
-        # Until the request is complete.
-        host.deadlines.add(
-            call, now + host.request_s if deadline is None else min(deadline, now + host.request_s)
-        )
+        self._arriving.append(call)
         if meaning.method.takes_stream:
             self.ready(call)
         if event.ended:
@@ -271,9 +279,10 @@ class GrpcConnection(asyncio.Protocol):
 
     def ready(self, call: ServedCall) -> None:
         """All is there that the call needs to begin."""
+        call.is_ready = True
         self._host.deadlines.move(call, call.deadline)
-        if self._begun < CALLS_A_TURN and not self._waiting and self._may_serve() and self._host.takes_turn():
-            self._begun += 1
+        if not self._waiting and self._may_serve() and self._host.takes_turn():
+            self._some_began = True
             call.start()
         else:
             call.keep()
@@ -298,24 +307,29 @@ class GrpcConnection(asyncio.Protocol):
             self._in_ring = True
             self._host.enter_ring(self)
 
-    def serve_waiting(self) -> None:
-        """The connection's turn in the ring."""
+    def serve_waiting(self, most: int) -> int:
+        """The connection's turn in the ring: at most so many calls begin. Returns how many."""
         self._in_ring = False
-        self._begun = 0
-        waiting = self._waiting
-        while waiting and self._begun < CALLS_A_TURN and self._may_serve() and self._host.takes_turn():
-            self._begun += 1
+        waiting, begun = self._waiting, 0
+        while waiting and begun < most and self._may_serve():
+            begun += 1
+            self._some_began = True
             waiting.popleft().start()
         if waiting:
             self._wait()
         elif self._transport is not None and not self._write_paused and not self._transport.is_closing():
             self._transport.resume_reading()
+        return begun
 
     def ended(self, call: ServedCall) -> None:
         self._host.call_ended(call)
 
     def begin_answer(self, stream: Http2Stream, block: bytes) -> None:
         self._http2.begin_answer(stream, block)
+
+    def answer(self, stream: Http2Stream, block: bytes, data: bytes, last_block: bytes) -> None:
+        self._http2.answer(stream, block, data, last_block)
+        self._schedule_write()
 
     def send(self, stream: Http2Stream, data: bytes, last_block: bytes | None = None) -> None:
         self._http2.send(stream, data, last_block)
@@ -347,7 +361,7 @@ class GrpcConnection(asyncio.Protocol):
     def write_out(self) -> None:
         """At the end of a turn: all that the turn has brought."""
         self._write_scheduled = False
-        has_begun_calls, self._begun = self._begun > 0, 0
+        has_begun_calls, self._some_began = self._some_began, False
         transport = self._transport
         if transport is None or transport.is_closing() or self._gate.is_undecided:
             return

@@ -13,6 +13,7 @@ from time import monotonic
 
 from mqspark_server.net.addresses import listening
 from mqspark_server.net.grpc.calldeadlines import STEP_S, CallDeadlines
+from mqspark_server.net.grpc.callturns import CallTurns
 from mqspark_server.net.grpc.grpcconnection import GrpcConnection
 from mqspark_server.net.grpc.grpcwords import GrpcAbort, GrpcCode
 from mqspark_server.net.grpc.servedcalls import NO_SLOT, GrpcMethod, ServedCall
@@ -25,8 +26,6 @@ from mqspark_server.net.tcpconnection import CONNECTION_S
 
 MAX_STREAMS = 4_096
 """Calls of one connection at a time."""
-TURN_CALLS = 128
-"""Calls of all connections that begin in one turn of the loop: some 30 ms of a broker's work."""
 _STOPS = GrpcAbort(GrpcCode.UNAVAILABLE, "the server stops")
 _LATE = GrpcAbort(GrpcCode.DEADLINE_EXCEEDED, "the time of the call is over")
 _DOES_NOT_ARRIVE = GrpcAbort(GrpcCode.DEADLINE_EXCEEDED, "the request does not arrive")
@@ -88,8 +87,11 @@ class GrpcListener:
         self.deadlines: CallDeadlines[ServedCall] = CallDeadlines(self.loop, self._expire)
         self.calls = 0
         """Calls that are being served."""
+        self.turns = CallTurns()
         self._begun = 0
         """Calls that have begun in this turn."""
+        self._ring_is_scheduled = False
+        self._steps_began_s = 0.0
         self._to_write: list[GrpcConnection] = []
         self._ring: deque[GrpcConnection] = deque()
         self._server: asyncio.Server | None = None
@@ -121,17 +123,45 @@ class GrpcListener:
         for connection in connections:
             connection.write_out()
 
+    def takes_turn(self) -> bool:
+        """Whether one more call may begin in this turn, which then counts. While others wait, it waits behind them."""
+        if self._ring or self._begun >= self.turns.calls:
+            return False
+        self._begun += 1
+        return True
+
     def enter_ring(self, connection: GrpcConnection) -> None:
         """Its calls begin when its turn comes."""
-        if not self._ring:
-            self.loop.call_soon(self._serve_ring)
         self._ring.append(connection)
+        self._schedule_ring()
+
+    def _schedule_ring(self) -> None:
+        if not self._ring_is_scheduled:
+            self._ring_is_scheduled = True
+            self.loop.call_soon(self._serve_ring)
 
     def _serve_ring(self) -> None:
-        self._begun = 0
-        ring, self._ring = self._ring, deque()
-        for connection in ring:
-            connection.serve_waiting()
+        """Begin as many calls as fit into a turn, of each connection its share. One with more enters again, behind the
+        others."""
+        self._ring_is_scheduled = False
+        ring, most, begun = self._ring, self.turns.calls, 0
+        share = max(1, most // len(ring))
+        self.loop.call_soon(self._first_steps_begin)
+        for _ in range(len(ring)):
+            begun += ring.popleft().serve_waiting(min(share, most - begun))
+            if begun >= most:
+                break
+        self.loop.call_soon(self._first_steps_end, begun)
+        self._begun = begun
+        if ring:
+            self._schedule_ring()
+
+    def _first_steps_begin(self) -> None:
+        self._steps_began_s = monotonic()
+
+    def _first_steps_end(self, calls: int) -> None:
+        if calls:
+            self.turns.took(monotonic() - self._steps_began_s, calls)
 
     # --- calls ----------------------------------------------------------------------------------------------------
 
@@ -140,13 +170,6 @@ class GrpcListener:
         if self.calls >= self._max_calls:
             return False
         self.calls += 1
-        return True
-
-    def takes_turn(self) -> bool:
-        """Whether one more call may begin in this turn."""
-        if self._begun >= TURN_CALLS:
-            return False
-        self._begun += 1
         return True
 
     def _expire(self, call: ServedCall) -> None:

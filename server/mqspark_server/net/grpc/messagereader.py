@@ -19,6 +19,16 @@ def message_bytes(message: bytes) -> bytes:
     return MESSAGE_HEAD.pack(0, len(message)) + message
 
 
+def only_message(data: bytes, most_bytes: int) -> bytes | None:
+    """The message that is all of ``data``; None for anything else."""
+    if len(data) < _HEAD_BYTES:
+        return None
+    is_compressed, size = MESSAGE_HEAD.unpack_from(data)
+    if is_compressed or size > most_bytes or size != len(data) - _HEAD_BYTES:
+        return None
+    return data[_HEAD_BYTES:]
+
+
 class MessageReader:
     """The data of one request, to its messages of at most ``most_bytes``."""
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from mqspark.base.logs import sparing
 from mqspark_server.net.grpc.grpcwords import GOOD_END, HEAD, GrpcAbort, GrpcCode, end_block, failure_block
-from mqspark_server.net.grpc.messagereader import MessageReader, message_bytes
+from mqspark_server.net.grpc.messagereader import MessageReader, message_bytes, only_message
 from mqspark_server.net.http2.http2streams import Http2Stream
 
 log = sparing("mqspark.grpc")
@@ -39,6 +39,7 @@ class CallHost(Protocol):
     max_message_bytes: int
 
     def begin_answer(self, stream: Http2Stream, block: bytes) -> None: ...
+    def answer(self, stream: Http2Stream, block: bytes, data: bytes, last_block: bytes) -> None: ...
     def send(self, stream: Http2Stream, data: bytes, last_block: bytes | None = None) -> None: ...
     def end_answer(self, stream: Http2Stream, block: bytes) -> None: ...
     def used(self, stream: Http2Stream, count: int) -> None: ...
@@ -57,7 +58,6 @@ class ServedCall:
         "_connection",
         "_head_is_sent",
         "_held",
-        "_is_over",
         "_kept",
         "_method",
         "_reader",
@@ -68,6 +68,8 @@ class ServedCall:
         "_task",
         "_writing",
         "deadline",
+        "is_over",
+        "is_ready",
         "metadata",
         "slot",
     )
@@ -103,7 +105,9 @@ class ServedCall:
         """Waits for a request."""
         self._writing: asyncio.Future[None] | None = None
         """Waits for room for an answer."""
-        self._head_is_sent = self._is_over = False
+        self._head_is_sent = False
+        self.is_ready = self.is_over = False
+        """Whether all is there that it needs to begin, and whether it has ended."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -120,7 +124,7 @@ class ServedCall:
 
     def received(self, data: bytes, ended: bool) -> None:
         """The caller sends this."""
-        if self._is_over:
+        if self.is_over:
             return
         self._said_all = ended
         try:
@@ -138,7 +142,13 @@ class ServedCall:
     def _read(self, data: bytes) -> None:
         """Raises GrpcAbort."""
         if self._reader is None:
-            self._reader = MessageReader(self._connection.max_message_bytes)
+            most_bytes = self._connection.max_message_bytes
+            if self._said_all and not self._method.takes_stream:
+                message = only_message(data, most_bytes)
+                if message is not None:
+                    self._requests.append(message)
+                    return
+            self._reader = MessageReader(most_bytes)
         messages = self._reader.read(data)
         self._requests.extend(messages)
         if not self._said_all or self._method.takes_stream:
@@ -197,7 +207,7 @@ class ServedCall:
     # --- the method -----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        if not self._is_over:
+        if not self.is_over:
             if self._held and not self._method.takes_stream:
                 self._connection.holds(-self._held, -self._kept)
                 self._held = self._kept = 0
@@ -212,17 +222,21 @@ class ServedCall:
         except asyncio.CancelledError:
             self.fail(GrpcAbort(GrpcCode.UNAVAILABLE, "the server has cancelled the call"))
         except Exception as error:
-            if not self._is_over:
+            if not self.is_over:
                 log.exception("%s failed", self._method.name)
                 self.fail(GrpcAbort(GrpcCode.UNKNOWN, f"{type(error).__name__} in the server"))
         else:
             self._finish(answer)
 
     def _finish(self, answer: Any) -> None:
-        if self._is_over:
+        if self.is_over:
             return
         if answer is not None:
-            self._put(answer.SerializeToString(), GOOD_END)
+            data = message_bytes(answer.SerializeToString())
+            if self._head_is_sent:
+                self._connection.send(self._stream, data, GOOD_END)
+            else:
+                self._connection.answer(self._stream, HEAD, data, GOOD_END)
         else:
             self._begin_answer()
             self._connection.end_answer(self._stream, GOOD_END)
@@ -230,21 +244,18 @@ class ServedCall:
 
     async def write(self, answer: Any) -> None:
         """Raises ConnectionError when the caller is gone."""
-        if self._is_over:
+        if self.is_over:
             raise ConnectionResetError("the call is over")
-        self._put(answer.SerializeToString(), None)
+        self._begin_answer()
+        self._connection.send(self._stream, message_bytes(answer.SerializeToString()))
         while not self._connection.has_room(self._stream):
             self._writing = asyncio.get_running_loop().create_future()
             try:
                 await self._writing
             finally:
                 self._writing = None
-            if self._is_over:
+            if self.is_over:
                 raise ConnectionResetError("the call is over")
-
-    def _put(self, answer: bytes, last_block: bytes | None) -> None:
-        self._begin_answer()
-        self._connection.send(self._stream, message_bytes(answer), last_block)
 
     def _begin_answer(self) -> None:
         if not self._head_is_sent:
@@ -260,7 +271,7 @@ class ServedCall:
 
     def fail(self, abort: GrpcAbort) -> None:
         """Tell the caller, and end."""
-        if self._is_over:
+        if self.is_over:
             return
         block = (end_block if self._head_is_sent else failure_block)(abort.code, abort.text)
         self._connection.end_answer(self._stream, block)
@@ -269,7 +280,7 @@ class ServedCall:
 
     def gone(self) -> None:
         """The caller is gone."""
-        if not self._is_over:
+        if not self.is_over:
             self._over()
             self._cancel()
 
@@ -279,7 +290,7 @@ class ServedCall:
             task.cancel()
 
     def _over(self) -> None:
-        self._is_over = True
+        self.is_over = True
         self._stream.call = None
         self.may_write()
         self._reader = None

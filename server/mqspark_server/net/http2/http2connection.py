@@ -467,6 +467,33 @@ class Http2Connection:
         if not stream.local_ended:
             self._out.append(frame_head(HEADERS, END_HEADERS, stream.id, len(block)) + block)
 
+    def answer(self, stream: Http2Stream, block: bytes, data: bytes, last_block: bytes) -> None:
+        """A whole answer."""
+        size = len(data)
+        if (
+            size > self._peer_frame_bytes
+            or size > self._send_window
+            or size > stream.send_window
+            or stream.local_ended
+            or not stream.remote_ended
+        ):
+            self.begin_answer(stream, block)
+            self.send(stream, data, last_block)
+            return
+        self._send_window -= size
+        head, stream_id = FRAME_HEAD.pack, stream.id
+        self._out += (
+            head(0, len(block), HEADERS, END_HEADERS, stream_id),
+            block,
+            head(size >> 8, size & 0xFF, DATA, 0, stream_id),
+            data,
+            head(0, len(last_block), HEADERS, END_HEADERS | END_STREAM, stream_id),
+            last_block,
+        )
+        stream.local_ended = True
+        self._allowance.earn()
+        del self._streams[stream_id]
+
     def send(self, stream: Http2Stream, data: bytes, last_block: bytes | None = None) -> None:
         """``last_block``: the trailers, with which the stream ends. Of a stream that has ended nothing is sent."""
         if stream.local_ended:

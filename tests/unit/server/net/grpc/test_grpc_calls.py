@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from mqspark_server.net.grpc.grpcconnection import CALLS_A_TURN, STREAM_MARK_BYTES
-from mqspark_server.net.grpc.grpclistener import TURN_CALLS
+from mqspark_server.net.grpc.callturns import FIRST_CALLS, LEAST_CALLS, MOST_CALLS, TURN_S, CallTurns
+from mqspark_server.net.grpc.grpcconnection import STREAM_MARK_BYTES
+from mqspark_server.net.grpc.grpclistener import GrpcListener
 from mqspark_server.net.grpc.grpcwords import GrpcAbort, GrpcCode
 from mqspark_server.net.grpc.messagereader import message_bytes
 from mqspark_server.net.http2.http2connection import STREAM_WINDOW_BYTES
@@ -244,7 +245,12 @@ async def test_calls_beyond_the_limit_are_refused_until_others_end() -> None:
 # --- bounds ---------------------------------------------------------------------------------------------------------
 
 
-async def test_so_many_calls_of_a_connection_begin_in_a_turn_and_others_are_served_between() -> None:
+def fixed_turns(listener: GrpcListener) -> None:
+    """As if all calls took as long as is assumed of the first ones."""
+    listener.turns.took = lambda seconds, calls: None  # type: ignore[method-assign]
+
+
+async def test_calls_that_wait_begin_in_later_turns_and_others_are_served_between() -> None:
     order: list[bytes] = []
 
     async def serve(request: Text, call: Any) -> Text:
@@ -252,16 +258,40 @@ async def test_so_many_calls_of_a_connection_begin_in_a_turn_and_others_are_serv
         return request
 
     listener = listener_of([("/Method", method(serve))])
+    fixed_turns(listener)
     busy, other = GrpcClientBench(listener), GrpcClientBench(listener)
-    for _ in range(3 * CALLS_A_TURN):
+    for _ in range(8 * FIRST_CALLS):
         busy.call(b"busy")
     assert busy.wire.is_paused
     last = other.call(b"other")
     assert await other.status(last) == (0, "")
-    assert CALLS_A_TURN <= order.index(b"other") <= 2 * CALLS_A_TURN
+    assert order.index(b"other") <= 3 * FIRST_CALLS
     await busy.hear()
-    assert len(order) == 3 * CALLS_A_TURN + 1
+    assert len(order) == 8 * FIRST_CALLS + 1
     assert not busy.wire.is_paused
+
+
+async def test_busy_connections_share_the_turns() -> None:
+    order: list[bytes] = []
+
+    async def serve(request: Text, call: Any) -> Text:
+        order.append(request.text)
+        return request
+
+    listener = listener_of([("/Method", method(serve))])
+    fixed_turns(listener)
+    clients = [GrpcClientBench(listener) for _ in range(5)]
+    for number, client in enumerate(clients):
+        for _ in range(4 * FIRST_CALLS):
+            client.call(bytes((number,)))
+    for _ in range(12):  # not all calls
+        await asyncio.sleep(0)
+    counts = [order.count(bytes((number,))) for number in range(1, 5)]
+    assert 0 < min(counts) < 4 * FIRST_CALLS
+    assert max(counts) - min(counts) <= FIRST_CALLS
+    for client in clients:
+        await client.hear()
+    assert len(order) == 20 * FIRST_CALLS
 
 
 async def test_so_many_calls_of_all_connections_begin_in_a_turn() -> None:
@@ -273,15 +303,47 @@ async def test_so_many_calls_of_all_connections_begin_in_a_turn() -> None:
         return request
 
     listener = listener_of([("/Method", method(serve))])
+    fixed_turns(listener)
     clients = [GrpcClientBench(listener) for _ in range(20)]
     streams = [(client, client.call(b"")) for client in clients for _ in range(20)]
     most, before = 0, 0
     while begun < len(streams):
         await asyncio.sleep(0)
         most, before = max(most, begun - before), begun
-    assert most <= 2 * TURN_CALLS
+    assert most <= 2 * FIRST_CALLS
     for client, stream in streams:
         assert await client.status(stream) == (0, "")
+
+
+async def test_fewer_calls_begin_in_a_turn_when_they_take_long() -> None:
+    turns = CallTurns()
+    for _ in range(20):
+        turns.took(FIRST_CALLS * TURN_S, FIRST_CALLS)
+    assert turns.calls == LEAST_CALLS
+    for _ in range(40):
+        turns.took(LEAST_CALLS * TURN_S / 50, LEAST_CALLS)
+    assert 45 <= turns.calls <= 50
+    for _ in range(40):
+        turns.took(0.0, 1)
+    assert turns.calls == MOST_CALLS
+
+
+async def test_a_listener_measures_what_its_calls_take() -> None:
+    now_s = 0.0
+
+    async def serve(request: Text, call: Any) -> Text:
+        nonlocal now_s
+        now_s += TURN_S
+        return request
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mqspark_server.net.grpc.grpclistener.monotonic", lambda: now_s)
+        listener = listener_of([("/Method", method(serve))])
+        client = GrpcClientBench(listener)
+        streams = [client.call(b"") for _ in range(4 * FIRST_CALLS)]
+        for stream in streams:
+            assert await client.status(stream) == (0, "")
+        assert listener.turns.calls < FIRST_CALLS // 2
 
 
 async def test_a_method_waits_for_a_caller_that_opens_no_window() -> None:
@@ -326,7 +388,7 @@ async def test_no_call_begins_while_answers_wait_for_windows() -> None:
     streams = [client.call(b"x") for _ in range(40)]
     await client.hear()
     held = client.connection.unread_bytes
-    assert held <= CALLS_A_TURN * 50_100
+    assert held <= FIRST_CALLS * 50_100
     more = [client.call(b"x" * 1_000) for _ in range(40)]
     await client.hear()
     assert client.connection.unread_bytes == held
