@@ -24,6 +24,8 @@ ORDER_REVIVE_QUEUE = 999
 NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
 
 MAX_RECEIPT_LENGTH = 4096
+_SURE_DIGITS = 18
+"""So many fit into 64 bits, whatever they are."""
 _MAX_DIGITS = 20
 
 
@@ -170,6 +172,8 @@ def _entries(text: str | None) -> list[str]:
 
 def _i64(text: str) -> int:
     """As Java's Long.parseLong. Raises ValueError, also for values too large for an offset or time."""
+    if len(text) <= _SURE_DIGITS and text.isdecimal():
+        return int(text)
     if len(text) > _MAX_DIGITS or not text.lstrip("+-").isdecimal():
         raise ValueError(text[:80])
     number = int(text)

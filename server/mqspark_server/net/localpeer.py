@@ -6,8 +6,10 @@ Must not know who sends a request, or why.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
+
+import msgspec
 
 from mqspark.errors import ProtocolError
 from mqspark.protocol.codes import CURRENT_VERSION, Language
@@ -54,16 +56,28 @@ class LocalPeer:
         """Raises TimeoutError, and ConnectionError when the server ends first."""
         self._opaque += 1
         opaque = self._opaque
-        answer: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Command] = loop.create_future()
         self._pending[opaque] = answer
+        timer = loop.call_later(timeout_s, _expire, answer)
         try:
-            frame = encode_request(code, opaque, header, body, language=self.language, version=self.version)
-            self._server.core.received(self.session, self._requests.receive_data(frame))
+            self._server.core.received(self.session, self._commands(code, opaque, header, body))
             self._server.schedule()
-            async with asyncio.timeout(timeout_s):
-                return await answer
+            return await answer
         finally:
+            timer.cancel()
             self._pending.pop(opaque, None)
+
+    def _commands(
+        self, code: int, opaque: int, header: Header | Mapping[str, str] | None, body: bytes
+    ) -> Sequence[Command]:
+        """The request as it comes out of a socket. That of a typed header needs no frame: it is read from JSON as any
+        other, so its values are checked."""
+        if isinstance(header, Header):
+            fields = msgspec.Raw(msgspec.json.encode(header))
+            return (Command(code, opaque, 0, self.language, self.version, raw_ext=fields, body=body),)
+        frame = encode_request(code, opaque, header, body, language=self.language, version=self.version)
+        return self._requests.receive_data(frame)
 
     def answer(self, frame: bytes) -> None:
         """The response frame to a request of the core. Nobody hears it once the connection is closed."""
@@ -94,3 +108,8 @@ class LocalPeer:
         for answer in self._pending.values():
             if not answer.done():
                 answer.set_exception(ConnectionError(reason))
+
+
+def _expire(answer: asyncio.Future[Command]) -> None:
+    if not answer.done():
+        answer.set_exception(TimeoutError())

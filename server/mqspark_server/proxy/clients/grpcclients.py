@@ -149,13 +149,14 @@ class GrpcClients:
 
     def of(self, metadata: GrpcMetadata) -> GrpcClient:
         """The client of a call. Raises GrpcRefusal when it is not who it says, or when there are too many."""
-        caller = metadata.caller
-        client = self._clients.get((caller.client_id, caller.user))
+        identity = metadata.identity
+        client = self._clients.get(metadata.key)
         if client is None:
-            client = GrpcClient(caller, metadata.client_version)
+            caller = metadata.caller
+            client = GrpcClient(caller, identity.version_text)
             client.link = self._backend.link(caller, self._receiver(client))
             try:
-                client.link.sign_in(metadata.proof)
+                client.link.sign_in(identity.proof)
                 self._clients[client.key] = client
             except TableFull as error:
                 client.link.close()
@@ -164,7 +165,7 @@ class GrpcClients:
                 client.link.close()
                 raise
         else:
-            client.link.sign_in(metadata.proof)
+            client.link.sign_in(identity.proof)
         client.used_at = monotonic()
         return client
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import binascii
 import re
 from collections.abc import Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from mqspark.base.bounded import Memo
 from mqspark.base.names import ID, check
 from mqspark.errors import IllegalName
 from mqspark.protocol.codes import CURRENT_VERSION, Language
@@ -36,9 +37,8 @@ _AUTHORIZATION = re.compile(
 )
 
 
-def _proof(metadata: Mapping[str, str]) -> Proof | None:
+def _proof(given: str, signed_at: str) -> Proof | None:
     """Raises GrpcRefusal for credentials of another form."""
-    given = metadata.get("authorization")
     if not given:
         return None
     match = _AUTHORIZATION.fullmatch(given) if len(given) <= MAX_CREDENTIALS_LENGTH else None
@@ -47,8 +47,7 @@ def _proof(metadata: Mapping[str, str]) -> Proof | None:
     user = match[1].strip().partition("/")[0]  # some clients add /region/service
     if not user:
         return None  # clients without credentials sign with empty ones
-    content = metadata.get("x-mq-date-time", "").encode("utf-8", "replace")
-    return Proof(user, content, binascii.unhexlify(match[3]))
+    return Proof(user, signed_at.encode("utf-8", "replace"), binascii.unhexlify(match[3]))
 
 
 def _version(text: str) -> int:
@@ -73,30 +72,68 @@ class GrpcContext(Protocol):
         ...
 
 
-class GrpcMetadata:
-    """Raises GrpcRefusal for what cannot be used."""
+class GrpcIdentity(NamedTuple):
+    """Who calls, as its metadata says."""
 
-    __slots__ = ("_given", "address", "client_id", "proof")
+    client_id: str
+    proof: Proof | None
+    language: Language
+    version_text: str
+    version: int
+
+    @property
+    def user(self) -> str:
+        """Empty without credentials."""
+        return "" if self.proof is None else self.proof.user
+
+
+_Fields = tuple[str | None, ...]
+_FIELDS = ("x-mq-client-id", "authorization", "x-mq-date-time", "x-mq-language", "x-mq-client-version")
+MAX_VERSION_LENGTH = 64
+
+
+def _identity(fields: _Fields) -> GrpcIdentity:
+    """Raises GrpcRefusal for what cannot be used."""
+    client_id, authorization, signed_at, language, version = (each or "" for each in fields)
+    client_id, version = client_id.strip(), version[:MAX_VERSION_LENGTH]
+    if not client_id:
+        raise GrpcRefusal(pb.CLIENT_ID_REQUIRED, "client id cannot be empty")
+    try:
+        check("client id", client_id, ID)
+    except IllegalName as error:
+        raise GrpcRefusal(pb.BAD_REQUEST, str(error)) from None
+    return GrpcIdentity(
+        client_id,
+        _proof(authorization, signed_at),
+        _LANGUAGES.get(language.upper(), Language.OTHER),
+        version,
+        _version(version),
+    )
+
+
+def _identity_bytes(fields: _Fields, identity: GrpcIdentity) -> int:
+    return 1_000 + 2 * sum(len(each) for each in fields if each is not None)
+
+
+_identities: Memo[_Fields, GrpcIdentity] = Memo("grpc.identities", _identity, weigh=_identity_bytes)
+
+
+class GrpcMetadata:
+    """Raises GrpcRefusal for what cannot be used. Calls of one client say the same of it, which is read once."""
+
+    __slots__ = ("address", "identity")
 
     def __init__(self, context: GrpcContext) -> None:
-        self._given = context.metadata
+        get = context.metadata.get
+        self.identity = _identities[tuple([get(name) for name in _FIELDS])]
         self.address = context.address
-        self.client_id = self._given.get("x-mq-client-id", "").strip()
-        if not self.client_id:
-            raise GrpcRefusal(pb.CLIENT_ID_REQUIRED, "client id cannot be empty")
-        try:
-            check("client id", self.client_id, ID)
-        except IllegalName as error:
-            raise GrpcRefusal(pb.BAD_REQUEST, str(error)) from None
-        self.proof = _proof(self._given)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The client id and its user."""
+        return self.identity.client_id, self.identity.user
 
     @property
     def caller(self) -> GrpcCaller:
-        language = _LANGUAGES.get(self._given.get("x-mq-language", "").upper(), Language.OTHER)
-        user = "" if self.proof is None else self.proof.user
-        return GrpcCaller(self.client_id, user, self.address, language, _version(self.client_version))
-
-    @property
-    def client_version(self) -> str:
-        """As the client says it: text."""
-        return self._given.get("x-mq-client-version", "")[:64]
+        given = self.identity
+        return GrpcCaller(given.client_id, given.user, self.address, given.language, given.version)

@@ -14,7 +14,7 @@ from mqspark.protocol.headers.client_headers import PopMessageResponseHeader
 from mqspark.protocol.receipts import NORMAL, Receipt
 from mqspark.record.record import decode_pull
 from mqspark_server.proxy import messaging_pb2 as pb
-from mqspark_server.proxy.content.grpcmessages import stored_message
+from mqspark_server.proxy.content.grpcmessages import put_message
 from mqspark_server.proxy.content.receipthandles import ReceiptHandle
 
 log = escaping(__name__)
@@ -57,9 +57,10 @@ def lite_handed_out(response: Command, topic: str, broker_name: str) -> list[Han
     return given
 
 
-def delivered(given: HandedOut, now_ms: int) -> pb.Message:
+def delivered(given: HandedOut, now_ms: int) -> pb.ReceiveMessageResponse:
     """As the client gets it; ``now_ms`` as for ``stored_message``."""
-    made = stored_message(given.message, now_ms)
-    made.system_properties.receipt_handle = given.handle.encode()
-    made.system_properties.queue_offset = given.handle.receipt.offset
+    made = pb.ReceiveMessageResponse()
+    put_message(made.message, given.message, now_ms)
+    system = made.message.system_properties
+    system.receipt_handle, system.queue_offset = given.handle.encode(), given.handle.receipt.offset
     return made

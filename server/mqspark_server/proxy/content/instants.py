@@ -22,8 +22,7 @@ def millis_of(given: Timestamp, code: pb.Code = pb.BAD_REQUEST) -> int:
     return int(given.seconds * 1000 + given.nanos // 1_000_000)
 
 
-def instant_of(millis: int) -> Timestamp:
-    """The nearest one that there is."""
-    made = Timestamp()
-    made.FromMilliseconds(min(max(millis, FIRST_S * 1000), LAST_S * 1000))
-    return made
+def set_instant(made: Timestamp, millis: int) -> None:
+    """To the nearest one that there is."""
+    made.seconds, rest_ms = divmod(min(max(millis, FIRST_S * 1000), LAST_S * 1000), 1000)
+    made.nanos = rest_ms * 1_000_000

@@ -257,8 +257,7 @@ async def _deliver(call: GrpcCall, reception: _Reception, given: Sequence[Handed
         await write(pb.ReceiveMessageResponse(status=OK))
         for each in given:
             now_ms = call.backend.clock.now_ms()
-            made = await apart(each.message, partial(delivered, each, now_ms))
-            await write(pb.ReceiveMessageResponse(message=made))
+            await write(await apart(each.message, partial(delivered, each, now_ms)))
             written += 1
     except BaseException:
         call.shared.spawn(_give_back(call, reception, given[written:]))

@@ -41,7 +41,7 @@ def put(bench: Bench, body: bytes, sys_flag: int = 0, **properties: str) -> None
 def received(bench: Bench, **more: str) -> list[pb.Message]:
     answer = bench.peer().ask(POP, pop_ext(bench, **more))
     assert answer.code == 0, answer.remark
-    return [delivered(given, bench.clock.now_ms()) for given in handed_out(answer, ANY, "CG")]
+    return [delivered(given, bench.clock.now_ms()).message for given in handed_out(answer, ANY, "CG")]
 
 
 def test_a_message_has_its_fields_and_the_programs_own_properties(bench: Bench) -> None:
@@ -126,7 +126,7 @@ def test_a_message_of_a_lite_topic_is_named_by_its_place_there(bench: Bench) -> 
     peer.ask(RequestCode.POP_LITE_MESSAGE, ext)
     bench.run_for(31_000)
     answer = peer.ask(RequestCode.POP_LITE_MESSAGE, {**ext, "bornTime": str(bench.clock.now_ms())})
-    messages = [delivered(given, 0) for given in lite_handed_out(answer, "P", "b-a")]
+    messages = [delivered(given, 0).message for given in lite_handed_out(answer, "P", "b-a")]
     assert [message.system_properties.queue_offset for message in messages] == [0, 1]
     for message in messages:
         system = message.system_properties
