@@ -12,9 +12,11 @@ servers when they are due.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from mqspark.base.bounded import Bounded
 from mqspark.base.clock import Clock
@@ -28,8 +30,12 @@ from mqspark.broker.brokerrequests import BrokerRequests
 from mqspark.broker.brokerservices import BrokerServices
 from mqspark.broker.brokertables import BrokerTables
 from mqspark.broker.config import BrokerConfig
+from mqspark.broker.pop.pop_service import PopService
 from mqspark.broker.prints import BrokerPrints
 from mqspark.broker.pull.lookups import LookupProcessor
+from mqspark.broker.pull.pull import PullProcessor
+from mqspark.broker.replication.acting import ActingMaster
+from mqspark.broker.replication.replicas import Replicas
 from mqspark.broker.replication.role import Role
 from mqspark.broker.replication.term import Term
 from mqspark.broker.rounds import Rounds
@@ -42,7 +48,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, dispatch
 from mqspark.protocol.extending import Extensions, TappedSession
-from mqspark.protocol.session import Session
+from mqspark.protocol.session import Session, Take
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.files import usable_memory_bytes
@@ -54,6 +60,37 @@ if TYPE_CHECKING:  # imported where users have to log in
     from mqspark.auth.gate import Gate
 
 _SEND, _SEND_OLD = int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_MESSAGE)
+
+
+def _leave(session: Session, data: bytes, at: int) -> int:
+    """``BrokerCore.take`` where every request goes the long way."""
+    return at
+
+
+class _AtHand(Struct, frozen=True, gc=False):
+    """What every turn looks at. Most find nothing in the tables, and to look costs less than to call."""
+
+    replicas: Replicas
+    acting: ActingMaster | None
+    changed_groups: Collection[object]
+    acknowledged: Collection[object]
+    pulled: Collection[object]
+    popped: Collection[object]
+    parked_pulls: Collection[object]
+
+    @staticmethod
+    def of(role: Role, shared: BrokerTables, pop: PopService, pulls: PullProcessor) -> _AtHand:
+        return _AtHand(
+            role.replicas,
+            role.acting,
+            shared.member_notices.changed,
+            pop.acknowledged,
+            pulls.given,
+            pop.given,
+            pulls.parked.requests,
+        )
+
+
 GRPC_PORT = "grpcServerPort"
 """In the table of code 28: where clients of gRPC reach the broker."""
 
@@ -123,8 +160,6 @@ class BrokerCore:
             state, term, authority, shared.modes, services.delays, self.timers, shared.table_notices,
             lookups.starts_in_memory,
         )  # fmt: skip
-        self._replicas, self._acting = role.replicas, role.acting
-        """Parts of ``role`` at hand, because every turn needs them."""
         self._acked = 0
         """The log position up to which this broker alone would answer."""
 
@@ -134,9 +169,10 @@ class BrokerCore:
             all_wait=term is not None,  # a master that has been replaced must not acknowledge anything
         )  # fmt: skip
         self.pulls = requests.pulls
+        self._at_hand = _AtHand.of(role, shared, self.pop, self.pulls)
         admin = self._admin_handlers(foreign_keys, shell_settings or {})
         requests.serve(admin, more_handlers, extensions, authority)
-        self.handlers = requests.handlers
+        self.serve(requests.handlers)
 
         # What limits and watches it.
         prints = BrokerPrints(clock, store, role.replicas, acks, self.pulls.parked, state.long_work)
@@ -170,7 +206,7 @@ class BrokerCore:
             None if authority is None else authority.users,
         )  # fmt: skip
         yield from (part.ledger for part in parts if part is not None)
-        for service in (self.pop, self.services.lite, self.services.schemas, self.store, self._acting):
+        for service in (self.pop, self.services.lite, self.services.schemas, self.store, self.role.acting):
             if service is not None:
                 yield from service.ledgers
 
@@ -191,12 +227,13 @@ class BrokerCore:
             self.handlers, session, commands, state.long_work, state.calls.answered, state.stats.rpc.refused
         )
 
-    def take(self, session: Session, data: bytes, at: int) -> int:
-        sends, handlers = self.requests.sends, self.handlers
-        own = sends.handlers
-        if handlers.get(_SEND) is not own[_SEND] or handlers.get(_SEND_OLD) is not own[_SEND_OLD]:
-            return at  # users, extensions or traces stand around it, or it must not be served
-        return sends.runs.take(session, data, at)
+    def serve(self, handlers: dict[int, Handler]) -> None:
+        """Answer by these handlers from now on."""
+        self.handlers = handlers
+        sends = self.requests.sends
+        # Otherwise users, extensions or traces stand around sends, or these must not be served.
+        is_bare = all(handlers.get(code) is sends.handlers[code] for code in (_SEND, _SEND_OLD))
+        self.take: Take = sends.runs.take if is_bare else _leave
 
     @property
     def work_waits(self) -> bool:
@@ -216,16 +253,21 @@ class BrokerCore:
 
     def turn(self) -> None:
         """Write what this turn appended, and send the answers that this completes."""
-        self.shared.member_notices.end_turn(self.state.long_work)
-        self.pop.before_commit()
-        if self._acting is not None:
-            self._acting.before_commit()
+        at_hand = self._at_hand
+        if at_hand.changed_groups:
+            self.shared.member_notices.end_turn(self.state.long_work)
+        if at_hand.acknowledged:
+            self.pop.before_commit()
+        if at_hand.acting is not None:
+            at_hand.acting.before_commit()
         self.acks.end_turn()
         self.progress(self.store.pipeline.commit())
         if self.acks.unsafe:
             self.acks.release_unsafe(written=self.store.pipeline.write_now())
-        self.pulls.end_turn()
-        self.pop.end_turn()
+        if at_hand.pulled:
+            self.pulls.end_turn()
+        if at_hand.popped:
+            self.pop.end_turn()
         self.publication.follow_topics()
 
     def progress(self, progress: StoreProgress) -> None:
@@ -242,7 +284,8 @@ class BrokerCore:
 
     def _arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
         puts = self.store.appender.put_count
-        self.pulls.arrived(arrivals)
+        if self._at_hand.parked_pulls:
+            self.pulls.arrived(arrivals)
         if (hooks := self.requests.hooks) is not None:
             hooks.arrived(arrivals)
         self.services.arrived(arrivals)
@@ -263,13 +306,18 @@ class BrokerCore:
 
     def replicated(self) -> None:
         """A slave may have more of the log, or have left: notify those who wait for it."""
-        confirmed = self._replicas.confirmed
-        self.acks.release(min(self._acked, confirmed))
-        gates_readers = self._replicas.gates_readers
-        if gates_readers and (arrivals := self.store.confirm(confirmed)):
-            self._arrived(arrivals)
+        gates_readers = False
+        replicas = self._at_hand.replicas
+        if replicas.may_lack:
+            confirmed = replicas.confirmed
+            self.acks.release(min(self._acked, confirmed))
+            gates_readers = replicas.gates_readers
+            if gates_readers and (arrivals := self.store.confirm(confirmed)):
+                self._arrived(arrivals)
+        else:
+            self.acks.release(self._acked)
         if self.store.condition.refusal is not None or self.config.min_in_sync_replicas > 1 or gates_readers:
-            self.store.condition.refuse(self._replicas.shortage)
+            self.store.condition.refuse(replicas.shortage)
 
     def tick(self) -> int:
         state = self.state
@@ -285,8 +333,8 @@ class BrokerCore:
         wait_ms = TICK_MS
         if not self._is_quiet:
             wait_ms = self.services.tick(wait_ms)
-            if self._acting is not None:
-                wait_ms = min(wait_ms, self._acting.tick())
+            if self.role.acting is not None:
+                wait_ms = min(wait_ms, self.role.acting.tick())
         self.turn()
         return wait_ms
 
@@ -317,8 +365,8 @@ class BrokerCore:
         self.services.lite.validate()
         self.services.schemas.validate()
         self.timers.validate()
-        if self._acting is not None:
-            self._acting.validate()
+        if self.role.acting is not None:
+            self.role.acting.validate()
 
     # --- blocking work ---
 
@@ -356,8 +404,8 @@ class BrokerCore:
     def shutdown(self) -> list[Job]:
         """The last saves, run before the store is closed. The broker must get no command after this."""
         self.transactions.stop()
-        if self._acting is not None:
-            self._acting.stop()
+        if self.role.acting is not None:
+            self.role.acting.stop()
         jobs: list[Job] = [self.store.deletions.job()] if self.store.deletions.behind else []
         jobs.extend(self._auth_jobs())
         jobs.extend(self._saved.last_jobs())

@@ -15,7 +15,7 @@ from mqspark.broker.lite.lite_service import LiteService
 from mqspark.broker.pop.pop_service import PopService
 from mqspark.broker.replication.preonline import comes_back
 from mqspark.broker.schemaregistry.schemaregistry import Compute, SchemaRegistry
-from mqspark.broker.service import Service, ToldService
+from mqspark.broker.service import Service, Told
 from mqspark.broker.state.acks import Acks
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.timer.delays import DelayService
@@ -40,8 +40,8 @@ class BrokerServices:
         config, store = state.config, state.store
         self._saved = shared.saved
         self._running: list[Service] = []
-        self._told: list[ToldService] = []
-        """Those of them that are told what arrives."""
+        self._told: list[Told] = []
+        """Who is told what arrives."""
         self.delays = DelayService(state, config_file("delayOffset.json"))
         self.transactions = TransactionService(state, acks, store.store_host)
         self.timers = TimerService(state, _timer_files(state), config_file("timermetrics"))
@@ -65,7 +65,7 @@ class BrokerServices:
         if config.broker_role is BrokerRole.SLAVE:
             self.schemas.load()
             self._running += self._registries
-            self._told += self._registries
+            self._told += self._told_registries()
             for table in (*self.delays.saved_tables(), *self.timers.saved_tables()):
                 table.load()
                 self._saved.add([table])
@@ -78,7 +78,10 @@ class BrokerServices:
         """Start them. Raises StoreCorrupt."""
         self._load(self.transactions, self.pop, self.lite, self.schemas)
         self._running += [self.delays, self.timers, self.transactions, self.pop, self.lite, *self._registries]
-        self._told += [self.transactions, self.pop, self.lite, *self._registries]
+        self._told += [*self.transactions.told, *self.pop.told, *self.lite.told, *self._told_registries()]
+
+    def _told_registries(self) -> list[Told]:
+        return [each for registry in self._registries for each in registry.told]
 
     def _load(self, *services: Service) -> None:
         for service in services:
@@ -86,8 +89,9 @@ class BrokerServices:
             self._saved.add(service.saved_tables())
 
     def arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
-        for service in self._told:
-            service.arrived(arrivals)
+        for waiting, tell in self._told:
+            if waiting:
+                tell(arrivals)
 
     def tick(self, wait_ms: int) -> int:
         """Returns the ms until the next call, at most ``wait_ms``."""

@@ -3,8 +3,8 @@ transaction checks, POP's revival."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Protocol
 
 from mqspark.store.disk.saved import SavedTable
 
@@ -30,8 +30,6 @@ class Service(Protocol):
         """The service's files in ``config/``. The broker's jobs save them when they changed, and at shutdown."""
 
 
-class ToldService(Service, Protocol):
-    """One that does something as soon as messages have come."""
-
-    def arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
-        """Called with queues that have grown: topic, queue id, new max offset. Their messages are acked."""
+Told = tuple[Collection[Any], Callable[[Sequence[tuple[str, int, int]]], None]]
+"""What waits for messages, and who is told which queues have grown as long as something does: topic, queue id, new max
+offset. Their messages are acked."""

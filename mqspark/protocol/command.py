@@ -208,6 +208,8 @@ def decode_command(data: bytes | bytearray, start: int, meta: int, body: bytes |
     if type(header) is not bytes:
         header = bytes(header)
     command = decode_header(meta >> 24, header, body)
+    if not body and not meta >> 24:
+        return command  # of JSON headers, only those of sends are learned
     if layouts.credit < layouts.learning_cost:
         layouts.credit += 1
     elif not command.flag & RESPONSE_FLAG and layouts.is_worth_it(header):
@@ -489,8 +491,7 @@ class SentFrames:
             _encode_json(transaction_id),
             opaque,
         )
-        length = len(text)
-        return PREFIX.pack(length + 4, length) + text
+        return _prefixes[len(text)] + text
 
     def frames(self, sent: Iterable[SentMessage]) -> bytes:
         """A frame each."""

@@ -85,23 +85,23 @@ class MemberNotices:
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
-        self._changed: dict[str, ConsumerGroup] = {}
+        self.changed: dict[str, ConsumerGroup] = {}
         self._is_notifying = False
 
     def note(self, group: ConsumerGroup) -> None:
         """The members of this group have changed."""
         if self._config.notify_consumer_ids_changed_enable:
-            self._changed[group.name] = group
+            self.changed[group.name] = group
 
     def end_turn(self, long_work: LongWork) -> None:
-        if self._changed and not self._is_notifying:
+        if self.changed and not self._is_notifying:
             self._is_notifying = True
             long_work.begin(None, self._notify())
 
     def _notify(self) -> Work[None]:
         notified = 0
-        while self._changed:
-            yield from _notify_members(self._changed.pop(next(iter(self._changed))))
+        while self.changed:
+            yield from _notify_members(self.changed.pop(next(iter(self.changed))))
             notified += 1
             if notified % NOTIFIED_AT_ONCE == 0:
                 yield

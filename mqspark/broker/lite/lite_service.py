@@ -11,6 +11,7 @@ from mqspark.broker.lite.litepop import LitePops
 from mqspark.broker.lite.litewatch import LiteWatch
 from mqspark.broker.pop.order import PopOrder
 from mqspark.broker.pop.start_offsets import PopOffsets
+from mqspark.broker.service import Told
 from mqspark.broker.state.litenames import LITE_PREFIX, checked_lite_queue
 from mqspark.broker.state.state import BrokerState
 from mqspark.protocol.bodies.body import decode_body
@@ -66,11 +67,14 @@ class LiteService:
     def saved_tables(self) -> Sequence[SavedTable]:
         return ()
 
-    def arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
-        if self.clients.all:
-            for topic, _, _ in arrivals:
-                if topic.startswith(LITE_PREFIX):
-                    self.clients.dispatch(topic)
+    @property
+    def told(self) -> Sequence[Told]:
+        return ((self.clients.all, self._arrived),)
+
+    def _arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
+        for topic, _, _ in arrivals:
+            if topic.startswith(LITE_PREFIX):
+                self.clients.dispatch(topic)
 
     def tick(self) -> int:
         config, now_ms = self._state.config, self._state.clock.monotonic_ms()

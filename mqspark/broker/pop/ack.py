@@ -91,7 +91,7 @@ class AckProcessor:
         self._freed = freed
         self._log = log
         self._acks = acks
-        self._records: dict[tuple[CheckKey, int, int], _Record] = {}
+        self.records: dict[tuple[CheckKey, int, int], _Record] = {}
         """(check point, revive queue, invisible time) → the record to write at the end of this turn."""
         self.handlers: dict[int, Handler] = {
             RequestCode.ACK_MESSAGE: self.ack,
@@ -165,9 +165,7 @@ class AckProcessor:
             return ok(command)
         if not command.is_oneway:
             # Records are written in the order of their first acknowledgement. The answer waits for all of them.
-            next(reversed(self._records.values())).answers.append(
-                (session, command.code, command.opaque, own)
-            )
+            next(reversed(self.records.values())).answers.append((session, command.code, command.opaque, own))
         return None
 
     def change_invisible_time(self, session: Session, command: Command) -> bytes | None:
@@ -218,9 +216,10 @@ class AckProcessor:
 
     def end_turn(self) -> None:
         """Write the acknowledgements of this turn; called before the store's commit."""
-        if not self._records:
+        if not self.records:
             return
-        records, self._records = self._records, {}
+        records = self.records.copy()
+        self.records.clear()
         waiting = self._acks.waiting
         store_problem: Exception | None = None
         end_offset = 0
@@ -296,7 +295,7 @@ class AckProcessor:
         """The record with these offsets. Raises TableFull when the user has too many."""
         revive_queue = self._revive_queue(receipt)
         place = key, revive_queue, receipt.invisible_time_ms
-        record = self._records.get(place) or _Record()
+        record = self.records.get(place) or _Record()
         new = [offset for offset in offsets if offset not in record.offsets]
         more = -(-(len(record.offsets) + len(new)) // MAX_MESSAGES) - record.held
         if more > 0:
@@ -307,7 +306,7 @@ class AckProcessor:
             shares.hold(record.owner, entries=more)
             record.held += more
         record.offsets.update(dict.fromkeys(new))
-        self._records[place] = record
+        self.records[place] = record
         return record
 
     def _revive_queue(self, receipt: Receipt) -> int:

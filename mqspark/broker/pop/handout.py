@@ -183,7 +183,7 @@ class PopProcessor:
         self._expired: deque[Pop] = deque()
         """No longer parked, not answered yet."""
         self._is_serving = False
-        self._given: dict[int, int] = {}
+        self.given: dict[int, int] = {}
         """session id → bytes sent to it in this turn."""
         self._pops = 0
         self._last_end = 0
@@ -311,8 +311,7 @@ class PopProcessor:
             yield from self._waking(*key)
 
     def end_turn(self) -> None:
-        if self._given:
-            self._given.clear()
+        self.given.clear()
 
     # --- checks, in RocketMQ's order ---
 
@@ -339,7 +338,7 @@ class PopProcessor:
         if header.order:
             self._order.admit(session, header.consumer_group, header.topic, header.attempt_id)
         wanted = parse_wanted(header.exp_type, header.exp)
-        if self._given.get(session.id, 0) > config.pull_bytes_per_turn:
+        if self.given.get(session.id, 0) > config.pull_bytes_per_turn:
             raise Refusal(
                 ResponseCode.SYSTEM_BUSY,
                 "[OVERLOAD] this connection asks for more than it takes; retry later",
@@ -550,7 +549,7 @@ class PopProcessor:
     def _answer(self, pop: Pop, taking: _Taking) -> None:
         """Called when the check points are acked."""
         session, opaque = pop.session, pop.opaque
-        self._given[session.id] = self._given.get(session.id, 0) + taking.size_bytes
+        self.given[session.id] = self.given.get(session.id, 0) + taking.size_bytes
         ext = taking.ext(pop)
         buffers = taking.buffers
         if pop.order:  # no check point to wait for

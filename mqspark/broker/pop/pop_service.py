@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from mqspark.broker.histogram import Histogram
 from mqspark.broker.pop.ack import AckProcessor, LiteAcks
@@ -13,7 +13,7 @@ from mqspark.broker.pop.revive import PopRevival
 from mqspark.broker.pop.revivelog import ReviveLog
 from mqspark.broker.pop.start_offsets import PopOffsets
 from mqspark.broker.pop.watch import LiteNotifications, PopWatchProcessor
-from mqspark.broker.service import TICK_MS
+from mqspark.broker.service import TICK_MS, Told
 from mqspark.broker.state.acks import Acks, Deferred
 from mqspark.broker.state.state import BrokerState
 from mqspark.protocol.dispatch import Handler, merged
@@ -96,11 +96,22 @@ class PopService:
         """For each revive queue: records and ms."""
         return self._revival.behind()
 
-    def arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
-        if self.pops.parked.requests:
-            self.pops.arrived(arrivals)
-        if self._watch.parked.requests:
-            self._watch.arrived(arrivals)
+    @property
+    def told(self) -> Sequence[Told]:
+        return (self.pops.parked.requests, self.pops.arrived), (
+            self._watch.parked.requests,
+            self._watch.arrived,
+        )
+
+    @property
+    def acknowledged(self) -> Collection[object]:
+        """What ``before_commit`` has to write. To be looked at only."""
+        return self._acks.records
+
+    @property
+    def given(self) -> Collection[int]:
+        """What ``end_turn`` forgets. To be looked at only."""
+        return self.pops.given
 
     def _wake(self, topic: str, group: str, queue_id: int) -> None:
         self.pops.wake(topic, group, queue_id)

@@ -136,7 +136,7 @@ class PullProcessor:
         """Pulls that are no longer parked and not served yet."""
         self._woken_now = 0
         self._is_serving = False
-        self._given: dict[int, int] = {}
+        self.given: dict[int, int] = {}
         """session id → bytes sent to it in this turn."""
         self.handlers: dict[int, Handler] = {
             RequestCode.PULL_MESSAGE: self.pull,
@@ -163,7 +163,7 @@ class PullProcessor:
             return
         pull = self._check(session, command, header)
         logic = pull.logic
-        if self._given.get(session.id, 0) > config.pull_bytes_per_turn:
+        if self.given.get(session.id, 0) > config.pull_bytes_per_turn:
             raise Refusal(
                 ResponseCode.SYSTEM_BUSY,
                 "[OVERLOAD] this connection asks for more than it takes; retry later",
@@ -321,8 +321,7 @@ class PullProcessor:
         return bool(due)
 
     def end_turn(self) -> None:
-        if self._given:
-            self._given.clear()
+        self.given.clear()
 
     # --- checks, in RocketMQ's order ---
 
@@ -459,7 +458,7 @@ class PullProcessor:
         max_messages = min(pull.max_messages, limits.max_transfer_count_on_message_in_memory)
         max_bytes = limits.max_transfer_bytes_on_message_in_memory
         max_examined = max(max_messages, limits.max_filter_message_size // ENTRY_BYTES)
-        bulk = pull.bulk and self._given.get(pull.session.id, 0) < BULK_BYTES_PER_TURN
+        bulk = pull.bulk and self.given.get(pull.session.id, 0) < BULK_BYTES_PER_TURN
         if bulk:
             max_messages = max(max_messages, min(pull.max_messages, limits.max_transfer_count_on_bulk_read))
             max_bytes = max(max_bytes, limits.max_transfer_bytes_on_bulk_read)
@@ -486,7 +485,7 @@ class PullProcessor:
             size_bytes = result.size_bytes
             head = self._head(pull, ResponseCode.SUCCESS, status, result.next_offset, result, size_bytes)
             session.send_sized(head, result.buffers, size_bytes)
-            self._given[session.id] = self._given.get(session.id, 0) + size_bytes
+            self.given[session.id] = self.given.get(session.id, 0) + size_bytes
             took_ms = state.clock.monotonic_ms() - began_ms
             state.stats.got(pull.topic, pull.group, result.count, size_bytes, pull.queue_id, took_ms)
             if took_ms == 0 and pull.began_ms < 0 and pull.code == _PULL:

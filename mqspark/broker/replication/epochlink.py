@@ -338,6 +338,7 @@ class ControlledReplicas(Replicas):
         follower: EpochFollower | None,
     ) -> None:
         super().__init__(config, store, clock, follower)
+        self.may_lack = True
         self._term = term
         self._epochs = epochs
         self._epoch_follower = follower

@@ -154,6 +154,8 @@ class Replicas:
         self._clock = clock
         self._follower = follower
         self._all: list[Replica] = []
+        self.may_lack = config.broker_role is _SYNC_MASTER
+        """Whether less may be confirmed than this broker has."""
         self.handlers: dict[int, Handler] = {RequestCode.GET_BROKER_HA_STATUS: self.status}
 
     def connect(self, address: str) -> Replica:

@@ -39,7 +39,7 @@ from mqspark.broker.schemaregistry.schemaquestions import (
 )
 from mqspark.broker.schemaregistry.schemarecords import KeyedRecord, decode_record_of
 from mqspark.broker.schemaregistry.subjects import VERSION_BYTES, Subjects
-from mqspark.broker.service import READ_BYTES, READ_MESSAGES, TICK_MS
+from mqspark.broker.service import READ_BYTES, READ_MESSAGES, TICK_MS, Told
 from mqspark.broker.state.acks import Acks
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.writer import Draft
@@ -153,7 +153,11 @@ class SchemaRegistry:
     def saved_tables(self) -> Sequence[SavedTable]:
         return () if self._saved_copy is None else (self._saved_copy,)
 
-    def arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
+    @property
+    def told(self) -> Sequence[Told]:
+        return (((SCHEMAS_TOPIC,), self._arrived),)
+
+    def _arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
         for topic, _, _ in arrivals:
             if topic == SCHEMAS_TOPIC:
                 self._go_on()

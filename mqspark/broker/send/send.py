@@ -395,7 +395,7 @@ class SendProcessor:
             else:
                 topic.up_to_4k += 1
         layout = command.layout
-        if layout is not None:
+        if layout is not None and layout.around_key is not None:
             layout.plan = self._plan(layout, command, header, to, properties, record)
         if not command.flag & ONEWAY_FLAG:
             queue_id = to.queue_id

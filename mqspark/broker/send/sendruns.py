@@ -96,6 +96,7 @@ class SendRuns:
         """Read plain sends of one code whose answers wait for the same. Returns where the next frame begins, and the
         plan of the last one; None: there is none."""
         known, unpack, last_begin = commands.layouts.known, PREFIX.unpack_from, len(data) - _PREFIX_BYTES
+        settings, generation = self.settings, self._state.topics.generation
         last: SendPlan | None = None
         last_meta, alike = -1, _NONE
         while room and at < last_begin:
@@ -113,7 +114,9 @@ class SendRuns:
                 break
             plan = layout.plan
             if plan is not last or last is None:
-                if not isinstance(plan, SendPlan) or not self.is_valid(plan):
+                if not isinstance(plan, SendPlan):
+                    break
+                if plan.settings is not settings or plan.generation != generation:
                     break
                 if last is not None and (plan.waits is not last.waits or plan.code != last.code):
                     break

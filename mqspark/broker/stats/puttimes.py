@@ -37,6 +37,9 @@ class PutTimes:
         """The longest since the start."""
 
     def record(self, time_ms: int, count: int) -> None:
+        if time_ms <= 0:
+            self._current[0] += count
+            return
         self._current[bisect_left(BOUNDS_MS, time_ms)] += count
         if time_ms > self.longest_ms:
             self.longest_ms = time_ms

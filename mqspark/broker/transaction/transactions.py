@@ -24,7 +24,7 @@ from typing import NamedTuple
 from mqspark.auth.policies import Action, Kind
 from mqspark.base.bounded import BoundedMap, Ledger
 from mqspark.base.logs import sparing
-from mqspark.broker.service import READ_BYTES
+from mqspark.broker.service import READ_BYTES, Told
 from mqspark.broker.state.acks import Acks
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.writer import Draft, StoredPosition
@@ -413,9 +413,11 @@ class TransactionService:
             self._last_round_ms + config.transaction_check_interval - now_ms,
         )
 
-    def arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
-        if not self._checks:
-            return
+    @property
+    def told(self) -> Sequence[Told]:
+        return ((self._checks, self._arrived),)
+
+    def _arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
         for topic, queue_id, end in arrivals:
             if topic == TRANS_HALF_TOPIC and queue_id == 0:
                 while self._checks and self._checks[0].offset < end:

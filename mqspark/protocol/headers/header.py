@@ -93,10 +93,7 @@ class _Field(NamedTuple):
     wire: str
     required: bool
     value_type: Any
-
-    @property
-    def parse(self) -> Callable[[str], Any]:
-        return _PARSERS[self.value_type]
+    parse: Callable[[str], Any]
 
     @property
     def label(self) -> str:
@@ -164,5 +161,5 @@ def _fields(header_type: type[Header]) -> tuple[_Field, ...]:
         hint = hints[info.name]
         if typing.get_origin(hint) is types.UnionType or typing.get_origin(hint) is typing.Union:
             hint = next(arg for arg in typing.get_args(hint) if arg is not type(None))
-        fields.append(_Field(info.name, info.encode_name, info.required, hint))
+        fields.append(_Field(info.name, info.encode_name, info.required, hint, _PARSERS[hint]))
     return tuple(fields)

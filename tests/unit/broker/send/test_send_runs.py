@@ -118,7 +118,7 @@ def test_traced_sends(tmp_path: Path) -> None:
 
     peer = bench.peer()
     assert taken(peer, [frame(n) for n in range(4)]) == 2
-    bench.broker.handlers = {**bench.broker.handlers, SEND: around(bench.broker.handlers[SEND])}
+    bench.broker.serve({**bench.broker.handlers, SEND: around(bench.broker.handlers[SEND])})
     assert taken(peer, [frame(n) for n in range(4, 8)]) == 0
     assert len(seen) == 4
     bench.close()
