@@ -1,7 +1,6 @@
 """TLS between our clients and an unmodified RocketMQ 5.5.0, and between its clients and our servers. That for Python
 needs a proxy, RocketMQ's own, which speaks TLS on both sides; the older binding of the C++ client has no TLS."""
 
-import base64
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ from mqspark.client.blocking import BlockingClient
 from mqspark.errors import ConnectionLost
 from mqspark.message import MessageQueue
 from mqspark.testing import Broker
+from tests.interop.driven import message as sent_message
 from tests.interop.driver import DriverError, body_of, java_driver, message
 from tests.interop.jars import Jars
 from tests.interop.other_clients import GRPC_PYTHON
@@ -242,22 +242,21 @@ def test_pythons_client_through_a_proxy_to_our_servers(
         ):
             plain = python.call("producer.start", endpoints=proxy.grpc, topics=[topic])["handle"]
             with pytest.raises(DriverError):
-                python.call("producer.send", handle=plain, topic=topic, body="eA==", tag="plain")
+                python.call("producer.send", handle=plain, messages=[sent_message(topic, b"x")])
             producer = python.call("producer.start", endpoints=proxy.grpc, topics=[topic], tls=True)["handle"]
-            for body in sorted(sent):
-                text = base64.b64encode(body).decode()
-                python.call("producer.send", handle=producer, topic=topic, body=text, tag="größe")
-            consumer = python.call("simple.start", endpoints=proxy.grpc, group=group, topic=topic, tls=True)[
-                "handle"
-            ]
+            messages = [sent_message(topic, body, tag="größe") for body in sorted(sent)]
+            python.call("producer.send", handle=producer, messages=messages)
+            reading = {"group": group, "await_ms": 5_000, "subscriptions": {topic: ["TAG", "*"]}, "tls": True}
+            consumer = python.call("simple.start", endpoints=proxy.grpc, **reading)["handle"]
             got: set[bytes] = set()
 
             def received() -> bool:
                 try:
-                    views = python.call("simple.receive", handle=consumer, most=32)
+                    views = python.call("simple.receive", handle=consumer, max=32, invisible_ms=60_000)
                 except DriverError:  # it does not wait until the proxy has its settings
                     return False
                 for view in views:
+                    python.call("simple.ack", handle=consumer, view=view["view"])
                     assert view["tag"] == "größe"
                     got.add(body_of(view))
                 return got == sent

@@ -1,5 +1,5 @@
-"""RocketMQ's own gRPC clients for Go, JavaScript and Rust, unmodified, served by our broker; slow: by RocketMQ's proxy
-before a real RocketMQ, or a test here would test a fancy of its own. For Java: ``test_proxy``."""
+"""RocketMQ's own gRPC clients for Go, JavaScript, Python and Rust, unmodified, served by our broker; slow: by
+RocketMQ's proxy before a real RocketMQ, or a test here would test a fancy of its own. For Java: ``test_proxy``."""
 
 import base64
 import time
@@ -12,7 +12,7 @@ import pytest
 
 from tests.interop.driven import Client, bodies, message
 from tests.interop.driver import Driver, DriverError, Program, body_of
-from tests.interop.other_clients import GRPC_GO, GRPC_JS, GRPC_RUST
+from tests.interop.other_clients import GRPC_GO, GRPC_JS, GRPC_PYTHON, GRPC_RUST
 from tests.interop.proxy import Proxy, fetch_proxy, running_proxy
 from tests.interop.rocketmq import EITHER, PATIENT, SOON, either_cluster
 from tests.interop.topics import create_group, create_topic, message_count
@@ -26,7 +26,7 @@ Name = Callable[[str], str]
 LITE = {"enableLmq": "true", "enableMultiDispatch": "true"}
 SETTINGS = {**SOON, **LITE, "recallMessageEnable": "true"}
 
-PROGRAMS = {"go": GRPC_GO, "js": GRPC_JS, "rust": GRPC_RUST}
+PROGRAMS = {"go": GRPC_GO, "js": GRPC_JS, "python": GRPC_PYTHON, "rust": GRPC_RUST}
 
 slow = pytest.mark.slow("in each language; the Java and Python clients show it in the fast suite")
 
@@ -59,10 +59,15 @@ def client(
 
 in_each = pytest.mark.parametrize(
     "client",
-    ["go", "js", pytest.param("rust", marks=pytest.mark.slow("its client takes minutes to compile"))],
+    [
+        "go",
+        "js",
+        "python",
+        pytest.param("rust", marks=pytest.mark.slow("its client takes minutes to compile")),
+    ],
     indirect=True,
 )
-in_those_that_push = pytest.mark.parametrize("client", ["go", "js"], indirect=True)
+in_those_that_push = pytest.mark.parametrize("client", ["go", "js", "python"], indirect=True)
 """Rust's client has no push consumer, takes nothing back, changes no invisible time, and knows no lite topics."""
 
 
@@ -80,11 +85,11 @@ def test_messages_arrive_as_they_were_sent(client: Client, name: Name) -> None:
     received = client.receive(consumer, 6)
     client.ack(consumer, *received)
     expected = {
-        receipt["id"]: (item["body"], item["tag"], item["keys"], item["properties"])
+        receipt["id"]: (item["body"], item["tag"], sorted(item["keys"]), item["properties"])
         for receipt, item in zip(receipts, sent, strict=True)
     }
     assert {
-        got["id"]: (got["body"], got["tag"], got["keys"], got["properties"]) for got in received
+        got["id"]: (got["body"], got["tag"], sorted(got["keys"]), got["properties"]) for got in received
     } == expected
     assert {(got["topic"], got["attempt"]) for got in received} == {(topic, 1)}
     now_ms = time.time() * 1000
