@@ -43,6 +43,8 @@ class BenchLink:
 
     def may_see(self, topic: str) -> None: ...
 
+    def may_change_server(self) -> None: ...
+
     async def request(
         self,
         broker: str,

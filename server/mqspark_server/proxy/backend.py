@@ -68,6 +68,10 @@ class Link(Protocol):
         """Raises GrpcRefusal when the client may neither write to the topic nor read it."""
         ...
 
+    def may_change_server(self) -> None:
+        """Raises GrpcRefusal when the client may not change the cluster."""
+        ...
+
     def close(self) -> None: ...
 
 

@@ -18,6 +18,7 @@ from mqspark_server.proxy.clients.grpcclients import GrpcClient, GrpcClients
 from mqspark_server.proxy.clients.grpchalves import GrpcHalves
 from mqspark_server.proxy.clients.grpcmetadata import GrpcMetadata
 from mqspark_server.proxy.grpcstatus import GrpcRefusal
+from mqspark_server.proxy.methods.grpcadmin import change_log_level
 from mqspark_server.proxy.methods.grpclite import sync_lite_subscription
 from mqspark_server.proxy.methods.grpcoffsets import (
     get_offset,
@@ -45,6 +46,7 @@ from mqspark_server.proxy.methods.telemetry import (
 log = sparing("mqspark.grpc")
 
 SERVICE = "apache.rocketmq.v2.MessagingService"
+CHANGE_LOG_LEVEL = "/apache.rocketmq.v2.Admin/ChangeLogLevel"
 
 UNARY: dict[str, Callable[[GrpcCall, Any], Any]] = {
     "QueryRoute": query_route,
@@ -105,7 +107,19 @@ class MessagingService:
             methods[f"/{SERVICE}/{method.name}"] = GrpcMethod(
                 method.name, parse, serve, takes_stream=method.client_streaming
             )
+        parse = pb.ChangeLogLevelRequest.FromString
+        methods[CHANGE_LOG_LEVEL] = GrpcMethod("ChangeLogLevel", parse, self._change_log_level)
         return methods
+
+    async def _change_log_level(self, request: pb.ChangeLogLevelRequest, context: Any) -> Any:
+        """Its response has no status, so a refusal ends the call."""
+        try:
+            client = self.clients.of(GrpcMetadata(context))
+            return await change_log_level(GrpcCall(self._shared, client, context), request)
+        except GrpcRefusal as refusal:
+            may_not = refusal.code in (pb.FORBIDDEN, pb.UNAUTHORIZED)
+            code = GrpcCode.PERMISSION_DENIED if may_not else GrpcCode.INVALID_ARGUMENT
+            raise GrpcAbort(code, refusal.text) from None
 
     def _asked_by_broker(self, client: GrpcClient, broker: str, command: Command) -> None:
         asked_by_broker(self._shared, client, broker, command)

@@ -971,3 +971,27 @@ class SyncLiteSubscriptionResponse(_message.Message):
     STATUS_FIELD_NUMBER: _ClassVar[int]
     status: Status
     def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ...) -> None: ...
+
+class ChangeLogLevelRequest(_message.Message):
+    __slots__ = ("level",)
+    class Level(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        TRACE: _ClassVar[ChangeLogLevelRequest.Level]
+        DEBUG: _ClassVar[ChangeLogLevelRequest.Level]
+        INFO: _ClassVar[ChangeLogLevelRequest.Level]
+        WARN: _ClassVar[ChangeLogLevelRequest.Level]
+        ERROR: _ClassVar[ChangeLogLevelRequest.Level]
+    TRACE: ChangeLogLevelRequest.Level
+    DEBUG: ChangeLogLevelRequest.Level
+    INFO: ChangeLogLevelRequest.Level
+    WARN: ChangeLogLevelRequest.Level
+    ERROR: ChangeLogLevelRequest.Level
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    level: ChangeLogLevelRequest.Level
+    def __init__(self, level: _Optional[_Union[ChangeLogLevelRequest.Level, str]] = ...) -> None: ...
+
+class ChangeLogLevelResponse(_message.Message):
+    __slots__ = ("remark",)
+    REMARK_FIELD_NUMBER: _ClassVar[int]
+    remark: str
+    def __init__(self, remark: _Optional[str] = ...) -> None: ...

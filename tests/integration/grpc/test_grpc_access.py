@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from mqspark.client.sync import AdminClient, Producer
 from mqspark.message import Message, decode_offset_id
 from mqspark.testing import Broker
 from mqspark_server.proxy import messaging_pb2 as pb
+from mqspark_server.proxy.grpcservice import CHANGE_LOG_LEVEL
 from tests.support.grpcclients import BareCaller, bare_caller, message, receive_request, resource, signed
 from tests.support.processes import mqspark_command, process, ready_line, set_options
 from tests.unit.auth_kit import allow
@@ -156,6 +158,40 @@ def test_a_transaction_ends_by_who_may_write(door: str) -> None:
         )
         assert reader.EndTransaction(end).status.code == pb.FORBIDDEN
         assert writer.EndTransaction(end).status.code == pb.OK
+
+
+def change_log_level(address: str, level: int, user: tuple[str, str]) -> str:
+    """The remark."""
+    with grpc.insecure_channel(address) as channel:
+        change = channel.unary_unary(
+            CHANGE_LOG_LEVEL,
+            request_serializer=pb.ChangeLogLevelRequest.SerializeToString,
+            response_deserializer=pb.ChangeLogLevelResponse.FromString,
+        )
+        metadata = tuple(BareCaller(channel, **signed(*user)).metadata.items())
+        request = pb.ChangeLogLevelRequest(level=level)  # type: ignore[arg-type] - numbers that are none, too
+        return str(change(request, timeout=10, metadata=metadata).remark)
+
+
+def test_who_may_change_the_cluster_changes_the_log_level(door: str, guarded: Broker) -> None:
+    root = logging.getLogger()
+    before = root.level
+    try:
+        for user, level, code in (
+            (WRITER, pb.ChangeLogLevelRequest.DEBUG, grpc.StatusCode.PERMISSION_DENIED),
+            (("nobody", "secret"), pb.ChangeLogLevelRequest.DEBUG, grpc.StatusCode.PERMISSION_DENIED),
+            (ROOT, 9, grpc.StatusCode.INVALID_ARGUMENT),
+        ):
+            with pytest.raises(grpc.RpcError) as refused:
+                change_log_level(door, level, user)
+            assert (refused.value.code(), root.level) == (code, before)
+        assert (
+            change_log_level(door, pb.ChangeLogLevelRequest.ERROR, ROOT) == "this server logs from ERROR on"
+        )
+        in_this_process = door == guarded.grpc_address
+        assert root.level == (logging.ERROR if in_this_process else before)
+    finally:
+        root.setLevel(before)
 
 
 def test_one_port_speaks_tls_and_plain_text(guarded: Broker) -> None:

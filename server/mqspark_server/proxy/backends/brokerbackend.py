@@ -21,7 +21,7 @@ from mqspark_server.net.tcp import RemotingServer
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.backend import Doors, GrpcCaller, OnRequest, Proof
 from mqspark_server.proxy.backends.otherbrokers import OtherBrokers
-from mqspark_server.proxy.backends.signedin import check_seeing, sign_in
+from mqspark_server.proxy.backends.signedin import check_changing, check_seeing, sign_in
 from mqspark_server.proxy.grpcstatus import GrpcRefusal, checked
 
 HEARTBEAT_TIMEOUT_S = 3.0
@@ -46,6 +46,10 @@ class BrokerLink:
     def may_see(self, topic: str) -> None:
         if self._core.gate is not None:
             check_seeing(self._core.gate, self._peer.session, topic)
+
+    def may_change_server(self) -> None:
+        if self._core.gate is not None:
+            check_changing(self._core.gate, self._peer.session)
 
     async def request(
         self,

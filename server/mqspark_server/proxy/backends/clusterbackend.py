@@ -51,6 +51,10 @@ class ClusterLink:
         if self._users is not None and self._session is not None:
             self._users.check_seeing(self._session, topic)
 
+    def may_change_server(self) -> None:
+        if self._users is not None and self._session is not None:
+            self._users.check_changing(self._session)
+
     async def request(
         self,
         broker: str,

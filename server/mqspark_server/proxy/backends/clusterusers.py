@@ -37,7 +37,7 @@ from mqspark.record.record import decode_record
 from mqspark_server.authfiles import KEY_BYTES, AesGcm
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.backend import GrpcCaller, Proof
-from mqspark_server.proxy.backends.signedin import check_seeing, sign_in
+from mqspark_server.proxy.backends.signedin import check_changing, check_seeing, sign_in
 from mqspark_server.proxy.grpcstatus import GrpcRefusal, code_of
 
 REFRESH_S = 10.0
@@ -196,6 +196,10 @@ class ClusterUsers:
     def check_seeing(self, session: Session, topic: str) -> None:
         """Raises GrpcRefusal when the client may neither write to the topic nor read it."""
         check_seeing(self._gate, session, topic)
+
+    def check_changing(self, session: Session) -> None:
+        """Raises GrpcRefusal when the client may not change the cluster."""
+        check_changing(self._gate, session)
 
     async def check(
         self,

@@ -11,6 +11,7 @@ from mqspark_server.proxy.backend import Proof
 from mqspark_server.proxy.grpcstatus import GrpcRefusal
 
 _USES = frozenset({Action.PUB, Action.SUB})
+_CHANGES = frozenset({Action.UPDATE})
 
 
 def sign_in(gate: Gate, session: Session, proof: Proof | None) -> None:
@@ -27,5 +28,13 @@ def check_seeing(gate: Gate, session: Session, topic: str) -> None:
     """Raises GrpcRefusal when the client may neither write to the topic nor read it."""
     try:
         gate.authorize(session, Kind.TOPIC, topic, _USES, "QueryRoute")
+    except Refusal as refusal:
+        raise GrpcRefusal(pb.FORBIDDEN, refusal.remark) from None
+
+
+def check_changing(gate: Gate, session: Session) -> None:
+    """Raises GrpcRefusal when the client may not change the cluster."""
+    try:
+        gate.authorize(session, Kind.CLUSTER, "", _CHANGES, "ChangeLogLevel")
     except Refusal as refusal:
         raise GrpcRefusal(pb.FORBIDDEN, refusal.remark) from None

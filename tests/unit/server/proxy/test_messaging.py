@@ -50,7 +50,7 @@ def values(enum: EnumDescriptor) -> dict[str, int]:
 
 
 def test_one_process_has_the_classes_of_rocketmq_too_and_they_agree() -> None:
-    import rocketmq.grpc_protocol  # noqa: F401 - registers its messages beside ours
+    import rocketmq.grpc_protocol.admin_pb2  # noqa: F401 - registers its messages beside ours
 
     pool = descriptor_pool.Default()
     ours = messaging_pb2.DESCRIPTOR
@@ -61,11 +61,11 @@ def test_one_process_has_the_classes_of_rocketmq_too_and_they_agree() -> None:
     for name, enum in ours.enum_types_by_name.items():
         their_values = values(pool.FindEnumTypeByName(f"apache.rocketmq.v2.{name}"))
         assert their_values.items() <= values(enum).items(), name
-    service = pool.FindServiceByName("apache.rocketmq.v2.MessagingService")
-    served = {each.name: each for each in ours.services_by_name["MessagingService"].methods}
-    for method in service.methods:
-        own = served[method.name]
-        assert own.server_streaming == method.server_streaming
-        assert own.client_streaming == method.client_streaming
-        assert own.input_type.name == method.input_type.name
-        assert own.output_type.name == method.output_type.name
+    for name, service in ours.services_by_name.items():
+        served = {each.name: each for each in service.methods}
+        for method in pool.FindServiceByName(f"apache.rocketmq.v2.{name}").methods:
+            own = served[method.name]
+            assert own.server_streaming == method.server_streaming
+            assert own.client_streaming == method.client_streaming
+            assert own.input_type.name == method.input_type.name
+            assert own.output_type.name == method.output_type.name
