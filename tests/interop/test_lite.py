@@ -1,5 +1,5 @@
-"""Lite topics: the unmodified gRPC LitePushConsumer through the unmodified proxy, and mqadmin's commands, on our broker
-and (slow) on a real RocketMQ."""
+"""Lite topics: the unmodified gRPC LitePushConsumer and mqadmin's commands, on our broker without a proxy, and through
+the unmodified proxy on our broker and (slow) on a real RocketMQ."""
 
 import base64
 import json
@@ -22,9 +22,9 @@ from tests.interop.proxy import Proxy, fetch_grpc_client, fetch_proxy, grpc_driv
 from tests.interop.rocketmq import EITHER, either_cluster, rocketmq_broker
 from tests.interop.test_pop import MOVING
 from tests.interop.topics import create_group, create_topic
-from tests.support.clusters import Cluster, mqspark_broker
+from tests.support.clusters import Cluster, mqspark_broker, mqspark_cluster
 from tests.support.maven import or_skip
-from tests.support.processes import free_port
+from tests.support.processes import free_port, set_options
 from tests.support.remoting import GET_MAX_OFFSET, SEND_MESSAGE_V2, RawConnection
 from tests.support.waiting import eventually
 
@@ -38,10 +38,15 @@ pytestmark = pytest.mark.slow(
 )
 
 
-@pytest.fixture(params=EITHER, scope="module")
+@pytest.fixture(params=["without", *EITHER], scope="module")
 def proxy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
-    jars = or_skip(fetch_proxy)
+    """Before our broker and a real one; ``without``: our broker, which needs none."""
     folder = tmp_path_factory.mktemp("lite")
+    if request.param == "without":
+        with mqspark_cluster(folder, *set_options(SETTINGS)) as cluster:
+            yield Proxy(cluster, cluster.grpc, cluster.namesrv, folder, cluster.broker_pid)
+        return
+    jars = or_skip(fetch_proxy)
     with (
         either_cluster(request, folder / "cluster", SETTINGS) as cluster,
         running_proxy(jars, folder / "proxy", cluster) as running,
