@@ -4,8 +4,9 @@ connection and the processor time of the broker's process a message.
 
     python -m tests.benchmarks schemas [--rounds N] [--batch N ...] [--parts core,sockets]
 
-Batches as Java's BatchProducer sends them, of bodies of 90 bytes with five fields: ``alike`` ones have one length, of
-``unlike`` ones each has another, so that they are decoded. Medians of the rounds, and of the rounds' ratios.
+Sends of one message, and batches as Java's BatchProducer sends them, of bodies of 90 bytes with five fields: ``alike``
+ones have one length, of ``unlike`` ones each has another, so that they are decoded. Medians of the rounds, and of the
+rounds' ratios.
 """
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ def pieces_of(size: int, alike: bool) -> tuple[list[bytes], int]:
 
 
 def frames_of(topic: str, size: int, alike: bool) -> list[bytes]:
+    """Sends of ``size`` messages; of 1: sends that are no batch."""
     frames = []
+    code = RequestCode.SEND_BATCH_MESSAGE if size > 1 else RequestCode.SEND_MESSAGE_V2
     for batch in range(PASS_MESSAGES // size):
         members = []
         for number in range(batch * size, batch * size + size):
@@ -91,16 +94,15 @@ def frames_of(topic: str, size: int, alike: bool) -> list[bytes]:
             sys_flag=0,
             born_timestamp=NOW_MS,
             flag=0,
-            properties="WAIT\x01true\x02",
+            properties="WAIT\x01true\x02" if size > 1 else properties.decode(),
             reconsume_times=0,
             unit_mode=False,
-            batch=True,
+            batch=size > 1,
             bname="broker-a",
         )
-        body = b"".join(members)
-        frames.append(
-            encode_request(RequestCode.SEND_BATCH_MESSAGE, batch, header, body, serialize_type=BINARY)
-        )
+        if size > 1:
+            body = b"".join(members)
+        frames.append(encode_request(code, batch, header, body, serialize_type=BINARY))
     return frames
 
 
@@ -240,7 +242,7 @@ def over_sockets(sizes: list[int], rounds: int, store: Path) -> None:
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks schemas")
     parser.add_argument("--rounds", type=int, default=25)
-    parser.add_argument("--batch", type=int, nargs="+", default=[32, 200])
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 32, 200], help="1: no batch")
     parser.add_argument("--store", type=Path, default=MEMORY, help="a directory in memory: no disk counts")
     parser.add_argument("--parts", default="core,sockets")
     asked = parser.parse_args(arguments)

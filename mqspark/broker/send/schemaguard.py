@@ -70,6 +70,25 @@ class SchemaGuard:
         if found is not None:
             self._answer(topic, str(found[1]), 1)
 
+    def fits(self, topic: Topic, sys_flag: int, bodies: Sequence[bytes | memoryview]) -> bool:
+        """Whether all fit, each a message with this flag. False: each of them has to be checked."""
+        schemas = self._current()
+        if schemas is None:
+            return False
+        try:
+            if not sys_flag & COMPRESSED and self._fit_together(schemas, topic.name, bodies):
+                return True
+            return all(self._flaw(schemas, topic.name, body, sys_flag) is None for body in bodies)
+        except Refusal:
+            return False
+
+    def _current(self) -> Schemas | None:
+        schemas = self.schemas
+        if schemas is not None and schemas.generation != self._generation:
+            self._known.clear()
+            self._generation = schemas.generation
+        return schemas
+
     def check_batch(self, topic: Topic, sys_flag: int, body: bytes | memoryview) -> None:
         """Checks the batch in one half message. Raises Refusal."""
         try:
@@ -110,13 +129,10 @@ class SchemaGuard:
         self, topic: str, bodies: Sequence[bytes | memoryview], sys_flag: int
     ) -> tuple[int, Flaw, int] | None:
         """Place of the first body that does not fit, why, and how many do not. Raises Refusal."""
-        schemas = self.schemas
+        schemas = self._current()
         if schemas is None:
             reason = "this broker keeps no schema registry (schemaRegistryEnable) and has no name server to find one"
             return 0, Flaw("", reason), len(bodies)
-        if schemas.generation != self._generation:
-            self._known.clear()
-            self._generation = schemas.generation
         if not sys_flag & COMPRESSED and self._fit_together(schemas, topic, bodies):
             return None
         first: tuple[int, Flaw] | None = None

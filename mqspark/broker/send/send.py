@@ -29,7 +29,6 @@ from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.writer import Draft, StoredPosition
 from mqspark.broker.statictopic.logicqueues import LogicQueue, sent_offset
 from mqspark.broker.statictopic.mappings import StaticTopic
-from mqspark.broker.tables.attributes import VALIDATION_OFF
 from mqspark.broker.tables.topics import NORMAL, UNIT, UNIT_SUB, Topic
 from mqspark.broker.timer.delays import delay_level
 from mqspark.broker.transaction.halfmessages import divert_prepared
@@ -187,10 +186,10 @@ class SendProcessor:
         self._topic = state.topics.get
         self._static_topics, self._mapping = state.mappings.table, state.mappings.find
         self._put = state.store.appender.put
-        self.runs = SendRuns(state, acks)
+        self.guard = SchemaGuard(state.stats.unfit, lambda: state.store_config.max_message_size)
+        self.runs = SendRuns(state, acks, self.guard)
         self.foreign: ForeignRecords | None = None
         """Set with enableSlaveActingMaster."""
-        self.guard = SchemaGuard(state.stats.unfit, lambda: state.store_config.max_message_size)
         self.refresh_settings()
         self.handlers: dict[int, Handler] = {
             RequestCode.SEND_MESSAGE: self._send_old,
@@ -258,8 +257,8 @@ class SendProcessor:
                 self._store_foreign(self.foreign, session, command, header)
                 return
             topic = self._admit(session, header, topic)
-            if topic.validation != VALIDATION_OFF and command.body:
-                self._check_payload(topic, header, command.body)
+        if topic.checks_bodies and command.body:
+            self._check_payload(topic, header, command.body)
         to = self._destination(session, header, topic)
         if header.batch:
             self._send_batch(session, command, header, to)
@@ -634,7 +633,7 @@ class SendProcessor:
             # since 5.4).
             many = self._batch_members(topic, body)
             members = [] if many is not None else split_batch(body)
-            if topic.validation != VALIDATION_OFF:
+            if topic.checks_bodies:
                 bodies = [each for _, each, _ in members] if many is None else many.bodies()
                 self.guard.check_members(topic, to.sys_flag, bodies)
             record = PendingRecord(

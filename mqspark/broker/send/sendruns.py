@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
+from mqspark.broker.send.schemaguard import SchemaGuard
 from mqspark.broker.state.acks import Acks
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.tables.topics import Topic
@@ -48,8 +49,8 @@ class SendPlan(Struct, frozen=True, gc=False):
 
 
 class SendRuns:
-    def __init__(self, state: BrokerState, acks: Acks) -> None:
-        self._state, self._acks = state, acks
+    def __init__(self, state: BrokerState, acks: Acks, guard: SchemaGuard) -> None:
+        self._state, self._acks, self._guard = state, acks, guard
         self._static_topics = state.mappings.table
         self._put_run = state.store.appender.put_run
         self.settings: object = None
@@ -79,6 +80,8 @@ class SendRuns:
             at, plan = self._read(data, at, room, messages, topics)
             if plan is None:
                 break
+            if not self._fit(messages, topics):
+                return begin
             count = self._store(session, messages, topics, sent, waits=plan.waits)
             if plan.code != _SEND_MESSAGE_V2 and count:
                 acks.other(plan.code, count)
@@ -152,7 +155,19 @@ class SendRuns:
         if queue_id >= plan.topic.queue_limit:
             return False
         message = plan.form, queue_id, born_ms, key, command.body, command.opaque
+        if plan.topic.checks_bodies and not self._fit([message], [plan.topic]):
+            return False
         return self._store(session, [message], [plan.topic], sent, waits=plan.waits) > 0
+
+    def _fit(self, messages: Sequence[PlainMessage], topics: Sequence[Topic]) -> bool:
+        """Whether the bodies fit the schemas of their topics, where these are checked."""
+        if not any(topic.checks_bodies for topic in set(topics)):
+            return True
+        bodies: dict[tuple[Topic, int], list[bytes | memoryview]] = {}
+        for message, topic in zip(messages, topics, strict=True):
+            if topic.checks_bodies:
+                bodies.setdefault((topic, message[0].sys_flag), []).append(message[4])
+        return all(self._guard.fits(topic, flag, each) for (topic, flag), each in bodies.items())
 
     def _store(
         self,

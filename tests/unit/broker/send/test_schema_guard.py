@@ -14,12 +14,14 @@ import pytest
 
 from mqspark.base import logs
 from mqspark.message import Message
+from mqspark.protocol import command as commands
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.protocol.command import Command
+from mqspark.protocol.command import Command, encode_request
+from mqspark.protocol.layouts import HeaderLayouts
 from mqspark.record.batchitems import encode_batch
 from mqspark.record.compression import ZLIB, compress
 from mqspark.schemas.schemaprefix import encode_prefix
-from tests.unit.broker_kit import Bench, send_ext
+from tests.unit.broker_kit import SEND, Bench, send_ext
 from tests.unit.registry_kit import RegistryBench, field, record
 
 ORDER = json.dumps({
@@ -99,6 +101,41 @@ def test_a_plan_of_before_does_not_pass_by(guarded: Guarded) -> None:
     assert guarded.create("off") == 0
     assert guarded.send(b"anything", i="UNIQ_KEY\x01A\x02").code == 0
     assert len(guarded.stored()) == 4
+
+
+@pytest.mark.parametrize("mode", ["reject", "warn"])
+def test_sends_that_come_together_are_checked_together(
+    guarded: Guarded, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "layouts", HeaderLayouts(learning_cost=0))
+    assert guarded.create(mode) == 0
+    guarded.bench.registered(ORDER, schemaType="JSON")
+    sent: list[bytes] = []
+
+    def together(*bodies: bytes) -> tuple[int, list[int]]:
+        """How many took the short way, and the codes of all answers."""
+        frames = []
+        for body in bodies:
+            sent.append(body)
+            ext = send_ext("Orders", i=f"UNIQ_KEY\x01{len(sent):032}\x02WAIT\x01true\x02")
+            frames.append(encode_request(SEND, 100 + len(sent), ext, body))
+        taken = guarded.peer.give_bytes(b"".join(frames))
+        guarded.bench.broker.turn()
+        answers = sorted(guarded.peer.heard(), key=lambda each: each.opaque)
+        return taken, [each.code for each in answers]
+
+    good = [b'{"id":%d}' % number for number in range(8)]
+    together(*good)
+    assert together(*good) == (8, [0] * 8)
+    wrong, passes = b'{"id":"x"}', 0 if mode == "warn" else ResponseCode.MESSAGE_ILLEGAL
+    taken, codes = together(*good[:5], wrong, *good[5:])
+    assert taken < 9
+    assert codes == [0] * 5 + [passes] + [0] * 3
+    while together(*good) != (8, [0] * 8):  # the connection is asked again after a while
+        assert len(sent) < 800
+    assert together(wrong)[1] == [passes]
+    assert guarded.stored() == [each for each in sent if mode == "warn" or each != wrong]
+    assert dict(guarded.bench.broker.state.stats.unfit_messages) == {"Orders": 2}
 
 
 def test_avro_needs_its_prefix(guarded: Guarded) -> None:
