@@ -18,7 +18,6 @@ from mqspark.base.propertystring import find_property
 from mqspark.broker.schemaregistry.schemarecords import decode_record_of
 from mqspark.broker.schemaregistry.subjects import Subjects, Version
 from mqspark.broker.state.state import BrokerState
-from mqspark.broker.tables.attributes import VALIDATION_OFF
 from mqspark.errors import InvalidMessage, ProtocolError
 from mqspark.message import KEYS, SCHEMAS_TOPIC
 from mqspark.protocol.codes import Reason, ResponseCode
@@ -77,7 +76,7 @@ class SchemaCopy:
         topics = self._state.topics
         if topics.data_version is not self._topics_version:
             self._topics_version = topics.data_version
-            self._is_wanted = any(topic.validation != VALIDATION_OFF for topic in topics)
+            self._is_wanted = any(topic.validation is not None for topic in topics)
         return self._is_wanted
 
     # --- of checks ---

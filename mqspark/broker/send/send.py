@@ -257,7 +257,7 @@ class SendProcessor:
                 self._store_foreign(self.foreign, session, command, header)
                 return
             topic = self._admit(session, header, topic)
-        if topic.checks_bodies and command.body:
+        if topic.validation and command.body:
             self._check_payload(topic, header, command.body)
         to = self._destination(session, header, topic)
         if header.batch:
@@ -633,7 +633,7 @@ class SendProcessor:
             # since 5.4).
             many = self._batch_members(topic, body)
             members = [] if many is not None else split_batch(body)
-            if topic.checks_bodies:
+            if topic.validation:
                 bodies = [each for _, each, _ in members] if many is None else many.bodies()
                 self.guard.check_members(topic, to.sys_flag, bodies)
             record = PendingRecord(

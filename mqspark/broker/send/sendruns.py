@@ -155,17 +155,17 @@ class SendRuns:
         if queue_id >= plan.topic.queue_limit:
             return False
         message = plan.form, queue_id, born_ms, key, command.body, command.opaque
-        if plan.topic.checks_bodies and not self._fit([message], [plan.topic]):
+        if plan.topic.validation and not self._fit([message], [plan.topic]):
             return False
         return self._store(session, [message], [plan.topic], sent, waits=plan.waits) > 0
 
     def _fit(self, messages: Sequence[PlainMessage], topics: Sequence[Topic]) -> bool:
         """Whether the bodies fit the schemas of their topics, where these are checked."""
-        if not any(topic.checks_bodies for topic in set(topics)):
+        if not any(topic.validation for topic in set(topics)):
             return True
         bodies: dict[tuple[Topic, int], list[bytes | memoryview]] = {}
         for message, topic in zip(messages, topics, strict=True):
-            if topic.checks_bodies:
+            if topic.validation:
                 bodies.setdefault((topic, message[0].sys_flag), []).append(message[4])
         return all(self._guard.fits(topic, flag, each) for (topic, flag), each in bodies.items())
 

@@ -78,7 +78,7 @@ class Topic:
     """One topic: its configuration flattened for the hot paths, and its counters since start."""
 
     __slots__ = (
-        "checks_bodies", "commits_only", "config", "counted", "inner_batch", "joined_bytes", "joined_count", "kinds",
+        "commits_only", "config", "counted", "inner_batch", "joined_bytes", "joined_count", "kinds",
         "multi_tag", "name", "needs_key", "order", "order_by_priority", "plain", "put_bytes", "queue_limit",
         "read_queue_nums", "readable", "retry_of", "send_forbidden", "sizes", "sys_flag", "up_to_1k",
         "up_to_4k", "validation", "write_queue_nums",
@@ -120,8 +120,9 @@ class Topic:
         self.needs_key = config.attributes.get("cleanup.policy") == "COMPACTION"
         self.order_by_priority = config.attributes.get("message.type") == "PRIORITY"
         """Whether POP takes its queues in the order of their priority."""
-        self.validation = config.attributes.get(SCHEMA_VALIDATION, VALIDATION_OFF)
-        self.checks_bodies = self.validation != VALIDATION_OFF
+        validation = config.attributes.get(SCHEMA_VALIDATION, VALIDATION_OFF)
+        self.validation = None if validation == VALIDATION_OFF else validation
+        """What is done with a body that does not fit the topic's schemas; None: bodies are not checked."""
         self.plain = not (
             self.order or self.send_forbidden or self.commits_only or self.inner_batch or self.retry_of
         )

@@ -42,7 +42,7 @@ class Pair:
             pass
         topic = self.bench.broker.state.topics.get("Orders")
         assert topic is not None
-        assert topic.validation == validation
+        assert topic.validation == (None if validation == "off" else validation)
 
     def send(self, body: bytes) -> Command:
         return self.peer.ask(RequestCode.SEND_MESSAGE_V2, send_ext("Orders"), body)
