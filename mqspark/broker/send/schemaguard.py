@@ -70,17 +70,20 @@ class SchemaGuard:
         if found is not None:
             self._answer(topic, str(found[1]), 1)
 
-    def fits(self, topic: Topic, sys_flag: int, bodies: Sequence[bytes | memoryview]) -> bool:
-        """Whether all fit, each a message with this flag. False: each of them has to be checked."""
-        schemas = self._current()
+    def first_unfit(self, topic: Topic, sys_flag: int, bodies: Sequence[bytes | memoryview]) -> int | None:
+        """Place of the first message with this flag that ``check`` has to look at; None: all fit."""
+        schemas, at = self._current(), 0
         if schemas is None:
-            return False
+            return 0
         try:
             if not sys_flag & COMPRESSED and self._fit_together(schemas, topic.name, bodies):
-                return True
-            return all(self._flaw(schemas, topic.name, body, sys_flag) is None for body in bodies)
+                return None
+            for at, body in enumerate(bodies):
+                if self._flaw(schemas, topic.name, body, sys_flag) is not None:
+                    return at
         except Refusal:
-            return False
+            return at
+        return None
 
     def _current(self) -> Schemas | None:
         schemas = self.schemas

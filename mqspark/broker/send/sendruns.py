@@ -80,12 +80,13 @@ class SendRuns:
             at, plan = self._read(data, at, room, messages, topics)
             if plan is None:
                 break
-            if not self._fit(messages, topics):
-                return begin
-            count = self._store(session, messages, topics, sent, waits=plan.waits)
+            read = len(messages)
+            if (fitting := self._fitting(messages, topics)) < read:
+                del messages[fitting:], topics[fitting:]
+            count = self._store(session, messages, topics, sent, waits=plan.waits) if messages else 0
             if plan.code != _SEND_MESSAGE_V2 and count:
                 acks.other(plan.code, count)
-            if count < len(messages):
+            if count < read:
                 at = begin
                 for _ in range(count):
                     at += 4 + PREFIX.unpack_from(data, at)[0]
@@ -155,19 +156,25 @@ class SendRuns:
         if queue_id >= plan.topic.queue_limit:
             return False
         message = plan.form, queue_id, born_ms, key, command.body, command.opaque
-        if plan.topic.validation and not self._fit([message], [plan.topic]):
+        if plan.topic.validation and not self._fitting([message], [plan.topic]):
             return False
         return self._store(session, [message], [plan.topic], sent, waits=plan.waits) > 0
 
-    def _fit(self, messages: Sequence[PlainMessage], topics: Sequence[Topic]) -> bool:
-        """Whether the bodies fit the schemas of their topics, where these are checked."""
+    def _fitting(self, messages: Sequence[PlainMessage], topics: Sequence[Topic]) -> int:
+        """How many of them, from the first on, have bodies that fit the schemas of their topics, where these are
+        checked."""
         if not any(topic.validation for topic in set(topics)):
-            return True
-        bodies: dict[tuple[Topic, int], list[bytes | memoryview]] = {}
-        for message, topic in zip(messages, topics, strict=True):
+            return len(messages)
+        places: dict[tuple[Topic, int], list[int]] = {}
+        for at, topic in enumerate(topics):
             if topic.validation:
-                bodies.setdefault((topic, message[0].sys_flag), []).append(message[4])
-        return all(self._guard.fits(topic, flag, each) for (topic, flag), each in bodies.items())
+                places.setdefault((topic, messages[at][0].sys_flag), []).append(at)
+        found = len(messages)
+        for (topic, flag), each in places.items():
+            first = self._guard.first_unfit(topic, flag, [messages[at][4] for at in each])
+            if first is not None:
+                found = min(found, each[first])
+        return found
 
     def _store(
         self,
