@@ -242,6 +242,17 @@ def test_a_proxy_that_puts_acknowledgements_together(
         client.stop()
 
 
+def test_the_highest_priority_comes_first(client: Client, name: Name) -> None:
+    cluster = client.proxy.cluster
+    topic = create_topic(cluster, name("Hurried"), 8, attributes="+message.type=PRIORITY")
+    sent = [message(topic, b"%d" % priority, priority=priority) for priority in (3, 7, 1, 5)]
+    client.send(client.producer(topic), *sent)
+    consumer = client.simple(topic, create_group(cluster, name("hurried-readers")))
+    received = client.receive(consumer, 4)
+    client.ack(consumer, *received)
+    assert [body_of(got) for got in received] == [b"7", b"5", b"3", b"1"]
+
+
 def test_refusals_say_what_is_wrong(client: Client, name: Name) -> None:
     cluster = client.proxy.cluster
     normal = create_topic(cluster, name("Typed"), attributes="+message.type=NORMAL")
@@ -315,7 +326,6 @@ def test_the_remoting_client_sends_and_consumes_through_the_proxy(remoting: Remo
 @pytest.mark.slow("starts RocketMQ's proxy; test_priority.py is the fast twin, without it")
 @with_json
 def test_priorities_go_through_the_proxy(remoting: Remoting, name: Name) -> None:
-    """Only the remoting client can give one: the gRPC client 5.1.0 did not start on such a topic."""
     cluster = remoting.proxy.cluster
     topic = create_topic(cluster, name("Priority"), 8, attributes="+message.type=PRIORITY")
     producer = remoting.start("producer", group=name("priority-senders"))

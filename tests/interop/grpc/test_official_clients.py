@@ -266,6 +266,21 @@ def test_lite_topics_are_read_by_those_who_subscribe(client: Client, name: Name)
 
 
 @slow
+@pytest.mark.parametrize("client", ["go", "python"], indirect=True)
+def test_the_highest_priority_comes_first(client: Client, name: Name) -> None:
+    """JavaScript's client sends such messages as normal ones, and Rust's gives none."""
+    cluster = client.proxy.cluster
+    topic = create_topic(cluster, name("Priority"), 8, attributes="+message.type=PRIORITY")
+    group = create_group(cluster, name("priority-readers"))
+    sent = [message(topic, b"%d" % priority, priority=priority) for priority in (3, 7, 1, 5)]
+    client.send(client.producer(topic), *sent)
+    consumer = client.simple(topic, group)
+    received = client.receive(consumer, 4)
+    client.ack(consumer, *received)
+    assert [body_of(got) for got in received] == [b"7", b"5", b"3", b"1"]
+
+
+@slow
 @in_each
 def test_refusals_say_what_is_wrong(client: Client, name: Name) -> None:
     cluster = client.proxy.cluster

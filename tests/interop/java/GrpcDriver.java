@@ -209,6 +209,9 @@ public final class GrpcDriver {
         if (json.containsKey("group")) {
             builder.setMessageGroup(json.getString("group"));
         }
+        if (json.containsKey("priority")) {
+            builder.setPriority(json.getIntValue("priority"));
+        }
         if (json.containsKey("lite_topic")) {
             builder.setLiteTopic(json.getString("lite_topic"));
         }

@@ -69,7 +69,12 @@ def filters(subscriptions: dict[str, list[str]]) -> dict[str, Any]:
 def message(given: dict[str, Any]) -> Any:
     made = Message()
     made.topic, made.body = given["topic"], base64.b64decode(given["body"])
-    for field, name in (("tag", "tag"), ("group", "message_group"), ("lite_topic", "lite_topic")):
+    for field, name in (
+        ("tag", "tag"),
+        ("group", "message_group"),
+        ("lite_topic", "lite_topic"),
+        ("priority", "priority"),
+    ):
         if field in given:
             setattr(made, name, given[field])
     if "delay_ms" in given:
