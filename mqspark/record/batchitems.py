@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import overload
 
 from mqspark.errors import InvalidMessage
@@ -60,6 +60,10 @@ class EqualBodies(Sequence[bytes]):
 
     def __len__(self) -> int:
         return len(self.joined) // self.size
+
+    def __iter__(self) -> Iterator[bytes]:
+        joined, size = self.joined, self.size
+        return (joined[at : at + size] for at in range(0, len(joined), size))
 
     @overload
     def __getitem__(self, at: int) -> bytes: ...

@@ -46,7 +46,7 @@ class PayloadLines:
             if any(body[:start] != head for body in bodies):
                 return False
             bodies = [body[start:] for body in bodies]
-        lines = lines_of_objects(bodies)
+        lines = lines_of_objects(list(bodies))
         try:
             return lines is not None and len(self._decode(lines)) == len(bodies)
         except (msgspec.DecodeError, UnicodeDecodeError):
