@@ -1,5 +1,6 @@
-"""What brokers of RocketMQ do for lite consumers since 5.5.1, request by request, on our broker and (slow) on a real
-one: notifications for clients that pop by themselves, and clients that lost an exclusive lite topic."""
+"""What brokers of RocketMQ do since 5.5.1, request by request, on our broker and (slow) on a real one: notifications
+for lite consumers that pop by themselves, clients that lost an exclusive lite topic, resets of lite topics whose
+messages are out, lists of topics and groups to delete."""
 
 import json
 import time
@@ -23,6 +24,8 @@ NOTIFICATION, POP_LITE_MESSAGE, LITE_SUBSCRIPTION_CTL, NOTIFY_UNSUBSCRIBE_LITE =
     200071,
     200073,
 )
+RESET_OFFSET, DELETE_TOPICS, DELETE_GROUPS, GET_TOPIC_CONFIG = 222, 5002, 5003, 351
+INVALID_PARAMETER = 29
 LONG_MS = 20_000
 
 
@@ -138,3 +141,42 @@ def test_a_client_that_lost_its_lite_topic_does_not_get_it_back_by_repeating_its
     assert first.pop(LONG_MS) == [b"a0"]
     assert not second.has_message(500)
     assert second.lost == ["a"]
+
+
+def test_a_lite_topic_that_is_reset_does_not_wait_for_what_is_out(
+    consumer: Callable[..., LiteConsumer],
+) -> None:
+    reader, sender = consumer("reader", "moved"), consumer("sender", "moved")
+    reader.subscribe("COMPLETE_ADD", "a")
+    for body in (b"a0", b"a1", b"a2"):
+        sender.send("a", body)
+    assert b"a0" in reader.pop(LONG_MS)
+    moved = sender.ask(
+        RESET_OFFSET, topic=f"%LMQ%${reader.topic}$a", group=reader.group, timestamp=-1, isForce="true",
+        queueId=0, offset=1,
+    )  # fmt: skip
+    assert moved.code == 0, moved
+    sender.send("a", b"a3")
+    assert reader.pop(LONG_MS) == [b"a1", b"a2", b"a3"]
+
+
+def test_topics_and_groups_are_deleted_by_lists(cluster: Cluster, name: Name) -> None:
+    topics = [create_topic(cluster, name(f"Listed{number}"), 1) for number in range(3)]
+    groups = [create_group(cluster, name(f"listed-{number}")) for number in range(2)]
+    with RawConnection(cluster.broker) as connection:
+        opaque = 0
+
+        def code(number: int, value: object = None, **ext: object) -> int:
+            nonlocal opaque
+            opaque += 1
+            body = b"" if value is None else json.dumps(value).encode()
+            connection.write(request_frame(number, opaque, ext, body))
+            return connection.read().code
+
+        for bad in ([], [topics[0], " "], [topics[0], "SCHEDULE_TOPIC_XXXX"]):
+            assert code(DELETE_TOPICS, {"topicList": bad}) == INVALID_PARAMETER, bad
+        assert code(DELETE_GROUPS, {"groupNameList": [], "cleanOffset": True}) == INVALID_PARAMETER
+        assert [code(GET_TOPIC_CONFIG, topic=topic) for topic in topics] == [0, 0, 0]
+        assert code(DELETE_TOPICS, {"topicList": [topics[0], topics[1], topics[0], name("Never")]}) == 0
+        assert [code(GET_TOPIC_CONFIG, topic=topic) == 0 for topic in topics] == [False, False, True]
+        assert code(DELETE_GROUPS, {"groupNameList": groups, "cleanOffset": True}) == 0
