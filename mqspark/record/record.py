@@ -430,7 +430,7 @@ def decode_records(
     while position < end:
         message = _decode(data, position, inflate, broker_name)
         position += message.store_size_bytes
-        if message.sys_flag & NEED_UNWRAP and message.sys_flag & INNER_BATCH:
+        if message.sys_flag & _IN_BATCH == _IN_BATCH:
             messages += _unwrap(message)
         else:
             messages.append(message)
@@ -468,7 +468,7 @@ def decode_pull(
                 raise
             return messages, messages[-1].queue_offset + 1
         position += message.store_size_bytes
-        if message.sys_flag & NEED_UNWRAP and message.sys_flag & INNER_BATCH:
+        if message.sys_flag & _IN_BATCH == _IN_BATCH:
             if room_bytes <= 0 or room_messages <= 0:
                 return messages, message.queue_offset
             items = _unwrap(message)
@@ -482,6 +482,9 @@ def decode_pull(
 
 _unpack_head_v4 = _HEAD_V4.unpack_from
 _new_message = MessageExt.__new__
+_LOW_FLAGS = 39
+"""The place of the last byte of the system flag in a record."""
+_IN_BATCH = INNER_BATCH | NEED_UNWRAP
 
 
 def _behind_damage(data: bytes, position: int) -> int:
@@ -512,7 +515,10 @@ def _decode(
     available = len(data) - position
     if available < MIN_RECORD_BYTES:
         raise _too_short(available, base + position)
-    message = _new_message(MessageExt)
+    flags = data[position + _LOW_FLAGS]
+    is_batch = flags & _IN_BATCH == _IN_BATCH
+    is_packed = is_batch or (inflate is not None and flags & COMPRESSED)
+    message = _new_message(PackedMessage if is_packed else MessageExt)
     (
         size,
         magic,
@@ -561,10 +567,8 @@ def _decode(
     body = data[body_start:body_end]
     if verify_crc and body and full_crc32(body) & BODY_CRC_MASK != message.body_crc:
         raise _changed_body(message, _topic_texts[data[topic_start:topic_end]])
-    if inflate is not None and sys_flag & COMPRESSED:
-        message.__class__ = PackedMessage
-        kind = (sys_flag & COMPRESSION_MASK) >> COMPRESSION_SHIFT
-        message.packed = _Packed(body, kind, inflate)
+    if is_packed:
+        message.packed = _packed(body, sys_flag, inflate)
     else:
         message.body = body
     message.topic = _topic_texts[data[topic_start:topic_end]]
@@ -576,6 +580,15 @@ def _decode(
     message.store_size_bytes = size
     message.broker_name = broker_name
     return message
+
+
+def _packed(stored: bytes, sys_flag: int, inflate: _Inflate | None) -> _Packed:
+    """The body of an inner batch is packed even if it is not compressed: it may turn out to be unreadable."""
+    kind = (sys_flag & COMPRESSION_MASK) >> COMPRESSION_SHIFT
+    packed = _Packed(stored, kind, inflate or _Inflate(LIMITS, Budget(0)))
+    if inflate is None or not sys_flag & COMPRESSED:
+        packed.kept = stored
+    return packed
 
 
 def _too_short(available: int, position: int) -> InvalidMessage:
@@ -603,10 +616,6 @@ def _unwrap(batch: MessageExt) -> list[MessageExt]:
         if not items:
             raise InvalidMessage("an inner batch without messages", field="body")
     except InvalidMessage as error:
-        if not isinstance(batch, PackedMessage):
-            stored = batch.body
-            batch.__class__ = PackedMessage
-            batch.packed = _Packed(stored, 0, _Inflate(LIMITS, Budget(0)))
         batch.packed.error, batch.packed.kept = error, None
         return [batch]
     return [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -37,11 +37,16 @@ def json_document(text: str, kind: str) -> Any:
 
 def check_nesting(document: Any, most: int, kind: str) -> None:
     """Raises SchemaTooLarge for a document with more values inside each other."""
-    level, depth = [document], 0
-    while level:
-        depth += 1
+    for depth, _ in enumerate(levels_of(document), 1):
         if depth > most:
             raise SchemaTooLarge("values inside each other", most, kind=kind)
+
+
+def levels_of(document: Any) -> Iterator[list[Any]]:
+    """The document, then the values in it, then those in these: each level is found when it is asked for."""
+    level = [document]
+    while level:
+        yield level
         inner = list[Any]()
         for each in level:
             if isinstance(each, dict):

@@ -18,7 +18,7 @@ from mqspark.schemas.jsonschema.jsoncompat import JsonComparison
 from mqspark.schemas.jsonschema.jsonreferences import Documents
 from mqspark.schemas.jsonschema.jsonshortcut import lines_of
 from mqspark.schemas.jsonschema.jsonwork import MAX_PAYLOAD_DEPTH, PayloadWork, payload_work
-from mqspark.schemas.jsontexts import compact, json_document
+from mqspark.schemas.jsontexts import compact, json_document, levels_of
 from mqspark.schemas.parsedschema import JSON, Check, Flaw, Needed, Schema, needs_extra
 
 if TYPE_CHECKING:
@@ -141,22 +141,13 @@ def _too_deep(limit: int) -> Flaw:
 
 def _too_much(value: Any, size: int, work: PayloadWork) -> Flaw | None:
     """Counts the values level by level."""
-    level: list[Any] = [value]
-    count = depth = 0
+    count = 0
     most = MAX_WORK // work.at_one_value - size // _BYTES_OF_WORK
-    while level:
+    for depth, level in enumerate(levels_of(value), 1):
         count += len(level)
         if count > most:
             schemas = f"a schema that compares one value with up to {work.at_one_value} schemas"
             return Flaw("", f"{size} bytes are too many for {schemas}")
-        depth += 1
         if depth > work.depth:
             return _too_deep(work.depth)
-        inner = list[Any]()
-        for each in level:
-            if isinstance(each, dict):
-                inner += each.values()
-            elif isinstance(each, list):
-                inner += each
-        level = inner
     return None
