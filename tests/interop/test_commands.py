@@ -66,7 +66,7 @@ def test_groups(cluster: Cluster, name: Name) -> None:
     eventually(lambda: lag() == 1)
     run("group", "reset", group, topic, "--latest", "--yes")
     eventually(lambda: lag() == 0)
-    assert run("group", "describe", group, "-o", "json").json["max_retries"] == 4
+    assert run("group", "describe", group, "-o", "json").json["retries"] == 4
     run("group", "mode", group, topic, "POP")
     run("group", "delete", group, "--yes")
     missing = mqspark("group", "describe", group, "-n", cluster.namesrv)

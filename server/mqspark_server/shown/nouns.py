@@ -6,8 +6,8 @@ Must not know how they are shown, nor how they are changed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 from mqspark.message import PERM_READ, PERM_WRITE, MessageQueue
 
@@ -63,6 +63,11 @@ class Setting(NamedTuple):
     def word(self) -> str:
         """Its name in rows."""
         return self.option.partition("/")[0].removeprefix("--").replace("-", "_")
+
+
+def settings_row(settings: Iterable[Setting], config: object) -> dict[str, Any]:
+    """The settings of a topic or a group, by their words."""
+    return {each.word: getattr(config, each.field) for each in settings}
 
 
 TOPIC_SETTINGS = (

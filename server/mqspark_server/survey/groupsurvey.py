@@ -14,6 +14,7 @@ from mqspark.protocol.bodies.client_bodies import ConnectionInfo, MessageRequest
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers.admin_headers import QueryConsumeTimeSpanRequestHeader
 from mqspark.protocol.versions import version_name
+from mqspark_server.shown.nouns import GROUP_SETTINGS, settings_row
 from mqspark_server.survey.brokersurvey import masters_of
 from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of
 
@@ -24,13 +25,7 @@ if TYPE_CHECKING:
 async def group_rows(admin: AdminClient, *, every: bool) -> list[Row]:
     """``every``: the brokers' own groups, too."""
     return [
-        {
-            "group": name,
-            "retries": config.retry_max_times,
-            "ordered": config.consume_message_orderly,
-            "enabled": config.consume_enable,
-            "broadcast": config.consume_broadcast_enable,
-        }
+        {"group": name, **settings_row(GROUP_SETTINGS, config)}
         for name, config in (await admin.groups()).items()
         if every or not is_system_group(name)
     ]

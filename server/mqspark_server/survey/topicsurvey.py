@@ -18,7 +18,7 @@ from mqspark.message import (
 )
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.client_headers import GetEarliestMsgStoretimeRequestHeader
-from mqspark_server.shown.nouns import TOPIC_SETTINGS
+from mqspark_server.shown import nouns
 from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ async def first_ms_of(admin: AdminClient, topic: str, broker: str, queue_id: int
 
 def settings_row(config: TopicConfig) -> Row:
     return {
-        **{each.word: getattr(config, each.field) for each in TOPIC_SETTINGS},
+        **nouns.settings_row(nouns.TOPIC_SETTINGS, config),
         "attributes": dict(sorted(config.attributes.items())),
     }
 

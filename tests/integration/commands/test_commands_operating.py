@@ -230,7 +230,7 @@ def test_every_verb_of_mqadmin_does_what_it_says(cluster: Cluster) -> None:
     assert "IN/S" in run("statsAll", "-t", "Old")
     assert "Old" in run("statsAll")
     run("updateSubGroup", "-g", "olds", "-c", "DefaultCluster", "-r", "5", "-s", "true")
-    assert "max_retries" in run("getConsumerConfig", "-g", "olds")
+    assert "retries" in run("getConsumerConfig", "-g", "olds")
     run("setConsumeMode", "-g", "olds", "-t", "Old", "-m", "PULL", "-c", "DefaultCluster")
     assert admin("skipAccumulatedMessage", "-g", "olds", "-t", "Old").code == 2, "it asks, as everywhere here"
     run("skipAccumulatedMessage", "-g", "olds", "-t", "Old", "-f", "true", "--yes")

@@ -26,7 +26,7 @@ from mqspark_server.commands.shell import (
     setting_options,
 )
 from mqspark_server.commands.times import FORMS, TIME
-from mqspark_server.shown.nouns import GROUP_SETTINGS, OFFSETS, SHARED_QUEUES, place_of
+from mqspark_server.shown.nouns import GROUP_SETTINGS, OFFSETS, SHARED_QUEUES, place_of, settings_row
 from mqspark_server.survey.groupsurvey import group_rows, lag_of, member_rows, offset_rows
 from mqspark_server.survey.offsetmoves import BEGINNING_MS, END_MS, ClusterOffsets, OffsetMove
 from mqspark_server.survey.surveying import each_of
@@ -75,11 +75,7 @@ async def group_describe(shell: ClusterShell, group: str) -> None:
         offsets = []  # it has committed nothing anywhere
     row = {
         "group": group,
-        "enabled": config.consume_enable,
-        "ordered": config.consume_message_orderly,
-        "broadcast": config.consume_broadcast_enable,
-        "max_retries": config.retry_max_times,
-        "retry_queues": config.retry_queue_nums,
+        **settings_row(GROUP_SETTINGS, config),
         "attributes": dict(config.attributes),
         "subscriptions": subscriptions,
         "lag": sum(each["lag"] for each in offsets),
