@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
 from mqspark.errors import MQError
+from mqspark_server.commands.parameters import Argument
 from mqspark_server.commands.shell import connection_of
 
 if TYPE_CHECKING:
@@ -57,3 +58,7 @@ def _matching(
         for name in names
         if name.startswith(incomplete) and not (hidden and name.startswith(("%", "rmq_", "CID_", "RMQ_")))
     ]
+
+
+TopicName = Annotated[str, Argument(shell_complete=complete_topics)]
+GroupName = Annotated[str, Argument(shell_complete=complete_groups)]

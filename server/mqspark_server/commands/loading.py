@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from mqspark.base.config import did_you_mean
+from mqspark_server.commands.parameters import DeclaredCommand
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -30,6 +31,7 @@ class LazyCommands(click.Group):
     usual way.
     """
 
+    command_class = DeclaredCommand
     group_class = type
     """Groups within are of the same class."""
 

@@ -11,13 +11,14 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
 from mqspark.errors import BrokerError, ConfigError, NoRoute
 from mqspark.message import MASTER_ID, Message
-from mqspark_server.commands.output import FORMATS, Output
+from mqspark_server.commands.output import Output
+from mqspark_server.commands.parameters import Option, OutputFormat, declaring
 from mqspark_server.commands.refusals import CommandFailed, Missing, MissingGroup, MissingTopic
 
 if TYPE_CHECKING:
@@ -29,28 +30,6 @@ if TYPE_CHECKING:
 
 DEFAULT_NAMESRV = "127.0.0.1:9876"
 _TOPIC_NOT_EXIST, _GROUP_NOT_EXIST = 17, 26
-CONNECTION_PARAMETERS = (
-    "nameserver",
-    "context_name",
-    "cluster",
-    "credentials_file",
-    "tls",
-    "tls_ca",
-    "tls_cert",
-    "tls_key",
-    "tls_verify",
-    "timeout_s",
-)
-"""The parameters of ``connection_options``."""
-
-output_option = click.option(
-    "-o", "--output", "output", type=click.Choice(FORMATS), help="Output format.  [default: table]"
-)
-only_brokers = click.option(
-    "--broker", "brokers", multiple=True, metavar="NAME", help="Only this broker. Repeatable."
-)
-
-assume_yes = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
 def setting_options(settings: Sequence[Setting]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -90,53 +69,49 @@ def _complete_contexts(ctx: click.Context, parameter: click.Parameter, incomplet
     return [name for name in sorted(names) if name.startswith(incomplete)]
 
 
-def connection_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(
-        (
-            click.option(
-                "-n", "--nameserver", metavar="HOST:PORT", help="Name servers, separated by semicolons."
-            ),
-            click.option(
-                "--context",
-                "context_name",
-                metavar="NAME",
-                shell_complete=_complete_contexts,
-                help="A cluster saved with mqspark context.",
-            ),
-            click.option(
-                "--credentials",
-                "credentials_file",
-                metavar="FILE",
-                help="A file with accessKey: and secretKey:, like RocketMQ's tools.yml.",
-            ),
-            click.option(
-                "--cluster", metavar="NAME", help="Only this cluster, if the name servers know several."
-            ),
-            click.option(
-                "--tls/--no-tls", "tls", default=None, help="Use TLS.  [default: as in the context]"
-            ),
-            click.option("--tls-ca", metavar="FILE", help="Trusted authorities, PEM."),
-            click.option("--tls-cert", metavar="FILE", help="Client certificate, PEM."),
-            click.option("--tls-key", metavar="FILE", help="Its key, PEM."),
-            click.option(
-                "--tls-any-name",
-                "tls_verify",
-                flag_value=False,
-                default=None,
-                help="Accept certificates for any host name.",
-            ),
-            click.option(
-                "--timeout",
-                "timeout_s",
-                type=click.FloatRange(0.05, 3600),
-                default=5.0,
-                show_default=True,
-                help="Timeout of each request in seconds.",
-            ),
-        )
-    ):
-        function = option(function)
-    return function
+class Connecting:
+    """How a command reaches a cluster."""
+
+    nameserver: Annotated[
+        str | None,
+        Option("Name servers, separated by semicolons.", "-n", "--nameserver", metavar="HOST:PORT"),
+    ]
+    context_name: Annotated[
+        str | None,
+        Option(
+            "A cluster saved with mqspark context.",
+            "--context",
+            metavar="NAME",
+            shell_complete=_complete_contexts,
+        ),
+    ]
+    credentials_file: Annotated[
+        str | None,
+        Option(
+            "A file with accessKey: and secretKey:, like RocketMQ's tools.yml.",
+            "--credentials",
+            metavar="FILE",
+        ),
+    ]
+    cluster: Annotated[
+        str | None, Option("Only this cluster, if the name servers know several.", metavar="NAME")
+    ]
+    tls: Annotated[bool | None, Option("Use TLS.  [default: as in the context]", "--tls/--no-tls")]
+    tls_ca: Annotated[str | None, Option("Trusted authorities, PEM.", metavar="FILE")]
+    tls_cert: Annotated[str | None, Option("Client certificate, PEM.", metavar="FILE")]
+    tls_key: Annotated[str | None, Option("Its key, PEM.", metavar="FILE")]
+    tls_verify: Annotated[
+        bool | None, Option("Accept certificates for any host name.", "--tls-any-name", flag_value=False)
+    ]
+    timeout_s: Annotated[
+        float, click.FloatRange(0.05, 3600), Option("Timeout of each request in seconds.", "--timeout")
+    ] = 5.0
+
+
+class Printing:
+    """How a command prints."""
+
+    output: OutputFormat
 
 
 @dataclass(slots=True)
@@ -277,7 +252,7 @@ def clustered(function: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def run(**given: Any) -> None:
-        common = {name: given.pop(name) for name in CONNECTION_PARAMETERS}
+        common = {name: given.pop(name) for name in Connecting.__annotations__}
         output = Output(given.pop("output"))
         namesrv, options, cluster, timeout_ms = connection_of(common)
 
@@ -296,7 +271,7 @@ def clustered(function: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
 
         asyncio.run(work())
 
-    return output_option(connection_options(run))
+    return declaring(Printing, Connecting)(run)
 
 
 async def _with_similar_names(

@@ -177,6 +177,11 @@ def override_layer(assignments: Iterable[str]) -> Layer:
     return Layer("--set", values)
 
 
+def layers_of(file: str | None, assignments: Iterable[str]) -> list[Layer]:
+    """What a command line says: a file, if it names one, and assignments. Raises ConfigError."""
+    return [*([file_layer(file)] if file else []), override_layer(assignments)]
+
+
 def broker_settings(
     profile: Mapping[str, Any], *layers: Layer, use_environment: bool = True
 ) -> BrokerSettings:

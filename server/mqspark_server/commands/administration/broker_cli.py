@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
-
-import click
+from typing import Annotated, Any, Literal
 
 from mqspark.errors import BrokerError
 from mqspark_server.commands.administration.cluster_cli import BROKER_COLUMNS, broker_rows
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.output import columns
+from mqspark_server.commands.parameters import Argument, Name, OnlyBrokers, Yes
 from mqspark_server.commands.refusals import Missing
-from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm, only_brokers
+from mqspark_server.commands.shell import ClusterShell, clustered, confirm
 
 broker = noun(
     "broker",
@@ -35,18 +34,16 @@ async def broker_list(shell: ClusterShell) -> None:
 
 
 @broker.command("describe")
-@click.argument("broker")
 @clustered
-async def broker_describe(shell: ClusterShell, broker: str) -> None:
+async def broker_describe(shell: ClusterShell, broker: Name) -> None:
     """Show all figures of BROKER (a name or host:port)."""
     address = await shell.broker_address(broker)
     shell.output.record(dict(sorted((await shell.admin.broker_runtime_info(address)).items())))
 
 
 @broker.command("replicas")
-@click.argument("broker")
 @clustered
-async def broker_replicas(shell: ClusterShell, broker: str) -> None:
+async def broker_replicas(shell: ClusterShell, broker: Name) -> None:
     """List the slaves of BROKER and how far each is behind."""
     status = await shell.admin.ha_status(await shell.broker_address(broker))
     if not status.master:
@@ -75,9 +72,8 @@ async def broker_replicas(shell: ClusterShell, broker: str) -> None:
 
 
 @broker.command("producers")
-@click.argument("broker")
 @clustered
-async def broker_producers(shell: ClusterShell, broker: str) -> None:
+async def broker_producers(shell: ClusterShell, broker: Name) -> None:
     """List the producers that are connected to BROKER."""
     found = await shell.admin.producers(await shell.broker_address(broker))
     rows = [
@@ -95,19 +91,15 @@ async def broker_producers(shell: ClusterShell, broker: str) -> None:
 
 
 @broker.command("drain")
-@click.argument("broker")
-@assume_yes
 @clustered
-async def broker_drain(shell: ClusterShell, broker: str, yes: bool) -> None:
+async def broker_drain(shell: ClusterShell, broker: Name, yes: Yes) -> None:
     """Stop sends to BROKER while consumers read the rest. broker undrain reverts it."""
     await _set_writable(shell, broker, yes, writable=False)
 
 
 @broker.command("undrain")
-@click.argument("broker")
-@assume_yes
 @clustered
-async def broker_undrain(shell: ClusterShell, broker: str, yes: bool) -> None:
+async def broker_undrain(shell: ClusterShell, broker: Name, yes: Yes) -> None:
     """Allow sends to BROKER again."""
     await _set_writable(shell, broker, yes, writable=True)
 
@@ -124,12 +116,12 @@ async def _set_writable(shell: ClusterShell, name: str, yes: bool, *, writable: 
 
 
 @broker.command("clean")
-@click.argument("what", type=click.Choice(["queues", "topics", "log"]))
-@only_brokers
-@assume_yes
 @clustered
 async def broker_clean(
-    shell: ClusterShell, what: Literal["queues", "topics", "log"], brokers: tuple[str, ...], yes: bool
+    shell: ClusterShell,
+    what: Annotated[Literal["queues", "topics", "log"], Argument()],
+    brokers: OnlyBrokers,
+    yes: Yes,
 ) -> None:
     """Remove expired queue files, unused topics or log files now."""
     names = await shell.brokers(brokers)
@@ -141,11 +133,13 @@ async def broker_clean(
 
 
 @broker.command("stat")
-@click.argument("broker")
-@click.argument("name")
-@click.argument("key")
 @clustered
-async def broker_stat(shell: ClusterShell, broker: str, name: str, key: str) -> None:
+async def broker_stat(
+    shell: ClusterShell,
+    broker: Name,
+    name: Name,
+    key: Name,
+) -> None:
     """Show one of RocketMQ's counters of BROKER: TOPIC_PUT_NUMS TOPIC, GROUP_GET_NUMS TOPIC@GROUP and so on."""
     try:
         data = await shell.admin.broker_stats(await shell.broker_address(broker), name, key)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
 from mqspark.base.config import did_you_mean
 from mqspark_server.commands.loading import noun
-from mqspark_server.commands.output import FORMATS, Output, columns
+from mqspark_server.commands.output import Output, columns
+from mqspark_server.commands.parameters import Argument, Name, OnlyBrokers, Option, OutputFormat, Yes
 from mqspark_server.commands.refusals import Missing
-from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm, only_brokers
+from mqspark_server.commands.shell import ClusterShell, clustered, confirm
 
 if TYPE_CHECKING:
     from mqspark_server.settings.settings import Layer
@@ -53,10 +54,10 @@ def check_keys(server: str, known: Mapping[str, str], changes: Iterable[str]) ->
 
 
 @config.command("get")
-@click.argument("keys", nargs=-1)
-@only_brokers
 @clustered
-async def config_get(shell: ClusterShell, keys: tuple[str, ...], brokers: tuple[str, ...]) -> None:
+async def config_get(
+    shell: ClusterShell, keys: Annotated[tuple[str, ...], Argument(required=False)], brokers: OnlyBrokers
+) -> None:
     """Show all settings of every master, or only KEYS."""
     servers = {
         name: await shell.admin.broker_config(addresses[min(addresses)])
@@ -66,12 +67,12 @@ async def config_get(shell: ClusterShell, keys: tuple[str, ...], brokers: tuple[
 
 
 @config.command("set")
-@click.argument("settings", nargs=-1, required=True, metavar="KEY=VALUE...")
-@only_brokers
-@assume_yes
 @clustered
 async def config_set(
-    shell: ClusterShell, settings: tuple[str, ...], brokers: tuple[str, ...], yes: bool
+    shell: ClusterShell,
+    settings: Annotated[tuple[str, ...], Argument(required=True, metavar="KEY=VALUE...")],
+    brokers: OnlyBrokers,
+    yes: Yes,
 ) -> None:
     """Change settings of every running master, or only of --broker. mqspark saves them if it runs with -c FILE."""
     changes = assignments(settings)
@@ -86,9 +87,8 @@ async def config_set(
 
 
 @config.command("diff")
-@only_brokers
 @clustered
-async def config_diff(shell: ClusterShell, brokers: tuple[str, ...]) -> None:
+async def config_diff(shell: ClusterShell, brokers: OnlyBrokers) -> None:
     """Show settings that differ from the defaults of mqspark broker run."""
     defaults = _defaults()
     rows = []
@@ -138,16 +138,18 @@ def _parts_of(kind: str, layers: Sequence[Layer]) -> tuple[Any, list[Any]]:
 
 
 @config.command("check")
-@click.argument("file")
-@click.option(
-    "--of",
-    "kind",
-    type=click.Choice(["broker", "namesrv", "controller"]),
-    help="Kind of server.  [default: by the file's name, else broker]",
-)
-@click.option("--set", "assigned", metavar="KEY=VALUE", multiple=True, help="Overrides the file. Repeatable.")
-@click.option("-o", "--output", type=click.Choice(FORMATS), help="Output format.  [default: table]")
-def config_check(file: str, kind: str | None, assigned: tuple[str, ...], output: str | None) -> None:
+def config_check(
+    file: Name,
+    kind: Annotated[
+        str | None,
+        click.Choice(["broker", "namesrv", "controller"]),
+        Option("Kind of server.  [default: by the file's name, else broker]", "--of"),
+    ],
+    assigned: Annotated[
+        tuple[str, ...], Option("Overrides the file. Repeatable.", "--set", metavar="KEY=VALUE")
+    ],
+    output: OutputFormat,
+) -> None:
     """Check whether a server would start with a settings file, and show what it changes. Contacts no server."""
     from mqspark_server.settings.entrypoints import find_extensions
     from mqspark_server.settings.settings import consent_to_anonymous, file_layer, override_layer

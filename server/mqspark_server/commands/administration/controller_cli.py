@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Annotated, Any
 
 import click
 
@@ -16,8 +16,9 @@ from mqspark.protocol.headers.cluster_headers import (
 )
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.output import columns
+from mqspark_server.commands.parameters import Argument, Name, Option, Yes
 from mqspark_server.commands.refusals import CommandFailed, Missing
-from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm
+from mqspark_server.commands.shell import ClusterShell, clustered, confirm
 from mqspark_server.survey.replicasurvey import (
     controller_metadata,
     leading_controller,
@@ -33,12 +34,14 @@ controller = noun(
 )
 _LIST = columns("address", "leads", "leader", "group*", "error")
 _REPLICAS = columns("broker", "id", "address", "role", "in_sync", "alive", "epoch", "set_epoch*")
-_controllers = click.option(
-    "--controller",
-    "addresses",
-    metavar="HOST:PORT",
-    help="Controllers, separated by semicolons.  [default: those that the brokers name in controllerAddr]",
-)
+_Controllers = Annotated[
+    str | None,
+    Option(
+        "Controllers, separated by semicolons.  [default: those that the brokers name in controllerAddr]",
+        "--controller",
+        metavar="HOST:PORT",
+    ),
+]
 
 
 async def _addresses(shell: ClusterShell, given: str | None) -> list[str]:
@@ -87,9 +90,8 @@ async def _cluster(shell: ClusterShell, broker: str) -> str:
 
 
 @controller.command("list")
-@_controllers
 @clustered
-async def controller_list(shell: ClusterShell, addresses: str | None) -> None:
+async def controller_list(shell: ClusterShell, addresses: _Controllers) -> None:
     """List the controllers, and which of them leads."""
 
     async def row(address: str) -> dict[str, Any]:
@@ -108,23 +110,25 @@ async def controller_list(shell: ClusterShell, addresses: str | None) -> None:
 
 
 @controller.command("replicas")
-@click.argument("brokers", nargs=-1)
-@_controllers
 @clustered
-async def controller_replicas(shell: ClusterShell, brokers: tuple[str, ...], addresses: str | None) -> None:
+async def controller_replicas(
+    shell: ClusterShell,
+    brokers: Annotated[tuple[str, ...], Argument(required=False)],
+    addresses: _Controllers,
+) -> None:
     """Show the replicas of BROKERS (default: all): which one is master, which are in the SyncStateSet."""
     sets = await _sets(shell, await _leader(shell, addresses), brokers)
     shell.output.rows(_REPLICAS, replica_rows(sets), empty="the controller knows none of the brokers")
 
 
 @controller.command("elect")
-@click.argument("broker")
-@click.argument("broker_id", metavar="ID", type=click.IntRange(min=1), required=False)
-@_controllers
-@assume_yes
 @clustered
 async def controller_elect(
-    shell: ClusterShell, broker: str, broker_id: int | None, addresses: str | None, yes: bool
+    shell: ClusterShell,
+    broker: Name,
+    broker_id: Annotated[int | None, click.IntRange(min=1), Argument(metavar="ID")],
+    addresses: _Controllers,
+    yes: Yes,
 ) -> None:
     """Elect replica ID of BROKER as master; without ID the best one, if the master is gone.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import click
 import msgspec
@@ -11,18 +11,17 @@ from mqspark.errors import BrokerError, InvalidMessage, MQError
 from mqspark.message import MessageQueue, is_system_group, is_system_topic
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import ResponseCode
-from mqspark_server.commands.completing import complete_groups, complete_topics
+from mqspark_server.commands.completing import GroupName, TopicName, complete_groups, complete_topics
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.output import columns
+from mqspark_server.commands.parameters import Argument, MaybeName, Name, OnlyBrokers, OnlyQueues, Option, Yes
 from mqspark_server.commands.refusals import CommandFailed, Missing, MissingGroup
 from mqspark_server.commands.shell import (
     ClusterShell,
-    assume_yes,
     clustered,
     confirm,
     given_settings,
     matching,
-    only_brokers,
     setting_options,
 )
 from mqspark_server.commands.times import FORMS, TIME
@@ -37,15 +36,15 @@ _LAG = columns("group", "topic", "broker", "queue", "committed", "max_offset END
 _TOTALS = columns("group", "topic", "queues", "lag")
 _MEMBERS = columns("client_id", "address", "language", "version", "mode", "queues*", "cached*")
 _RESET = columns("topic", "broker", "queue", "from_offset", "to_offset", "change")
-_group = click.argument("group", shell_complete=complete_groups)
-_topic = click.argument("topic", shell_complete=complete_topics)
 
 
 @group.command("list")
-@click.argument("pattern", required=False)
-@click.option("--all", "every", is_flag=True, help="Include the brokers' own groups.")
 @clustered
-async def group_list(shell: ClusterShell, pattern: str | None, every: bool) -> None:
+async def group_list(
+    shell: ClusterShell,
+    pattern: MaybeName,
+    every: Annotated[bool, Option("Include the brokers' own groups.", "--all")],
+) -> None:
     """List groups, or those that match PATTERN ('order*'). -o wide shows members and lag, too."""
     rows, empty = matching(await group_rows(shell.admin, every=every), "group", pattern)
 
@@ -59,9 +58,8 @@ async def group_list(shell: ClusterShell, pattern: str | None, every: bool) -> N
 
 
 @group.command("describe")
-@_group
 @clustered
-async def group_describe(shell: ClusterShell, group: str) -> None:
+async def group_describe(shell: ClusterShell, group: GroupName) -> None:
     """Show settings, members, subscriptions and lag of GROUP."""
     config = await shell.must_be_group(group)
     members = await member_rows(shell.admin, group)
@@ -91,10 +89,9 @@ async def group_describe(shell: ClusterShell, group: str) -> None:
 
 
 @group.command("create")
-@click.argument("group")
 @setting_options(GROUP_SETTINGS)
 @clustered
-async def group_create(shell: ClusterShell, group: str, **values: Any) -> None:
+async def group_create(shell: ClusterShell, group: Name, **values: Any) -> None:
     """Create GROUP on every master, or change the given settings of an existing one."""
     known = await shell.admin.groups()
     changes = given_settings(GROUP_SETTINGS, values)
@@ -105,13 +102,13 @@ async def group_create(shell: ClusterShell, group: str, **values: Any) -> None:
 
 
 @group.command("lag")
-@click.argument("groups", nargs=-1, shell_complete=complete_groups)
-@click.option("--topic", shell_complete=complete_topics, help="Only this topic.")
-@only_brokers
-@click.option("--total", is_flag=True, help="One line per topic instead of one per queue.")
 @clustered
 async def group_lag(
-    shell: ClusterShell, groups: tuple[str, ...], topic: str | None, brokers: tuple[str, ...], total: bool
+    shell: ClusterShell,
+    groups: Annotated[tuple[str, ...], Argument(required=False, shell_complete=complete_groups)],
+    topic: Annotated[str | None, Option("Only this topic.", shell_complete=complete_topics)],
+    brokers: OnlyBrokers,
+    total: Annotated[bool, Option("One line per topic instead of one per queue.")],
 ) -> None:
     """Show the messages that GROUPS (default: all) have not committed, by queue."""
     there = await shell.brokers(brokers) if brokers else None
@@ -140,9 +137,8 @@ async def group_lag(
 
 
 @group.command("members")
-@_group
 @clustered
-async def group_members(shell: ClusterShell, group: str) -> None:
+async def group_members(shell: ClusterShell, group: GroupName) -> None:
     """List the online clients of GROUP. -o wide shows their queues and cached messages, too, -o json their settings."""
     rows = await member_rows(shell.admin, group)
     if not rows:
@@ -161,17 +157,16 @@ async def group_members(shell: ClusterShell, group: str) -> None:
 
 
 @group.command("mode")
-@_group
-@_topic
-@click.argument("mode", type=click.Choice(["PULL", "POP"], case_sensitive=False))
-@click.option(
-    "--share",
-    type=click.IntRange(*SHARED_QUEUES),
-    default=0,
-    help="POP: how many members share a queue; 0: all.",
-)
 @clustered
-async def group_mode(shell: ClusterShell, group: str, topic: str, mode: str, share: int) -> None:
+async def group_mode(
+    shell: ClusterShell,
+    group: GroupName,
+    topic: TopicName,
+    mode: Annotated[str, click.Choice(["PULL", "POP"], case_sensitive=False), Argument()],
+    share: Annotated[
+        int, SHARED_QUEUES, Option("POP: how many members share a queue; 0: all.", show_default=False)
+    ] = 0,
+) -> None:
     """Set whether members of GROUP with server-side assignment consume TOPIC by PULL or by POP."""
     await shell.admin.topic_route(topic)
     await shell.admin.set_consume_mode(topic, group, mode.upper(), share_queues=share, cluster=shell.cluster)
@@ -181,11 +176,13 @@ async def group_mode(shell: ClusterShell, group: str, topic: str, mode: str, sha
 
 
 @group.command("delete")
-@click.argument("groups", nargs=-1, required=True, shell_complete=complete_groups)
-@click.option("--keep-offsets", is_flag=True, help="Keep the offsets for a later group of this name.")
-@assume_yes
 @clustered
-async def group_delete(shell: ClusterShell, groups: tuple[str, ...], keep_offsets: bool, yes: bool) -> None:
+async def group_delete(
+    shell: ClusterShell,
+    groups: Annotated[tuple[str, ...], Argument(required=True, shell_complete=complete_groups)],
+    keep_offsets: Annotated[bool, Option("Keep the offsets for a later group of this name.")],
+    yes: Yes,
+) -> None:
     """Delete GROUPS and their committed offsets."""
     for name in groups:
         await shell.must_be_group(name)
@@ -203,12 +200,14 @@ async def group_delete(shell: ClusterShell, groups: tuple[str, ...], keep_offset
 
 
 @group.command("clone")
-@click.argument("source", shell_complete=complete_groups)
-@click.argument("target")
-@_topic
-@assume_yes
 @clustered
-async def group_clone(shell: ClusterShell, source: str, target: str, topic: str, yes: bool) -> None:
+async def group_clone(
+    shell: ClusterShell,
+    source: GroupName,
+    target: Name,
+    topic: TopicName,
+    yes: Yes,
+) -> None:
     """Copy the committed offsets of SOURCE in TOPIC to TARGET."""
     await shell.must_be_group(source)
     confirm(f"Replace the offsets of {target} in {topic} by those of {source}?", yes)
@@ -220,29 +219,18 @@ async def group_clone(shell: ClusterShell, source: str, target: str, topic: str,
 
 
 @group.command("reset")
-@_group
-@_topic
-@click.option("--to-time", type=TIME, help=FORMS)
-@click.option(
-    "--to-offset", type=click.IntRange(*OFFSETS), help="To this offset; needs --queue if there are several."
-)
-@click.option("--earliest", is_flag=True, help="To the first message.")
-@click.option("--latest", is_flag=True, help="To the end: skip all stored messages.")
-@click.option("--queue", "queues", multiple=True, metavar="BROKER:ID", help="Only this queue. Repeatable.")
-@click.option("--dry-run", is_flag=True, help="Only show what would change.")
-@assume_yes
 @clustered
 async def group_reset(
     shell: ClusterShell,
-    group: str,
-    topic: str,
-    to_time: int | None,
-    to_offset: int | None,
-    earliest: bool,
-    latest: bool,
-    queues: tuple[str, ...],
-    dry_run: bool,
-    yes: bool,
+    group: GroupName,
+    topic: TopicName,
+    to_time: Annotated[int | None, TIME, Option(FORMS)],
+    to_offset: Annotated[int | None, OFFSETS, Option("To this offset; needs --queue if there are several.")],
+    earliest: Annotated[bool, Option("To the first message.")],
+    latest: Annotated[bool, Option("To the end: skip all stored messages.")],
+    queues: OnlyQueues,
+    dry_run: Annotated[bool, Option("Only show what would change.")],
+    yes: Yes,
 ) -> None:
     """Move the offsets of GROUP in TOPIC forward or back, including online members."""
     if sum((to_time is not None, to_offset is not None, earliest, latest)) != 1:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
-
-import click
+from typing import Annotated, Any
 
 from mqspark.errors import MQError
 from mqspark_server.commands.administration.config_cli import assignments, check_keys, shown_settings
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.output import columns
-from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm
+from mqspark_server.commands.parameters import Argument, Yes
+from mqspark_server.commands.shell import ClusterShell, clustered, confirm
 
 namesrv = noun(
     "namesrv",
@@ -42,19 +41,22 @@ async def namesrv_list(shell: ClusterShell) -> None:
 
 
 @namesrv.command("config")
-@click.argument("keys", nargs=-1)
 @clustered
-async def namesrv_config(shell: ClusterShell, keys: tuple[str, ...]) -> None:
+async def namesrv_config(
+    shell: ClusterShell, keys: Annotated[tuple[str, ...], Argument(required=False)]
+) -> None:
     """Show all settings of each name server, or only KEYS."""
     servers = {address: await shell.admin.namesrv_config(address) for address in shell.admin.namesrv}
     shown_settings(shell.output, servers, keys)
 
 
 @namesrv.command("set")
-@click.argument("settings", nargs=-1, required=True, metavar="KEY=VALUE...")
-@assume_yes
 @clustered
-async def namesrv_set(shell: ClusterShell, settings: tuple[str, ...], yes: bool) -> None:
+async def namesrv_set(
+    shell: ClusterShell,
+    settings: Annotated[tuple[str, ...], Argument(required=True, metavar="KEY=VALUE...")],
+    yes: Yes,
+) -> None:
     """Change settings of all running name servers."""
     changes = assignments(settings)
     addresses = shell.admin.namesrv

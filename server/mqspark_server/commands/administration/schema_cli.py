@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
 
@@ -11,6 +11,7 @@ from mqspark.errors import SchemaRefused
 from mqspark.schemas.parsedschema import KINDS, MAX_TEXT_BYTES
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.output import columns
+from mqspark_server.commands.parameters import Argument, MaybeName, Name, Option
 from mqspark_server.commands.refusals import CommandFailed, Missing
 from mqspark_server.commands.shell import ClusterShell, clustered, matching
 from mqspark_server.survey import schemasurvey
@@ -18,29 +19,30 @@ from mqspark_server.survey import schemasurvey
 schema = noun("schema", "Schemas of topics.")
 _LIST = columns("subject", "topic", "type", "version", "id")
 _VERSIONS = columns("version", "id", "type")
-_subject = click.argument("subject")
-_file = click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
-_type = click.option(
-    "--type",
-    "kind",
-    type=click.Choice(KINDS),
-    help="Its language.  [default: by the name: .avsc, .proto, else JSON]",
-)
-_references = click.option(
-    "-r",
-    "--reference",
-    "references",
-    multiple=True,
-    metavar="NAME=SUBJECT:VERSION",
-    help="Where a name in the schema is registered. Repeatable.",
-)
+_File = Annotated[str, click.Path(dir_okay=False, allow_dash=True), Argument()]
+_Type = Annotated[
+    str | None,
+    click.Choice(KINDS),
+    Option("Its language.  [default: by the name: .avsc, .proto, else JSON]", "--type"),
+]
+_References = Annotated[
+    tuple[str, ...],
+    Option(
+        "Where a name in the schema is registered. Repeatable.",
+        "-r",
+        "--reference",
+        metavar="NAME=SUBJECT:VERSION",
+    ),
+]
 
 
 @schema.command("list")
-@click.argument("pattern", required=False)
-@click.option("--deleted", is_flag=True, help="Include deleted subjects.")
 @clustered
-async def schema_list(shell: ClusterShell, pattern: str | None, deleted: bool) -> None:
+async def schema_list(
+    shell: ClusterShell,
+    pattern: MaybeName,
+    deleted: Annotated[bool, Option("Include deleted subjects.")],
+) -> None:
     """List subjects with their newest versions, or those that match PATTERN ('Orders*')."""
     rows = await schemasurvey.subject_rows(shell.admin, deleted=deleted)
     chosen, empty = matching(rows, "subject", pattern)
@@ -48,10 +50,10 @@ async def schema_list(shell: ClusterShell, pattern: str | None, deleted: bool) -
 
 
 @schema.command("describe")
-@_subject
-@click.option("--version", default="latest", show_default=True, help="A number, or latest.")
 @clustered
-async def schema_describe(shell: ClusterShell, subject: str, version: str) -> None:
+async def schema_describe(
+    shell: ClusterShell, subject: Name, version: Annotated[str, Option("A number, or latest.")] = "latest"
+) -> None:
     """Show a version of SUBJECT, its compatibility level, and all versions."""
     chosen = await _version(shell, subject, version)
     level = await schemasurvey.level_of(shell.admin, subject)
@@ -68,19 +70,14 @@ async def schema_describe(shell: ClusterShell, subject: str, version: str) -> No
 
 
 @schema.command("register")
-@_subject
-@_file
-@_type
-@_references
-@click.option("--normalize", is_flag=True, help="Give what has no order the same order always.")
 @clustered
 async def schema_register(
     shell: ClusterShell,
-    subject: str,
-    file: str,
-    kind: str | None,
-    references: tuple[str, ...],
-    normalize: bool,
+    subject: Name,
+    file: _File,
+    kind: _Type,
+    references: _References,
+    normalize: Annotated[bool, Option("Give what has no order the same order always.")],
 ) -> None:
     """Register the schema in FILE ('-' is standard input) as the next version of SUBJECT. One that is there already
     keeps its version."""
@@ -92,21 +89,16 @@ async def schema_register(
 
 
 @schema.command("check")
-@_subject
-@_file
-@_type
-@_references
-@click.option(
-    "--version", help="Compare with this version alone.  [default: as the level of the subject says]"
-)
 @clustered
 async def schema_check(
     shell: ClusterShell,
-    subject: str,
-    file: str,
-    kind: str | None,
-    references: tuple[str, ...],
-    version: str | None,
+    subject: Name,
+    file: _File,
+    kind: _Type,
+    references: _References,
+    version: Annotated[
+        str | None, Option("Compare with this version alone.  [default: as the level of the subject says]")
+    ],
 ) -> None:
     """Check whether the schema in FILE could be the next version of SUBJECT. Exits with 3 if it could not."""
     body = _body(file, kind, references)
@@ -125,11 +117,13 @@ async def schema_check(
 
 
 @schema.command("diff")
-@_subject
-@click.argument("old", required=False)
-@click.argument("new", required=False)
 @clustered
-async def schema_diff(shell: ClusterShell, subject: str, old: str | None, new: str | None) -> None:
+async def schema_diff(
+    shell: ClusterShell,
+    subject: Name,
+    old: MaybeName,
+    new: MaybeName,
+) -> None:
     """Show what NEW changes in OLD, two versions of SUBJECT; by default the newest and the one before."""
     if old is None:
         versions = await _numbers(shell, subject)

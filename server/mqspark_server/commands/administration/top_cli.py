@@ -6,7 +6,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import click
 
@@ -14,6 +14,7 @@ from mqspark.errors import MQError
 from mqspark.message import RETRY_PREFIX
 from mqspark_server.commands.administration.cluster_cli import BROKER_COLUMNS, broker_rows
 from mqspark_server.commands.output import columns, cut
+from mqspark_server.commands.parameters import DeclaredCommand, Option
 from mqspark_server.commands.shell import ClusterShell, clustered
 
 _ASKED_AT_ONCE = 16
@@ -23,16 +24,17 @@ Places = dict[str, tuple[int, int, int]]
 Progress = dict[tuple[str, str], tuple[int, int]]
 
 
-@click.command(short_help="Show current rates and lag of a cluster.")
-@click.option(
-    "-i", "--interval", type=click.FloatRange(0.1, 3600), default=2.0, show_default=True, help="Seconds."
-)
-@click.option("-c", "--count", type=click.IntRange(min=1), help="Number of tables.  [default: 1 into a pipe]")
-@click.option(
-    "--limit", type=click.IntRange(1, 1000), default=15, show_default=True, help="Topics and groups shown."
-)
+@click.command(short_help="Show current rates and lag of a cluster.", cls=DeclaredCommand)
 @clustered
-async def top(shell: ClusterShell, interval: float, count: int | None, limit: int) -> None:
+async def top(
+    shell: ClusterShell,
+    *,
+    interval: Annotated[float, click.FloatRange(0.1, 3600), Option("Seconds.", "-i")] = 2.0,
+    count: Annotated[
+        int | None, click.IntRange(min=1), Option("Number of tables.  [default: 1 into a pipe]", "-c")
+    ],
+    limit: Annotated[int, click.IntRange(1, 1000), Option("Topics and groups shown.")] = 15,
+) -> None:
     """Show brokers, the busiest topics and the groups with the largest lag, repeatedly, until Ctrl-C.
 
     Into a pipe, or with -o json, one table over one interval is printed.

@@ -5,25 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import msgspec
 
 from mqspark.errors import BrokerError, MQError
 from mqspark.message import MESSAGE_TYPES, NEW_TOPIC_QUEUES, is_system_topic
-from mqspark_server.commands.completing import complete_topics
+from mqspark_server.commands.completing import TopicName, complete_topics
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.output import columns
+from mqspark_server.commands.parameters import Argument, MaybeName, Name, OnlyBrokers, Option, Yes
 from mqspark_server.commands.refusals import CommandFailed, Missing, describe
 from mqspark_server.commands.shell import (
     ClusterShell,
-    assume_yes,
     clustered,
     confirm,
     given_settings,
     matching,
-    only_brokers,
     setting_options,
 )
 from mqspark_server.shown.nouns import PERMS, QUEUES, TOPIC_SETTINGS, perm_text
@@ -42,20 +41,13 @@ _STATS = columns(
 )
 _PRODUCERS = columns("client_id", "address", "language", "version")
 _LEADERS = columns("topic", "queue", "broker LED BY")
-_plan = click.option(
-    "--plan",
-    metavar="FILE",
-    help="Complete a failed command from the file that it named (RocketMQ's mapFile).",
-)
-_attributes = click.option(
-    "-a",
-    "--attribute",
-    "attributes",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="A topic attribute. Repeatable.",
-)
-_topic = click.argument("topic", shell_complete=complete_topics)
+_Plan = Annotated[
+    str | None,
+    Option("Complete a failed command from the file that it named (RocketMQ's mapFile).", metavar="FILE"),
+]
+_Attributes = Annotated[
+    tuple[str, ...], Option("A topic attribute. Repeatable.", "-a", "--attribute", metavar="KEY=VALUE")
+]
 
 
 def _attribute_table(texts: tuple[str, ...]) -> dict[str, str]:
@@ -66,10 +58,12 @@ def _attribute_table(texts: tuple[str, ...]) -> dict[str, str]:
 
 
 @topic.command("list")
-@click.argument("pattern", required=False)
-@click.option("--all", "every", is_flag=True, help="Include retry, dead-letter and system topics.")
 @clustered
-async def topic_list(shell: ClusterShell, pattern: str | None, every: bool) -> None:
+async def topic_list(
+    shell: ClusterShell,
+    pattern: MaybeName,
+    every: Annotated[bool, Option("Include retry, dead-letter and system topics.", "--all")],
+) -> None:
     """List topics, or those that match PATTERN ('order*'). -o wide shows queues and messages, too."""
     known = [row for row in await shell.topic_rows() if every or row["kind"] == "normal"]
     rows, empty = matching(known, "topic", pattern)
@@ -83,9 +77,8 @@ async def topic_list(shell: ClusterShell, pattern: str | None, every: bool) -> N
 
 
 @topic.command("describe")
-@_topic
 @clustered
-async def topic_describe(shell: ClusterShell, topic: str) -> None:
+async def topic_describe(shell: ClusterShell, topic: TopicName) -> None:
     """Show settings, queues, offsets and groups of TOPIC."""
     route = await shell.admin.topic_route(topic)
     masters = {name: address for name in sorted(route.brokers) if (address := route.master(name)) is not None}
@@ -119,32 +112,20 @@ async def _configs(shell: ClusterShell, name: str, masters: Mapping[str, str]) -
 
 
 @topic.command("create")
-@click.argument("topic")
-@click.option(
-    "-q",
-    "--queues",
-    type=click.IntRange(*QUEUES),
-    default=NEW_TOPIC_QUEUES,
-    show_default=True,
-    help="Per broker.",
-)
-@click.option("--perm", type=click.Choice(PERMS), default="rw", show_default=True, help="Permissions.")
-@click.option("--type", "message_type", type=click.Choice(MESSAGE_TYPES), help="The attribute message.type.")
-@click.option("--order", is_flag=True, help="Keep the topic's queues in routes while a broker is down.")
-@click.option("--exist-ok", is_flag=True, help="Leave an existing topic unchanged.")
-@_attributes
-@only_brokers
 @clustered
 async def topic_create(
     shell: ClusterShell,
-    topic: str,
-    queues: int,
-    perm: str,
-    message_type: str | None,
-    order: bool,
-    exist_ok: bool,
-    attributes: tuple[str, ...],
-    brokers: tuple[str, ...],
+    *,
+    topic: Name,
+    queues: Annotated[int, QUEUES, Option("Per broker.", "-q")] = NEW_TOPIC_QUEUES,
+    perm: Annotated[str, click.Choice(PERMS), Option("Permissions.")] = "rw",
+    message_type: Annotated[
+        str | None, click.Choice(MESSAGE_TYPES), Option("The attribute message.type.", "--type")
+    ],
+    order: Annotated[bool, Option("Keep the topic's queues in routes while a broker is down.")],
+    exist_ok: Annotated[bool, Option("Leave an existing topic unchanged.")],
+    attributes: _Attributes,
+    brokers: OnlyBrokers,
 ) -> None:
     """Create TOPIC on every master, or only on --broker."""
     names = await shell.masters(brokers)
@@ -178,20 +159,15 @@ async def topic_create(
 
 
 @topic.command("update")
-@_topic
-@click.option("-q", "--queues", type=click.IntRange(*QUEUES), help="Queues to read and to write, per broker.")
 @setting_options(TOPIC_SETTINGS)
-@_attributes
-@only_brokers
-@assume_yes
 @clustered
 async def topic_update(
     shell: ClusterShell,
-    topic: str,
-    queues: int | None,
-    attributes: tuple[str, ...],
-    brokers: tuple[str, ...],
-    yes: bool,
+    topic: TopicName,
+    queues: Annotated[int | None, QUEUES, Option("Queues to read and to write, per broker.", "-q")],
+    attributes: _Attributes,
+    brokers: OnlyBrokers,
+    yes: Yes,
     **values: Any,
 ) -> None:
     """Change the given settings of TOPIC. To remove queues, first reduce the write queues."""
@@ -235,13 +211,13 @@ async def topic_update(
 
 
 @topic.command("create-static")
-@click.argument("topic")
-@click.option("-q", "--queues", type=click.IntRange(1, 65_536), required=True, help="In all.")
-@_plan
-@only_brokers
 @clustered
 async def topic_create_static(
-    shell: ClusterShell, topic: str, queues: int, plan: str | None, brokers: tuple[str, ...]
+    shell: ClusterShell,
+    topic: Name,
+    queues: Annotated[int, click.IntRange(1, 65_536), Option("In all.", "-q")],
+    plan: _Plan,
+    brokers: OnlyBrokers,
 ) -> None:
     """Create the static TOPIC with --queues logic queues, or add queues. Offsets stay the same when queues move."""
 
@@ -253,11 +229,8 @@ async def topic_create_static(
 
 
 @topic.command("remap")
-@_topic
-@_plan
-@only_brokers
 @clustered
-async def topic_remap(shell: ClusterShell, topic: str, plan: str | None, brokers: tuple[str, ...]) -> None:
+async def topic_remap(shell: ClusterShell, topic: TopicName, plan: _Plan, brokers: OnlyBrokers) -> None:
     """Move the queues of the static TOPIC to --broker, or evenly to all brokers, without interrupting its use."""
 
     async def planned(statics: StaticTopics) -> Any:
@@ -269,9 +242,8 @@ async def topic_remap(shell: ClusterShell, topic: str, plan: str | None, brokers
 
 
 @topic.command("repair-static")
-@_topic
 @clustered
-async def topic_repair_static(shell: ClusterShell, topic: str) -> None:
+async def topic_repair_static(shell: ClusterShell, topic: TopicName) -> None:
     """Repair the static TOPIC after two commands have moved its queues concurrently. No message is lost."""
     from mqspark.client.statictopics import StaticTopics
 
@@ -330,10 +302,12 @@ def _show_leaders(shell: ClusterShell, topic: str, configs: Any) -> None:
 
 
 @topic.command("delete")
-@click.argument("topics", nargs=-1, required=True, shell_complete=complete_topics)
-@assume_yes
 @clustered
-async def topic_delete(shell: ClusterShell, topics: tuple[str, ...], yes: bool) -> None:
+async def topic_delete(
+    shell: ClusterShell,
+    topics: Annotated[tuple[str, ...], Argument(required=True, shell_complete=complete_topics)],
+    yes: Yes,
+) -> None:
     """Delete TOPICS and their messages from all brokers and name servers."""
     await shell.must_be_topics(*topics)
     for name in topics:
@@ -347,9 +321,10 @@ async def topic_delete(shell: ClusterShell, topics: tuple[str, ...], yes: bool) 
 
 
 @topic.command("stats")
-@click.argument("topic", required=False, shell_complete=complete_topics)
 @clustered
-async def topic_stats(shell: ClusterShell, topic: str | None) -> None:
+async def topic_stats(
+    shell: ClusterShell, topic: Annotated[str | None, Argument(shell_complete=complete_topics)]
+) -> None:
     """Show rates of TOPIC (default: all) over the last minute, in and out, by broker and group."""
     if topic is not None:
         shell.output.rows(_STATS, await _stats_rows(shell, topic))
@@ -392,10 +367,8 @@ def _rates(direction: str, data: Any) -> dict[str, Any]:
 
 
 @topic.command("producers")
-@_topic
-@click.argument("group")
 @clustered
-async def topic_producers(shell: ClusterShell, topic: str, group: str) -> None:
+async def topic_producers(shell: ClusterShell, topic: TopicName, group: Name) -> None:
     """List the online producers of GROUP at the brokers of TOPIC."""
     try:
         found = await shell.admin.topic_producers(topic, group)

@@ -15,13 +15,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
 from mqspark_server.commands.output import Output, as_time, columns
+from mqspark_server.commands.parameters import Argument, Assignments, DeclaredCommand, Option, OutputFormat
 from mqspark_server.commands.refusals import CommandFailed
-from mqspark_server.commands.shell import output_option
 
 if TYPE_CHECKING:
     from mqspark.store.config import StoreConfig
@@ -69,22 +69,18 @@ class Throttle:
 
 
 _store_directory = click.Path(exists=True, file_okay=False, path_type=Path)
-_backup_directory = click.argument("backup", metavar="BACKUP", type=_store_directory)
-_config = click.option("-c", "--config", "config", metavar="FILE", help="The broker's settings.")
-_set = click.option(
-    "--set", "assignments", metavar="KEY=VALUE", multiple=True, help="One setting. Repeatable."
-)
-_rate = click.option("--rate", type=Rate(), metavar="BYTES", help="At most so many a second: 50M.")
+_BackupDirectory = Annotated[Path, _store_directory, Argument(metavar="BACKUP")]
+_Config = Annotated[str | None, Option("The broker's settings.", "-c", metavar="FILE")]
+_Rate = Annotated[float | None, Rate(), Option("At most so many a second: 50M.", metavar="BYTES")]
 
 
 def _settings(directory: Path, config: str | None, assignments: Sequence[str]) -> tuple[StoreConfig, Owner]:
     """The settings of the store, and whose it is if they say so."""
     from mqspark import __version__
     from mqspark.store.tools.backup import Owner
-    from mqspark_server.settings.settings import broker_settings, file_layer, override_layer, production
+    from mqspark_server.settings.settings import broker_settings, layers_of, production
 
-    layers = [file_layer(config)] if config else []
-    found = broker_settings(production(), *layers, override_layer(assignments))
+    found = broker_settings(production(), *layers_of(config, assignments))
     found.store.store_path_root_dir = str(directory)
     broker = found.broker
     owner = Owner(version=__version__)
@@ -112,22 +108,14 @@ def _bar(label: str, length: int, rate: float | None) -> Iterator[Pace]:
         yield pace
 
 
-@click.command()
-@click.argument("directory", metavar="DIR", type=_store_directory)
-@click.option(
-    "--to", "backup", metavar="BACKUP", required=True, type=click.Path(path_type=Path), help="Where it goes."
-)
-@_rate
-@output_option
-@_config
-@_set
+@click.command(cls=DeclaredCommand)
 def backup(
-    directory: Path,
-    backup: Path,
-    rate: float | None,
-    output: str | None,
-    config: str | None,
-    assignments: Sequence[str],
+    directory: Annotated[Path, _store_directory, Argument(metavar="DIR")],
+    backup: Annotated[Path, click.Path(path_type=Path), Option("Where it goes.", "--to", metavar="BACKUP")],
+    rate: _Rate,
+    output: OutputFormat,
+    config: _Config,
+    assignments: Assignments,
 ) -> None:
     """Copy the store DIR, also while a broker runs on it. A further backup to the same place copies what is new."""
     from mqspark.base.clock import SystemClock
@@ -139,11 +127,8 @@ def backup(
     Output(output).record(row)
 
 
-@click.command()
-@_backup_directory
-@_rate
-@output_option
-def verify(backup: Path, rate: float | None, output: str | None) -> None:
+@click.command(cls=DeclaredCommand)
+def verify(backup: _BackupDirectory, rate: _Rate, output: OutputFormat) -> None:
     """Compare every byte of a backup with its checksums. Exit code 3 when something is damaged or missing."""
     from itertools import islice
 
@@ -174,33 +159,18 @@ def verify(backup: Path, rate: float | None, output: str | None) -> None:
     click.get_current_context().exit(3)
 
 
-@click.command()
-@_backup_directory
-@click.option(
-    "--to",
-    "directory",
-    metavar="DIR",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="An empty store directory.",
-)
-@click.option(
-    "--replica", is_flag=True, help="The other replicas of its set have the messages, and it follows them."
-)
-@click.option("--other-broker", is_flag=True, help="The broker of -c FILE has another name or cluster.")
-@_rate
-@output_option
-@_config
-@_set
+@click.command(cls=DeclaredCommand)
 def restore(
-    backup: Path,
-    directory: Path,
-    replica: bool,
-    other_broker: bool,
-    rate: float | None,
-    output: str | None,
-    config: str | None,
-    assignments: Sequence[str],
+    backup: _BackupDirectory,
+    directory: Annotated[
+        Path, click.Path(path_type=Path), Option("An empty store directory.", "--to", metavar="DIR")
+    ],
+    replica: Annotated[bool, Option("The other replicas of its set have the messages, and it follows them.")],
+    other_broker: Annotated[bool, Option("The broker of -c FILE has another name or cluster.")],
+    rate: _Rate,
+    output: OutputFormat,
+    config: _Config,
+    assignments: Assignments,
 ) -> None:
     """Make the store directory DIR from a backup. What is copied is compared with its checksums."""
     from mqspark.store import OsFiles

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 import click
 from click.shell_completion import get_completion_class
 
+from mqspark_server.commands.parameters import Argument, DeclaredCommand
 from mqspark_server.commands.refusals import CommandFailed
 
 
-@click.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
+@click.command(cls=DeclaredCommand)
+def completion(shell: Annotated[Literal["bash", "zsh", "fish"], Argument()]) -> None:
     """Print the completion script for a shell.
 
     \b

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Annotated
 
 import click
 import msgspec
@@ -22,7 +23,8 @@ from mqspark_server.commands.contexts import (
 )
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.output import Column, Output, columns
-from mqspark_server.commands.shell import assume_yes, client_options, confirm, output_option
+from mqspark_server.commands.parameters import MaybeName, Name, Option, OutputFormat, Yes
+from mqspark_server.commands.shell import client_options, confirm
 
 context = noun("context", "Named clusters in a configuration file; one of them is current.")
 _PATIENCE_MS = 2_000
@@ -37,8 +39,7 @@ _COLUMNS = columns(
 
 
 @context.command("list")
-@output_option
-def context_list(output: str | None) -> None:
+def context_list(output: OutputFormat) -> None:
     """All contexts."""
     known = load_contexts(contexts_path())
     rows = [
@@ -49,29 +50,19 @@ def context_list(output: str | None) -> None:
 
 
 @context.command("add")
-@click.argument("name")
-@click.option(
-    "-n", "--nameserver", required=True, metavar="HOST:PORT", help="Several are separated by semicolons."
-)
-@click.option("--cluster", help="The cluster to use if the name servers know several.")
-@click.option("--credentials", metavar="FILE", help="A file with the access key and the secret key.")
-@click.option("--tls/--no-tls", default=None, help="Speak TLS.")
-@click.option("--tls-ca", metavar="FILE", help="Trusted authorities, PEM.")
-@click.option("--tls-cert", metavar="FILE", help="Client certificate, PEM.")
-@click.option("--tls-key", metavar="FILE", help="Its key, PEM.")
-@click.option("--tls-any-name", is_flag=True, help="Accept certificates for any host name.")
-@click.option("--use", is_flag=True, help="Make it current. The first context always is.")
 def context_add(
-    name: str,
-    nameserver: str,
-    cluster: str | None,
-    credentials: str | None,
-    tls: bool | None,
-    tls_ca: str | None,
-    tls_cert: str | None,
-    tls_key: str | None,
-    tls_any_name: bool,
-    use: bool,
+    name: Name,
+    nameserver: Annotated[str, Option("Several are separated by semicolons.", "-n", metavar="HOST:PORT")],
+    cluster: Annotated[str | None, Option("The cluster to use if the name servers know several.")],
+    credentials: Annotated[
+        str | None, Option("A file with the access key and the secret key.", metavar="FILE")
+    ],
+    tls: Annotated[bool | None, Option("Speak TLS.", "--tls/--no-tls")],
+    tls_ca: Annotated[str | None, Option("Trusted authorities, PEM.", metavar="FILE")],
+    tls_cert: Annotated[str | None, Option("Client certificate, PEM.", metavar="FILE")],
+    tls_key: Annotated[str | None, Option("Its key, PEM.", metavar="FILE")],
+    tls_any_name: Annotated[bool, Option("Accept certificates for any host name.")],
+    use: Annotated[bool, Option("Make it current. The first context always is.")],
 ) -> None:
     """Add a context, or replace the one of the same name. Its files must be there, its servers need not answer."""
     path = contexts_path()
@@ -114,8 +105,7 @@ async def _problem(context: ClusterContext, options: ClientOptions) -> str | Non
 
 
 @context.command("use")
-@click.argument("name")
-def context_use(name: str) -> None:
+def context_use(name: Name) -> None:
     """Make a context current."""
     path = contexts_path()
     known = load_contexts(path)
@@ -126,9 +116,7 @@ def context_use(name: str) -> None:
 
 
 @context.command("show")
-@click.argument("name", required=False)
-@output_option
-def context_show(name: str | None, output: str | None) -> None:
+def context_show(name: MaybeName, output: OutputFormat) -> None:
     """Show a context, by default the current one."""
     known = load_contexts(contexts_path())
     wanted = name or known.current
@@ -138,9 +126,7 @@ def context_show(name: str | None, output: str | None) -> None:
 
 
 @context.command("remove")
-@click.argument("name")
-@assume_yes
-def context_remove(name: str, yes: bool) -> None:
+def context_remove(name: Name, yes: Yes) -> None:
     """Remove a context from the file."""
     path = contexts_path()
     known = load_contexts(path)

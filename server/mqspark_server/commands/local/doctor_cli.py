@@ -9,15 +9,15 @@ import click
 
 from mqspark_server.commands.loading import HELP, LazyCommands
 from mqspark_server.commands.output import Output
+from mqspark_server.commands.parameters import declaring
 from mqspark_server.commands.refusals import MISSING
-from mqspark_server.commands.shell import connection_of, connection_options, output_option
+from mqspark_server.commands.shell import Connecting, Printing, connection_of
 
 _LAZY = {"spark": ("local.job_cli:doctor_spark", 'Check whether format("pymq") works here.')}
 
 
 @click.group(cls=LazyCommands, lazy=_LAZY, invoke_without_command=True, context_settings=HELP)
-@connection_options
-@output_option
+@declaring(Connecting, Printing)
 def doctor(output: str | None, **given: Any) -> None:
     """Check this machine, the name servers and every broker, and give advice. Exit code 3 when something is wrong.
 

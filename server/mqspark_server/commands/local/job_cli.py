@@ -9,33 +9,22 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
 from mqspark.base.clock import wall_ms
 from mqspark.errors import ConfigError
 from mqspark_server.commands.loading import HELP, LazyCommands
-from mqspark_server.commands.output import FORMATS, Column, Output, columns, cut
+from mqspark_server.commands.output import Column, Output, columns, cut
+from mqspark_server.commands.parameters import Argument, DeclaredCommand, Option, OutputFormat
 from mqspark_server.commands.refusals import CommandFailed, Missing
 
 if TYPE_CHECKING:
     from mqspark_server.scheduler.jobsfile import JobsFile, ScheduledJob
 
-_file = click.option(
-    "-c",
-    "--config",
-    "config",
-    metavar="FILE",
-    required=True,
-    type=Path,
-    help="File of jobs, e.g. conf/jobs.toml.",
-)
-_output = click.option(
-    "-o", "--output", "output", type=click.Choice(FORMATS), help="Output format.  [default: table]"
-)
+_File = Annotated[Path, Option("File of jobs, e.g. conf/jobs.toml.", "-c", metavar="FILE")]
 
 
 @click.group(cls=LazyCommands, context_settings=HELP)
@@ -52,9 +41,10 @@ def job() -> None:
     },
     add_help_option=False,
 )
-@click.option("-c", "--config", "config", metavar="FILE", type=Path, help="Run the job NAME of this file.")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def job_run(config: Path | None, arguments: Sequence[str]) -> None:
+def job_run(
+    config: Annotated[Path | None, Option("Run the job NAME of this file.", "-c", metavar="FILE")],
+    arguments: Annotated[tuple[str, ...], Argument(type=click.UNPROCESSED, required=False)],
+) -> None:
     """Run the job NAME; `mqspark job run NAME --help` shows its options."""
     need_spark()
     if config is None:
@@ -77,8 +67,7 @@ def job_run(config: Path | None, arguments: Sequence[str]) -> None:
 
 
 @job.command("serve")
-@_file
-def job_serve(config: Path) -> None:
+def job_serve(config: _File) -> None:
     """Run the jobs of a file when they are due, until SIGTERM or SIGINT."""
     need_spark()
     from mqspark_server.commands.local.servers_cli import log_to_stderr, serve
@@ -91,9 +80,7 @@ def job_serve(config: Path) -> None:
 
 
 @job.command("list")
-@_file
-@_output
-def job_list(config: Path, output: str | None) -> None:
+def job_list(config: _File, output: OutputFormat) -> None:
     """List the jobs of a file: schedules, next and last runs."""
     from mqspark_server.scheduler.jobrecords import JobDirectory
     from mqspark_server.scheduler.schedule import next_start
@@ -141,11 +128,12 @@ def job_list(config: Path, output: str | None) -> None:
 
 
 @job.command("history")
-@_file
-@_output
-@click.option("--job", "name", metavar="NAME", help="Only this one.")
-@click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 100_000), help="Runs.")
-def job_history(config: Path, output: str | None, name: str | None, limit: int) -> None:
+def job_history(
+    config: _File,
+    output: OutputFormat,
+    name: Annotated[str | None, Option("Only this one.", "--job", metavar="NAME")],
+    limit: Annotated[int, click.IntRange(1, 100_000), Option("Runs.")] = 20,
+) -> None:
     """List finished runs, newest first."""
     import msgspec
 
@@ -179,9 +167,10 @@ def job_history(config: Path, output: str | None, name: str | None, limit: int) 
     )
 
 
-@click.command("spark")
-@click.option("--nameserver", metavar="HOST:PORT", help="Also check this name server.")
-def doctor_spark(nameserver: str | None) -> None:
+@click.command("spark", cls=DeclaredCommand)
+def doctor_spark(
+    nameserver: Annotated[str | None, Option("Also check this name server.", metavar="HOST:PORT")],
+) -> None:
     """Check whether format("pymq") works here. Exit code 1 when it does not."""
     need_spark()
     from pyspark_pymq.doctor import report

@@ -15,20 +15,22 @@ import logging
 import resource
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar, cast
 
 import click
 
 from mqspark.base.logs import JsonLines, OneLine, sparing
-from mqspark_server.commands.shell import connection_of, connection_options
+from mqspark_server.commands.loading import noun
+from mqspark_server.commands.parameters import Assignments, DeclaredCommand, Option, ServerConfig, declaring
+from mqspark_server.commands.shell import Connecting, connection_of
 from mqspark_server.process.collector import Collector
 from mqspark_server.process.stalls import StallWatch
 
 if TYPE_CHECKING:
     from mqspark_server.broker_app import BrokerApp
     from mqspark_server.controller_app import ControllerApp
-
+T = TypeVar("T")
 DEV_PORT = 10911
 """RocketMQ's port of a broker."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -48,34 +50,24 @@ class _App(Protocol):
     async def stop(self) -> None: ...
 
 
-_config = click.option("-c", "--config", "config", metavar="FILE", help="TOML, or RocketMQ's broker.conf.")
-_set = click.option(
-    "--set",
-    "assignments",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="One setting; overrides the file. Repeatable.",
-)
+def _settings(make: Callable[..., T], base: Any, config: str | None, assignments: Iterable[str]) -> T:
+    """Of a server, whose log is on standard error from now on. Raises ConfigError."""
+    from mqspark_server.settings.settings import consent_to_anonymous, layers_of
 
-
-@click.command("run")
-@_config
-@_set
-def namesrv_run(config: str | None, assignments: Sequence[str]) -> None:
-    """Run a name server until SIGTERM or SIGINT."""
-    from mqspark_server.namesrv_app import NameServerApp
-    from mqspark_server.settings.settings import (
-        consent_to_anonymous,
-        file_layer,
-        namesrv_production,
-        namesrv_settings,
-        override_layer,
-    )
-
-    layers = [*([file_layer(config)] if config else []), override_layer(assignments)]
-    settings = namesrv_settings(namesrv_production(), *layers)
+    layers = layers_of(config, assignments)
+    settings: Any = make(base, *layers)
     warning = consent_to_anonymous(settings.server, settings.auth, *layers)
     log_to_stderr(settings.server.log_level, settings.server.log_format, warning)
+    return cast(T, settings)
+
+
+@click.command("run", cls=DeclaredCommand)
+def namesrv_run(config: ServerConfig, assignments: Assignments) -> None:
+    """Run a name server until SIGTERM or SIGINT."""
+    from mqspark_server.namesrv_app import NameServerApp
+    from mqspark_server.settings.settings import namesrv_production, namesrv_settings
+
+    settings = _settings(namesrv_settings, namesrv_production(), config, assignments)
     app = NameServerApp(settings)
     serve(
         app,
@@ -95,45 +87,24 @@ def _controller_fields(app: ControllerApp | None) -> str:
     return "" if app is None else f" controller={app.address} store={app.store}"
 
 
-@click.command("run")
-@_config
-@_set
-def controller_run(config: str | None, assignments: Sequence[str]) -> None:
+@click.command("run", cls=DeclaredCommand)
+def controller_run(config: ServerConfig, assignments: Assignments) -> None:
     """Run a controller until SIGTERM or SIGINT."""
     from mqspark_server.controller_app import ControllerApp
-    from mqspark_server.settings.settings import (
-        consent_to_anonymous,
-        controller_settings,
-        file_layer,
-        override_layer,
-    )
+    from mqspark_server.settings.settings import controller_settings
 
-    layers = [*([file_layer(config)] if config else []), override_layer(assignments)]
-    settings = controller_settings({}, *layers)
-    warning = consent_to_anonymous(settings.server, settings.auth, *layers)
-    log_to_stderr(settings.server.log_level, settings.server.log_format, warning)
+    settings = _settings(controller_settings, {}, config, assignments)
     app = ControllerApp(settings)
     serve(app, lambda: f"READY controller={app.address} store={app.store}")
 
 
-@click.command("run")
-@_config
-@_set
-def broker_run(config: str | None, assignments: Sequence[str]) -> None:
+@click.command("run", cls=DeclaredCommand)
+def broker_run(config: ServerConfig, assignments: Assignments) -> None:
     """Run a broker until SIGTERM or SIGINT."""
     from mqspark_server.controlled_app import broker_app
-    from mqspark_server.settings.settings import (
-        broker_settings,
-        consent_to_anonymous,
-        file_layer,
-        override_layer,
-        production,
-    )
+    from mqspark_server.settings.settings import broker_settings, production
 
-    layers = [*([file_layer(config)] if config else []), override_layer(assignments)]
-    settings = broker_settings(production(), *layers)
-    warning = consent_to_anonymous(settings.server, settings.auth, *layers)
-    log_to_stderr(settings.server.log_level, settings.server.log_format, warning)
+    settings = _settings(broker_settings, production(), config, assignments)
     app = broker_app(settings)
     serve(
         app,
@@ -144,26 +115,20 @@ def broker_run(config: str | None, assignments: Sequence[str]) -> None:
     )
 
 
-@click.command("run")
-@click.option("--brokers", required=True, type=click.IntRange(1, 256), help="Number of brokers.")
-@click.option("--store", metavar="DIR", help="Directory of all stores.  [default: storePathRootDir]")
-@click.option(
-    "--page-port",
-    type=click.IntRange(0, 65535),
-    help="Port of the page with health and metrics; 0: any free port.  [default: listenPort + 5]",
-)
-@click.option(
-    "--leave-out", is_flag=True, help="Start also if messages of a broker above --brokers stay unserved."
-)
-@_config
-@_set
+@click.command("run", cls=DeclaredCommand)
 def host_run(
-    brokers: int,
-    store: str | None,
-    page_port: int | None,
-    leave_out: bool,
-    config: str | None,
-    assignments: Sequence[str],
+    brokers: Annotated[int, click.IntRange(1, 256), Option("Number of brokers.")],
+    store: Annotated[
+        str | None, Option("Directory of all stores.  [default: storePathRootDir]", metavar="DIR")
+    ],
+    page_port: Annotated[
+        int | None,
+        click.IntRange(0, 65535),
+        Option("Port of the page with health and metrics; 0: any free port.  [default: listenPort + 5]"),
+    ],
+    leave_out: Annotated[bool, Option("Start also if messages of a broker above --brokers stay unserved.")],
+    config: ServerConfig,
+    assignments: Assignments,
 ) -> None:
     """Run several brokers on this host, each a process, until SIGTERM or SIGINT. One that ends is started again.
 
@@ -171,14 +136,9 @@ def host_run(
     """
     from mqspark_server.hosting.brokerhost import BrokerHost
     from mqspark_server.hosting.hostplan import HostPlan
-    from mqspark_server.settings.settings import (
-        consent_to_anonymous,
-        file_layer,
-        override_layer,
-        production,
-    )
+    from mqspark_server.settings.settings import consent_to_anonymous, layers_of, production
 
-    layers = [*([file_layer(config)] if config else []), override_layer(assignments)]
+    layers = layers_of(config, assignments)
     plan = HostPlan(brokers, production(), layers, store=store, page_port=page_port)
     consent_to_anonymous(plan.base.server, plan.base.auth, *layers)  # each broker logs the warning
     log_to_stderr(plan.base.server.log_level, plan.base.server.log_format)
@@ -186,16 +146,15 @@ def host_run(
     serve(app, lambda: app.ready_line)
 
 
-@click.group()
-def proxy() -> None:
-    """RocketMQ's gRPC service before a cluster."""
+proxy = noun("proxy", "RocketMQ's gRPC service before a cluster.")
 
 
 @proxy.command("run")
-@click.option("-n", "--nameserver", required=True, metavar="HOST:PORT", help="Separated by semicolons.")
-@_config
-@_set
-def proxy_run(nameserver: str, config: str | None, assignments: Sequence[str]) -> None:
+def proxy_run(
+    nameserver: Annotated[str, Option("Separated by semicolons.", "-n", metavar="HOST:PORT")],
+    config: ServerConfig,
+    assignments: Assignments,
+) -> None:
     """Serve gRPC clients of a cluster until SIGTERM or SIGINT.
 
     The settings are those of a server's sockets, TLS, log and users; listenPort is 8081 by default. Before brokers with
@@ -204,62 +163,44 @@ def proxy_run(nameserver: str, config: str | None, assignments: Sequence[str]) -
     if importlib.util.find_spec("google.protobuf") is None:
         raise click.UsageError("mqspark proxy needs protobuf: pip install 'mqspark[grpc]'")
     from mqspark_server.proxy.proxyapp import ProxyApp
-    from mqspark_server.settings.settings import (
-        consent_to_anonymous,
-        file_layer,
-        override_layer,
-        proxy_settings,
-    )
+    from mqspark_server.settings.settings import proxy_settings
 
-    layers = [*([file_layer(config)] if config else []), override_layer(assignments)]
-    settings = proxy_settings({}, *layers)
-    warning = consent_to_anonymous(settings.server, settings.auth, *layers)
-    log_to_stderr(settings.server.log_level, settings.server.log_format, warning)
+    settings = _settings(proxy_settings, {}, config, assignments)
     app = ProxyApp(nameserver, settings)
     serve(app, lambda: f"READY grpc={app.address}")
 
 
-@click.command()
-@click.option("--store", metavar="DIR", help="Store directory.  [default: a temporary one]")
-@click.option("--namesrv-port", default=9876, show_default=True, help="0: any free port.")
-@click.option("--broker-port", default=DEV_PORT, show_default=True, help="0: any free port.")
-@click.option("--http-port", default=None, type=int, help="0: any free port.  [default: broker port + 3]")
-@click.option(
-    "--grpc-port",
-    default=None,
-    type=int,
-    help="For RocketMQ's gRPC clients. 0: any free port.  [default: 8081, or that of another broker port + 4]",
-)
-@click.option(
-    "--brokers",
-    default=1,
-    show_default=True,
-    type=click.IntRange(1, 9),
-    help="Number of brokers. With several, each is a process, on every tenth port.",
-)
-@click.option(
-    "--page-port",
-    type=click.IntRange(0, 65535),
-    help="With several brokers, the port of the page with their health and metrics.  [default: broker port + 5]",
-)
-@click.option(
-    "--replication",
-    type=click.Choice(["controller"]),
-    help="Make the brokers replicas, with a controller that elects the master.",
-)
-@_config
-@_set
+@click.command(cls=DeclaredCommand)
 def dev(
-    store: str | None,
-    namesrv_port: int,
-    broker_port: int,
-    http_port: int | None,
-    grpc_port: int | None,
-    brokers: int,
-    page_port: int | None,
-    replication: str | None,
-    config: str | None,
-    assignments: Sequence[str],
+    *,
+    store: Annotated[str | None, Option("Store directory.  [default: a temporary one]", metavar="DIR")],
+    namesrv_port: Annotated[int, Option("0: any free port.")] = 9876,
+    broker_port: Annotated[int, Option("0: any free port.")] = DEV_PORT,
+    http_port: Annotated[int | None, Option("0: any free port.  [default: broker port + 3]")],
+    grpc_port: Annotated[
+        int | None,
+        Option(
+            "For RocketMQ's gRPC clients. 0: any free port.  [default: 8081, or that of another broker port + 4]"
+        ),
+    ],
+    brokers: Annotated[
+        int,
+        click.IntRange(1, 9),
+        Option("Number of brokers. With several, each is a process, on every tenth port."),
+    ] = 1,
+    page_port: Annotated[
+        int | None,
+        click.IntRange(0, 65535),
+        Option(
+            "With several brokers, the port of the page with their health and metrics.  [default: broker port + 5]"
+        ),
+    ],
+    replication: Annotated[
+        Literal["controller"] | None,
+        Option("Make the brokers replicas, with a controller that elects the master."),
+    ],
+    config: ServerConfig,
+    assignments: Assignments,
 ) -> None:
     """Run a name server and a broker in one process, on loopback. Topics are created on first use.
 
@@ -325,13 +266,14 @@ def dev(
     )
 
 
-@click.command()
-@connection_options
-@click.option(
-    "--port", default=8686, show_default=True, type=click.IntRange(0, 65535), help="0: any free port."
-)
-@click.option("--job-server", metavar="URL", help="Also show the jobs of this mqspark job serve.")
-def console(port: int, job_server: str | None, **given: Any) -> None:
+@click.command(cls=DeclaredCommand)
+@declaring(Connecting)
+def console(
+    *,
+    port: Annotated[int, click.IntRange(0, 65535), Option("0: any free port.")] = 8686,
+    job_server: Annotated[str | None, Option("Also show the jobs of this mqspark job serve.", metavar="URL")],
+    **given: Any,
+) -> None:
     """Serve pages about a cluster for a browser, until SIGTERM or SIGINT."""
     from mqspark_server.console.gateway import ConsoleApp
     from mqspark_server.net.httpget import WebServer

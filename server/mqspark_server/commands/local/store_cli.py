@@ -21,13 +21,14 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 
 from mqspark.base.logs import printable
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.output import MAX_LINE, as_time
+from mqspark_server.commands.parameters import Argument, Assignments, Name, Option, StoreDirectory
 
 if TYPE_CHECKING:
     from mqspark.store.config import StoreConfig
@@ -38,27 +39,13 @@ if TYPE_CHECKING:
 _MAX_VALUE = 100_000
 """Limit of characters per value. Text of the store is escaped, because a terminal would execute control codes."""
 
-_directory = click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False))
-_config = click.option(
-    "-c",
-    "--config",
-    "config",
-    metavar="FILE",
-    help="The broker's settings, if they differ from RocketMQ's defaults.",
-)
-_set = click.option(
-    "--set", "assignments", metavar="KEY=VALUE", multiple=True, help="One setting. Repeatable."
-)
-_output = click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Output format.",
-)
-_offset = click.option("--offset", type=click.IntRange(min=0), default=0, help="First offset.")
-_limit = click.option("-n", "--limit", type=click.IntRange(min=1), help="Maximum number.")
+_Config = Annotated[
+    str | None,
+    Option("The broker's settings, if they differ from RocketMQ's defaults.", "-c", metavar="FILE"),
+]
+_Output = Annotated[Literal["text", "json"], Option("Output format.", "-o", default="text")]
+_Offset = Annotated[int, click.IntRange(min=0), Option("First offset.", show_default=False, default=0)]
+_Limit = Annotated[int | None, click.IntRange(min=1), Option("Maximum number.", "-n")]
 
 
 store = noun(
@@ -77,10 +64,9 @@ store = noun(
 
 
 def _settings(directory: str, config: str | None, assignments: Sequence[str]) -> StoreConfig:
-    from mqspark_server.settings.settings import broker_settings, file_layer, override_layer, production
+    from mqspark_server.settings.settings import broker_settings, layers_of, production
 
-    layers = [file_layer(config)] if config else []
-    settings = broker_settings(production(), *layers, override_layer(assignments)).store
+    settings = broker_settings(production(), *layers_of(config, assignments)).store
     settings.store_path_root_dir = directory
     return settings
 
@@ -96,14 +82,13 @@ def _opened(directory: str, config: str | None, assignments: Sequence[str]) -> O
 
 
 @store.command()
-@_directory
-@click.option(
-    "--repair", is_flag=True, help="Cut a torn tail, rebuild queues and index. No broker may be running."
-)
-@_output
-@_config
-@_set
-def fsck(directory: str, repair: bool, output: str, config: str | None, assignments: Sequence[str]) -> None:
+def fsck(
+    directory: StoreDirectory,
+    repair: Annotated[bool, Option("Cut a torn tail, rebuild queues and index. No broker may be running.")],
+    output: _Output,
+    config: _Config,
+    assignments: Assignments,
+) -> None:
     """Compare all records, queue entries and index entries with each other."""
     from mqspark.base.clock import SystemClock
     from mqspark.base.config import INT64_MAX
@@ -190,11 +175,7 @@ def _fsck_lines(report: FsckReport) -> Iterator[str]:
 
 
 @store.command()
-@_directory
-@_output
-@_config
-@_set
-def stats(directory: str, output: str, config: str | None, assignments: Sequence[str]) -> None:
+def stats(directory: StoreDirectory, output: _Output, config: _Config, assignments: Assignments) -> None:
     """Show segments, topics, messages, bytes, times, and how far queues and index are behind."""
     from mqspark.store.tools.storestats import store_stats
 
@@ -222,10 +203,7 @@ def stats(directory: str, output: str, config: str | None, assignments: Sequence
 
 
 @store.command()
-@_directory
-@_config
-@_set
-def rebuild(directory: str, config: str | None, assignments: Sequence[str]) -> None:
+def rebuild(directory: StoreDirectory, config: _Config, assignments: Assignments) -> None:
     """Rebuild ConsumeQueues and index from the CommitLog. No broker may be running on the directory."""
     from mqspark.base.clock import SystemClock
     from mqspark.store.tools.fsck import cut_log
@@ -249,10 +227,7 @@ def rebuild(directory: str, config: str | None, assignments: Sequence[str]) -> N
 
 
 @store.command("to-rocketmq")
-@_directory
-@_config
-@_set
-def to_rocketmq(directory: str, config: str | None, assignments: Sequence[str]) -> None:
+def to_rocketmq(directory: StoreDirectory, config: _Config, assignments: Assignments) -> None:
     """Write RocketMQ's compaction/ from compacted topics for a RocketMQ broker that takes over. Stop all brokers first.
 
     The file sizes must be those of that broker: give its broker.conf with -c, or --set compactionMappedFileSize=BYTES
@@ -272,25 +247,17 @@ def dump() -> None:
 
 
 @dump.command("records")
-@_directory
-@_offset
-@click.option("--topic", help="Only this topic. With --queue, --offset is a queue offset.")
-@click.option(
-    "--queue", "queue_id", type=click.IntRange(min=0), help="Only this queue of the topic, in its order."
-)
-@_limit
-@_output
-@_config
-@_set
 def dump_records(
-    directory: str,
-    offset: int,
-    topic: str | None,
-    queue_id: int | None,
-    limit: int | None,
-    output: str,
-    config: str | None,
-    assignments: Sequence[str],
+    directory: StoreDirectory,
+    offset: _Offset,
+    topic: Annotated[str | None, Option("Only this topic. With --queue, --offset is a queue offset.")],
+    queue_id: Annotated[
+        int | None, click.IntRange(min=0), Option("Only this queue of the topic, in its order.", "--queue")
+    ],
+    limit: _Limit,
+    output: _Output,
+    config: _Config,
+    assignments: Assignments,
 ) -> None:
     """Print records of the log from a physical offset on, or those of one queue."""
     from mqspark.store.tools import dump as library
@@ -311,23 +278,15 @@ def dump_records(
 
 
 @dump.command("queue")
-@_directory
-@click.argument("topic")
-@click.argument("queue_id", metavar="QUEUE", type=click.IntRange(min=0))
-@_offset
-@_limit
-@_output
-@_config
-@_set
 def dump_queue(
-    directory: str,
-    topic: str,
-    queue_id: int,
-    offset: int,
-    limit: int | None,
-    output: str,
-    config: str | None,
-    assignments: Sequence[str],
+    directory: StoreDirectory,
+    topic: Name,
+    queue_id: Annotated[int, click.IntRange(min=0), Argument(metavar="QUEUE")],
+    offset: _Offset,
+    limit: _Limit,
+    output: _Output,
+    config: _Config,
+    assignments: Assignments,
 ) -> None:
     """Print entries of one ConsumeQueue from a queue offset on."""
     from mqspark.store.tools import dump as library
@@ -337,23 +296,17 @@ def dump_queue(
 
 
 @dump.command("index")
-@_directory
-@_offset
-@click.option("--topic", help="With --key: only entries of this key, and of others with the same hash.")
-@click.option("--key", help="Only entries of this key; needs --topic.")
-@_limit
-@_output
-@_config
-@_set
 def dump_index(
-    directory: str,
-    offset: int,
-    topic: str | None,
-    key: str | None,
-    limit: int | None,
-    output: str,
-    config: str | None,
-    assignments: Sequence[str],
+    directory: StoreDirectory,
+    offset: _Offset,
+    topic: Annotated[
+        str | None, Option("With --key: only entries of this key, and of others with the same hash.")
+    ],
+    key: Annotated[str | None, Option("Only entries of this key; needs --topic.")],
+    limit: _Limit,
+    output: _Output,
+    config: _Config,
+    assignments: Assignments,
 ) -> None:
     """Print index entries of records from a physical offset on."""
     from mqspark.store.tools import dump as library

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 import msgspec
 
 from mqspark.errors import ConfigError
-from mqspark_server.commands.completing import complete_topics
+from mqspark_server.commands.completing import TopicName
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.local.job_cli import need_spark
-from mqspark_server.commands.output import FORMATS, Column, Output, columns
-from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm
+from mqspark_server.commands.output import Column, Output, columns
+from mqspark_server.commands.parameters import Argument, DeclaredCommand, Name, Option, OutputFormat, Yes
+from mqspark_server.commands.shell import ClusterShell, clustered, confirm
 from mqspark_server.shown.nouns import place_of
 from mqspark_server.survey.groupsurvey import lag_of
 
@@ -23,18 +24,7 @@ if TYPE_CHECKING:
 
 table = noun("table", "Delta tables that follow topics.")
 
-_directory = click.option(
-    "--tables",
-    "tables",
-    default="~/mqspark-tables",
-    show_default=True,
-    metavar="DIR",
-    help="Of the definitions.",
-)
-_output = click.option(
-    "-o", "--output", "output", type=click.Choice(FORMATS), help="Output format.  [default: table]"
-)
-_name = click.argument("name")
+_Directory = Annotated[str, Option("Of the definitions.", metavar="DIR", default="~/mqspark-tables")]
 _LIST = columns(
     "name TABLE",
     "topic",
@@ -50,43 +40,28 @@ _LIST = columns(
 
 
 @table.command("create")
-@click.argument("topic", shell_complete=complete_topics)
-@click.option(
-    "--to",
-    "url",
-    required=True,
-    metavar="URL",
-    help="Place of the table: a path, or s3a://, gs://, abfss://.",
-)
-@click.option("--name", metavar="NAME", help="Of the table.  [default: the topic's]")
-@click.option(
-    "--start",
-    type=click.Choice(["earliest", "latest"]),
-    default="earliest",
-    show_default=True,
-    help="Begin with the first message there is, or with the next one.",
-)
-@click.option(
-    "--upsert", is_flag=True, help="Keep the newest message of each key; one without a body deletes it."
-)
-@click.option(
-    "--option",
-    "options",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="An option of Spark's source: a limit of a batch, an archive. Repeatable.",
-)
-@_directory
 @clustered
 async def table_create(
     shell: ClusterShell,
-    topic: str,
-    url: str,
-    name: str | None,
-    start: str,
-    upsert: bool,
-    options: Sequence[str],
-    tables: str,
+    *,
+    topic: TopicName,
+    url: Annotated[
+        str, Option("Place of the table: a path, or s3a://, gs://, abfss://.", "--to", metavar="URL")
+    ],
+    name: Annotated[str | None, Option("Of the table.  [default: the topic's]", metavar="NAME")],
+    start: Annotated[
+        Literal["earliest", "latest"], Option("Begin with the first message there is, or with the next one.")
+    ] = "earliest",
+    upsert: Annotated[bool, Option("Keep the newest message of each key; one without a body deletes it.")],
+    options: Annotated[
+        tuple[str, ...],
+        Option(
+            "An option of Spark's source: a limit of a batch, an archive. Repeatable.",
+            "--option",
+            metavar="KEY=VALUE",
+        ),
+    ],
+    tables: _Directory,
 ) -> None:
     """Define a table that follows TOPIC. mqspark table run keeps it."""
     need_spark()
@@ -108,9 +83,8 @@ async def table_create(
 
 
 @table.command("list")
-@_directory
 @clustered
-async def table_list(shell: ClusterShell, tables: str) -> None:
+async def table_list(shell: ClusterShell, tables: _Directory) -> None:
     """List tables: what each does, and how many messages it is behind."""
     directory = _opened(tables)
     rows = [await _row(shell, directory, each) for each in directory.all()]
@@ -118,10 +92,8 @@ async def table_list(shell: ClusterShell, tables: str) -> None:
 
 
 @table.command("describe")
-@_name
-@_directory
 @clustered
-async def table_describe(shell: ClusterShell, name: str, tables: str) -> None:
+async def table_describe(shell: ClusterShell, name: Name, tables: _Directory) -> None:
     """Show the definition and the state of table NAME."""
     directory = _opened(tables)
     definition = directory.load(name)
@@ -129,29 +101,19 @@ async def table_describe(shell: ClusterShell, name: str, tables: str) -> None:
 
 
 @table.command("pause")
-@_name
-@_directory
-@_output
-def table_pause(name: str, tables: str, output: str | None) -> None:
+def table_pause(name: Name, tables: _Directory, output: OutputFormat) -> None:
     """Stop the query of table NAME until it is resumed."""
     _set_paused(name, tables, output, is_paused=True)
 
 
 @table.command("resume")
-@_name
-@_directory
-@_output
-def table_resume(name: str, tables: str, output: str | None) -> None:
+def table_resume(name: Name, tables: _Directory, output: OutputFormat) -> None:
     """Go on where the query of table NAME stopped."""
     _set_paused(name, tables, output, is_paused=False)
 
 
 @table.command("drop")
-@_name
-@_directory
-@assume_yes
-@_output
-def table_drop(name: str, tables: str, yes: bool, output: str | None) -> None:
+def table_drop(name: Name, tables: _Directory, yes: Yes, output: OutputFormat) -> None:
     """Forget table NAME, so that it follows its topic no longer. Its files stay."""
     directory = _opened(tables)
     definition = directory.load(name)
@@ -163,8 +125,11 @@ def table_drop(name: str, tables: str, yes: bool, output: str | None) -> None:
 def _passed_on(job: str, text: str) -> click.Command:
     """A command whose arguments are those of a job."""
 
-    @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="NAME")
-    def run(arguments: Sequence[str]) -> None:
+    def run(
+        arguments: Annotated[
+            tuple[str, ...], Argument(type=click.UNPROCESSED, required=False, metavar="NAME")
+        ],
+    ) -> None:
         need_spark()
         from mqspark_jobs.commandline import main
 
@@ -172,7 +137,7 @@ def _passed_on(job: str, text: str) -> click.Command:
 
     run.__doc__ = f"{text} `mqspark job run {job} --help` shows the options."
     passing = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": []}
-    return click.command(context_settings=passing, add_help_option=False)(run)
+    return click.command(cls=DeclaredCommand, context_settings=passing, add_help_option=False)(run)
 
 
 table.add_command(_passed_on("tables", "Keep tables until stopped."), "run")

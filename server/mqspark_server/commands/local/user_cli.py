@@ -11,7 +11,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
@@ -19,11 +19,11 @@ from mqspark.errors import ConfigError
 from mqspark_server.accounts import ACTIONS, Accounts
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.output import Column, Output, columns
+from mqspark_server.commands.parameters import Argument, Name, Option, Yes
 from mqspark_server.commands.refusals import CommandFailed, Missing
 from mqspark_server.commands.shell import (
-    CONNECTION_PARAMETERS,
     ClusterShell,
-    assume_yes,
+    Connecting,
     clustered,
     confirm,
     interruptible,
@@ -39,14 +39,12 @@ _LIST = columns(
     "servers*",
     Column("rules", "RULES", text=lambda rules: "; ".join(map(_rule_text, rules)) or "-"),
 )
-_name = click.argument("name")
-_resource = click.argument("resource")
-_sources = click.option(
-    "--source", "sources", multiple=True, metavar="IP", help="Only from this address or network. Repeatable."
-)
-_actions = click.argument(
-    "actions", nargs=-1, required=True, type=click.Choice(ACTIONS, case_sensitive=False), metavar="ACTION..."
-)
+_Sources = Annotated[
+    tuple[str, ...], Option("Only from this address or network. Repeatable.", "--source", metavar="IP")
+]
+_Actions = Annotated[
+    tuple[str, ...], click.Choice(ACTIONS, case_sensitive=False), Argument(required=True, metavar="ACTION...")
+]
 
 
 def _rule_text(rule: dict[str, Any]) -> str:
@@ -69,7 +67,7 @@ def _online_or_offline(
                 asked(**given)
                 return
             output = Output(given.pop("output"))
-            for name in CONNECTION_PARAMETERS:
+            for name in Connecting.__annotations__:
                 del given[name]
             with _offline(store, directory, makes=makes) as authority:
                 offline(authority, output, **given)
@@ -110,16 +108,20 @@ def _add_offline(authority: Authority, output: Output, name: str, is_super: bool
 
 
 @user.command("add")
-@_name
-@click.option(
-    "--super/--normal",
-    "is_super",
-    default=None,
-    help="A super user has all rights, a normal one only those of its rules.  [default: normal; in the files of a "
-    "stopped server super]",
-)
 @_online_or_offline(_add_offline, makes=True)
-async def add(accounts: Accounts, output: Output, name: str, is_super: bool | None) -> None:
+async def add(
+    accounts: Accounts,
+    output: Output,
+    name: Name,
+    is_super: Annotated[
+        bool | None,
+        Option(
+            "A super user has all rights, a normal one only those of its rules.  [default: normal; in the files of a"
+            " stopped server super]",
+            "--super/--normal",
+        ),
+    ],
+) -> None:
     """Add a user. The password is prompted for, or is the first line of standard input."""
     if name in [row["user"] for row in await accounts.rows()]:
         raise click.UsageError(
@@ -136,9 +138,8 @@ def _set_password_offline(authority: Authority, output: Output, name: str) -> No
 
 
 @user.command("password")
-@_name
 @_online_or_offline(_set_password_offline)
-async def password(accounts: Accounts, output: Output, name: str) -> None:
+async def password(accounts: Accounts, output: Output, name: Name) -> None:
     """Set a user's password. It is prompted for, or is the first line of standard input."""
     await _must_have(accounts, name)
     await accounts.put(name, password=_password())
@@ -151,10 +152,8 @@ def _remove_offline(authority: Authority, output: Output, name: str, yes: bool) 
 
 
 @user.command("remove")
-@_name
-@assume_yes
 @_online_or_offline(_remove_offline)
-async def remove(accounts: Accounts, output: Output, name: str, yes: bool) -> None:
+async def remove(accounts: Accounts, output: Output, name: Name, yes: Yes) -> None:
     """Remove a user and its rules."""
     await _must_have(accounts, name)
     confirm(f"Remove the user {name} with all rules from {', '.join(accounts.servers)}?", yes)
@@ -178,9 +177,8 @@ async def show(accounts: Accounts, output: Output) -> None:
 
 def _status_command(verb: str, text: str) -> click.Command:
     @user.command(verb, help=text)
-    @_name
     @_online
-    async def put_status(accounts: Accounts, output: Output, name: str) -> None:
+    async def put_status(accounts: Accounts, output: Output, name: Name) -> None:
         await _must_have(accounts, name)
         await accounts.put(name, status=verb)
         output.done(f"user {name} is {verb}d", {"user": name, "status": verb, "servers": accounts.servers})
@@ -194,18 +192,14 @@ disable = _status_command("disable", "Disable a user; its rules stay.")
 
 def _rule_command(verb: str, text: str, *, allows: bool) -> click.Command:
     @user.command(verb, help=text)
-    @_name
-    @_resource
-    @_actions
-    @_sources
     @_online
     async def put_rule(
         accounts: Accounts,
         output: Output,
-        name: str,
-        resource: str,
-        actions: tuple[str, ...],
-        sources: tuple[str, ...],
+        name: Name,
+        resource: Name,
+        actions: _Actions,
+        sources: _Sources,
     ) -> None:
         kind, separator, rest = resource.partition(":")
         if not separator or not rest or kind not in ("Cluster", "Namespace", "Topic", "Group"):
@@ -239,10 +233,8 @@ deny = _rule_command(
 
 
 @user.command("forget")
-@_name
-@_resource
 @_online
-async def forget(accounts: Accounts, output: Output, name: str, resource: str) -> None:
+async def forget(accounts: Accounts, output: Output, name: Name, resource: Name) -> None:
     """Remove a user's rule for RESOURCE."""
     rows = {row["user"]: row["rules"] for row in await accounts.rows()}
     await _must_have(accounts, name)

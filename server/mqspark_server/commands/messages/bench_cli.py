@@ -7,16 +7,17 @@ import os
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import click
 
 from mqspark.errors import MQError
 from mqspark.message import Message
 from mqspark_server.commands.administration.group_cli import chosen_queues
-from mqspark_server.commands.completing import complete_topics
+from mqspark_server.commands.completing import TopicName
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.messages.reading import WHERE, Span, Where, spans
+from mqspark_server.commands.parameters import Option
 from mqspark_server.commands.refusals import CommandFailed, describe
 from mqspark_server.commands.shell import ClusterShell, clustered
 from mqspark_server.commands.times import DURATION
@@ -24,12 +25,9 @@ from mqspark_server.commands.times import DURATION
 bench = noun("bench", "Measure a cluster from here: rates and percentiles.")
 GROUP = "mqspark_bench"
 _MAX_SAMPLES = 1_000_000
-_topic = click.argument("topic", shell_complete=complete_topics)
 T = TypeVar("T")
-_duration = click.option(
-    "-d", "--duration", type=DURATION, default="10s", show_default=True, help="Maximum duration."
-)
-_count = click.option("-c", "--count", type=click.IntRange(min=1), help="Maximum number of messages.")
+_Duration = Annotated[int, DURATION, Option("Maximum duration.", "-d", default="10s")]
+_Count = Annotated[int | None, click.IntRange(min=1), Option("Maximum number of messages.", "-c")]
 
 
 class _Run:
@@ -94,21 +92,16 @@ class _Run:
 
 
 @bench.command("send")
-@_topic
-@click.option(
-    "-s", "--size", type=click.IntRange(1, 4 << 20), default=128, show_default=True, help="Bytes per body."
-)
-@click.option(
-    "--batch", type=click.IntRange(1, 1000), default=1, show_default=True, help="Messages per request."
-)
-@click.option(
-    "--in-flight", type=click.IntRange(1, 4096), default=64, show_default=True, help="Concurrent requests."
-)
-@_duration
-@_count
 @clustered
 async def bench_send(
-    shell: ClusterShell, topic: str, size: int, batch: int, in_flight: int, duration: int, count: int | None
+    shell: ClusterShell,
+    *,
+    topic: TopicName,
+    size: Annotated[int, click.IntRange(1, 4 << 20), Option("Bytes per body.", "-s")] = 128,
+    batch: Annotated[int, click.IntRange(1, 1000), Option("Messages per request.")] = 1,
+    in_flight: Annotated[int, click.IntRange(1, 4096), Option("Concurrent requests.")] = 64,
+    duration: _Duration,
+    count: _Count,
 ) -> None:
     """Send messages to TOPIC as fast as possible. Brokers that create topics by themselves create it."""
     from mqspark.client.producer.producer import Producer
@@ -156,15 +149,13 @@ async def bench_send(
 
 
 @bench.command("consume")
-@_topic
-@click.option(
-    "--from", "begin", type=WHERE, default="earliest", show_default=True, help="As for mqspark consume."
-)
-@_duration
-@_count
 @clustered
 async def bench_consume(
-    shell: ClusterShell, topic: str, begin: Where, duration: int, count: int | None
+    shell: ClusterShell,
+    topic: TopicName,
+    begin: Annotated[Where, WHERE, Option("As for mqspark consume.", "--from", default="earliest")],
+    duration: _Duration,
+    count: _Count,
 ) -> None:
     """Read the messages of TOPIC as fast as possible, all queues concurrently, without a group."""
     wanted = await spans(shell, await chosen_queues(shell, topic, ()), begin)

@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import AsyncGenerator, Callable
+from typing import Annotated
 
 import click
 
 from mqspark.errors import InvalidMessage
 from mqspark.message import MessageExt
 from mqspark_server.commands.administration.group_cli import chosen_queues
-from mqspark_server.commands.completing import complete_topics
+from mqspark_server.commands.completing import TopicName
 from mqspark_server.commands.messages.reading import (
     EARLIEST,
     END,
@@ -26,6 +27,7 @@ from mqspark_server.commands.messages.reading import (
 )
 from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS, parse_format, write_bytes
 from mqspark_server.commands.output import counted, cut
+from mqspark_server.commands.parameters import DeclaredCommand, OnlyQueues, Option
 from mqspark_server.commands.refusals import CommandFailed
 from mqspark_server.commands.shell import ClusterShell, clustered
 from mqspark_server.shown.messagerow import message_row
@@ -34,13 +36,11 @@ MAX_ROWS = 10_000
 """Limit of messages in a table, which is held in memory."""
 
 
-def filter_options(function: Callable[..., object]) -> Callable[..., object]:
-    """--tag and --sql."""
-    tag = click.option("--tag", metavar="EXPR", help="Only messages with these tags: 'a || b'.")
-    sql = click.option(
-        "--sql", metavar="EXPR", help="Only messages with such properties: \"amount > 5 AND region = 'eu'\"."
-    )
-    return tag(sql(function))
+Tag = Annotated[str | None, Option("Only messages with these tags: 'a || b'.", metavar="EXPR")]
+Sql = Annotated[
+    str | None,
+    Option("Only messages with such properties: \"amount > 5 AND region = 'eu'\".", metavar="EXPR"),
+]
 
 
 def filter_of(tag: str | None, sql: str | None) -> Filter:
@@ -60,42 +60,36 @@ def _written(write: Callable[[MessageExt], bytes], message: MessageExt) -> bool:
     return True
 
 
-@click.command(short_help="Print the messages of a topic.")
-@click.argument("topic", shell_complete=complete_topics)
-@click.option(
-    "--from",
-    "begin",
-    type=WHERE,
-    help="earliest, latest, an offset, -N (last N of each queue), a time, or -1h.  [default: earliest; with --follow"
-    " latest]",
-)
-@click.option("--until", type=END, help="An offset or a time.  [default: the current end]")
-@click.option(
-    "-f", "--follow", "following", is_flag=True, help="Continue with new messages until interrupted."
-)
-@click.option("-c", "--count", type=click.IntRange(min=1), help="Maximum number of messages.")
-@filter_options
-@click.option("--queue", "queues", multiple=True, metavar="BROKER:ID", help="Only this queue. Repeatable.")
-@click.option(
-    "-F",
-    "--format",
-    "format_text",
-    metavar="TEXT",
-    help=r"Of each message: %s body, %k keys, %g tag, %t topic, %b broker, %p queue, %o offset, %T store time in ms,"
-    r" %i id, %h properties, %J as JSON; \n \t \xFF.",
-)
+@click.command(short_help="Print the messages of a topic.", cls=DeclaredCommand)
 @clustered
 async def consume(
     shell: ClusterShell,
-    topic: str,
-    begin: Where | None,
-    until: Where | None,
-    following: bool,
-    count: int | None,
-    tag: str | None,
-    sql: str | None,
-    queues: tuple[str, ...],
-    format_text: str | None,
+    topic: TopicName,
+    begin: Annotated[
+        Where | None,
+        WHERE,
+        Option(
+            "earliest, latest, an offset, -N (last N of each queue), a time, or -1h.  [default: earliest; with"
+            " --follow latest]",
+            "--from",
+        ),
+    ],
+    until: Annotated[Where | None, END, Option("An offset or a time.  [default: the current end]")],
+    following: Annotated[bool, Option("Continue with new messages until interrupted.", "-f", "--follow")],
+    count: Annotated[int | None, click.IntRange(min=1), Option("Maximum number of messages.", "-c")],
+    tag: Tag,
+    sql: Sql,
+    queues: OnlyQueues,
+    format_text: Annotated[
+        str | None,
+        Option(
+            "Of each message: %s body, %k keys, %g tag, %t topic, %b broker, %p queue, %o offset, %T store time in ms,"
+            r" %i id, %h properties, %J as JSON; \n \t \xFF.",
+            "-F",
+            "--format",
+            metavar="TEXT",
+        ),
+    ],
 ) -> None:
     """Print the messages of TOPIC, each body on a line, in the order of their store times.
 

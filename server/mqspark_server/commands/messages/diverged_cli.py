@@ -8,19 +8,18 @@ mqspark store diverged send DIR FILE -n NAMESRV [--topic T] [--dry-run] [--yes]
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.output import Output, columns, counted, cut
+from mqspark_server.commands.parameters import MaybeName, Name, Option, OutputFormat, StoreDirectory, Yes
 from mqspark_server.commands.refusals import CommandFailed, Missing
 from mqspark_server.commands.shell import (
     ClusterShell,
-    assume_yes,
     clustered,
     confirm,
-    output_option,
 )
 
 if TYPE_CHECKING:
@@ -35,8 +34,7 @@ MAX_SENT_BYTES = 1 << 30
 _PARTS = columns(
     "file", "position FROM", "bytes SIZE", "saved_ms SET ASIDE", "messages", "damaged_bytes DAMAGED"
 )
-_directory = click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False))
-_topic = click.option("--topic", help="Only messages of this topic.")
+_Topic = Annotated[str | None, Option("Only messages of this topic.")]
 
 
 def _parts(directory: str, name: str | None = None) -> list[SavedPart]:
@@ -52,9 +50,7 @@ def _parts(directory: str, name: str | None = None) -> list[SavedPart]:
 
 
 @diverged.command("list")
-@_directory
-@output_option
-def list_parts(directory: str, output: str) -> None:
+def list_parts(directory: StoreDirectory, output: OutputFormat) -> None:
     """List what was set aside in the store directory DIR."""
     from mqspark.message import MessageExt
     from mqspark.store.tools.diverged import messages_of
@@ -81,12 +77,14 @@ def list_parts(directory: str, output: str) -> None:
 
 
 @diverged.command("show")
-@_directory
-@click.argument("file", required=False)
-@_topic
-@click.option("-c", "--count", type=click.IntRange(min=1), default=100, show_default=True, help="At most.")
-@output_option
-def show(directory: str, file: str | None, topic: str | None, count: int, output: str) -> None:
+def show(
+    *,
+    directory: StoreDirectory,
+    file: MaybeName,
+    topic: _Topic,
+    count: Annotated[int, click.IntRange(min=1), Option("At most.", "-c")] = 100,
+    output: OutputFormat,
+) -> None:
     """Show the messages that were set aside in the store directory DIR, or those of one FILE."""
     import itertools
 
@@ -103,14 +101,14 @@ def show(directory: str, file: str | None, topic: str | None, count: int, output
 
 
 @diverged.command("send")
-@_directory
-@click.argument("file")
-@_topic
-@click.option("--dry-run", is_flag=True, help="Only show what would be sent.")
-@assume_yes
 @clustered
 async def send(
-    shell: ClusterShell, directory: str, file: str, topic: str | None, dry_run: bool, yes: bool
+    shell: ClusterShell,
+    directory: StoreDirectory,
+    file: Name,
+    topic: _Topic,
+    dry_run: Annotated[bool, Option("Only show what would be sent.")],
+    yes: Yes,
 ) -> None:
     """Send the messages of FILE again, as new messages of their topics. Whether the cluster has them already is not
     known here. Messages of system topics, as half and delayed ones, are left out."""

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import click
 
 from mqspark.base.logs import printable
 from mqspark.errors import InvalidMessage, NoRoute
 from mqspark.message import DLQ_PREFIX, Message, MessageExt, dlq_topic
-from mqspark_server.commands.completing import complete_groups
+from mqspark_server.commands.completing import GroupName
 from mqspark_server.commands.loading import noun
-from mqspark_server.commands.messages.consume_cli import filter_of, filter_options
+from mqspark_server.commands.messages.consume_cli import Sql, Tag, filter_of
 from mqspark_server.commands.messages.reading import END, WHERE, Filter, Where, read_spans, spans
 from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS
 from mqspark_server.commands.output import Column, columns, counted, cut
+from mqspark_server.commands.parameters import MaybeName, Option, Yes
 from mqspark_server.commands.refusals import CommandFailed, Missing
-from mqspark_server.commands.shell import ClusterShell, assume_yes, clustered, confirm, matching
+from mqspark_server.commands.shell import ClusterShell, clustered, confirm, matching
 from mqspark_server.shown.deadletters import LetterChoice, foreign_origins, origin_of, resent_copy
 from mqspark_server.shown.messagerow import message_row
 
@@ -33,19 +34,15 @@ _RESENT = columns(
 )
 _NAMED = 5
 """Topics of a refusal."""
-_group = click.argument("group", shell_complete=complete_groups)
-_key = click.option("--key", help="Only messages with this key.")
-_origin = click.option("--topic", "origin", help="Only messages that came from this topic.")
-_since = click.option(
-    "--from", "begin", type=WHERE, default="earliest", show_default=True, help="As for mqspark consume."
-)
-_until = click.option("--until", type=END, help="An offset or a time.  [default: the current end]")
+_Key = Annotated[str | None, Option("Only messages with this key.")]
+_Origin = Annotated[str | None, Option("Only messages that came from this topic.", "--topic")]
+_Since = Annotated[Where, WHERE, Option("As for mqspark consume.", "--from", default="earliest")]
+_Until = Annotated[Where | None, END, Option("An offset or a time.  [default: the current end]")]
 
 
 @dlq.command("list")
-@click.argument("pattern", required=False)
 @clustered
-async def dlq_list(shell: ClusterShell, pattern: str | None) -> None:
+async def dlq_list(shell: ClusterShell, pattern: MaybeName) -> None:
     """List groups with dead letters, or those that match PATTERN."""
     rows, _ = matching(({"group": name} for name in await _groups(shell)), "group", pattern)
     for row in rows:
@@ -90,24 +87,17 @@ async def _groups(shell: ClusterShell) -> list[str]:
 
 
 @dlq.command("show")
-@_group
-@filter_options
-@_key
-@_origin
-@_since
-@_until
-@click.option("-c", "--count", type=click.IntRange(min=1), default=100, show_default=True, help="At most.")
 @clustered
 async def dlq_show(
     shell: ClusterShell,
-    group: str,
-    tag: str | None,
-    sql: str | None,
-    key: str | None,
-    origin: str | None,
-    begin: Where,
-    until: Where | None,
-    count: int,
+    group: GroupName,
+    tag: Tag,
+    sql: Sql,
+    key: _Key,
+    origin: _Origin,
+    begin: _Since,
+    until: _Until,
+    count: Annotated[int, click.IntRange(min=1), Option("At most.", "-c")] = 100,
 ) -> None:
     """Show the dead letters of GROUP."""
     found = await _dead(shell, group, filter_of(tag, sql), LetterChoice(origin, key=key), begin, until, count)
@@ -116,38 +106,24 @@ async def dlq_show(
 
 
 @dlq.command("resend")
-@_group
-@filter_options
-@_key
-@_origin
-@_since
-@_until
-@click.option(
-    "-c", "--count", type=click.IntRange(1, 100_000), default=10_000, show_default=True, help="At most."
-)
-@click.option(
-    "--to",
-    type=click.Choice(["group", "topic"]),
-    default="group",
-    show_default=True,
-    help="group: to the retry topic, so that no other group gets them; topic: to the original topics.",
-)
-@click.option("--dry-run", is_flag=True, help="Only show what would be sent.")
-@assume_yes
 @clustered
 async def dlq_resend(
     shell: ClusterShell,
-    group: str,
-    tag: str | None,
-    sql: str | None,
-    key: str | None,
-    origin: str | None,
-    begin: Where,
-    until: Where | None,
-    count: int,
-    to: Literal["group", "topic"],
-    dry_run: bool,
-    yes: bool,
+    *,
+    group: GroupName,
+    tag: Tag,
+    sql: Sql,
+    key: _Key,
+    origin: _Origin,
+    begin: _Since,
+    until: _Until,
+    count: Annotated[int, click.IntRange(1, 100_000), Option("At most.", "-c")] = 10_000,
+    to: Annotated[
+        Literal["group", "topic"],
+        Option("group: to the retry topic, so that no other group gets them; topic: to the original topics."),
+    ] = "group",
+    dry_run: Annotated[bool, Option("Only show what would be sent.")],
+    yes: Yes,
 ) -> None:
     """Send dead letters of GROUP again. The originals stay in the dead-letter topic until they expire.
 

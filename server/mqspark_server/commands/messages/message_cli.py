@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import click
 
 from mqspark.errors import BrokerError, InvalidMessage, NoRoute
 from mqspark.message import TRACE_TOPIC, MessageExt, is_system_topic
 from mqspark_server.commands.administration.group_cli import chosen_queues
-from mqspark_server.commands.completing import complete_topics
+from mqspark_server.commands.completing import TopicName, complete_topics
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.messages.reading import Filter, Where, read_spans, spans
 from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS
 from mqspark_server.commands.output import as_time, columns, cut
+from mqspark_server.commands.parameters import Argument, Name, Option
 from mqspark_server.commands.refusals import Missing
 from mqspark_server.commands.shell import ClusterShell, clustered
 from mqspark_server.commands.times import FORMS, TIME
@@ -24,12 +26,9 @@ message = noun("message", "Find messages: by key, id, offset or time, and trace 
 _TRACE = columns(
     "time_ms", "what", "group", "host", "success OK", "cost_ms MS", "retries", "topic*", "result"
 )
-_topic = click.argument("topic", shell_complete=complete_topics)
-_limit = click.option(
-    "-c", "--count", type=click.IntRange(1, 10_000), default=32, show_default=True, help="At most."
-)
-_since = click.option("--from", "begin_ms", type=TIME, default=0, help=f"Stored since: {FORMS}")
-_until = click.option("--until", "end_ms", type=TIME, help="Stored until.  [default: now]")
+_Limit = Annotated[int, click.IntRange(1, 10_000), Option("At most.", "-c", default=32)]
+_Since = Annotated[int, TIME, Option(f"Stored since: {FORMS}", "--from", show_default=False, default=0)]
+_Until = Annotated[int | None, TIME, Option("Stored until.  [default: now]", "--until")]
 _OLDER = "--count shows more, --until TIME older ones"
 
 
@@ -43,14 +42,14 @@ def _print(shell: ClusterShell, found: Sequence[MessageExt]) -> None:
 
 
 @message.command("key")
-@_topic
-@click.argument("key")
-@_since
-@_until
-@_limit
 @clustered
 async def message_key(
-    shell: ClusterShell, topic: str, key: str, begin_ms: int, end_ms: int | None, count: int
+    shell: ClusterShell,
+    topic: TopicName,
+    key: Name,
+    begin_ms: _Since,
+    end_ms: _Until,
+    count: _Limit,
 ) -> None:
     """Show the newest messages of TOPIC with KEY, by the brokers' index."""
     found = await shell.admin.messages_by_key(
@@ -62,14 +61,14 @@ async def message_key(
 
 
 @message.command("tag")
-@_topic
-@click.argument("tag")
-@_since
-@_until
-@_limit
 @clustered
 async def message_tag(
-    shell: ClusterShell, topic: str, tag: str, begin_ms: int, end_ms: int | None, count: int
+    shell: ClusterShell,
+    topic: TopicName,
+    tag: Name,
+    begin_ms: _Since,
+    end_ms: _Until,
+    count: _Limit,
 ) -> None:
     """Show the newest messages of TOPIC with TAG, by the brokers' index."""
     found = await shell.admin.messages_by_tag(
@@ -90,10 +89,14 @@ def _end(begin_ms: int, end_ms: int | None) -> int:
 
 
 @message.command("id")
-@click.argument("message_id")
-@click.option("--topic", shell_complete=complete_topics, help="The topic, required for a unique id.")
 @clustered
-async def message_id(shell: ClusterShell, message_id: str, topic: str | None) -> None:
+async def message_id(
+    shell: ClusterShell,
+    message_id: Name,
+    topic: Annotated[
+        str | None, Option("The topic, required for a unique id.", shell_complete=complete_topics)
+    ],
+) -> None:
     """Show the message with an id: a producer's unique id (needs --topic) or a broker's offset id."""
     found = []
     if topic is not None:
@@ -130,12 +133,14 @@ async def _by_offset_id(shell: ClusterShell, text: str) -> list[MessageExt]:
 
 
 @message.command("offset")
-@_topic
-@click.argument("queue", metavar="BROKER:ID")
-@click.argument("offset", type=click.IntRange(min=0))
-@click.option("-c", "--count", type=click.IntRange(1, 10_000), default=1, show_default=True, help="At most.")
 @clustered
-async def message_offset(shell: ClusterShell, topic: str, queue: str, offset: int, count: int) -> None:
+async def message_offset(
+    shell: ClusterShell,
+    topic: TopicName,
+    queue: Annotated[str, Argument(metavar="BROKER:ID")],
+    offset: Annotated[int, click.IntRange(min=0), Argument()],
+    count: Annotated[int, click.IntRange(1, 10_000), Option("At most.", "-c")] = 1,
+) -> None:
     """Show the message of a queue at OFFSET, and with --count the following ones, too."""
     (chosen,) = await chosen_queues(shell, topic, (queue,))
     place = await spans(shell, [chosen], Where("offset", offset), Where("offset", offset + count))
@@ -148,14 +153,14 @@ async def message_offset(shell: ClusterShell, topic: str, queue: str, offset: in
 
 
 @message.command("time")
-@_topic
-@click.option("--from", "begin_ms", type=TIME, required=True, help=FORMS)
-@_until
-@click.option("--tag", metavar="EXPR", help="Only these tags.")
-@_limit
 @clustered
 async def message_time(
-    shell: ClusterShell, topic: str, begin_ms: int, end_ms: int | None, tag: str | None, count: int
+    shell: ClusterShell,
+    topic: TopicName,
+    begin_ms: Annotated[int, TIME, Option(FORMS, "--from")],
+    end_ms: _Until,
+    tag: Annotated[str | None, Option("Only these tags.", metavar="EXPR")],
+    count: _Limit,
 ) -> None:
     """Show the messages of TOPIC that were stored between two times."""
     span = Where("time", begin_ms), None if end_ms is None else Where("time", _end(begin_ms, end_ms))
@@ -170,10 +175,12 @@ async def message_time(
 
 
 @message.command("trace")
-@click.argument("message_id")
-@click.option("--trace-topic", default=TRACE_TOPIC, show_default=True, help="The topic of trace data.")
 @clustered
-async def message_trace(shell: ClusterShell, message_id: str, trace_topic: str) -> None:
+async def message_trace(
+    shell: ClusterShell,
+    message_id: Name,
+    trace_topic: Annotated[str, Option("The topic of trace data.")] = TRACE_TOPIC,
+) -> None:
     """Show who sent and who consumed a message, if its clients trace (trace=True, enableMsgTrace)."""
     if not is_system_topic(trace_topic) and trace_topic not in await shell.known_topics():
         raise Missing("topic", trace_topic, await shell.known_topics())

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import click
 
@@ -14,9 +14,10 @@ from mqspark.errors import MQError
 from mqspark.message import Message, MessageQueue
 from mqspark_server.commands.administration.config_cli import assignments
 from mqspark_server.commands.administration.group_cli import chosen_queues
-from mqspark_server.commands.completing import complete_topics
+from mqspark_server.commands.completing import TopicName
 from mqspark_server.commands.messages.rows import parse_row
 from mqspark_server.commands.output import counted
+from mqspark_server.commands.parameters import Argument, DeclaredCommand, Option
 from mqspark_server.commands.refusals import CommandFailed, describe
 from mqspark_server.commands.shell import ClusterShell, clustered
 from mqspark_server.commands.times import DURATION, FORMS, TIME
@@ -42,58 +43,41 @@ _MAX_BODY_BYTES = 64 << 20
 """Limit of a line or file; brokers accept 4 MiB."""
 
 
-@click.command(short_help="Send lines, files or JSON lines.")
-@click.argument("topic", shell_complete=complete_topics)
-@click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
-@click.option("-b", "--body", help="Send this text instead of files.")
-@click.option(
-    "--jsonl", is_flag=True, help="Every line is a JSON object: body, keys, tags, properties, delay."
-)
-@click.option("--whole", is_flag=True, help="Every file is one message.")
-@click.option("-D", "--delimiter", default="\\n", show_default=True, help="The end of a message.")
-@click.option(
-    "-K",
-    "--key-delimiter",
-    help="The text before it in a line is the message's key. Escapes as \\t are known.",
-)
-@click.option("-k", "--key", "keys", multiple=True, help="A key of every message. Repeatable.")
-@click.option("-t", "--tag", help="The tag of every message.")
-@click.option("-P", "--property", "properties", multiple=True, metavar="KEY=VALUE", help="Repeatable.")
-@click.option("--delay", "delay_ms", type=DURATION, help="Deliver after this time: 30s, 15m.")
-@click.option(
-    "--delay-level", type=click.IntRange(1, 100), help="Deliver after this delay level of the broker."
-)
-@click.option("--deliver-at", "deliver_at_ms", type=TIME, help=f"Deliver at this time: {FORMS}")
-@click.option("--priority", type=click.IntRange(min=0), help="The priority of every message.")
-@click.option("--queue", metavar="BROKER:ID", help="To this queue.")
-@click.option("--ordered", is_flag=True, help="Send one after the other, so that each queue keeps the order.")
-@click.option("--rate", type=click.FloatRange(min=0.001), help="Messages per second.")
-@click.option(
-    "-c", "--count", type=click.IntRange(min=1), help="Maximum number of messages; with --body: repetitions."
-)
-@click.option("--trace", is_flag=True, help="Record each send for mqspark message trace.")
+@click.command(short_help="Send lines, files or JSON lines.", cls=DeclaredCommand)
 @clustered
 async def produce(
     shell: ClusterShell,
-    topic: str,
-    files: tuple[str, ...],
-    body: str | None,
-    jsonl: bool,
-    whole: bool,
-    delimiter: str,
-    key_delimiter: str | None,
-    keys: tuple[str, ...],
-    tag: str | None,
-    properties: tuple[str, ...],
-    delay_ms: int | None,
-    delay_level: int | None,
-    deliver_at_ms: int | None,
-    priority: int | None,
-    queue: str | None,
-    ordered: bool,
-    rate: float | None,
-    count: int | None,
-    trace: bool,
+    *,
+    topic: TopicName,
+    files: Annotated[
+        tuple[str, ...], click.Path(exists=True, dir_okay=False, allow_dash=True), Argument(required=False)
+    ],
+    body: Annotated[str | None, Option("Send this text instead of files.", "-b")],
+    jsonl: Annotated[bool, Option("Every line is a JSON object: body, keys, tags, properties, delay.")],
+    whole: Annotated[bool, Option("Every file is one message.")],
+    delimiter: Annotated[str, Option("The end of a message.", "-D")] = "\\n",
+    key_delimiter: Annotated[
+        str | None,
+        Option("The text before it in a line is the message's key. Escapes as \\t are known.", "-K"),
+    ],
+    keys: Annotated[tuple[str, ...], Option("A key of every message. Repeatable.", "-k", "--key")],
+    tag: Annotated[str | None, Option("The tag of every message.", "-t")],
+    properties: Annotated[tuple[str, ...], Option("Repeatable.", "-P", "--property", metavar="KEY=VALUE")],
+    delay_ms: Annotated[int | None, DURATION, Option("Deliver after this time: 30s, 15m.", "--delay")],
+    delay_level: Annotated[
+        int | None, click.IntRange(1, 100), Option("Deliver after this delay level of the broker.")
+    ],
+    deliver_at_ms: Annotated[int | None, TIME, Option(f"Deliver at this time: {FORMS}", "--deliver-at")],
+    priority: Annotated[int | None, click.IntRange(min=0), Option("The priority of every message.")],
+    queue: Annotated[str | None, Option("To this queue.", metavar="BROKER:ID")],
+    ordered: Annotated[bool, Option("Send one after the other, so that each queue keeps the order.")],
+    rate: Annotated[float | None, click.FloatRange(min=0.001), Option("Messages per second.")],
+    count: Annotated[
+        int | None,
+        click.IntRange(min=1),
+        Option("Maximum number of messages; with --body: repetitions.", "-c"),
+    ],
+    trace: Annotated[bool, Option("Record each send for mqspark message trace.")],
 ) -> None:
     """Send each line of FILES, or of standard input, to TOPIC.
 
