@@ -10,16 +10,17 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
-from fastapi import Depends, Path, Query, Request
+from fastapi import Depends, Path, Query, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field
 
-from mqspark.auth.policies import Action
+from mqspark.auth.policies import Action, Kind
 from mqspark.auth.users import MAX_NAME_LENGTH
 from mqspark.base.logs import printable
 from mqspark.broker.admin.views import View
 from mqspark.broker.state.state import BrokerState
-from mqspark.errors import FrameTooLarge
+from mqspark.broker.tables.topics import Topic
+from mqspark.errors import FrameTooLarge, NoSuchTopic
 from mqspark.message import DEFAULT_TOPIC
 from mqspark.protocol.codes import Reason, ResponseCode
 from mqspark.protocol.command import Command
@@ -97,6 +98,24 @@ class ItemPage(BaseModel, Generic[T]):
     next: str | None = Field(description="the `after` of the next page; null on the last page")
 
 
+class Paging:
+    """Which page of names is wanted."""
+
+    def __init__(self, limit: Limit = 100, after: After = None) -> None:
+        self._limit, self._after = limit, after
+
+    def of(self, names: Iterable[str]) -> tuple[list[str], str | None]:
+        """The names of the page, and the cursor of the next one. Names that are created or deleted meanwhile do not
+        move others to another page. Raises Problem for an invalid cursor."""
+        ordered = sorted(names)
+        first = 0 if self._after is None else bisect_right(ordered, decoded(self._after))
+        page = ordered[first : first + self._limit]
+        return page, cursor(page[-1]) if first + self._limit < len(ordered) else None
+
+
+PagingNow = Annotated[Paging, Depends()]
+
+
 class Asker(NamedTuple):
     """A caller of a broker that serves."""
 
@@ -104,6 +123,8 @@ class Asker(NamedTuple):
     parts: BrokerParts
     callers: Callers
     caller: Caller
+    request: Request
+    response: Response
 
     @property
     def state(self) -> BrokerState:
@@ -112,6 +133,37 @@ class Asker(NamedTuple):
     def authorize(self, subject: Subject, *actions: Action) -> None:
         """Raises Problem unless the caller may do one of the actions."""
         self.callers.authorize(self.caller, subject, *actions)
+
+    def authorize_topic(self, name: str, *actions: Action) -> None:
+        """Raises Problem."""
+        self.authorize(Subject(Kind.TOPIC, name), *actions)
+
+    def authorize_group(self, name: str, *actions: Action) -> None:
+        """Raises Problem."""
+        self.authorize(Subject(Kind.GROUP, name), *actions)
+
+    def topic(self, name: str) -> Topic:
+        """Raises Problem."""
+        found = self.state.topics.get(name)
+        if found is None:
+            raise Problem(404, str(NoSuchTopic(name)))
+        return found
+
+    def check_match(self, current: Any) -> None:
+        """If-Match and If-None-Match against the present document; None: there is nothing yet. The answer to a change
+        is a 201 then. Raises Problem."""
+        tag = None if current is None else _etag(current)
+        wanted, unwanted = (self.request.headers.get(name) for name in ("if-match", "if-none-match"))
+        if wanted is not None and (tag is None or not {"*", tag}.intersection(_parts(wanted))):
+            raise Problem(412, "it has changed since it was read: read it again before you change it")
+        if unwanted is not None and tag is not None and {"*", tag}.intersection(_parts(unwanted)):
+            raise Problem(412, "it already exists")
+        if current is None:
+            self.response.status_code = 201
+
+    def tag(self, document: Any) -> None:
+        """The answer has the ETag of the document's content, whenever that was written."""
+        self.response.headers["ETag"] = _etag(document)
 
     async def ask(
         self,
@@ -183,36 +235,28 @@ def _check_parameters(request: Request) -> None:
     route = request.scope["route"]
     if not request.query_params or not isinstance(route, APIRoute):
         return
-    known = {field.alias for field in route.dependant.query_params}
+    own = route.dependant
+    known = {field.alias for each in (own, *own.dependencies) for field in each.query_params}
     for name in request.query_params:
         if name not in known:
             names = ", ".join(sorted(known)) or "none"
             raise Problem(422, f"there is no query parameter {printable(name, 80)!r}; there are: {names}")
 
 
-async def _asker(request: Request) -> Asker:
+async def _asker(request: Request, response: Response) -> Asker:
     _check_parameters(request)
     app: BrokerNode = request.app.state.broker
     callers: Callers = request.app.state.callers
     caller = callers.identify(request.scope)
     if not app.lifecycle.ready or app.parts is None:
         raise Problem(503, f"the broker is {app.lifecycle.phase.name.lower()}")
-    return Asker(app, app.parts, callers, caller)
+    return Asker(app, app.parts, callers, caller, request, response)
 
 
 AskerNow = Annotated[Asker, Depends(_asker)]
 
 
 # --- pages ---
-
-
-def page_after(names: Iterable[str], after: str | None, limit: int) -> tuple[list[str], str | None]:
-    """The ``limit`` names behind a cursor, and the cursor of the next page. Names that are created or deleted meanwhile
-    do not move others to another page. Raises Problem for an invalid cursor."""
-    ordered = sorted(names)
-    first = 0 if after is None else bisect_right(ordered, decoded(after))
-    page = ordered[first : first + limit]
-    return page, cursor(page[-1]) if first + limit < len(ordered) else None
 
 
 def cursor(text: str) -> str:
@@ -232,21 +276,10 @@ def decoded(text: str) -> str:
 # --- versions ---
 
 
-def etag(document: Any) -> str:
-    """The ETag of the content of a document, whenever it was written."""
+def _etag(document: Any) -> str:
     text = msgspec.json.encode(document, order="sorted")
     return f'"{hashlib.sha256(text).hexdigest()[:32]}"'
 
 
-def check_match(request: Request, current: str | None) -> None:
-    """If-Match and If-None-Match against the present ETag; None: there is nothing yet. Raises Problem."""
-    wanted = request.headers.get("if-match")
-    if wanted is not None and (
-        current is None
-        or (wanted.strip() != "*" and current not in [each.strip() for each in wanted.split(",")])
-    ):
-        raise Problem(412, "it has changed since it was read: read it again before you change it")
-    unwanted = request.headers.get("if-none-match")
-    values = [] if unwanted is None else [each.strip() for each in unwanted.split(",")]
-    if current is not None and ("*" in values or current in values):
-        raise Problem(412, "it already exists")
+def _parts(header: str) -> list[str]:
+    return [each.strip() for each in header.split(",")]

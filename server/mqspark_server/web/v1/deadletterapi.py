@@ -23,25 +23,14 @@ from mqspark.message import (
 from mqspark.protocol.codes import RequestCode
 from mqspark_server.shown.deadletters import LetterChoice, origin_of, resent_copy
 from mqspark_server.web.callers import CLUSTER
-from mqspark_server.web.callers import group as group_named
 from mqspark_server.web.problems import Problem
 from mqspark_server.web.turns import between_turns
-from mqspark_server.web.v1.asking import (
-    ERRORS,
-    After,
-    Asker,
-    AskerNow,
-    GroupName,
-    ItemPage,
-    Limit,
-    page_after,
-)
+from mqspark_server.web.v1.asking import ERRORS, After, Asker, AskerNow, GroupName, ItemPage, Limit, PagingNow
 from mqspark_server.web.v1.messageapi import (
     EVER_MS,
     Filtering,
     Since,
     Until,
-    found_topic,
     place_after,
     spans_of,
 )
@@ -122,14 +111,12 @@ class ResendOutcome(BaseModel):
 
 
 @router.get("")
-async def list_dead_letters(
-    asker: AskerNow, limit: Limit = 100, after: After = None
-) -> ItemPage[DeadLetterGroup]:
+async def list_dead_letters(asker: AskerNow, paging: PagingNow) -> ItemPage[DeadLetterGroup]:
     """Groups that have dead letters."""
     asker.authorize(CLUSTER, Action.GET, Action.LIST)
     state = asker.state
     names = [name.removeprefix(DLQ_PREFIX) for name in state.topics.names() if name.startswith(DLQ_PREFIX)]
-    page, following = page_after(names, after, limit)
+    page, following = paging.of(names)
     items = []
     for group in page:
         found = state.topics.get(dlq_topic(group))
@@ -152,7 +139,7 @@ async def show_dead_letters(
     after: After = None,
 ) -> DeadLetterPage:
     """The dead letters of a group, oldest first."""
-    asker.authorize(group_named(group), Action.GET, Action.SUB)
+    asker.authorize_group(group, Action.GET, Action.SUB)
     found = await _found(
         asker,
         group,
@@ -172,7 +159,7 @@ async def show_dead_letters(
 async def resend(group: GroupName, wanted: Resend, asker: AskerNow) -> ResendOutcome:
     """Send dead letters again, as new messages. They stay where they are until they expire. A problem's member
     `resent` says how many were sent before it."""
-    asker.authorize(group_named(group), Action.UPDATE)
+    asker.authorize_group(group, Action.UPDATE)
     outcome = ResendOutcome(
         group=group, dryRun=wanted.dryRun, matched=0, resent=0, withoutOrigin=0, items=[], next=None
     )
@@ -199,7 +186,7 @@ async def _found(asker: Asker, group: str, wanted: Resend, place: Place | None, 
     ids = None if wanted.ids is None else frozenset(wanted.ids)
     letters = LetterChoice(wanted.topic, key=wanted.key, ids=ids)
     chosen = choose(asker, wanted.tags, wanted.sql, letters.takes)
-    queue_ids = range(found_topic(asker, topic).queue_limit)
+    queue_ids = range(asker.topic(topic).queue_limit)
     spans = spans_of(asker, topic, queue_ids, place, None, wanted.since, wanted.until)
     return await read_some(asker, topic, spans, limit, chosen)
 

@@ -6,13 +6,12 @@ import asyncio
 from typing import Annotated, Any, Literal
 
 import msgspec
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from mqspark.auth.policies import Action
 from mqspark.broker.admin.views import group_names, groups_view
-from mqspark.broker.state.state import BrokerState
-from mqspark.errors import InvalidMessage, NoSuchTopic
+from mqspark.errors import InvalidMessage
 from mqspark.message import MessageQueue, check_group
 from mqspark.protocol.bodies.body import encode_body
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
@@ -23,23 +22,17 @@ from mqspark.protocol.slices import Work
 from mqspark_server.shown.nouns import GROUP_SETTINGS, MAX_NAME, OFFSETS, QUEUE_IDS, place_of
 from mqspark_server.survey.offsetmoves import BEGINNING_MS, END_MS, OffsetMove
 from mqspark_server.web.callers import CLUSTER
-from mqspark_server.web.callers import group as group_named
-from mqspark_server.web.callers import topic as topic_named
 from mqspark_server.web.problems import Problem, as_problem
 from mqspark_server.web.turns import between_turns
 from mqspark_server.web.v1.asking import (
     ERRORS,
-    After,
     Asker,
     AskerNow,
     GroupName,
     ItemPage,
-    Limit,
+    PagingNow,
     Prefix,
-    check_match,
     entries_of,
-    etag,
-    page_after,
 )
 from mqspark_server.web.v1.documents import SettingsDocuments, given_by
 
@@ -122,14 +115,12 @@ class ResetOutcome(BaseModel):
 
 
 @router.get("")
-async def list_groups(
-    asker: AskerNow, limit: Limit = 100, after: After = None, prefix: Prefix = ""
-) -> ItemPage[GroupView]:
+async def list_groups(asker: AskerNow, paging: PagingNow, prefix: Prefix = "") -> ItemPage[GroupView]:
     """Groups that have settings, members or offsets, in the order of their names."""
     asker.authorize(CLUSTER, Action.GET, Action.LIST)
     state = asker.state
     names = [name for name in group_names(state) if name.startswith(prefix)]
-    page, following = page_after(names, after, limit)
+    page, following = paging.of(names)
     items = [GroupView(**entry) for entry in await entries_of(groups_view(state, page))]
     return ItemPage(items=items, next=following)
 
@@ -137,7 +128,7 @@ async def list_groups(
 @router.get("/{group}")
 async def describe_group(group: GroupName, asker: AskerNow) -> GroupView:
     """Its members, offsets and lag."""
-    asker.authorize(group_named(group), Action.GET)
+    asker.authorize_group(group, Action.GET)
     found = await entries_of(groups_view(asker.state, [group]))
     if not found:
         raise Problem(404, f"no group {group!r}")
@@ -145,9 +136,9 @@ async def describe_group(group: GroupName, asker: AskerNow) -> GroupView:
 
 
 @router.get("/{group}/settings", response_model=GroupSettingsView)
-async def group_settings(group: GroupName, asker: AskerNow, response: Response) -> BaseModel:
-    asker.authorize(group_named(group), Action.GET)
-    return _settings_view(asker, group, response)
+async def group_settings(group: GroupName, asker: AskerNow) -> BaseModel:
+    asker.authorize_group(group, Action.GET)
+    return _settings_view(asker, group)
 
 
 @router.put(
@@ -156,39 +147,31 @@ async def group_settings(group: GroupName, asker: AskerNow, response: Response) 
     responses={201: {"model": GroupSettingsView, "description": "made"}},
 )
 async def put_group(
-    group: GroupName,
-    settings: Annotated[dict[str, Any], Depends(given_by(GroupChange))],
-    asker: AskerNow,
-    request: Request,
-    response: Response,
+    group: GroupName, settings: Annotated[dict[str, Any], Depends(given_by(GroupChange))], asker: AskerNow
 ) -> BaseModel:
     """Create or change a group: with If-Match only if it is unchanged since it was read, with `If-None-Match: *` only
     if it is new."""
     with as_problem(400, InvalidMessage):
         check_group(group)
     old = asker.state.subscriptions.configured(group)
-    check_match(request, None if old is None else etag(old))
+    asker.check_match(old)
     config = old or SubscriptionGroupConfig(group_name=group)
     # The attributes of a request are changes to the present ones.
     new = msgspec.structs.replace(config, attributes={}, **settings)
     await asker.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, encode_body(new))
-    response.status_code = 201 if old is None else 200
-    return _settings_view(asker, group, response)
+    return _settings_view(asker, group)
 
 
 @router.delete("/{group}", status_code=204)
 async def delete_group(
     group: GroupName,
     asker: AskerNow,
-    request: Request,
     cleanOffsets: bool = Query(default=False, description="delete its offsets, too"),
 ) -> None:
     """Delete the settings of a group."""
-    config = asker.state.subscriptions.configured(group)
-    if config is None:
-        asker.authorize(group_named(group), Action.DELETE)
-        raise Problem(404, f"group {group!r} has no settings")
-    check_match(request, etag(config))
+    if asker.state.subscriptions.configured(group) is None:
+        asker.authorize_group(group, Action.DELETE)
+    asker.check_match(_configured(asker, group))
     header = DeleteSubscriptionGroupRequestHeader(group_name=group, clean_offset=cleanOffsets)
     await asker.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
 
@@ -196,8 +179,8 @@ async def delete_group(
 @router.post("/{group}/reset")
 async def reset_group(group: GroupName, reset: Reset, asker: AskerNow) -> ResetOutcome:
     """Move a group to other offsets of a topic, forward or back, live members included."""
-    asker.authorize(group_named(group), Action.GET, Action.UPDATE)
-    asker.authorize(topic_named(reset.topic), Action.GET, Action.UPDATE)
+    asker.authorize_group(group, Action.GET, Action.UPDATE)
+    asker.authorize_topic(reset.topic, Action.GET, Action.UPDATE)
     if (reset.to == "time") != (reset.timeMs is not None):
         raise Problem(422, "timeMs is required with `time`, and only allowed with it")
     if (reset.to == "offset") != (reset.offset is not None and reset.queueId is not None):
@@ -205,7 +188,7 @@ async def reset_group(group: GroupName, reset: Reset, asker: AskerNow) -> ResetO
     state = asker.state
     if group not in state.subscriptions:
         raise Problem(404, f"no group {group!r}")
-    offsets = _BrokerOffsets(state)
+    offsets = _BrokerOffsets(asker)
     at_ms = {"earliest": BEGINNING_MS, "latest": END_MS}.get(reset.to, reset.timeMs or 0)
     queues = [] if reset.queueId is None else [place_of(offsets.queue(reset.topic, reset.queueId))]
     move = OffsetMove(group, reset.topic, at_ms, reset.offset, queues)
@@ -238,17 +221,15 @@ async def reset_group(group: GroupName, reset: Reset, asker: AskerNow) -> ResetO
 class _BrokerOffsets:
     """What this broker has, read between the turns of messages."""
 
-    def __init__(self, state: BrokerState) -> None:
-        self._state = state
+    def __init__(self, asker: Asker) -> None:
+        self._asker, self._state = asker, asker.state
 
     def queue(self, topic: str, queue_id: int) -> MessageQueue:
         return MessageQueue(topic, self._state.config.broker_name, queue_id)
 
     async def bounds(self, topic: str) -> dict[MessageQueue, tuple[int, int]]:
         """Raises Problem."""
-        found = self._state.topics.get(topic)
-        if found is None:
-            raise Problem(404, str(NoSuchTopic(topic)))
+        found = self._asker.topic(topic)
 
         def reading(queue_ids: range) -> Work[dict[MessageQueue, tuple[int, int]]]:
             bounds = {}
@@ -268,9 +249,15 @@ class _BrokerOffsets:
         return None if found < 0 else found
 
 
-def _settings_view(asker: Asker, group: str, response: Response) -> BaseModel:
+def _configured(asker: Asker, group: str) -> SubscriptionGroupConfig:
+    """Raises Problem."""
     config = asker.state.subscriptions.configured(group)
     if config is None:
         raise Problem(404, f"group {group!r} has no settings")
-    response.headers["ETag"] = etag(config)
+    return config
+
+
+def _settings_view(asker: Asker, group: str) -> BaseModel:
+    config = _configured(asker, group)
+    asker.tag(config)
     return GroupSettingsView.model_validate({**msgspec.to_builtins(config), "group": group})

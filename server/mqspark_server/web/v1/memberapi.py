@@ -19,18 +19,8 @@ from mqspark.protocol.bodies.client_bodies import (
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.client_headers import GetConsumerRunningInfoRequestHeader
 from mqspark_server.shown.nouns import MAX_NAME, SHARED_QUEUES
-from mqspark_server.web.callers import group as group_named
 from mqspark_server.web.problems import Problem, as_problem
-from mqspark_server.web.v1.asking import (
-    ERRORS,
-    After,
-    Asker,
-    AskerNow,
-    GroupName,
-    ItemPage,
-    Limit,
-    page_after,
-)
+from mqspark_server.web.v1.asking import ERRORS, Asker, AskerNow, GroupName, ItemPage, PagingNow
 from mqspark_server.web.v1.groupapi import Member
 
 MAX_QUEUES = 4_096
@@ -79,16 +69,14 @@ class Modes(BaseModel):
 
 
 @router.get("/{group}/members")
-async def list_members(
-    group: GroupName, asker: AskerNow, limit: Limit = 100, after: After = None
-) -> ItemPage[Member]:
+async def list_members(group: GroupName, asker: AskerNow, paging: PagingNow) -> ItemPage[Member]:
     """The connected consumers of a group."""
-    asker.authorize(group_named(group), Action.GET)
+    asker.authorize_group(group, Action.GET)
     found = asker.state.clients.consumer(group)
     if found is None and group not in asker.state.subscriptions:
         raise Problem(404, f"no group {group!r}")
     members = {} if found is None else {member.client_id: member for member in found.members.values()}
-    page, following = page_after(members, after, limit)
+    page, following = paging.of(members)
     return ItemPage(items=[Member(**member_view(members[name])) for name in page], next=following)
 
 
@@ -102,7 +90,7 @@ async def show_member(
     """What one consumer is doing. The broker requests it from the consumer."""
     found = asker.state.clients.consumer(group)
     if found is None or clientId not in found.members:
-        asker.authorize(group_named(group), Action.GET)
+        asker.authorize_group(group, Action.GET)
         raise Problem(404, f"group {group!r} has no member {clientId[:200]!r}")
     header = GetConsumerRunningInfoRequestHeader(
         consumer_group=group, client_id=clientId, jstack_enable=stacks
@@ -144,7 +132,7 @@ async def show_member(
 @router.get("/{group}/modes")
 async def show_modes(group: GroupName, asker: AskerNow) -> Modes:
     """How the group consumes its topics."""
-    asker.authorize(group_named(group), Action.GET)
+    asker.authorize_group(group, Action.GET)
     answer = await _all_modes(asker)
     items = [
         Mode(topic=topic, mode=groups[group].mode, shareQueues=groups[group].pop_share_queue_num)

@@ -11,14 +11,12 @@ from pydantic import BaseModel, Field
 
 from mqspark.auth.policies import Action
 from mqspark.broker.pull.lookups import readable
-from mqspark.broker.tables.topics import Topic
-from mqspark.errors import InvalidMessage, NoSuchTopic, StoreUnreadable
+from mqspark.errors import InvalidMessage, StoreUnreadable
 from mqspark.message import MessageExt, decode_offset_id, has_key
 from mqspark.protocol.slices import Work
 from mqspark.record.record import Parts, take_apart
 from mqspark.record.recordlayout import record_position
 from mqspark.store.index.keys import Sought
-from mqspark_server.web.callers import topic as topic_named
 from mqspark_server.web.problems import Problem, as_problem
 from mqspark_server.web.turns import between_turns
 from mqspark_server.web.v1.asking import ERRORS, After, Asker, AskerNow, TopicName, decoded
@@ -83,8 +81,8 @@ async def list_messages(
 ) -> MessagePage:
     """Messages of a topic, queue by queue and in the order of each; with `key` by the index: the first page has the
     newest ones, the next page older ones, and each is in the order of storing; with `last` the newest."""
-    asker.authorize(topic_named(topic), Action.GET, Action.SUB)
-    found = found_topic(asker, topic)
+    asker.authorize_topic(topic, Action.GET, Action.SUB)
+    found = asker.topic(topic)
     if offset is not None and (queueId is None or since is not None):
         raise Problem(422, "offset needs queueId, and excludes since")
     ways = [name for name, given in (("key", key), ("last", last)) if given is not None]
@@ -115,8 +113,8 @@ async def list_messages(
 @router.get("/{topic}/messages/{messageId}")
 async def one_message(topic: TopicName, messageId: str, asker: AskerNow) -> MessageView:
     """The message with this id: the broker's, or a producer's unique id."""
-    asker.authorize(topic_named(topic), Action.GET, Action.SUB)
-    found_topic(asker, topic)
+    asker.authorize_topic(topic, Action.GET, Action.SUB)
+    asker.topic(topic)
 
     def is_meant(message: MessageExt) -> bool:
         return message.topic == topic and messageId in (message.message_id, message.offset_message_id)
@@ -128,14 +126,6 @@ async def one_message(topic: TopicName, messageId: str, asker: AskerNow) -> Mess
         if messages:
             return (await page_of(MessagesFound(messages[:1], None))).items[0]
     raise Problem(404, f"topic {topic} has no message {messageId[:100]!r}")
-
-
-def found_topic(asker: Asker, topic: str) -> Topic:
-    """Raises Problem."""
-    found = asker.state.topics.get(topic)
-    if found is None:
-        raise Problem(404, str(NoSuchTopic(topic)))
-    return found
 
 
 def place_after(after: str | None) -> Place | None:
@@ -277,7 +267,7 @@ def _readable(asker: Asker) -> Callable[[Parts], bool]:
 
     def may_read(topic: str) -> bool:
         try:
-            asker.authorize(topic_named(topic), Action.GET, Action.SUB)
+            asker.authorize_topic(topic, Action.GET, Action.SUB)
         except Problem:
             return False
         return True

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from mqspark.base.config import did_you_mean
 from mqspark.protocol.codes import RequestCode
 from mqspark_server.shown.nouns import MAX_VALUE
 from mqspark_server.web.problems import Problem
-from mqspark_server.web.v1.asking import ERRORS, Asker, AskerNow, check_match, etag
+from mqspark_server.web.v1.asking import ERRORS, Asker, AskerNow
 
 MAX_CHANGES = 256
 
@@ -30,21 +30,19 @@ class SettingsChange(BaseModel):
 
 
 @router.get("")
-async def show_settings(asker: AskerNow, response: Response) -> SettingsView:
+async def show_settings(asker: AskerNow) -> SettingsView:
     """All settings of the broker."""
     settings = await _settings(asker)
-    response.headers["ETag"] = etag(settings)
+    asker.tag(settings)
     return SettingsView(broker=asker.app.config.broker_name, settings=settings)
 
 
 @router.put("")
-async def change_settings(
-    change: SettingsChange, asker: AskerNow, request: Request, response: Response
-) -> SettingsView:
+async def change_settings(change: SettingsChange, asker: AskerNow) -> SettingsView:
     """Change settings that may change while the broker runs: all of them or none; with If-Match only as they were read.
     They go into the settings file; without one they last until the broker stops."""
     known = await _settings(asker)
-    check_match(request, etag(known))
+    asker.check_match(known)
     for key, value in change.settings.items():
         if key not in known:
             raise Problem(400, f"there is no setting {key[:80]!r}{did_you_mean(key[:80], known)}")
@@ -52,9 +50,7 @@ async def change_settings(
             raise Problem(422, f"{key}: a value is one line of at most {MAX_VALUE} characters")
     text = "".join(f"{key}={value}\n" for key, value in change.settings.items())
     await asker.ask(RequestCode.UPDATE_BROKER_CONFIG, None, text.encode("utf-8", "replace"))
-    settings = await _settings(asker)
-    response.headers["ETag"] = etag(settings)
-    return SettingsView(broker=asker.app.config.broker_name, settings=settings)
+    return await show_settings(asker)
 
 
 async def _settings(asker: Asker) -> dict[str, str]:

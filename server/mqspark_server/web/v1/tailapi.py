@@ -14,11 +14,10 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from mqspark.auth.policies import Action
-from mqspark_server.web.callers import topic as topic_named
 from mqspark_server.web.events import EVENTS, EventStream, event
 from mqspark_server.web.places import Places
 from mqspark_server.web.v1.asking import ERRORS, Asker, AskerNow, QueueId, TopicName
-from mqspark_server.web.v1.messageapi import Filtering, found_topic
+from mqspark_server.web.v1.messageapi import Filtering
 from mqspark_server.web.v1.storedmessages import Chosen, choose, read_some, views
 
 MAX_TAILS = 16
@@ -47,8 +46,8 @@ async def tail(
     """Messages as they arrive, from now on: events `message` with the JSON of a message, `skipped` with the number of
     messages that a slow client did not get, and `problem` at the end of a tail that cannot go on. At most ten minutes:
     browsers then reconnect by themselves."""
-    asker.authorize(topic_named(topic), Action.GET, Action.SUB)
-    found = found_topic(asker, topic)
+    asker.authorize_topic(topic, Action.GET, Action.SUB)
+    found = asker.topic(topic)
     chosen = choose(asker, tags, sql)
     queue_ids = range(found.queue_limit) if queueId is None else range(queueId, queueId + 1)
     places: Places = request.app.state.tails
@@ -84,8 +83,8 @@ async def _arrivals(
             places[queue_id] = end if following is None else following.offset
         if loop.time() - checked >= CHECK_S:
             checked = loop.time()
-            asker.authorize(topic_named(topic), Action.GET, Action.SUB)
-            found_topic(asker, topic)
+            asker.authorize_topic(topic, Action.GET, Action.SUB)
+            asker.topic(topic)
             yield b": still here\n\n"
         if is_wide or not grown:
             await asyncio.sleep(pause_s)

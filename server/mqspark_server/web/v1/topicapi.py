@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends
 from pydantic import BaseModel, Field
 
 from mqspark.auth.policies import Action
@@ -18,23 +18,18 @@ from mqspark.protocol.headers.admin_headers import CreateTopicRequestHeader, Del
 from mqspark.protocol.slices import Work
 from mqspark_server.shown.nouns import TOPIC_SETTINGS
 from mqspark_server.web.callers import CLUSTER
-from mqspark_server.web.callers import topic as topic_named
 from mqspark_server.web.problems import Problem, as_problem
 from mqspark_server.web.turns import between_turns
 from mqspark_server.web.v1.asking import (
     ERRORS,
-    After,
     Asker,
     AskerNow,
     ItemPage,
-    Limit,
+    PagingNow,
     Prefix,
     TopicName,
-    check_match,
     cursor,
     entries_of,
-    etag,
-    page_after,
 )
 from mqspark_server.web.v1.documents import SettingsDocuments, given_by
 
@@ -86,14 +81,12 @@ class TopicFigures(BaseModel):
 
 
 @router.get("", response_model=ItemPage.__class_getitem__(TopicView))
-async def list_topics(
-    asker: AskerNow, limit: Limit = 100, after: After = None, prefix: Prefix = ""
-) -> ItemPage[BaseModel]:
+async def list_topics(asker: AskerNow, paging: PagingNow, prefix: Prefix = "") -> ItemPage[BaseModel]:
     """Topics in the order of their names."""
     asker.authorize(CLUSTER, Action.GET, Action.LIST)
     state = asker.state
     names = [name for name in state.topics.names() if name.startswith(prefix)]
-    page, following = page_after(names, after, limit)
+    page, following = paging.of(names)
 
     def collected() -> Work[tuple[list[dict[str, Any]], str | None]]:
         items: list[dict[str, Any]] = []
@@ -113,28 +106,25 @@ async def list_topics(
 
 
 @router.get("/{topic}", response_model=TopicView)
-async def describe_topic(topic: TopicName, asker: AskerNow, response: Response) -> BaseModel:
+async def describe_topic(topic: TopicName, asker: AskerNow) -> BaseModel:
     """Its settings and queues; the ETag is of the settings."""
-    asker.authorize(topic_named(topic), Action.GET)
-    return await _view(asker, topic, response)
+    asker.authorize_topic(topic, Action.GET)
+    return await _view(asker, topic)
 
 
 @router.put(
     "/{topic}", response_model=TopicView, responses={201: {"model": TopicView, "description": "made"}}
 )
 async def put_topic(
-    topic: TopicName,
-    settings: Annotated[dict[str, Any], Depends(given_by(TopicChange))],
-    asker: AskerNow,
-    request: Request,
-    response: Response,
+    topic: TopicName, settings: Annotated[dict[str, Any], Depends(given_by(TopicChange))], asker: AskerNow
 ) -> BaseModel:
     """Create or change a topic: with If-Match only if it is unchanged since it was read, with `If-None-Match: *` only
     if it is new."""
     with as_problem(400, InvalidMessage):
         check_topic(topic)
-    old = _config(asker, topic)
-    check_match(request, None if old is None else etag(old))
+    found = asker.state.topics.get(topic)
+    old = None if found is None else found.config
+    asker.check_match(old)
     number = asker.app.config.default_topic_queue_nums
     config = old or TopicConfig(topic_name=topic, read_queue_nums=number, write_queue_nums=number)
     attributes = _attribute_changes(settings.pop("attributes"))
@@ -151,29 +141,23 @@ async def put_topic(
         attributes=attributes,
     )
     await asker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
-    response.status_code = 201 if old is None else 200
-    return await _view(asker, topic, response)
+    return await _view(asker, topic)
 
 
 @router.delete("/{topic}", status_code=204)
-async def delete_topic(topic: TopicName, asker: AskerNow, request: Request) -> None:
+async def delete_topic(topic: TopicName, asker: AskerNow) -> None:
     """Delete a topic with its messages."""
-    config = _config(asker, topic)
-    if config is None:
-        asker.authorize(topic_named(topic), Action.DELETE)
-        raise Problem(404, str(NoSuchTopic(topic)))
-    check_match(request, etag(config))
+    if asker.state.topics.get(topic) is None:
+        asker.authorize_topic(topic, Action.DELETE)
+    asker.check_match(asker.topic(topic).config)
     await asker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic=topic))
 
 
 @router.get("/{topic}/stats")
 async def topic_stats(topic: TopicName, asker: AskerNow) -> TopicFigures:
     """The number of messages in a topic, its incoming traffic, and the groups that read it."""
-    asker.authorize(topic_named(topic), Action.GET)
-    state = asker.state
-    found = state.topics.get(topic)
-    if found is None:
-        raise Problem(404, str(NoSuchTopic(topic)))
+    asker.authorize_topic(topic, Action.GET)
+    state, found = asker.state, asker.topic(topic)
 
     def reading() -> Work[list[str]]:
         groups: list[str] = []
@@ -196,17 +180,12 @@ async def topic_stats(topic: TopicName, asker: AskerNow) -> TopicFigures:
     )
 
 
-def _config(asker: Asker, topic: str) -> TopicConfig | None:
-    found = asker.state.topics.get(topic)
-    return None if found is None else found.config
-
-
-async def _view(asker: Asker, topic: str, response: Response) -> BaseModel:
-    config = _config(asker, topic)
+async def _view(asker: Asker, topic: str) -> BaseModel:
+    config = asker.topic(topic).config
     found = await entries_of(topics_view(asker.state, topic))
-    if not found or config is None:
+    if not found:
         raise Problem(404, str(NoSuchTopic(topic)))
-    response.headers["ETag"] = etag(config)
+    asker.tag(config)
     return TopicView.model_validate(found[0])
 
 

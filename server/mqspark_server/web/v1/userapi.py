@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from mqspark.auth.authadmin import AclInfo, PolicyInfo, UserInfo
@@ -37,18 +37,7 @@ from mqspark_server.accounts import Accounts
 from mqspark_server.net.servertls import client_context
 from mqspark_server.shown.nouns import MAX_RESOURCE
 from mqspark_server.web.problems import Problem, as_problem
-from mqspark_server.web.v1.asking import (
-    ERRORS,
-    After,
-    Asker,
-    AskerNow,
-    ItemPage,
-    Limit,
-    UserName,
-    check_match,
-    etag,
-    page_after,
-)
+from mqspark_server.web.v1.asking import ERRORS, Asker, AskerNow, ItemPage, PagingNow, UserName
 
 MAX_POLICIES = 16
 MAX_RULES = 1_024
@@ -102,36 +91,28 @@ class UserPolicies(BaseModel):
 
 
 @router.get("")
-async def list_users(asker: AskerNow, limit: Limit = 100, after: After = None) -> ItemPage[UserView]:
+async def list_users(asker: AskerNow, paging: PagingNow) -> ItemPage[UserView]:
     """Users in the order of their names; never a password."""
     answer = await asker.ask(RequestCode.AUTH_LIST_USER, ListUsersRequestHeader(filter=""))
     infos = decode_body(list[UserInfo], answer.body) if len(answer.body) else []
     found = {info.username or "": info for info in infos}
-    page, following = page_after(found, after, limit)
+    page, following = paging.of(found)
     return ItemPage(items=[_view(found[name]) for name in page], next=following)
 
 
 @router.get("/{user}")
-async def show_user(user: UserName, asker: AskerNow, response: Response) -> UserView:
-    found = await _user(asker, user)
-    if found is None:
-        raise Problem(404, f"no user {user!r}")
-    return _tagged(found, response)
+async def show_user(user: UserName, asker: AskerNow) -> UserView:
+    return _tagged(asker, await _must_be_user(asker, user))
 
 
 @router.put("/{user}", responses={201: {"model": UserView, "description": "made"}})
 async def put_user(
-    user: UserName,
-    change: UserChange,
-    asker: AskerNow,
-    request: Request,
-    response: Response,
-    hereOnly: HereOnly = False,
+    user: UserName, change: UserChange, asker: AskerNow, hereOnly: HereOnly = False
 ) -> UserView:
     """Create or change a user: with If-Match only if it is unchanged since it was read, with `If-None-Match: *` only if
     it is new."""
     old = await _user(asker, user)
-    check_match(request, None if old is None else etag(_view(old).model_dump()))
+    asker.check_match(None if old is None else _view(old).model_dump())
     info = UserInfo(password=change.password, user_type=change.type, user_status=change.status)
     if old is None and change.password is None:
         raise Problem(422, "a new user needs a password")
@@ -147,20 +128,16 @@ async def put_user(
             await asker.ask(RequestCode.AUTH_UPDATE_USER, changed, encode_body(info))
         if others is not None:
             await others.put(user, password=change.password, kind=change.type, status=change.status)
-    response.status_code = 201 if old is None else 200
     new = await _user(asker, user)
     if new is None:
         raise Problem(409, f"user {user!r} was deleted meanwhile")
-    return _tagged(new, response)
+    return _tagged(asker, new)
 
 
 @router.delete("/{user}", status_code=204)
-async def delete_user(user: UserName, asker: AskerNow, request: Request, hereOnly: HereOnly = False) -> None:
+async def delete_user(user: UserName, asker: AskerNow, hereOnly: HereOnly = False) -> None:
     """Delete a user, and its policies."""
-    old = await _user(asker, user)
-    if old is None:
-        raise Problem(404, f"no user {user!r}")
-    check_match(request, etag(_view(old).model_dump()))
+    asker.check_match(_view(await _must_be_user(asker, user)).model_dump())
     async with _others(asker, here_only=hereOnly) as others:
         await asker.ask(RequestCode.AUTH_DELETE_USER, DeleteUserRequestHeader(username=user))
         if others is not None:
@@ -168,23 +145,18 @@ async def delete_user(user: UserName, asker: AskerNow, request: Request, hereOnl
 
 
 @router.get("/{user}/policies")
-async def show_policies(user: UserName, asker: AskerNow, response: Response) -> UserPolicies:
+async def show_policies(user: UserName, asker: AskerNow) -> UserPolicies:
     policies = await _policies(asker, user)
-    response.headers["ETag"] = etag(policies.model_dump())
+    asker.tag(policies.model_dump())
     return policies
 
 
 @router.put("/{user}/policies")
 async def put_policies(
-    user: UserName,
-    policies: UserPolicies,
-    asker: AskerNow,
-    request: Request,
-    response: Response,
-    hereOnly: HereOnly = False,
+    user: UserName, policies: UserPolicies, asker: AskerNow, hereOnly: HereOnly = False
 ) -> UserPolicies:
     """Set rules for resources: each replaces the rule of the user for the same resource; other rules are unchanged."""
-    check_match(request, etag((await _policies(asker, user)).model_dump()))
+    asker.check_match((await _policies(asker, user)).model_dump())
     given = msgspec.convert(policies.model_dump(mode="json")["policies"], list[PolicyInfo])
     header = CreateAclRequestHeader(subject=f"User:{user}")
     info = AclInfo(subject=f"User:{user}", policies=given)
@@ -192,9 +164,7 @@ async def put_policies(
         await asker.ask(RequestCode.AUTH_CREATE_ACL, header, encode_body(info))
         if others is not None:
             await others.put_rules(user, given)
-    new = await _policies(asker, user)
-    response.headers["ETag"] = etag(new.model_dump())
-    return new
+    return await show_policies(user, asker)
 
 
 @router.delete("/{user}/policies", status_code=204)
@@ -244,9 +214,16 @@ async def _user(asker: Asker, name: str) -> UserInfo | None:
     return decode_body(UserInfo, answer.body) if len(answer.body) else None
 
 
-async def _policies(asker: Asker, name: str) -> UserPolicies:
-    if await _user(asker, name) is None:
+async def _must_be_user(asker: Asker, name: str) -> UserInfo:
+    """Raises Problem."""
+    found = await _user(asker, name)
+    if found is None:
         raise Problem(404, f"no user {name!r}")
+    return found
+
+
+async def _policies(asker: Asker, name: str) -> UserPolicies:
+    await _must_be_user(asker, name)
     answer = await asker.ask(RequestCode.AUTH_GET_ACL, GetAclRequestHeader(subject=f"User:{name}"))
     info = decode_body(AclInfo, answer.body) if len(answer.body) else AclInfo()
     return UserPolicies.model_validate({"policies": msgspec.to_builtins(info.policies or [])})
@@ -256,7 +233,7 @@ def _view(info: UserInfo) -> UserView:
     return UserView(user=info.username or "", type=info.user_type or "", status=info.user_status or "")
 
 
-def _tagged(info: UserInfo, response: Response) -> UserView:
+def _tagged(asker: Asker, info: UserInfo) -> UserView:
     view = _view(info)
-    response.headers["ETag"] = etag(view.model_dump())
+    asker.tag(view.model_dump())
     return view
