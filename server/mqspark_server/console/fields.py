@@ -1,14 +1,15 @@
 """Fields of forms and addresses: each says what it may be, and is read and refused by that.
 
-A page or a change declares them once, as annotations: ``topic: TopicName``, ``page: Annotated[int, WholeField(1, 9)]``.
-Must not know which pages there are.
+A page or a change declares them once, as annotations:
+``topic: TopicName``, ``page: Annotated[int, WholeNumbers(1, 9)]``;
+a bool is a tick, a Literal a choice. Must not know which pages there are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, Protocol, TypeVar, get_args
+from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -16,8 +17,6 @@ from mqspark.errors import InvalidMessage
 from mqspark.message import check_group, check_topic
 from mqspark_server.console.visitors import Form
 from mqspark_server.shown.nouns import MAX_NAME
-
-_DIGITS = 19
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -54,21 +53,6 @@ class LineField:
 
 
 @dataclass(frozen=True, slots=True)
-class WholeField:
-    low: int
-    high: int
-    label: str = ""
-
-    def read(self, name: str, values: Sequence[str]) -> int:
-        text = values[0].strip() if values else ""
-        digits = text.removeprefix("-")
-        is_whole = digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS
-        if is_whole and self.low <= int(text) <= self.high:
-            return int(text)
-        raise InvalidMessage(f"{name}: give a whole number from {self.low} to {self.high}", field=name)
-
-
-@dataclass(frozen=True, slots=True)
 class ChoiceField:
     options: Sequence[str]
 
@@ -78,10 +62,7 @@ class ChoiceField:
         return values[0]
 
 
-@dataclass(frozen=True, slots=True)
 class TickField:
-    label: str = ""
-
     def read(self, name: str, values: Sequence[str]) -> bool:
         return bool(values and values[0])
 
@@ -98,14 +79,22 @@ class ListField:
 
 Text = Annotated[str, TextField()]
 Line = Annotated[str, LineField()]
-Tick = Annotated[bool, TickField()]
 TopicName = Annotated[str, LineField(check=check_topic)]
 GroupName = Annotated[str, LineField(check=check_group)]
 
 
 def fields_of(kind: type[msgspec.Struct]) -> dict[str, FormField]:
     """By the name of the attribute."""
-    return {each.name: get_args(each.type)[1] for each in msgspec.structs.fields(kind)}
+    return {each.name: _field_of(each.type) for each in msgspec.structs.fields(kind)}
+
+
+def _field_of(kind: Any) -> FormField:
+    if kind is bool:
+        return TickField()
+    if get_origin(kind) is Literal:
+        return ChoiceField(get_args(kind))
+    field: FormField = get_args(kind)[1]
+    return field
 
 
 class FormReader(Generic[T]):
@@ -115,7 +104,7 @@ class FormReader(Generic[T]):
     def __init__(self, kind: type[T]) -> None:
         self._kind = kind
         self._fields = [
-            (each.name, each.encode_name, get_args(each.type)[1], each.required)
+            (each.name, each.encode_name, _field_of(each.type), each.required)
             for each in msgspec.structs.fields(kind)
         ]
 

@@ -20,10 +20,11 @@ from mqspark.client.producer.producer import Producer
 from mqspark.errors import BrokerError, ConfigError, InvalidMessage, MQError, NoRoute, SchemaRefused
 from mqspark.protocol.codes import ResponseCode
 from mqspark_server.console.clusteraccess import ClusterAt, Trouble, admin_of
-from mqspark_server.console.fields import ChoiceField, FormReader, Line, Tick, WholeField
+from mqspark_server.console.fields import ChoiceField, FormReader, Line
 from mqspark_server.console.history.samples import SPANS, History
 from mqspark_server.console.rendering import HEADERS, HTML, ROOT, inside, render
 from mqspark_server.console.visitors import Form, NoForm, Visitor, Visitors, read_form
+from mqspark_server.shown.nouns import WholeNumbers
 from mqspark_server.survey.resending import NotAllSent
 from mqspark_server.survey.schemasurvey import schemas_of
 from mqspark_server.survey.surveying import Row, each_of
@@ -158,10 +159,10 @@ class ListView(View, frozen=True):
 
     sortable: ClassVar[Sequence[str]] = ()
     q: Line = ""
-    page: Annotated[int, WholeField(1, 1_000_000)] = 1
-    every: Tick = False
+    page: Annotated[int, WholeNumbers(1, 1_000_000)] = 1
+    every: bool = False
     sort: Line = ""
-    down: Tick = False
+    down: bool = False
 
     async def listed(self, key: str, rows: Iterable[Row], fill: Callable[[Row], Awaitable[None]]) -> Row:
         """The rows of this page, by their names below ``key``; only these are filled, or up to MAX_SORTED to sort

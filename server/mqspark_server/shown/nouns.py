@@ -6,17 +6,35 @@ Must not know how they are shown, nor how they are changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from mqspark.errors import InvalidMessage
 from mqspark.message import PERM_READ, PERM_WRITE, MessageQueue
+
+_DIGITS = 19
 
 
 class WholeNumbers(NamedTuple):
-    """Whole numbers from ``least`` to ``most``."""
+    """Whole numbers from ``least`` to ``most``. ``Annotated[int, QUEUES]`` is one of these in an option of a command,
+    in a document of HTTP and in a form."""
 
     least: int
     most: int
+
+    def read(self, name: str, values: Sequence[str]) -> int:
+        """A field of a form. Raises InvalidMessage."""
+        text = values[0].strip() if values else ""
+        digits = text.removeprefix("-")
+        is_whole = digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS
+        if is_whole and self.least <= int(text) <= self.most:
+            return int(text)
+        raise InvalidMessage(f"{name}: give a whole number from {self.least} to {self.most}", field=name)
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: Callable[[Any], dict[str, Any]]
+    ) -> dict[str, Any]:
+        return {**handler(source), "ge": self.least, "le": self.most}
 
 
 QUEUE_IDS = WholeNumbers(0, 0x7FFF)
@@ -58,6 +76,15 @@ class Setting(NamedTuple):
     """None: yes or no."""
     words: Mapping[str, int] | None = None
     """What commands call the numbers."""
+
+    @property
+    def label(self) -> str:
+        """Its name in forms."""
+        return self.text.removesuffix(".")
+
+    def read(self, name: str, values: Sequence[str]) -> int | bool:
+        """A field of a form. Raises InvalidMessage."""
+        return bool(values and values[0]) if self.span is None else self.span.read(name, values)
 
     @property
     def word(self) -> str:

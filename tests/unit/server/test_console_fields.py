@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
 
 from mqspark.errors import InvalidMessage
 from mqspark_server.console.fields import (
-    ChoiceField,
     FormReader,
     GroupName,
     Line,
     ListField,
     Text,
-    Tick,
     TopicName,
-    WholeField,
     fields_of,
 )
 from mqspark_server.console.pages import SECTIONS
 from mqspark_server.console.sections.userpages import PutUser
 from mqspark_server.console.visitors import Form
+from mqspark_server.shown.nouns import WholeNumbers
 
 
 class Everything(msgspec.Struct, frozen=True):
@@ -31,11 +29,11 @@ class Everything(msgspec.Struct, frozen=True):
     group: GroupName = "none"
     line: Line = ""
     text: Text = ""
-    count: Annotated[int, WholeField(-1, 10)] = 3
-    mode: Annotated[str, ChoiceField(("PULL", "POP"))] = "PULL"
-    is_on: Tick = False
+    count: Annotated[int, WholeNumbers(-1, 10)] = 3
+    mode: Literal["PULL", "POP"] = "PULL"
+    is_on: bool = False
     actions: Annotated[tuple[str, ...], ListField(("Get", "Sub"))] = ()
-    start: Annotated[int, WholeField(0, 9)] = msgspec.field(default=0, name="from")
+    start: Annotated[int, WholeNumbers(0, 9)] = msgspec.field(default=0, name="from")
 
 
 def read(**fields: str | list[str]) -> Everything:

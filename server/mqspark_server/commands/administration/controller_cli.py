@@ -10,10 +10,7 @@ import click
 from mqspark.errors import BrokerError, ClientError, MQError
 from mqspark.protocol.bodies.replica_bodies import ReplicasInfo
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.protocol.headers.cluster_headers import (
-    ElectMasterRequestHeader,
-    ElectMasterResponseHeader,
-)
+from mqspark.protocol.headers.cluster_headers import ElectMasterRequestHeader, ElectMasterResponseHeader
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.output import columns
 from mqspark_server.commands.parameters import Argument, Name, Option, Yes

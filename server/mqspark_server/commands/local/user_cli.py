@@ -21,13 +21,7 @@ from mqspark_server.commands.loading import noun
 from mqspark_server.commands.output import Column, Output, columns
 from mqspark_server.commands.parameters import Argument, Name, Option, Yes
 from mqspark_server.commands.refusals import CommandFailed, Missing
-from mqspark_server.commands.shell import (
-    ClusterShell,
-    Connecting,
-    clustered,
-    confirm,
-    interruptible,
-)
+from mqspark_server.commands.shell import ClusterShell, Connecting, clustered, confirm, interruptible
 
 if TYPE_CHECKING:
     from mqspark.auth.authority import Authority

@@ -16,11 +16,7 @@ from mqspark_server.commands.loading import noun
 from mqspark_server.commands.output import Output, columns, counted, cut
 from mqspark_server.commands.parameters import MaybeName, Name, Option, OutputFormat, StoreDirectory, Yes
 from mqspark_server.commands.refusals import CommandFailed, Missing
-from mqspark_server.commands.shell import (
-    ClusterShell,
-    clustered,
-    confirm,
-)
+from mqspark_server.commands.shell import ClusterShell, clustered, confirm
 
 if TYPE_CHECKING:
     from mqspark.store.tools.diverged import SavedPart

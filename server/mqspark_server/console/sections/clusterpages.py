@@ -11,7 +11,7 @@ from mqspark.errors import InvalidMessage, MQError, NoRoute
 from mqspark.message import MASTER_ID
 from mqspark.protocol.versions import version_name
 from mqspark_server.console.clusteraccess import Trouble
-from mqspark_server.console.fields import Line, LineField, Text, Tick
+from mqspark_server.console.fields import Line, LineField, Text
 from mqspark_server.console.history.sampler import (
     ALL_LAGS,
     ALL_LETTERS,
@@ -225,7 +225,7 @@ class BrokerConfiguration(View, frozen=True):
 
     broker: Text
     q: Line = ""
-    changed: Tick = False
+    changed: bool = False
 
     async def show(self, asked: Asking) -> Row:
         address, found = await _settings_of(asked.admin, self.broker)

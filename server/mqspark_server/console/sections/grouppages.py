@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -14,24 +14,12 @@ from mqspark.protocol.bodies.body import queue_of
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import ResponseCode
 from mqspark_server.console.clusteraccess import Trouble
-from mqspark_server.console.fields import (
-    ChoiceField,
-    GroupName,
-    Line,
-    LineField,
-    ListField,
-    Text,
-    Tick,
-    TickField,
-    TopicName,
-    WholeField,
-    fields_of,
-)
+from mqspark_server.console.fields import GroupName, Line, LineField, ListField, Text, TopicName, fields_of
 from mqspark_server.console.history.sampler import group_series
 from mqspark_server.console.rendering import chart, path_of
 from mqspark_server.console.sections.sparkpages import SparkReaders
 from mqspark_server.console.site import Asking, Change, Confirmation, Done, ListView, Section, Span, View
-from mqspark_server.shown.nouns import GROUP_SETTINGS, MODES, OFFSETS, SHARED_QUEUES, place_of
+from mqspark_server.shown.nouns import GROUP_SETTINGS, MODES, OFFSETS, SHARED_QUEUES, Setting, place_of
 from mqspark_server.survey.groupsurvey import (
     add_waits,
     group_rows,
@@ -50,10 +38,8 @@ MAX_STACKS_LENGTH = 256 * 1024
 _NOT_THERE = (ResponseCode.SYSTEM_ERROR, ResponseCode.CONSUMER_NOT_ONLINE)
 
 
-def _declared(field: str) -> WholeField | TickField:
-    setting = next(each for each in GROUP_SETTINGS if each.field == field)
-    label = setting.text.removesuffix(".")
-    return TickField(label) if setting.span is None else WholeField(*setting.span, label)
+def _declared(field: str) -> Setting:
+    return next(each for each in GROUP_SETTINGS if each.field == field)
 
 
 _RETRIES = _declared("retry_max_times")
@@ -177,8 +163,8 @@ class GroupConfiguration(View, frozen=True):
             "group": self.group,
             "config": found or SubscriptionGroupConfig(group_name=self.group),
             "is_configured": found is not None,
-            "ticks": [each for each in _SETTINGS.items() if isinstance(each[1], TickField)],
-            "numbers": [each for each in _SETTINGS.items() if isinstance(each[1], WholeField)],
+            "ticks": [each for each in _SETTINGS.items() if each[1].span is None],
+            "numbers": [each for each in _SETTINGS.items() if each[1].span is not None],
             "topics": await topics_of(asked.admin, self.group),
             "modes": await mode_rows(asked.admin, self.group),
             "most_shared": SHARED_QUEUES.most,
@@ -188,7 +174,7 @@ class GroupConfiguration(View, frozen=True):
 class CreateGroup(Change, frozen=True):
     name: GroupName
     retries: Annotated[int, _RETRIES] = SubscriptionGroupConfig().retry_max_times
-    ordered: Tick = False
+    ordered: bool = False
 
     async def preview(self, asked: Asking) -> Confirmation:
         if self.name in await asked.admin.groups():
@@ -225,11 +211,11 @@ class DeleteGroup(Change, frozen=True):
 class ResetOffsets(Change, frozen=True):
     group: GroupName
     topic: TopicName
-    to: Annotated[str, ChoiceField(("earliest", "latest", "time", "offset"))]
+    to: Literal["earliest", "latest", "time", "offset"]
     time: Line = ""
     queue: Annotated[tuple[str, ...], ListField()] = ()
     """BROKER:NUMBER; none: all of the topic."""
-    offset: Annotated[int, WholeField(*OFFSETS)] = -1
+    offset: Annotated[int, OFFSETS] = -1
 
     async def preview(self, asked: Asking) -> Confirmation:
         """The offset that every queue would have."""
@@ -330,8 +316,8 @@ def _shown(value: object) -> str:
 class SetMode(Change, frozen=True):
     group: GroupName
     topic: TopicName
-    mode: Annotated[str, ChoiceField(("PULL", "POP"))]
-    share: Annotated[int, WholeField(*SHARED_QUEUES)] = 0
+    mode: Literal["PULL", "POP"]
+    share: Annotated[int, SHARED_QUEUES] = 0
 
     async def preview(self, asked: Asking) -> Confirmation:
         facts = [("Topic", self.topic), ("Mode", self.mode)]

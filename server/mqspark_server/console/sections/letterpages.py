@@ -15,21 +15,13 @@ from mqspark.client.admin import AdminClient
 from mqspark.errors import InvalidMessage, MQError, NoRoute
 from mqspark.message import TRACE_TOPIC, Message, MessageExt, check_topic, dlq_topic
 from mqspark_server.console.clusteraccess import Trouble
-from mqspark_server.console.fields import (
-    ChoiceField,
-    GroupName,
-    Line,
-    ListField,
-    Tick,
-    TopicName,
-    WholeField,
-)
+from mqspark_server.console.fields import ChoiceField, GroupName, Line, ListField, TopicName
 from mqspark_server.console.rendering import HEADERS, MESSAGES, ROOT, message_row, path_of, time_text
 from mqspark_server.console.site import Asking, Change, Confirmation, Done, ListView, Section, Site, View
 from mqspark_server.console.visitors import Visitor
 from mqspark_server.shown.bodies.bodyviews import VIEWS
 from mqspark_server.shown.deadletters import LetterChoice, foreign_origins, origin_of, resent_copy
-from mqspark_server.shown.nouns import MAX_NAME
+from mqspark_server.shown.nouns import MAX_NAME, WholeNumbers
 from mqspark_server.survey.groupsurvey import offset_rows
 from mqspark_server.survey.resending import MAX_SENT, MAX_SENT_BYTES, send_all
 from mqspark_server.survey.surveying import MAX_ROWS, Row
@@ -67,7 +59,7 @@ class LetterFilter(msgspec.Struct, frozen=True):
     origin: Line = ""
     tag: Line = ""
     key: Line = ""
-    which: Annotated[str, ChoiceField(("all", "chosen"))] = "all"
+    which: Literal["all", "chosen"] = "all"
     id: Annotated[tuple[str, ...], ListField()] = ()
     """The ids of the chosen ones."""
 
@@ -115,8 +107,8 @@ class LetterFilter(msgspec.Struct, frozen=True):
 
 class DeadLetters(LetterFilter, View, frozen=True):
     view: Annotated[str, ChoiceField(VIEWS)] = "text"
-    page: Annotated[int, WholeField(1, MAX_EXAMINED // MESSAGES)] = 1
-    ticked: Tick = False
+    page: Annotated[int, WholeNumbers(1, MAX_EXAMINED // MESSAGES)] = 1
+    ticked: bool = False
     """Whether all of the page are chosen."""
 
     async def show(self, asked: Asking) -> Row:
@@ -139,7 +131,7 @@ class DeadLetters(LetterFilter, View, frozen=True):
 
 
 class ResendLetters(LetterFilter, Change, frozen=True):
-    to: Annotated[Literal["group", "topic"], ChoiceField(("group", "topic"))] = "group"
+    to: Literal["group", "topic"] = "group"
     """The group alone, or the topic that a dead letter came from."""
 
     async def _foreign(self, asked: Asking, found: list[MessageExt]) -> list[str]:

@@ -8,7 +8,7 @@ import io
 import json
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -17,14 +17,14 @@ from mqspark.errors import FilterFailed, InvalidMessage, MQError
 from mqspark.filter.sql import compile_sql
 from mqspark.filter.tags import parse_tags
 from mqspark.message import MessageExt, MessageQueue, parse_number
-from mqspark_server.console.fields import ChoiceField, Line, LineField, TopicName, WholeField
+from mqspark_server.console.fields import ChoiceField, Line, LineField, TopicName
 from mqspark_server.console.offsetfields import NOWHERE, OffsetsField, offsets_text
 from mqspark_server.console.rendering import MESSAGES, path_of
 from mqspark_server.console.site import Asking, Download, Section, View
 from mqspark_server.shown.bodies.bodyviews import VIEWS
 from mqspark_server.shown.bodies.charsets import charset_of, decoded
 from mqspark_server.shown.messagerow import message_row
-from mqspark_server.shown.nouns import place_of
+from mqspark_server.shown.nouns import WholeNumbers, place_of
 from mqspark_server.survey.messagesurvey import Bounds, Places, Walked, Wanted, walk
 from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of
 from mqspark_server.survey.topicsurvey import bounds_of
@@ -49,7 +49,7 @@ class Search(msgspec.Struct, frozen=True):
     """Which messages of a topic, and from where on. ``before`` and ``after``: a page of an earlier one."""
 
     topic: TopicName
-    by: Annotated[str, ChoiceField(("latest", "offset", "time", "key"))] = "latest"
+    by: Literal["latest", "offset", "time", "key"] = "latest"
     value: Line = ""
     queue: Line = ""
     """BROKER:NUMBER; all without it."""
@@ -237,8 +237,8 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "'", "\uff1d", "\uff0b", "\uff
 class MessageFile(Search, Download, frozen=True):
     """Messages from the place of a page on, in the order in which it goes on."""
 
-    format: Annotated[str, ChoiceField(("jsonl", "csv"))] = "jsonl"
-    most: Annotated[int, WholeField(1, MAX_DOWNLOADED)] = MESSAGES
+    format: Literal["jsonl", "csv"] = "jsonl"
+    most: Annotated[int, WholeNumbers(1, MAX_DOWNLOADED)] = MESSAGES
 
     @property
     def file(self) -> tuple[str, str]:
@@ -315,7 +315,7 @@ class FilterTrial(View, frozen=True):
     """A filter on the newest messages: what a consumer with it would get. Nobody consumes, and no group moves."""
 
     topic: TopicName
-    kind: Annotated[str, ChoiceField(("tags", "SQL92"))] = "tags"
+    kind: Literal["tags", "SQL92"] = "tags"
     expression: Annotated[str, LineField(1_024)] = ""
 
     async def show(self, asked: Asking) -> Row:

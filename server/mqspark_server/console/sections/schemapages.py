@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 from mqspark.errors import MQError, NoSchemaRegistry
-from mqspark_server.console.fields import LineField, WholeField
+from mqspark_server.console.fields import LineField
 from mqspark_server.console.site import Asking, ListView, Section, View
+from mqspark_server.shown.nouns import WholeNumbers
 from mqspark_server.survey import schemasurvey
 from mqspark_server.survey.surveying import Row
 
 VERSIONS_SHOWN = 100
-_Version = Annotated[int, WholeField(0, (1 << 31) - 1)]
+_Version = Annotated[int, WholeNumbers(0, (1 << 31) - 1)]
 
 
 class SubjectTable(ListView, frozen=True):

@@ -16,10 +16,11 @@ import msgspec
 from mqspark.message import MessageExt, check_topic
 from mqspark.store.tools.diverged import SavedPart
 from mqspark_server.console.clusteraccess import Trouble
-from mqspark_server.console.fields import Line, Text, WholeField
+from mqspark_server.console.fields import Line, Text
 from mqspark_server.console.rendering import message_row, path_of
 from mqspark_server.console.sections.userpages import accounts_of
 from mqspark_server.console.site import Asking, Change, Confirmation, Done, Section, View
+from mqspark_server.shown.nouns import WholeNumbers
 from mqspark_server.shown.setaside import Again, again, messages_in, parts_of
 from mqspark_server.survey.resending import MAX_SENT, MAX_SENT_BYTES, each_of_them, send_all
 from mqspark_server.survey.surveying import Row
@@ -63,7 +64,7 @@ class SetAside(View, frozen=True):
     broker: Text
     file: Text
     topic: Line = ""
-    start: Annotated[int, WholeField(0, MAX_POSITION)] = msgspec.field(default=0, name="from")
+    start: Annotated[int, WholeNumbers(0, MAX_POSITION)] = msgspec.field(default=0, name="from")
 
     async def show(self, asked: Asking) -> Row:
         part = await _part(asked, self.broker, self.file)

@@ -5,31 +5,18 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from mqspark.client.admin import AdminClient
 from mqspark.errors import InvalidMessage, MQError
-from mqspark.message import (
-    MAX_PROPERTIES_BYTES,
-    MESSAGE_TYPES,
-    NEW_TOPIC_QUEUES,
-    Message,
-)
+from mqspark.message import MAX_PROPERTIES_BYTES, MESSAGE_TYPES, NEW_TOPIC_QUEUES, Message
 from mqspark_server.console.clusteraccess import Trouble
-from mqspark_server.console.fields import (
-    ChoiceField,
-    Line,
-    LineField,
-    Text,
-    Tick,
-    TopicName,
-    WholeField,
-)
+from mqspark_server.console.fields import ChoiceField, Line, LineField, Text, TopicName
 from mqspark_server.console.rendering import PERM_WORDS, path_of, perm_words
 from mqspark_server.console.site import Asking, Change, Confirmation, Done, ListView, Section, View
-from mqspark_server.shown.nouns import PERMS, QUEUES
+from mqspark_server.shown.nouns import PERMS, QUEUES, WholeNumbers
 from mqspark_server.survey.groupsurvey import lag_of
 from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of
 from mqspark_server.survey.topicsurvey import (
@@ -46,7 +33,7 @@ GROUPS_SHOWN = 50
 MAX_PROPERTIES = 64
 LONGEST_DELAY_S = 365 * 86_400
 _PropertyLine = Annotated[str, LineField(MAX_PROPERTIES_BYTES)]
-_QueueCount = Annotated[int, WholeField(*QUEUES)]
+_QueueCount = Annotated[int, QUEUES]
 
 
 class TopicTable(ListView, frozen=True):
@@ -135,7 +122,7 @@ class TopicSettings(msgspec.Struct, frozen=True):
     write_queues: _QueueCount = 0
     """0: as many as to read."""
     perm: Annotated[str, ChoiceField(tuple(PERM_WORDS))] = "read and write"
-    order: Tick = False
+    order: bool = False
 
     @property
     def words(self) -> str:
@@ -208,12 +195,12 @@ class DeleteTopic(Change, frozen=True):
 class SendMessage(Change, frozen=True):
     topic: TopicName
     body: Text = ""
-    encoding: Annotated[str, ChoiceField(("text", "base64"))] = "text"
+    encoding: Literal["text", "base64"] = "text"
     tag: _PropertyLine = ""
     keys: _PropertyLine = ""
     properties: Text = ""
     """NAME=VALUE, one a line."""
-    delay: Annotated[int, WholeField(1, LONGEST_DELAY_S)] = 0
+    delay: Annotated[int, WholeNumbers(1, LONGEST_DELAY_S)] = 0
 
     async def preview(self, asked: Asking) -> Confirmation:
         message = self._message()

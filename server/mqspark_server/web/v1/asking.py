@@ -81,7 +81,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 TopicName = Annotated[str, Path(min_length=1, max_length=MAX_NAME)]
 GroupName = Annotated[str, Path(min_length=1, max_length=MAX_NAME)]
 Prefix = Annotated[str, Query(max_length=MAX_NAME)]
-QueueId = Annotated[int, Query(ge=QUEUE_IDS.least, le=QUEUE_IDS.most)]
+QueueId = Annotated[int, QUEUE_IDS]
 UserName = Annotated[str, Path(min_length=1, max_length=MAX_NAME_LENGTH)]
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="the most items to return")]
 After = Annotated[

@@ -26,14 +26,7 @@ from mqspark_server.web.callers import CLUSTER
 from mqspark_server.web.problems import Problem
 from mqspark_server.web.turns import between_turns
 from mqspark_server.web.v1.asking import ERRORS, After, Asker, AskerNow, GroupName, ItemPage, Limit, PagingNow
-from mqspark_server.web.v1.messageapi import (
-    EVER_MS,
-    Filtering,
-    Since,
-    Until,
-    place_after,
-    spans_of,
-)
+from mqspark_server.web.v1.messageapi import EVER_MS, Filtering, Since, Until, place_after, spans_of
 from mqspark_server.web.v1.storedmessages import MessagesFound, MessageView, Place, choose, read_some, views
 
 MAX_RESENT = 10_000

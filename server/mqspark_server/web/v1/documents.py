@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field, create_model
@@ -22,14 +22,15 @@ class SettingsDocuments:
         """A document of changes: every setting may be absent, and there are no others but ``more`` fields: each its
         type and its Field."""
         fields: dict[str, Any] = {
-            each.field: (_type(each) | None, self._field(each, default=None, **_bounds(each)))
-            for each in self._settings
+            each.field: (_type(each) | None, self._field(each, default=None)) for each in self._settings
         }
         return create_model(name, __doc__=text, __config__=ConfigDict(extra="forbid"), **fields | more)
 
     def view(self, name: str, **more: Any) -> type[BaseModel]:
         """A document of all settings, whatever others have made of them, and of ``more`` fields by their types."""
-        fields: dict[str, Any] = {each.field: (_type(each), self._field(each)) for each in self._settings}
+        fields: dict[str, Any] = {
+            each.field: (bool if each.span is None else int, self._field(each)) for each in self._settings
+        }
         return create_model(name, **{key: (kind, ...) for key, kind in more.items()} | fields)
 
     def _field(self, setting: Setting, **more: Any) -> Any:
@@ -37,11 +38,7 @@ class SettingsDocuments:
 
 
 def _type(setting: Setting) -> Any:
-    return bool if setting.span is None else int
-
-
-def _bounds(setting: Setting) -> dict[str, int]:
-    return {} if setting.span is None else {"ge": setting.span.least, "le": setting.span.most}
+    return bool if setting.span is None else Annotated[int, setting.span]
 
 
 def given_by(document: type[BaseModel]) -> Callable[[BaseModel], dict[str, Any]]:

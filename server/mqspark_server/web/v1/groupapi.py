@@ -87,13 +87,10 @@ class Reset(BaseModel):
     topic: str = Field(min_length=1, max_length=MAX_NAME)
     to: Literal["earliest", "latest", "time", "offset"]
     timeMs: int | None = Field(default=None, ge=0, le=1 << 62, description="ms since 1970, for `time`")
-    queueId: int | None = Field(
-        default=None,
-        ge=QUEUE_IDS.least,
-        le=QUEUE_IDS.most,
-        description="only this queue moves; for `offset`, it must be given",
+    queueId: Annotated[int, QUEUE_IDS] | None = Field(
+        default=None, description="only this queue moves; for `offset`, it must be given"
     )
-    offset: int | None = Field(default=None, ge=OFFSETS.least, le=OFFSETS.most)
+    offset: Annotated[int, OFFSETS] | None = None
     dryRun: bool = Field(default=False, description="only report what would happen")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
@@ -61,7 +61,7 @@ class ModeChange(BaseModel):
 
     topic: str = Field(min_length=1, max_length=MAX_NAME)
     mode: Literal["PULL", "POP"]
-    shareQueues: int = Field(default=0, ge=SHARED_QUEUES.least, le=SHARED_QUEUES.most)
+    shareQueues: Annotated[int, SHARED_QUEUES] = 0
 
 
 class Modes(BaseModel):
