@@ -14,16 +14,14 @@ import pyarrow as pa
 import pytest
 
 from mqspark.arrow.writing.sendrows import send_rows
-from mqspark.client.blocking import BlockingClient, pull_header
+from mqspark.client.blocking import BlockingClient
 from mqspark.client.remoting.blockingconnection import BlockingConnection
 from mqspark.errors import BrokerError, ConnectionLost
 from mqspark.message import MessageQueue
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.headers.client_headers import PullMessageResponseHeader
-from mqspark.record.record import decode_records
 from pyspark_pymq.options import WriteOptions
-from tests.support.dev import DevCluster
+from tests.support.dev import DevCluster, read_queue
 
 ROWS = 3000
 
@@ -58,17 +56,7 @@ def queues(cluster: DevCluster, topic: str) -> dict[MessageQueue, list[int]]:
     found: dict[MessageQueue, list[int]] = {}
     client = BlockingClient(cluster.nameserver)
     for queue in client.route(topic).subscribe_queues:
-        values = found.setdefault(queue, [])
-        (end,) = client.max_offsets(cluster.address, [queue])
-        position = 0
-        while position < end:
-            header = pull_header("check", queue, position, max_messages=32)
-            answer = client.request(
-                cluster.address, RequestCode.PULL_MESSAGE, header, accept=tuple(ResponseCode)
-            )
-            if answer.code == ResponseCode.SUCCESS:
-                values += [int(message.body) for message in decode_records(answer.body)]
-            position = answer.header(PullMessageResponseHeader).next_begin_offset
+        found[queue] = [int(message.body) for message in read_queue(client, cluster.address, queue)]
     client.close()
     return found
 

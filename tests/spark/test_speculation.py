@@ -13,11 +13,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from mqspark.client.blocking import pull_header
-from mqspark.protocol.codes import RequestCode
-from mqspark.protocol.headers.client_headers import PullMessageResponseHeader
-from mqspark.record.record import decode_records
-from tests.support.dev import DevCluster
+from tests.support.dev import DevCluster, read_queue
 from tests.support.processes import free_port, start, stop
 
 DRIVER = Path(__file__).with_name("speculation_driver.py")
@@ -57,13 +53,7 @@ def written(cluster: DevCluster, topic: str) -> Counter[int]:
     client = cluster.client
     found: Counter[int] = Counter()
     for queue in client.route(topic).subscribe_queues:
-        (end,) = client.max_offsets(cluster.address, [queue])
-        position = 0
-        while position < end:
-            header = pull_header("check", queue, position, max_messages=32)
-            answer = client.request(cluster.address, RequestCode.PULL_MESSAGE, header)
-            found.update(int(message.body.rstrip(b"x")) for message in decode_records(answer.body))
-            position = answer.header(PullMessageResponseHeader).next_begin_offset
+        found.update(int(message.body.rstrip(b"x")) for message in read_queue(client, cluster.address, queue))
     return found
 
 

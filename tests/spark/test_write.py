@@ -11,11 +11,8 @@ from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 from mqspark import Producer, TransactionProducer, TransactionState
-from mqspark.client.blocking import pull_header
 from mqspark.message import Message, java_hash
-from mqspark.protocol.codes import RequestCode
-from mqspark.record.record import decode_records
-from tests.support.dev import DevCluster
+from tests.support.dev import DevCluster, read_queue
 from tests.support.draws import some
 from tests.support.waiting import eventually
 
@@ -142,10 +139,7 @@ def test_a_java_client_can_read_the_records(spark: SparkSession, cluster: DevClu
         [("v" * 10, "k", "t")], "value string, key string, tags string"
     ).repartition(1)
     write(frame.selectExpr("*", "0 queueId"), cluster, topic=topic)
-    header = pull_header("g", MessageQueue(topic, "dev", 0), 0, max_messages=10)
-    (message,) = decode_records(
-        cluster.client.request(cluster.address, RequestCode.PULL_MESSAGE, header).body
-    )
+    (message,) = read_queue(cluster.client, cluster.address, MessageQueue(topic, "dev", 0))
     assert (message.body, message.keys, message.tags) == (b"v" * 10, "k", "t")
 
 
@@ -236,10 +230,7 @@ def test_compressed(spark: SparkSession, cluster: DevCluster, topic: str, kind: 
     assert flags in {row.sysFlag & 0x701 for row in rows if int(row.key) > 10}
     # As any consumer sees them.
     for queue in cluster.client.route(topic).subscribe_queues:
-        answer = cluster.client.request(
-            cluster.address, RequestCode.PULL_MESSAGE, pull_header("g", queue, 0, max_messages=32)
-        )
-        for message in decode_records(answer.body):
+        for message in read_queue(cluster.client, cluster.address, queue):
             assert message.body.decode() in found
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
 from mqspark.client.blocking import BlockingClient, pull_header
-from mqspark.message import DEFAULT_TOPIC, Message
+from mqspark.message import DEFAULT_TOPIC, Message, MessageExt, MessageQueue
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers.admin_headers import CreateTopicRequestHeader
 from mqspark.protocol.headers.client_headers import PullMessageResponseHeader, SendMessageRequestHeaderV2
@@ -17,6 +18,18 @@ from mqspark.record.batchitems import encode_batch
 from mqspark.record.record import decode_records
 from tests.support.processes import mqspark_command, ready_line, start, stop
 from tests.support.waiting import eventually
+
+
+def read_queue(client: BlockingClient, address: str, queue: MessageQueue) -> Iterator[MessageExt]:
+    """The messages that consumers see in a queue, in order, by plain pulls."""
+    (end,) = client.max_offsets(address, [queue])
+    position = 0
+    while position < end:
+        header = pull_header("check", queue, position, max_messages=32)
+        answer = client.request(address, RequestCode.PULL_MESSAGE, header, accept=tuple(ResponseCode))
+        if answer.code == ResponseCode.SUCCESS:
+            yield from decode_records(answer.body)
+        position = answer.header(PullMessageResponseHeader).next_begin_offset
 
 
 class DevCluster:
@@ -118,19 +131,7 @@ class DevCluster:
         """The bodies that consumers see in each queue, in order."""
         found: dict[int, list[bytes]] = {}
         for queue in self.client.route(topic).subscribe_queues:
-            values = found.setdefault(queue.queue_id, [])
-            (end,) = self.client.max_offsets(self.address, [queue])
-            position = 0
-            while position < end:
-                answer = self.client.request(
-                    self.address,
-                    RequestCode.PULL_MESSAGE,
-                    pull_header("check", queue, position, max_messages=32),
-                    accept=tuple(ResponseCode),
-                )
-                if answer.code == ResponseCode.SUCCESS:
-                    values += [message.body for message in decode_records(answer.body)]
-                position = answer.header(PullMessageResponseHeader).next_begin_offset
+            found[queue.queue_id] = [each.body for each in read_queue(self.client, self.address, queue)]
         return found
 
     def group_offsets(self, group: str, topic: str) -> dict[int, int | None]:

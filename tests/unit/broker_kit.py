@@ -60,6 +60,14 @@ class Peer:
         self.give_frame(frame)
         return self._opaque
 
+    def pull(self, *place: Any, **more: str) -> Command:
+        """The answer to a pull, as ``pull_ext`` makes it."""
+        return self.ask(PULL, pull_ext(*place, **more))
+
+    def give_pull(self, *place: Any, **more: str) -> int:
+        """Hand a pull over without ending the turn; its opaque."""
+        return self.give(PULL, pull_ext(*place, **more))
+
     def give_frame(self, frame: bytes) -> None:
         self.give_frames(frame)
 

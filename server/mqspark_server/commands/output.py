@@ -12,14 +12,16 @@ import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, NamedTuple, Self, TypeVar
 
 import click
 
 from mqspark.base.logs import printable
+from mqspark_server.commands.parameters import Option
 from mqspark_server.shown.nouns import MAX_NAME
 
 FORMATS = ("table", "wide", "json", "jsonl", "yaml")
+OutputFormat = Annotated[str | None, click.Choice(FORMATS), Option("Output format.  [default: table]", "-o")]
 Row = Mapping[str, Any]
 T = TypeVar("T")
 _MAX_CELL = MAX_NAME

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import click
 
-from mqspark_server.commands.output import FORMATS
 from mqspark_server.shown.nouns import WholeNumbers
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -125,7 +124,6 @@ OnlyQueues = Annotated[
     tuple[str, ...], Option("Only this queue. Repeatable.", "--queue", metavar="BROKER:ID")
 ]
 Yes = Annotated[bool, Option("Do not ask for confirmation.", "-y")]
-OutputFormat = Annotated[str | None, click.Choice(FORMATS), Option("Output format.  [default: table]", "-o")]
 ServerConfig = Annotated[str | None, Option("TOML, or RocketMQ's broker.conf.", "-c", metavar="FILE")]
 Assignments = Annotated[
     tuple[str, ...], Option("One setting; overrides the file. Repeatable.", "--set", metavar="KEY=VALUE")

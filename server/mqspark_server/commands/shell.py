@@ -17,8 +17,8 @@ import click
 
 from mqspark.errors import BrokerError, ConfigError, NoRoute
 from mqspark.message import MASTER_ID, Message
-from mqspark_server.commands.output import Output
-from mqspark_server.commands.parameters import Option, OutputFormat, declaring
+from mqspark_server.commands.output import Output, OutputFormat
+from mqspark_server.commands.parameters import Option, declaring
 from mqspark_server.commands.refusals import CommandFailed, Missing, MissingGroup, MissingTopic
 
 if TYPE_CHECKING:

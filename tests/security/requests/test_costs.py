@@ -304,7 +304,7 @@ def parked(bench: Bench, **more: str) -> Peer:
     bench.broker.state.topics.put(TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1, perm=6))
     peer = bench.peer()
     for _ in range(PARKED):
-        peer.give(RequestCode.PULL_MESSAGE, pull_ext("T", **{"sysFlag": "6", **more}))
+        peer.give_pull("T", **{"sysFlag": "6", **more})
     assert bench.broker.pulls.parked.count == PARKED
     return peer
 
@@ -349,9 +349,7 @@ def test_woken_pulls_of_a_peer_that_left_cost_nothing_and_those_that_find_nothin
     bench = Bench(tmp_path, enable_property_filter=True)
     gone = parked(bench, subscription="a = '1'", expressionType="SQL92")
     patient = bench.peer()
-    patient.give(
-        RequestCode.PULL_MESSAGE, pull_ext("T", sysFlag="6", subscription="a = '2'", expressionType="SQL92")
-    )
+    patient.give_pull("T", sysFlag="6", subscription="a = '2'", expressionType="SQL92")
     gone.disconnect()
     for number in ("1", "2"):
         bench.peer().give(SEND, send_ext("T", 0, f"a\x01{number}\x02"), b"x")

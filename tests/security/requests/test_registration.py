@@ -36,7 +36,6 @@ from tests.unit.broker_kit import (
     Peer,
     last_registration,
     namesrv_peer,
-    pull_ext,
     send_ext,
 )
 
@@ -121,13 +120,13 @@ def test_one_connection_makes_so_many_groups_whatever_it_asks(bench: Callable[..
     peer = one.peer()
     assert peer.ask(SEND, send_ext(), b"x").code == 0
     assert peer.ask(RequestCode.HEART_BEAT, {}, heartbeat(*names("h", 15))).code == 0
-    answers = [peer.ask(RequestCode.PULL_MESSAGE, pull_ext(consumerGroup=f"p{n}")) for n in range(20)]
+    answers = [peer.pull(consumerGroup=f"p{n}") for n in range(20)]
     assert [answer.code for answer in answers[5:]] == [ResponseCode.SYSTEM_BUSY] * 15
     assert "maxNewGroupsPerConnection" in (answers[-1].remark or "")
     assert groups_of(one) == before + 20
     other = one.peer()
-    assert other.ask(RequestCode.PULL_MESSAGE, pull_ext(consumerGroup="h1")).code != ResponseCode.SYSTEM_BUSY
-    assert other.ask(RequestCode.PULL_MESSAGE, pull_ext(consumerGroup="q")).code != ResponseCode.SYSTEM_BUSY
+    assert other.pull(consumerGroup="h1").code != ResponseCode.SYSTEM_BUSY
+    assert other.pull(consumerGroup="q").code != ResponseCode.SYSTEM_BUSY
 
 
 def test_groups_of_a_broker_have_an_end(bench: Callable[..., Bench]) -> None:

@@ -30,7 +30,7 @@ from tests.unit import timer_kit
 from tests.unit.auth_kit import ROOT, SignedPeer, allow, authority
 from tests.unit.broker.send.test_retry import give_back
 from tests.unit.broker.test_queues import LMQ, batch_topic
-from tests.unit.broker_kit import PULL, SEND, Bench, Peer, pull_ext, send_ext
+from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
 from tests.unit.pop_kit import INVISIBLE_MS, pass_time, pop
 from tests.unit.transaction_kit import COMMIT, Kit
 
@@ -331,7 +331,7 @@ def test_further_topics_of_a_request_are_checked(tmp_path: Path) -> None:
         assert bench.broker.authority is not None
         allow(bench.broker.authority, "mallory", "Topic:Mine Sub,Get", "Group:mine All")
         mallory = SignedPeer(bench.peer(), "mallory")
-        assert mallory.ask(PULL, pull_ext("Mine", consumerGroup="mine")).code == 0
+        assert mallory.pull("Mine", consumerGroup="mine").code == 0
 
         def ends(code: int, *topics: str) -> int:
             body = json.dumps({"topics": [{"topic": topic, "queueIds": [0]} for topic in topics]}).encode()

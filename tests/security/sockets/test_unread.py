@@ -23,7 +23,7 @@ from mqspark_server.net.tcp import RemotingServer
 from tests.integration.servers.test_server_tcp import ECHO, EchoCore
 from tests.security.processes import BrokerProcess
 from tests.support.waiting import eventually_async
-from tests.unit.broker_kit import Bench, pull_ext, send_ext
+from tests.unit.broker_kit import Bench, send_ext
 
 MB = 1 << 20
 
@@ -218,8 +218,8 @@ def test_parked_pulls_of_one_that_does_not_read_are_put_off(tmp_path: Path) -> N
     producer.ask(RequestCode.SEND_MESSAGE_V2, send_ext(), b"first")
     hostile.session.room = 64 * 1024
     for _ in range(50):
-        hostile.give(RequestCode.PULL_MESSAGE, pull_ext(offset=1, sysFlag="6"))
-    reader.give(RequestCode.PULL_MESSAGE, pull_ext(offset=1, sysFlag="6"))
+        hostile.give_pull(offset=1, sysFlag="6")
+    reader.give_pull(offset=1, sysFlag="6")
     bench.broker.turn()
     producer.ask(RequestCode.SEND_MESSAGE_V2, send_ext(), bytes(100_000))
     answers = hostile.heard()

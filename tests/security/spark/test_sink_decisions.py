@@ -14,22 +14,21 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from mqspark.client.blocking import BlockingClient, pull_header
+from mqspark.client.blocking import BlockingClient
 from mqspark.errors import BrokerError
 from mqspark.message import SINK_DECISIONS_TOPIC, MessageQueue, decode_offset_id, encode_properties
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers.admin_headers import CreateTopicRequestHeader
 from mqspark.protocol.headers.client_headers import (
     EndTransactionRequestHeader,
-    PullMessageResponseHeader,
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
 )
-from mqspark.record.record import decode_records
 from mqspark.testing import Broker, Cluster
 from pyspark_pymq.options import WriteOptions
 from pyspark_pymq.writing import exactlyonce
 from pyspark_pymq.writing.exactlyonce import DecisionLog, commit, prepare
+from tests.support.dev import read_queue
 
 BOMB = zlib.compress(bytes(64 << 20), 9)
 
@@ -82,15 +81,7 @@ def rows(*values: int) -> list[pa.RecordBatch]:
 def seen(client: BlockingClient, cluster: Cluster, topic: str) -> list[int]:
     queue = client.route(topic).subscribe_queues[0]
     address = cluster.addresses[0]
-    (end,) = client.max_offsets(address, [queue])
-    found, position = [], 0
-    while position < end:
-        header = pull_header("check", queue, position, max_messages=32)
-        answer = client.request(address, RequestCode.PULL_MESSAGE, header, accept=tuple(ResponseCode))
-        if answer.code == ResponseCode.SUCCESS:
-            found += [int(message.body) for message in decode_records(answer.body)]
-        position = answer.header(PullMessageResponseHeader).next_begin_offset
-    return found
+    return [int(message.body) for message in read_queue(client, address, queue)]
 
 
 def send(

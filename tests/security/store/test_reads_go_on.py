@@ -250,7 +250,7 @@ def test_a_disk_that_does_not_read_is_in_the_health_until_it_reads(
 
 
 def test_parked_pulls_are_answered_when_the_disk_does_not_read(tmp_path: Path) -> None:
-    from tests.unit.broker_kit import Bench, pull_ext, send_ext
+    from tests.unit.broker_kit import Bench, send_ext
 
     bench = Bench(tmp_path)
     peer = bench.peer()
@@ -258,7 +258,7 @@ def test_parked_pulls_are_answered_when_the_disk_does_not_read(tmp_path: Path) -
     bench.flush()
     first, second = bench.peer(), bench.peer()
     for each in (first, second):
-        each.give(RequestCode.PULL_MESSAGE, pull_ext(offset=1, sysFlag="6", suspendTimeoutMillis="20000"))
+        each.give_pull(offset=1, sysFlag="6", suspendTimeoutMillis="20000")
     assert not first.heard()
     assert not second.heard()
     store = bench.store

@@ -20,7 +20,7 @@ from mqspark.store.reads import Reads
 from tests.support.clocks import ManualClock
 from tests.support.draws import some
 from tests.support.store_tools import FaultyFiles, checkpoint, drain, make_store
-from tests.unit.broker_kit import Bench, pull_ext, send_ext
+from tests.unit.broker_kit import Bench, send_ext
 
 SHORTAGES = [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN]
 
@@ -228,7 +228,7 @@ def test_a_read_that_lacks_a_descriptor_costs_itself(
         raise OSError(errno.EMFILE, "Too many open files")
 
     if kind == "parked pull":
-        consumer.give(RequestCode.PULL_MESSAGE, pull_ext(offset=1, sysFlag="6"))
+        consumer.give_pull(offset=1, sysFlag="6")
     with monkeypatch.context() as patched:
         patched.setattr(Reads, "get", lack)
         patched.setattr(bench.broker.pulls, "_get", lack)
@@ -236,12 +236,12 @@ def test_a_read_that_lacks_a_descriptor_costs_itself(
             producer.ask(RequestCode.SEND_MESSAGE_V2, send_ext(), b"second")
             (answer,) = consumer.heard()
         elif kind == "pull":
-            answer = consumer.ask(RequestCode.PULL_MESSAGE, pull_ext())
+            answer = consumer.pull()
         else:
             answer = consumer.ask(RequestCode.POP_MESSAGE, POP)
     assert answer.code == ResponseCode.SYSTEM_BUSY
     assert "Too many open files" in (answer.remark or "")
-    assert consumer.ask(RequestCode.PULL_MESSAGE, pull_ext()).code == ResponseCode.SUCCESS
+    assert consumer.pull().code == ResponseCode.SUCCESS
     assert consumer.ask(RequestCode.POP_MESSAGE, POP).code == ResponseCode.SUCCESS
     bench.close()
 

@@ -26,7 +26,7 @@ from mqspark.store.tools.offline import OfflineStore
 from tests.support.store_tools import FaultyFiles
 from tests.support.storefiles import segments_of
 from tests.unit.broker.admin.admin_kit import commit, create, group
-from tests.unit.broker_kit import PULL, SEND, Bench, last_registration, namesrv_peer, pull_ext, send_ext
+from tests.unit.broker_kit import SEND, Bench, last_registration, namesrv_peer, send_ext
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 
@@ -188,10 +188,10 @@ def test_expired_messages_are_deleted_when_an_operator_asks(bench: Bench) -> Non
     ext = {"topic": "T", "queueId": "0"}
     assert peer.ask(RequestCode.GET_MIN_OFFSET, ext).ext["offset"] == "1"
     assert peer.ask(RequestCode.GET_MAX_OFFSET, ext).ext["offset"] == "4"
-    behind = peer.ask(PULL, pull_ext(offset=0))
+    behind = peer.pull(offset=0)
     assert behind.code == ResponseCode.PULL_OFFSET_MOVED
     assert behind.ext["nextBeginOffset"] == "1"
-    assert peer.ask(PULL, pull_ext(offset=1)).code == 0
+    assert peer.pull(offset=1).code == 0
     assert bench.broker.runtime_info()["commitLogMinOffset"] == str(1 << 22)
     assert peer.ask(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE).code == 0
     bench.run_jobs()
@@ -210,7 +210,7 @@ def test_a_disk_over_the_mark_is_service_not_available(bench: Bench, monkeypatch
     answer = peer.ask(SEND, send_ext(), b"refused")
     assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert "91.0% full" in (answer.remark or "")
-    assert peer.ask(PULL, pull_ext()).code == 0
+    assert peer.pull().code == 0
     assert create(peer, "StillMade") == 0
     assert peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "StillMade"}).code == 0
     used = 50
@@ -410,7 +410,7 @@ def test_an_older_table_of_topics_hides_no_stored_message(tmp_path: Path, with_b
     assert [each.text for each in bench.store.damages.found] == [each.text for each in found]
     peer = bench.peer()
     assert peer.ask(RequestCode.CLEAN_UNUSED_TOPIC).code == 0
-    answer = peer.ask(PULL, pull_ext("Young", 1))
+    answer = peer.pull("Young", 1)
     assert (answer.code, bytes(answer.body).count(b"acknowledged")) == (0, 1)
     assert bench.store.offsets.max_offset("Doomed", 2) == 0
     if not with_bak:
@@ -523,7 +523,7 @@ def test_topics_of_stored_messages_outlive_their_table(tmp_path: Path, lost: str
     assert len(said) == 1
     assert "Batch (1 queues), New (3 queues)" in said[0].text
     peer = bench.peer()
-    answer = peer.ask(PULL, pull_ext("New", 2))
+    answer = peer.pull("New", 2)
     assert (answer.code, bytes(answer.body).count(b"acknowledged")) == (0, 1)
     batch = bench.broker.state.topics.get("Batch")
     assert batch is not None

@@ -12,10 +12,9 @@ from mqspark.base.bounded import Ledger, require
 from mqspark.broker.broker import BrokerCore
 from mqspark.message import MessageQueue
 from mqspark.protocol.bodies.client_bodies import ConsumerData, SubscriptionData
-from mqspark.protocol.codes import RequestCode
 from mqspark.store.timer.timerlog import RECORD_BYTES
 from mqspark.store.timer.timerwheel import Slot, TimerWheel
-from tests.unit.broker_kit import SEND, Bench, pull_ext, send_ext
+from tests.unit.broker_kit import SEND, Bench, send_ext
 from tests.unit.pop_kit import POP, pop, pop_ext, put
 
 
@@ -30,7 +29,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     data = ConsumerData(group_name="G", subscription_data_set=subscriptions)
     state.clients.consume(data, "c", peer.session, 0, 479, notify=False)
     state.locks.lock("G", "c", [MessageQueue("T", "b-a", 0)])
-    peer.give(RequestCode.PULL_MESSAGE, pull_ext(offset=2, sysFlag="6", suspendTimeoutMillis="60000"))
+    peer.give_pull(offset=2, sysFlag="6", suspendTimeoutMillis="60000")
     assert pop(bench, bench.peer(), order="true")
     waiting = bench.peer()
     waiting.give(POP, pop_ext(bench, topic="T", queueId="1", pollTime="60000"))

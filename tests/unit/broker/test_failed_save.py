@@ -12,7 +12,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.store import OsFiles
 from mqspark.store.disk.files import StrPath
 from tests.support.store_tools import QuickFiles
-from tests.unit.broker.send.test_broker_send import PULL, SEND, pull_ext, send_ext
+from tests.unit.broker.send.test_broker_send import SEND, send_ext
 from tests.unit.broker_kit import Bench
 
 
@@ -53,7 +53,7 @@ def test_sends_are_refused_after_a_failed_save_but_not_for_want_of_space(
     assert "saving config/" in (answer.remark or "")
     assert os.strerror(error) in (answer.remark or "")
     assert peer.ask(SEND, send_ext(), b"c").code == ResponseCode.SERVICE_NOT_AVAILABLE
-    assert peer.ask(PULL, pull_ext()).code == ResponseCode.SUCCESS
+    assert peer.pull().code == ResponseCode.SUCCESS
     assert bench.store.condition.read_only is not None
 
 

@@ -60,7 +60,7 @@ def test_a_batch_of_a_batch_topic_stays_one_record(bench: Bench) -> None:
 
     bench.reopen()
     peer = bench.peer()
-    answer = peer.ask(PULL, pull_ext("B", offset=0))
+    answer = peer.pull("B", offset=0)
     messages = decode_records(answer.body)
     assert [message.queue_offset for message in messages] == list(range(7))
     assert [message.body for message in messages] == [b"0", b"1", b"2"] * 2 + [b"single"]
@@ -100,7 +100,7 @@ def test_a_message_enters_the_light_queues_it_names(bench: Bench) -> None:
             "2,2",
             "3",
         ]
-        answer = peer.ask(PULL, pull_ext("%LMQ%b", offset=2))
+        answer = peer.pull("%LMQ%b", offset=2)
         assert [message.body for message in decode_records(answer.body)] == [b"both 2", b"b only"]
         assert answer.ext["nextBeginOffset"] == "4"
         bench.crash()
@@ -114,7 +114,7 @@ def test_a_message_enters_the_light_queues_it_names(bench: Bench) -> None:
 
 def test_a_parked_pull_of_a_light_queue_is_woken(bench: Bench) -> None:
     consumer, producer = bench.peer(), bench.peer()
-    consumer.give(PULL, pull_ext("%LMQ%a", offset=0, sysFlag="6", suspendTimeoutMillis="30000"))
+    consumer.give_pull("%LMQ%a", offset=0, sysFlag="6", suspendTimeoutMillis="30000")
     bench.broker.turn()
     assert consumer.heard() == []
     producer.ask(SEND, send_ext(properties="INNER_MULTI_DISPATCH\x01%LMQ%a\x02"), b"x")
@@ -161,7 +161,7 @@ def test_without_the_settings_a_light_queue_is_an_unknown_topic(tmp_path: Path) 
     bench = Bench(tmp_path)
     peer = bench.peer()
     assert peer.ask(SEND, send_ext(properties="INNER_MULTI_DISPATCH\x01%LMQ%a\x02"), b"x").code == 0
-    assert peer.ask(PULL, pull_ext("%LMQ%a", offset=0)).code == ResponseCode.TOPIC_NOT_EXIST
+    assert peer.pull("%LMQ%a", offset=0).code == ResponseCode.TOPIC_NOT_EXIST
     bench.close()
 
 
@@ -176,9 +176,9 @@ def light(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
 def test_a_light_queue_is_a_topic_of_one_queue_by_its_name(light: Bench) -> None:
     peer = light.peer()
     name = "%LMQ%a"
-    empty = peer.ask(PULL, pull_ext(name, offset=0))
+    empty = peer.pull(name, offset=0)
     assert (empty.code, empty.ext["nextBeginOffset"]) == (ResponseCode.PULL_NOT_FOUND, "0")
-    assert peer.ask(PULL, pull_ext(name, 1, offset=0)).code == ResponseCode.INVALID_PARAMETER
+    assert peer.pull(name, 1, offset=0).code == ResponseCode.INVALID_PARAMETER
     assert peer.ask(SEND, send_ext(name, 0), b"x").code == 0
     refused = peer.ask(SEND, send_ext(name, 1), b"y")
     assert refused.code == ResponseCode.INVALID_PARAMETER

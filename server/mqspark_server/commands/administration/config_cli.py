@@ -11,8 +11,8 @@ import click
 
 from mqspark.base.config import did_you_mean
 from mqspark_server.commands.loading import noun
-from mqspark_server.commands.output import Output, columns
-from mqspark_server.commands.parameters import Argument, Name, OnlyBrokers, Option, OutputFormat, Yes
+from mqspark_server.commands.output import Output, OutputFormat, columns
+from mqspark_server.commands.parameters import Argument, Name, OnlyBrokers, Option, Yes
 from mqspark_server.commands.refusals import Missing
 from mqspark_server.commands.shell import ClusterShell, clustered, confirm
 

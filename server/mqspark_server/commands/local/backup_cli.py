@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import click
 
-from mqspark_server.commands.output import Output, as_time, columns
-from mqspark_server.commands.parameters import Argument, Assignments, DeclaredCommand, Option, OutputFormat
+from mqspark_server.commands.output import Output, OutputFormat, as_time, columns
+from mqspark_server.commands.parameters import Argument, Assignments, DeclaredCommand, Option
 from mqspark_server.commands.refusals import CommandFailed
 
 if TYPE_CHECKING:

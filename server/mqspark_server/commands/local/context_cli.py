@@ -22,8 +22,8 @@ from mqspark_server.commands.contexts import (
     save_contexts,
 )
 from mqspark_server.commands.loading import noun
-from mqspark_server.commands.output import Column, Output, columns
-from mqspark_server.commands.parameters import MaybeName, Name, Option, OutputFormat, Yes
+from mqspark_server.commands.output import Column, Output, OutputFormat, columns
+from mqspark_server.commands.parameters import MaybeName, Name, Option, Yes
 from mqspark_server.commands.shell import client_options, confirm
 
 context = noun("context", "Named clusters in a configuration file; one of them is current.")

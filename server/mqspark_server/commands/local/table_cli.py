@@ -13,8 +13,8 @@ from mqspark.errors import ConfigError
 from mqspark_server.commands.completing import TopicName
 from mqspark_server.commands.loading import noun
 from mqspark_server.commands.local.job_cli import need_spark
-from mqspark_server.commands.output import Column, Output, columns
-from mqspark_server.commands.parameters import Argument, DeclaredCommand, Name, Option, OutputFormat, Yes
+from mqspark_server.commands.output import Column, Output, OutputFormat, columns
+from mqspark_server.commands.parameters import Argument, DeclaredCommand, Name, Option, Yes
 from mqspark_server.commands.shell import ClusterShell, clustered, confirm
 from mqspark_server.shown.nouns import place_of
 from mqspark_server.survey.groupsurvey import lag_of

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import click
 
 from mqspark_server.commands.loading import noun
-from mqspark_server.commands.output import Output, columns, counted, cut
-from mqspark_server.commands.parameters import MaybeName, Name, Option, OutputFormat, StoreDirectory, Yes
+from mqspark_server.commands.output import Output, OutputFormat, columns, counted, cut
+from mqspark_server.commands.parameters import MaybeName, Name, Option, StoreDirectory, Yes
 from mqspark_server.commands.refusals import CommandFailed, Missing
 from mqspark_server.commands.shell import ClusterShell, clustered, confirm
 

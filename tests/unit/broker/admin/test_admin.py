@@ -19,7 +19,7 @@ from mqspark_server.settings.settingsfile import SettingsFile
 from tests.support.draws import some
 from tests.support.store_tools import put
 from tests.unit.broker.admin.admin_kit import body_of, commit, create, group, topic_ext
-from tests.unit.broker_kit import PULL, SEND, Bench, Peer, last_registration, pull_ext, send_ext
+from tests.unit.broker_kit import SEND, Bench, Peer, last_registration, send_ext
 
 GOLDEN = Path(__file__).parents[3] / "golden"
 
@@ -355,7 +355,7 @@ def test_an_unknown_group_may_not_be_creatable(tmp_path: Path) -> None:
     bench = Bench(tmp_path, auto_create_subscription_group=False)
     answer = bench.peer().ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "none"})
     assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-    assert bench.peer().ask(PULL, pull_ext()).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    assert bench.peer().pull().code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     bench.close()
 
 

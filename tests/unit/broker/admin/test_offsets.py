@@ -19,7 +19,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.record.record import decode_record
 from tests.unit.broker.admin.admin_kit import body_of, commit, group
-from tests.unit.broker_kit import PULL, SEND, Bench, Peer, pull_ext, send_ext
+from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
 
 GOLDEN = Path(__file__).parents[3] / "golden"
 
@@ -194,7 +194,7 @@ def test_what_a_group_commits_before_it_hears_of_a_reset_does_not_count(bench: B
     assert peer.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset).code == 0
     answers = [peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, offset)]
     assert bench.broker.state.offsets.query("CG", "T", 0) == 1
-    assert peer.ask(PULL, pull_ext(offset=3)).ext["nextBeginOffset"] == "1"
+    assert peer.pull(offset=3).ext["nextBeginOffset"] == "1"
     answers.append(peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, offset))
     assert bench.broker.state.offsets.query("CG", "T", 0) == 3
     assert [(answer.code, answer.remark) for answer in answers] == [
@@ -232,7 +232,7 @@ def test_topic_and_consumer_statistics(bench: Bench) -> None:
         peer.ask(SEND, send_ext(), b"a")
     sent_ms = bench.clock.now_ms()
     group(peer, "CG")
-    peer.ask(PULL, pull_ext(maxMsgNums="4"))
+    peer.pull(maxMsgNums="4")
     commit(peer, "CG", "T", 0, 2)
     stats = body_of(peer, RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"})
     queues = {queue_of(key).queue_id: value for key, value in stats["offsetTable"].items()}

@@ -20,7 +20,7 @@ from mqspark.protocol.codes import Language, RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.headers.client_headers import ResetOffsetRequestHeader
 from mqspark.record.record import decode_record
-from tests.unit.broker_kit import PULL, SEND, Bench, Peer, pull_ext, send_ext
+from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
 
 INFO = {"consumerGroup": "CG", "clientId": "c1", "jstackEnable": "true"}
 
@@ -168,8 +168,7 @@ def test_a_reset_reaches_parked_pulls_at_once(bench: Bench) -> None:
         client.ask(SEND, send_ext("T"), b"x")
     bench.flush()
     parked = [
-        client.give(PULL, pull_ext("T", queue_id, offset, sysFlag="6"))
-        for queue_id, offset in ((0, 3), (1, 0), (0, 3))
+        client.give_pull("T", queue_id, offset, sysFlag="6") for queue_id, offset in ((0, 3), (1, 0), (0, 3))
     ]
     assert client.heard() == []
     reply = bench.peer().ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset_ext(queueId="0"))

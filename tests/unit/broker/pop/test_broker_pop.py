@@ -12,7 +12,7 @@ from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.record.record import decode_records
-from tests.unit.broker_kit import PULL, SEND, Bench, pull_ext, send_ext
+from tests.unit.broker_kit import SEND, Bench, send_ext
 from tests.unit.pop_kit import (
     ACK,
     CHANGE,
@@ -436,7 +436,7 @@ def revive_records(bench: Bench, queue_id: int) -> list[dict[str, object]]:
     """Wherever the timer keeps them."""
     found = []
     for topic in (REVIVE_TOPIC, "rmq_sys_wheel_timer"):
-        answer = bench.peer().ask(PULL, pull_ext(topic, queue_id if topic == REVIVE_TOPIC else 0))
+        answer = bench.peer().pull(topic, queue_id if topic == REVIVE_TOPIC else 0)
         for message in decode_records(bytes(answer.body)) if answer.code == 0 else []:
             record = json.loads(message.body)
             record["tag"] = message.properties["TAGS"]

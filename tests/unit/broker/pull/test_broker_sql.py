@@ -15,7 +15,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.record.record import decode_records
 from mqspark.store.store import GetStatus
-from tests.unit.broker_kit import PULL, SEND, Bench, Peer, pull_ext, send_ext
+from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
 
 FILTER = "a > 2 AND TAGS IS NOT NULL"
 SUSPEND = {"sysFlag": "2", "subVersion": "5"}
@@ -56,7 +56,7 @@ def check(peer: Peer, expression: str | None, kind: str = "SQL92") -> Command:
 
 
 def pull(peer: Peer, expression: str, **more: str) -> Command:
-    return peer.ask(PULL, pull_ext(subscription=expression, expressionType="SQL92", **more))
+    return peer.pull(subscription=expression, expressionType="SQL92", **more)
 
 
 def values(answer: Command) -> list[int]:
@@ -68,10 +68,10 @@ def test_a_consumer_s_conversation(bench: Bench) -> None:
     peer = bench.peer()
     assert check(peer, FILTER).code == 0
     subscribe(peer)
-    answer = peer.ask(PULL, pull_ext(**SUSPEND))
+    answer = peer.pull(**SUSPEND)
     assert (answer.code, answer.remark, values(answer)) == (0, "FOUND", [3, 5, 4])
     assert answer.ext["nextBeginOffset"] == "5"
-    opaque = peer.give(PULL, pull_ext(offset=5, **SUSPEND))
+    opaque = peer.give_pull(offset=5, **SUSPEND)
     bench.broker.turn()
     assert peer.heard() == []
     put(bench, 1, 2)  # not wanted: the pull goes on waiting
@@ -85,7 +85,7 @@ def test_a_parked_pull_ends_where_it_looked(bench: Bench) -> None:
     put(bench, 1)
     peer = bench.peer()
     subscribe(peer)
-    peer.give(PULL, pull_ext(offset=1, **SUSPEND))
+    peer.give_pull(offset=1, **SUSPEND)
     put(bench, 1, 1)
     bench.clock.advance(15_000)
     bench.broker.tick()
@@ -111,12 +111,12 @@ def test_a_new_subscription_replaces_the_filter(bench: Bench) -> None:
     put(bench, 1, 3)
     peer = bench.peer()
     subscribe(peer, "a = 1")
-    assert values(peer.ask(PULL, pull_ext(sysFlag="0"))) == [1]
+    assert values(peer.pull(sysFlag="0")) == [1]
     subscribe(peer, "a = 3", version=6)
-    assert values(peer.ask(PULL, pull_ext(sysFlag="0"))) == [3]
-    assert peer.ask(PULL, pull_ext(sysFlag="0", subVersion="7")).code == 25
+    assert values(peer.pull(sysFlag="0")) == [3]
+    assert peer.pull(sysFlag="0", subVersion="7").code == 25
     subscribe(peer, "*", kind="TAG", version=8)
-    assert values(peer.ask(PULL, pull_ext(sysFlag="0"))) == [1, 3]
+    assert values(peer.pull(sysFlag="0")) == [1, 3]
 
 
 def test_what_fails_to_evaluate_does_not_match(bench: Bench) -> None:
@@ -138,7 +138,7 @@ def test_what_does_not_compile(bench: Bench, expression: str | None) -> None:
     assert answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
     assert "Invalid MessageSelector" in (answer.remark or "")
     subscribe(peer, expression or "")
-    answer = peer.ask(PULL, pull_ext(sysFlag="0"))
+    answer = peer.pull(sysFlag="0")
     assert answer.code == ResponseCode.FILTER_DATA_NOT_EXIST
     assert "Invalid MessageSelector" in (answer.remark or "")
 
@@ -148,7 +148,7 @@ def test_other_types_of_expressions(bench: Bench) -> None:
     peer = bench.peer()
     for answer in (
         check(peer, "x", kind="CLASS"),
-        peer.ask(PULL, pull_ext(subscription="x", expressionType="CLASS")),
+        peer.pull(subscription="x", expressionType="CLASS"),
     ):
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert "filter message by CLASS" in (answer.remark or "")
@@ -159,13 +159,13 @@ def test_filters_are_off_by_default(tmp_path: Path) -> None:
     put(bench, 3)
     peer = bench.peer()
     subscribe(peer)
-    for answer in (check(peer, FILTER), pull(peer, FILTER), peer.ask(PULL, pull_ext(sysFlag="0"))):
+    for answer in (check(peer, FILTER), pull(peer, FILTER), peer.pull(sysFlag="0")):
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert "filter message by SQL92" in (answer.remark or "")
         assert "enablePropertyFilter" in (answer.remark or "")
     properties = b"enablePropertyFilter=true"
     assert peer.ask(RequestCode.UPDATE_BROKER_CONFIG, None, properties).code == 0
-    assert values(peer.ask(PULL, pull_ext(sysFlag="0"))) == [3]
+    assert values(peer.pull(sysFlag="0")) == [3]
     bench.close()
 
 
@@ -192,7 +192,7 @@ def test_a_woken_pull_does_not_sleep_on_what_it_has_not_seen(bench: Bench) -> No
     put(bench, 0)
     peer = bench.peer()
     subscribe(peer)
-    peer.give(PULL, pull_ext(offset=1, maxMsgNums="2", **SUSPEND))
+    peer.give_pull(offset=1, maxMsgNums="2", **SUSPEND)
     sender = bench.peer()
     for value in (0, 0, 0, 7):  # in one turn
         sender.give(SEND, send_ext("T", 0, encode_properties({"TAGS": "x", "a": str(value)}).decode()), b"7")

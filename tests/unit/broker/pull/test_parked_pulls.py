@@ -10,7 +10,7 @@ from mqspark.broker.pull import pull as pulling
 from mqspark.broker.pull.parked_pulls import LOOK_MS, SLOT_MS, ParkedPulls, Pull
 from mqspark.protocol.session import Session
 from tests.support.clocks import ManualClock
-from tests.unit.broker_kit import PULL, SEND, Bench, pull_ext, send_ext
+from tests.unit.broker_kit import SEND, Bench, send_ext
 
 
 def parked_until(parked: ParkedPulls, session: Session, deadline_ms: int, queue_id: int = 0) -> Pull:
@@ -76,7 +76,7 @@ def test_many_whose_time_is_up_at_once_are_answered_in_many_turns(tmp_path: Path
     peer.ask(SEND, send_ext(), b"a")
     count = 3 * pulling.EXAMINED_AT_ONCE
     for _ in range(count):
-        peer.give(PULL, pull_ext(offset=1, sysFlag="6"))
+        peer.give_pull(offset=1, sysFlag="6")
     bench.broker.turn()
     assert bench.broker.pulls.parked.count == count
     bench.clock.advance(15_000)

@@ -73,7 +73,7 @@ def test_offsets_and_statuses(bench: Bench) -> None:
     peer = bench.peer()
 
     def pull(offset: int) -> tuple[int, str | None, str]:
-        answer = peer.ask(PULL, pull_ext(offset=offset))
+        answer = peer.pull(offset=offset)
         assert (answer.ext["minOffset"], answer.ext["maxOffset"]) == ("0", "3")
         assert answer.ext["suggestWhichBrokerId"] == "0"
         return answer.code, answer.remark, answer.ext["nextBeginOffset"]
@@ -92,15 +92,15 @@ def test_offsets_and_statuses(bench: Bench) -> None:
 def test_an_empty_queue(bench: Bench) -> None:
     put(bench, "A")
     peer = bench.peer()
-    never_sent_to = peer.ask(PULL, pull_ext(queue_id=1))
+    never_sent_to = peer.pull(queue_id=1)
     assert (never_sent_to.code, never_sent_to.remark) == (19, "NO_MESSAGE_IN_QUEUE")
-    moved = peer.ask(PULL, pull_ext(queue_id=1, offset=7))
+    moved = peer.pull(queue_id=1, offset=7)
     assert (moved.code, moved.ext["nextBeginOffset"], moved.ext["minOffset"]) == (21, "0", "0")
 
 
 def test_bodies_are_the_records(bench: Bench) -> None:
     put(bench, "A", "B")
-    answer = bench.peer().ask(PULL, pull_ext(maxMsgNums="1"))
+    answer = bench.peer().pull(maxMsgNums="1")
     assert [m.body for m in decode_records(answer.body)] == [b"A"]
     assert answer.ext["nextBeginOffset"] == "1"
 
@@ -108,9 +108,9 @@ def test_bodies_are_the_records(bench: Bench) -> None:
 def test_expression_in_the_request(bench: Bench) -> None:
     put(bench, "A", "B", "A")
     peer = bench.peer()
-    answer = peer.ask(PULL, pull_ext(subscription=" A || C "))
+    answer = peer.pull(subscription=" A || C ")
     assert [m.body for m in decode_records(answer.body)] == [b"A", b"A"]
-    none = peer.ask(PULL, pull_ext(subscription="Z"))
+    none = peer.pull(subscription="Z")
     assert (none.code, none.remark, none.ext["nextBeginOffset"]) == (20, "NO_MATCHED_MESSAGE", "3")
 
 
@@ -118,7 +118,7 @@ def test_expression_of_the_heartbeat(bench: Bench) -> None:
     put(bench, "A", "B")
     peer = bench.peer()
     heartbeat(peer, "B")
-    answer = peer.ask(PULL, pull_ext(sysFlag="0", subscription="ignored", subVersion="5"))
+    answer = peer.pull(sysFlag="0", subscription="ignored", subVersion="5")
     assert [m.body for m in decode_records(answer.body)] == [b"B"]
 
 
@@ -146,28 +146,28 @@ def test_refusals_that_depend_on_the_group(bench: Bench) -> None:
     put(bench, "A")
     peer = bench.peer()
     heartbeat(peer, "A")
-    assert peer.ask(PULL, pull_ext("T", sysFlag="0", subVersion="6")).code == 25
+    assert peer.pull("T", sysFlag="0", subVersion="6").code == 25
     put(bench, "A", topic="Other")
-    assert peer.ask(PULL, pull_ext("Other", sysFlag="0")).code == 24
+    assert peer.pull("Other", sysFlag="0").code == 24
     forbid = {"group": "CG", "topic": "T", "readable": "false"}
     peer.ask(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, forbid)
-    answer = peer.ask(PULL, pull_ext(sysFlag="0"))
+    answer = peer.pull(sysFlag="0")
     assert (answer.code, answer.ext["forbiddenType"]) == (16, "5")
     config = b'{"groupName":"CG","consumeBroadcastEnable":false}'
     peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, config)
     heartbeat(peer, "A", model="BROADCASTING", version=7)
-    assert peer.ask(PULL, pull_ext(sysFlag="0")).ext["forbiddenType"] == "4"
+    assert peer.pull(sysFlag="0").ext["forbiddenType"] == "4"
     peer.ask(
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, b'{"groupName":"CG","consumeEnable":false}'
     )
-    assert peer.ask(PULL, pull_ext()).ext["forbiddenType"] == "2"
+    assert peer.pull().ext["forbiddenType"] == "2"
 
 
 def test_a_sql_subscription_is_refused_in_words(bench: Bench) -> None:
     put(bench, "A")
     peer = bench.peer()
     heartbeat(peer, "a > 1", expression_type="SQL92")
-    answer = peer.ask(PULL, pull_ext(sysFlag="0"))
+    answer = peer.pull(sysFlag="0")
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "SQL92" in (answer.remark or "")
 
@@ -175,7 +175,7 @@ def test_a_sql_subscription_is_refused_in_words(bench: Bench) -> None:
 def test_a_broker_that_may_not_be_read(tmp_path: Path) -> None:
     bench = Bench(tmp_path, broker_permission=2)
     put(bench, "A")
-    answer = bench.peer().ask(PULL, pull_ext())
+    answer = bench.peer().pull()
     assert (answer.code, answer.ext["forbiddenType"]) == (16, "1")
     bench.close()
 
@@ -183,17 +183,17 @@ def test_a_broker_that_may_not_be_read(tmp_path: Path) -> None:
 def test_the_fast_port_serves_no_pulls(bench: Bench) -> None:
     put(bench, "A")
     fast = bench.peer(fast=True)
-    assert fast.ask(PULL, pull_ext()).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert fast.pull().code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     assert fast.ask(SEND, send_ext(), b"x").code == 0
 
 
 def test_the_commit_bit_commits(bench: Bench) -> None:
     put(bench, "A", "B")
     peer = bench.peer()
-    peer.ask(PULL, pull_ext(commitOffset="1"))
+    peer.pull(commitOffset="1")
     ext = {"consumerGroup": "CG", "topic": "T", "queueId": "0", "setZeroIfNotFound": "false"}
     assert peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, ext).code == 22
-    peer.ask(PULL, pull_ext(sysFlag="5", commitOffset="1"))
+    peer.pull(sysFlag="5", commitOffset="1")
     assert peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, ext).ext == {"offset": "1"}
 
 
@@ -203,7 +203,7 @@ def test_the_commit_bit_commits(bench: Bench) -> None:
 def test_a_parked_pull_is_woken_by_a_message(bench: Bench) -> None:
     put(bench, "A")
     peer = bench.peer()
-    opaque = peer.give(PULL, pull_ext(offset=1, sysFlag=SUSPEND))
+    opaque = peer.give_pull(offset=1, sysFlag=SUSPEND)
     bench.broker.turn()
     assert peer.heard() == []
     put(bench, "B", queue_id=1)  # another queue
@@ -219,7 +219,7 @@ def test_under_sync_flush_a_pull_sees_only_what_is_synced(tmp_path: Path) -> Non
     bench = Bench(tmp_path, sync=True)
     put(bench, "A")
     peer = bench.peer()
-    peer.give(PULL, pull_ext(offset=1, sysFlag=SUSPEND))
+    peer.give_pull(offset=1, sysFlag=SUSPEND)
     bench.broker.turn()
     bench.peer().give(SEND, send_ext(), b"B")
     bench.broker.turn()
@@ -232,8 +232,8 @@ def test_under_sync_flush_a_pull_sees_only_what_is_synced(tmp_path: Path) -> Non
 def test_a_suspension_ends(bench: Bench) -> None:
     put(bench, "A")
     peer = bench.peer()
-    peer.give(PULL, pull_ext(offset=1, sysFlag=SUSPEND, suspendTimeoutMillis="1000"))
-    peer.give(PULL, pull_ext(offset=1, sysFlag=SUSPEND, suspendTimeoutMillis="5000"))
+    peer.give_pull(offset=1, sysFlag=SUSPEND, suspendTimeoutMillis="1000")
+    peer.give_pull(offset=1, sysFlag=SUSPEND, suspendTimeoutMillis="5000")
     bench.broker.turn()
     bench.clock.advance(999)
     bench.broker.tick()
@@ -251,7 +251,7 @@ def test_a_suspension_ends(bench: Bench) -> None:
 def test_an_unwanted_message_leaves_the_pull_parked_and_is_not_looked_at_again(bench: Bench) -> None:
     put(bench, "A")
     peer = bench.peer()
-    opaque = peer.give(PULL, pull_ext(offset=1, sysFlag=SUSPEND, subscription="W"))
+    opaque = peer.give_pull(offset=1, sysFlag=SUSPEND, subscription="W")
     bench.broker.turn()
     put(bench, "A", "B")
     assert peer.heard() == []
@@ -265,7 +265,7 @@ def test_an_unwanted_message_leaves_the_pull_parked_and_is_not_looked_at_again(b
 def test_a_suspension_that_saw_only_unwanted_messages_reports_the_way_it_came(bench: Bench) -> None:
     put(bench, "A")
     peer = bench.peer()
-    peer.give(PULL, pull_ext(offset=1, sysFlag=SUSPEND, subscription="W"))
+    peer.give_pull(offset=1, sysFlag=SUSPEND, subscription="W")
     bench.broker.turn()
     put(bench, "A", "B")
     bench.clock.advance(15_000)
@@ -278,7 +278,7 @@ def test_short_polling(tmp_path: Path) -> None:
     bench = Bench(tmp_path, long_polling_enable=False)
     put(bench, "A")
     peer = bench.peer()
-    peer.give(PULL, pull_ext(offset=1, sysFlag=SUSPEND))
+    peer.give_pull(offset=1, sysFlag=SUSPEND)
     bench.broker.turn()
     bench.clock.advance(1_000)
     bench.broker.tick()
@@ -289,7 +289,7 @@ def test_short_polling(tmp_path: Path) -> None:
 def test_a_pull_may_wait_for_a_queue_that_does_not_exist_yet(bench: Bench) -> None:
     put(bench, "A")
     peer = bench.peer()
-    peer.give(PULL, pull_ext(queue_id=2, sysFlag=SUSPEND))
+    peer.give_pull(queue_id=2, sysFlag=SUSPEND)
     bench.broker.turn()
     put(bench, "B", queue_id=2)
     assert [answer.code for answer in peer.heard()] == [0]
@@ -300,7 +300,7 @@ def test_parked_pulls_are_bounded(tmp_path: Path) -> None:
     put(bench, "A")
     peer = bench.peer()
     for _ in range(3):
-        peer.give(PULL, pull_ext(offset=1, sysFlag=SUSPEND))
+        peer.give_pull(offset=1, sysFlag=SUSPEND)
     bench.broker.turn()
     assert [answer.code for answer in peer.heard()] == [ResponseCode.SYSTEM_BUSY]
     bench.close()
@@ -309,7 +309,7 @@ def test_parked_pulls_are_bounded(tmp_path: Path) -> None:
 def test_pulls_of_a_lost_connection_are_dropped(bench: Bench) -> None:
     put(bench, "A")
     peer = bench.peer()
-    peer.give(PULL, pull_ext(offset=1, sysFlag=SUSPEND))
+    peer.give_pull(offset=1, sysFlag=SUSPEND)
     bench.broker.turn()
     peer.disconnect()
     put(bench, "B")
@@ -322,28 +322,28 @@ def test_one_connection_cannot_take_everything_in_a_turn(tmp_path: Path) -> None
     bench.peer().ask(SEND, send_ext(), b"x" * 900)
     peer, other = bench.peer(), bench.peer()
     for _ in range(3):
-        peer.give(PULL, pull_ext())
-    other.give(PULL, pull_ext())
+        peer.give_pull()
+    other.give_pull()
     bench.broker.turn()
     assert [answer.code for answer in peer.heard()] == [0, ResponseCode.SYSTEM_BUSY, ResponseCode.SYSTEM_BUSY]
     assert [answer.code for answer in other.heard()] == [0]
-    assert peer.ask(PULL, pull_ext()).code == 0  # the next turn
+    assert peer.pull().code == 0  # the next turn
     bench.close()
 
 
 def test_a_server_side_reset_moves_the_next_pull(bench: Bench) -> None:
     put(bench, "A", "B", "C")
     peer = bench.peer()
-    peer.ask(PULL, pull_ext(sysFlag="5", commitOffset="3", offset=3))
+    peer.pull(sysFlag="5", commitOffset="3", offset=3)
     reset = {"group": "CG", "topic": "T", "timestamp": "0", "isForce": "true"}
     answer = peer.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)
     assert answer.code == 0
     commit = {"consumerGroup": "CG", "topic": "T", "queueId": "0", "commitOffset": "3"}
     assert peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit).code == 0  # overtaken by the reset
-    moved = peer.ask(PULL, pull_ext(offset=3, sysFlag="5", commitOffset="3"))
+    moved = peer.pull(offset=3, sysFlag="5", commitOffset="3")
     assert bench.broker.state.offsets.queues("CG", "T")[0] == 0
     assert (moved.code, moved.remark, moved.ext["nextBeginOffset"]) == (21, "OFFSET_RESET", "0")
-    assert peer.ask(PULL, pull_ext(offset=3)).code == 19
+    assert peer.pull(offset=3).code == 19
 
 
 def test_a_bulk_reader_is_given_more(tmp_path: Path) -> None:
@@ -351,15 +351,15 @@ def test_a_bulk_reader_is_given_more(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     put(bench, *["A", "B"] * 50)
     peer = bench.peer()
-    assert peer.ask(PULL, pull_ext(maxMsgNums="1000")).ext["nextBeginOffset"] == "32"
+    assert peer.pull(maxMsgNums="1000").ext["nextBeginOffset"] == "32"
     for name in ("mqsparkbulk", "bulk"):
-        assert peer.ask(PULL, pull_ext(maxMsgNums="1000", **{name: "true"})).ext["nextBeginOffset"] == "32"
-    assert peer.ask(PULL, pull_ext(maxMsgNums="1000", mqsparkBulk="false")).ext["nextBeginOffset"] == "32"
-    answer = peer.ask(PULL, pull_ext(maxMsgNums="1000", mqsparkBulk="true"))
+        assert peer.pull(maxMsgNums="1000", **{name: "true"}).ext["nextBeginOffset"] == "32"
+    assert peer.pull(maxMsgNums="1000", mqsparkBulk="false").ext["nextBeginOffset"] == "32"
+    answer = peer.pull(maxMsgNums="1000", mqsparkBulk="true")
     assert [message.queue_offset for message in decode_records(answer.body)] == list(range(100))
     assert answer.ext["nextBeginOffset"] == "100"
-    assert peer.ask(PULL, pull_ext(maxMsgNums="40", mqsparkBulk="true")).ext["nextBeginOffset"] == "40"
-    tagged = peer.ask(PULL, pull_ext(maxMsgNums="1000", mqsparkBulk="true", subscription="B"))
+    assert peer.pull(maxMsgNums="40", mqsparkBulk="true").ext["nextBeginOffset"] == "40"
+    tagged = peer.pull(maxMsgNums="1000", mqsparkBulk="true", subscription="B")
     assert [message.queue_offset for message in decode_records(tagged.body)] == list(range(1, 100, 2))
     bench.close()
 

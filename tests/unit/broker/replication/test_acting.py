@@ -32,7 +32,7 @@ from mqspark.record.record import Parts
 from mqspark.store.timer.timerfiles import TimerCheckpoint
 from tests.unit.broker.replication.test_follower import connected, make_master, make_slave, pieces
 from tests.unit.broker.replication.test_slave_metadata import copy_log, one_round
-from tests.unit.broker_kit import PULL, SEND, Bench, pull_ext, send_ext
+from tests.unit.broker_kit import SEND, Bench, send_ext
 from tests.unit.pop_kit import ACK, POP, Popped, handed_out, pop_ext, put
 
 ACTING = {"enable_slave_acting_master": True}
@@ -252,9 +252,9 @@ def test_settings_that_contradict_each_other_are_refused(tmp_path: Path, setting
 def test_an_acting_slave_serves_pulls_without_slave_read_enable(pair: Pair) -> None:
     put(pair.master, "read")
     copy_log(pair.master, pair.slave)
-    assert pair.slave.peer().ask(PULL, pull_ext()).code == ResponseCode.SYSTEM_BUSY
+    assert pair.slave.peer().pull().code == ResponseCode.SYSTEM_BUSY
     pair.lose_master()
-    answer = pair.slave.peer().ask(PULL, pull_ext())
+    answer = pair.slave.peer().pull()
     assert answer.code == 0
     assert b"read" in bytes(answer.body)
 

@@ -13,7 +13,7 @@ from mqspark.broker.replication.follower import Diverged
 from mqspark.broker.replication.loghealing import DECIDE_MS, GIVE_UP_MS, HEAL_MS, PAUSE_MS, Healing
 from mqspark.errors import InvalidMessage, ProtocolError
 from mqspark.protocol.bodies.topic_bodies import TopicConfig
-from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.store.recovery.trustedlog import judge_member
 from tests.support.draws import some
@@ -27,7 +27,7 @@ from tests.unit.broker.replication.test_follower import (
     make_slave,
     pieces,
 )
-from tests.unit.broker_kit import SEND, Bench, Peer, pull_ext, send_ext
+from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
 from tests.unit.pop_kit import POP, pop_ext
 
 COUNT = 150
@@ -408,7 +408,7 @@ def test_a_replica_gets_lost_first_segments_from_its_master(pair: tuple[Bench, B
 
 
 def pulled(bench: Bench, number: int) -> int:
-    return bench.peer().ask(RequestCode.PULL_MESSAGE, pull_ext("T", 0, number)).code
+    return bench.peer().pull("T", 0, number).code
 
 
 def popped(bench: Bench, number: int) -> int:

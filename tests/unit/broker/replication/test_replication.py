@@ -19,7 +19,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.servers.replication import Reports, data_head
 from mqspark.store.timer.timerfiles import TimerCheckpoint
 from tests.support.storefiles import log_bytes
-from tests.unit.broker_kit import PULL, SEND, Bench, Peer, pull_ext, send_ext
+from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
 
 SEGMENT = 1 << 16
 
@@ -421,7 +421,7 @@ def test_consumers_see_only_what_all_slaves_in_sync_have(tmp_path: Path, sync: b
     sender, reader = bench.peer(), bench.peer()
     suspended = {"sysFlag": "6", "suspendTimeoutMillis": "15000"}
     bench.broker.state.topics.ensure("T", 4)
-    reader.give(PULL, pull_ext(**suspended))
+    reader.give_pull(**suspended)
     sender.give(SEND, send_ext(queue_id=0), b"a")
     bench.broker.turn()
     bench.flush()

@@ -12,7 +12,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from tests.unit.broker.replication.test_follower import Link, make_master, make_slave, pieces
 from tests.unit.broker.replication.test_slave_metadata import one_round
-from tests.unit.broker_kit import PULL, SEND, Bench, pull_ext, send_ext
+from tests.unit.broker_kit import SEND, Bench, send_ext
 
 RETRY = ResponseCode.PULL_RETRY_IMMEDIATELY
 
@@ -37,7 +37,7 @@ def copied(master: Bench, slave: Bench, count: int = 5) -> Link:
 
 
 def pull(bench: Bench, offset: int, **more: str) -> Command:
-    return bench.peer().ask(PULL, pull_ext(queueOffset=str(offset), **more))
+    return bench.peer().pull(queueOffset=str(offset), **more)
 
 
 def test_a_slave_serves_what_it_has_and_sends_consumers_back(pair: tuple[Bench, Bench]) -> None:
@@ -61,7 +61,7 @@ def test_without_its_master_a_slave_lets_consumers_wait(pair: tuple[Bench, Bench
     assert pull(slave, 0).code == 0
     for offset in (5, 7):
         peer = slave.peer()
-        peer.give(PULL, pull_ext(queueOffset=str(offset), sysFlag="6", suspendTimeoutMillis="15000"))
+        peer.give_pull(queueOffset=str(offset), sysFlag="6", suspendTimeoutMillis="15000")
         slave.broker.turn()
         assert peer.heard() == [], "it asks again only after a while"
         slave.clock.advance(15_000 + SLOT_MS)
@@ -84,7 +84,7 @@ def test_a_parked_pull_is_served_when_the_log_arrives(pair: tuple[Bench, Bench])
     link = copied(master, slave)
     link.follower.address = None  # as without a master
     peer = slave.peer()
-    peer.give(PULL, pull_ext(queueOffset="5", sysFlag="6", suspendTimeoutMillis="15000"))
+    peer.give_pull(queueOffset="5", sysFlag="6", suspendTimeoutMillis="15000")
     slave.broker.turn()
     assert peer.heard() == []
     assert master.peer().ask(SEND, send_ext(), b"new").code == 0

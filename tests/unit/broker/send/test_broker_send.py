@@ -13,7 +13,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import encode_request
 from mqspark.record.batchitems import encode_batch
 from mqspark.record.record import decode_records
-from tests.unit.broker_kit import PULL, SEND, Bench, last_registration, pull_ext, send_ext
+from tests.unit.broker_kit import SEND, Bench, last_registration, send_ext
 
 TRACE = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 
@@ -374,9 +374,7 @@ def test_a_failed_sync_acknowledges_nothing_ever_again(tmp_path: Path) -> None:
     assert answer.ext["transactionId"] == "U"
     again = peer.ask(SEND, send_ext(), b"b")
     assert again.code == ResponseCode.SERVICE_NOT_AVAILABLE
-    assert (
-        peer.ask(PULL, pull_ext()).code == ResponseCode.PULL_NOT_FOUND
-    )  # reads go on, and show nothing unsynced
+    assert peer.pull().code == ResponseCode.PULL_NOT_FOUND  # reads go on, and show nothing unsynced
 
 
 def test_a_slow_sync_is_answered_flush_disk_timeout(sync_bench: Bench) -> None:
@@ -460,12 +458,12 @@ def test_an_empty_property_does_not_hide_the_one_before_it(tmp_path: Path, more:
     assert (answer.code, answer.ext["transactionId"]) == (0, "U1")
     (message,) = bench.records("T")
     assert (message.properties["UNIQ_KEY"], message.properties["TAGS"]) == ("U1", "red")
-    assert peer.ask(PULL, pull_ext(subscription="red")).code == 0
-    assert peer.ask(PULL, pull_ext(subscription="blue")).code != 0
+    assert peer.pull(subscription="red").code == 0
+    assert peer.pull(subscription="blue").code != 0
     bench.crash()  # queues are made from what is stored
     (bench.directory / "consumequeue" / "T" / "0" / f"{0:020d}").unlink()
     bench.crash()
-    assert bench.peer().ask(PULL, pull_ext(subscription="red")).code == 0
+    assert bench.peer().pull(subscription="red").code == 0
     bench.close()
 
 

@@ -19,7 +19,7 @@ from mqspark.protocol import fastjson
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.store.disk.residency import PAGE_BYTES, are_resident
 from tests.unit.broker.group.test_broker_clients import heartbeat
-from tests.unit.broker_kit import PULL, SEND, Bench, Peer, pull_ext, send_ext
+from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
 
 KIB = 1 << 10
 COLD = {"access_message_in_memory_hot_ratio": 0, "cold_data_flow_control_enable": True}
@@ -44,7 +44,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def pull(peer: Peer, offset: int = 0, group: str = "CG", **more: Any) -> int:
-    return peer.ask(PULL, pull_ext(offset=offset, consumerGroup=group, **more)).code
+    return peer.pull(offset=offset, consumerGroup=group, **more).code
 
 
 def info(bench: Bench) -> Any:
@@ -79,7 +79,7 @@ def test_what_is_read_is_counted_by_group(bench: Bench) -> None:
 def test_a_push_consumer_is_refused_until_the_period_is_over(bench: Bench) -> None:
     peer = as_push_consumer(bench)
     offset = 0
-    while (answer := peer.ask(PULL, pull_ext(offset=offset))).code == 0:
+    while (answer := peer.pull(offset=offset)).code == 0:
         offset = int(answer.ext["nextBeginOffset"])
     assert 0 < offset < 40
     assert answer.code == ResponseCode.SYSTEM_BUSY
@@ -100,7 +100,7 @@ def test_what_is_not_cold_is_read_all_the_same(bench: Bench) -> None:
 def test_a_pull_consumer_waits_and_then_gets_one_message(bench: Bench) -> None:
     peer = bench.peer()
     assert pull(peer, maxMsgNums="24") == 0
-    peer.give(PULL, pull_ext(offset=24))
+    peer.give_pull(offset=24)
     bench.broker.turn()
     assert peer.heard() == []
     assert len(bench.broker.pulls.held) == 1
@@ -118,7 +118,7 @@ def test_a_pull_consumer_waits_and_then_gets_one_message(bench: Bench) -> None:
 def test_a_held_pull_of_a_closed_connection_is_dropped(bench: Bench) -> None:
     peer = bench.peer()
     assert pull(peer, maxMsgNums="24") == 0
-    peer.give(PULL, pull_ext(offset=24))
+    peer.give_pull(offset=24)
     bench.broker.turn()
     peer.disconnect()
     bench.clock.advance(HOLD_MS)
@@ -131,8 +131,8 @@ def test_more_than_can_be_held_are_refused(bench: Bench, monkeypatch: pytest.Mon
     peer = bench.peer()
     assert pull(peer, maxMsgNums="24") == 0
     for _ in range(2):
-        peer.give(PULL, pull_ext(offset=24))
-    assert peer.ask(PULL, pull_ext(offset=24)).code == ResponseCode.SYSTEM_BUSY
+        peer.give_pull(offset=24)
+    assert peer.pull(offset=24).code == ResponseCode.SYSTEM_BUSY
 
 
 def test_all_groups_together_have_a_limit(tmp_path: Path) -> None:

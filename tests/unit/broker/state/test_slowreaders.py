@@ -7,7 +7,7 @@ from typing import Any
 
 from mqspark.broker.state.slowreaders import CHECK_INTERVAL_MS
 from mqspark.protocol.codes import ResponseCode
-from tests.unit.broker_kit import PULL, SEND, Bench, pull_ext, send_ext
+from tests.unit.broker_kit import SEND, Bench, send_ext
 
 
 def bench_of(tmp_path: Path, **settings: Any) -> Bench:
@@ -18,7 +18,7 @@ def bench_of(tmp_path: Path, **settings: Any) -> Bench:
 
 
 def pull(bench: Bench, offset: int, count: int = 1) -> int:
-    return bench.peer().ask(PULL, pull_ext(offset=offset, maxMsgNums=str(count))).code
+    return bench.peer().pull(offset=offset, maxMsgNums=str(count)).code
 
 
 def checked(bench: Bench) -> None:

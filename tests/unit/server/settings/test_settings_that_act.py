@@ -73,7 +73,7 @@ def test_short_polling(tmp_path: Path) -> None:
     """shortPollingTimeMills."""
     bench = filled(tmp_path, long_polling_enable=False, short_polling_time_mills=3_000)
     peer = bench.peer()
-    peer.give(RequestCode.PULL_MESSAGE, pull_ext(offset=10, sysFlag="6", suspendTimeoutMillis="15000"))
+    peer.give_pull(offset=10, sysFlag="6", suspendTimeoutMillis="15000")
     bench.run_for(2_500)
     assert peer.heard() == []
     bench.run_for(1_500)
@@ -124,7 +124,7 @@ def test_reads_of_what_is_not_in_memory_are_short(tmp_path: Path) -> None:
     """maxTransferCountOnMessageInDisk."""
     settings = {"access_message_in_memory_max_ratio": 0, "max_transfer_count_on_message_in_disk": 3}
     bench = filled(tmp_path, store_settings=settings)
-    answer = bench.peer().ask(RequestCode.PULL_MESSAGE, pull_ext(maxMsgNums="8"))
+    answer = bench.peer().pull(maxMsgNums="8")
     assert answer.ext["nextBeginOffset"] == "3"
     bench.close()
 
