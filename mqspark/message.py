@@ -268,6 +268,8 @@ MESSAGE_TYPES = ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIOR
 
 NEW_TOPIC_QUEUES = 8
 """Queues that a new topic has at each broker when nobody says how many (UpdateTopicSubCommand)."""
+CLIENT_TOPIC_QUEUES = 4
+"""The same for what a client's send or its admin creates (DefaultMQProducer.defaultTopicQueueNums)."""
 
 # --- replicas (MixAll) --------------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from mqspark.errors import (
     RequestTimeout,
 )
 from mqspark.message import (
+    CLIENT_TOPIC_QUEUES,
     DEFAULT_TOPIC,
     PERM_READ,
     PERM_WRITE,
@@ -324,7 +325,7 @@ class AdminClient(Lifecycle):
         self,
         topic: str,
         *,
-        queues: PositiveInt = 4,
+        queues: PositiveInt = CLIENT_TOPIC_QUEUES,
         read_queues: PositiveInt | None = None,
         write_queues: PositiveInt | None = None,
         cluster: str | None = None,

@@ -37,6 +37,7 @@ from mqspark.errors import (
     RequestTimeout,
 )
 from mqspark.message import (
+    CLIENT_TOPIC_QUEUES,
     DEFAULT_TOPIC,
     MASTER_ID,
     PERM_READ,
@@ -459,7 +460,7 @@ class BlockingClient:
                     self._known_routes[name] = before
         return {name: route for name, (_, route) in self._known_routes.items()}
 
-    def publish_route(self, topic: str, *, default_queues: int = 4) -> TopicRoute:
+    def publish_route(self, topic: str, *, default_queues: int = CLIENT_TOPIC_QUEUES) -> TopicRoute:
         """The route for sends: the topic's, or that of the template from which it will be created. Raises
         NoRoute."""
         answer = self._route_answer(topic)

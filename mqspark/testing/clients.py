@@ -29,6 +29,7 @@ from mqspark.client.sync import (
     TransactionProducer,
 )
 from mqspark.client.sync.facade import Facade
+from mqspark.message import CLIENT_TOPIC_QUEUES
 
 _numbers = itertools.count(1)
 
@@ -66,7 +67,7 @@ class Clients:
     ) -> None:
         self.close()
 
-    def topic(self, name: str | None = None, *, queues: int = 4) -> str:
+    def topic(self, name: str | None = None, *, queues: int = CLIENT_TOPIC_QUEUES) -> str:
         """Create a topic on every broker, and return its name: a new one unless it is given."""
         name = name or new_name("topic")
         self.admin().create_topic(name, queues=queues)

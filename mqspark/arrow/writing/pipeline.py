@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from mqspark.arrow.writing.routing import DEFAULT_QUEUES
 from mqspark.arrow.writing.sendchoice import SendChoice
 from mqspark.base.clock import wall_ms
 from mqspark.base.logs import Outages, escaping
@@ -24,7 +23,7 @@ from mqspark.client.blocking import BlockingClient
 from mqspark.client.remoting.blockingconnection import SILENT_S, BlockingConnection
 from mqspark.client.remoting.topic_routes import is_logic_broker
 from mqspark.errors import BrokerError, ClientError, ConnectionLost, ProtocolError, RequestTimeout
-from mqspark.message import DEFAULT_TOPIC, MessageQueue
+from mqspark.message import CLIENT_TOPIC_QUEUES, DEFAULT_TOPIC, MessageQueue
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
@@ -133,7 +132,7 @@ def send_header(
         producer_group=options.group,
         topic=queue.topic,
         default_topic=DEFAULT_TOPIC,
-        default_topic_queue_nums=DEFAULT_QUEUES,
+        default_topic_queue_nums=CLIENT_TOPIC_QUEUES,
         queue_id=queue.queue_id,
         sys_flag=sys_flag,
         born_timestamp=wall_ms(),

@@ -22,7 +22,6 @@ from mqspark.message import MessageQueue, check_topic
 
 log = escaping("mqspark.arrow")
 
-DEFAULT_QUEUES = 4
 _LEAST_ROWS_A_TURN = 1024
 """The number of rows without a key, or a whole send, that go to one queue before the next queue is used."""
 
@@ -66,7 +65,7 @@ class Router:
         """Refresh brokers' addresses; the queues assigned to rows do not change. Never waits for a name server."""
         try:
             with self._client.without_retries():
-                route = self._client.publish_route(topic, default_queues=DEFAULT_QUEUES)
+                route = self._client.publish_route(topic)
         except MQError as error:
             log.info("the route of %s could not be refreshed: %s", topic, error)
         else:
@@ -91,7 +90,7 @@ class Router:
         if route is None:
 
             def look_up() -> TopicRoute:
-                return self._client.publish_route(topic, default_queues=DEFAULT_QUEUES)
+                return self._client.publish_route(topic)
 
             route = self._client.bridged(look_up) if self._has_written else look_up()
             if not route.publish_queues:

@@ -29,7 +29,7 @@ from mqspark.broker.tables.consumer_offsets import ConsumerOffsets
 from mqspark.broker.tables.subscriptions import SubscriptionGroups
 from mqspark.broker.tables.topics import Topics, copy_config, is_kept
 from mqspark.errors import ProtocolError, StoreCorrupt
-from mqspark.message import SCHEDULE_TOPIC
+from mqspark.message import NEW_TOPIC_QUEUES, SCHEDULE_TOPIC
 from mqspark.protocol.bodies.admin_bodies import DelayOffsetSerializeWrapper
 from mqspark.protocol.bodies.body import Body, decode_table
 from mqspark.protocol.bodies.topic_bodies import MAX_QUEUES, DataVersion, TopicConfig
@@ -50,7 +50,6 @@ log = sparing(__name__, lines=20)
 _CUT_MESSAGES = 1 << 20
 """An offset at most this far past the end of its queue may have been valid before the log was cut; one farther
 never was."""
-_DEFAULT_QUEUES = 8
 _MAX_NAMED = 20
 _TOPICS = "topics.json"
 _DELAYS = "delayOffset.json"
@@ -96,7 +95,7 @@ def heal_topics(topics: Topics, bounds: Bounds, note: Note) -> None:
         ):
             continue
         queues = bounds.queues() if queues is None else queues
-        count = max(max(queues.get(topic.name, [-1])) + 1, _DEFAULT_QUEUES)
+        count = max(max(queues.get(topic.name, [-1])) + 1, NEW_TOPIC_QUEUES)
         healed = copy_config(config)
         for name in ("read_queue_nums", "write_queue_nums"):
             value = getattr(config, name)

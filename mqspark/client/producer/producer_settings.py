@@ -13,6 +13,7 @@ from mqspark.client.remoting.ending import EXIT_TIMEOUT_MS
 from mqspark.client.remoting.identity import ClientKeywords
 from mqspark.client.remoting.keywords import described
 from mqspark.client.typed.serializer import Serializer
+from mqspark.message import CLIENT_TOPIC_QUEUES
 
 
 @described
@@ -39,7 +40,7 @@ class ProducerSettings:
     """The level of zlib: 1 is the fastest, 9 makes the smallest bodies."""
     max_message_bytes: PositiveInt = 4 * 1024 * 1024
     """A larger body is refused with MessageTooLarge before it is sent; brokers have a limit of their own."""
-    default_topic_queues: PositiveInt = 4
+    default_topic_queues: PositiveInt = CLIENT_TOPIC_QUEUES
     """The number of queues, on each broker, of a topic that a send creates."""
     max_in_flight: PositiveInt = 1_024
     """Sends wait while this many are unanswered."""

@@ -37,7 +37,15 @@ from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.client.sync.consumers import PollingFacade
 from mqspark.client.sync.facade import Facade
 from mqspark.client.sync.producers import SendingFacade, TransactionFacade
-from mqspark.message import PERM_READ, PERM_WRITE, TOOLS_GROUP, Message, MessageExt, MessageQueue
+from mqspark.message import (
+    CLIENT_TOPIC_QUEUES,
+    PERM_READ,
+    PERM_WRITE,
+    TOOLS_GROUP,
+    Message,
+    MessageExt,
+    MessageQueue,
+)
 from mqspark.protocol.bodies.admin_bodies import BrokerStatsData, ConsumerRunningInfo, TopicOffset
 from mqspark.protocol.bodies.client_bodies import ConsumerConnection, ProducerConnection, ProducerInfo
 from mqspark.protocol.bodies.replica_bodies import HARuntimeInfo
@@ -153,7 +161,7 @@ class AdminClient(Facade):
         self,
         topic: str,
         *,
-        queues: PositiveInt = 4,
+        queues: PositiveInt = CLIENT_TOPIC_QUEUES,
         read_queues: PositiveInt | None = None,
         write_queues: PositiveInt | None = None,
         cluster: str | None = None,

@@ -36,8 +36,7 @@ class Console:
     """
 
     def __init__(self, cluster: Callable[[], ClusterAt], door: Door, clock: Clock, sampler: Sampler) -> None:
-        visitors = Visitors(door, clock.monotonic_ms)
-        self.router = _router(Site(cluster, visitors, sampler.history, clock.now_ms, sampler.watched))
+        self.router = _router(Site(cluster, Visitors(door, clock), sampler, clock))
 
 
 SECTIONS = (

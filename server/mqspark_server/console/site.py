@@ -15,12 +15,14 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
+from mqspark.base.clock import Clock
 from mqspark.client.admin import AdminClient
 from mqspark.client.producer.producer import Producer
 from mqspark.errors import BrokerError, ConfigError, InvalidMessage, MQError, NoRoute, SchemaRefused
 from mqspark.protocol.codes import ResponseCode
 from mqspark_server.console.clusteraccess import ClusterAt, Trouble, admin_of
 from mqspark_server.console.fields import ChoiceField, FormReader, Line
+from mqspark_server.console.history.sampler import Sampler
 from mqspark_server.console.history.samples import SPANS, History
 from mqspark_server.console.rendering import HEADERS, HTML, ROOT, inside, render
 from mqspark_server.console.visitors import Form, NoForm, Visitor, Visitors, read_form
@@ -207,21 +209,19 @@ class Section:
 Handler = Callable[[Request], Awaitable[Response]]
 
 
+class NotIn(Exception):
+    """A visitor has to log in first."""
+
+
 class Site:
-    """``cluster`` is asked for each page. ``is_used``: called when a page is asked for."""
+    """``cluster`` is asked for each page."""
 
     def __init__(
-        self,
-        cluster: Callable[[], ClusterAt],
-        visitors: Visitors,
-        history: History,
-        now_ms: Callable[[], int],
-        is_used: Callable[[], None],
+        self, cluster: Callable[[], ClusterAt], visitors: Visitors, sampler: Sampler, clock: Clock
     ) -> None:
         self._cluster = cluster
-        self._history = history
-        self.now_ms = now_ms
-        self._is_used = is_used
+        self._sampler = sampler
+        self._clock = clock
         self.visitors = visitors
         self._downloads = Places("downloads are being sent")
         self._gate = asyncio.Semaphore(PAGES_AT_ONCE)
@@ -242,36 +242,38 @@ class Site:
 
         async def show(request: Request) -> Response:
             try:
-                visitor = await self.visitors.of(request)
-                if visitor.has_users and not visitor.is_in:
-                    return self._to_login(request)
-                self._is_used()
-                view = reader.read(Form.of_address(request))
-                async with asyncio.timeout(PAGE_S), self._gate, self.connected(visitor) as asked:
-                    values = await view.show(asked)
-                    if found := values.get("found"):
-                        values["schemas"] = await schemas_of(asked.admin, found)
+                visitor = await self._looking(request)
+                self._sampler.watched()
+                values = await self._values(reader.read(Form.of_address(request)), visitor)
             except Exception as error:
                 return await self.error_page(request, error, section)
             return await self.page(request, template, section, visitor, values)
 
         return show
 
+    async def _looking(self, request: Request) -> Visitor:
+        """Who may look. Raises NotIn, Problem."""
+        visitor = await self.visitors.of(request)
+        if visitor.has_users and not visitor.is_in:
+            raise NotIn
+        return visitor
+
+    async def _values(self, view: View, visitor: Visitor) -> Row:
+        async with asyncio.timeout(PAGE_S), self._gate, self.connected(visitor) as asked:
+            values = await view.show(asked)
+            if found := values.get("found"):
+                values["schemas"] = await schemas_of(asked.admin, found)
+        return values
+
     async def page(
-        self,
-        request: Request,
-        template: str,
-        section: str,
-        visitor: Visitor,
-        values: Row,
-        status: int = 200,
+        self, request: Request, template: str, section: str, visitor: Visitor, values: Row, status: int = 200
     ) -> Response:
         is_part = request.headers.get("hx-request") == "true"
         values = {
             "section": section,
             "visitor": visitor,
             "here": _path_and_query(request),
-            "now_ms": self.now_ms(),
+            "now_ms": self._clock.now_ms(),
             "place": self._cluster().namesrv or "none",
             "links": self._cluster().links,
             "note": "" if is_part else visitor.take_note(),
@@ -287,26 +289,24 @@ class Site:
         """Raises Trouble."""
         at = self._cluster()
         async with admin_of(at, visitor.credentials, TIMEOUT_MS) as admin:
-            yield Asking(admin, at, visitor, self._history, self.now_ms())
+            yield Asking(admin, at, visitor, self._sampler.history, self._clock.now_ms())
 
     async def error_page(self, request: Request, error: Exception, section: str) -> Response:
-        """The page about an error. Raises those of the console itself."""
+        """The page about an error, or the login. Raises errors of the console itself."""
+        if isinstance(error, NotIn):
+            where = _path_and_query(request) if request.method == "GET" else ROOT
+            return RedirectResponse(f"{ROOT}/login?to={quote(where, safe='')}", 303, HEADERS)
         status, title, detail = _describe_error(error)
-        nobody = Visitor(None, has_users=False)
         try:
             visitor = await self.visitors.of(request)
         except Problem:
-            visitor = nobody
+            visitor = Visitor(None, has_users=False)
         values = {"title": title, "detail": detail}
         return await self.page(request, "problem.html", section, visitor, values, status)
 
     async def absent(self, request: Request) -> Response:
         trouble = Trouble(404, "There is no such page", "The console has no page at this address.")
         return await self.error_page(request, trouble, "")
-
-    def _to_login(self, request: Request) -> Response:
-        where = _path_and_query(request) if request.method == "GET" else ROOT
-        return RedirectResponse(f"{ROOT}/login?to={quote(where, safe='')}", 303, HEADERS)
 
     # --- downloads ---
 
@@ -316,9 +316,7 @@ class Site:
 
         async def send(request: Request) -> Response:
             try:
-                visitor = await self.visitors.of(request)
-                if visitor.has_users and not visitor.is_in:
-                    return self._to_login(request)
+                visitor = await self._looking(request)
                 download = reader.read(Form.of_address(request))
                 address = "" if request.client is None else request.client.host
                 holder = self._downloads.take(visitor.user, address, MAX_DOWNLOADS, retry_s=10)
@@ -371,7 +369,7 @@ class Site:
             try:
                 visitor = await self.visitors.of(request)
                 if not visitor.is_in:
-                    return self._to_login(request)
+                    raise NotIn
                 form = await read_form(request, visitor)
                 change = reader.read(form.sent_to(request))
                 async with asyncio.timeout(CHANGE_S), self._gate, self.connected(visitor) as asked:
@@ -387,11 +385,9 @@ class Site:
                         }
                         return await self.page(request, "confirm.html", section, visitor, values)
                     done = await change.apply(asked)
-            except InvalidMessage as error:
-                if behind is None or form is None:
-                    return await self.error_page(request, error, section)
-                return await self._again(request, visitor, section, behind, form, str(error))
             except Exception as error:
+                if isinstance(error, InvalidMessage) and behind is not None and form is not None:
+                    return await self._again(request, visitor, section, behind, form, str(error))
                 return await self.error_page(request, error, section)
             visitor.note(done.message)
             return RedirectResponse(done.path, 303, HEADERS)
@@ -415,12 +411,10 @@ class Site:
                 view = reader.read(form.sent_to(request))
             except InvalidMessage:
                 view = reader.read(Form.of_address(request))
-            async with asyncio.timeout(PAGE_S), self._gate, self.connected(visitor) as asked:
-                values = await view.show(asked)
+            values = await self._values(view, visitor) | {"kept": form, "mistake": mistake}
         except Exception as error:
             return await self.error_page(request, error, section)
-        kept = {"kept": form, "mistake": mistake}
-        return await self.page(request, template, section, visitor, {**values, **kept}, 400)
+        return await self.page(request, template, section, visitor, values, 400)
 
 
 async def _after(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:

@@ -9,13 +9,14 @@ visitor needs the token.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import parse_qsl
 
 from fastapi import Request
 
+from mqspark.base.clock import Clock
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.errors import InvalidMessage
 from mqspark_server.shown.timezones import UTC_ZONE, Zone, zone_named
@@ -96,11 +97,11 @@ class Visitor:
 
 
 class Visitors:
-    """The sessions of one console. ``now_ms``: a clock that only moves forward."""
+    """The sessions of one console."""
 
-    def __init__(self, door: Door, now_ms: Callable[[], int]) -> None:
+    def __init__(self, door: Door, clock: Clock) -> None:
         self._door = door
-        self._now_ms = now_ms
+        self._clock = clock
         self._logins = Logins()
 
     @property
@@ -112,7 +113,7 @@ class Visitors:
         """Raises Problem."""
         has_users = await self._door.has_users()
         secret = _cookie(request, _cookie_name(request))
-        login = None if secret is None else self._logins.find(secret, self._now_ms())
+        login = None if secret is None else self._logins.find(secret, self._clock.monotonic_ms())
         if login is not None and bool(login.user) != has_users:  # users came or went
             login = None
         return Visitor(login, has_users, _zone_of(request))
@@ -121,7 +122,7 @@ class Visitors:
         """The cookie to set. Raises Problem."""
         credentials = await self._door.check(request, name, secret)
         user = "" if credentials is None else credentials.access_key
-        session, _ = self._logins.open(user, "", self._now_ms(), kept=_Kept(credentials))
+        session, _ = self._logins.open(user, "", self._clock.monotonic_ms(), kept=_Kept(credentials))
         return _set_cookie(request, session, LONGEST_MS // 1000)
 
     def leave(self, request: Request) -> str:

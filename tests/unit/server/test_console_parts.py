@@ -17,6 +17,7 @@ from mqspark_server.console.sections.sparkpages import latest_of, parsed, reader
 from mqspark_server.console.visitors import Door, NoForm, Visitor, Visitors, read_form
 from mqspark_server.net.httpget import WebServer
 from mqspark_server.scheduler.jobrecords import JobOverview
+from tests.support.clocks import ManualClock
 
 # --- forms ---
 
@@ -81,7 +82,7 @@ def test_a_session_ends_when_users_come() -> None:
 
     async def run() -> tuple[bool, bool]:
         nonlocal has_users
-        those = Visitors(Open(), lambda: 0)
+        those = Visitors(Open(), ManualClock())
         request: Any = Posted(b"")
         cookie = await those.enter(request, "", "token")
         request.headers["cookie"] = cookie.partition(";")[0]

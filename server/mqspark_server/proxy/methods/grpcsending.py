@@ -11,6 +11,7 @@ from mqspark.broker.transaction.halfmessages import IMMUNITY_SECONDS
 from mqspark.errors import InvalidMessage
 from mqspark.message import (
     BORN_TIMESTAMP,
+    CLIENT_TOPIC_QUEUES,
     COMPRESSED,
     DEFAULT_TOPIC,
     DELAY,
@@ -91,7 +92,7 @@ async def send_message(call: GrpcCall, request: pb.SendMessageRequest) -> pb.Sen
             producer_group=topic,
             topic=topic,
             default_topic=DEFAULT_TOPIC,
-            default_topic_queue_nums=4,
+            default_topic_queue_nums=CLIENT_TOPIC_QUEUES,
             queue_id=queue.queue_id,
             sys_flag=_sys_flag(given[0], kind),
             born_timestamp=int(messages[0].properties[BORN_TIMESTAMP]),

@@ -21,7 +21,7 @@ from mqspark.broker.admin.views import View
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.tables.topics import Topic
 from mqspark.errors import FrameTooLarge, NoSuchTopic
-from mqspark.message import DEFAULT_TOPIC
+from mqspark.message import CLIENT_TOPIC_QUEUES, DEFAULT_TOPIC
 from mqspark.protocol.codes import Reason, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
@@ -200,7 +200,7 @@ class Asker(NamedTuple):
             producer_group=PRODUCER_GROUP,
             topic=topic,
             default_topic=DEFAULT_TOPIC,
-            default_topic_queue_nums=4,
+            default_topic_queue_nums=CLIENT_TOPIC_QUEUES,
             queue_id=-1 if queue_id is None else queue_id,
             sys_flag=0,
             born_timestamp=self.app.clock.now_ms(),

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from mqspark.broker.pull.pull import check_expression_type
 from mqspark.broker.state.selection import Wanted, get_wanted
@@ -40,26 +40,37 @@ MAX_STEPS = 64
 """Reads of the store for one page; a page with a filter may end before it is full."""
 
 
+def _row(key: str, text: str | None = None, **more: Any) -> Any:
+    """A field that rows of messages have by another name."""
+    return Field(validation_alias=key, description=text, **more)
+
+
+def _keys(value: str | list[str] | None) -> list[str]:
+    return value if isinstance(value, list) else (value or "").split()
+
+
 class MessageView(BaseModel):
     """A stored message. Its body is text in ``body``, or other bytes in ``bodyBase64``."""
 
+    model_config = ConfigDict(populate_by_name=True)
+
     topic: str
-    queueId: int
-    queueOffset: int
-    msgId: str = Field(description="the producer's unique id, or the broker's id if there is none")
-    offsetMsgId: str = Field(description="the broker's id: where the message is")
+    queueId: int = _row("queue")
+    queueOffset: int = _row("offset")
+    msgId: str = _row("message_id", "the producer's unique id, or the broker's id if there is none")
+    offsetMsgId: str = _row("offset_id", "the broker's id: where the message is")
     tags: str | None
-    keys: list[str]
+    keys: Annotated[list[str], BeforeValidator(_keys)]
     properties: dict[str, str]
-    bornTime: int = Field(description="ms since 1970, by the producer's clock")
-    storeTime: int
-    bornHost: str
-    storeHost: str
-    reconsumeTimes: int
+    bornTime: int = _row("born_ms", "ms since 1970, by the producer's clock")
+    storeTime: int = _row("stored_ms")
+    bornHost: str = _row("born_host")
+    storeHost: str = _row("store_host")
+    reconsumeTimes: int = _row("reconsume_times")
     size: int = Field(description="of the body, in bytes")
     body: str | None = None
-    bodyBase64: str | None = None
-    bodyProblem: str | None = Field(default=None, description="why the body cannot be shown")
+    bodyBase64: str | None = _row("body_base64", default=None)
+    bodyProblem: str | None = _row("body_error", "why the body cannot be shown", default=None)
 
 
 class Place(NamedTuple):
@@ -217,7 +228,7 @@ async def views_of(messages: Sequence[MessageExt]) -> list[MessageView]:
         made: list[MessageView] = []
         size = 0
         for message in messages:
-            view = view_of(message)
+            view = MessageView.model_validate(message_row(message))
             size += view.size
             if made and size > PAGE_BYTES:
                 break
@@ -225,27 +236,3 @@ async def views_of(messages: Sequence[MessageExt]) -> list[MessageView]:
         return made
 
     return await asyncio.to_thread(shown)
-
-
-def view_of(message: MessageExt) -> MessageView:
-    """May inflate the body, which takes long for a large one."""
-    row = message_row(message)
-    return MessageView(
-        topic=row["topic"],
-        queueId=row["queue"],
-        queueOffset=row["offset"],
-        msgId=row["message_id"],
-        offsetMsgId=row["offset_id"],
-        tags=row["tags"],
-        keys=(row["keys"] or "").split(),
-        properties=row["properties"],
-        bornTime=row["born_ms"],
-        storeTime=row["stored_ms"],
-        bornHost=row["born_host"],
-        storeHost=row["store_host"],
-        reconsumeTimes=row["reconsume_times"],
-        size=row["size"],
-        body=row.get("body"),
-        bodyBase64=row.get("body_base64"),
-        bodyProblem=row.get("body_error"),
-    )
