@@ -23,7 +23,8 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import encode_request
 from mqspark.protocol.connection import Connection
 from tests.benchmarks.hostile_load import KINDS, TOPIC_QUEUES, WIDE
-from tests.security.processes import BrokerProcess, send_header
+from tests.security.processes import BrokerProcess
+from tests.unit.broker_kit import send_ext
 
 PREPARED = 20_000
 """Messages with a property and a key that are in the store before the attack."""
@@ -38,7 +39,7 @@ class Sender:
 
     def send(self, properties: str = "", *, count: int = 1, body: bytes = b"x" * 100) -> None:
         """``count`` messages in flight; raises AssertionError unless each is stored."""
-        header = send_header(properties)
+        header = send_ext(properties=properties)
         frames = (encode_request(RequestCode.SEND_MESSAGE_V2, n, header, body) for n in range(count))
         self._sock.sendall(b"".join(frames))
         answered = 0

@@ -20,7 +20,7 @@ from tests.interop.driver import Driver, DriverError, JavaDriver, Program, java_
 from tests.interop.handles import FIRST, SEND_OK, bodies, counted, start, take
 from tests.interop.jars import Jars
 from tests.interop.other_clients import CPP, GO, GO_TLS
-from tests.interop.test_tls import certified
+from tests.interop.test_tls import certified, mutual_tls
 from tests.support.clusters import Cluster, mqspark_broker, mqspark_namesrv
 from tests.support.maven import or_skip
 
@@ -185,17 +185,7 @@ def test_who_may_not_read_is_given_nothing(client: Client, guarded: Cluster, nam
 def test_java_over_tls_with_a_certificate_and_signatures(jars: Jars, tmp_path: Path, name: Name) -> None:
     """Producer, push consumer and mqadmin; name server and broker take nothing but TLS, and want certificates."""
     folder, topic, group = certified(tmp_path), name("Signed"), name("signed")
-    server = {
-        "tls.server.mode": "enforcing",
-        "tls.server.certPath": folder / "server.pem",
-        "tls.server.keyPath": folder / "server.key",
-        "tls.server.need.client.auth": "require",
-        "tls.server.trustCertPath": folder / "ca.pem",
-        "useTLS": "true",
-        "tls.client.certPath": folder / "server.pem",
-        "tls.client.keyPath": folder / "server.key",
-        "tls.client.trustCertPath": folder / "ca.pem",
-    }
+    server = mutual_tls(folder)
     with ExitStack() as stack:
         cluster = serving(stack, tmp_path, server)
         options = java_tls(folder)

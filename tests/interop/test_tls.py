@@ -49,6 +49,21 @@ class Secured:
     tls: TlsSettings
 
 
+def mutual_tls(folder: Path) -> dict[str, object]:
+    """Settings of servers with the files of ``certified``: nothing but TLS, by certificates of both sides."""
+    return {
+        "tls.server.mode": "enforcing",
+        "tls.server.certPath": folder / "server.pem",
+        "tls.server.keyPath": folder / "server.key",
+        "tls.server.need.client.auth": "require",
+        "tls.server.trustCertPath": folder / "ca.pem",
+        "useTLS": "true",
+        "tls.client.certPath": folder / "server.pem",
+        "tls.client.keyPath": folder / "server.key",
+        "tls.client.trustCertPath": folder / "ca.pem",
+    }
+
+
 def certified(folder: Path) -> Path:
     """The folder, with ca.pem and the certificates and keys of a server and a client."""
     authority = trustme.CA()
@@ -139,17 +154,7 @@ def test_without_tls(secured: Secured, name: Callable[[str], str]) -> None:
 def test_javas_client_on_our_servers(jars: Jars, tmp_path: Path, name: Callable[[str], str]) -> None:
     """Name server and broker take nothing but TLS, and want certificates."""
     folder, topic = certified(tmp_path), name("Secured")
-    server = {
-        "tls.server.mode": "enforcing",
-        "tls.server.certPath": folder / "server.pem",
-        "tls.server.keyPath": folder / "server.key",
-        "tls.server.need.client.auth": "require",
-        "tls.server.trustCertPath": folder / "ca.pem",
-        "useTLS": "true",
-        "tls.client.certPath": folder / "server.pem",
-        "tls.client.keyPath": folder / "server.key",
-        "tls.client.trustCertPath": folder / "ca.pem",
-    }
+    server = mutual_tls(folder)
     client = {
         "tls.enable": "true",
         "tls.test.mode.enable": "false",

@@ -12,6 +12,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.connection import Connection
 from tests.support.processes import mqspark_command, ready_line, set_options, start, stop
+from tests.unit.broker_kit import send_ext
 
 
 class BrokerProcess:
@@ -61,7 +62,7 @@ class BrokerProcess:
             return ask(sock, code, header, body)
 
     def send(self, body: bytes, properties: str = "", queue_id: int = 0) -> Command:
-        return self.ask(RequestCode.SEND_MESSAGE_V2, send_header(properties, queue_id), body)
+        return self.ask(RequestCode.SEND_MESSAGE_V2, send_ext(queue_id=queue_id, properties=properties), body)
 
     @property
     def memory_bytes(self) -> int:
@@ -93,20 +94,3 @@ def ask(sock: socket.socket, code: int, header: Mapping[str, str], body: bytes =
         commands = connection.receive_data(data)
         if commands:
             return commands[0]
-
-
-def send_header(properties: str = "", queue_id: int = 0) -> dict[str, str]:
-    return {
-        "a": "PG",
-        "b": "T",
-        "c": "TBW102",
-        "d": "4",
-        "e": str(queue_id),
-        "f": "0",
-        "g": "1700000000000",
-        "h": "0",
-        "i": properties,
-        "j": "0",
-        "k": "false",
-        "m": "false",
-    }

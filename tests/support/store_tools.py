@@ -273,3 +273,13 @@ def kernel_sync() -> KernelSync:
         return KernelSync()
     except OSError as error:
         pytest.skip(f"this machine's kernel does not sync by itself: {error}")
+
+
+def clean(store: MessageStore, clock: ManualClock) -> int:
+    """Remove what has expired; where the log begins then."""
+    store.clean_expired()
+    checkpoint(store)
+    clock.advance(10_000)
+    for _ in range(3):
+        checkpoint(store)
+    return store.log.min_offset

@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar
 
 from mqspark.client.remoting import ending
 from mqspark.client.remoting.lifecycle import Lifecycle
-from mqspark.client.sync.loop import Call, LoopThread
+from mqspark.client.sync.loop import LoopCall, LoopThread
 from mqspark.errors import ClientError
 
 T = TypeVar("T")
@@ -19,7 +19,7 @@ class Facade:
 
     _aio: Lifecycle
     _thread: LoopThread | None = None
-    _leaving: tuple[LoopThread, Call[None]] | None = None
+    _leaving: tuple[LoopThread, LoopCall[None]] | None = None
     """The last end, with which the thread is released."""
 
     def _adopt(self, aio: Lifecycle) -> None:
@@ -34,7 +34,7 @@ class Facade:
             return
         self._wait_for_end()
         self._aio.is_kept = True
-        starting = Call(self._aio.start())
+        starting = LoopCall(self._aio.start())
         try:
             thread = LoopThread.acquire(self)
             thread.check_caller()
@@ -47,10 +47,10 @@ class Facade:
             if acquired is None:
                 starting.close()
             else:
-                self._leave(acquired, Call(self._take_back(starting), after=self._released(acquired)))
+                self._leave(acquired, LoopCall(self._take_back(starting), after=self._released(acquired)))
             raise
 
-    async def _take_back(self, starting: Call[None]) -> None:
+    async def _take_back(self, starting: LoopCall[None]) -> None:
         """The start failed, or the program was interrupted while it waited."""
         starting.give_up()
         await starting.over()
@@ -84,16 +84,16 @@ class Facade:
 
     def _begin_end(
         self, thread: LoopThread, stop: Callable[..., Coroutine[Any, Any, None]], *arguments: Any
-    ) -> Call[None]:
+    ) -> LoopCall[None]:
         """An interruption of the program changes nothing of what has begun."""
-        stopping = Call(stop(*arguments))
-        leaving = Call(self._aio.stopped(), after=self._released(thread))
+        stopping = LoopCall(stop(*arguments))
+        leaving = LoopCall(self._aio.stopped(), after=self._released(thread))
         self._thread = None
         thread.post(stopping.begin)
         self._leave(thread, leaving)
         return stopping
 
-    def _leave(self, thread: LoopThread, leaving: Call[None]) -> None:
+    def _leave(self, thread: LoopThread, leaving: LoopCall[None]) -> None:
         self._leaving = (thread, leaving)
         thread.post(leaving.begin)
 
@@ -116,7 +116,7 @@ class Facade:
         """How long the end of a program waits for it."""
         return self._aio.exit_timeout_ms
 
-    def end_with_program(self) -> Call[None] | None:
+    def end_with_program(self) -> LoopCall[None] | None:
         """For the end of a program that has not stopped it."""
         thread = self._thread
         if thread is not None:

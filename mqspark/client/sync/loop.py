@@ -34,7 +34,7 @@ class _NoMorePosts(deque[tuple[Callable[..., None], tuple[Any, ...]]]):
         raise _orphan()
 
 
-class Call(Generic[T]):
+class LoopCall(Generic[T]):
     """A coroutine that a thread has run on the loop, with the thread's context. It ends there, whatever happens to the
     thread that waits."""
 
@@ -152,7 +152,7 @@ class LoopThread:
         except ClientError:
             work.close()
             raise
-        call = Call(work)
+        call = LoopCall(work)
         try:
             self.post(call.begin)
             return call.wait()

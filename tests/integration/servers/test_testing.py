@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -545,11 +546,8 @@ def test_a_queue_that_rests_goes_on_when_the_clock_is_moved(
     assert deliveries == [0, 1, 2]
 
 
-@pytest.mark.slow("several clients; the tests of the clock beside it are the fast twins")
-def test_a_listener_takes_too_long_when_the_clock_is_moved(
-    mq_client: Clients, mq_clock: FakeClock, mq_topic: str
-) -> None:
-    mq_client.topic(mq_topic, queues=1)
+def stuck_listener() -> tuple[list[int], threading.Event, Callable[[MessageExt], None]]:
+    """A listener that does not return from its first call until the event; the attempts that it has seen."""
     deliveries: list[int] = []
     end = threading.Event()
 
@@ -558,6 +556,15 @@ def test_a_listener_takes_too_long_when_the_clock_is_moved(
         if len(deliveries) == 1:
             end.wait(60)
 
+    return deliveries, end, listen
+
+
+@pytest.mark.slow("several clients; the tests of the clock beside it are the fast twins")
+def test_a_listener_takes_too_long_when_the_clock_is_moved(
+    mq_client: Clients, mq_clock: FakeClock, mq_topic: str
+) -> None:
+    mq_client.topic(mq_topic, queues=1)
+    deliveries, end, listen = stuck_listener()
     mq_client.push_consumer(mq_topic, listen, consume_timeout_ms=15 * 60_000)
     mq_client.producer().send(Message.of(mq_topic, "x"))
     eventually(lambda: deliveries == [0], "the first delivery")
@@ -578,14 +585,7 @@ def test_a_popped_message_is_held_for_its_invisible_time(
 ) -> None:
     """Moving the time past it, at the broker and at the consumer, delivers the message again."""
     mq_client.topic(mq_topic, queues=1)
-    deliveries: list[int] = []
-    end = threading.Event()
-
-    def listen(message: MessageExt) -> None:
-        deliveries.append(message.reconsume_times)
-        if len(deliveries) == 1:
-            end.wait(60)
-
+    deliveries, end, listen = stuck_listener()
     mq_client.pop_consumer(mq_topic, listen, invisible_ms=60_000)
     mq_client.producer().send(Message.of(mq_topic, "x"))
     eventually(lambda: deliveries == [0], "the first delivery")

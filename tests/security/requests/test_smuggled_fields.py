@@ -30,8 +30,8 @@ from tests.unit import timer_kit
 from tests.unit.auth_kit import ROOT, SignedPeer, allow, authority
 from tests.unit.broker.send.test_retry import give_back
 from tests.unit.broker.test_queues import LMQ, batch_topic
-from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
-from tests.unit.pop_kit import INVISIBLE_MS, pass_time, pop
+from tests.unit.broker_kit import PULL, SEND, Bench, Peer, pull_ext, send_ext
+from tests.unit.pop_kit import INVISIBLE_MS, pass_time, pop, pop_ext
 from tests.unit.transaction_kit import COMMIT, Kit
 
 ILLEGAL, DENIED = ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_PERMISSION
@@ -230,28 +230,13 @@ def test_messages_of_a_popped_inner_batch_come_again_one_by_one(bench: Bench) ->
     bench.broker.state.subscriptions.put(SubscriptionGroupConfig(group_name="CG"))
     inner_batch(bench.peer(), "a", "b")
     bench.broker.state.offsets.commit("CG", "B", 0, 0)
-    assert bench.peer().ask(R.POP_MESSAGE, {**pop_all(bench), "topic": "B"}).code == 0
+    assert bench.peer().ask(R.POP_MESSAGE, pop_ext(bench, "B")).code == 0
     pass_time(bench, INVISIBLE_MS + 8_000)
     again = pop(bench, bench.peer(), "B")
     assert [(one.body, one.message.reconsume_times) for one in again] == [(b"a", 1), (b"b", 1)]
     bench.flush()
     bench.crash()
     assert bench.store.table.batch_topics == {"B"}
-
-
-def pop_all(bench: Bench) -> dict[str, str]:
-    return {
-        "consumerGroup": "CG",
-        "queueId": "-1",
-        "maxMsgNums": "32",
-        "invisibleTime": str(INVISIBLE_MS),
-        "pollTime": "0",
-        "bornTime": str(bench.clock.now_ms()),
-        "initMode": "0",
-        "expType": "TAG",
-        "exp": "*",
-        "order": "false",
-    }
 
 
 @pytest.mark.parametrize("count", [2, 600])
@@ -331,7 +316,7 @@ def test_further_topics_of_a_request_are_checked(tmp_path: Path) -> None:
         assert bench.broker.authority is not None
         allow(bench.broker.authority, "mallory", "Topic:Mine Sub,Get", "Group:mine All")
         mallory = SignedPeer(bench.peer(), "mallory")
-        assert mallory.pull("Mine", consumerGroup="mine").code == 0
+        assert mallory.ask(PULL, pull_ext("Mine", consumerGroup="mine")).code == 0
 
         def ends(code: int, *topics: str) -> int:
             body = json.dumps({"topics": [{"topic": topic, "queueIds": [0]} for topic in topics]}).encode()

@@ -12,10 +12,11 @@ import pytest
 import trustme
 
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from tests.security.processes import BrokerProcess, ask, send_header
+from tests.security.processes import BrokerProcess, ask
 from tests.security.sockets.crowd import IDLE
 from tests.support.pace import slowness
 from tests.support.processes import process
+from tests.unit.broker_kit import send_ext
 
 pytestmark = pytest.mark.slow("2,250 connections for half a minute; test_partial_frames is the fast twin")
 
@@ -33,7 +34,7 @@ def p99_s(broker: BrokerProcess) -> float:
     with broker.connect() as sock:
         for _ in range(SENDS):
             began = time.perf_counter()
-            answer = ask(sock, RequestCode.SEND_MESSAGE_V2, send_header(), b"x" * 100)
+            answer = ask(sock, RequestCode.SEND_MESSAGE_V2, send_ext(), b"x" * 100)
             took.append(time.perf_counter() - began)
             assert answer.code == ResponseCode.SUCCESS, answer.remark
             time.sleep(0.001)

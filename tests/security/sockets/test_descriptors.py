@@ -18,7 +18,8 @@ import pytest
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.store.disk.files import descriptor_limit
 from mqspark_server.net.descriptors import OTHERS, Descriptors
-from tests.security.processes import BrokerProcess, ask, send_header
+from tests.security.processes import BrokerProcess, ask
+from tests.unit.broker_kit import send_ext
 
 
 @pytest.mark.slow("a thousand connections; that accepting goes on is the fast twin")
@@ -31,7 +32,7 @@ def test_idle_connections_leave_files_their_descriptors(tmp_path: Path) -> None:
             idle.enter_context(socket.create_connection(broker.address, timeout=60))
         with broker.connect() as honest:  # whoever has said nothing goes for it
             for number in range(60):
-                header = send_header(f"KEYS\x01k{number}\x02", number % 4)
+                header = send_ext(queue_id=number % 4, properties=f"KEYS\x01k{number}\x02")
                 answer = ask(honest, RequestCode.SEND_MESSAGE_V2, header, bytes(100_000))
                 assert answer.code == ResponseCode.SUCCESS, answer.remark
         open_files = len(os.listdir(f"/proc/{broker.popen.pid}/fd"))

@@ -44,7 +44,7 @@ from mqspark_jobs.logcuts import cuts
 from mqspark_jobs.rowfiles import RowFile
 from tests.support.clocks import ManualClock
 from tests.support.jobs_tools import InProcessSpark, filled_store, quiet
-from tests.support.store_tools import RoomyFiles, checkpoint, drain, flush, opened, put
+from tests.support.store_tools import RoomyFiles, clean, drain, flush, opened, put
 
 
 def test_plans_are_functions_of_names_and_numbers() -> None:
@@ -238,12 +238,7 @@ def test_retention_waits_for_the_archive(tmp_path: Path) -> None:
     files.expired = {segment.path.name for segment in store.log.segments}
 
     def cleaned() -> int:
-        store.clean_expired()
-        checkpoint(store)
-        clock.advance(10_000)
-        for _ in range(3):
-            checkpoint(store)
-        return store.log.min_offset
+        return clean(store, clock)
 
     assert cleaned() == 0
     write_bytes(str(tmp_path / ARCHIVED), encode_archived(2 * 4096 + 100))

@@ -141,30 +141,32 @@ def test_units_of_queues_that_have_them(tmp_path: Path) -> None:
     serving.close()
 
 
-def test_killed_between_the_renames_of_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import os
+def kill_at_rename(monkeypatch: pytest.MonkeyPatch, root: Path, limit: int) -> None:
+    """Ends a rebuild after this many renames."""
+    rename, done = os.rename, 0
 
+    def renamed(source: Any, target: Any) -> None:
+        nonlocal done
+        if done == limit:
+            raise Killed
+        done += 1
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", renamed)
+    with pytest.raises(Killed):
+        rebuilt(root)
+    monkeypatch.undo()
+
+
+def test_killed_between_the_renames_of_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"enable_consume_queue_ext": True, "mapped_file_size_consume_queue_ext": 400}
     filled_store(tmp_path / "whole", 60, **settings).close()
     names = ("consumequeue", "consumequeue_ext", "index")
     own = {name: tree(tmp_path / "whole" / name) for name in names}
-    rename = os.rename
     for renames in range(6):
         root = tmp_path / str(renames)
         shutil.copytree(tmp_path / "whole", root)
-        done = 0
-
-        def renamed(source: Any, target: Any, limit: int = renames) -> None:
-            nonlocal done
-            if done == limit:
-                raise Killed
-            done += 1
-            rename(source, target)
-
-        monkeypatch.setattr(os, "rename", renamed)
-        with pytest.raises(Killed):
-            rebuilt(root)
-        monkeypatch.undo()
+        kill_at_rename(monkeypatch, root, renames)
         # Queues are never seen beside the units of others.
         assert renames in (0, 4, 5) or not (root / "consumequeue").exists()
         assert rebuilt(root, InProcessSpark(dies_after=0))["resumed_swap"] is True
@@ -213,27 +215,12 @@ def test_killed_after_tasks_and_run_again(tmp_path: Path, step: int) -> None:
 
 
 def test_killed_between_the_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import os
-
     filled_store(tmp_path / "whole", 60).close()
     own = {name: tree(tmp_path / "whole" / name) for name in ("consumequeue", "index")}
-    rename = os.rename
     for renames in range(4):
         root = tmp_path / str(renames)
         shutil.copytree(tmp_path / "whole", root)
-        done = 0
-
-        def renamed(source: Any, target: Any, limit: int = renames) -> None:
-            nonlocal done
-            if done == limit:
-                raise Killed
-            done += 1
-            rename(source, target)
-
-        monkeypatch.setattr(os, "rename", renamed)
-        with pytest.raises(Killed):
-            rebuilt(root)
-        monkeypatch.undo()
+        kill_at_rename(monkeypatch, root, renames)
         summary = rebuilt(root, InProcessSpark(dies_after=0))
         assert summary["resumed_swap"] is True
         assert {name: tree(root / name) for name in own} == own

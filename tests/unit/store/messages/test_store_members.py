@@ -106,32 +106,19 @@ def both(
         settings.update({key: value for key, value in given.items() if key != "sys_flag"})
         store: MessageStore = opened(tmp_path / name, ManualClock(1_700_000_000_000), **settings)
         put(store, topic, 1, b"before")
+        record = PendingRecord(
+            topic=topic,
+            queue_id=1,
+            born_timestamp_ms=99,
+            born_host=host,
+            sys_flag=flags,
+            reconsume_times=3,
+            prepared_offset=7,
+        )
         if name == "alone":
-            first, places, end = store.appender.put_batch(
-                PendingRecord(
-                    topic=topic,
-                    queue_id=1,
-                    born_timestamp_ms=99,
-                    born_host=host,
-                    sys_flag=flags,
-                    reconsume_times=3,
-                    prepared_offset=7,
-                ),
-                items,
-            )
+            first, places, end = store.appender.put_batch(record, items)
         else:
-            first, array, end = store.appender.put_members(
-                PendingRecord(
-                    topic=topic,
-                    queue_id=1,
-                    born_timestamp_ms=99,
-                    born_host=host,
-                    sys_flag=flags,
-                    reconsume_times=3,
-                    prepared_offset=7,
-                ),
-                take(items),
-            )
+            first, array, end = store.appender.put_members(record, take(items))
             places = array.tolist()
         told.append((first, places, end))
         put(store, topic, 1, b"behind")

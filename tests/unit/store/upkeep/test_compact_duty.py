@@ -10,7 +10,7 @@ import pytest
 from mqspark.store.config import StoreConfig
 from mqspark.store.upkeep.compactduty import BUSY_MS, RETRY_MS, CompactDuty
 from tests.support.clocks import ManualClock
-from tests.support.store_tools import RoomyFiles, checkpoint, flush, opened, put
+from tests.support.store_tools import RoomyFiles, checkpoint, clean, flush, opened, put
 
 INTERVAL_MS = 15 * 60_000
 
@@ -142,12 +142,7 @@ def test_no_segment_goes_before_it_is_compacted(tmp_path: Path) -> None:
     files.expired = {segment.path.name for segment in store.log.segments}
 
     def cleaned() -> int:
-        store.clean_expired()
-        checkpoint(store)
-        clock.advance(10_000)
-        for _ in range(3):
-            checkpoint(store)
-        return store.log.min_offset
+        return clean(store, clock)
 
     assert cleaned() == 0
     assert store.upkeep.compact_duty.held_segments > 0
