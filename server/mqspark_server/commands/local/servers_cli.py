@@ -170,6 +170,26 @@ def proxy_run(
     serve(app, lambda: f"READY grpc={app.address}")
 
 
+_GrpcPort = Annotated[
+    int | None,
+    Option(
+        "For RocketMQ's gRPC clients. 0: any free port.  [default: 8081, or that of another broker port + 4]"
+    ),
+]
+_Brokers = Annotated[
+    int,
+    click.IntRange(1, 9),
+    Option("Number of brokers. With several, each is a process, on every tenth port."),
+]
+_PagePort = Annotated[
+    int | None,
+    click.IntRange(0, 65535),
+    Option(
+        "With several brokers, the port of the page with their health and metrics.  [default: broker port + 5]"
+    ),
+]
+
+
 @click.command(cls=DeclaredCommand)
 def dev(
     *,
@@ -177,24 +197,9 @@ def dev(
     namesrv_port: Annotated[int, Option("0: any free port.")] = 9876,
     broker_port: Annotated[int, Option("0: any free port.")] = DEV_PORT,
     http_port: Annotated[int | None, Option("0: any free port.  [default: broker port + 3]")],
-    grpc_port: Annotated[
-        int | None,
-        Option(
-            "For RocketMQ's gRPC clients. 0: any free port.  [default: 8081, or that of another broker port + 4]"
-        ),
-    ],
-    brokers: Annotated[
-        int,
-        click.IntRange(1, 9),
-        Option("Number of brokers. With several, each is a process, on every tenth port."),
-    ] = 1,
-    page_port: Annotated[
-        int | None,
-        click.IntRange(0, 65535),
-        Option(
-            "With several brokers, the port of the page with their health and metrics.  [default: broker port + 5]"
-        ),
-    ],
+    grpc_port: _GrpcPort,
+    brokers: _Brokers = 1,
+    page_port: _PagePort,
     replication: Annotated[
         Literal["controller"] | None,
         Option("Make the brokers replicas, with a controller that elects the master."),

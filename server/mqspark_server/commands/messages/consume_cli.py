@@ -41,6 +41,25 @@ Sql = Annotated[
     str | None,
     Option("Only messages with such properties: \"amount > 5 AND region = 'eu'\".", metavar="EXPR"),
 ]
+_Begin = Annotated[
+    Where | None,
+    WHERE,
+    Option(
+        "earliest, latest, an offset, -N (last N of each queue), a time, or -1h.  [default: earliest; with --follow"
+        " latest]",
+        "--from",
+    ),
+]
+_Format = Annotated[
+    str | None,
+    Option(
+        "Of each message: %s body, %k keys, %g tag, %t topic, %b broker, %p queue, %o offset, %T store time in ms,"
+        r" %i id, %h properties, %J as JSON; \n \t \xFF.",
+        "-F",
+        "--format",
+        metavar="TEXT",
+    ),
+]
 
 
 def filter_of(tag: str | None, sql: str | None) -> Filter:
@@ -65,31 +84,14 @@ def _written(write: Callable[[MessageExt], bytes], message: MessageExt) -> bool:
 async def consume(
     shell: ClusterShell,
     topic: TopicName,
-    begin: Annotated[
-        Where | None,
-        WHERE,
-        Option(
-            "earliest, latest, an offset, -N (last N of each queue), a time, or -1h.  [default: earliest; with"
-            " --follow latest]",
-            "--from",
-        ),
-    ],
+    begin: _Begin,
     until: Annotated[Where | None, END, Option("An offset or a time.  [default: the current end]")],
     following: Annotated[bool, Option("Continue with new messages until interrupted.", "-f", "--follow")],
     count: Annotated[int | None, click.IntRange(min=1), Option("Maximum number of messages.", "-c")],
     tag: Tag,
     sql: Sql,
     queues: OnlyQueues,
-    format_text: Annotated[
-        str | None,
-        Option(
-            "Of each message: %s body, %k keys, %g tag, %t topic, %b broker, %p queue, %o offset, %T store time in ms,"
-            r" %i id, %h properties, %J as JSON; \n \t \xFF.",
-            "-F",
-            "--format",
-            metavar="TEXT",
-        ),
-    ],
+    format_text: _Format,
 ) -> None:
     """Print the messages of TOPIC, each body on a line, in the order of their store times.
 
