@@ -166,7 +166,9 @@ class ListView(View, frozen=True):
     sort: Line = ""
     down: bool = False
 
-    async def listed(self, key: str, rows: Iterable[Row], fill: Callable[[Row], Awaitable[None]]) -> Row:
+    async def listed(
+        self, key: str, rows: Iterable[Row], fill: Callable[[Row], Awaitable[None]] | None = None
+    ) -> Row:
         """The rows of this page, by their names below ``key``; only these are filled, or up to MAX_SORTED to sort
         them. Raises InvalidMessage."""
         if self.sort and self.sort not in (key, *self.sortable):
@@ -174,13 +176,14 @@ class ListView(View, frozen=True):
         found = [row for row in rows if self.q.lower() in row[key].lower()]
         is_by_name = self.sort not in ("", key) and len(found) > MAX_SORTED
         if self.sort not in ("", key) and not is_by_name:
-            await each_of(found, fill)
+            if fill is not None:
+                await each_of(found, fill)
             found = _sorted(found, self.sort, down=self.down)
         elif self.sort == key:
             found = _sorted(found, key, down=self.down)
         number = min(self.page, max(1, -(-len(found) // PAGE_ROWS)))
         shown = found[(number - 1) * PAGE_ROWS : number * PAGE_ROWS]
-        if self.sort in ("", key) or is_by_name:
+        if fill is not None and (self.sort in ("", key) or is_by_name):
             await each_of(shown, fill)
         given = {"q": self.q, "sort": self.sort, "down": self.down, "every": self.every}
         query = {name: "1" if value is True else str(value) for name, value in given.items() if value}

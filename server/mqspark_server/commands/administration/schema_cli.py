@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import click
 
@@ -17,6 +18,7 @@ from mqspark_server.commands.shell import ClusterShell, clustered, matching
 from mqspark_server.survey import schemasurvey
 
 schema = noun("schema", "Schemas of topics.")
+T = TypeVar("T")
 _LIST = columns("subject", "topic", "type", "version", "id")
 _VERSIONS = columns("version", "id", "type")
 _File = Annotated[str, click.Path(dir_okay=False, allow_dash=True), Argument()]
@@ -126,7 +128,7 @@ async def schema_diff(
 ) -> None:
     """Show what NEW changes in OLD, two versions of SUBJECT; by default the newest and the one before."""
     if old is None:
-        versions = await _numbers(shell, subject)
+        versions = await _of(shell, subject, schemasurvey.numbers_of(shell.admin, subject))
         if len(versions) < 2:
             raise CommandFailed(f"{subject} has one version: there is nothing to compare it with")
         old = str(versions[-2])
@@ -143,25 +145,18 @@ async def schema_diff(
 
 
 async def _version(shell: ClusterShell, subject: str, version: str) -> dict[str, Any]:
+    return await _of(shell, subject, schemasurvey.version_of(shell.admin, subject, version))
+
+
+async def _of(shell: ClusterShell, subject: str, asked: Awaitable[T]) -> T:
+    """Raises Missing with similar names for a subject that does not exist, otherwise SchemaRefused."""
     try:
-        return await schemasurvey.version_of(shell.admin, subject, version)
+        return await asked
     except SchemaRefused as error:
-        raise await _better(shell, subject, error) from None
-
-
-async def _numbers(shell: ClusterShell, subject: str) -> list[int]:
-    try:
-        return await schemasurvey.numbers_of(shell.admin, subject)
-    except SchemaRefused as error:
-        raise await _better(shell, subject, error) from None
-
-
-async def _better(shell: ClusterShell, subject: str, error: SchemaRefused) -> Exception:
-    """For a subject that does not exist: with similar names."""
-    if error.code != 40401:
-        return error
-    known = await schemasurvey.asked(shell.admin, "list_subjects")
-    return Missing("subject", subject, known, "mqspark schema list shows all")
+        if error.code != 40401:
+            raise
+        known = await schemasurvey.asked(shell.admin, "list_subjects")
+        raise Missing("subject", subject, known, "mqspark schema list shows all") from None
 
 
 def _body(file: str, kind: str | None, references: tuple[str, ...]) -> dict[str, Any]:

@@ -318,12 +318,9 @@ class Producers(ListView, frozen=True):
                 for each in clients
             )
 
-        async def known(row: Row) -> None:
-            """Nothing more is asked of a producer."""
-
         await each_of((await masters_of(asked.admin)).items(), ask)
         rows.sort(key=lambda row: (row["group"], row["client"].client_id, row["broker"]))
-        return {**await self.listed("group", rows, known), "problems": sorted(problems)}
+        return {**await self.listed("group", rows), "problems": sorted(problems)}
 
 
 CLUSTER_PAGES = (

@@ -21,16 +21,13 @@ class SubjectTable(ListView, frozen=True):
     sortable = ("topic", "type", "version", "id")
 
     async def show(self, asked: Asking) -> Row:
-        async def known(row: Row) -> None:
-            """Nothing more is asked of a subject."""
-
         problem = ""
         rows: list[Row] = []
         try:
             rows = await schemasurvey.subject_rows(asked.admin, deleted=self.every)
         except NoSchemaRegistry as error:
             problem = str(error)
-        return {**await self.listed("subject", rows, known), "problem": problem}
+        return {**await self.listed("subject", rows), "problem": problem}
 
 
 class SubjectVersions(View, frozen=True):

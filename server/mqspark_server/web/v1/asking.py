@@ -12,7 +12,7 @@ from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 import msgspec
 from fastapi import Depends, Path, Query, Request, Response
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from mqspark.auth.policies import Action, Kind
 from mqspark.auth.users import MAX_NAME_LENGTH
@@ -91,6 +91,12 @@ After = Annotated[
 
 
 T = TypeVar("T")
+
+
+class Given(BaseModel):
+    """A document of a request: it has no other fields."""
+
+    model_config = ConfigDict(extra="forbid")
 
 
 class ItemPage(BaseModel, Generic[T]):

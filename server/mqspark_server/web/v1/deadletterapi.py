@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Literal
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from mqspark.auth.policies import Action
 from mqspark.broker.admin.views import extent_of
@@ -25,7 +25,17 @@ from mqspark_server.shown.deadletters import LetterChoice, origin_of, resent_cop
 from mqspark_server.web.callers import CLUSTER
 from mqspark_server.web.problems import Problem
 from mqspark_server.web.turns import between_turns
-from mqspark_server.web.v1.asking import ERRORS, After, Asker, AskerNow, GroupName, ItemPage, Limit, PagingNow
+from mqspark_server.web.v1.asking import (
+    ERRORS,
+    After,
+    Asker,
+    AskerNow,
+    Given,
+    GroupName,
+    ItemPage,
+    Limit,
+    PagingNow,
+)
 from mqspark_server.web.v1.messageapi import EVER_MS, Filtering, Since, Until, place_after, spans_of
 from mqspark_server.web.v1.storedmessages import MessagesFound, MessageView, Place, choose, read_some, views
 
@@ -57,10 +67,8 @@ class DeadLetterPage(BaseModel):
     next: str | None = Field(description="as in a page of messages")
 
 
-class Resend(BaseModel):
+class Resend(Given):
     """Which dead letters to send again: those that match every given filter."""
-
-    model_config = ConfigDict(extra="forbid")
 
     ids: list[str] | None = Field(
         default=None, max_length=MAX_IDS, description="only these, by msgId or offsetMsgId"

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import APIRouter, Depends, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from mqspark.auth.policies import Action
 from mqspark.broker.admin.views import group_names, groups_view
@@ -28,6 +28,7 @@ from mqspark_server.web.v1.asking import (
     ERRORS,
     Asker,
     AskerNow,
+    Given,
     GroupName,
     ItemPage,
     PagingNow,
@@ -79,10 +80,8 @@ GroupChange = _SETTINGS.change(
 GroupSettingsView = _SETTINGS.view("GroupSettingsView", group=str, attributes=dict[str, str])
 
 
-class Reset(BaseModel):
+class Reset(Given):
     """The new offsets of a group in a topic."""
-
-    model_config = ConfigDict(extra="forbid")
 
     topic: str = Field(min_length=1, max_length=MAX_NAME)
     to: Literal["earliest", "latest", "time", "offset"]

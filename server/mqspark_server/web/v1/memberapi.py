@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from mqspark.auth.policies import Action
 from mqspark.broker.admin.views import member_view
@@ -20,7 +20,7 @@ from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.client_headers import GetConsumerRunningInfoRequestHeader
 from mqspark_server.shown.nouns import MAX_NAME, SHARED_QUEUES
 from mqspark_server.web.problems import Problem, as_problem
-from mqspark_server.web.v1.asking import ERRORS, Asker, AskerNow, GroupName, ItemPage, PagingNow
+from mqspark_server.web.v1.asking import ERRORS, Asker, AskerNow, Given, GroupName, ItemPage, PagingNow
 from mqspark_server.web.v1.groupapi import Member
 
 MAX_QUEUES = 4_096
@@ -56,9 +56,7 @@ class Mode(BaseModel):
     shareQueues: int = Field(description="of how many neighbours a consumer shares the queues; 0: of all")
 
 
-class ModeChange(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class ModeChange(Given):
     topic: str = Field(min_length=1, max_length=MAX_NAME)
     mode: Literal["PULL", "POP"]
     shareQueues: Annotated[int, SHARED_QUEUES] = 0

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from mqspark.base.config import did_you_mean
 from mqspark.protocol.codes import RequestCode
 from mqspark_server.shown.nouns import MAX_VALUE
 from mqspark_server.web.problems import Problem
-from mqspark_server.web.v1.asking import ERRORS, Asker, AskerNow
+from mqspark_server.web.v1.asking import ERRORS, Asker, AskerNow, Given
 
 MAX_CHANGES = 256
 
@@ -21,9 +21,7 @@ class SettingsView(BaseModel):
     settings: dict[str, str] = Field(description="by RocketMQ's names; no secrets")
 
 
-class SettingsChange(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class SettingsChange(Given):
     settings: dict[str, str] = Field(
         min_length=1, max_length=MAX_CHANGES, description="to change; all others are unchanged"
     )

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from mqspark.auth.authadmin import AclInfo, PolicyInfo, UserInfo
 from mqspark.auth.policies import Action, PolicyType, Ruling
@@ -37,7 +37,7 @@ from mqspark_server.accounts import Accounts
 from mqspark_server.net.servertls import client_context
 from mqspark_server.shown.nouns import MAX_RESOURCE
 from mqspark_server.web.problems import Problem, as_problem
-from mqspark_server.web.v1.asking import ERRORS, Asker, AskerNow, ItemPage, PagingNow, UserName
+from mqspark_server.web.v1.asking import ERRORS, Asker, AskerNow, Given, ItemPage, PagingNow, UserName
 
 MAX_POLICIES = 16
 MAX_RULES = 1_024
@@ -56,19 +56,15 @@ class UserView(BaseModel):
     status: str = Field(description="enable or disable")
 
 
-class UserChange(BaseModel):
+class UserChange(Given):
     """Settings of a user. An absent field is unchanged. A new user needs a password."""
-
-    model_config = ConfigDict(extra="forbid")
 
     password: str | None = Field(default=None, min_length=1, max_length=MAX_PASSWORD_LENGTH, repr=False)
     type: UserType | None = None
     status: UserStatus | None = None
 
 
-class PolicyRule(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class PolicyRule(Given):
     resource: str = Field(
         max_length=MAX_RESOURCE, description="Topic:NAME, Group:NAME, Cluster:NAME; * at the end"
     )
@@ -77,16 +73,12 @@ class PolicyRule(BaseModel):
     sourceIps: list[str] = Field(default_factory=list, max_length=256, description="from anywhere when empty")
 
 
-class UserPolicy(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class UserPolicy(Given):
     policyType: PolicyType = PolicyType.CUSTOM
     entries: list[PolicyRule] = Field(max_length=MAX_RULES)
 
 
-class UserPolicies(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class UserPolicies(Given):
     policies: list[UserPolicy] = Field(max_length=MAX_POLICIES)
 
 
