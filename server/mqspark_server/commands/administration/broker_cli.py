@@ -15,12 +15,7 @@ from mqspark_server.commands.shell import ClusterShell, clustered, confirm
 broker = noun(
     "broker",
     "Brokers: run one here, or query and change those of a cluster.",
-    {
-        "run": (
-            "local.servers_cli:broker_run",
-            "Run a broker until SIGTERM or SIGINT.",
-        )
-    },
+    {"run": ("local.servers_cli:broker_run", "Run a broker until SIGTERM or SIGINT.")},
 )
 _PRODUCERS = columns("group", "client_id", "address", "language", "version*")
 _SLAVES = columns("address SLAVE", "acknowledged HAS UP TO", "behind", "in_sync", "bytes_per_second BYTES/S")
@@ -134,12 +129,7 @@ async def broker_clean(
 
 @broker.command("stat")
 @clustered
-async def broker_stat(
-    shell: ClusterShell,
-    broker: Name,
-    name: Name,
-    key: Name,
-) -> None:
+async def broker_stat(shell: ClusterShell, broker: Name, name: Name, key: Name) -> None:
     """Show one of RocketMQ's counters of BROKER: TOPIC_PUT_NUMS TOPIC, GROUP_GET_NUMS TOPIC@GROUP and so on."""
     try:
         data = await shell.admin.broker_stats(await shell.broker_address(broker), name, key)

@@ -202,11 +202,7 @@ async def group_delete(
 @group.command("clone")
 @clustered
 async def group_clone(
-    shell: ClusterShell,
-    source: GroupName,
-    target: Name,
-    topic: TopicName,
-    yes: Yes,
+    shell: ClusterShell, source: GroupName, target: Name, topic: TopicName, yes: Yes
 ) -> None:
     """Copy the committed offsets of SOURCE in TOPIC to TARGET."""
     await shell.must_be_group(source)

@@ -15,12 +15,7 @@ from mqspark_server.commands.shell import ClusterShell, clustered, confirm
 namesrv = noun(
     "namesrv",
     "Name servers: run one here, or query and change those of a cluster.",
-    {
-        "run": (
-            "local.servers_cli:namesrv_run",
-            "Run a name server until SIGTERM or SIGINT.",
-        )
-    },
+    {"run": ("local.servers_cli:namesrv_run", "Run a name server until SIGTERM or SIGINT.")},
 )
 _COLUMNS = columns("address", "answers", "settings*", "error")
 

@@ -41,9 +41,7 @@ _References = Annotated[
 @schema.command("list")
 @clustered
 async def schema_list(
-    shell: ClusterShell,
-    pattern: MaybeName,
-    deleted: Annotated[bool, Option("Include deleted subjects.")],
+    shell: ClusterShell, pattern: MaybeName, deleted: Annotated[bool, Option("Include deleted subjects.")]
 ) -> None:
     """List subjects with their newest versions, or those that match PATTERN ('Orders*')."""
     rows = await schemasurvey.subject_rows(shell.admin, deleted=deleted)
@@ -120,12 +118,7 @@ async def schema_check(
 
 @schema.command("diff")
 @clustered
-async def schema_diff(
-    shell: ClusterShell,
-    subject: Name,
-    old: MaybeName,
-    new: MaybeName,
-) -> None:
+async def schema_diff(shell: ClusterShell, subject: Name, old: MaybeName, new: MaybeName) -> None:
     """Show what NEW changes in OLD, two versions of SUBJECT; by default the newest and the one before."""
     if old is None:
         versions = await _of(shell, subject, schemasurvey.numbers_of(shell.admin, subject))

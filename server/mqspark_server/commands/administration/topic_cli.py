@@ -144,12 +144,7 @@ async def topic_create(
     if message_type is not None:
         table["message.type"] = message_type
     await shell.admin.create_topic(
-        topic,
-        queues=queues,
-        brokers=names,
-        perm=PERMS[perm],
-        order=order,
-        attributes=table,
+        topic, queues=queues, brokers=names, perm=PERMS[perm], order=order, attributes=table
     )
     where = ", ".join(names)
     shell.output.done(

@@ -188,12 +188,7 @@ def _rule_command(verb: str, text: str, *, allows: bool) -> click.Command:
     @user.command(verb, help=text)
     @_online
     async def put_rule(
-        accounts: Accounts,
-        output: Output,
-        name: Name,
-        resource: Name,
-        actions: _Actions,
-        sources: _Sources,
+        accounts: Accounts, output: Output, name: Name, resource: Name, actions: _Actions, sources: _Sources
     ) -> None:
         kind, separator, rest = resource.partition(":")
         if not separator or not rest or kind not in ("Cluster", "Namespace", "Topic", "Group"):

@@ -109,10 +109,7 @@ async def consume(
     chosen = filter_of(tag, sql)
     write = parse_format(format_text or "%s\\n")
     wanted = await spans(
-        shell,
-        await chosen_queues(shell, topic, queues),
-        begin or (LATEST if following else EARLIEST),
-        until,
+        shell, await chosen_queues(shell, topic, queues), begin or (LATEST if following else EARLIEST), until
     )
 
     async def both() -> AsyncGenerator[MessageExt, None]:

@@ -44,12 +44,7 @@ def _print(shell: ClusterShell, found: Sequence[MessageExt]) -> None:
 @message.command("key")
 @clustered
 async def message_key(
-    shell: ClusterShell,
-    topic: TopicName,
-    key: Name,
-    begin_ms: _Since,
-    end_ms: _Until,
-    count: _Limit,
+    shell: ClusterShell, topic: TopicName, key: Name, begin_ms: _Since, end_ms: _Until, count: _Limit
 ) -> None:
     """Show the newest messages of TOPIC with KEY, by the brokers' index."""
     found = await shell.admin.messages_by_key(
@@ -63,12 +58,7 @@ async def message_key(
 @message.command("tag")
 @clustered
 async def message_tag(
-    shell: ClusterShell,
-    topic: TopicName,
-    tag: Name,
-    begin_ms: _Since,
-    end_ms: _Until,
-    count: _Limit,
+    shell: ClusterShell, topic: TopicName, tag: Name, begin_ms: _Since, end_ms: _Until, count: _Limit
 ) -> None:
     """Show the newest messages of TOPIC with TAG, by the brokers' index."""
     found = await shell.admin.messages_by_tag(

@@ -49,12 +49,7 @@ class QueueBounds(BaseModel):
 
 _SETTINGS = SettingsDocuments(TopicConfig, TOPIC_SETTINGS)
 TopicView = _SETTINGS.view(
-    "TopicView",
-    topic=str,
-    system=bool,
-    attributes=dict[str, str],
-    putTps=float,
-    queues=list[QueueBounds],
+    "TopicView", topic=str, system=bool, attributes=dict[str, str], putTps=float, queues=list[QueueBounds]
 )
 TopicChange = _SETTINGS.change(
     "TopicChange",
