@@ -10,7 +10,8 @@ alone as well. Java's processes are stopped while the others have their turn. Ro
 they are compiled.
 
     python -m tests.benchmarks grpc [--count N] [--rounds R] [--warm-up R] [--at-once N] [--java] [--only SIDE ...]
-                                    [--load raw|client|both]
+                                    [--load raw|client|both] [--client-count N]
+    python -m tests.benchmarks grpc --streams N      N streams that wait, instead (``grpc_waiting``)
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from mqspark_server.net.grpc.servedcalls import GrpcMethod
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.grpcservice import SERVICE
 from tests.benchmarks.grpc_load import Http2Load
+from tests.benchmarks.grpc_waiting import CONNECTIONS, waiting
 from tests.benchmarks.report import figure, spelled
 from tests.interop import jars as jar_cache
 from tests.interop.driver import Driver
@@ -328,7 +330,9 @@ class JavaRound:
         received, began, before = 0, time.perf_counter(), self._side.cpu()
         while received < count:
             got = self._driver.call("simple.receive", handle=handle, max=BATCH, invisible_ms=60_000)
-            acks = [self._driver.submit("simple.ack", handle=handle, view=each["view"]) for each in got]
+            acks = [
+                self._driver.submit("simple.ack", handle=handle, view=each["view"], last=True) for each in got
+            ]
             for ack in acks:
                 ack.result(60)
             received += len(got)
@@ -365,8 +369,8 @@ def measured_round(
                 made["receive + ack"] = round_.receives(options.count)
         if driver is not None and name not in ECHOES:
             client = JavaRound(side, driver)
-            made["sends by Java"] = client.sends(options.count)
-            made["receive + ack by Java"] = client.receives(options.count)
+            made["sends by Java"] = client.sends(options.client_count)
+            made["receive + ack by Java"] = client.receives(options.client_count)
     return made
 
 
@@ -393,6 +397,16 @@ def running_sides(folder: Path, options: argparse.Namespace) -> Iterator[dict[st
         yield sides
 
 
+def show_waiting(folder: Path, streams: int) -> None:
+    with mqspark_cluster(folder, "--set", "flushDiskType=ASYNC_FLUSH") as cluster:
+        groups = [f"{GROUP}{number}" for number in range(CONNECTIONS)]
+        for group in groups:
+            create_group(cluster, group)
+        for topic in (TOPIC, "Waited"):
+            create_topic(cluster, topic, QUEUES)
+        print(waiting(cluster, groups, "Waited", TOPIC, streams), flush=True)
+
+
 def show_figures(measured: Mapping[tuple[str, str], list[Figures]], sides: Mapping[str, Side]) -> None:
     for (what, name), rounds in measured.items():
         columns = {
@@ -409,11 +423,13 @@ def show_figures(measured: Mapping[tuple[str, str], list[Figures]], sides: Mappi
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks grpc")
     parser.add_argument("--count", type=int, default=10_000, help="messages of a row and round")
+    parser.add_argument("--client-count", type=int, default=2_048, help="the same of RocketMQ's client")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--warm-up", type=int, help=f"rounds before; {WARM_UP} with Java, or 1")
     parser.add_argument("--at-once", type=int, default=64)
     parser.add_argument("--java", action="store_true", help="RocketMQ's own proxy, and its client as a load")
     parser.add_argument("--load", choices=("raw", "client", "both"), default="both")
+    parser.add_argument("--streams", type=int, help="so many streams that wait, instead of rounds")
     parser.add_argument("--only", nargs="+", help="these sides")
     parser.add_argument("--store", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--serve-echo", choices=ECHOES.values(), help=argparse.SUPPRESS)
@@ -423,6 +439,9 @@ def main(arguments: list[str] | None = None) -> None:
         return
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.store)))
+        if options.streams:
+            show_waiting(folder, options.streams)
+            return
         sides = stack.enter_context(running_sides(folder, options))
         driver = None
         if options.java and options.load != "raw":

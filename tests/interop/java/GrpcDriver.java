@@ -115,7 +115,12 @@ public final class GrpcDriver {
             }
             case "simple.start": return JSONObject.of("handle", keep(simpleStart(with)));
             case "simple.receive": return receive(object(with), with);
-            case "simple.ack": ((SimpleConsumer) object(with)).ack((MessageView) kept(with.getIntValue("view"))); return null;
+            case "simple.ack":
+                ((SimpleConsumer) object(with)).ack((MessageView) kept(with.getIntValue("view")));
+                if (with.getBooleanValue("last")) {
+                    OBJECTS.remove(with.getIntValue("view"));
+                }
+                return null;
             case "simple.change":
                 ((SimpleConsumer) object(with)).changeInvisibleDuration((MessageView) kept(with.getIntValue("view")), Duration.ofMillis(with.getLongValue("invisible_ms")));
                 return null;
