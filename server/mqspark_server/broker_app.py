@@ -57,6 +57,7 @@ from mqspark_server.web.http import HttpServer
 
 if TYPE_CHECKING:  # imported where users have to log in
     import ssl
+    from collections.abc import Callable
 
     from mqspark.auth.authority import Authority
     from mqspark.client.admin import AdminClient
@@ -65,6 +66,7 @@ if TYPE_CHECKING:  # imported where users have to log in
     from mqspark_server.brokerspans import BrokerSpans
     from mqspark_server.console.clusteraccess import ClusterAt
     from mqspark_server.console.history.sampler import Sampler
+    from mqspark_server.net.grpc.grpccounts import GrpcCounts
     from mqspark_server.net.tcp import RemotingServer
     from mqspark_server.tiered.archivetier import ArchivedMessages
 
@@ -99,6 +101,7 @@ class BrokerApp(ProcessApp):
         self.http_url: str | None = None
         self.grpc_address: str | None = None
         """``host:port`` for clients of gRPC, with grpcEnable."""
+        self.grpc_counts: Callable[[], GrpcCounts] | None = None
         self.store: MessageStore | None = None
         """None before the recovery begins."""
         self.recovery: dict[str, Any] | None = None
@@ -240,6 +243,7 @@ class BrokerApp(ProcessApp):
         self._ends.on_stop(server.stop)
         self._ends.on_kill(server.kill)
         await server.start()
+        self.grpc_counts = lambda: server.counts
         parts.core.grpc_port = server.port
         self.grpc_address = f"{bracketed(self.config.broker_ip1)}:{server.port}"
 

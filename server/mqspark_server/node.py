@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mqspark.base.clock import Clock
     from mqspark.broker.broker import BrokerCore
     from mqspark.broker.config import BrokerConfig
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from mqspark.store.store import MessageStore
     from mqspark_server.compacting.compactrunner import CompactRunner
     from mqspark_server.compacting.mastercopy import MasterCopy
+    from mqspark_server.net.grpc.grpccounts import GrpcCounts
     from mqspark_server.net.slaveport import ReplicationServer
     from mqspark_server.net.tcp import RemotingServer
     from mqspark_server.peers.brokergroup import BrokerGroup
@@ -66,6 +69,8 @@ class BrokerNode(Protocol):
     store: MessageStore | None
     recovery: dict[str, Any] | None
     parts: BrokerParts | None
+    grpc_counts: Callable[[], GrpcCounts] | None
+    """None without grpcEnable."""
     loopback_token: str
     """The token for changes over HTTP on a broker without users."""
 

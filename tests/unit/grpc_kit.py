@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Iterable
 from typing import Any
 
+from mqspark_server.net.grpc.connectionturns import ConnectionTurns
 from mqspark_server.net.grpc.grpcconnection import GrpcConnection
 from mqspark_server.net.grpc.grpclistener import GrpcListener
 from mqspark_server.net.grpc.messagereader import message_bytes
@@ -154,5 +155,14 @@ class GrpcClientBench:
         self.connection.connection_lost(None)
 
 
+class UnhurriedTurns(ConnectionTurns):
+    """They have time for all that connections read, however slow the machine is."""
+
+    def may_read(self) -> bool:
+        return True
+
+
 def listener_of(methods: Iterable[tuple[str, GrpcMethod]], **limits: Any) -> GrpcListener:
-    return GrpcListener(dict(methods), None, **{**LIMITS, **limits})
+    listener = GrpcListener(dict(methods), None, **{**LIMITS, **limits})
+    listener.turns = UnhurriedTurns(listener.loop)
+    return listener

@@ -7,6 +7,7 @@ of all connections, ``maxConnections`` the connections.
 from __future__ import annotations
 
 from mqspark_server.net.addresses import bind
+from mqspark_server.net.grpc.grpccounts import GrpcCounts
 from mqspark_server.net.grpc.grpclistener import GrpcListener
 from mqspark_server.net.servertls import Certificates
 from mqspark_server.proxy.backend import ProxyBackend
@@ -43,6 +44,7 @@ class GrpcServer:
             max_message_bytes=2 * self._backend.max_message_bytes + MORE_THAN_MESSAGES,
             max_calls=config.grpc_max_calls,
             idle_s=config.server_channel_max_idle_time_seconds,
+            max_age_s=config.grpc_max_connection_age_seconds,
             max_connections=config.max_connections,
             max_connections_per_address=config.max_connections_per_address,
             backlog=config.server_socket_backlog,
@@ -59,6 +61,23 @@ class GrpcServer:
         except BaseException:
             sock.close()
             raise
+
+    @property
+    def counts(self) -> GrpcCounts:
+        """Zeros before the start."""
+        listener, service = self._listener, self.service
+        if listener is None or service is None:
+            return GrpcCounts(0, 0, 0, 0, 0, 0, 0)
+        seen = listener.counts
+        return GrpcCounts(
+            len(listener.sockets),
+            listener.calls,
+            len(service.clients),
+            listener.begun_calls,
+            seen.refused,
+            seen.dropped,
+            seen.malformed,
+        )
 
     async def stop(self) -> None:
         """Calls get a moment to end, then they are cancelled."""

@@ -91,6 +91,9 @@ class ServerConfig:
     """listenPort + 4 when absent; 0: any free port. RocketMQ's proxy has 8081."""
     grpc_max_calls: int = setting(20_000, least=1, ours=True, of=BROKER)
     """Limit of calls at one time, over all connections; those that wait for messages count."""
+    grpc_max_connection_age_seconds: int = setting(0, unit="seconds", least=0, ours=True, of=BROKER)
+    """After so long, within a tenth, a client is asked to connect again, by which clients spread over several proxies
+    behind one address; its calls get half a minute to end. 0: connections may be of any age."""
     grpc_max_client_bytes: int = setting(
         64 * 1024 * 1024, unit="bytes", least=1, most=INT64_MAX, ours=True, of=BROKER
     )

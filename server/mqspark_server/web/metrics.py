@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mqspark.broker.broker import BrokerCore
     from mqspark.store.store import MessageStore
     from mqspark.store.upkeep.compactduty import CompactDuty
+    from mqspark_server.net.grpc.grpccounts import GrpcCounts
     from mqspark_server.node import BrokerNode, BrokerParts
     from mqspark_server.tiered.archivetier import ArchivedMessages
 
@@ -237,6 +238,8 @@ class _Collector:
         if parts is None:
             return
         yield from self._remoting(parts)
+        if self._app.grpc_counts is not None:
+            yield from self._grpc(self._app.grpc_counts())
         if self._app.lifecycle.ready:
             core = parts.core
             yield from self._tables(core)
@@ -309,6 +312,29 @@ class _Collector:
         late = self._counter("remoting_requests_refused", "requests refused because they waited too long")
         late.add_metric(node, parts.core.requests.overload.refused_count)
         yield late
+
+    def _grpc(self, counts: GrpcCounts) -> Iterator[Metric]:
+        for name, text, value in (
+            ("grpc_connections", "open connections of gRPC", counts.connections),
+            (
+                "grpc_calls_open",
+                "calls of gRPC that are served now; those that wait for messages count",
+                counts.calls,
+            ),
+            ("grpc_clients", "clients of gRPC that are known", counts.clients),
+        ):
+            gauge = self._gauge(name, text)
+            gauge.add_metric(self._node, value)
+            yield gauge
+        for name, text, value in (
+            ("grpc_calls", "calls of gRPC that have begun", counts.begun_calls),
+            ("grpc_connections_refused", "connections of gRPC refused because of a limit", counts.refused),
+            ("grpc_connections_dropped", "connections of gRPC closed for what they hold", counts.dropped),
+            ("grpc_protocol_errors", "connections of gRPC closed for what they sent", counts.malformed),
+        ):
+            counter = self._counter(name, text)
+            counter.add_metric(self._node, value)
+            yield counter
 
     def _tables(self, core: BrokerCore) -> Iterator[Metric]:
         """Tables that peers can make grow."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import struct
 import threading
 import time
 from collections.abc import Callable
+
+import httpx
 
 from mqspark.testing import Broker
 from mqspark_server.proxy import messaging_pb2 as pb
@@ -83,3 +86,9 @@ def test_calls_that_wait_take_little_memory_and_nobody_else_waits(
         bare.sendall(call(last, "QueryRoute", other))
         wait_for_end(bare, last)
         assert resident_bytes() - before < WAITING * MOST_BYTES
+        shown = httpx.get(f"{broker.http_url}/metrics", timeout=20).text
+    figures = dict(re.findall(r"^rocketmq_(grpc_\w+){.*} (\S+)$", shown, re.MULTILINE))
+    assert 0 < float(figures["grpc_calls_open"]) <= WAITING  # on a slow machine some have ended
+    assert float(figures["grpc_calls_total"]) >= WAITING + 2
+    assert float(figures["grpc_connections"]) >= 1
+    assert float(figures["grpc_clients"]) >= 1

@@ -17,11 +17,11 @@ _NEW_PARTS = 4
 
 class CallTurns:
     def __init__(self) -> None:
-        self.calls = FIRST_CALLS
+        self.most = FIRST_CALLS
         """Of all connections, in one turn."""
         self._each_s = TURN_S / FIRST_CALLS
 
     def took(self, seconds: float, calls: int) -> None:
         """The first steps of so many calls."""
         self._each_s += (seconds / calls - self._each_s) / _NEW_PARTS
-        self.calls = max(LEAST_CALLS, min(MOST_CALLS, int(TURN_S / max(self._each_s, 1e-6))))
+        self.most = max(LEAST_CALLS, min(MOST_CALLS, int(TURN_S / max(self._each_s, 1e-6))))

@@ -4,7 +4,8 @@ Must not know the other connections: it reports to its listener what it holds, a
 served and when it is dropped.
 
 Time bounds: in one turn of the loop as many calls begin as the listener allows, of a connection with calls that wait
-its share. The others wait, and so does the peer: its connection is not read from meanwhile. Memory bounds: windows
+its share. What a read brings is taken in slices, while the turn has time. The rest waits, and so does the peer: its
+connection is not read from meanwhile. Memory bounds: windows
 (``http2connection``); what is held of requests, over all connections (``heldbytes``); no call begins while the peer
 does not take the answers to others.
 """
@@ -23,6 +24,7 @@ from typing import Protocol, cast
 from mqspark.base.logs import sparing
 from mqspark.errors import ProtocolError
 from mqspark_server.net.grpc.calldeadlines import CallDeadlines
+from mqspark_server.net.grpc.connectionturns import ConnectionTurns
 from mqspark_server.net.grpc.grpcwords import (
     CONTENT_TYPE,
     GrpcAbort,
@@ -52,11 +54,17 @@ from mqspark_server.net.tlsgate import TlsGate
 
 log = sparing("mqspark.grpc")
 
+SLICE_BYTES = 8 * 1024
 STREAM_MARK_BYTES = 256 * 1024
 """A method that has written so much which its caller does not take waits before it writes more."""
 LINGER_S = 5.0
 """Data that a closed connection has not read by then is dropped."""
 PING = b"are you?"
+LAST_PING = b"go away!"
+"""Behind it comes no call that a peer began before it knew that it shall begin no more."""
+RETIRE_S = 30.0
+"""For the calls of a connection that is too old: longer than clients wait for messages."""
+_TOO_OLD = GrpcAbort(GrpcCode.UNAVAILABLE, "the connection is too old")
 
 
 class GrpcHost(Protocol):
@@ -74,14 +82,12 @@ class GrpcHost(Protocol):
     partial: PartialFrames[GrpcConnection]
     handshakes: Handshakes[GrpcConnection]
     deadlines: CallDeadlines[ServedCall]
+    turns: ConnectionTurns
     request_s: float
     """How long a request may take to arrive that arrives slowly."""
 
-    def takes_turn(self) -> bool: ...
     def may_begin(self) -> bool: ...
     def call_ended(self, call: ServedCall) -> None: ...
-    def schedule_write(self, connection: GrpcConnection) -> None: ...
-    def enter_ring(self, connection: GrpcConnection) -> None: ...
     def know(self, connection: GrpcConnection) -> None: ...
     def forget(self, connection: GrpcConnection) -> None: ...
 
@@ -116,14 +122,14 @@ _TOO_MANY = failure_block(GrpcCode.RESOURCE_EXHAUSTED, "too many calls are being
 
 class GrpcConnection(asyncio.Protocol):
     __slots__ = (
-        "_arriving", "_closed_here", "_gate", "_held", "_host", "_http2", "_in_ring", "_is_noted", "_pace", "_pinged",
-        "_queued", "_read", "_some_began", "_transport", "_waiting", "_write_paused", "_write_scheduled",
-        "_written", "active_at", "address", "dropped", "evicted", "is_unidentified", "max_message_bytes",
+        "_began_at", "_closed_here", "_gate", "_held", "_host", "_http2", "_in_ring", "_is_noted",
+        "_later", "_pace", "_pinged", "_queued", "_read", "_retires_at", "_some_began", "_transport",
+        "_waiting", "_write_paused", "_write_scheduled", "_written", "active_at", "address", "dropped",
+        "evicted", "is_unidentified",
     )  # fmt: skip
 
     def __init__(self, host: GrpcHost) -> None:
         self._host = host
-        self.max_message_bytes = host.max_message_bytes
         self._http2 = Http2Connection(host.max_streams)
         self._gate: TlsGate[GrpcConnection] = TlsGate(host.tls, host.handshakes, self)
         self._transport: asyncio.Transport | None = None
@@ -131,8 +137,8 @@ class GrpcConnection(asyncio.Protocol):
         """Of the peer."""
         self._waiting: deque[ServedCall] = deque()
         """Calls that have not begun."""
-        self._arriving: list[ServedCall] = []
-        """Calls of this read whose requests are not complete so far."""
+        self._later = b""
+        """Bytes that are read in later turns."""
         self._some_began = False
         """Whether calls have begun since the last write."""
         self._in_ring = self._write_scheduled = self._write_paused = self._closed_here = False
@@ -148,6 +154,9 @@ class GrpcConnection(asyncio.Protocol):
         """It has not spoken HTTP/2 so far."""
         self.dropped = self.evicted = False
         self.active_at = 0.0
+        self._began_at = 0.0
+        self._retires_at = 0.0
+        """When its last calls are cancelled; 0: it is not too old."""
 
     # --- asyncio.Protocol -----------------------------------------------------------------------------------------
 
@@ -167,18 +176,44 @@ class GrpcConnection(asyncio.Protocol):
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         transport.set_write_buffer_limits(high=host.unread.high_water_bytes)
-        self.active_at = monotonic()
+        self.active_at = self._began_at = monotonic()
 
     def data_received(self, data: bytes) -> None:
         if self._transport is not None and not self._closed_here and (plain := self._gate.decoded(data)):
             self._received(plain)
 
     def _received(self, plain: bytes) -> None:
-        host = self._host
-        self.active_at = now = monotonic()
+        self.active_at = monotonic()
         self._pinged = False
+        if self._later:
+            self._later += plain
+        else:
+            self._take(plain)
+
+    def take_later(self) -> None:
+        """Go on with what was left for a later turn."""
+        data, self._later = self._later, b""
+        if not self._closed_here:
+            self._take(data)
+            self._read_on()
+
+    def _take(self, data: bytes) -> None:
+        """As much as the turn has time for, in slices: a few thousand bytes may begin many calls."""
+        host, at = self._host, 0
+        while at < len(data) and not self._closed_here:
+            if not host.turns.may_read():
+                self._later = data[at:]
+                self._stop_reading()
+                host.turns.read_later(self)
+                break
+            self._take_slice(data[at : at + SLICE_BYTES])
+            at += SLICE_BYTES
+        self._schedule_write()
+
+    def _take_slice(self, data: bytes) -> None:
+        host = self._host
         try:
-            events = self._http2.received(plain, now)
+            events = self._http2.received(data, self.active_at)
         except Http2Error as error:
             self.fail(str(error))
             return
@@ -187,24 +222,24 @@ class GrpcConnection(asyncio.Protocol):
             host.know(self)
         for event in events:
             self._happened(event)
-        if self._arriving:
-            self._limit_arriving()
-        self._schedule_write()
+        for event in events:
+            if isinstance(event, RequestBegun) and not event.ended:
+                self._limit_arriving(event.stream.call)
 
-    def _limit_arriving(self) -> None:
-        """Their requests have to be complete in time. Those of most calls are in the read that begins them."""
-        host = self._host
-        latest = host.loop.time() + host.request_s
-        for call in self._arriving:
-            if not call.is_ready and not call.is_over:
-                host.deadlines.add(call, latest if call.deadline is None else min(call.deadline, latest))
-        self._arriving.clear()
+    def _limit_arriving(self, call: ServedCall | None) -> None:
+        """Its request has to be complete in time. That of most calls is in the read that begins them."""
+        if call is not None and not call.is_ready:
+            host = self._host
+            latest = host.loop.time() + host.request_s
+            host.deadlines.add(call, latest if call.deadline is None else min(call.deadline, latest))
 
     def _happened(self, event: Event) -> None:
         if isinstance(event, RequestBegun):
             self._begin_call(event)
             return
         if isinstance(event, PingAnswered):
+            if event.payload == LAST_PING and self._retires_at:
+                self._http2.refuse_streams()
             return
         call: ServedCall | None = event.stream.call
         if call is None:
@@ -226,14 +261,25 @@ class GrpcConnection(asyncio.Protocol):
         for call in self.calls:
             call.gone()
         self._waiting.clear()
+        self._later = b""
         host.unread.note(self, 0)
         host.partial.budget.keep(self, 0, 0.0)
         host.forget(self)
 
     def pause_writing(self) -> None:
         self._write_paused = True
+        self._stop_reading()
+
+    def _stop_reading(self) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
+
+    def _read_on(self) -> None:
+        """Unless calls or bytes wait, or answers that the peer does not read."""
+        if self._waiting or self._later or self._write_paused:
+            return
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def resume_writing(self) -> None:
         self._write_paused = False
@@ -245,10 +291,14 @@ class GrpcConnection(asyncio.Protocol):
             call.may_write()
         if self._waiting:
             self._wait()
-        elif self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
+        else:
+            self._read_on()
 
     # --- calls ----------------------------------------------------------------------------------------------------
+
+    @property
+    def max_message_bytes(self) -> int:
+        return self._host.max_message_bytes
 
     @property
     def calls(self) -> list[ServedCall]:
@@ -271,7 +321,6 @@ class GrpcConnection(asyncio.Protocol):
             return
         deadline = None if meaning.timeout_s is None else host.loop.time() + meaning.timeout_s
         call = stream.call = ServedCall(self, stream, meaning.method, head.fields, deadline)
-        self._arriving.append(call)
         if meaning.method.takes_stream:
             self.ready(call)
         if event.ended:
@@ -281,7 +330,7 @@ class GrpcConnection(asyncio.Protocol):
         """All is there that the call needs to begin."""
         call.is_ready = True
         self._host.deadlines.move(call, call.deadline)
-        if not self._waiting and self._may_serve() and self._host.takes_turn():
+        if not self._waiting and self._may_serve() and self._host.turns.may_start():
             self._some_began = True
             call.start()
         else:
@@ -299,13 +348,13 @@ class GrpcConnection(asyncio.Protocol):
             return
         if not self._may_serve():
             self._host.unread.block(self)
-            if not self._write_paused:  # answers wait for windows, and only reading tells of these
-                self._transport.resume_reading()
+            if not self._write_paused and not self._later:
+                self._transport.resume_reading()  # answers wait for windows, and only reading tells of these
             return
         self._transport.pause_reading()
         if not self._in_ring:
             self._in_ring = True
-            self._host.enter_ring(self)
+            self._host.turns.start_later(self)
 
     def serve_waiting(self, most: int) -> int:
         """The connection's turn in the ring: at most so many calls begin. Returns how many."""
@@ -317,8 +366,8 @@ class GrpcConnection(asyncio.Protocol):
             waiting.popleft().start()
         if waiting:
             self._wait()
-        elif self._transport is not None and not self._write_paused and not self._transport.is_closing():
-            self._transport.resume_reading()
+        else:
+            self._read_on()
         return begun
 
     def ended(self, call: ServedCall) -> None:
@@ -356,7 +405,7 @@ class GrpcConnection(asyncio.Protocol):
     def _schedule_write(self) -> None:
         if not self._write_scheduled:
             self._write_scheduled = True
-            self._host.schedule_write(self)
+            self._host.turns.schedule_write(self)
 
     def write_out(self) -> None:
         """At the end of a turn: all that the turn has brought."""
@@ -365,7 +414,7 @@ class GrpcConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing() or self._gate.is_undecided:
             return
-        held = self._held + self._http2.buffered_bytes
+        held = self._held + len(self._later) + self._http2.buffered_bytes
         if held or self._is_noted:
             self._is_noted = held > 0
             self._host.partial.note(self, held, afresh=has_begun_calls)
@@ -420,7 +469,7 @@ class GrpcConnection(asyncio.Protocol):
     @property
     def waits(self) -> bool:
         """Whether this server, not the peer, has stopped the connection."""
-        return bool(self._waiting or self._queued or self._write_paused)
+        return bool(self._waiting or self._later or self._queued or self._write_paused)
 
     def unblock(self) -> None:
         if self._waiting:
@@ -459,6 +508,23 @@ class GrpcConnection(asyncio.Protocol):
         self._http2.ping(PING)
         self._schedule_write()
         return True
+
+    def is_older(self, now: float, age_s: float) -> bool:
+        """Within a tenth: connections that began together do not end together."""
+        return now - self._began_at > age_s * (0.9 + self.address[1] % 21 / 100)
+
+    def retire(self, now: float) -> None:
+        """Ask the peer to call elsewhere; close once its calls have ended, or have had their time. To be called again
+        and again."""
+        if not self._retires_at:
+            self._retires_at = now + RETIRE_S
+            self.announce_end()
+            self._http2.ping(LAST_PING)
+        elif now >= self._retires_at:
+            self.cancel_calls(_TOO_OLD)
+            self.close("it is too old")
+        elif self.is_idle and self._http2.refuses_streams:
+            self.close("it is too old")
 
     def announce_end(self) -> None:
         """Ask the peer to begin no more calls here."""

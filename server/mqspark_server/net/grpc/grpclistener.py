@@ -7,13 +7,12 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections import deque
 from collections.abc import Mapping
 from time import monotonic
 
 from mqspark_server.net.addresses import listening
 from mqspark_server.net.grpc.calldeadlines import STEP_S, CallDeadlines
-from mqspark_server.net.grpc.callturns import CallTurns
+from mqspark_server.net.grpc.connectionturns import ConnectionTurns
 from mqspark_server.net.grpc.grpcconnection import GrpcConnection
 from mqspark_server.net.grpc.grpcwords import GrpcAbort, GrpcCode
 from mqspark_server.net.grpc.servedcalls import NO_SLOT, GrpcMethod, ServedCall
@@ -43,6 +42,7 @@ class GrpcListener:
         max_message_bytes: int,
         max_calls: int,
         idle_s: float,
+        max_age_s: float = 0.0,
         max_connections: int,
         max_connections_per_address: int,
         backlog: int,
@@ -53,6 +53,7 @@ class GrpcListener:
         unread_s: float,
         partial_frame_s: float,
     ) -> None:
+        """``max_age_s`` of a connection; 0: any."""
         self.name = name
         self.methods = methods
         self.tls = tls
@@ -60,6 +61,8 @@ class GrpcListener:
         self.max_message_bytes = max_message_bytes
         self._max_calls = max_calls
         self._idle_s = idle_s
+        self._max_age_s = max_age_s
+        self._scan_s = min(IDLE_SCAN_S, idle_s, max_age_s or idle_s)
         self.request_s = partial_frame_s
         self.loop = asyncio.get_running_loop()
         self.counts = ConnectionCounts()
@@ -87,13 +90,9 @@ class GrpcListener:
         self.deadlines: CallDeadlines[ServedCall] = CallDeadlines(self.loop, self._expire)
         self.calls = 0
         """Calls that are being served."""
-        self.turns = CallTurns()
-        self._begun = 0
-        """Calls that have begun in this turn."""
-        self._ring_is_scheduled = False
-        self._steps_began_s = 0.0
-        self._to_write: list[GrpcConnection] = []
-        self._ring: deque[GrpcConnection] = deque()
+        self.begun_calls = 0
+        """All since the start."""
+        self.turns = ConnectionTurns(self.loop)
         self._server: asyncio.Server | None = None
         self._timers: list[asyncio.TimerHandle] = []
         self._no_calls: asyncio.Future[None] | None = None
@@ -106,62 +105,8 @@ class GrpcListener:
             )
         self._timers = [
             self.loop.call_later(WATCH_S, self._watch),
-            self.loop.call_later(min(IDLE_SCAN_S, self._idle_s), self._close_idle),
+            self.loop.call_later(self._scan_s, self._close_idle),
         ]
-
-    # --- turns ----------------------------------------------------------------------------------------------------
-
-    def schedule_write(self, connection: GrpcConnection) -> None:
-        """Write what the connection has to send at the end of this turn."""
-        if not self._to_write:
-            self.loop.call_soon(self._write_all)
-        self._to_write.append(connection)
-
-    def _write_all(self) -> None:
-        self._begun = 0
-        connections, self._to_write = self._to_write, []
-        for connection in connections:
-            connection.write_out()
-
-    def takes_turn(self) -> bool:
-        """Whether one more call may begin in this turn, which then counts. While others wait, it waits behind them."""
-        if self._ring or self._begun >= self.turns.calls:
-            return False
-        self._begun += 1
-        return True
-
-    def enter_ring(self, connection: GrpcConnection) -> None:
-        """Its calls begin when its turn comes."""
-        self._ring.append(connection)
-        self._schedule_ring()
-
-    def _schedule_ring(self) -> None:
-        if not self._ring_is_scheduled:
-            self._ring_is_scheduled = True
-            self.loop.call_soon(self._serve_ring)
-
-    def _serve_ring(self) -> None:
-        """Begin as many calls as fit into a turn, of each connection its share. One with more enters again, behind the
-        others."""
-        self._ring_is_scheduled = False
-        ring, most, begun = self._ring, self.turns.calls, 0
-        share = max(1, most // len(ring))
-        self.loop.call_soon(self._first_steps_begin)
-        for _ in range(len(ring)):
-            begun += ring.popleft().serve_waiting(min(share, most - begun))
-            if begun >= most:
-                break
-        self.loop.call_soon(self._first_steps_end, begun)
-        self._begun = begun
-        if ring:
-            self._schedule_ring()
-
-    def _first_steps_begin(self) -> None:
-        self._steps_began_s = monotonic()
-
-    def _first_steps_end(self, calls: int) -> None:
-        if calls:
-            self.turns.took(monotonic() - self._steps_began_s, calls)
 
     # --- calls ----------------------------------------------------------------------------------------------------
 
@@ -170,6 +115,7 @@ class GrpcListener:
         if self.calls >= self._max_calls:
             return False
         self.calls += 1
+        self.begun_calls += 1
         return True
 
     def _expire(self, call: ServedCall) -> None:
@@ -220,10 +166,15 @@ class GrpcListener:
         self.handshakes.watch(now)
 
     def _close_idle(self) -> None:
-        """Close what is silent and serves no call. A peer with calls may be silent, as long as it answers pings."""
-        self._timers[1] = self.loop.call_later(min(IDLE_SCAN_S, self._idle_s), self._close_idle)
-        oldest = monotonic() - self._idle_s
+        """Close what is silent and serves no call, and what is too old. A peer with calls may be silent, as long as it
+        answers pings."""
+        self._timers[1] = self.loop.call_later(self._scan_s, self._close_idle)
+        now = monotonic()
+        oldest = now - self._idle_s
         for connection in self.sockets:
+            if self._max_age_s and connection.is_older(now, self._max_age_s):
+                connection.retire(now)
+                continue
             if connection.active_at >= oldest:
                 continue
             if connection.is_idle:

@@ -618,9 +618,13 @@ class Http2Connection:
         """The peer shall open no further streams. Those that are on their way are served (6.8)."""
         self._out.append(frame(GOAWAY, 0, 0, _GOAWAY.pack(LAST_STREAM, Http2Code.NO_ERROR)))
 
+    @property
+    def refuses_streams(self) -> bool:
+        return self._refused_above != LAST_STREAM
+
     def refuse_streams(self) -> None:
         """Streams that are opened from now on are refused, so that their requests can be repeated elsewhere."""
-        if self._refused_above == LAST_STREAM:
+        if not self.refuses_streams:
             self._refused_above = self._last
             self._end(Http2Code.NO_ERROR)
 

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from mqspark_server.net.grpc.callturns import FIRST_CALLS, LEAST_CALLS, MOST_CALLS, TURN_S, CallTurns
+from mqspark_server.net.grpc.connectionturns import READ_S
 from mqspark_server.net.grpc.grpcconnection import STREAM_MARK_BYTES
 from mqspark_server.net.grpc.grpclistener import GrpcListener
 from mqspark_server.net.grpc.grpcwords import GrpcAbort, GrpcCode
 from mqspark_server.net.grpc.messagereader import message_bytes
 from mqspark_server.net.http2.http2connection import STREAM_WINDOW_BYTES
 from mqspark_server.net.http2.http2frames import (
+    DATA,
     LAST_STREAM,
     PING,
     RST_STREAM,
@@ -24,7 +26,8 @@ from mqspark_server.net.http2.http2frames import (
     frame,
 )
 from tests.unit.grpc_kit import LIMITS, GrpcClientBench, Text, listener_of, method
-from tests.unit.http2_kit import BEGIN, data, settings, u32
+from tests.unit.http2_kit import BEGIN, data, request_block, settings, u32
+from tests.unit.http2_kit import request as http2_request
 
 pytestmark = pytest.mark.anyio
 
@@ -247,7 +250,7 @@ async def test_calls_beyond_the_limit_are_refused_until_others_end() -> None:
 
 def fixed_turns(listener: GrpcListener) -> None:
     """As if all calls took as long as is assumed of the first ones."""
-    listener.turns.took = lambda seconds, calls: None  # type: ignore[method-assign]
+    listener.turns.calls.took = lambda seconds, calls: None  # type: ignore[method-assign]
 
 
 async def test_calls_that_wait_begin_in_later_turns_and_others_are_served_between() -> None:
@@ -315,17 +318,49 @@ async def test_so_many_calls_of_all_connections_begin_in_a_turn() -> None:
         assert await client.status(stream) == (0, "")
 
 
+async def test_a_long_read_is_taken_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken, now_s = [], 0.0
+
+    def clock() -> float:
+        nonlocal now_s
+        now_s += READ_S / 2
+        return now_s
+
+    async def serve(request: Text, call: Any) -> Text:
+        taken.append(request.text)
+        return Text(b"")
+
+    listener = GrpcListener({"/service/Method": method(serve)}, None, **LIMITS)
+    monkeypatch.setattr("mqspark_server.net.grpc.connectionturns.monotonic", clock)
+    fixed_turns(listener)
+    long, other = GrpcClientBench(listener), GrpcClientBench(listener)
+    block = request_block(content_type="application/grpc")
+    calls = [
+        http2_request(stream, block=block) + data(stream, message_bytes(bytes(1_000)), ended=True)
+        for stream in range(1, 2 * 100, 2)
+    ]
+    long.say(b"".join(calls))
+    assert long.wire.is_paused
+    assert await other.status(other.call(b"other", path="/service/Method")) == (0, "")
+    assert taken.index(b"other") < len(calls) // 2
+    for _ in range(5):
+        await long.hear()
+    assert len(taken) == len(calls) + 1
+    assert not long.wire.is_paused
+    assert [each.stream for each in long.frames if each.kind == DATA] == [*range(1, 2 * 100, 2)]
+
+
 async def test_fewer_calls_begin_in_a_turn_when_they_take_long() -> None:
     turns = CallTurns()
     for _ in range(20):
         turns.took(FIRST_CALLS * TURN_S, FIRST_CALLS)
-    assert turns.calls == LEAST_CALLS
+    assert turns.most == LEAST_CALLS
     for _ in range(40):
         turns.took(LEAST_CALLS * TURN_S / 50, LEAST_CALLS)
-    assert 45 <= turns.calls <= 50
+    assert 45 <= turns.most <= 50
     for _ in range(40):
         turns.took(0.0, 1)
-    assert turns.calls == MOST_CALLS
+    assert turns.most == MOST_CALLS
 
 
 async def test_a_listener_measures_what_its_calls_take() -> None:
@@ -337,13 +372,13 @@ async def test_a_listener_measures_what_its_calls_take() -> None:
         return request
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mqspark_server.net.grpc.grpclistener.monotonic", lambda: now_s)
+        patch.setattr("mqspark_server.net.grpc.connectionturns.monotonic", lambda: now_s)
         listener = listener_of([("/Method", method(serve))])
         client = GrpcClientBench(listener)
         streams = [client.call(b"") for _ in range(4 * FIRST_CALLS)]
         for stream in streams:
             assert await client.status(stream) == (0, "")
-        assert listener.turns.calls < FIRST_CALLS // 2
+        assert listener.turns.calls.most < FIRST_CALLS // 2
 
 
 async def test_a_method_waits_for_a_caller_that_opens_no_window() -> None:

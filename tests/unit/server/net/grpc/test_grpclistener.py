@@ -5,16 +5,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from time import monotonic
 from typing import Any
 
 import pytest
 
 from mqspark_server.net.addresses import bind
+from mqspark_server.net.grpc.grpcconnection import RETIRE_S
 from mqspark_server.net.grpc.grpclistener import GrpcListener
 from mqspark_server.net.grpc.messagereader import message_bytes
-from mqspark_server.net.http2.http2frames import ACK, GOAWAY, PING, frame
+from mqspark_server.net.http2.http2frames import (
+    ACK,
+    GOAWAY,
+    HEAD_BYTES,
+    HEADERS,
+    LAST_STREAM,
+    PING,
+    RST_STREAM,
+    frame,
+)
 from tests.unit.grpc_kit import Text, listener_of, method
-from tests.unit.http2_kit import BEGIN, data, frames_of, request, request_block
+from tests.unit.http2_kit import BEGIN, Sent, data, frames_of, request, request_block
 
 pytestmark = pytest.mark.anyio
 
@@ -37,6 +48,19 @@ async def listening(**limits: Any) -> AsyncIterator[tuple[GrpcListener, int]]:
         yield listener, port
     finally:
         await listener.close(None)
+
+
+async def heard(reader: asyncio.StreamReader, kind: int) -> list[Sent]:
+    """What the server says up to a frame of this kind."""
+    said: list[Sent] = []
+    while not said or said[-1].kind != kind:
+        head = await reader.readexactly(HEAD_BYTES)
+        said += frames_of(head + await reader.readexactly(int.from_bytes(head[:3], "big")))
+    return said
+
+
+def u32_bytes(number: int) -> bytes:
+    return number.to_bytes(4, "big")
 
 
 def call_on(stream: int) -> bytes:
@@ -70,6 +94,39 @@ async def test_a_silent_connection_with_calls_is_kept_as_long_as_it_answers_ping
             await reader.read()
         assert listener.calls == 0
         assert listener.counts.dropped == 1
+        writer.close()
+
+
+async def test_an_old_connection_is_asked_to_end_and_its_calls_get_their_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with listening(max_age_s=IDLE_S) as (listener, port):
+        reader, writer = await asyncio.open_connection(HOST, port)
+        writer.write(BEGIN + call_on(1))
+        said = await heard(reader, PING)
+        assert [each.payload[:4] for each in said if each.kind == GOAWAY] == [u32_bytes(LAST_STREAM)]
+        writer.write(call_on(3) + frame(PING, ACK, 0, said[-1].payload))  # begun before it knew
+        said = await heard(reader, GOAWAY)
+        assert said[-1].payload[:4] == u32_bytes(3)
+        writer.write(call_on(5))
+        assert (await heard(reader, RST_STREAM))[-1].stream == 5
+        assert listener.calls == 2
+        monkeypatch.setattr("mqspark_server.net.grpc.grpclistener.monotonic", lambda: monotonic() + RETIRE_S)
+        said = frames_of(await reader.read())
+        assert {each.stream for each in said if each.kind == HEADERS} == {1, 3}
+        assert listener.calls == 0
+        writer.close()
+
+
+async def test_an_old_connection_without_calls_is_closed_when_its_peer_knows() -> None:
+    async with listening(max_age_s=IDLE_S) as (listener, port):
+        reader, writer = await asyncio.open_connection(HOST, port)
+        writer.write(BEGIN)
+        ping = (await heard(reader, PING))[-1]
+        await asyncio.sleep(3 * IDLE_S)
+        assert len(listener.sockets) == 1
+        writer.write(frame(PING, ACK, 0, ping.payload))
+        assert frames_of(await reader.read())[-1].kind == GOAWAY
         writer.close()
 
 
