@@ -21,7 +21,9 @@ from pathlib import Path
 
 from tests.benchmarks import machine, page, report
 
-NAMES = sorted(path.stem.removeprefix("bench_") for path in Path(__file__).parent.glob("bench_*.py"))
+NAMES = sorted(
+    path.stem.removeprefix("bench_").replace("_", "-") for path in Path(__file__).parent.glob("bench_*.py")
+)
 DEFAULT_REPORT = Path("build/bench")
 
 
@@ -31,7 +33,8 @@ def run(name: str, options: list[str], environment: dict[str, str]) -> report.Be
     with tempfile.TemporaryDirectory(prefix="bench-record-") as folder:
         record = Path(folder) / "record"
         watch, began = machine.Watch(), time.monotonic()
-        command = [sys.executable, "-m", f"tests.benchmarks.bench_{name}", *options]
+        module = f"tests.benchmarks.bench_{name.replace('-', '_')}"
+        command = [sys.executable, "-m", module, *options]
         code = subprocess.run(
             command, env={**environment, report.RECORD: str(record)}, check=False
         ).returncode

@@ -20,10 +20,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from mqspark.record.record import decode_records
 from tests.benchmarks.bench_broker import DevProcess
@@ -58,6 +58,7 @@ class Case:
 
 CASES = [
     Case("send, 16 threads wait, 1 KB", "sync", 1024, 40_000, 16),
+    Case("send, 64 threads wait, 1 KB", "sync", 1024, 100_000, 64),
     Case("send async, 256 in flight, 100 B", "async", 100, 100_000, 256),
     Case("send async, 256 in flight, 1 KB", "async", 1024, 100_000, 256),
     Case("batches of 32, 4 threads, 100 B", "batch", 100, 400_000, 4),
@@ -129,8 +130,20 @@ def sides(wanted: Sequence[str]) -> dict[str, tuple[Command, dict[str, str]]]:
 # --- the broker ---------------------------------------------------------------------------------------------
 
 
+class Served(Protocol):
+    """A name server and a broker that run."""
+
+    @property
+    def ready(self) -> Mapping[str, str]: ...
+
+    @property
+    def port(self) -> int: ...
+
+    def cpu_s(self) -> float: ...
+
+
 class Bench:
-    def __init__(self, process: DevProcess, folder: Path) -> None:
+    def __init__(self, process: Served, folder: Path) -> None:
         self.process = process
         self.folder = folder
         self.namesrv = process.ready["namesrv"]

@@ -1,16 +1,17 @@
 """RocketMQ's own Java benchmarks against our broker and against RocketMQ 5.5.0, side by side.
 
-    python -m tests.benchmarks.bench_java [--rounds 2] [--seconds 8] [--flush ASYNC_FLUSH ...] [--only NAME]
+    python -m tests.benchmarks java [--rounds 2] [--seconds 8] [--flush ASYNC_FLUSH ...] [--only NAME]
 
 The clients are org.apache.rocketmq.example.benchmark's Producer (64 threads), BatchProducer (batches of 32)
 and Consumer, unmodified. (Producer's asynchronous mode has no back-pressure and only overflows its own
-permits on a small machine, so it is not here.) Both brokers are loaded in turn, A B A B, so that both see the
+permits on a small machine, so it is not here.) ``raw`` is the load of ``bench_broker``: 4 connections with 64 sends in
+flight each. Both brokers are loaded in turn, A B A B, so that both see the
 same machine, and the process of the one that waits is stopped (SIGSTOP). Rates are taken from the brokers'
 own queue offsets, never from what a client says of itself, and every run is checked: hardly a send failed (at
 most one in a thousand, and it is said), what is stored is whole and in place, all that was stored was
 consumed. A run that fails a check has no figure.
 
-Prints the medians, the ratio of ours to theirs, and each broker's CPU time per message.
+Prints the medians, the ratios of ours to theirs (rate; CPU time), and each broker's CPU time per message.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.benchmarks.bench_broker import raw_load
 from tests.benchmarks.report import OURS, figure, peer, ratio
 from tests.interop import jars as jar_cache
 from tests.interop.jars import Jars
@@ -58,10 +60,16 @@ START_TIMEOUT_S = 60.0
 WARM_UP_S = 5.0
 BACKLOG = 400_000
 DRAIN_TIMEOUT_S = 120.0
+SETTLE_S = 10.0
+"""Other brokers fill their consume queues a little after the acknowledgement."""
 POLL_S = 0.05
 FAILED_SHARE = 0.001  # a send times out after 3 s, which a busy machine may take to start the client
 FILL_IN_FLIGHT = 16
 SYSTEM_BUSY = 2
+RAW_COUNT = 200_000
+RAW_WARM_UP = 20_000
+SIDES = {"mqspark": OURS, "rocketmq": "RocketMQ 5.5.0"}
+"""Kind of cluster → as reports call it."""
 SAMPLE = 512  # messages of each queue that are read back and compared
 
 
@@ -200,8 +208,7 @@ def fill(cluster: Cluster, topic: str, count: int) -> None:
                 raise VoidRun(f"a batch was answered {reply.code}: {reply.remark}")
             else:
                 answered += 1
-        # A real broker fills its consume queues a little after the acknowledgement.
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + SETTLE_S
         while (stored := offsets(connection, topic)) < requests * BATCH and time.monotonic() < deadline:
             time.sleep(POLL_S)
     if stored != requests * BATCH:
@@ -244,28 +251,46 @@ def alone(cluster: Cluster, clusters: list[Cluster]) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
+def raw(cluster: Cluster, count: int) -> Figure:
+    """Plain sends of bare frames, after a warm-up of the same kind."""
+    port = int(cluster.broker.rpartition(":")[2])
+    topic = create_topic(cluster, f"bench-raw-{time.monotonic_ns()}", QUEUES)
+    raw_load("send", port, topic=topic, count=RAW_WARM_UP)
+    cpu = cluster.cpu_seconds()
+    said = raw_load("send", port, topic=topic, count=count)
+    cpu = cluster.cpu_seconds() - cpu
+    with RawConnection(cluster.broker) as connection:
+        deadline = time.monotonic() + SETTLE_S
+        while (stored := offsets(connection, topic)) < RAW_WARM_UP + count and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+    if stored != RAW_WARM_UP + count:
+        raise VoidRun(f"raw on {cluster.kind}: {RAW_WARM_UP + count} sent, {stored} stored")
+    return Figure(said["per_second"], cpu / count * 1e6)
+
+
 def compare(name: str, clusters: list[Cluster], rounds: int, run: Callable[[Cluster], Figure]) -> None:
-    """A B A B; the medians and the ratio of ours to theirs. A void run stops the program."""
+    """A B A B; the medians and the ratios of ours to theirs. A void run stops the program."""
     figures: dict[str, list[Figure]] = {cluster.kind: [] for cluster in clusters}
     for _ in range(rounds):
         for cluster in clusters:
             with alone(cluster, clusters):
                 figures[cluster.kind].append(run(cluster))
-    rate = {kind: statistics.median(figure.rate for figure in runs) for kind, runs in figures.items()}
-    cpu = {kind: statistics.median(figure.cpu_us for figure in runs) for kind, runs in figures.items()}
-    ratios = [
-        ours.rate / theirs.rate for ours, theirs in zip(figures["mqspark"], figures["rocketmq"], strict=True)
-    ]
-    value = statistics.median(ratios)
-    for kind, side in (("mqspark", OURS), ("rocketmq", "RocketMQ 5.5.0")):
-        figure(name, "/s", [run.rate for run in figures[kind]], side=side)
-        cpu_us = [run.cpu_us for run in figures[kind]]
-        figure(f"{name}, broker CPU a message", "µs", cpu_us, side=side, less_is_better=True)
-    print(
-        f"{name:32} mqspark {rate['mqspark']:9,.0f}/s {cpu['mqspark']:6.1f} us   "
-        f"rocketmq {rate['rocketmq']:9,.0f}/s {cpu['rocketmq']:6.1f} us   ratio {ratio(value)}",
-        flush=True,
-    )
+    rate = {kind: statistics.median(each.rate for each in runs) for kind, runs in figures.items()}
+    cpu = {kind: statistics.median(each.cpu_us for each in runs) for kind, runs in figures.items()}
+    for kind in rate:
+        runs = figures[kind]
+        figure(name, "/s", [run.rate for run in runs], side=SIDES[kind])
+        cpu_us = [run.cpu_us for run in runs]
+        figure(f"{name}, broker CPU a message", "µs", cpu_us, side=SIDES[kind], less_is_better=True)
+        compared = (
+            ""
+            if kind == "mqspark"
+            else f"   ours: rate {ratio(rate['mqspark'] / rate[kind])}, CPU {ratio(cpu['mqspark'] / cpu[kind])}"
+        )
+        spread = ", ".join(f"{run.rate:,.0f}" for run in runs)
+        print(
+            f"{name:24} {kind:14} {rate[kind]:9,.0f}/s {cpu[kind]:6.1f} us{compared}   [{spread}]", flush=True
+        )
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -275,7 +300,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=8.0, help="measured time of one producer run")
     parser.add_argument("--flush", nargs="+", default=["ASYNC_FLUSH", "SYNC_FLUSH"])
-    parser.add_argument("--only", nargs="+", default=["producer", "batch", "consumer"])
+    parser.add_argument("--only", nargs="+", default=["producer", "batch", "consumer", "raw"])
     parser.add_argument("--backlog", type=int, default=BACKLOG, help="messages a consumer run drains")
     options = parser.parse_args(arguments)
     try:
@@ -306,29 +331,31 @@ def _flush_mode(jars: Jars, folder: Path, flush: str, options: argparse.Namespac
         "mappedFileSizeConsumeQueue": 300000 * 20,
     }
     peer("RocketMQ 5.5.0", heap=f"{BROKER_HEAP_MIB} MiB", **settings)
+
+    def producer(cluster: Cluster) -> Figure:
+        return produce(jars, cluster, clients, options.seconds, "Producer", "-w", str(PRODUCER_THREADS))
+
+    def batch(cluster: Cluster) -> Figure:
+        threads = ["-w", str(BATCH_THREADS), "-b", str(BATCH)]
+        return produce(jars, cluster, clients, options.seconds, "BatchProducer", *threads)
+
+    def consumer(cluster: Cluster) -> Figure:
+        return consume(jars, cluster, clients, "bench-backlog")
+
+    scenarios = {
+        "producer": producer, "batch": batch, "consumer": consumer, "raw": lambda cluster: raw(cluster, RAW_COUNT),
+    }  # fmt: skip
     with (
         mqspark_cluster(folder / "mqspark", "--set", f"flushDiskType={flush}") as ours,
         rocketmq_cluster(jars, folder / "rocketmq", heap_mib=BROKER_HEAP_MIB, settings=settings) as theirs,
     ):
-
-        def producer(cluster: Cluster) -> Figure:
-            return produce(jars, cluster, clients, options.seconds, "Producer", "-w", str(PRODUCER_THREADS))
-
-        def batch(cluster: Cluster) -> Figure:
-            threads = ["-w", str(BATCH_THREADS), "-b", str(BATCH)]
-            return produce(jars, cluster, clients, options.seconds, "BatchProducer", *threads)
-
-        def consumer(cluster: Cluster) -> Figure:
-            return consume(jars, cluster, clients, "bench-backlog")
-
         clusters = [ours, theirs]
-        for scenario in (producer, batch, consumer):
-            if scenario.__name__ in options.only:
-                if scenario is consumer:
+        for what, scenario in scenarios.items():
+            if what in options.only:
+                if what == "consumer":
                     for cluster in clusters:
                         fill(cluster, "bench-backlog", options.backlog)
-                name = f"{flush} {scenario.__name__}"
-                compare(name, clusters, options.rounds, scenario)
+                compare(f"{flush} {what}", clusters, options.rounds, scenario)
 
 
 if __name__ == "__main__":

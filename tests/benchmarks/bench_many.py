@@ -142,7 +142,7 @@ def reopened(what: str, bench: Bench) -> None:
 def topics(folder: Path, share: float) -> None:
     count = int(100_000 * share)
     what = f"{count:,} topics"
-    bench = Bench(folder, max_topic_table_bytes=NO_BOUND)
+    bench = Bench(folder, max_topic_table_bytes=NO_BOUND, max_topics=NO_BOUND, max_tables_bytes=NO_BOUND)
     table = bench.broker.state.topics
 
     def fill() -> None:
@@ -167,7 +167,7 @@ def cost_ms(work: Callable[[], object]) -> list[float]:
 def offsets(folder: Path, share: float) -> None:
     groups, queues = int(10_000 * share), 1_000
     what = f"{groups:,} groups x {queues:,} queues of offsets"
-    bench = Bench(folder, max_offset_table_bytes=NO_BOUND)
+    bench = Bench(folder, max_offset_table_bytes=NO_BOUND, max_tables_bytes=NO_BOUND)
     table = bench.broker.state.offsets
 
     def fill() -> None:
@@ -188,7 +188,7 @@ def offsets(folder: Path, share: float) -> None:
 def connections(folder: Path, share: float) -> None:
     count = int(20_000 * share)
     what = f"{count:,} connections"
-    bench = Bench(folder, max_client_table_bytes=NO_BOUND)
+    bench = Bench(folder, max_client_table_bytes=NO_BOUND, max_tables_bytes=NO_BOUND)
     peers: list[Peer] = []
 
     def beat(number: int) -> bytes:
@@ -233,7 +233,11 @@ def connections(folder: Path, share: float) -> None:
 def parked(folder: Path, share: float) -> None:
     count, topic_count = int(1_000_000 * share), 1_000
     what = f"{count:,} parked long polls"
-    room = {"max_parked_bytes": NO_BOUND, "pull_thread_pool_queue_capacity": 2 * count}
+    room = {
+        "max_parked_bytes": NO_BOUND,
+        "max_tables_bytes": NO_BOUND,
+        "pull_thread_pool_queue_capacity": 2 * count,
+    }
     bench = Bench(folder, store_settings=ROOMY, **room)
     peers = [bench.peer() for _ in range(1_000)]
     for topic in range(topic_count):

@@ -28,7 +28,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -75,7 +75,10 @@ SETTINGS_OF_KAFKA: dict[str, dict[str, str]] = {
 }
 
 
-def session(master: str, profile: str, kafka: bool, folder: Path) -> Any:
+def session(
+    master: str, profile: str, kafka: bool, folder: Path, more: Mapping[str, str] | None = None
+) -> Any:
+    """``more`` settings."""
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
@@ -86,6 +89,8 @@ def session(master: str, profile: str, kafka: bool, folder: Path) -> Any:
     builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
     builder = builder.config("spark.log.level", "ERROR").config("spark.driver.memory", "4g")
     builder = builder.config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+    for key, value in (more or {}).items():
+        builder = builder.config(key, value)
     if kafka:
         jars = [*kafka_jars("spark"), *kafka_jars("avro")]
         builder = builder.config("spark.jars", ",".join(map(str, jars)))

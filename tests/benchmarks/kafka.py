@@ -17,12 +17,14 @@ from tests.spark.delta_jars import ALONE, maven_jars
 PARTITIONS = 4
 READY_S = 60
 
+CONNECTOR = "4.2.0"
+"""Of Spark's connector for Kafka: the newest there is, and Spark 4.3 runs it."""
 JARS = {
     "avro": [("org.apache.spark", "spark-avro_2.13", version("pyspark"), ALONE)],
     "broker": [("org.apache.kafka", "kafka_2.13", "4.1.0", "")],
     # The token provider of 4.2.0 is not in every mirror; its preview serves the connector as well.
     "spark": [
-        ("org.apache.spark", "spark-sql-kafka-0-10_2.13", version("pyspark"), ALONE),
+        ("org.apache.spark", "spark-sql-kafka-0-10_2.13", CONNECTOR, ALONE),
         ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.1.0-preview1", ALONE),
         ("org.apache.kafka", "kafka-clients", "3.9.2", ALONE),
         ("org.apache.commons", "commons-pool2", "2.13.1", ALONE),

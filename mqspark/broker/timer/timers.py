@@ -73,8 +73,8 @@ from mqspark.store.timer.timerwheel import SLOTS, Slot
 _log = sparing(__name__)
 
 
-BATCH_MESSAGES = 512
-"""Messages enqueued, and messages delivered, in one call of ``tick``."""
+BATCH_MESSAGES = 64
+"""Messages enqueued, and messages delivered, in one call of ``tick``: two milliseconds of work."""
 BUSY_MS = 50
 LOOK_AHEAD_MESSAGES = 256
 _READS_A_DELIVERY = 4
@@ -357,6 +357,8 @@ class TimerService:
         try:
             self._timer_log.write()  # left over from a resource shortage
             self._go_back(now_ms)
+            if not self._wheel.used_count:  # a look through the whole wheel takes ten milliseconds
+                self._read_tick = max(self._read_tick, now_tick)
             enqueued = self._enqueue(now_ms, now_tick)
             dequeued = self._dequeue(now_ms, now_tick)
         except (StoreReadOnly, NotNow) as error:

@@ -70,7 +70,7 @@ from mqspark.store.disk.saved import SavedTable
 _log = sparing(__name__, lines=5)
 
 OP_TAG = "d"
-SLICE_MESSAGES = 48
+SLICE_MESSAGES = 32
 """Undecided half messages examined in one tick: some two milliseconds, if all are stored again."""
 SLICE_BYTES = 1 << 20
 """Bytes of copies made in one tick; the last one may exceed it."""

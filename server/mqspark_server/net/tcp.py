@@ -158,7 +158,7 @@ class RemotingServer:
         self._ring_scheduled = False
         self._unturned_bytes = 0
         self.lateness = Lateness(overload)
-        self._tick_handle: asyncio.TimerHandle | None = None
+        self._tick_handle: asyncio.Handle | None = None
         self._tick_due_s = math.inf
         self.lags = Durations()
         """How much later than due the loop runs its timers."""
@@ -283,8 +283,11 @@ class RemotingServer:
         except Exception:  # without a next tick the core's timers would stop
             log.exception("%s: a tick failed and is retried", self.name)
             wait_ms = FAILED_TICK_MS
-        self._tick_due_s = self.loop.time() + max(wait_ms, 1) / 1000
-        self._tick_handle = self.loop.call_at(self._tick_due_s, self._run_tick)
+        self._tick_due_s = self.loop.time() + max(wait_ms, 0) / 1000
+        if wait_ms > 0:
+            self._tick_handle = self.loop.call_at(self._tick_due_s, self._run_tick)
+        else:  # after what has arrived; a timer of the loop would rest for a millisecond between slices
+            self._tick_handle = self.loop.call_soon(self._run_tick)
 
     def tick(self) -> int:
         """Run due timers; returns the milliseconds until the next tick is due. The next tick is already scheduled:

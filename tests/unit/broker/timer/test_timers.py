@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from mqspark.broker.state.writer import Draft
+from mqspark.broker.timer.timers import BATCH_MESSAGES
 from mqspark.errors import DiskFull
 from mqspark.message import TIMER_TOPIC, MessageExt
 from mqspark.protocol.codes import ResponseCode
@@ -234,21 +235,21 @@ def test_messages_of_one_slot_come_in_the_order_of_their_arrival_a_bounded_numbe
     bench: Bench,
 ) -> None:
     peer = bench.peer()
-    sent = [b"%d" % number for number in range(3000)]
+    sent = [b"%d" % number for number in range(400)]
     for body in sent:
         peer.give(SEND, send_ext("T", 0, "TIMER_DELAY_MS\x012500\x02"), body, oneway=True)
     bench.broker.turn()
     assert bench.broker.tick() == 0
     for _ in range(10):
         bench.broker.tick()
-    assert bench.store.offsets.max_offset(TIMER_TOPIC, 0) == 3000
+    assert bench.store.offsets.max_offset(TIMER_TOPIC, 0) == 400
     assert bench.broker.runtime_info()["timerOffsetBehind"] == "0"
     bench.clock.advance(3_000)
     came = [0]
     for _ in range(20):
         bench.broker.tick()
         came.append(len(bodies(bench)))
-    assert max(later - before for before, later in itertools.pairwise(came)) < 1000
+    assert max(later - before for before, later in itertools.pairwise(came)) <= BATCH_MESSAGES
     assert bodies(bench) == sent
 
 
@@ -435,19 +436,19 @@ def test_clock_steps(bench: Bench) -> None:
 
 def test_a_clock_that_goes_back_while_a_slot_is_delivered(bench: Bench) -> None:
     peer = bench.peer()
-    for number in range(1200):
+    for number in range(150):
         peer.give(SEND, send_ext("T", 0, "TIMER_DELAY_MS\x012500\x02"), b"%d" % number, oneway=True)
     bench.run_for(50, 10)
     bench.clock.advance(3_000)
     bench.broker.tick()
     begun = len(bodies(bench))
-    assert 0 < begun < 1200
+    assert 0 < begun < 150
     bench.clock.wall_ms -= 2_000
     send(bench, b"later", delay_ms=1_400)  # into the slot that is half delivered
     bench.run_for(100)
     assert len(bodies(bench)) == begun
     bench.run_for(3_000)
-    assert [int(body) for body in bodies(bench) if body != b"later"] == list(range(1200))
+    assert [int(body) for body in bodies(bench) if body != b"later"] == list(range(150))
     assert bodies(bench).count(b"later") == 1
 
 
@@ -497,7 +498,7 @@ def test_what_came_when_the_clock_had_gone_back_outlives_a_kill(
     assert bodies(bench) == [b"back", b"waits"]
 
 
-def half_deliver(bench: Bench, count: int = 1200) -> list[bytes]:
+def half_deliver(bench: Bench, count: int = 150) -> list[bytes]:
     """A slot of so many messages, due in 2.5 s, whose delivery has begun 0.05 s after it is over; all of them."""
     peer = bench.peer()
     sent = [b"%d" % number for number in range(count)]
@@ -612,23 +613,23 @@ def test_what_is_taken_back_while_the_slot_waits_again_is_not_delivered(bench: B
         send(bench, b"%d" % number, deliver_ms=start_ms + 2_500, more=f"UNIQ_KEY\x01U{number}\x02").ext[
             "recallHandle"
         ]
-        for number in range(1200)
+        for number in range(150)
     ]
-    assert recall(bench.peer(), handles[1100]).code == 0
+    assert recall(bench.peer(), handles[137]).code == 0
     bench.run_for(100, 10)
     bench.clock.advance(3_000)
     bench.broker.tick()
     begun = len(bodies(bench))
-    assert 0 < begun < 1000
+    assert 0 < begun < 125
     bench.clock.wall_ms -= 2_000
     bench.run_for(0)
-    for number in (0, 1150):  # one is gone already
+    for number in (0, 143):  # one is gone already
         assert recall(bench.peer(), handles[number]).code == 0
     bench.run_for(100)
     bench.reopen()
     bench.run_for(4_000)
     assert [int(body) for body in bodies(bench)] == [
-        number for number in range(1200) if number not in (1100, 1150)
+        number for number in range(150) if number not in (137, 143)
     ]
     assert bench.broker.timers.metrics.count("T") == 0
 
