@@ -133,6 +133,10 @@ class Results:
             name = what if what == "pull" else f"send, {what}"
             cpu_us = [each["broker_cpu_us"] for each in rounds]
             made.append(figure(f"{name}, broker CPU a message", "µs", cpu_us, side=side, less_is_better=True))
+        for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
+            own_us = [each["own_cpu_us"] for each in results[flush]]
+            name = f"send, {flush}, the load's own CPU a message"
+            made.append(figure(name, "µs", own_us, side=side, less_is_better=True))
         made.append(figure("start to READY", "s", self.starts, side=side, less_is_better=True))
         made.append(figure("idle memory", "MB", self.idle, side=side, less_is_better=True))
         return made
@@ -159,10 +163,10 @@ def main(arguments: list[str]) -> None:
     trees = [None] if asked.against is None else [None, asked.against.resolve()]
     ours, *others = run(asked.count, asked.rounds, asked.store, *trees)
     for n, mine in enumerate(ours):
-        print(f"{mine.name:36} {spelled(mine)}")
+        print(f"{mine.name:50} {spelled(mine)}")
         for theirs in (each[n] for each in others):
             value = theirs.median / mine.median if mine.less_is_better else mine.median / theirs.median
-            print(f"{theirs.side:>36} {spelled(theirs)}, A/B {ratio(value)}")
+            print(f"{theirs.side:>50} {spelled(theirs)}, A/B {ratio(value)}")
 
 
 if __name__ == "__main__":
