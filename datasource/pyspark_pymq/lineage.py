@@ -26,6 +26,9 @@ from urllib.parse import urlsplit
 from mqspark.arrow.files.locations import is_remote, local_path
 from mqspark.base.config import parse_addresses
 from mqspark.base.logs import sparing
+from mqspark.errors import InvalidSchema
+from mqspark.schemas.parsing import parse
+from mqspark.schemas.topfields import fields_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -87,6 +90,21 @@ def tell_of_task(job: str, nameserver: str, *, reads: Sequence[str] = (), writes
     shared_sender().flush(_LAST_WAIT_S)  # Spark ends these processes without a word
 
 
+def tell_of_schema(nameserver: str, topic: str, kind: str, text: str) -> None:
+    """A schema was registered for the bodies of a topic: what it says of the topic's fields. One that needs others says
+    none."""
+    if not is_configured():
+        return
+    try:
+        fields = tuple(fields_of(parse(kind, text))[:_MAX_FIELDS])
+    except InvalidSchema:
+        fields = ()
+    shared_sender().put(
+        _Event("", _Statement(topic_dataset(nameserver, topic)._replace(fields=fields)), _now(), "")
+    )
+    shared_sender().flush(_LAST_WAIT_S)
+
+
 @contextmanager
 def lineage_of(job: str, inputs: Sequence[Dataset], outputs: Sequence[Dataset]) -> Iterator[None]:
     """A run that ends with the ``with``."""
@@ -130,9 +148,7 @@ class LineageRun:
     def tell(self, event: str, error: str = "") -> None:
         """``event``: START, RUNNING, COMPLETE, FAIL (with an error) or ABORT."""
         if self._sender is not None:
-            self._sender.put(
-                _Event(event, self, datetime.datetime.now(datetime.UTC).isoformat(), error[:_MAX_TEXT])
-            )
+            self._sender.put(_Event(event, self, _now(), error[:_MAX_TEXT]))
 
     def made(self, event: _Event) -> Any:
         """The event as the client sends it."""
@@ -170,9 +186,27 @@ def _facets(dataset: Dataset) -> dict[str, Any]:
     return {"schema": schema_dataset.SchemaDatasetFacet(fields)}
 
 
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat()
+
+
+class _Statement:
+    """What is known of a dataset, without a run."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+
+    def made(self, event: _Event) -> Any:
+        from openlineage.client import event_v2
+
+        found = self._dataset
+        dataset = event_v2.StaticDataset(found.namespace, found.name, facets=_facets(found))
+        return event_v2.DatasetEvent(eventTime=event.time, producer=_PRODUCER, dataset=dataset)
+
+
 class _Event(NamedTuple):
     kind: str
-    run: LineageRun
+    run: LineageRun | _Statement
     time: str
     error: str
 

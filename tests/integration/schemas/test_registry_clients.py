@@ -327,11 +327,18 @@ def test_the_command_line_shows_registers_and_compares(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NAMESRV_ADDR", cluster.namesrv)
+    events = tmp_path / "events"
+    for name, value in (("TYPE", "file"), ("LOG_FILE_PATH", str(events)), ("APPEND", "true")):
+        monkeypatch.setenv(f"OPENLINEAGE__TRANSPORT__{name}", value)
     first, second, breaking = (tmp_path / name for name in ("a.avsc", "b.avsc", "c.avsc"))
     for path, text in ((first, FIRST), (second, SECOND), (breaking, BREAKING)):
         path.write_text(text)
     registered = mqspark("schema", "register", "Lines-value", str(first), "-o", "json").json
     assert registered["version"] == 1
+    eventually(lambda: events.exists() and events.read_text().endswith("\n"))
+    told = json.loads(events.read_text())["dataset"]
+    assert (told["namespace"], told["name"]) == (f"rocketmq://{cluster.namesrv}", "Lines")
+    assert [each["name"] for each in told["facets"]["schema"]["fields"]] == ["id"]
     assert mqspark("schema", "check", "Lines-value", str(second)).code == 0
     failed = mqspark("schema", "check", "Lines-value", str(breaking))
     assert (failed.code, "count" in failed.out) == (3, True)

@@ -27,6 +27,7 @@ from pyspark_pymq.lineage import (
     lineage_of,
     shared_sender,
     table_dataset,
+    tell_of_schema,
     tell_of_task,
     topic_dataset,
 )
@@ -95,6 +96,43 @@ def test_source_and_sink_of_an_application_speak_of_one_run(
     assert names(write["outputs"]) == [ORDERS | {"name": "Totals"}]
     assert not read["outputs"]
     assert not write["inputs"]
+
+
+AVRO = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "at", "type": ["null", {"type": "long", "logicalType": "timestamp-millis"}]},
+        {"name": "lines", "type": {"type": "array", "items": "string"}},
+    ],
+}
+JSON = {"properties": {"id": {"type": "integer"}, "note": {"type": ["string", "null"]}, "more": True}}
+PROTO = 'syntax = "proto3"; message Order { int64 id = 1; repeated Line lines = 2; message Line {} }'
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "fields"),
+    [
+        ("AVRO", json.dumps(AVRO), [("id", "long"), ("at", "null | timestamp-millis"), ("lines", "array")]),
+        ("AVRO", '"string"', []),
+        ("AVRO", '{"type":"record","name":"R","fields":[{"name":"a","type":"OfAnotherSubject"}]}', []),
+        ("JSON", json.dumps(JSON), [("id", "integer"), ("note", "string | null"), ("more", "any")]),
+        ("JSON", "true", []),
+        ("PROTOBUF", PROTO, [("id", "int64"), ("lines", "repeated Order.Line")]),
+        ("PROTOBUF", 'syntax = "proto3"; enum E { A = 0; }', []),
+    ],
+)
+def test_a_schema_says_which_fields_a_topic_has(
+    file: Path, kind: str, text: str, fields: list[tuple[str, str]]
+) -> None:
+    tell_of_schema(NAMESERVERS, "Orders", kind, text)
+    (event,) = events(file)
+    dataset = event["dataset"]
+    assert names([dataset]) == [ORDERS]
+    told = dataset["facets"].get("schema", {"fields": []})["fields"]
+    assert [(each["name"], each["type"]) for each in told] == fields
+    assert "run" not in event
 
 
 def test_options_of_source_and_sink() -> None:

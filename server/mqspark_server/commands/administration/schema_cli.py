@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -21,6 +23,7 @@ schema = noun("schema", "Schemas of topics.")
 T = TypeVar("T")
 _LIST = columns("subject", "topic", "type", "version", "id")
 _VERSIONS = columns("version", "id", "type")
+_OF_BODIES = "-value"
 _File = Annotated[str, click.Path(dir_okay=False, allow_dash=True), Argument()]
 _Type = Annotated[
     str | None,
@@ -85,6 +88,11 @@ async def schema_register(
     options = {"normalize": str(normalize).lower()}
     found = await schemasurvey.asked(shell.admin, "register", body, subject=subject, options=options)
     row = {key: found[key] for key in ("subject", "version", "id")}
+    if any(name.startswith("OPENLINEAGE") for name in os.environ) and subject.endswith(_OF_BODIES):
+        from pyspark_pymq.lineage import tell_of_schema
+
+        topic = subject.removesuffix(_OF_BODIES)
+        await asyncio.to_thread(tell_of_schema, shell.namesrv, topic, body["schemaType"], body["schema"])
     shell.output.done(f"{subject}: version {row['version']} has id {row['id']}", row)
 
 
