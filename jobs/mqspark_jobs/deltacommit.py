@@ -1,8 +1,8 @@
-"""Adds files written by workers to a Delta table, in one transaction of Delta's JVM library.
+"""Adds files that workers wrote, or rows, to a Delta table, in one transaction of Delta's JVM library.
 
-Delta's writers and its Python API take rows. Here the files exist already, so the transaction
-(``org.apache.spark.sql.delta.OptimisticTransaction``) gets the actions of the Delta protocol as JSON. Delta handles
-conflicts, checkpoints and versions. Must not know messages.
+Files exist already, so the transaction (``org.apache.spark.sql.delta.OptimisticTransaction``) gets the actions of the
+Delta protocol as JSON. Rows are written by Delta's own writer; its Python API would commit them before anybody knows
+how many there are. Delta handles conflicts, checkpoints and versions. Must not know messages.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import json
 import os
 import time
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from mqspark.base.clock import wall_ms
 from mqspark_jobs.rowfiles import DATE, RowFile
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 
@@ -55,19 +56,77 @@ def commit_files(
     if transaction.txnVersion(application) >= version:
         return
     now_ms = wall_ms()
-    actions = [
-        {"txn": {"appId": application, "version": version, "lastUpdated": now_ms}},
-        *({"add": _add(file, now_ms)} for file in files),
-    ]
-    companion = getattr(getattr(delta.actions, "Action$"), "MODULE$")
     listed = jvm.java.util.ArrayList()
-    for action in actions:
-        listed.add(companion.fromJson(json.dumps(action)))
+    listed.add(_action(jvm, _transaction(application, version, now_ms)))
+    for file in files:
+        listed.add(_action(jvm, {"add": _add(file, now_ms)}))
     operation = getattr(getattr(delta, "DeltaOperations$ManualUpdate$"), "MODULE$")
     sequence = jvm.org.apache.spark.api.python.PythonUtils.toSeq(listed)
     number = transaction.commit(sequence, operation)
     if not is_remote(url):
         _sync(local_path(url) / "_delta_log", f"{number:020d}.json")
+
+
+def append_rows(
+    rows: DataFrame,
+    url: str,
+    application: str,
+    version: int,
+    metadata: str,
+    *,
+    is_new: Callable[[int], bool],
+    written: Callable[[int | None], None],
+) -> None:
+    """Append the rows as transaction ``version`` of ``application``, with ``metadata`` in the commit. The table has all
+    columns of the rows.
+
+    ``is_new``: called with the table's version that the commit will follow; if it returns False, nothing is written.
+    ``written``: called before the commit with the number of rows; None: Delta counts none (``stats.collect``). If one
+    raises, nothing is committed.
+    """
+    session = rows.sparkSession
+    jvm: Any = session._jvm
+    delta = jvm.org.apache.spark.sql.delta
+    with _active(session):
+        transaction = delta.DeltaLog.forTable(session._jsparkSession, url).startTransaction()
+        # The transaction fails if another one of the same application commits first. Asking Delta for the version
+        # declares the same, and runs two jobs over the table's whole log each time.
+        transaction.readTxn().addOne(application)
+        if not is_new(transaction.readVersion()):
+            return
+        files = transaction.writeFiles(rows._jdf)
+        counts = [files.apply(number).numLogicalRecords() for number in range(files.size())]
+        written(sum(each.get() for each in counts) if all(each.isDefined() for each in counts) else None)
+        mode = jvm.org.apache.spark.sql.streaming.OutputMode.Append()
+        some = jvm.scala.Option.apply(metadata)
+        operation = getattr(delta, "DeltaOperations$StreamingUpdate")(mode, application, version, some)
+        marker = _action(jvm, _transaction(application, version, wall_ms()))
+        transaction.commit(files.appended(marker), operation)
+
+
+@contextmanager
+def _active(session: SparkSession) -> Iterator[None]:
+    """Delta's transactions take the settings of the thread's session."""
+    jvm: Any = session._jvm
+    sessions = jvm.org.apache.spark.sql.SparkSession
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(session._jsparkSession)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
+
+
+def _transaction(application: str, version: int, now_ms: int) -> dict[str, Any]:
+    return {"txn": {"appId": application, "version": version, "lastUpdated": now_ms}}
+
+
+def _action(jvm: Any, action: dict[str, Any]) -> Any:
+    companion = getattr(getattr(jvm.org.apache.spark.sql.delta.actions, "Action$"), "MODULE$")
+    return companion.fromJson(json.dumps(action))
 
 
 def _add(file: RowFile, now_ms: int) -> dict[str, Any]:

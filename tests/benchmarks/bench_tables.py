@@ -196,9 +196,13 @@ class Spent:
         found["reader"] = there[os.getpid()].own_s
         return found
 
+    def add(self, part: str, root: int) -> None:
+        """A process that began later; it replaces one of the same part, which has ended."""
+        self._roots[part] = root
+
     def since(self) -> dict[str, float]:
         now = self._now()
-        return {part: max(0.0, now[part] - self._before[part]) for part in sorted(now)}
+        return {part: max(0.0, now[part] - self._before.get(part, 0.0)) for part in sorted(now)}
 
 
 def compiling_s(pid: int) -> float:
@@ -258,13 +262,11 @@ def measure(name: str, asked: argparse.Namespace, jars: str, folder: Path) -> No
                     if asked.upkeep and (not upkeeps or upkeeps[-1].poll() is not None):
                         started = process([*command, "table-upkeep", *options], folder / "upkeep.log")
                         upkeeps.append(stack.enter_context(started))
+                        spent.add("upkeep", upkeeps[-1].pid)
                 time.sleep(LOOK_S)
             sent = sum(sum(cluster.max_offsets(topic).values()) for topic in watched)
             eventually(lambda: caught_up(cluster, watched), lambda: tail(log), START_S)
-            ended = sum(each.poll() == 0 for each in upkeeps)
     show(name, asked, watched, since_ms, sent, used, max(lags))
-    if asked.upkeep:
-        print(f"   {name}: table-upkeep ended {ended} times meanwhile", flush=True)
 
 
 def show(
@@ -291,6 +293,13 @@ def show(
         ),
         flush=True,
     )
+    if asked.upkeep:
+        optimized = sum(
+            b'"operation":"OPTIMIZE"' in path.read_bytes()
+            for each in watched.values()
+            for _, path in each.seen
+        )
+        print(f"   {name}: {optimized} commits were compactions", flush=True)
     if asked.commits:
         for each in watched.values():
             before_s = since_ms / 1000 - asked.warm_up

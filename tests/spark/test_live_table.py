@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from mqspark.errors import ConfigError, MQError, StoreCorrupt
 from mqspark.message import Message
+from mqspark_jobs.deltacommit import append_rows, make_table
 from mqspark_jobs.tables import livetable
 from mqspark_jobs.tables.tabledefs import TableDefinition, TableDirectory, new_definition
 from mqspark_jobs.tables.tablekeeper import TableKeeper, TablesOptions
@@ -99,6 +101,23 @@ def test_rows_come_once_and_a_compaction_changes_none(
     rows.limit(2).write.format("delta").mode("append").save(table.definition.url)
     with pytest.raises(StoreCorrupt, match="2 doubled"):
         table.verify()
+
+
+@pytest.mark.slow("jobs of Delta; fast: test_tablerecord.py")
+def test_of_two_writers_of_a_batch_one_fails(delta: SparkSession, tmp_path: Path) -> None:
+    rows = delta.range(3).selectExpr("id", "'today' day")
+    url = str(tmp_path / "table")
+    make_table(delta, url, rows.schema, partitions=("day",))
+    counts: list[int | None] = []
+
+    def append(is_new: bool, written: Callable[[int | None], None] = counts.append) -> None:
+        append_rows(rows, url, "chain", 1, "{}", is_new=lambda _: is_new, written=written)
+
+    with pytest.raises(Exception, match=r"(?i)concurrent.?transaction"):
+        append(True, lambda _: append(True))
+    append(False)
+    assert counts == [3]
+    assert delta.read.format("delta").load(url).count() == 3
 
 
 @pytest.mark.slow("a dozen jobs of Delta; fast: test_tablerecord.py, and the tables of one query")

@@ -38,6 +38,11 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 _LONGEST_LOOK_S = 8.0
 """Between looks whether another process still keeps a table."""
 _KEPT_ELSEWHERE = "another process keeps this table"
+_SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",  # the days of a table
+    "spark.sql.maxConcurrentOutputFileWriters": "8",  # a task has rows of a day or two: without it they are sorted
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",  # rows of a batch are kept for a second
+}
 _CAUGHT_UP = 50_000
 """Messages: a table that is further behind would make the others of its query wait."""
 _JOINS_AFTER_S = 10.0
@@ -177,9 +182,7 @@ class TableKeeper:
             return None
         try:
             queues = self._topic_queues(definition)
-            session = self.spark.newSession()
-            session.conf.set("spark.sql.session.timeZone", "UTC")  # the days of a table
-            writer = TableWriter(session, definition)
+            writer = TableWriter(self._session(), definition)
             table = planned(writer, queues.bounds())
         except Exception as error:
             # Of Spark, of the cluster or of the table's place: it is told, and tried again.
@@ -318,7 +321,8 @@ class TableKeeper:
 
     def _session(self) -> Any:
         session = self.spark.newSession()
-        session.conf.set("spark.sql.session.timeZone", "UTC")
+        for name, value in _SETTINGS.items():
+            session.conf.set(name, value)
         return session
 
     def _join(self, now_s: float) -> None:

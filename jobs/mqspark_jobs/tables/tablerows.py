@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mqspark.base.clock import wall_ms
 from mqspark.errors import MQError
-from mqspark_jobs.deltacommit import make_table
+from mqspark_jobs.deltacommit import append_rows, make_table
 from mqspark_jobs.tables.tabledefs import BODIES, TableDefinition, place_options
 from mqspark_jobs.tables.tablerecord import TableRecord, later_version, metadata_of, newest_version
 
@@ -36,6 +36,10 @@ ROW_COLUMNS = (
 TOPIC = "topic"
 Offsets = Mapping[str, int]
 """``broker:queue`` to an offset."""
+_PROPERTIES = {
+    "delta.enableDeletionVectors": "false",  # which not every reader reads
+    "delta.checkpointInterval": "60",  # a checkpoint costs as much as a batch, and there is a commit each second
+}
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _TRANSACTION = "spark.databricks.delta.write.txnAppId"
 _TRANSACTION_VERSION = "spark.databricks.delta.write.txnVersion"
@@ -83,15 +87,25 @@ class TableWriter:
 
     def make(self, columns: DataFrame) -> None:
         """Create the table if there is none. ``columns``: rows as the source gives them."""
-        properties = {"delta.enableDeletionVectors": "false"}  # which not every reader reads
         self.columns = _all_null(self._good(self._placed(columns)))
         make_table(
             self._session,
             self.definition.url,
             self.columns,
             partitions=(self.definition.own(DATE),),
-            properties=properties,
+            properties=_PROPERTIES,
         )
+        self._add_columns()
+
+    def _add_columns(self) -> None:
+        """Those that the table does not have. Raises what Spark raises for a column of another type."""
+        known = self._session.read.format("delta").load(self.definition.url).schema
+        if {(each.name.lower(), each.dataType.simpleString()) for each in self.columns} <= {
+            (each.name.lower(), each.dataType.simpleString()) for each in known
+        }:
+            return
+        writer = self._session.createDataFrame([], self.columns).write.format("delta").mode("append")
+        writer.option("mergeSchema", "true").partitionBy(self.definition.own(DATE)).save(self.definition.url)
 
     def close(self) -> None:
         """Returns when nothing is written any more; batches that come later are ignored."""
@@ -116,29 +130,37 @@ class TableWriter:
             )
             following = self.ends | {queue: max(end, self.ends.get(queue, 0)) for queue, end in ends.items()}
             record = TableRecord(self.definition.topic, self._chain, self._run, self._batch + 1, following)
-            self._write(rows, record)
+            self._write(rows, record, count)
             self._seen(record, count)
 
-    def _write(self, rows: DataFrame, record: TableRecord) -> None:
-        if self._decoding is None and not self.definition.is_upsert:
-            self.append(rows, record)
+    def _write(self, rows: DataFrame, record: TableRecord, count: int) -> None:
+        """``count``: messages of the batch that the table does not have."""
+        if not self.definition.is_upsert:
+            wanted = self._without_written(rows) if self._written else rows
+
+            def reject_others(written: int | None) -> None:
+                # The files are written, and not yet in the table.
+                if self._decoding is not None and written != count:
+                    self._reject_bad(wanted)
+
+            self.append(self._good(wanted), record, reject_others)
             return
         rows = rows.persist()
         try:
-            wanted = rows
-            if self._written:
-                wanted = self._without_written(rows)
-            bad = self._bad(wanted)
+            wanted = self._without_written(rows) if self._written else rows
+            self._reject_bad(wanted)
+            self.merge(self._good(wanted), record)
+        finally:
+            rows.unpersist()
+
+    def _reject_bad(self, wanted: DataFrame) -> None:
+        bad = self._bad(wanted).persist()
+        try:
             if count := bad.count():
                 self.reject(bad)
                 self._rejected += count
-            good = self._good(wanted)
-            if self.definition.is_upsert:
-                self.merge(good, record)
-            else:
-                self.append(good, record)
         finally:
-            rows.unpersist()
+            bad.unpersist()
 
     def _seen(self, record: TableRecord, count: int) -> None:
         """The batch is in the table, or nothing of it had to be written."""
@@ -194,10 +216,25 @@ class TableWriter:
 
     # --- commits ----------------------------------------------------------------------------------------------
 
-    def append(self, rows: DataFrame, record: TableRecord) -> None:
-        writer = rows.write.format("delta").mode("append").option("mergeSchema", "true")
-        writer = writer.partitionBy(self.definition.own(DATE)).option("userMetadata", metadata_of(record))
-        writer.option("txnAppId", record.chain).option("txnVersion", record.batch).save(self.definition.url)
+    def append(self, rows: DataFrame, record: TableRecord, written: Callable[[int | None], None]) -> None:
+        """``written``: called with the number of rows before they are in the table."""
+        append_rows(
+            rows,
+            self.definition.url,
+            record.chain,
+            record.batch,
+            metadata_of(record),
+            is_new=lambda version: self._is_new(record, version),
+            written=written,
+        )
+
+    def _is_new(self, record: TableRecord, version: int) -> bool:
+        """Whether the table has no such batch up to this version."""
+        known = later_version(self.definition.url, self._version, self.definition.own("timestamp"))
+        if known.number < version:
+            raise MQError(f"the log of {self.definition.url} has no version {known.number + 1} any more")
+        self._version = known
+        return known.record is None or known.record.chain != record.chain or known.record.batch < record.batch
 
     def reject(self, rows: DataFrame) -> None:
         writer = rows.write.format("delta").mode("append").option("mergeSchema", "true")
