@@ -28,6 +28,7 @@ from mqspark.protocol.codes import Reason, RequestCode, ResponseCode
 from mqspark.protocol.schemaoperations import OPERATIONS, Right, topic_of
 from mqspark.schemas.parsedschema import Reference
 from mqspark.store.compaction.compacted import DELETE_RETENTION_MS, LOOK_MS
+from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.tools.compactor import Compactor, CompactTask, TopicToCompact
 from tests.support.store_tools import QuickFiles
 from tests.unit.auth_kit import ROOT, SignedPeer, allow, authority
@@ -346,7 +347,8 @@ class Elsewhere:
 
 
 def registry_of(bench: Bench, elsewhere: Elsewhere) -> SchemaRegistry:
-    made = SchemaRegistry(bench.broker.state, Acks(bench.clock), elsewhere.compute)
+    unused = ConfigFile(bench.directory / "schemaCopy.json")
+    made = SchemaRegistry(bench.broker.state, Acks(bench.clock), unused, elsewhere.compute)
     made.load()
     bench.broker.handlers |= made.handlers
     return made
