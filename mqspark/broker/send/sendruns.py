@@ -77,11 +77,11 @@ class SendRuns:
             begin = at
             messages: list[PlainMessage] = []
             topics: list[Topic] = []
-            at, plan = self._read(data, at, room, messages, topics)
+            at, plan, are_checked = self._read(data, at, room, messages, topics)
             if plan is None:
                 break
             read = len(messages)
-            if (fitting := self._fitting(messages, topics)) < read:
+            if are_checked and (fitting := self._fitting(messages, topics)) < read:
                 del messages[fitting:], topics[fitting:]
             count = self._store(session, messages, topics, sent, waits=plan.waits) if messages else 0
             if plan.code != _SEND_MESSAGE_V2 and count:
@@ -96,13 +96,13 @@ class SendRuns:
 
     def _read(
         self, data: bytes, at: int, room: int, messages: list[PlainMessage], topics: list[Topic]
-    ) -> tuple[int, SendPlan | None]:
-        """Read plain sends of one code whose answers wait for the same. Returns where the next frame begins, and the
-        plan of the last one; None: there is none."""
+    ) -> tuple[int, SendPlan | None, bool]:
+        """Read plain sends of one code whose answers wait for the same. Returns where the next frame begins; the plan
+        of the last one, None: there is none; and whether bodies of some have to fit schemas."""
         known, unpack, last_begin = commands.layouts.known, PREFIX.unpack_from, len(data) - _PREFIX_BYTES
         settings, generation = self.settings, self._state.topics.generation
         last: SendPlan | None = None
-        last_meta, alike = -1, _NONE
+        last_meta, alike, are_checked = -1, _NONE, False
         while room and at < last_begin:
             total, meta = unpack(data, at)
             start, end = at + _PREFIX_BYTES, at + 4 + total
@@ -125,6 +125,7 @@ class SendRuns:
                 if last is not None and (plan.waits is not last.waits or plan.code != last.code):
                     break
                 topic, values_of_plan, form = plan.topic, plan.values, plan.form
+                are_checked = are_checked or topic.validation is not None
                 layout.is_used = True
             values = layout.values_of(data, start)
             opaque = layout.opaque(data, start, values)
@@ -139,7 +140,7 @@ class SendRuns:
             topics.append(topic)
             at, last = end, plan
             room -= 1
-        return at, last
+        return at, last, are_checked
 
     def put(self, session: Session, command: Command, plan: SendPlan) -> bool:
         """A run of one, which has become a command. False: nothing was changed, and it has to take the long way."""
@@ -163,8 +164,6 @@ class SendRuns:
     def _fitting(self, messages: Sequence[PlainMessage], topics: Sequence[Topic]) -> int:
         """How many of them, from the first on, have bodies that fit the schemas of their topics, where these are
         checked."""
-        if not any(topic.validation for topic in set(topics)):
-            return len(messages)
         places: dict[tuple[Topic, int], list[int]] = {}
         for at, topic in enumerate(topics):
             if topic.validation:
