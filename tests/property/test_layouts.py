@@ -317,8 +317,8 @@ def test_headers_that_are_not_worth_it_leave_others_their_turn(monkeypatch: pyte
     monkeypatch.setattr(commands, "layouts", layouts)
     pull, send = as_java(11, PULL, 1), as_java(310, SEND, 1)
     for number in range(200_000):
-        header = send if number % 100 == 0 else pull
-        if decode_command(header, 0, len(header), b"").layout is not None:
+        header, body = (send, b"body") if number % 100 == 0 else (pull, b"")
+        if decode_command(header, 0, len(header), body).layout is not None:
             break
         if number == 99_999:
             assert layouts.known
