@@ -17,6 +17,8 @@ from mqspark_jobs.tables.tablerecord import newest_version
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_LISTING_TASKS = 32
+
 
 @dataclass(frozen=True, slots=True)
 class UpkeepOptions:
@@ -35,6 +37,10 @@ def upkeep(options: UpkeepOptions, spark: SparkSession, progress: ProgressLine) 
     chosen = [options.directory.load(name) for name in options.names or options.directory.names()]
     session = spark.newSession()
     session.conf.set("spark.sql.retainGroupColumns", "true")  # VACUUM takes its default for granted
+    # Else Delta 4.4 takes the retention of the table's properties, whatever VACUUM is given.
+    session.conf.set("spark.databricks.delta.vacuum.retentionWindowIgnore.enabled", "false")
+    # VACUUM lists the files of a table by so many tasks, 10,000 unless it is told: minutes for a small one.
+    session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", str(_LISTING_TASKS))
     places = [url for each in chosen for url in (each.url, each.rejected_url)]
     files_before = files_after = 0
     for done, url in enumerate(places):
