@@ -11,6 +11,7 @@ import duckdb
 import msgspec
 import polars
 import pytest
+from pyspark.errors import IllegalArgumentException
 from pyspark.sql import SparkSession
 
 from mqspark.errors import ConfigError, MQError, StoreCorrupt
@@ -20,13 +21,16 @@ from mqspark_jobs.tables import livetable
 from mqspark_jobs.tables.tabledefs import TableDefinition, TableDirectory, new_definition
 from mqspark_jobs.tables.tablekeeper import TableKeeper, TablesOptions
 from mqspark_jobs.tables.tableproof import verify
-from mqspark_jobs.tables.tablerows import TableWriter
+from mqspark_jobs.tables.tablerows import ROW_COLUMNS, TableWriter
 from mqspark_jobs.tables.tableupkeep import UpkeepOptions, upkeep
 from tests.support.dev import DevCluster
 from tests.support.jobs_tools import Killed, quiet
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.delta]
+
+
+READ = {"columns": ",".join(ROW_COLUMNS)}
 
 
 class Table:
@@ -165,6 +169,8 @@ def test_upkeep_is_not_noticed_by_who_reads(
 
     summary = upkeep(UpkeepOptions(table.directory), delta, quiet("table-upkeep"))
     assert summary["files_after"] < summary["files_before"]
+    with pytest.raises(IllegalArgumentException, match="retention"):
+        upkeep(UpkeepOptions(table.directory, retention_hours=1.0), delta, quiet("table-upkeep"))
     cluster.send_numbers(topic, range(40, 50))
     table.follow()
 
@@ -240,7 +246,14 @@ def test_one_query_keeps_tables_of_several_topics_and_a_bad_one_stops_no_other(
     for name, of_topic, options in (("bad", topic, {}), ("plain", topic, {}), ("typed", other, typed)):
         url = str(tmp_path / name)
         made = new_definition(
-            name, of_topic, cluster.nameserver, url, starts={}, is_upsert=False, options=options
+            name,
+            of_topic,
+            cluster.nameserver,
+            url,
+            starts={},
+            is_upsert=False,
+            options=options,
+            catalog_name="live_plain" if name == "plain" else "",
         )
         directory.add(made)
     append = TableWriter.append
@@ -263,3 +276,12 @@ def test_one_query_keeps_tables_of_several_topics_and_a_bad_one_stops_no_other(
     assert directory.state("bad").error == "the place is full"
     assert directory.state("plain").rows == 20
     assert {sum(each) for each in offsets_of_readers(str(tmp_path / "plain"))} == {4 * sum(range(5))}
+    assert delta.table("live_plain").count() == 20
+    other_place = msgspec.structs.replace(directory.load("typed"), catalog_name="live_plain")
+    writer = TableWriter(delta, other_place)
+    with pytest.raises(MQError, match="the catalog has another table live_plain"):
+        writer.make(
+            delta.read.format("pymq").options(**READ, topic=other, nameserver=cluster.nameserver).load()
+        )
+    delta.sql("DROP TABLE live_plain")
+    assert rows["plain"].count() == 20, "the files stay"

@@ -33,6 +33,7 @@ MAX_TABLES = 1_000
 _MAX_BYTES = 4 << 20
 """Size of a definition, whose starts name every queue of its topic; as many as any file of this kind has."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_CATALOG_NAME = re.compile(r"[A-Za-z0-9_]{1,100}(\.[A-Za-z0-9_]{1,100}){0,2}")
 _MANAGED = frozenset(
     [
         *("nameserver", "group", "columns", "includeproperties", "includeheaders"),
@@ -64,6 +65,8 @@ class TableDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     is_upsert: bool = False
     """The table holds the newest message of each key; one without a body deletes its key."""
     is_paused: bool = False
+    catalog_name: str = ""
+    """What Spark's catalog calls the table, such as ``db.orders``; empty: it is not in the catalog."""
     options: dict[str, str] = {}
     """More options of the source: how bodies are decoded, limits of a batch, an archive."""
 
@@ -116,6 +119,12 @@ def check_definition(definition: TableDefinition) -> None:
     parse_addresses(definition.nameserver, key="nameserver", required=True)
     if not definition.url.strip("/") or any(each in definition.url for each in "`\n\r\0"):
         raise ConfigError(f"to: {definition.url!r} is no place for a table", key="to")
+    if definition.catalog_name and _CATALOG_NAME.fullmatch(definition.catalog_name) is None:
+        raise ConfigError(
+            f"catalog_name: {definition.catalog_name[:400]!r} is not one to three names with dots between, each 1"
+            " to 100 of the characters A-Z a-z 0-9 _",
+            key="catalog_name",
+        )
     for name in definition.options:
         low = name.lower()
         if low in _MANAGED or low.startswith(_MANAGED_BEGINNINGS):
@@ -271,6 +280,7 @@ def new_definition(
     starts: Mapping[str, int],
     is_upsert: bool,
     options: Mapping[str, str],
+    catalog_name: str = "",
 ) -> TableDefinition:
     return TableDefinition(
         name=name,
@@ -282,6 +292,7 @@ def new_definition(
         created_ms=wall_ms(),
         starts=dict(starts),
         is_upsert=is_upsert,
+        catalog_name=catalog_name,
         options=dict(options),
     )
 

@@ -96,6 +96,8 @@ class TableWriter:
             properties=_PROPERTIES,
         )
         self._add_columns()
+        if self.definition.catalog_name:
+            self._register()
 
     def _add_columns(self) -> None:
         """Those that the table does not have. Raises what Spark raises for a column of another type."""
@@ -106,6 +108,18 @@ class TableWriter:
             return
         writer = self._session.createDataFrame([], self.columns).write.format("delta").mode("append")
         writer.option("mergeSchema", "true").partitionBy(self.definition.own(DATE)).save(self.definition.url)
+
+    def _register(self) -> None:
+        """Give the table its name in Spark's catalog. Raises MQError if another one has it."""
+        name = ".".join(f"`{each}`" for each in self.definition.catalog_name.split("."))
+        place = _quoted(self.definition.url)
+        self._session.sql(f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {place}")
+        named, here = (
+            self._session.sql(f"DESCRIBE DETAIL {each}").collect()[0].id
+            for each in (name, f"delta.`{self.definition.url}`")
+        )
+        if named != here:
+            raise MQError(f"the catalog has another table {self.definition.catalog_name}")
 
     def close(self) -> None:
         """Returns when nothing is written any more; batches that come later are ignored."""

@@ -227,7 +227,7 @@ def test_many_who_register_the_same_get_the_same(cluster: Cluster, client_at: At
 def test_errors_have_the_form_of_the_registry(cluster: Cluster) -> None:
     for url in cluster.http_urls:
         large = httpx.post(
-            f"{url}/subjects/Large-value/versions", content=b'{"schema":"' + b" " * (5 << 20), timeout=60
+            f"{url}/subjects/Large-value/versions", content=b'{"schema":"' + b" " * (10 << 20), timeout=60
         )
         assert (large.status_code, large.json()["error_code"]) == (413, 41301)
         bad = httpx.get(f"{url}/subjects/a@b/versions", timeout=60)

@@ -34,6 +34,8 @@ def definition(name: str = "orders", **given: Any) -> Any:
         ({"nameserver": "nowhere"}, "nowhere"),
         ({"url": ""}, "is no place for a table"),
         ({"url": "/a`b"}, "is no place for a table"),
+        ({"catalog_name": "a.b.c.d"}, "is not one to three names"),
+        ({"catalog_name": "a`; DROP TABLE b"}, "is not one to three names"),
         ({"options": {"startingOffsets": "latest"}}, "startingOffsets: is not an option of a table"),
         ({"options": {"SecretKey": "x"}}, "SecretKey: is not an option of a table"),
         ({"options": {"tags": "A"}}, "tags: is not an option of a table"),

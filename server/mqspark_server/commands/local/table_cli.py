@@ -53,6 +53,9 @@ async def table_create(
         Literal["earliest", "latest"], Option("Begin with the first message there is, or with the next one.")
     ] = "earliest",
     upsert: Annotated[bool, Option("Keep the newest message of each key; one without a body deletes it.")],
+    catalog_name: Annotated[
+        str, Option("Its name in Spark's catalog, such as db.orders.", metavar="NAME")
+    ] = "",
     options: Annotated[
         tuple[str, ...],
         Option(
@@ -73,7 +76,14 @@ async def table_create(
         found = await shell.admin.topic_stats(topic)
         starts = {place_of(queue): each.max_offset for queue, each in found.items()}
     definition = new_definition(
-        name or topic, topic, shell.namesrv, url, starts=starts, is_upsert=upsert, options=_pairs(options)
+        name or topic,
+        topic,
+        shell.namesrv,
+        url,
+        starts=starts,
+        is_upsert=upsert,
+        options=_pairs(options),
+        catalog_name=catalog_name or "",
     )
     TableDirectory(tables).add(definition)
     shell.output.done(
@@ -114,12 +124,15 @@ def table_resume(name: Name, tables: _Directory, output: OutputFormat) -> None:
 
 @table.command("drop")
 def table_drop(name: Name, tables: _Directory, yes: Yes, output: OutputFormat) -> None:
-    """Forget table NAME, so that it follows its topic no longer. Its files stay."""
+    """Forget table NAME, so that it follows its topic no longer. Its files stay, and its name in a catalog."""
     directory = _opened(tables)
     definition = directory.load(name)
-    confirm(f"Forget the table {name}? Its files at {definition.url} stay.", yes)
+    kept = f"its files at {definition.url}"
+    if definition.catalog_name:
+        kept += f" and its name {definition.catalog_name} in the catalog (DROP TABLE removes that alone)"
+    confirm(f"Forget the table {name}? What stays: {kept}.", yes)
     directory.remove(name)
-    Output(output).done(f"table {name} is forgotten; its files at {definition.url} stay", {"name": name})
+    Output(output).done(f"table {name} is forgotten; what stays: {kept}", {"name": name})
 
 
 def _passed_on(job: str, text: str) -> click.Command:
