@@ -1,5 +1,5 @@
-"""The job that keeps live tables, in a process that kills itself, its JVM and its workers at a named step of a table:
-``python table_driver.py SETTINGS.json``."""
+"""Jobs of live tables in one process and one Spark; it kills itself, its JVM and its workers at a named step of a
+table, if one is named: ``python table_driver.py SETTINGS.json``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import signal
 import sys
 from pathlib import Path
 from typing import Any
+
+from pyspark.sql import SparkSession
 
 from mqspark_jobs.commandline import main
 from mqspark_jobs.tables.tablerows import TableWriter
@@ -35,5 +37,10 @@ def die_at(method: str, when: str, call: int) -> None:
 if __name__ == "__main__":
     settings = json.loads(Path(sys.argv[1]).read_text())
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    die_at(*settings["dies"])
-    sys.exit(main(settings["arguments"]))
+    if "dies" in settings:
+        die_at(*settings["dies"])
+    stop = SparkSession.stop
+    SparkSession.stop = lambda session: None  # type: ignore[method-assign]
+    codes = [main(arguments) for arguments in settings["runs"]]
+    stop(SparkSession.builder.getOrCreate())
+    sys.exit(max(codes))

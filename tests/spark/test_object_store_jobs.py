@@ -6,16 +6,20 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import polars
 import pytest
 
 from mqspark.arrow.cluster.history import load_manifests
 from mqspark.message import Message
 from mqspark_jobs.archive import archived_mark
 from mqspark_jobs.redeliver import DELIVER_AT, TARGET
+from mqspark_jobs.tables.tabledefs import TableDirectory, new_definition
+from mqspark_jobs.tables.tablerecord import newest_version
 from tests.spark.delta_jars import NO_DELTA, delta_jars, maven_jars
 from tests.support import processes
 from tests.support.dev import DevCluster
@@ -30,6 +34,7 @@ pytestmark = [
     pytest.mark.slow("a Spark for each run; without Spark: tests/integration/archive/test_object_store.py"),
     pytest.mark.timeout(900),
 ]
+WAIT_S = 1500
 HADOOP = [("org.apache.hadoop", "hadoop-aws", "3.5.0", "")]
 
 
@@ -66,7 +71,7 @@ def command(jars: str, *arguments: str) -> list[str]:
 
 
 def _needs_delta(arguments: tuple[str, ...]) -> bool:
-    return arguments[0] in ("archive", "redeliver")
+    return arguments[0] in ("archive", "redeliver", "tables", "table-upkeep", "table-verify")
 
 
 def run(jars: str, *arguments: str) -> dict[str, Any]:
@@ -158,3 +163,54 @@ def test_parked_messages_in_s3(s3: ObjectStore, jars: str, cluster: DevCluster, 
     assert run(jars, *arguments)["delivered"] == 0
     bodies = [body for queue in cluster.queue_bodies(topic).values() for body in queue]
     assert sorted(bodies) == [b"m0", b"m1", b"m2", b"m3", b"m4"]
+
+
+def drive(root: Path, *runs: list[str], dies: tuple[str, str, int] | None = None) -> subprocess.Popen[str]:
+    """A process of jobs of live tables, one after the other; their summaries are in its log."""
+    settings = root / "driver.json"
+    settings.write_text(json.dumps({"runs": runs, **({} if dies is None else {"dies": dies})}))
+    driver = [sys.executable, str(Path(__file__).with_name("table_driver.py")), str(settings)]
+    child = processes.start(driver, root / "driver.log", new_session=True)
+    try:
+        child.wait(WAIT_S)
+    finally:
+        processes.stop(child)
+    return child
+
+
+@pytest.mark.timeout(2 * WAIT_S)
+def test_a_live_table_in_s3(
+    s3: ObjectStore, jars: str, cluster: DevCluster, topic: str, tmp_path: Path
+) -> None:
+    """Its driver is killed behind the commit of the second of three batches; rows come once all the same."""
+    cluster.send_numbers(topic, range(60))
+    directory = TableDirectory(tmp_path / "tables")
+    url = f"s3a://{BUCKET}/live/{topic}"
+    options = {"maxOffsetsPerTrigger": "20"}
+    directory.add(
+        new_definition("orders", topic, cluster.nameserver, url, starts={}, is_upsert=False, options=options)
+    )
+
+    def job(*arguments: str) -> list[str]:
+        whole = command(jars, *arguments, "--tables", str(directory.path))
+        whole += ["--conf", "spark.sql.shuffle.partitions=2"]
+        return whole[whole.index(arguments[0]) :]
+
+    killed = drive(tmp_path, job("tables", "--once"), dies=("append", "after", 2))
+    log = tmp_path / "driver.log"
+    assert killed.returncode == -signal.SIGKILL, processes.tail(log)
+    record = newest_version(url).record
+    assert record is not None
+    assert sum(record.ends.values()) == 40
+
+    done = drive(tmp_path, job("tables", "--once"), job("table-upkeep"), job("table-verify", "orders"))
+    assert done.returncode == 0, processes.tail(log)
+    lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
+    taken, kept, verified = lines[-3:]
+    assert taken["rows"] == 20, taken
+    assert directory.state("orders").delay_ms is not None, "the commit that was made is seen"
+    assert kept["files_after"] < kept["files_before"], kept
+    assert (verified["rows"], verified["older_rows"]) == (60, 0), verified
+    access = {**s3.environment, "AWS_ALLOW_HTTP": "true"}
+    rows = polars.scan_delta(url, storage_options=access).select("value").collect()["value"].to_list()
+    assert sorted(int(each) for each in rows) == list(range(60))

@@ -111,7 +111,7 @@ def test_a_driver_is_killed_in_a_batch(
     for name, value in {**SETTINGS, "spark.databricks.delta.snapshotPartitions": "1"}.items():
         arguments += ["--conf", f"{name}={value}"]
     settings = tmp_path / "driver.json"
-    settings.write_text(json.dumps({"dies": ("append", when, 2), "arguments": arguments}))
+    settings.write_text(json.dumps({"dies": ("append", when, 2), "runs": [arguments]}))
     command = [sys.executable, str(Path(__file__).with_name("table_driver.py")), str(settings)]
     driver = start(command, tmp_path / "driver.log", new_session=True)
     try:
