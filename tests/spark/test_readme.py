@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from mqspark.message import Message
 from pyspark_pymq.reading.stream import ADMISSION_CONTROL
+from tests.spark.delta_jars import NO_DELTA, delta_jars
 from tests.support.dev import DevCluster
 from tests.support.pages import ADDRESS, Block, blocks
 from tests.support.waiting import eventually
@@ -62,6 +63,30 @@ def test_a_script(block: Block, tmp_path: Path) -> None:
     )  # fmt: skip
     assert run.returncode == 0, run.stdout + run.stderr
     assert '"records": 1' in run.stdout
+
+
+@pytest.mark.delta
+@pytest.mark.slow("starts a Spark of its own; a live table has tests of its own")
+@pytest.mark.timeout(1800)
+def test_a_topic_as_a_table(cluster: DevCluster, tmp_path: Path) -> None:
+    """As written; only Delta's jars are named, which Spark would fetch."""
+    (block,) = [each for each in blocks("text") if "polars.read_delta" in each.text]
+    jars = delta_jars()
+    if jars is None:
+        pytest.skip(NO_DELTA)
+    text = block.text.replace(ADDRESS, cluster.nameserver).replace("/data/prices", str(tmp_path / "prices"))
+    run = "mqspark table run --once"
+    assert run in text
+    given = f"--delta-jars {','.join(map(str, jars))} --conf spark.driver.host=127.0.0.1"
+    text = text.replace(run, f"{run} {given} --conf spark.ui.enabled=false")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-eu", "-c", text],
+        cwd=tmp_path, env={**os.environ, "PATH": path, "HOME": str(tmp_path)},
+        capture_output=True, text=True, timeout=1500, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"│ 1 +┆ 9\.5 +│", done.stdout), done.stdout
 
 
 @pytest.mark.slow("many batches; test_failed_messages_come_again_and_die_at_last is the fast twin")
