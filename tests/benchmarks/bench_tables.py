@@ -267,6 +267,12 @@ def measure(name: str, asked: argparse.Namespace, jars: str, folder: Path) -> No
             sent = sum(sum(cluster.max_offsets(topic).values()) for topic in watched)
             eventually(lambda: caught_up(cluster, watched), lambda: tail(log), START_S)
     show(name, asked, watched, since_ms, sent, used, max(lags))
+    if asked.upkeep:
+        print(
+            "\n".join(
+                f"      {line}" for line in tail(folder / "upkeep.log").splitlines() if line.startswith("{")
+            )
+        )
 
 
 def show(
