@@ -269,9 +269,8 @@ def measure(name: str, asked: argparse.Namespace, jars: str, folder: Path) -> No
     show(name, asked, watched, since_ms, sent, used, max(lags))
     if asked.upkeep:
         print(
-            "\n".join(
-                f"      {line}" for line in tail(folder / "upkeep.log").splitlines() if line.startswith("{")
-            )
+            f"   {name}: the last upkeep said: {tail(folder / 'upkeep.log').strip() or 'nothing yet'}",
+            flush=True,
         )
 
 
