@@ -28,7 +28,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -76,9 +76,9 @@ SETTINGS_OF_KAFKA: dict[str, dict[str, str]] = {
 
 
 def session(
-    master: str, profile: str, kafka: bool, folder: Path, more: Mapping[str, str] | None = None
+    master: str, profile: str, with_jars: Sequence[str], folder: Path, more: Mapping[str, str] | None = None
 ) -> Any:
-    """``more`` settings."""
+    """``with_jars``: names in ``kafka.JARS``. ``more`` settings."""
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
@@ -91,8 +91,8 @@ def session(
     builder = builder.config("spark.sql.warehouse.dir", str(folder / "warehouse"))
     for key, value in (more or {}).items():
         builder = builder.config(key, value)
-    if kafka:
-        jars = [*kafka_jars("spark"), *kafka_jars("avro")]
+    if with_jars:
+        jars = [jar for name in with_jars for jar in kafka_jars(name)]
         builder = builder.config("spark.jars", ",".join(map(str, jars)))
     return builder.getOrCreate()
 
@@ -604,7 +604,7 @@ def main(arguments: list[str]) -> None:
         peer("pymq", flushDiskType="ASYNC_FLUSH", queues=PARTITIONS, settings=" ".join(options.set))
         cluster = stack.enter_context(DevCluster(folder / "store", "flushDiskType=ASYNC_FLUSH", *options.set))
         for profile, here in runs(parts, profiles):
-            spark = session(options.master, profile, with_kafka, folder)
+            spark = session(options.master, profile, ("spark", "avro") if with_kafka else (), folder)
             bench = Bench(spark, cluster, kafka, folder, options.rounds, profile)
             sizes = [int(size) for size in options.sizes.split(",")]
             for part in here:

@@ -166,7 +166,7 @@ def main(arguments: list[str]) -> None:
                 "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
             "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
         }  # fmt: skip
-        spark = session(f"local[{SLOTS}]", "tuned", True, folder, more)
+        spark = session(f"local[{SLOTS}]", "tuned", ("spark",), folder, more)
         stack.callback(stop_session, spark)
         bench = Bench(spark, cluster, kafka, folder)
         for query in options.query:
