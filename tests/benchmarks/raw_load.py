@@ -30,7 +30,8 @@ _POWERS = 10 ** np.arange(_DIGITS - 1, -1, -1)
 _MARK = b'"opaque":'
 _OPAQUE = re.compile(rb'"opaque":(\d{8})')
 _PREFIX = struct.Struct(">II")
-_COMMON = {"flag": 0, "language": "JAVA", "version": 479, "serializeTypeCurrentRPC": "JSON"}
+_COMMON = {"flag": 0, "language": "JAVA", "opaque": 0, "serializeTypeCurrentRPC": "JSON", "version": 479}
+"""In the order in which the Java client writes them."""
 
 
 def _connect(port: int) -> socket.socket:
@@ -40,7 +41,7 @@ def _connect(port: int) -> socket.socket:
 
 
 def _header(code: int, ext: dict[str, str], opaque: str) -> bytes:
-    text = json.dumps({"code": code, "extFields": ext, "opaque": 0, **_COMMON}, separators=(",", ":"))
+    text = json.dumps({"code": code, "extFields": ext, **_COMMON}, separators=(",", ":"))
     return text.replace('"opaque":0', f'"opaque":{opaque}').encode()
 
 
