@@ -267,11 +267,6 @@ def measure(name: str, asked: argparse.Namespace, jars: str, folder: Path) -> No
             sent = sum(sum(cluster.max_offsets(topic).values()) for topic in watched)
             eventually(lambda: caught_up(cluster, watched), lambda: tail(log), START_S)
     show(name, asked, watched, since_ms, sent, used, max(lags))
-    if asked.upkeep:
-        print(
-            f"   {name}: the last upkeep said: {tail(folder / 'upkeep.log').strip() or 'nothing yet'}",
-            flush=True,
-        )
 
 
 def show(
