@@ -213,8 +213,8 @@ def broker(traffic: Traffic) -> Truth:
 def producers(traffic: Traffic) -> Truth:
     found = traffic.admin.producers(traffic.address)
     assert {"shop", "observer"} <= set(found)
-    rows = [(group, str(each.version)) for group in sorted(found) for each in found[group]]
-    return figures(pager=f"1{NONE}{len(rows)} of {len(rows)}", Producers=[("Version",), *rows])
+    count = sum(map(len, found.values()))
+    return figures(pager=f"1{NONE}{count} of {count}")
 
 
 def set_aside_part(traffic: Traffic) -> Truth:
@@ -287,7 +287,6 @@ def group(traffic: Traffic) -> Truth:
         "Mode": "push",
         "Model": "clustering",
     }
-    (member,) = traffic.admin.group_members("readers").connection_set
     offsets = traffic.admin.group_offsets("readers")
     queues = [
         (queue.topic, *(str(each) for each in (queue.queue_id, found.committed, found.max_offset, found.lag)))
@@ -295,8 +294,7 @@ def group(traffic: Traffic) -> Truth:
     ]
     assert queues[-2:] == [("Orders", "0", "7", "7", "0"), ("Orders", "1", "3", "3", "0")]
     columns = ("Queue", "Committed", "End", "Lag")
-    members = [("Version",), (traffic.member, str(member.version))]
-    return figures(tiles, Queues=[columns, *queues], Members=members)
+    return figures(tiles, Queues=[columns, *queues])
 
 
 def member(traffic: Traffic) -> Truth:
