@@ -4,10 +4,10 @@ Sides, one round of each after the other: an echo of the same messages by our li
 service on it can cost, and by grpc's asyncio server; a broker with grpcEnable; ``mqspark proxy run`` before such a
 broker; with --java RocketMQ 5.5.0's proxy in local mode (its broker in its process), and in cluster mode before
 RocketMQ's broker. The load is prepared bytes over one connection (``grpc_load``); with --java there are rows with the
-unmodified rocketmq-client-java as well, which acknowledges message by message. Each round checks that all messages are
-there. Processor time is that of all processes that serve: the broker's, and the proxy's if there is one, which is shown
-alone as well. Java's processes are stopped while the others have their turn. Rounds that warm up come first, so that
-they are compiled.
+unmodified rocketmq-client-java as well, with 256 sends or 4 receipts under way, which acknowledges message by message.
+Each round checks that all messages are there. Processor time is that of all processes that serve: the broker's, and the
+proxy's if there is one, which is shown alone as well. Java's processes are stopped while the others have their turn.
+Rounds that warm up come first, so that they are compiled.
 
     python -m tests.benchmarks grpc [--count N] [--rounds R] [--warm-up R] [--at-once N] [--java] [--only SIDE ...]
                                     [--load raw|client|both] [--client-count N]
@@ -26,7 +26,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -89,7 +88,9 @@ JAVA_BROKER = {
 COMPILED = ["-XX:TieredStopAtLevel=4"]
 """As it would run; tests start it faster."""
 BY_CLIENT = 256
-"""Messages that rocketmq-client-java sends together."""
+"""Sends of rocketmq-client-java that are under way at a time."""
+RECEIVERS = 4
+"""Receipts of rocketmq-client-java that are under way at a time."""
 
 
 class Cpu(NamedTuple):
@@ -316,33 +317,31 @@ class JavaRound:
 
     def sends(self, count: int) -> Figures:
         handle = self._started("producer.start", topics=[TOPIC])
-        body = base64.b64encode(BODY).decode()
-        messages = [{"topic": TOPIC, "body": body}] * BY_CLIENT
-        began, before = time.perf_counter(), self._side.cpu()
-        for _ in range(count // BY_CLIENT):
-            self._driver.call("producer.send", handle=handle, messages=messages, together=True)
-        return self._figures(handle, count // BY_CLIENT * BY_CLIENT, began, before)
+        message = {"topic": TOPIC, "body": base64.b64encode(BODY).decode()}
+        before = self._side.cpu()
+        made = self._driver.call(
+            "producer.flood", handle=handle, message=message, count=count, at_once=BY_CLIENT
+        )
+        if made["failed"]:
+            raise RuntimeError(f"{made['failed']} sends failed")
+        return self._figures(handle, count, made["seconds"], before)
 
     def receives(self, count: int) -> Figures:
-        count = count // BY_CLIENT * BY_CLIENT
         subscriptions = {TOPIC: ["TAG", "*"]}
         handle = self._started("simple.start", group=GROUP, await_ms=5_000, subscriptions=subscriptions)
-        received, began, before = 0, time.perf_counter(), self._side.cpu()
-        while received < count:
-            got = self._driver.call("simple.receive", handle=handle, max=BATCH, invisible_ms=60_000)
-            acks = [
-                self._driver.submit("simple.ack", handle=handle, view=each["view"], last=True) for each in got
-            ]
-            for ack in acks:
-                ack.result(60)
-            received += len(got)
-        return self._figures(handle, count, began, before)
+        before = self._side.cpu()
+        made = self._driver.call(
+            "simple.drain", handle=handle, count=count, max=BATCH, at_once=RECEIVERS, invisible_ms=60_000
+        )
+        if made["count"] != count or made["bytes"] != count * len(BODY):
+            raise RuntimeError(f"{made['count']} messages of {made['bytes']} bytes were received")
+        return self._figures(handle, count, made["seconds"], before)
 
     def _started(self, verb: str, **options: object) -> int:
         return int(self._driver.call(verb, endpoints=self._side.address, **options)["handle"])
 
-    def _figures(self, handle: int, count: int, began: float, before: Cpu) -> Figures:
-        made = Figures.of(count, time.perf_counter() - began, self._side.cpu().since(before))
+    def _figures(self, handle: int, count: int, seconds: float, before: Cpu) -> Figures:
+        made = Figures.of(count, seconds, self._side.cpu().since(before))
         self._driver.call("stop", handle=handle)
         return made
 
@@ -445,7 +444,9 @@ def main(arguments: list[str] | None = None) -> None:
         sides = stack.enter_context(running_sides(folder, options))
         driver = None
         if options.java and options.load != "raw":
-            driver = stack.enter_context(grpc_driver(fetch_grpc_client(), folder / "driver"))
+            driver = stack.enter_context(
+                grpc_driver(fetch_grpc_client(), folder / "driver", options=COMPILED, heap_mib=JAVA_HEAP_MIB)
+            )
         show_memory(sides)
         measured: dict[tuple[str, str], list[Figures]] = {}
         warm_up = options.warm_up

@@ -130,7 +130,10 @@ def _proxy(
         child.kill()
 
 
-def grpc_driver(jars: Jars, folder: Path) -> AbstractContextManager[Driver]:
+def grpc_driver(
+    jars: Jars, folder: Path, *, options: Sequence[str] = (), heap_mib: int = 128
+) -> AbstractContextManager[Driver]:
     """A JVM with the gRPC client."""
-    command = java_command(jars, "GrpcDriver", folder, heap_mib=128, options=["-XX:TieredStopAtLevel=1"])
+    start = ["-XX:TieredStopAtLevel=1", *options]
+    command = java_command(jars, "GrpcDriver", folder, heap_mib=heap_mib, options=start)
     return running(Driver, command, folder)

@@ -21,9 +21,12 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicLong;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
+import org.apache.rocketmq.client.apis.ClientException;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
 import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
@@ -48,6 +51,11 @@ public final class GrpcDriver {
     private static final Map<Integer, Object> OBJECTS = new ConcurrentHashMap<>();
     private static final AtomicInteger HANDLES = new AtomicInteger();
     private static final PrintStream REPLIES = System.out;
+    private static final ExecutorService WORKERS = Executors.newCachedThreadPool(task -> {
+        Thread thread = new Thread(task, "driver");
+        thread.setDaemon(true);
+        return thread;
+    });
 
     private GrpcDriver() {
     }
@@ -68,16 +76,11 @@ public final class GrpcDriver {
 
     public static void main(String[] arguments) throws IOException {
         System.setOut(System.err);
-        ExecutorService workers = Executors.newCachedThreadPool(task -> {
-            Thread thread = new Thread(task, "driver");
-            thread.setDaemon(true);
-            return thread;
-        });
         BufferedReader requests = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         reply(JSONObject.of("id", 0L, "result", "ready"));
         for (String line = requests.readLine(); line != null; line = requests.readLine()) {
             JSONObject request = JSON.parseObject(line);
-            workers.execute(() -> serve(request));
+            WORKERS.execute(() -> serve(request));
         }
         // stdin closed: the test session is over, or died. No orderly shutdown, so that nothing can hang here.
         Runtime.getRuntime().halt(0);
@@ -104,6 +107,7 @@ public final class GrpcDriver {
         switch (verb) {
             case "producer.start": return producerStart(with);
             case "producer.send": return send(object(with), with);
+            case "producer.flood": return flood(((Sender) object(with)).producer, with);
             case "producer.recall":
                 return ((Sender) object(with)).producer.recallMessage(with.getString("topic"), with.getString("recall_handle")).getMessageId().toString();
             case "producer.transact": return transact(object(with), with);
@@ -115,6 +119,7 @@ public final class GrpcDriver {
             }
             case "simple.start": return JSONObject.of("handle", keep(simpleStart(with)));
             case "simple.receive": return receive(object(with), with);
+            case "simple.drain": return drain(object(with), with);
             case "simple.ack":
                 ((SimpleConsumer) object(with)).ack((MessageView) kept(with.getIntValue("view")));
                 if (with.getBooleanValue("last")) {
@@ -248,6 +253,26 @@ public final class GrpcDriver {
         return receipts;
     }
 
+    /** The same message so many times, {@code at_once} of them under way. */
+    private static Object flood(Producer producer, JSONObject with) throws Exception {
+        Message message = message(with.getJSONObject("message"));
+        int atOnce = with.getIntValue("at_once");
+        Semaphore places = new Semaphore(atOnce);
+        AtomicInteger failed = new AtomicInteger();
+        long began = System.nanoTime();
+        for (int i = 0; i < with.getIntValue("count"); i++) {
+            places.acquire();
+            producer.sendAsync(message).whenComplete((receipt, error) -> {
+                if (error != null) {
+                    failed.incrementAndGet();
+                }
+                places.release();
+            });
+        }
+        places.acquire(atOnce);
+        return JSONObject.of("seconds", (System.nanoTime() - began) / 1e9, "failed", failed.get());
+    }
+
     private static JSONObject receipt(SendReceipt receipt) {
         return JSONObject.of("id", receipt.getMessageId().toString(), "recall_handle", receipt.getRecallHandle());
     }
@@ -283,6 +308,41 @@ public final class GrpcDriver {
             received.add(json);
         }
         return received;
+    }
+
+    /** Receive and acknowledge so many messages, {@code at_once} receipts under way. The time ends with the last ack. */
+    private static Object drain(SimpleConsumer consumer, JSONObject with) throws Exception {
+        int count = with.getIntValue("count");
+        Duration invisible = Duration.ofMillis(with.getLongValue("invisible_ms"));
+        AtomicInteger acknowledged = new AtomicInteger();
+        AtomicLong bytes = new AtomicLong();
+        AtomicLong ended = new AtomicLong();
+        List<CompletableFuture<Void>> receivers = new ArrayList<>();
+        long began = System.nanoTime();
+        for (int i = 0; i < with.getIntValue("at_once"); i++) {
+            receivers.add(CompletableFuture.runAsync(() -> {
+                while (acknowledged.get() < count) {
+                    List<CompletableFuture<Void>> acks = new ArrayList<>();
+                    try {
+                        for (MessageView view : consumer.receive(with.getIntValue("max"), invisible)) {
+                            bytes.addAndGet(view.getBody().remaining());
+                            acks.add(consumer.ackAsync(view));
+                        }
+                    } catch (ClientException error) {
+                        throw new IllegalStateException(error);
+                    }
+                    acks.forEach(CompletableFuture::join);
+                    if (!acks.isEmpty()) {
+                        acknowledged.addAndGet(acks.size());
+                        ended.accumulateAndGet(System.nanoTime(), Math::max);
+                    }
+                }
+            }, WORKERS));
+        }
+        for (CompletableFuture<Void> receiver : receivers) {
+            receiver.get();
+        }
+        return JSONObject.of("seconds", (ended.get() - began) / 1e9, "count", acknowledged.get(), "bytes", bytes.get());
     }
 
     private static Object pushStart(JSONObject with) throws Exception {
