@@ -33,7 +33,14 @@ from mqspark_server.web.login import CallerNow
 from mqspark_server.web.metrics import CONTENT_TYPE, render
 from mqspark_server.web.places import Places
 from mqspark_server.web.problems import Problem, as_problem
-from mqspark_server.web.schemaapi import BrokerSchemas, Connect, SchemaDoor, schema_router
+from mqspark_server.web.schemaapi import (
+    BrokerSchemas,
+    Connect,
+    SchemaDoor,
+    is_registrys,
+    problem_response,
+    schema_router,
+)
 from mqspark_server.web.turns import between_turns
 from mqspark_server.web.v1 import (
     deadletterapi,
@@ -319,18 +326,19 @@ def _properties(message: NewMessage, unique_id: str) -> str:
 def _bounded(api: ASGIApp, app: BrokerNode) -> ASGIApp:
     """Refuse a request body that is compressed, or too large before it is in memory; no other layer does."""
 
+    def refuse(scope: Scope, problem: Problem) -> Response:
+        if is_registrys(scope["path"]):
+            return problem_response(problem)
+        return problems.response(problem.status, problem.detail, problem.headers)
+
     async def bounded(scope: Scope, receive: Receive, send: Send) -> None:
         limit = app.store_config.max_message_size * 4 // 3 + ENVELOPE_BYTES
         if scope.get("path", "").endswith("/ingest"):
             limit = ingest.INGEST_BYTES
         headers = dict(scope.get("headers", ()))
         if headers.get(b"content-encoding", b"identity").lower() != b"identity":
-            only = problems.response(
-                415,
-                "the body may not be compressed: leave Content-Encoding out",
-                {"Accept-Encoding": "identity"},
-            )
-            await only(scope, receive, send)
+            text = "the body may not be compressed: leave Content-Encoding out"
+            await refuse(scope, Problem(415, text, {"Accept-Encoding": "identity"}))(scope, receive, send)
             return
         declared = headers.get(b"content-length", b"0")
         received = 0
@@ -351,7 +359,7 @@ def _bounded(api: ASGIApp, app: BrokerNode) -> ASGIApp:
         if not too_large:
             await api(scope, counted, muted)
         if too_large:
-            answer = problems.response(413, f"the request is larger than {limit} bytes")
-            await answer(scope, receive, send)
+            text = f"the request is larger than {limit} bytes"
+            await refuse(scope, Problem(413, text))(scope, receive, send)
 
     return bounded

@@ -131,6 +131,11 @@ class BrokerSchemas:
 
 _OTHER_ROOTS = frozenset({"associations"})
 """Of paths that clients of a registry know and this one has not."""
+_ROOTS = {operation.path.split("/")[1] for operation in OPERATIONS.values()} | _OTHER_ROOTS
+
+
+def is_registrys(path: str) -> bool:
+    return f"{path}/".split("/", 2)[1] in _ROOTS
 
 
 def schema_router(door: Callable[[Request], SchemaDoor]) -> APIRouter:
@@ -146,8 +151,7 @@ def schema_router(door: Callable[[Request], SchemaDoor]) -> APIRouter:
             responses={200: {"content": {MEDIA_TYPE: {}}}, **ERRORS},
             openapi_extra=_described(operation),
         )
-    roots = {operation.path.split("/")[1] for operation in OPERATIONS.values()}
-    for root in sorted(roots | _OTHER_ROOTS):
+    for root in sorted(_ROOTS):
         for path in (f"/{root}", f"/{root}/{{rest:path}}"):
             router.add_api_route(path, _elsewhere(router), methods=[*_METHODS], include_in_schema=False)
     return router

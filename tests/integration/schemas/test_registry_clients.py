@@ -230,6 +230,8 @@ def test_errors_have_the_form_of_the_registry(cluster: Cluster) -> None:
             f"{url}/subjects/Large-value/versions", content=b'{"schema":"' + b" " * (10 << 20), timeout=60
         )
         assert (large.status_code, large.json()["error_code"]) == (413, 41301)
+        packed = httpx.post(f"{url}/config", content=b"{}", headers={"Content-Encoding": "gzip"}, timeout=60)
+        assert (packed.status_code, packed.json()["error_code"]) == (415, 41501)
         bad = httpx.get(f"{url}/subjects/a@b/versions", timeout=60)
         assert (bad.status_code, bad.headers["content-type"]) == (422, MEDIA_TYPE)
         types = httpx.get(f"{url}/schemas/types", timeout=60)
