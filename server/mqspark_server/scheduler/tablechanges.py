@@ -6,8 +6,6 @@ brokers (Update on the cluster), and everybody in a cluster without users. The k
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -18,10 +16,11 @@ from fastapi import Request
 from mqspark.client.admin import AdminClient
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.client.remoting.identity import ClientOptions
-from mqspark.errors import BrokerError, ConfigError, InvalidMessage, MQError
+from mqspark.errors import BrokerError, ConfigError, MQError
 from mqspark.protocol.codes import ResponseCode
 from mqspark_server.settings.serverconfig import is_loopback
 from mqspark_server.survey.brokersurvey import masters_of
+from mqspark_server.web.callers import keys_of
 from mqspark_server.web.problems import Problem
 
 if TYPE_CHECKING:
@@ -90,17 +89,8 @@ def change(directory: TableDirectory, name: str, wanted: TableChange) -> TableDe
 
 def _credentials(request: Request) -> Credentials | None:
     """The keys that came with the request, as Basic credentials. Raises Problem."""
-    given = request.headers.get("authorization")
-    if given is None:
-        return None
+    keys = keys_of(request)
     host = "" if request.client is None else request.client.host
-    if not is_loopback(host):
+    if keys is not None and not is_loopback(host):
         raise Problem(403, "a job server takes secrets from this host only")
-    kind, _, encoded = given.partition(" ")
-    try:
-        key, colon, secret = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
-        if kind.lower() != "basic" or not colon:
-            raise ValueError
-        return Credentials(key, secret)
-    except (ValueError, binascii.Error, ConfigError, InvalidMessage):
-        raise Problem(401, "give the access key and the secret of a user as Basic credentials") from None
+    return keys

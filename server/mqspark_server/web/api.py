@@ -37,7 +37,7 @@ from mqspark_server.web.schemaapi import (
     BrokerSchemas,
     Connect,
     SchemaDoor,
-    is_registrys,
+    is_registry_path,
     problem_response,
     schema_router,
 )
@@ -327,7 +327,7 @@ def _bounded(api: ASGIApp, app: BrokerNode) -> ASGIApp:
     """Refuse a request body that is compressed, or too large before it is in memory; no other layer does."""
 
     def refuse(scope: Scope, problem: Problem) -> Response:
-        if is_registrys(scope["path"]):
+        if is_registry_path(scope["path"]):
             return problem_response(problem)
         return problems.response(problem.status, problem.detail, problem.headers)
 

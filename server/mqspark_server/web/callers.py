@@ -29,13 +29,17 @@ from mqspark.auth.failures import Attempts
 from mqspark.auth.gate import changes_more
 from mqspark.auth.policies import Action, Kind
 from mqspark.base.logs import printable, sparing
+from mqspark.client.remoting.credentials import Credentials
+from mqspark.errors import ConfigError
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Refusal
 from mqspark.protocol.headers.header import Header
-from mqspark_server.web.problems import Problem
+from mqspark_server.web.problems import Problem, as_problem
 from mqspark_server.web.sessions import Login, Logins
 
 if TYPE_CHECKING:
+    from fastapi import Request
+
     from mqspark.auth.gate import Gate
     from mqspark_server.net.localpeer import LocalPeer
     from mqspark_server.node import BrokerNode, BrokerParts
@@ -46,6 +50,7 @@ MAX_CREDENTIALS_LENGTH = 2_048
 TOO_MANY = "too many failed logins from this address"
 _FAILED = "the access key or the secret is wrong, or the user is disabled"
 """One text for an unknown user, a disabled one and a wrong secret."""
+_NO_KEYS = "give the access key and the secret of a user as Basic credentials"
 _READS = frozenset({Action.GET, Action.LIST, Action.SUB, Action.PUB})
 _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="mqspark"'}
 """Basic is accepted but not offered: a browser would prompt for it, and then send the secret with every request."""
@@ -393,6 +398,15 @@ def basic_pair(credentials: str) -> tuple[str, str] | None:
         return None
     name, colon, secret = pair.partition(":")
     return (name, secret) if colon else None
+
+
+def keys_of(request: Request) -> Credentials | None:
+    """The keys of the caller, for a cluster that is asked in its name; None: it gives none. Raises Problem."""
+    given = request.headers.get("authorization")
+    if given is None:
+        return None
+    with as_problem(401, ConfigError, text=_NO_KEYS):
+        return Credentials(*(basic_pair(given) or ("", "")))
 
 
 def _denied(caller: Caller, remark: str) -> Problem:

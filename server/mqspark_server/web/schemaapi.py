@@ -27,7 +27,7 @@ from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.headers.admin_headers import SchemaRequestHeader
 from mqspark.protocol.schemaoperations import MAX_BODY_BYTES, MEDIA_TYPE, OPERATIONS, STATUS_FIELD, Operation
 from mqspark_server.node import BrokerNode
-from mqspark_server.web.callers import Callers, How, basic_pair
+from mqspark_server.web.callers import Callers, How, keys_of
 from mqspark_server.web.problems import Problem
 from mqspark_server.web.v1.asking import ERRORS, refused
 
@@ -62,7 +62,7 @@ class SchemaRelay:
     async def answer(
         self, request: Request, operation: Operation, header: SchemaRequestHeader, body: bytes
     ) -> tuple[int, bytes]:
-        keys = _keys(request)
+        keys = keys_of(request)
         with _cluster_problems(keys):
             async with self._connect(keys) as admin:
                 answer = await admin.ask_schemas(
@@ -134,7 +134,8 @@ _OTHER_ROOTS = frozenset({"associations"})
 _ROOTS = {operation.path.split("/")[1] for operation in OPERATIONS.values()} | _OTHER_ROOTS
 
 
-def is_registrys(path: str) -> bool:
+def is_registry_path(path: str) -> bool:
+    """Whether clients of a registry ask there, which read its errors alone."""
     return f"{path}/".split("/", 2)[1] in _ROOTS
 
 
@@ -221,17 +222,6 @@ async def _body(request: Request) -> bytes:
         if len(content) > MAX_BODY_BYTES:
             raise Problem(413, f"the request is larger than {MAX_BODY_BYTES} bytes")
     return bytes(content)
-
-
-def _keys(request: Request) -> Credentials | None:
-    """Raises Problem."""
-    given = request.headers.get("authorization")
-    if given is None:
-        return None
-    pair = basic_pair(given)
-    if pair is None:
-        raise Problem(401, "give the access key and the secret of a user as Basic credentials")
-    return Credentials(*pair)
 
 
 @contextmanager
