@@ -39,7 +39,7 @@ Offsets = Mapping[str, int]
 _PROPERTIES = {
     "delta.enableDeletionVectors": "false",  # which not every reader reads
     "delta.checkpointInterval": "60",  # a checkpoint costs as much as a batch, and there is a commit each second
-    "delta.logRetentionDuration": "interval 7 days",  # as files that are removed; 30 would be millions of commits
+    "delta.logRetentionDuration": "interval 7 days",  # no less than removed files stay; by default 30
 }
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _TRANSACTION = "spark.databricks.delta.write.txnAppId"
