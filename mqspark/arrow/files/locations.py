@@ -67,9 +67,8 @@ def open_input(url: str) -> IO[bytes]:
     if not is_remote(url):
         return local_path(url).open("rb")
     filesystem, path = filesystem_of(url)
-    filesystem.invalidate_cache(
-        path
-    )  # a list from before does not have what another process has written since
+    # A list from before does not have what another process has written since.
+    filesystem.invalidate_cache(path)
     opened: IO[bytes] = filesystem.open(path, "rb")
     return opened
 
