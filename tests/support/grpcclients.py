@@ -16,6 +16,7 @@ from mqspark.record.record import decode_records
 from mqspark.testing import Broker
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.grpcservice import SERVICE
+from tests.interop.python.starts import started
 from tests.support.remoting import RawConnection
 
 SIGNED_AT = "20261129T101112Z"
@@ -97,8 +98,8 @@ def rocketmq_producer(address: str | None, *topics: str, checker: Any = None) ->
     """RocketMQ's own producer."""
     from rocketmq import ClientConfiguration, Credentials, Producer
 
-    producer = Producer(ClientConfiguration(address, Credentials(), "", 5), topics, checker)
-    producer.startup()
+    configuration = ClientConfiguration(address, Credentials(), "", 5)
+    producer = started(lambda: Producer(configuration, topics, checker))
     try:
         yield producer
     finally:

@@ -9,6 +9,7 @@ import pytest
 from mqspark.client.sync import AdminClient
 from mqspark.testing import Cluster
 from mqspark_server.proxy import messaging_pb2 as pb
+from tests.interop.python.starts import started
 from tests.support.grpcclients import bare_caller, endpoints, resource, rocketmq_producer
 
 QUEUES = 2
@@ -73,8 +74,7 @@ def test_rocketmqs_own_client_sends_to_both_and_receives_from_both(
         used = {queue.broker_name for queue, at in admin.topic_stats("shared").items() if at.max_offset}
     assert len(used) == len(doors)
     configuration = ClientConfiguration(doors[1], Credentials(), "", 5)
-    consumer = SimpleConsumer(configuration, "sharing", {"shared": FilterExpression("*")}, 5)
-    consumer.startup()
+    consumer = started(lambda: SimpleConsumer(configuration, "sharing", {"shared": FilterExpression("*")}, 5))
     try:
         received: set[bytes] = set()
         while received < sent:

@@ -22,6 +22,7 @@ from mqspark.protocol.bodies.topic_bodies import (
 )
 from mqspark.testing import Broker
 from mqspark_server.proxy import messaging_pb2 as pb
+from tests.interop.python.starts import started
 from tests.support.grpcclients import (
     bare_caller,
     receive_request,
@@ -49,8 +50,8 @@ def filters(subscriptions: Mapping[str, str]) -> dict[str, Any]:
 
 
 @contextmanager
-def started(client: Any) -> Iterator[Any]:
-    client.startup()
+def running(make: Callable[[], Any]) -> Iterator[Any]:
+    client = started(make)
     try:
         yield client
     finally:
@@ -61,7 +62,7 @@ def started(client: Any) -> Iterator[Any]:
 def simple_consumer(broker: Broker, group: str, **subscriptions: str) -> Iterator[Any]:
     from rocketmq import SimpleConsumer
 
-    with started(SimpleConsumer(configuration(broker), group, filters(subscriptions), 5)) as consumer:
+    with running(lambda: SimpleConsumer(configuration(broker), group, filters(subscriptions), 5)) as consumer:
         yield consumer
 
 
@@ -93,8 +94,11 @@ class Listened:
 def push_consumer(broker: Broker, group: str, listened: Listened, **subscriptions: str) -> Iterator[Any]:
     from rocketmq import PushConsumer as RocketMQPushConsumer
 
-    made = RocketMQPushConsumer(configuration(broker), group, listened.listener(), filters(subscriptions))
-    with started(made) as consumer:
+    with running(
+        lambda: RocketMQPushConsumer(
+            configuration(broker), group, listened.listener(), filters(subscriptions)
+        )
+    ) as consumer:
         yield consumer
 
 
@@ -189,9 +193,11 @@ def test_lite_topics_are_pushed_and_received(broker: Broker, topic_of_type: Topi
     ]
     with ExitStack() as stack:
         push = stack.enter_context(
-            started(LitePushConsumer(configuration(broker), groups[0], parent, listened.listener()))
+            running(lambda: LitePushConsumer(configuration(broker), groups[0], parent, listened.listener()))
         )
-        simple = stack.enter_context(started(LiteSimpleConsumer(parent, configuration(broker), groups[1], 5)))
+        simple = stack.enter_context(
+            running(lambda: LiteSimpleConsumer(parent, configuration(broker), groups[1], 5))
+        )
         for consumer in (push, simple):
             # Names of one letter: this client subscribes to each letter of a name.
             consumer.subscribe_lite("w")

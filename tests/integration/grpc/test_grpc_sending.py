@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
 
 from mqspark.testing import Broker
 from mqspark_server.proxy import messaging_pb2 as pb
@@ -68,3 +73,37 @@ def test_a_call_without_a_client_id_is_refused(broker: Broker) -> None:
     with bare_caller(broker.grpc_address, x_mq_client_id="") as caller:
         answer = caller.QueryRoute(pb.QueryRouteRequest(topic=resource("any")))
         assert answer.status.code == pb.CLIENT_ID_REQUIRED
+
+
+def test_a_start_that_rocketmqs_own_client_spoils_is_made_again(
+    broker: Broker,
+    topic_of_type: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Its first call has ended when the client adds the callback."""
+    from rocketmq import Message
+    from rocketmq.v5.client.connection import RpcClient
+
+    ask = RpcClient.query_topic_route_async
+    starts = itertools.count()
+
+    def ended_at_first(*arguments: Any, **named: Any) -> Any:
+        answer = ask(*arguments, **named)
+        if next(starts) == 0:
+            answer.result(20)
+        return answer
+
+    monkeypatch.setattr(RpcClient, "query_topic_route_async", ended_at_first)
+    topic = topic_of_type("again")
+
+    def send() -> None:
+        with rocketmq_producer(broker.grpc_address, topic) as producer:
+            given = Message()
+            given.topic, given.body = topic, b"hello"
+            producer.send(given)
+
+    with ThreadPoolExecutor(1) as thread:  # which has no event loop
+        thread.submit(send).result()
+    assert [each.body for each in stored_messages(broker, topic)] == [b"hello"]
+    assert "start 1 of RocketMQ's client is made again" in capfd.readouterr().err

@@ -1,7 +1,7 @@
 """The unmodified gRPC client of RocketMQ 5 for Python, driven from a test as java/GrpcDriver.java is. It speaks TLS
 with ``tls``, and then trusts the authorities in GRPC_DEFAULT_SSL_ROOTS_FILE_PATH.
 
-One JSON request a line on stdin, one JSON reply a line on stdout. Imports nothing of the project.
+One JSON request a line on stdin, one JSON reply a line on stdout. Imports nothing of the project but its neighbour.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from rocketmq import (  # noqa: E402
     TransactionResolution,
 )
 from rocketmq.grpc_protocol import FilterType  # noqa: E402
+from starts import started  # noqa: E402
 
 objects: dict[int, Any] = {}
 handles = itertools.count(1)
@@ -50,9 +51,8 @@ def keep(made: Any) -> int:
     return handle
 
 
-def started(made: Any) -> dict[str, int]:
-    made.startup()
-    return {"handle": keep(made)}
+def running(make: Callable[[], Any]) -> dict[str, int]:
+    return {"handle": keep(started(make))}
 
 
 def configured(endpoints: str) -> ClientConfiguration:
@@ -138,7 +138,7 @@ class Heard(MessageListener):
 
 def producer_start(endpoints: str, topics: list[str], tls: bool = False, checker: str | None = None) -> Any:
     checks = Checker(checker) if checker else None
-    made = started(Producer(configured(endpoints), topics, checks, tls_enable=tls))
+    made = running(lambda: Producer(configured(endpoints), topics, checks, tls_enable=tls))
     if checks is not None:
         checked[made["handle"]] = checks
     return made
@@ -180,8 +180,8 @@ def simple_start(
     endpoints: str, group: str, await_ms: int, subscriptions: dict[str, list[str]], tls: bool = False
 ) -> Any:
     wait_s = await_ms // 1000
-    return started(
-        SimpleConsumer(
+    return running(
+        lambda: SimpleConsumer(
             configured(endpoints), group, filters(subscriptions), await_duration=wait_s, tls_enable=tls
         )
     )
@@ -209,14 +209,14 @@ def simple_change(handle: int, view: int, invisible_ms: int) -> None:
 
 def push_start(endpoints: str, group: str, subscriptions: dict[str, list[str]], failures: int = 0) -> Any:
     listener = Heard(failures)
-    made = started(PushConsumer(configured(endpoints), group, listener, filters(subscriptions)))
+    made = running(lambda: PushConsumer(configured(endpoints), group, listener, filters(subscriptions)))
     heard[made["handle"]] = listener
     return made
 
 
 def lite_start(endpoints: str, topic: str, group: str) -> Any:
     listener = Heard(0)
-    made = started(LitePushConsumer(configured(endpoints), group, topic, listener))
+    made = running(lambda: LitePushConsumer(configured(endpoints), group, topic, listener))
     heard[made["handle"]] = listener
     return made
 
