@@ -12,7 +12,8 @@ bytes that cannot end it, and everything else is as it was when the general deco
 layout has no doubled one.
 
 A JSON header costs little more to parse than to compare. So of these, only sends are learned, whose properties differ
-in nothing but the unique id: what handlers keep with a layout (``plan``) spares them more.
+in nothing but the unique id: what handlers keep with a layout (``plan``) spares them more. A proxy repeats the born
+time among the properties (BORN_TIMESTAMP): there it may differ as well, but must be that of the header.
 
 A peer chooses its headers, so learning is rationed by what it costs (LEARNING_COST), all layouts together have
 MAX_LAYOUT_BYTES, and a header is compared with at most MAX_ALIKE of them. Layouts in use outlive the others.
@@ -49,6 +50,7 @@ NUMBERS = frozenset(
     }
 )
 PROPERTIES = frozenset({"i", "properties"})
+BORN_TIMES = frozenset({"g", "bornTimestamp"})
 TEXTS = frozenset({"extraInfo", "Signature"})
 """The fields that differ from one request of a client to the next; all others are constant. ``e``, ``g`` and ``i`` are
 queue id, born time and properties of a send (SendMessageRequestHeaderV2)."""
@@ -86,6 +88,10 @@ _JSON_HEADER = re.compile(rb"\{%b\}\s*" % _MEMBERS)
 _MEMBER = re.compile(rb'"(\w+)":(%b|-?\d+|%b)' % (_STRING, _FIELDS))
 _KEY = mark(UNIQ_KEY).encode()
 _KEY_NAME = UNIQ_KEY.encode()
+_ZERO = ord("0")
+_STAMP_NAME = "BORN_TIMESTAMP"
+STAMP = mark(_STAMP_NAME).encode()
+"""Before the born time among the properties."""
 _I16, _I32 = struct.Struct(">h"), struct.Struct(">i")
 _BINARY_HEAD = struct.Struct(">5xi4xi")
 """Opaque and length of the remark."""
@@ -122,7 +128,7 @@ _Typed = tuple[Callable[[], Header], tuple[tuple[str, int, Convert], ...]]
 
 class HeaderLayout:
     __slots__ = (
-        "_constant", "_ext", "_fields", "_least_opaque", "_opaque_at", "_texts", "_typed", "_words",
+        "_constant", "_ext", "_fields", "_least_opaque", "_opaque_at", "_stamp", "_texts", "_typed", "_words",
         "around_key", "bytes", "constants", "constants_of", "in_vain", "is_used", "new_command", "plan",
         "values_of",
     )  # fmt: skip
@@ -137,16 +143,19 @@ class HeaderLayout:
         around_key: tuple[str, str] | None,
     ) -> None:
         """``opaque``: its place. ``around_key``: what the properties have before and after the unique id, when
-        they are constant otherwise."""
+        they are constant otherwise, but for the born time. One of the values may be that (_STAMP_NAME)."""
         is_json = head.serialize_type == 0
         places = sorted([(each.start, each.end) for each in values] + [opaque] * is_json)
         self.constants_of = _all_but(sorted({*places, opaque}), len(header))
         self.constants = self.constants_of(header, 0)
         self.values_of = _only(places)
         index = {place: at for at, place in enumerate(places)}
-        self._fields = tuple([(each, index[each.start, each.end]) for each in values])
+        self._fields = tuple(
+            [(each, index[each.start, each.end]) for each in values if each.name != _STAMP_NAME]
+        )
+        self._stamp = _places_of_stamp(values, index)
         self._ext = None if ext is None else dict(ext)
-        self._constant = head, {**(ext or {}), **dict.fromkeys([each.name for each in values], "")}
+        self._constant = head, {**(ext or {}), **dict.fromkeys([each.name for each, _ in self._fields], "")}
         self.around_key = around_key
         self._opaque_at, self._least_opaque = None, 0
         if is_json:
@@ -170,6 +179,11 @@ class HeaderLayout:
     def has_ext(self) -> bool:
         return self._ext is not None
 
+    @property
+    def is_stamped(self) -> bool:
+        """Whether the properties repeat the born time behind the unique id."""
+        return self._stamp is not None
+
     def place(self, name: str) -> int | None:
         """The index of the value of a field that is a word; None when it is constant or a text."""
         return next((at for each, at in self._fields if each.name == name and each.is_word), None)
@@ -182,6 +196,11 @@ class HeaderLayout:
                 return None
         elif not b"".join(values).isalnum():
             return None
+        if self._stamp is not None:
+            _, stamp_at, born_at = self._stamp
+            stamp = values[stamp_at]
+            if stamp != values[born_at] or stamp[0] == _ZERO:
+                return None
         at = self._opaque_at
         opaque: int
         if at is None:
@@ -207,9 +226,18 @@ class HeaderLayout:
         if self._ext is None:
             return {}
         ext = self._ext.copy()
+        if self._stamp is not None:
+            values = self._with_stamp(values)
         for each, at in self._fields:
             ext[each.name] = each.text(values[at])
         return ext
+
+    def _with_stamp(self, values: Values) -> Values:
+        """With the born time behind the unique id, as the text of the properties is made of both."""
+        if self._stamp is None:
+            return values
+        key_at, stamp_at, _ = self._stamp
+        return *values[:key_at], values[key_at] + values[stamp_at], *values[key_at + 1 :]
 
     def header(self, header_type: type[H], values: Values) -> H | None:
         """None: the general decoder has to decode it, or to refuse it."""
@@ -217,6 +245,8 @@ class HeaderLayout:
         if typed is None:
             return None
         new_header, fields = typed
+        if self._stamp is not None:
+            values = self._with_stamp(values)
         header: Any = new_header()
         try:
             for attribute, at, convert in fields:
@@ -254,6 +284,20 @@ class HeaderLayout:
         """Whether headers of both differ only in fields that may differ, and in more of the properties than the unique
         id."""
         return self.around_key != other.around_key and self._constant == other._constant
+
+
+def _places_of_stamp(
+    values: Sequence[Value], index: Mapping[tuple[int, int], int]
+) -> tuple[int, int, int] | None:
+    """The indexes of the unique id, of the born time behind it, and of that of the header."""
+    by_name = {each.name: index[each.start, each.end] for each in values if each.is_word}
+    stamp_at = by_name.get(_STAMP_NAME)
+    if stamp_at is None:
+        return None
+    key_at, born_at = (
+        next(at for name, at in by_name.items() if name in names) for names in (PROPERTIES, BORN_TIMES)
+    )
+    return key_at, stamp_at, born_at
 
 
 def copier(model: Any) -> Callable[[], Any]:
@@ -377,13 +421,13 @@ def _learned_json(
             return None
         for each in found:
             name, (start, end) = each[1].decode(), each.span(2)
-            value, key = _value(name, header, start + 1, end - 1, _decode_quoted, _ESCAPED, whole=False)
+            of_field, key = _values(name, header, start + 1, end - 1, _decode_quoted, _ESCAPED, whole=False)
             around_key = around_key or key
-            if value is not None:
-                values.append(
-                    value if value.is_word else value._replace(start=start, end=end, text=_decode_text)
-                )
-    if around_key is None:
+            values += [
+                value if value.is_word else value._replace(start=start, end=end, text=_decode_text)
+                for value in of_field
+            ]
+    if around_key is None or not _is_stamp_true(header, values):
         return None
     return HeaderLayout(header, head, ext(), values, opaque.span(2), around_key)
 
@@ -403,16 +447,15 @@ def _learned_binary(
         names.append(header[position - length : position])
         (length,) = _I32.unpack_from(header, position)
         start, position = position + _I32.size, position + _I32.size + length
-        value, key = _value(names[-1].decode(), header, start, position, _decode, _PLAIN, whole=whole)
+        of_field, key = _values(names[-1].decode(), header, start, position, _decode, _PLAIN, whole=whole)
         around_key = around_key or key
-        if value is not None:
-            values.append(value)
-    if not values or len({*names}) != len(names):
+        values += of_field
+    if not values or len({*names}) != len(names) or not _is_stamp_true(header, values):
         return None
     return HeaderLayout(header, head, ext(), values, _OPAQUE_PLACE, around_key)
 
 
-def _value(
+def _values(
     name: str,
     header: bytes,
     start: int,
@@ -421,24 +464,49 @@ def _value(
     separators: tuple[bytes, bytes],
     *,
     whole: bool,
-) -> tuple[Value | None, tuple[str, str] | None]:
-    """The value of a field as far as it differs; and what its properties have around the unique id."""
+) -> tuple[list[Value], tuple[str, str] | None]:
+    """The values of a field as far as it differs; and what its properties have around them, with a unique id."""
     content = header[start:end]
     if name in NUMBERS and content.isdigit() and len(content) <= _MAX_DIGITS:
-        return Value(name, start, end, decode, is_word=True, is_number=True), None
+        return [Value(name, start, end, decode, is_word=True, is_number=True)], None
     if not content or (name not in PROPERTIES and name not in TEXTS):
-        return None, None
+        return [], None
     if name in PROPERTIES and not whole:
-        name_end, item_end = separators
-        key_mark = _KEY.replace(b"\x01", name_end).replace(b"\x02", item_end)
+        key_mark, stamp_mark = (_in_form(each, separators) for each in (_KEY, STAMP))
+        item_end = separators[1]
         _, found, after = (item_end + content).rpartition(key_mark)
         key, separator, after = after.partition(item_end)
         if found and key.isalnum():
-            low = end - len(after) - len(separator) - len(key)
-            around = decode(header[start:low]), decode(header[low + len(key) : end])
-            text = partial(_within, *around)
-            return Value(name, low, low + len(key), text, is_word=True), around
-    return Value(name, start, end, decode, is_word=False), None
+            high = end - len(after) - len(separator)
+            key_value = Value(name, high - len(key), high, decode, is_word=True)
+            before = decode(header[start : key_value.start])
+            between, is_stamped, rest = header[high:end].rpartition(stamp_mark)
+            stamp = rest.partition(item_end)[0]
+            if is_stamped and stamp.isdigit() and len(stamp) <= _MAX_DIGITS:
+                stamp_value = _stamp_value(end - len(rest), len(stamp), decode)
+                parts = before, decode(between + stamp_mark), decode(header[stamp_value.end : end])
+                text = partial(_within_stamped, parts, len(key))
+                return [key_value._replace(text=text), stamp_value], (before, "".join(parts[1:]))
+            around = before, decode(header[high:end])
+            return [key_value._replace(text=partial(_within, *around))], around
+    return [Value(name, start, end, decode, is_word=False)], None
+
+
+def _in_form(marked: bytes, separators: tuple[bytes, bytes]) -> bytes:
+    name_end, item_end = separators
+    return marked.replace(b"\x01", name_end).replace(b"\x02", item_end)
+
+
+def _stamp_value(start: int, size: int, decode: Callable[[bytes], str]) -> Value:
+    return Value(_STAMP_NAME, start, start + size, decode, is_word=True, is_number=True)
+
+
+def _is_stamp_true(header: bytes, values: Sequence[Value]) -> bool:
+    """Whether the born time among the properties, if it is there, is that of the header."""
+    stamps = [header[each.start : each.end] for each in values if each.name == _STAMP_NAME]
+    return not stamps or stamps == [
+        header[each.start : each.end] for each in values if each.name in BORN_TIMES
+    ]
 
 
 def _decode(content: bytes) -> str:
@@ -451,6 +519,12 @@ def _decode_quoted(content: bytes) -> str:
 
 def _within(before: str, after: str, key: bytes) -> str:
     return f"{before}{key.decode()}{after}"
+
+
+def _within_stamped(parts: tuple[str, str, str], key_length: int, values: bytes) -> str:
+    """``values``: unique id and born time."""
+    before, between, after = parts
+    return f"{before}{values[:key_length].decode()}{between}{values[key_length:].decode()}{after}"
 
 
 _ESCAPED, _PLAIN = (rb"\u0001", rb"\u0002"), (b"\x01", b"\x02")

@@ -40,6 +40,7 @@ REQUESTS = [
     (15, OFFSET),
     (310, SIGNED),
     (310, {**SEND, "i": f"UNIQ_KEY\x01{KEY}"}),
+    (310, {**SEND, "i": f"UNIQ_KEY\x01{KEY}\x02BORN_TIMESTAMP\x011700000000000\x02TAGS\x01a\x02"}),
 ]
 
 
@@ -136,7 +137,11 @@ def test_a_second_header_of_every_client_is_known(
     }
     again = {name: value.zfill(len(ext[name])) for name, value in again.items() if name in ext}
     if "i" in ext:
-        again["i"] = ext["i"].replace(KEY, KEY[:-1] + "F")
+        again["i"] = (
+            ext["i"]
+            .replace(KEY, KEY[:-1] + "F")
+            .replace("TIMESTAMP\x011700000000000", "TIMESTAMP\x011700000000001")
+        )
     if "extraInfo" in ext:
         again["extraInfo"] = ext["extraInfo"].replace("7 17", "8 16")
     second = compare(kind, write(code, {**ext, **again}, 9))
@@ -177,7 +182,16 @@ PROPERTIES = st.builds(
     st.sampled_from(["", "KEYS\x01k1\x02", "KEYS\x01é\x02", "UNIQ_KEY\x01x\x02", "\x02", "DELAY\x011\x02"]),
     KEYS,
     st.sampled_from(
-        ["WAIT\x01true\x02", "WAIT\x01false", "TAGS\x01ab\x02", "UNIQ_KEY\x01y\x02", '"', "\\u0002"]
+        [
+            "WAIT\x01true\x02",
+            "BORN_TIMESTAMP\x011700000000000\x02",
+            "BORN_TIMESTAMP\x012\x02",
+            "WAIT\x01false",
+            "TAGS\x01ab\x02",
+            "UNIQ_KEY\x01y\x02",
+            '"',
+            "\\u0002",
+        ]
     ),
 )
 

@@ -132,6 +132,10 @@ def sends(draw: st.DrawFn) -> bytes:
         )
         | st.builds("KEYS\x01k{}\x02".format, st.integers(0, 20))
     )
+    born = str(1_700_000_000_000 + draw(st.integers(0, 99)))
+    if draw(st.integers(0, 2)) == 0:  # as a proxy sends it
+        said = draw(st.sampled_from([born] * 9 + ["", "1", "1700000000001"]))
+        around = f"PGROUP\x01p\x02__BORNHOST\x01::1\x02BORN_TIMESTAMP\x01{said}\x02{around}"
     properties = f"UNIQ_KEY\x01{KEY.format(number)}\x02{around}"
     code = draw(
         st.sampled_from(
@@ -144,7 +148,7 @@ def sends(draw: st.DrawFn) -> bytes:
         draw(st.sampled_from("TTTTU")),
         draw(st.sampled_from([0, 0, 1, 2, 3, 3, 4, 9, -1])),
         properties,
-        g=str(1_700_000_000_000 + draw(st.integers(0, 99))),
+        g=draw(st.sampled_from([born] * 9 + ["0" + born[1:], "01"])),
         j=draw(st.sampled_from("0000001")),
     )
     if code == RequestCode.SEND_MESSAGE:
@@ -202,13 +206,15 @@ def plain(
     topic: str = "T",
     kind: int = JSON,
     code: RequestCode = SEND,
+    by_proxy: bool = False,
 ) -> bytes:
-    ext = send_ext(
-        topic,
-        queue_id,
-        f"UNIQ_KEY\x01{KEY.format(number)}\x02WAIT\x01true\x02",
-        g=str(1_700_000_000_000 + number),
+    born = str(1_700_000_000_000 + number)
+    around = (
+        f"PGROUP\x01T\x02__BORNHOST\x01127.0.0.1\x02BORN_TIMESTAMP\x01{born}\x02"
+        if by_proxy
+        else "WAIT\x01true\x02"
     )
+    ext = send_ext(topic, queue_id, f"UNIQ_KEY\x01{KEY.format(number)}\x02{around}", g=born)
     if code == RequestCode.SEND_MESSAGE:
         ext = with_long_names(ext)
     return encode_request(code, 1000 + number % 9000, ext, body, serialize_type=kind)
@@ -272,6 +278,23 @@ def test_sends_with_long_names_are_taken(tmp_path: Path, monkeypatch: pytest.Mon
         two.feed(0, b"".join(run))
     assert ours.taken - before == 46
     two.end()  # both are counted by their codes
+
+
+@pytest.mark.parametrize("kind", [JSON, BINARY])
+def test_sends_that_a_proxy_passes_on_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int
+) -> None:
+    """Their properties repeat the born time."""
+    two = Two(tmp_path, monkeypatch)
+    for n in range(4):
+        two.feed(0, plain(n, kind=kind, by_proxy=True))
+    ours, before = two.sides[0], two.sides[0].taken
+    two.feed(0, b"".join(plain(n, n % 4, kind=kind, by_proxy=True) for n in range(4, 44)))
+    assert ours.taken - before == 40
+    other = plain(44, kind=kind, by_proxy=True).replace(b"1700000000044", b"1700000000045", 1)
+    two.feed(0, other)
+    assert ours.taken - before == 40
+    two.end()
 
 
 def test_a_peer_whose_frames_are_others_is_asked_ever_more_rarely() -> None:

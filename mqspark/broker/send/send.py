@@ -18,7 +18,7 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mqspark.base.propertystring import Properties, mark
+from mqspark.base.propertystring import ITEM_END, Properties, mark
 from mqspark.base.shares import NOBODY
 from mqspark.broker.send.retry import dead_letter_topic, retry_limit
 from mqspark.broker.send.schemaguard import SchemaGuard
@@ -42,7 +42,9 @@ from mqspark.errors import (
     TooFewReplicas,
 )
 from mqspark.message import (
+    BORN_HOST,
     BORN_HOST_V6,
+    BORN_TIMESTAMP,
     CLUSTER,
     DELAY,
     DLQ_ORIGIN_MESSAGE_ID,
@@ -88,7 +90,7 @@ from mqspark.protocol.codes import FAQ, Reason, RequestCode, ResponseCode
 from mqspark.protocol.command import ONEWAY_FLAG, Command, SentFrames, encode_response, send_response_frame
 from mqspark.protocol.dispatch import Handler, Refusal
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
-from mqspark.protocol.layouts import HeaderLayout
+from mqspark.protocol.layouts import STAMP, HeaderLayout
 from mqspark.protocol.session import Session
 from mqspark.record.batchitems import split_batch
 from mqspark.record.record import PendingRecord
@@ -107,6 +109,7 @@ _UNAVAILABLE_FLAGS = NEED_UNWRAP | INNER_BATCH
 _MARKS_OF_MEMBERS = (b"TRAN_MSG", MULTI_QUEUE_OFFSET.encode())
 """Texts in properties of a batch's members, which then are looked at one by one."""
 _KEYS, _WAIT, _SHARDING_KEY = mark(KEYS), mark(WAIT), mark(SHARDING_KEY)
+_BORN = mark(BORN_TIMESTAMP), mark(BORN_HOST)
 _WAIT_TRUE = f"{_WAIT}true"
 _BROKER_FLAGS = _UNAVAILABLE_FLAGS | BORN_HOST_V6 | STORE_HOST_V6
 
@@ -159,6 +162,13 @@ def _may_name_ours(text: str) -> bool:
         or "TRAN_MSG" in text
         or "POP_CK" in text
     )
+
+
+def _without_born(text: str) -> str:
+    """Without the names under which a proxy says when and where a message was born."""
+    for marked in _BORN:
+        text = text.replace(marked, ITEM_END)
+    return text
 
 
 def _is_prepared(text: str) -> bool:
@@ -337,7 +347,9 @@ class SendProcessor:
         """For the sends to come, when this one was stored as an ordinary message and only its unique id makes its
         properties differ from theirs."""
         topic = to.topic
-        if properties.may_be_special or not topic.plain or self._start_ms or to.logic is not None:
+        if not topic.plain or self._start_ms or to.logic is not None:
+            return None
+        if properties.may_be_special and Properties.of(_without_born(properties.text)).may_be_special:
             return None
         if command.flag & ONEWAY_FLAG or self._topic(topic.name) is not topic:
             return None
@@ -346,12 +358,18 @@ class SendProcessor:
         if number is None or born is None or key is None or key.decode() != properties.unique_id:
             return None
         before, after = properties.around_id(self._suffix)
+        between = None
+        if layout.is_stamped:
+            between, stamped, after = after.rpartition(STAMP)
+            if not stamped or not after.startswith(born):
+                return None
+            between, after = between + stamped, after[len(born) :]
         return SendPlan(
             self.runs.settings,
             self._state.topics.generation,
             topic,
             itemgetter(*places),
-            PlainForm.of(record, before, after),
+            PlainForm.of(record, before, after, between),
             self._waits(properties),
             command.code,
         )

@@ -77,6 +77,8 @@ class PlainForm(Struct, frozen=True, gc=False):
     magic: int
     before: bytes
     """What a record has between its body and the unique id."""
+    between: bytes | None
+    """What is between the unique id and the born time, for those that have that among their properties."""
     after: bytes
     overhead_bytes: int
     """Size of a record without its head and its body."""
@@ -87,14 +89,18 @@ class PlainForm(Struct, frozen=True, gc=False):
     reconsume_times: int
 
     @staticmethod
-    def of(record: PendingRecord, before_id: bytes, after_id: bytes) -> PlainForm:
-        """That of a message which was put. ``before_id`` and ``after_id``: its properties around the unique id."""
+    def of(
+        record: PendingRecord, before_id: bytes, after_id: bytes, between: bytes | None = None
+    ) -> PlainForm:
+        """That of a message which was put. ``before_id`` and ``after_id``: its properties around the unique id; or,
+        when the born time comes as well, before the one and after the other, with ``between``."""
         magic, field = topic_field(record.topic)
         before = b"%b%b%b" % (field, _pack_length(len(record.properties)), before_id)
         return PlainForm(
             record.topic,
             magic,
             before,
+            between,
             after_id,
             len(field) + 2 + len(record.properties),
             record.tags_code,
@@ -273,7 +279,7 @@ class Appender:
                 form = message_form
                 topic, before, after, tags_code = form.topic, form.before, form.after, form.tags_code
                 overhead, sys_flag = head_bytes + form.overhead_bytes, form.sys_flag | hosts
-                magic, flag = form.magic, form.flag
+                magic, flag, between = form.magic, form.flag, form.between
                 alike = pack_alike(born_host, self.now_ms, self._store_host, form.reconsume_times, 0)
             queue = queues.get((topic, queue_id))
             if queue is None or queue.is_schedule or queue.ext_out is not None:
@@ -300,7 +306,7 @@ class Appender:
                 body,
                 before,
                 key,
-                after,
+                after if between is None else b"%b%d%b" % (between, born_ms, after),
             )
             if not queue.entries:
                 self._dirty.append(queue)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from mqspark import message as properties
 from mqspark.broker.transaction.halfmessages import IMMUNITY_SECONDS
 
-BORN_HOST = "__BORNHOST"
+BORN_HOST = properties.BORN_HOST
 TRACE_CONTEXT = "TRACE_CONTEXT"
 
 
