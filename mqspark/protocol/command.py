@@ -29,6 +29,7 @@ from mqspark.errors import ProtocolError
 from mqspark.protocol import fastjson
 from mqspark.protocol.codes import CURRENT_VERSION, REASON_FIELD, Language, Reason
 from mqspark.protocol.headers.header import I32, Header, from_ext, from_texts, json_decoder, to_ext
+from mqspark.protocol.headertemplates import from_template, header_text
 from mqspark.protocol.layouts import Head, HeaderLayout, HeaderLayouts, Values, copier
 from mqspark.protocol.named import check_header, header_names, names_getter
 
@@ -542,7 +543,16 @@ def _encode_head(
     version: int,
     serialize_type: int,
 ) -> bytes:
-    ext = to_ext(header) if isinstance(header, Header) else header
+    if isinstance(header, Header):
+        if header.alike and serialize_type == JSON and remark is None:
+            language_name = _LANGUAGE_NAMES.get(language, "OTHER")
+            known = from_template(code, flag, opaque, header, language_name, version)
+            if known is not None:
+                length = len(known)
+                return PREFIX.pack(4 + length + body_length, length) + known
+        ext: Mapping[str, str] | None = to_ext(header)
+    else:
+        ext = header
     if remark is not None and not (len(remark) <= MAX_REMARK_LENGTH and remark.isascii()):
         remark = remark[:MAX_REMARK_LENGTH].encode("utf-8", "replace").decode()
     if serialize_type == BINARY and -MAX_BINARY_CODE <= code <= MAX_BINARY_CODE:
@@ -551,10 +561,8 @@ def _encode_head(
     else:
         fields = "" if ext is None else f'"extFields":{_encode_json(ext).decode()},'
         words = "" if remark is None else f'"remark":{_encode_json(remark).decode()},'
-        text = (
-            f'{{"code":{code:d},{fields}"flag":{flag},"language":"{_LANGUAGE_NAMES.get(language, "OTHER")}",'
-            f'"opaque":{opaque},{words}"serializeTypeCurrentRPC":"JSON","version":{version}}}'
-        ).encode()
+        language_name = _LANGUAGE_NAMES.get(language, "OTHER")
+        text = header_text(code, fields, flag, language_name, f"{opaque}", words, version).encode()
         kind = 0
     return PREFIX.pack(4 + len(text) + body_length, kind | len(text)) + text
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from msgspec import field
 
 from mqspark.protocol.headers.header import I32, I64, Header, QueuePlace, RpcHeader, TopicHeader
@@ -30,6 +32,7 @@ class SendMessageRequestHeader(TopicHeader):
 class SendMessageRequestHeaderV2(Header):
     """Requests 310, 320 and 325."""
 
+    alike: ClassVar[bool] = True
     producer_group: str = field(name="a")
     topic: str = field(name="b")
     default_topic: str = field(name="c")
@@ -417,6 +420,7 @@ class PopMessageResponseHeader(Header):
 class AckMessageRequestHeader(TopicHeader):
     """Request 200051."""
 
+    alike: ClassVar[bool] = True
     consumer_group: str
     topic: str
     queue_id: I32
@@ -428,6 +432,7 @@ class AckMessageRequestHeader(TopicHeader):
 class ChangeInvisibleTimeRequestHeader(TopicHeader):
     """Request 200053."""
 
+    alike: ClassVar[bool] = True
     consumer_group: str
     topic: str
     queue_id: I32

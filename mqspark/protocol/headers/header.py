@@ -6,7 +6,7 @@ import functools
 import types
 import typing
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -26,6 +26,9 @@ H = TypeVar("H", bound="Header")
 
 class Header(msgspec.Struct, rename="camel", gc=False):
     """Base of all headers."""
+
+    alike: ClassVar[bool] = False
+    """Whether requests of one sender differ in little, as many of them as there are messages."""
 
 
 class RpcHeader(Header, kw_only=True):

@@ -1,4 +1,5 @@
-"""Requests from a server to other servers: one connection, answers matched by opaque.
+"""Requests from a server to other servers: one connection, answers matched by opaque; one write a turn of the loop, and
+one timer for all deadlines.
 
 The client package has the full implementation (retries, routes, heartbeats).
 """
@@ -6,6 +7,7 @@ The client package has the full implementation (retries, routes, heartbeats).
 from __future__ import annotations
 
 import asyncio
+import math
 import ssl
 from collections.abc import Callable, Mapping
 from typing import cast
@@ -14,14 +16,22 @@ from mqspark.client.remoting.credentials import bound
 from mqspark.errors import ConnectionLost, MQError, ProtocolError, RequestTimeout
 from mqspark.protocol.binding import Binder
 from mqspark.protocol.codes import CURRENT_VERSION, Language
-from mqspark.protocol.command import Command, encode_request
+from mqspark.protocol.command import RESPONSE_FLAG, Command, encode_request
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.headers.header import Header, to_ext
+from mqspark.protocol.layouts import MAX_OPAQUE
 from mqspark.protocol.signature import Signer
 
 CONNECT_TIMEOUT_S = 3.0
 REQUEST_ERRORS = (OSError, ValueError, MQError)
 """What comes of a server that cannot be reached, refuses, or answers something else."""
+
+STEP_S = 0.02
+"""What is late is looked for so rarely."""
+FEW_PENDING = 1024
+"""With twice as many requests as after the last look, those that nobody waits for are looked for as well."""
+
+AsError = Callable[[ConnectionLost | RequestTimeout], Exception]
 
 
 class Outbound(asyncio.Protocol):
@@ -35,15 +45,24 @@ class Outbound(asyncio.Protocol):
         on_request: Callable[[Command], None] = lambda _: None,
         language: int = Language.JAVA,
         version: int = CURRENT_VERSION,
+        as_error: AsError = lambda error: error,
     ) -> None:
         self.address = address
+        self._as_error = as_error
         self._language, self._version = language, version
         self._signer = signer
         self._binder: Binder | None = None
         self._on_lost = lost
         self._on_request = on_request
         self._parser = Connection()
-        self._pending: dict[int, asyncio.Future[Command]] = {}
+        self._loop = asyncio.get_running_loop()
+        self._pending: dict[int, tuple[asyncio.Future[Command], float, float]] = {}
+        """Opaque → who waits for the answer, until when, and for how many seconds in all."""
+        self._most_pending = FEW_PENDING
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
+        self._out: list[bytes] = []
+        """Frames of this turn."""
         self._opaque = 0
         self._transport: asyncio.Transport | None = None
 
@@ -59,16 +78,18 @@ class Outbound(asyncio.Protocol):
         on_request: Callable[[Command], None] = lambda _: None,
         language: int = Language.JAVA,
         version: int = CURRENT_VERSION,
+        as_error: AsError = lambda error: error,
     ) -> Outbound:
         """``lost`` is called when the connection ends, ``on_request`` with requests of the peer; ``signer`` signs every
         request; ``language`` and ``version`` are what requests say of their sender: a broker speaks to a name server as
-        RocketMQ's broker does. Raises OSError, ValueError (no host) or RequestTimeout."""
+        RocketMQ's broker does; ``as_error`` makes what ``submit`` fails with. Raises OSError, ValueError (no host) or
+        RequestTimeout."""
         host, _, port = address.rpartition(":")
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):
                 _, protocol = await loop.create_connection(
-                    lambda: cls(address, lost, signer, on_request, language, version),
+                    lambda: cls(address, lost, signer, on_request, language, version, as_error),
                     host.strip("[]"),
                     int(port),
                     ssl=tls,
@@ -81,6 +102,11 @@ class Outbound(asyncio.Protocol):
     def alive(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
+    @property
+    def pending(self) -> int:
+        """Requests whose answers it looks out for."""
+        return len(self._pending)
+
     async def request(
         self,
         code: int,
@@ -90,43 +116,77 @@ class Outbound(asyncio.Protocol):
         timeout_s: float,
     ) -> Command:
         """Raises ConnectionLost or RequestTimeout; the caller checks the response code."""
+        return await self.submit(code, header, body, timeout_s=timeout_s)
+
+    def submit(
+        self, code: int, header: Header | Mapping[str, str] | None, body: bytes, *, timeout_s: float
+    ) -> asyncio.Future[Command]:
+        """Send a request. What is returned is cancelled to give it up, and fails as ``request``."""
+        answer: asyncio.Future[Command] = self._loop.create_future()
         transport = self._transport
         if transport is None or transport.is_closing():
-            raise ConnectionLost(self.address)
-        self._opaque += 1
-        opaque = self._opaque
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Command] = loop.create_future()
-        self._pending[opaque] = answer
-        timer = loop.call_later(timeout_s, self._expire, answer, timeout_s)
-        try:
-            fields = self._signed(code, header, body)
-            transport.write(
-                encode_request(code, opaque, fields, body, language=self._language, version=self._version)
-            )
-            return await answer
-        finally:
-            timer.cancel()
-            self._pending.pop(opaque, None)
+            answer.set_exception(self._as_error(ConnectionLost(self.address)))
+            return answer
+        self._opaque = opaque = self._opaque + 1 if self._opaque < MAX_OPAQUE else 1
+        if self._binder is not None:
+            header = self._signed(code, header, body)
+        self._write(
+            encode_request(code, opaque, header, body, language=self._language, version=self._version)
+        )
+        due = self._loop.time() + timeout_s
+        self._pending[opaque] = answer, due, timeout_s
+        if len(self._pending) > self._most_pending:
+            self._expire()
+        if due < self._timer_at:
+            self._wait_until(due)
+        return answer
 
-    def _expire(self, answer: asyncio.Future[Command], timeout_s: float) -> None:
-        """Cheaper than ``asyncio.timeout``, which ends the wait by cancelling the task."""
-        if not answer.done():
-            answer.set_exception(RequestTimeout(self.address, int(timeout_s * 1000)))
+    def _write(self, frame: bytes) -> None:
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out.append(frame)
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        if out and self._transport is not None:
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+
+    def _wait_until(self, due: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = due
+        self._timer = self._loop.call_at(due, self._expire)
+
+    def _expire(self) -> None:
+        """End what has waited for too long, and what nobody waits for any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._timer_at = None, math.inf
+        now, least = self._loop.time(), math.inf
+        for opaque, (answer, due, timeout_s) in [*self._pending.items()]:
+            if due > now and not answer.done():
+                least = min(least, due)
+                continue
+            del self._pending[opaque]
+            if not answer.done():
+                answer.set_exception(self._as_error(RequestTimeout(self.address, int(timeout_s * 1000))))
+        self._most_pending = max(FEW_PENDING, 2 * len(self._pending))
+        if least < math.inf:
+            self._wait_until(max(least, now + STEP_S))
 
     def answer(self, frame: bytes) -> None:
         """The response frame to a request of the peer. Nobody hears it once the connection has ended."""
         if self._transport is not None:
-            self._transport.write(frame)
+            self._write(frame)
 
     def tell(self, code: int, header: Header | None, body: bytes) -> None:
         """Send a one-way request. Raises ConnectionLost."""
         transport = self._transport
         if transport is None or transport.is_closing():
             raise ConnectionLost(self.address)
-        self._opaque += 1
+        self._opaque = self._opaque + 1 if self._opaque < MAX_OPAQUE else 1
         fields = self._signed(code, header, body)
-        transport.write(
+        self._write(
             encode_request(
                 code, self._opaque, fields, body, oneway=True, language=self._language, version=self._version
             )
@@ -141,6 +201,7 @@ class Outbound(asyncio.Protocol):
 
     def close(self) -> None:
         if self._transport is not None:
+            self._flush()
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -155,20 +216,25 @@ class Outbound(asyncio.Protocol):
             self._fail(str(error))
             self.close()
             return
+        pending = self._pending
         for command in commands:
-            if not command.is_response:
+            if not command.flag & RESPONSE_FLAG:
                 self._on_request(command)
                 continue
-            answer = self._pending.get(command.opaque)
-            if answer is not None and not answer.done():
-                answer.set_result(command)
+            waiting = pending.pop(command.opaque, None)
+            if waiting is not None and not waiting[0].done():
+                waiting[0].set_result(command)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer, self._timer_at = None, math.inf
         self._fail(str(error) if error else "the peer closed it")
         self._on_lost()
 
     def _fail(self, reason: str) -> None:
-        for answer in self._pending.values():
+        pending, self._pending = self._pending, {}
+        for answer, *_ in pending.values():
             if not answer.done():
-                answer.set_exception(ConnectionLost(self.address, reason))
+                answer.set_exception(self._as_error(ConnectionLost(self.address, reason)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from mqspark.base.clock import Clock
@@ -42,7 +42,7 @@ class Link(Protocol):
         """Raises GrpcRefusal when brokers have users, and the proof does not hold."""
         ...
 
-    async def request(
+    def request(
         self,
         broker: str,
         code: int,
@@ -50,9 +50,9 @@ class Link(Protocol):
         body: bytes = b"",
         *,
         timeout_s: float,
-    ) -> Command:
+    ) -> Awaitable[Command]:
         """The answer of the master of ``broker``, whatever its code. Raises GrpcRefusal when it is unknown, cannot
-        be reached or is too late."""
+        be reached or is too late, now or when it is awaited."""
         ...
 
     async def announce(self, topics: Iterable[str], heartbeat: bytes) -> None:

@@ -8,7 +8,7 @@ Before a cluster with users its requests are signed by its own account, and it j
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 
 from mqspark.auth.config import AuthConfig
 from mqspark.base.clock import Clock, SystemClock
@@ -25,6 +25,7 @@ from mqspark.protocol.headers.admin_headers import (
     GetTopicConfigRequestHeader,
 )
 from mqspark.protocol.headers.header import Header
+from mqspark.protocol.session import Session
 from mqspark_server.proxy.backend import Doors, GrpcCaller, OnRequest, Proof
 from mqspark_server.proxy.backends.clusterroutes import TIMEOUT_S, BrokerServer, ClusterRoutes, Recent
 from mqspark_server.proxy.backends.clusterusers import ClusterUsers
@@ -55,7 +56,7 @@ class ClusterLink:
         if self._users is not None and self._session is not None:
             self._users.check_changing(self._session)
 
-    async def request(
+    def request(
         self,
         broker: str,
         code: int,
@@ -63,10 +64,23 @@ class ClusterLink:
         body: bytes = b"",
         *,
         timeout_s: float,
-    ) -> Command:
+    ) -> Awaitable[Command]:
         server = self._server(broker)
         if self._users is not None and self._session is not None:
-            await self._users.check(self._session, code, header, body, server.request)
+            return self._judged(self._users, self._session, server, code, header, body, timeout_s)
+        return server.request(code, header, body, timeout_s=timeout_s)
+
+    async def _judged(
+        self,
+        users: ClusterUsers,
+        session: Session,
+        server: BrokerServer,
+        code: int,
+        header: Header | Mapping[str, str] | None,
+        body: bytes,
+        timeout_s: float,
+    ) -> Command:
+        await users.check(session, code, header, body, server.request)
         return await server.request(code, header, body, timeout_s=timeout_s)
 
     def answer(self, broker: str, frame: bytes) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from time import monotonic
 from typing import Generic, TypeVar
 
-from mqspark.errors import MQError
+from mqspark.errors import MQError, RequestTimeout
 from mqspark.message import MASTER_ID
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.topic_bodies import BrokerData, ClusterInfo, TopicRouteData
@@ -48,10 +48,17 @@ class Recent(Generic[V]):
                 del self._known[next(iter(self._known))]
             self._known[name] = monotonic() + FRESH_S, found
         try:
-            return await asyncio.shield(found)
+            return found.result() if found.done() else await asyncio.shield(found)
         except Exception:
             self._known.pop(name, None)
             raise
+
+
+def _refused(error: Exception) -> GrpcRefusal:
+    """What a caller is told of a broker that does not answer."""
+    if isinstance(error, RequestTimeout):
+        return GrpcRefusal(pb.PROXY_TIMEOUT, f"{error.address} did not answer in time")
+    return GrpcRefusal(pb.INTERNAL_SERVER_ERROR, str(error))
 
 
 class BrokerServer:
@@ -75,22 +82,32 @@ class BrokerServer:
         self._connection: Outbound | None = None
         self._connecting = asyncio.Lock()
 
-    async def request(
+    def request(
         self,
         code: int,
         header: Header | Mapping[str, str] | None,
         body: bytes = b"",
         *,
         timeout_s: float = TIMEOUT_S,
+    ) -> Awaitable[Command]:
+        """The answer. Raises GrpcRefusal, now or when it is awaited."""
+        connection = self._connection
+        if connection is None or not connection.alive:
+            return self._request_first(code, header, body, timeout_s)
+        try:
+            return connection.submit(code, header, body, timeout_s=timeout_s)
+        except (ValueError, MQError) as error:
+            raise _refused(error) from None
+
+    async def _request_first(
+        self, code: int, header: Header | Mapping[str, str] | None, body: bytes, timeout_s: float
     ) -> Command:
-        """Raises GrpcRefusal."""
+        """Connect before. Raises GrpcRefusal."""
         try:
             connection = await self._connected()
-            return await connection.request(code, header, body, timeout_s=timeout_s)
-        except TimeoutError:
-            raise GrpcRefusal(pb.PROXY_TIMEOUT, f"{self._addresses[-1]} did not answer in time") from None
+            return await connection.submit(code, header, body, timeout_s=timeout_s)
         except (OSError, ValueError, MQError) as error:
-            raise GrpcRefusal(pb.INTERNAL_SERVER_ERROR, str(error)) from None
+            raise _refused(error) from None
 
     def answer(self, frame: bytes) -> None:
         """A response to a request that came over this connection."""
@@ -111,6 +128,7 @@ class BrokerServer:
                     on_request=self._on_request,
                     language=self._language,
                     version=self._version,
+                    as_error=_refused,
                 )
             return self._connection
 

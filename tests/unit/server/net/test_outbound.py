@@ -1,0 +1,108 @@
+"""Requests to other servers: what is written when, and how waiting for an answer ends."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from mqspark.errors import ConnectionLost, RequestTimeout
+from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.command import encode_response
+from mqspark.protocol.connection import Connection
+from mqspark_server.net.outbound import FEW_PENDING, Outbound
+
+CODE = RequestCode.GET_MAX_OFFSET
+
+
+class Wire:
+    """The transport of a connection, and what its peer reads."""
+
+    def __init__(self) -> None:
+        self.writes: list[bytes] = []
+        self.closed = False
+
+    def write(self, data: bytes) -> None:
+        self.writes.append(data)
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+    def get_extra_info(self, name: str) -> None:
+        return None
+
+    def opaques(self) -> list[int]:
+        return [each.opaque for each in Connection().receive_data(b"".join(self.writes))]
+
+
+def connected(**options: Any) -> tuple[Outbound, Wire]:
+    outbound, wire = Outbound("host:1", lambda: None, **options), Wire()
+    outbound.connection_made(wire)  # type: ignore[arg-type]
+    return outbound, wire
+
+
+def test_requests_of_a_turn_are_one_write() -> None:
+    async def scene() -> None:
+        outbound, wire = connected()
+        waiting = [outbound.submit(CODE, {"n": str(n)}, b"", timeout_s=60) for n in range(5)]
+        assert not wire.writes
+        await asyncio.sleep(0)
+        assert len(wire.writes) == 1
+        answers = [encode_response(opaque, 0, {"of": str(opaque)}) for opaque in reversed(wire.opaques())]
+        outbound.data_received(b"".join(answers))
+        assert [(await each).ext["of"] for each in waiting] == [str(each) for each in wire.opaques()]
+        outbound.tell(CODE, None, b"")
+        outbound.close()  # what was said before is written
+        assert len(wire.writes) == 2
+        outbound.connection_lost(None)
+
+    asyncio.run(scene())
+
+
+def test_late_answers_end_the_wait_one_by_one() -> None:
+    async def scene() -> None:
+        outbound, wire = connected()
+        long = outbound.submit(CODE, None, b"", timeout_s=60)
+        short = outbound.submit(CODE, None, b"", timeout_s=0.01)
+        with pytest.raises(RequestTimeout, match="within 10 ms"):
+            await short
+        late, on_time = wire.opaques()[1], wire.opaques()[0]
+        outbound.data_received(encode_response(late, 0) + encode_response(on_time, 0))
+        assert (await long).opaque == on_time
+        outbound.connection_lost(None)
+
+    asyncio.run(scene())
+
+
+def test_the_end_of_a_connection_fails_all_requests() -> None:
+    async def scene() -> None:
+        outbound, _ = connected(as_error=lambda error: ValueError(f"told: {error}"))
+        waiting = outbound.submit(CODE, None, b"", timeout_s=60)
+        outbound.connection_lost(OSError("reset"))
+        for each in (waiting, outbound.submit(CODE, None, b"", timeout_s=60)):
+            with pytest.raises(ValueError, match="told: connection to host:1 was lost"):
+                await each
+        assert not outbound.alive
+        with pytest.raises(ConnectionLost):
+            outbound.tell(CODE, None, b"")
+
+    asyncio.run(scene())
+
+
+def test_requests_that_are_given_up_do_not_pile_up() -> None:
+    async def scene() -> None:
+        outbound, _ = connected()
+        kept = outbound.submit(CODE, None, b"", timeout_s=60)
+        for _ in range(5 * FEW_PENDING):
+            outbound.submit(CODE, None, b"", timeout_s=60).cancel()
+        assert outbound.pending <= FEW_PENDING + 1
+        assert not kept.done()
+        outbound.connection_lost(None)
+        with pytest.raises(ConnectionLost):
+            await kept
+
+    asyncio.run(scene())
