@@ -30,6 +30,7 @@ from mqspark.broker.brokerrequests import BrokerRequests
 from mqspark.broker.brokerservices import BrokerServices
 from mqspark.broker.brokertables import BrokerTables
 from mqspark.broker.config import BrokerConfig
+from mqspark.broker.pop.ackrun import AckRun
 from mqspark.broker.pop.pop_service import PopService
 from mqspark.broker.prints import BrokerPrints
 from mqspark.broker.pull.lookups import LookupProcessor
@@ -59,6 +60,7 @@ if TYPE_CHECKING:  # imported where users have to log in
     from mqspark.auth.authority import Authority
     from mqspark.auth.gate import Gate
 
+_ACK = int(RequestCode.ACK_MESSAGE)
 _SEND, _SEND_OLD = int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_MESSAGE)
 
 
@@ -226,6 +228,14 @@ class BrokerCore:
         dispatch(
             self.handlers, session, commands, state.long_work, state.calls.answered, state.stats.rpc.refused
         )
+
+    def acknowledge(self, session: Session, run: AckRun) -> bool:
+        """Take acknowledgements without requests; a turn follows. False: something stands around such requests, so they
+        have to be made."""
+        if self.requests.plain_ack is None or self.handlers.get(_ACK) is not self.requests.plain_ack:
+            return False
+        self.pop.acknowledge(session, run)
+        return True
 
     def serve(self, handlers: dict[int, Handler]) -> None:
         """Answer by these handlers from now on."""

@@ -46,6 +46,7 @@ _UNTIMED = frozenset(
     }
 )
 """Requests whose answers are counted where they are sent."""
+_ACK = int(RequestCode.ACK_MESSAGE)
 
 
 def _nobody(session: Session) -> str:
@@ -88,6 +89,8 @@ class BrokerRequests:
         self.waiting_reads = WaitingReads(state)
         self.hooks: BrokerHooks | None = None
         self.handlers: dict[int, Handler] = {}
+        self.plain_ack: Handler | None = None
+        """The handler of ACK_MESSAGE if nothing stands around it but a clock: no users, no extensions, no role."""
 
     def serve(
         self,
@@ -106,7 +109,10 @@ class BrokerRequests:
             user_name = authority.user_name if authority is not None else _nobody
             self.hooks = BrokerHooks(extensions, state.store, state.config.broker_name, user_name)
             handlers = self.hooks.around(handlers)
+        plain = self._services.pop.handlers
+        is_plain = authority is None and handlers.get(_ACK) is plain[_ACK]
         handlers = state.stats.rpc.timed(handlers, _UNTIMED)
+        self.plain_ack = handlers[_ACK] if is_plain else None
         if authority is not None:
             handlers = authority.guard(handlers, Touched(state))
             authority.bound_connections()

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 
 from mqspark.base.clock import Clock
+from mqspark.broker.pop.ackrun import AckRun
 from mqspark.message import PERM_READ_WRITE
 from mqspark.protocol.bodies.topic_bodies import (
     BrokerData,
@@ -34,6 +35,8 @@ class BenchLink:
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
         self.peer = bench.peer()
+        self.takes_runs = True
+        self.runs = 0
         self.codes: list[int] = []
         self.answers: list[bytes] = []
         """Responses to requests of the broker."""
@@ -61,6 +64,14 @@ class BenchLink:
         self._pending[self.peer.give(code, header, body)] = answer
         self.hear()
         return await answer
+
+    def acknowledge(self, broker: str, run: AckRun) -> bool:
+        if not self.takes_runs or broker != self.bench.config.broker_name:
+            return False
+        self.runs += 1
+        taken = self.bench.broker.acknowledge(self.peer.session, run)
+        asyncio.get_running_loop().call_soon(self.hear)
+        return taken
 
     def hear(self) -> None:
         """End the broker's turn, and pass on what it says."""

@@ -9,10 +9,10 @@ Facts: docs/rocketmq/pop.md#acknowledge.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from mqspark.base.shares import NOBODY
+from mqspark.broker.pop.ackrun import STORED, AckRecord, AckRun, not_stored
 from mqspark.broker.pop.checks import check_invisible_time
 from mqspark.broker.pop.order import ILLEGAL, PopOrder
 from mqspark.broker.pop.revivelog import MAX_MESSAGES, CheckKey, CheckPoint, ReviveLog
@@ -23,7 +23,7 @@ from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.client_bodies import BatchAck, BatchAckMessageRequestBody
 from mqspark.protocol.codes import FAQ, RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response
-from mqspark.protocol.dispatch import Handler, Refusal, ok
+from mqspark.protocol.dispatch import Handler, Refusal, failure, ok
 from mqspark.protocol.headers.client_headers import (
     AckMessageRequestHeader,
     ChangeInvisibleTimeRequestHeader,
@@ -41,27 +41,6 @@ MAX_ENTRIES = 1_024
 """Entries of one batch. One entry holds a pop's messages of one queue, so clients never combine this many."""
 MAX_OFFSETS = 16 * MAX_ENTRIES
 """Messages of one batch."""
-
-
-class _Record:
-    """The acknowledgements of one check point that arrived in this turn."""
-
-    __slots__ = ("answers", "held", "offsets", "owner", "problem")
-
-    def __init__(self) -> None:
-        self.owner = NOBODY
-        """The user who holds it."""
-        self.held = 0
-        """The records of the log that it becomes."""
-        self.offsets: dict[int, None] = {}
-        self.answers: list[Answer] = []
-        self.problem: Exception | None = None
-        """Why the record could not be stored."""
-
-
-Answer = tuple[Session, int, int, Sequence[_Record]]
-"""Session, request code, opaque and what the answer waits for."""
-"""The session that waits, its opaque, and the records it waits for; the last one determines the answer."""
 
 
 class LiteAcks(Protocol):
@@ -91,7 +70,7 @@ class AckProcessor:
         self._freed = freed
         self._log = log
         self._acks = acks
-        self.records: dict[tuple[CheckKey, int, int], _Record] = {}
+        self.records: dict[tuple[CheckKey, int, int], AckRecord] = {}
         """(check point, revive queue, invisible time) → the record to write at the end of this turn."""
         self.handlers: dict[int, Handler] = {
             RequestCode.ACK_MESSAGE: self.ack,
@@ -105,24 +84,51 @@ class AckProcessor:
         header = command.header(AckMessageRequestHeader)
         if header.lite_topic and self.lite is not None:
             return self.lite.ack(session, command, header)
-        low, high = self._limits(session, header.topic, header.queue_id)
-        if not low <= header.offset <= high:
-            raise Refusal(
-                ResponseCode.NO_MESSAGE,
-                f"offset is illegal, key:{header.topic}@{header.queue_id}, commit:{header.offset},"
-                f" store:{low}~{high}",
-            )
+        self._check_offset(session, header.topic, header.queue_id, header.offset)
         receipt = parse_receipt(header.extra_info)
-        if receipt.is_order:
-            queue = header.topic, header.consumer_group, header.queue_id
-            self._ack_in_order(*queue, [header.offset], receipt.pop_time_ms)
+        queue = header.topic, header.consumer_group, header.queue_id
+        record = self._acknowledge(session, *queue, header.offset, receipt)
+        if record is None:
             return ok(command)
-        self._check_busy()
-        key = _key(header.topic, header.consumer_group, header.queue_id, receipt)
-        record = self._record(session, key, receipt, [header.offset])
         if not command.is_oneway:
             record.answers.append((session, command.code, command.opaque, (record,)))
         return None
+
+    def take_run(self, session: Session, run: AckRun) -> None:
+        """Each as ``ack`` does it. What does not wait for the store is answered when this returns."""
+        last: AckRecord | None = None
+        for number, (topic, group, receipt) in enumerate(run.acks):
+            try:
+                self._check_offset(session, topic, receipt.queue_id, receipt.offset)
+                last = self._acknowledge(session, topic, group, receipt.queue_id, receipt.offset, receipt)
+            except Exception as error:
+                command = Command(RequestCode.ACK_MESSAGE)
+                frame = failure(session, command, error)
+                self._state.stats.rpc.refused(command, frame)
+                run.refuse(number, frame)
+                continue
+            if last is None:
+                self._state.stats.rpc.record(RequestCode.ACK_MESSAGE, ResponseCode.SUCCESS, 0)
+            else:
+                run.waiting.append(number)
+                run.records.append(last)
+        if run.waiting:
+            self._last_record().runs.append(run)
+
+    def _last_record(self) -> AckRecord:
+        """Records are written in the order of their first acknowledgement: what is put there is answered when all are
+        written."""
+        return next(reversed(self.records.values()))
+
+    def _acknowledge(
+        self, session: Session, topic: str, group: str, queue_id: int, offset: int, receipt: Receipt
+    ) -> AckRecord | None:
+        """What is to be written; None for an ordered pop. The offset is checked. Raises Refusal, TableFull."""
+        if receipt.is_order:
+            self._ack_in_order(topic, group, queue_id, [offset], receipt.pop_time_ms)
+            return None
+        self._check_busy()
+        return self._record(session, _key(topic, group, queue_id, receipt), receipt, [offset])
 
     def batch_ack(self, session: Session, command: Command) -> bytes | None:
         """Entries with unknown queues or offsets are skipped."""
@@ -141,7 +147,7 @@ class AckProcessor:
             )
         self._check_busy()
         broker_name = body.broker_name or self._state.config.broker_name
-        own: list[_Record] = []
+        own: list[AckRecord] = []
         for entry in body.acks:
             topic = real_topic(entry.topic, entry.consumer_group, entry.retry)
             offsets = self._existing(topic, entry)
@@ -164,8 +170,7 @@ class AckProcessor:
         if not own:
             return ok(command)
         if not command.is_oneway:
-            # Records are written in the order of their first acknowledgement. The answer waits for all of them.
-            next(reversed(self.records.values())).answers.append((session, command.code, command.opaque, own))
+            self._last_record().answers.append((session, command.code, command.opaque, own))
         return None
 
     def change_invisible_time(self, session: Session, command: Command) -> bytes | None:
@@ -241,8 +246,13 @@ class AckProcessor:
                     self._acks.other(code)
                     waiting.append((end_offset, session, encode_response(opaque, ResponseCode.SUCCESS)))
                 else:
-                    remark = f"the acknowledgement could not be stored: {problem}"
-                    session.send(encode_response(opaque, ResponseCode.SYSTEM_ERROR, remark=remark))
+                    session.send(not_stored(opaque, problem))
+            for run in record.runs:
+                if count := run.written():
+                    self._acks.other(RequestCode.ACK_MESSAGE, count)
+                    self._acks.add_run(end_offset, run, count, STORED, waits=True)
+                else:
+                    run.done()
 
     # --- ordered pops ---
 
@@ -291,11 +301,11 @@ class AckProcessor:
     def _check_busy(self) -> None:
         self._acks.check_busy(self._state.config.send_thread_pool_queue_capacity)
 
-    def _record(self, session: Session, key: CheckKey, receipt: Receipt, offsets: Iterable[int]) -> _Record:
+    def _record(self, session: Session, key: CheckKey, receipt: Receipt, offsets: Iterable[int]) -> AckRecord:
         """The record with these offsets. Raises TableFull when the user has too many."""
         revive_queue = self._revive_queue(receipt)
         place = key, revive_queue, receipt.invisible_time_ms
-        record = self.records.get(place) or _Record()
+        record = self.records.get(place) or AckRecord()
         new = [offset for offset in offsets if offset not in record.offsets]
         more = -(-(len(record.offsets) + len(new)) // MAX_MESSAGES) - record.held
         if more > 0:
@@ -316,6 +326,15 @@ class AckProcessor:
                 f"the receipt names revive queue {receipt.revive_queue} of {self._log.queues}",
             )
         return receipt.revive_queue
+
+    def _check_offset(self, session: Session, topic: str, queue_id: int, offset: int) -> None:
+        """Raises Refusal."""
+        low, high = self._limits(session, topic, queue_id)
+        if not low <= offset <= high:
+            raise Refusal(
+                ResponseCode.NO_MESSAGE,
+                f"offset is illegal, key:{topic}@{queue_id}, commit:{offset}, store:{low}~{high}",
+            )
 
     def _limits(self, session: Session, name: str, queue_id: int) -> tuple[int, int]:
         """The queue's first offset and its end offset (exclusive). Raises Refusal."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from mqspark.broker.histogram import Histogram
 from mqspark.broker.pop.ack import AckProcessor, LiteAcks
+from mqspark.broker.pop.ackrun import AckRun
 from mqspark.broker.pop.checks import unknown_topic
 from mqspark.broker.pop.handout import PopProcessor
 from mqspark.broker.pop.order import PopOrder
@@ -17,6 +18,7 @@ from mqspark.broker.service import TICK_MS, Told
 from mqspark.broker.state.acks import Acks, Deferred
 from mqspark.broker.state.state import BrokerState
 from mqspark.protocol.dispatch import Handler, merged
+from mqspark.protocol.session import Session
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.saved import SavedTable
 from mqspark.store.store import StoreProgress
@@ -122,6 +124,10 @@ class PopService:
         refusal = unknown_topic(topic)
         self.pops.topic_gone(refusal, topic)
         self._watch.topic_gone(refusal, topic)
+
+    def acknowledge(self, session: Session, run: AckRun) -> None:
+        """What requests would do, had they come."""
+        self._acks.take_run(session, run)
 
     def before_commit(self) -> None:
         """Called at the end of a turn, before the store writes."""

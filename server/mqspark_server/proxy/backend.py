@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from mqspark.base.clock import Clock
+from mqspark.broker.pop.ackrun import AckRun
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig, TopicRouteData
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.header import Header
@@ -53,6 +54,10 @@ class Link(Protocol):
     ) -> Awaitable[Command]:
         """The answer of the master of ``broker``, whatever its code. Raises GrpcRefusal when it is unknown, cannot
         be reached or is too late, now or when it is awaited."""
+        ...
+
+    def acknowledge(self, broker: str, run: AckRun) -> bool:
+        """Acknowledge messages of the broker without requests. False: requests have to be made."""
         ...
 
     async def announce(self, topics: Iterable[str], heartbeat: bytes) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from mqspark.base.clock import Clock
 from mqspark.broker.broker import BrokerCore
+from mqspark.broker.pop.ackrun import AckRun
 from mqspark.message import MASTER_ID
 from mqspark.protocol.bodies.topic_bodies import (
     BrokerData,
@@ -34,6 +35,7 @@ class BrokerLink:
         self, core: BrokerCore, server: RemotingServer, caller: GrpcCaller, on_request: OnRequest
     ) -> None:
         self._core = core
+        self._server = server
         self._broker_name = core.config.broker_name
         self._peer = server.local_peer(caller.address)
         self._peer.language, self._peer.version = caller.language, caller.version
@@ -68,6 +70,12 @@ class BrokerLink:
             raise GrpcRefusal(pb.PROXY_TIMEOUT, "the broker did not answer in time") from None
         except ConnectionError as error:
             raise GrpcRefusal(pb.INTERNAL_SERVER_ERROR, str(error)) from None
+
+    def acknowledge(self, broker: str, run: AckRun) -> bool:
+        if broker != self._broker_name or not self._core.acknowledge(self._peer.session, run):
+            return False
+        self._server.schedule()
+        return True
 
     def answer(self, broker: str, frame: bytes) -> None:
         self._peer.answer(frame)

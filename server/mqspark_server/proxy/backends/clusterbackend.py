@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Iterable, Mapping
 
 from mqspark.auth.config import AuthConfig
 from mqspark.base.clock import Clock, SystemClock
+from mqspark.broker.pop.ackrun import AckRun
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.topic_bodies import (
     SubscriptionGroupConfig,
@@ -82,6 +83,9 @@ class ClusterLink:
     ) -> Command:
         await users.check(session, code, header, body, server.request)
         return await server.request(code, header, body, timeout_s=timeout_s)
+
+    def acknowledge(self, broker: str, run: AckRun) -> bool:
+        return False
 
     def answer(self, broker: str, frame: bytes) -> None:
         known = self._brokers.get(broker)

@@ -7,11 +7,14 @@ The receipt of a message that is renewed is no longer the one that the client go
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from google.protobuf.duration_pb2 import Duration
 
+from mqspark.broker.pop.ackrun import Acknowledged, AckRun
 from mqspark.errors import ProtocolError
 from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import (
     AckMessageRequestHeader,
     ChangeInvisibleTimeRequestHeader,
@@ -52,18 +55,11 @@ def invisible_ms_of(duration: Duration, least_ms: int = 0) -> int:
 async def ack_message(call: GrpcCall, request: pb.AckMessageRequest) -> pb.AckMessageResponse:
     """Each entry has its own outcome."""
     topic, group = topic_of(request.topic), group_of(request.group)
-    if len(request.entries) == 1:  # as most clients do
-        entry = request.entries[0]
-        outcome = await _acknowledged(call, topic, group, entry)
-        result = pb.AckMessageResultEntry(
-            message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=outcome
-        )
-        return pb.AckMessageResponse(status=status(outcome.code), entries=[result])
+    entries = request.entries
     response = pb.AckMessageResponse()
-    for first in range(0, len(request.entries), ACKS_AT_ONCE):
-        some = request.entries[first : first + ACKS_AT_ONCE]
-        outcomes = await asyncio.gather(*(_acknowledged(call, topic, group, entry) for entry in some))
-        for entry, outcome in zip(some, outcomes, strict=True):
+    for first in range(0, len(entries), ACKS_AT_ONCE):
+        some = entries[first : first + ACKS_AT_ONCE]
+        for entry, outcome in zip(some, await _acknowledged(call, topic, group, some), strict=True):
             response.entries.add(
                 message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=outcome
             )
@@ -77,13 +73,63 @@ async def ack_message(call: GrpcCall, request: pb.AckMessageRequest) -> pb.AckMe
     return response
 
 
-async def _acknowledged(call: GrpcCall, topic: str, group: str, entry: pb.AckMessageEntry) -> pb.Status:
-    try:
-        place, handle = await taken(call, topic, group, entry.receipt_handle, entry.lite_topic)
-        await acknowledge(call.client.link, place, handle)
-    except GrpcRefusal as refused:
-        return refused.status
-    return OK
+async def _acknowledged(
+    call: GrpcCall, topic: str, group: str, entries: Sequence[pb.AckMessageEntry]
+) -> list[pb.Status]:
+    link = call.client.link
+    outcomes = [OK] * len(entries)
+    of_brokers: dict[str, list[tuple[int, ReceiptHandle]]] = {}
+    singly: list[tuple[int, str, ReceiptHandle]] = []
+    for number, entry in enumerate(entries):
+        try:
+            handle = await taken(call, topic, group, entry.receipt_handle, entry.lite_topic)
+        except GrpcRefusal as refused:
+            outcomes[number] = refused.status
+            continue
+        if entry.lite_topic:
+            singly.append((number, entry.lite_topic, handle))
+        else:
+            of_brokers.setdefault(handle.receipt.broker_name, []).append((number, handle))
+    for broker, given in of_brokers.items():
+        answers = await _without_requests(link, broker, topic, group, [handle for _, handle in given])
+        if answers is None:
+            singly += [(number, "", handle) for number, handle in given]
+            continue
+        for (number, _), answer in zip(given, answers, strict=True):
+            if answer is not None:
+                outcomes[number] = _refused(answer).status
+    if singly:
+        asked = [
+            acknowledge(link, place_of(group, topic, lite, handle), handle) for _, lite, handle in singly
+        ]
+        results = await asyncio.gather(*asked, return_exceptions=True)
+        for (number, _, _), result in zip(singly, results, strict=True):
+            if isinstance(result, GrpcRefusal):
+                outcomes[number] = result.status
+            elif result is not None:
+                raise result
+    return outcomes
+
+
+async def _without_requests(
+    link: Link, broker: str, topic: str, group: str, handles: Sequence[ReceiptHandle]
+) -> Sequence[Command | None] | None:
+    """What the broker says to each instead of success. None: requests have to be made."""
+    stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def done() -> None:
+        if not stored.done():
+            stored.set_result(None)
+
+    run = AckRun(
+        [Acknowledged(real_topic(topic, group, each.receipt.retry), group, each.receipt) for each in handles],
+        done,
+    )
+    if not link.acknowledge(broker, run):
+        return None
+    if run.waiting:
+        await stored
+    return run.answers
 
 
 async def change_invisible_duration(
@@ -91,7 +137,8 @@ async def change_invisible_duration(
 ) -> pb.ChangeInvisibleDurationResponse:
     topic, group = topic_of(request.topic), group_of(request.group)
     invisible_ms = invisible_ms_of(request.invisible_duration)
-    place, handle = await taken(call, topic, group, request.receipt_handle, request.lite_topic)
+    handle = await taken(call, topic, group, request.receipt_handle, request.lite_topic)
+    place = place_of(group, topic, request.lite_topic, handle)
     changed = await change(call.client.link, place, handle, invisible_ms, suspend=request.suspend)
     if changed is None:
         raise GrpcRefusal(pb.INTERNAL_SERVER_ERROR, "changeInvisibleDuration failed: status is abnormal")
@@ -102,25 +149,25 @@ async def forward_to_dead_letters(
     call: GrpcCall, request: pb.ForwardMessageToDeadLetterQueueRequest
 ) -> pb.ForwardMessageToDeadLetterQueueResponse:
     topic, group = topic_of(request.topic), group_of(request.group)
-    place, handle = await taken(call, topic, group, request.receipt_handle, request.lite_topic)
+    handle = await taken(call, topic, group, request.receipt_handle, request.lite_topic)
+    place = place_of(group, topic, request.lite_topic, handle)
     await forward(call.client.link, place, handle, request.message_id)
     return pb.ForwardMessageToDeadLetterQueueResponse(status=OK)
 
 
-async def taken(
-    call: GrpcCall, topic: str, group: str, text: str, lite_topic: str
-) -> tuple[ReceiptPlace, ReceiptHandle]:
-    """The message that a client's handle names, and the handle to name it with; it is not renewed any more. Raises
+async def taken(call: GrpcCall, topic: str, group: str, text: str, lite_topic: str) -> ReceiptHandle:
+    """The handle with which to name the message that a client's handle names; it is not renewed any more. Raises
     GrpcRefusal."""
     try:
-        given = parse_handle(text)
+        handle = parse_handle(text)
     except ProtocolError as error:
         raise GrpcRefusal(pb.INTERNAL_SERVER_ERROR, str(error)) from None
-    place = place_of(group, topic, lite_topic, given)
-    handle = await call.shared.renewals.take(call.client.key, place, given)
+    renewals, key = call.shared.renewals, call.client.key
+    if renewals.held_by(key):
+        handle = await renewals.take(key, place_of(group, topic, lite_topic, handle), handle)
     if handle.receipt.visible_again_ms <= call.backend.clock.now_ms():
         raise GrpcRefusal(pb.INVALID_RECEIPT_HANDLE, "receipt handle is expired")
-    return place, handle
+    return handle
 
 
 def renewals_for(backend: ProxyBackend, clients: GrpcClients) -> Renewals:
@@ -158,10 +205,14 @@ async def acknowledge(link: Link, place: ReceiptPlace, handle: ReceiptHandle) ->
         bname=place.broker_name,
     )
     answer = await link.request(place.broker_name, RequestCode.ACK_MESSAGE, header, timeout_s=TIMEOUT_S)
-    if answer.code == ResponseCode.NO_PERMISSION:
-        raise refusal_of(answer)
     if answer.code != ResponseCode.SUCCESS:
-        raise GrpcRefusal(pb.INTERNAL_SERVER_ERROR, f"ack failed: status is abnormal: {answer.remark}")
+        raise _refused(answer)
+
+
+def _refused(answer: Command) -> GrpcRefusal:
+    if answer.code == ResponseCode.NO_PERMISSION:
+        return refusal_of(answer)
+    return GrpcRefusal(pb.INTERNAL_SERVER_ERROR, f"ack failed: status is abnormal: {answer.remark}")
 
 
 async def change(

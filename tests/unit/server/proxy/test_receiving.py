@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig, TopicConfig
-from mqspark.protocol.codes import RequestCode
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.clients.grpcclients import GrpcClient
 from mqspark_server.proxy.clients.renewals import GIVEN_BACK_MS, INVISIBLE_MS
@@ -257,9 +256,11 @@ def bodies_or_none(responses: list[pb.ReceiveMessageResponse]) -> list[str]:
     return [] if code_of(responses) == pb.MESSAGE_NOT_FOUND else bodies(responses)
 
 
+@pytest.mark.parametrize("takes_runs", [False, True])
 async def test_handles_that_name_nothing_have_their_own_outcome(
-    proxy: ProxyBench, client: GrpcClient
+    proxy: ProxyBench, client: GrpcClient, takes_runs: bool
 ) -> None:
+    proxy.backend.links[0].takes_runs = takes_runs
     put(proxy.bench, "m")
     (message,) = messages(await proxy.receive(client, request()))
     good = message.system_properties.receipt_handle
@@ -380,4 +381,4 @@ async def test_acknowledgements_name_the_retry_topic(proxy: ProxyBench, client: 
     await ack(proxy, client, again)
     await proxy.pass_time(60_000)
     assert bodies_or_none(await proxy.receive(client, request())) == []
-    assert RequestCode.ACK_MESSAGE in proxy.backend.links[0].codes
+    assert proxy.backend.links[0].runs == 1

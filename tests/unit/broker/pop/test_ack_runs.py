@@ -1,0 +1,123 @@
+"""Acknowledgements without requests: what each is told, and when they have to be requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mqspark.broker.pop.ackrun import Acknowledged, AckRun
+from mqspark.broker.stats.rpctimes import Rpc
+from mqspark.errors import StoreReadOnly
+from mqspark.protocol.codes import ResponseCode
+from tests.unit.auth_kit import authority
+from tests.unit.broker_kit import Bench
+from tests.unit.pop_kit import ACK, INVISIBLE_MS, Popped, pass_time, pop, put, settle
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path)
+    yield bench
+    bench.close()
+
+
+class Ended(list[str]):
+    def __call__(self) -> None:
+        self.append("done")
+
+
+def run_of(bench: Bench, popped: list[Popped]) -> tuple[AckRun, Ended]:
+    ended = Ended()
+    run = AckRun([Acknowledged(each.topic, "CG", each.receipt) for each in popped], ended)
+    assert bench.broker.acknowledge(bench.peer().session, run)
+    return run, ended
+
+
+def test_each_of_a_run_has_its_own_answer(bench: Bench) -> None:
+    put(bench, *"abcd")
+    popped = pop(bench, bench.peer())
+    wrong = [
+        popped[1]._replace(topic="Nowhere"),
+        popped[1]._replace(receipt=popped[1].receipt._replace(offset=9)),
+        popped[1]._replace(receipt=popped[1].receipt._replace(revive_queue=77)),
+    ]
+    run, ended = run_of(bench, [popped[0], *wrong, popped[2]])
+    assert (run.waiting, ended) == ([0, 4], [])
+    settle(bench)
+    assert (run.waiting, ended) == ([], ["done"])
+    codes = [None if answer is None else answer.code for answer in run.answers]
+    codes_of_wrong = [ResponseCode.TOPIC_NOT_EXIST, ResponseCode.NO_MESSAGE, ResponseCode.MESSAGE_ILLEGAL]
+    assert codes == [None, *codes_of_wrong, None]
+    counted = dict(bench.broker.state.stats.rpc)
+    assert counted[Rpc(ACK, ResponseCode.SUCCESS, waited=False)].count == 2
+    assert counted[Rpc(ACK, ResponseCode.NO_MESSAGE, waited=False)].count == 1
+    pass_time(bench, INVISIBLE_MS + 5_000)
+    assert [each.body for each in pop(bench, bench.peer())] == [b"b", b"d"]
+
+
+def test_an_ordered_run_is_answered_at_once(bench: Bench) -> None:
+    put(bench, *"ab")
+    popped = pop(bench, bench.peer(), order="true")
+    run, ended = run_of(bench, popped)
+    assert (run.answers, run.waiting, ended) == ([None, None], [], [])
+    assert bench.broker.state.offsets.query("CG", "T", 0) == 2
+
+
+def test_a_run_waits_for_all_its_records(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, sync=True)
+    put(bench, *"ab")
+    peer = bench.peer()
+    popped = [*pop(bench, peer, maxMsgNums="1"), *pop(bench, peer, maxMsgNums="1")]
+    run, ended = run_of(bench, popped)
+    bench.broker.turn()
+    assert ended == []
+    bench.flush()
+    assert (run.answers, ended) == ([None, None], ["done"])
+    bench.close()
+
+
+def test_what_is_not_written_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(bench, *"ab")
+    popped = pop(bench, bench.peer())
+    run, ended = run_of(bench, popped)
+
+    def refuse(*_: object) -> None:
+        raise StoreReadOnly("the disk is full")
+
+    monkeypatch.setattr(bench.broker.state.writer, "put", refuse)
+    settle(bench)
+    assert ended == ["done"]
+    assert {(each.code, each.remark) for each in run.answers if each} == {
+        (
+            ResponseCode.SYSTEM_ERROR,
+            "the acknowledgement could not be stored: the store accepts no writes: the disk is full",
+        )
+    }
+    assert None not in run.answers
+
+
+def test_a_store_that_fails_refuses_what_waits(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    put(bench, "a")
+    popped = pop(bench, bench.peer())
+    run, ended = run_of(bench, popped)
+    bench.broker.pop.before_commit()
+    bench.broker.acks.fail("the store failed: EIO")
+    assert ended == ["done"]
+    (answer,) = run.answers
+    assert answer is not None
+    assert (answer.code, answer.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, "the store failed: EIO")
+    bench.close()
+
+
+def test_who_stands_around_requests_sees_them(bench: Bench, tmp_path: Path) -> None:
+    run = AckRun([], lambda: None)
+    assert bench.broker.acknowledge(bench.peer().session, run)
+    ack = bench.broker.handlers[ACK]
+    bench.broker.handlers = {**bench.broker.handlers, ACK: lambda session, command: ack(session, command)}
+    assert not bench.broker.acknowledge(bench.peer().session, run)
+    guarded = Bench(tmp_path / "users", new_authority=lambda: authority(tmp_path / "auth"))
+    assert not guarded.broker.acknowledge(guarded.peer().session, run)
+    guarded.close()
