@@ -246,6 +246,7 @@ SERVERS = BOTH | {
     },
     # --- connections: their number and what each keeps is bounded by the server
     "Connection._partial": "one frame; all of them together maxBufferedBytes",
+    "Outbound._out": "requests of ours, of one turn",
     "Outbound._pending": "requests of ours",
     "MemoryBudget._held": "maxConnections",
     "OpenSockets.by_address": "maxConnections",
@@ -390,6 +391,7 @@ GLOBALS = {
     "mqspark.protocol.bodies.body._decoders": "one a body class",
     "mqspark.protocol.headers.header.value_types": "one a header class",
     "mqspark.protocol.command._reader": "made once",
+    "mqspark.protocol.headertemplates._places": "one entry a class of headers",
     "mqspark.protocol.command._send_templates": "one a region, which is a setting",
     "mqspark.protocol.command._prefixes": "_MAX_PREFIXES prefixes",
     "mqspark.protocol.headers.header._fields": "one a header class",
