@@ -118,9 +118,8 @@ class Command(msgspec.Struct, eq=False, gc=False):
     def header(self, header_type: type[H]) -> H:
         """``extFields`` as a typed header. Raises ProtocolError, which names the missing or malformed field,
         or IllegalName, which names the kind of the illegal name."""
-        layout = self.layout
-        if layout is not None and (known := layout.header(header_type, self.values)) is not None:
-            return known
+        if self.layout is not None:
+            return self._header_of_layout(self.layout, header_type)
         decode, names = _reader(header_type)
         header: H
         if self.serialize_type != JSON:
@@ -130,15 +129,23 @@ class Command(msgspec.Struct, eq=False, gc=False):
                 ext = {name: value for name, value in ext.items() if value}
             header = from_texts(header_type, ext) or from_ext(header_type, ext)
         else:
-            raw = self.raw_ext if layout is None else msgspec.Raw(_encode_json(self.ext))
+            raw = self.raw_ext
             try:
                 header = decode(raw) if raw else from_ext(header_type, self.ext)
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 header = from_ext(header_type, self.ext)
         if names is not None and not are_sound(names(header)):
             check_header(header)
-        if layout is not None:
-            layout.learn_header(header, [*header_names(header_type)])
+        return header
+
+    def _header_of_layout(self, layout: HeaderLayout, header_type: type[H]) -> H:
+        known = layout.header(header_type, self.values)
+        if known is not None:
+            return known
+        raw = msgspec.Raw(_encode_json(self.ext)) if self.serialize_type == JSON else _NO_FIELDS
+        parsed = Command(self.code, raw_ext=raw, ext_texts=self.ext, serialize_type=self.serialize_type)
+        header = parsed.header(header_type)
+        layout.learn_header(header, [*header_names(header_type)])
         return header
 
     def __repr__(self) -> str:
@@ -216,6 +223,11 @@ def decode_command(data: bytes | bytearray, start: int, meta: int, body: bytes |
     elif not command.flag & RESPONSE_FLAG and layouts.is_worth_it(header):
         _learn(meta, header, command)
     return command
+
+
+def note_unknown(count: int) -> None:
+    """So many headers were decoded without a look at the layouts, because those before them had none."""
+    layouts.passed(count)
 
 
 def _learn(meta: int, header: bytes, command: Command) -> None:

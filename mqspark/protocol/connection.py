@@ -18,7 +18,16 @@ import re
 import struct
 
 from mqspark.errors import FrameTooLarge, ProtocolError
-from mqspark.protocol.command import JSON, PREFIX, UNREAD_CODE, Command, UnreadRequest, decode_command
+from mqspark.protocol.command import (
+    JSON,
+    PREFIX,
+    UNREAD_CODE,
+    Command,
+    UnreadRequest,
+    decode_command,
+    decode_header,
+    note_unknown,
+)
 from mqspark.protocol.session import Session, Take
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
@@ -46,6 +55,9 @@ REFUSALS_A_STEP, MAX_STEPS = 8, 6
 """After so many questions in vain, one after another, twice as many reads go the long way before the next one
 (``Connection.taken``), and so often at most."""
 
+LOOK_EVERY = 64
+"""After so many reads in a row that had no header of a known layout, one read of so many is looked at for one."""
+
 _HTTP = int.from_bytes(b"HTTP")
 """The length of a frame that is an answer of an HTTP server."""
 _PREFIX_BYTES = PREFIX.size
@@ -69,6 +81,7 @@ class Connection:
         "_refusals",
         "_rest",
         "_unasked",
+        "_unknown_reads",
         "unparsed",
     )
 
@@ -98,6 +111,8 @@ class Connection:
         """Reads that go the long way before ``taken`` asks again."""
         self._refusals = 0
         """Questions in vain, one after another."""
+        self._unknown_reads = 0
+        """Reads in a row whose last header was of no known layout."""
 
     @property
     def buffered_bytes(self) -> int:
@@ -149,6 +164,7 @@ class Connection:
             stop = SLICE_BYTES
         max_total, max_header_bytes = self._max_frame_bytes - 4, self._max_header_bytes
         unpack = PREFIX.unpack_from
+        looks = self._unknown_reads < LOOK_EVERY or not self._unknown_reads % LOOK_EVERY
         while True:
             while stop - position >= _PREFIX_BYTES:
                 total, meta = unpack(data, position)
@@ -169,7 +185,11 @@ class Connection:
                     body = data[body_start:end]
                 else:
                     body = memoryview(data)[body_start:end]
-                commands.append(decode_command(data, position + _PREFIX_BYTES, meta, body))
+                position += _PREFIX_BYTES
+                if looks:
+                    commands.append(decode_command(data, position, meta, body))
+                else:
+                    commands.append(decode_header(meta >> 24, data[position:body_start], body))
                 position = end
             else:
                 self._needed = _PREFIX_BYTES
@@ -181,6 +201,10 @@ class Connection:
             break
         if position < length:
             self._partial += data[position:] if position else data
+        if commands:
+            if not looks:
+                note_unknown(len(commands))
+            self._unknown_reads = self._unknown_reads + 1 if commands[-1].layout is None else 0
         return commands
 
     def joined(self, data: bytes) -> bytes | None:

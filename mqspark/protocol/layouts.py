@@ -337,6 +337,11 @@ class HeaderLayouts:
         """Grows with each header of no known layout that is neither learned nor looked at, up to
         ``learning_cost``."""
 
+    def passed(self, count: int) -> None:
+        """So many headers were decoded without a look at the layouts."""
+        if self.credit < self.learning_cost:
+            self.credit = min(self.credit + count, self.learning_cost)
+
     def prefer(self, meta: int, layout: HeaderLayout) -> None:
         """Compare with this layout before the others."""
         alike = self.known.get(meta, ())

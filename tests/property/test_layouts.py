@@ -14,6 +14,7 @@ from mqspark.auth.access import header_of
 from mqspark.errors import MQError
 from mqspark.protocol import command as commands
 from mqspark.protocol.command import BINARY, JSON, Command, decode_command, decode_header, encode_request
+from mqspark.protocol.connection import LOOK_EVERY, Connection
 from mqspark.protocol.layouts import LEARNING_COST, MAX_ALIKE, PATIENCE, HeaderLayouts
 
 relaxed = settings(
@@ -337,3 +338,29 @@ def test_headers_that_are_not_worth_it_leave_others_their_turn(monkeypatch: pyte
         if number == 99_999:
             assert layouts.known
     assert list(layouts.known) == [len(send)]
+
+
+def test_a_peer_of_unknown_headers_is_hardly_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One read of LOOK_EVERY is, and as soon as a header has a layout all are. Learning goes on as if all were."""
+    layouts = HeaderLayouts()
+    monkeypatch.setattr(commands, "layouts", layouts)
+    known = encode_request(11, 7, PULL, serialize_type=BINARY)
+    unknown = encode_request(
+        310, 7, {**SEND, "i": "WAIT\x01true\x02"}, b"body"
+    )  # without an id it is not learned
+    Connection().receive_data(known)
+    peer = Connection()
+    layouts.credit = 0
+    for _ in range(LOOK_EVERY + 1):
+        peer.receive_data(unknown)
+    assert layouts.credit == LOOK_EVERY + 1
+    unseen = [peer.receive_data(known)[0] for _ in range(LOOK_EVERY - 1)]
+    (seen,) = peer.receive_data(known)
+    (next_one,) = peer.receive_data(known)
+    assert {each.layout for each in unseen} == {None}
+    assert seen.layout is not None
+    assert next_one.layout is seen.layout
+    assert views(unseen[0]) == views(seen)
+    for _ in range(2 * LEARNING_COST):
+        peer.receive_data(unknown)
+        assert layouts.credit <= LEARNING_COST

@@ -7,8 +7,8 @@ flush type is satisfied, releases all answers below it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -135,16 +135,12 @@ class Acks:
         while waiting and waiting[0][0] <= acked:
             turn_end, added_ms, others = turns.popleft() if turns else (acked, now_ms, None)
             before, end = len(self), min(turn_end, acked)
-            frames: list[bytes] = []
             while waiting and waiting[0][0] <= end:
                 _, session, answer = waiting.popleft()
-                if isinstance(answer, AnswerRun):
-                    self.more -= answer.messages - 1
-                    answer = answer.frames
-                frames.append(answer)
-                if not waiting or waiting[0][1] is not session or waiting[0][0] > end:
-                    session.send(*frames)
-                    frames = []
+                answers: list[Any] = [answer]
+                while waiting and waiting[0][1] is session and waiting[0][0] <= end:
+                    answers.append(waiting.popleft()[2])
+                session.send(*(self._frames(answers) if self.more else answers))
             took_ms, count = now_ms - added_ms, before - len(self)
             if took_ms > self.took_ms:
                 self.took_ms = took_ms
@@ -154,6 +150,15 @@ class Acks:
                 others = None
             self._count(took_ms, count, others)
         self._forget_turns()
+
+    def _frames(self, answers: Sequence[bytes | AnswerRun]) -> list[bytes]:
+        """The frames of answers that wait no more, of which some may be runs."""
+        frames = []
+        for answer in answers:
+            count, frame = _parts(answer)
+            self.more -= count - 1
+            frames.append(frame)
+        return frames
 
     def _release_only_one(self, now_ms: int) -> None:
         """``release`` where one sender has sent: the usual turn of a broker that is not busy."""
