@@ -19,6 +19,7 @@ Must not know files.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
@@ -45,16 +46,20 @@ _TAG_PREFIX = "T#"
 _LAST_FIVE_BYTES = (1 << 40) - 1
 
 _MAX_TEXT_BYTES = 1 << 17
-"""Length of the tables of powers. A slice with more text is split; no single record is as large."""
-_powers = np.full(_MAX_TEXT_BYTES, 31, dtype=np.uint32)
-_powers[0] = 1
-POWERS = np.cumprod(_powers, dtype=np.uint32)
-"""31^i modulo 2^32."""
+"""A slice with more text is split; no single record is as large."""
+_MIN_POWERS_BITS = 12
 _TAG_FACTOR, _TAG_SUMMAND = np.uint32(31 * 31), np.uint32(31 * ord("T") + ord("#"))
 """What the prefix of a tag does to the hash of what stands before it."""
-_powers[1:] = pow(31, -1, 1 << 32)
-INVERSE_POWERS = np.cumprod(_powers, dtype=np.uint32)
-"""31^-i modulo 2^32."""
+
+
+@functools.cache
+def _powers(bits: int) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
+    """31^i and 31^-i modulo 2^32, for i below 2^bits. Few records need them, so there are none before."""
+    factors = np.full(1 << bits, 31, dtype=np.uint32)
+    factors[0] = 1
+    powers = np.cumprod(factors, dtype=np.uint32)
+    factors[1:] = pow(31, -1, 1 << 32)
+    return powers, np.cumprod(factors, dtype=np.uint32)
 
 
 class KeyColumns(NamedTuple):
@@ -268,11 +273,12 @@ def _hash(
 ) -> Ints:
     """Hash of ``topic#`` followed by the key, or by ``T#`` and the tag."""
     sums = np.zeros(len(text) + 1, dtype=np.uint32)
-    np.cumsum(text * INVERSE_POWERS[: len(text)], dtype=np.uint32, out=sums[1:])
-    topic_hash = POWERS[topic_high - 1] * (sums[topic_high] - sums[topic_low])
+    powers, inverse_powers = _powers(max((len(text) - 1).bit_length(), _MIN_POWERS_BITS))
+    np.cumsum(text * inverse_powers[: len(text)], dtype=np.uint32, out=sums[1:])
+    topic_hash = powers[topic_high - 1] * (sums[topic_high] - sums[topic_low])
     topic_hash[is_tag] = topic_hash[is_tag] * _TAG_FACTOR + _TAG_SUMMAND
-    key_hash = POWERS[high - 1] * (sums[high] - sums[low])
-    signed = (topic_hash * POWERS[high - low] + key_hash).view(np.int32).astype(np.int64)
+    key_hash = powers[high - 1] * (sums[high] - sums[low])
+    signed = (topic_hash * powers[high - low] + key_hash).view(np.int32).astype(np.int64)
     hashes: Ints = np.abs(signed)
     hashes[hashes == 1 << 31] = 0
     beyond_ascii = np.flatnonzero(text >= 0x80)
