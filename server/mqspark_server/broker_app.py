@@ -48,6 +48,7 @@ from mqspark_server.process.diskwork import Flusher, Housekeeper, Worker, open_k
 from mqspark_server.process.phases import Phase
 from mqspark_server.process.schemawork import SchemaWorker
 from mqspark_server.process.startup import ProcessApp, remoting_server
+from mqspark_server.proxy.grpcdoor import GrpcDoor
 from mqspark_server.settings.entrypoints import load_extensions
 from mqspark_server.settings.reported import more_of_broker
 from mqspark_server.settings.serverconfig import GRPC_PORT_DISTANCE
@@ -68,6 +69,7 @@ if TYPE_CHECKING:  # imported where users have to log in
     from mqspark_server.console.history.sampler import Sampler
     from mqspark_server.net.grpc.grpccounts import GrpcCounts
     from mqspark_server.net.tcp import RemotingServer
+    from mqspark_server.proxy.backend import ProxyBackend
     from mqspark_server.tiered.archivetier import ArchivedMessages
 
 log = logging.getLogger("mqspark.app")
@@ -157,7 +159,7 @@ class BrokerApp(ProcessApp):
         parts.compaction.start()
         parts.server.start()
         if self.settings.server.grpc_enable:
-            await self._start_grpc(parts)
+            self._open_grpc(parts, worker)
 
         self.lifecycle.advance(Phase.REGISTERING)
         if parts.group is not None and (pre_online := parts.core.role.pre_online) is not None:
@@ -214,14 +216,9 @@ class BrokerApp(ProcessApp):
         self.http_url = http.url
         return http
 
-    async def _start_grpc(self, parts: BrokerParts) -> None:
+    def _open_grpc(self, parts: BrokerParts, worker: Worker) -> None:
         if importlib.util.find_spec("google.protobuf") is None:
             raise ConfigError("grpcEnable needs protobuf: pip install 'mqspark[grpc]'", key="grpcEnable")
-        from mqspark_server.proxy.backends.brokerbackend import BrokerBackend
-        from mqspark_server.proxy.backends.clusterroutes import ClusterRoutes
-        from mqspark_server.proxy.backends.otherbrokers import OtherBrokers
-        from mqspark_server.proxy.grpcserver import GrpcServer
-
         config = self.settings.server
         port = config.grpc_server_port
         if port is None:
@@ -233,19 +230,28 @@ class BrokerApp(ProcessApp):
                 )
         addresses = parse_addresses(self.config.namesrv_addr or "", key="namesrvAddr")
         tls = None if config.client_tls is None else client_context(config.client_tls)
-        others = None
-        if addresses:
-            routes = ClusterRoutes(addresses, tls, self.settings.auth.inner_signer)
-            others = OtherBrokers(routes, self.config.broker_name, config.grpc_server_port)
-        backend = BrokerBackend(parts.core, parts.server, others)
-        self._ends.always(backend.close)
-        server = GrpcServer(backend, config, config.bind_address, port)
-        self._ends.on_stop(server.stop)
-        self._ends.on_kill(server.kill)
-        await server.start()
-        self.grpc_counts = lambda: server.counts
-        parts.core.grpc_port = server.port
-        self.grpc_address = f"{bracketed(self.config.broker_ip1)}:{server.port}"
+
+        def load() -> Callable[[], ProxyBackend]:
+            from mqspark_server.proxy.backends.brokerbackend import BrokerBackend
+            from mqspark_server.proxy.backends.clusterroutes import ClusterRoutes
+            from mqspark_server.proxy.backends.otherbrokers import OtherBrokers
+
+            def new_backend() -> ProxyBackend:
+                others = None
+                if addresses:
+                    routes = ClusterRoutes(addresses, tls, self.settings.auth.inner_signer)
+                    others = OtherBrokers(routes, self.config.broker_name, config.grpc_server_port)
+                return BrokerBackend(parts.core, parts.server, others)
+
+            return new_backend
+
+        door = GrpcDoor(config, config.bind_address, worker, load)
+        self._ends.on_stop(door.stop)
+        self._ends.on_kill(door.kill)
+        door.open(port)
+        self.grpc_counts = lambda: door.counts
+        parts.core.grpc_port = door.port
+        self.grpc_address = f"{bracketed(self.config.broker_ip1)}:{door.port}"
 
     def _build_api(self) -> object:
         from mqspark_server.console.apidocs import docs_router

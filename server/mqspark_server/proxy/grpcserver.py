@@ -6,7 +6,8 @@ of all connections, ``maxConnections`` the connections.
 
 from __future__ import annotations
 
-from mqspark_server.net.addresses import bind
+import socket
+
 from mqspark_server.net.grpc.grpccounts import GrpcCounts
 from mqspark_server.net.grpc.grpclistener import GrpcListener
 from mqspark_server.net.servertls import Certificates
@@ -20,26 +21,26 @@ STOP_S = 1.0
 
 
 class GrpcServer:
-    """A service at an address of ``config``. Use ``await start()``; then ``port`` is the one that is bound."""
+    """A service at a bound port. Use ``await start()``."""
 
-    def __init__(self, backend: ProxyBackend, config: ServerConfig, host: str, port: int) -> None:
+    def __init__(
+        self, backend: ProxyBackend, config: ServerConfig, sock: socket.socket, tls: Certificates | None
+    ) -> None:
         self._backend = backend
         self._config = config
-        self._host = host
-        self.port = port
+        self._sock = sock
+        self._tls = tls
+        self.port: int = sock.getsockname()[1]
         self._listener: GrpcListener | None = None
         self.service: MessagingService | None = None
 
     async def start(self) -> None:
-        """Raises OSError, and ConfigError for a certificate that cannot be used."""
+        """The socket is closed at the end. Raises OSError."""
         config = self._config
-        tls = None if config.server_tls is None else Certificates(config.server_tls, ("h2",))
-        sock = bind("gRPC", self._host, self.port)
-        self.port = sock.getsockname()[1]
         self.service = MessagingService(self._backend, self.port, lambda: config.grpc_max_client_bytes)
         self._listener = GrpcListener(
             self.service.methods,
-            tls,
+            self._tls,
             name="gRPC",
             max_message_bytes=2 * self._backend.max_message_bytes + MORE_THAN_MESSAGES,
             max_calls=config.grpc_max_calls,
@@ -57,9 +58,9 @@ class GrpcServer:
         )
         self.service.start()
         try:
-            await self._listener.listen(sock)
+            await self._listener.listen(self._sock)
         except BaseException:
-            sock.close()
+            self._sock.close()
             raise
 
     @property

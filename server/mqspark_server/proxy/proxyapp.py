@@ -11,6 +11,7 @@ from mqspark_server.process.startup import ProcessApp
 from mqspark_server.proxy.backends.clusterbackend import ClusterBackend
 from mqspark_server.proxy.backends.clusterroutes import ClusterRoutes
 from mqspark_server.proxy.backends.clusterusers import check_auth_of_proxy
+from mqspark_server.proxy.grpcdoor import bind_grpc
 from mqspark_server.proxy.grpcserver import GrpcServer
 from mqspark_server.settings.settings import ProxySettings
 
@@ -38,7 +39,7 @@ class ProxyApp(ProcessApp):
         self._ends.always(backend.close)
         if backend.users is not None:
             await backend.users.start()
-        server = GrpcServer(backend, config, config.bind_address, config.listen_port)
+        server = GrpcServer(backend, config, *bind_grpc(config, config.bind_address, config.listen_port))
         self._ends.on_stop(server.stop)
         self._ends.on_kill(server.kill)
         await server.start()

@@ -503,6 +503,28 @@ def test_the_plugin_loads_nothing_before_it_is_used() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_a_broker_with_grpc_loads_it_when_the_first_peer_comes() -> None:
+    code = """
+import socket, sys, time
+from mqspark.testing import Broker
+
+def loaded():
+    return {"google.protobuf", "mqspark_server.proxy.grpcserver"} <= set(sys.modules)
+
+with Broker(settings={"grpcEnable": True}) as broker:
+    before = {name for name in sys.modules if name.startswith("google.") or ".http2" in name}
+    host, _, port = broker.grpc_address.rpartition(":")
+    with socket.create_connection((host, int(port))):
+        while not loaded():
+            time.sleep(0.01)
+print(before)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, "set()\n"), done.stderr
+
+
 def test_a_plain_cluster_loads_neither_users_nor_a_controller() -> None:
     code = (
         "import sys, mqspark_server.dev_cluster; "
