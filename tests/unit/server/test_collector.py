@@ -63,7 +63,7 @@ def test_what_a_full_collection_has_visited_it_does_not_visit_again() -> None:
     assert gc.get_freeze_count() == 0
 
 
-def test_a_collection_visits_a_few_ten_thousand_objects_at_most() -> None:
+def test_a_collection_visits_ten_thousand_objects_at_most() -> None:
     most = [0, 0, 0]
 
     def note(phase: str, info: dict[str, Any]) -> None:
@@ -80,9 +80,9 @@ def test_a_collection_visits_a_few_ten_thousand_objects_at_most() -> None:
             gc.callbacks.remove(note)
         assert len(table) == 4 * OBJECTS
     if sys.version_info < (3, 14):  # from there on it is incremental
-        assert min(most) > 0
+        assert most[0] == 0 < min(most[1:])
     slack = 1000  # objects of the test itself
-    for times, found in zip((1, 2, 4), most, strict=True):
+    for times, found in zip((1, 1, 2), most, strict=True):
         assert found <= times * YOUNG_OBJECTS + slack
 
 
