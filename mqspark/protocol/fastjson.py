@@ -104,6 +104,27 @@ def parse_with_bare_keys(data: bytes, limit: int = 0) -> Any:
     return _fast(_KEY.sub(_quoted, data, limit))
 
 
+_NUMBERS = re.compile(
+    # Skips strings, up to an object of integers only.
+    rb'((?:"(?:[^"\\]|\\.?)*+(?:"|\Z)|[^"{]|\{(?!-?[0-9]))*+)'
+    rb"(?:\Z|\{(-?[0-9]{1,20}:-?[0-9]{1,20}(?:,-?[0-9]{1,20}:-?[0-9]{1,20})*+)(?=\s*+\})|(\{))",
+    re.DOTALL,
+)
+
+
+def with_quoted_numbers(data: bytes) -> bytes:
+    """The text, with the bare keys of its objects of integers quoted: as of the offsets of a thousand queues, all of
+    an object at once. Other bare keys stay."""
+    return _NUMBERS.sub(_with_quoted_row, data)
+
+
+def _with_quoted_row(match: re.Match[bytes]) -> bytes:
+    passed, row, _ = match.groups()
+    if row is None:
+        return match.group()
+    return b'%b{"%b' % (passed, row.replace(b",", b',"').replace(b":", b'":'))
+
+
 def _quoted(match: re.Match[bytes]) -> bytes:
     passed, before, number, document = match.groups()
     if number is not None:

@@ -15,6 +15,7 @@ from typing import Any
 from mqspark.base.bounded import BoundedMap, Ledger
 from mqspark.base.clock import Clock
 from mqspark.base.names import sound_only
+from mqspark.broker.tables.offset_row import MAX_QUEUE_BYTES, OffsetRow, decode_offsets
 from mqspark.errors import TableFull
 from mqspark.message import SYSTEM_GROUP_PREFIX, is_broker_topic
 from mqspark.protocol import fastjson
@@ -22,7 +23,7 @@ from mqspark.protocol.bodies.admin_bodies import (
     ConsumerOffsetSerializeWrapper,
     LmqConsumerOffsetSerializeWrapper,
 )
-from mqspark.protocol.bodies.body import decode_table, to_document
+from mqspark.protocol.bodies.body import to_document
 from mqspark.protocol.bodies.topic_bodies import DataVersion
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import ESSENTIAL, Work
@@ -32,7 +33,7 @@ NOT_FOUND = -1
 
 COPIED_AT_ONCE = 4_096
 
-Table = BoundedMap[tuple[str, str], dict[int, int]]
+Table = BoundedMap[tuple[str, str], OffsetRow]
 """(topic, group) → queue id → offset. A pair belongs to the user who was the first to consume it since the start."""
 
 SEARCHED_AT_ONCE = 8_192
@@ -44,8 +45,7 @@ DROPPED_AT_ONCE = 512
 MAX_OFFSET_BYTES = 512 << 20
 _PAIR_BYTES = 400
 """With the entry that says whose it is."""
-_QUEUE_BYTES = 128
-_ONE_QUEUE = {0: 0}
+_NO_QUEUE, _ONE_QUEUE = OffsetRow(), OffsetRow({0: 0})
 
 
 def is_brokers_own(topic: str, group: str) -> bool:
@@ -64,7 +64,13 @@ class ConsumerOffsets:
     ) -> None:
         """``lmq``: a group that reads light message queues has one offset per topic, whatever the queue id, in a
         table of its own in the file (LmqConsumerOffsetManager)."""
-        self.ledger = Ledger("offsets", max_bytes, setting="maxOffsetTableBytes")
+        self.ledger = Ledger(
+            "offsets",
+            max_bytes,
+            "OffsetRow._first",
+            "OffsetRow._others",
+            setting="maxOffsetTableBytes",
+        )
         self._clock = clock
         self._lmq = lmq
         self._version_step = version_step
@@ -89,7 +95,7 @@ class ConsumerOffsets:
         if queues is None:
             table.admit(key, _ONE_QUEUE, session)
         elif queue_id is not None and queue_id not in queues:
-            table.admit_more(_QUEUE_BYTES, session)
+            table.admit_more(MAX_QUEUE_BYTES, session)
 
     def commit(
         self,
@@ -121,11 +127,9 @@ class ConsumerOffsets:
     ) -> None:
         queues = table.get(key)
         if queues is None:
-            table.hold(key, {queue_id: offset}, session)
-            return
-        if queue_id not in queues:
-            table.grow(key, _QUEUE_BYTES)
-        queues[queue_id] = offset
+            table.hold(key, OffsetRow({queue_id: offset}), session)
+        elif more_bytes := queues.put(queue_id, offset):
+            table.grow(key, more_bytes)
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
         """The pending reset if there is one, otherwise the stored offset, otherwise NOT_FOUND."""
@@ -138,13 +142,19 @@ class ConsumerOffsets:
 
     def queues(self, group: str, topic: str) -> dict[int, int]:
         """A copy: queue id → offset."""
-        return dict(self._table.get((topic, group), {}))
+        queues = self._table.get((topic, group))
+        return {} if queues is None else queues.as_dict()
+
+    def are_below(self, group: str, topic: str, ends_of: Callable[[int], list[int]]) -> bool:
+        """Whether the group has offsets of the first queues only, each from 0 to the end of its queue. ``ends_of``:
+        the ends of so many queues."""
+        return self._table[topic, group].are_below(ends_of)
 
     def pulled(self, session: Session, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Not stored when the table is full; nothing depends on it."""
         queues = self._pulled.get((topic, group))
         if queues is not None and queue_id in queues:
-            queues[queue_id] = offset
+            queues.put(queue_id, offset)
             return
         try:
             self._admit(self._pulled, session, (topic, group), queue_id)
@@ -153,7 +163,8 @@ class ConsumerOffsets:
         self._put(self._pulled, (topic, group), queue_id, offset, session)
 
     def pull_offset(self, group: str, topic: str, queue_id: int) -> int:
-        return self._pulled.get((topic, group), {}).get(queue_id, NOT_FOUND)
+        queues = self._pulled.get((topic, group))
+        return NOT_FOUND if queues is None else queues.get(queue_id, NOT_FOUND)
 
     def reset(self, session: Session, group: str, topic: str, queue_id: int, offset: int) -> None:
         """The next pull of the queue is redirected to ``offset``, which is also stored at once.
@@ -170,17 +181,18 @@ class ConsumerOffsets:
     def pending_reset(self, group: str, topic: str, queue_id: int) -> int | None:
         if not self._resets:
             return None
-        return self._resets.get((topic, group), {}).get(queue_id)
+        queues = self._resets.get((topic, group))
+        return queues.get(queue_id, NOT_FOUND) if queues is not None and queue_id in queues else None
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
         if not self._resets:
             return None
         queues = self._resets.get((topic, group))
-        if queues is None:
+        if queues is None or queue_id not in queues:
             return None
-        offset = queues.pop(queue_id, None)
-        if offset is not None:
-            self._resets.grow((topic, group), -_QUEUE_BYTES)
+        before_bytes = queues.size_bytes
+        offset = queues.pop(queue_id)
+        self._resets.grow((topic, group), queues.size_bytes - before_bytes)
         if not queues:
             del self._resets[topic, group]
         return offset
@@ -257,7 +269,7 @@ class ConsumerOffsets:
 
         def members(of_light: bool) -> Iterator[tuple[str, Any] | None]:
             # No tuple an entry here and above: a hundred thousand new containers start a full garbage collection.
-            rows: dict[str, dict[int, int]] = {}
+            rows: dict[str, OffsetRow] = {}
             for number, ((topic, group), queues) in enumerate(zip(keys, tables, strict=True), 1):
                 name = f"{topic}@{group}"
                 if not self._lmq or _is_light(name) == of_light:
@@ -267,7 +279,7 @@ class ConsumerOffsets:
             if of_light:
                 yield from fastjson.members_in_order(rows, lambda name: rows[name].get(LMQ_QUEUE_ID, 0))
             else:
-                yield from fastjson.members_in_order(rows, lambda name: rows[name].copy())
+                yield from fastjson.members_in_order(rows, lambda name: rows[name].as_dict())
 
         def encode() -> Iterator[bytes]:
             if not self._lmq:
@@ -283,7 +295,9 @@ class ConsumerOffsets:
     def wrapper(self) -> ConsumerOffsetSerializeWrapper:
         """A copy of the table."""
         return ConsumerOffsetSerializeWrapper(
-            offset_table={f"{topic}@{group}": dict(queues) for (topic, group), queues in self._table.items()},
+            offset_table={
+                f"{topic}@{group}": queues.as_dict() for (topic, group), queues in self._table.items()
+            },
             data_version=self.data_version,
         )
 
@@ -293,7 +307,7 @@ class ConsumerOffsets:
         table: dict[str, dict[int, int]] = {}
         done = 0
         for (topic, group), queues in list(self._table.items()):
-            table[f"{topic}@{group}"] = dict(queues)
+            table[f"{topic}@{group}"] = queues.as_dict()
             done += 1 + len(queues)
             if done >= COPIED_AT_ONCE:
                 done = 0
@@ -307,7 +321,7 @@ class ConsumerOffsets:
         for key, queues in sound_only("offsets", master.offset_table, separator="@").items():
             topic, at, group = key.partition("@")
             known = self._table.get((topic, group))
-            if not at or known == queues:
+            if not at or (known is not None and known.as_dict() == queues):
                 continue
             self.ledger.admit(self._table.size_of((topic, group), _ONE_QUEUE))
             for queue_id, offset in queues.items():
@@ -329,7 +343,7 @@ class ConsumerOffsets:
         known = self._table
         further = {
             key: {
-                queue_id: max(offset, known.get(_pair(key), {}).get(queue_id, NOT_FOUND))
+                queue_id: max(offset, known.get(_pair(key), _NO_QUEUE).get(queue_id, NOT_FOUND))
                 for queue_id, offset in queues.items()
             }
             for key, queues in slave.offset_table.items()
@@ -338,15 +352,18 @@ class ConsumerOffsets:
 
     def load(self, data: bytes) -> None:
         """From ``consumerOffset.json`` or ``lmqConsumerOffset.json``. Raises ProtocolError for a malformed file."""
-        wrapper = decode_table(LmqConsumerOffsetSerializeWrapper, data)
-        light = {key: {LMQ_QUEUE_ID: offset} for key, offset in wrapper.lmq_offset_table.items()}
-        for key, queues in sound_only("offsets", wrapper.offset_table | light, separator="@").items():
+        rows, version = decode_offsets(data)
+        for key, queues in sound_only("offsets", rows, separator="@").items():
             topic, at, group = key.partition("@")
-            if at:
-                for queue_id, offset in queues.items():
-                    self._put(self._table, (topic, group), queue_id, offset)
-        if wrapper.data_version is not None:
-            self.data_version = wrapper.data_version
+            if not at:
+                continue
+            if (topic, group) not in self._table:
+                self._table.keep((topic, group), queues)
+                continue
+            for queue_id, offset in queues.items():
+                self._put(self._table, (topic, group), queue_id, offset)
+        if version is not None:
+            self.data_version = version
 
 
 def _pair(key: str) -> tuple[str, str]:
@@ -359,8 +376,8 @@ def _age(version: DataVersion) -> tuple[int, int, int]:
     return version.state_version, version.counter, version.timestamp
 
 
-def _queues_bytes(queues: dict[int, int]) -> int:
-    return _QUEUE_BYTES * len(queues)
+def _queues_bytes(queues: OffsetRow) -> int:
+    return queues.size_bytes
 
 
 def _is_light(key: str) -> bool:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from mqspark.base.clock import Clock
@@ -50,6 +51,8 @@ log = sparing(__name__, lines=20)
 _CUT_MESSAGES = 1 << 20
 """An offset at most this far past the end of its queue may have been valid before the log was cut; one farther
 never was."""
+_ANY = 1 << 62
+"""The end of a queue of which nothing is known."""
 _MAX_NAMED = 20
 _TOPICS = "topics.json"
 _DELAYS = "delayOffset.json"
@@ -184,6 +187,18 @@ def heal_groups(groups: SubscriptionGroups, note: Note) -> None:
             groups.touch()
 
 
+def _end(bounds: Bounds, topic: str, queue_id: int) -> int:
+    """A queue without messages says nothing: its topic may have been deleted."""
+    return bounds.max_offset(topic, queue_id) if bounds.min_offset(topic, queue_id) >= 0 else _ANY
+
+
+def _ends(bounds: Bounds, known: dict[str, list[int]], topic: str, count: int) -> list[int]:
+    """The ends of the first ``count`` queues or more of a topic, asked once however many groups read it."""
+    ends = known.setdefault(topic, [])
+    ends += (_end(bounds, topic, queue_id) for queue_id in range(len(ends), count))
+    return ends
+
+
 def heal_offsets(
     offsets: ConsumerOffsets,
     backup: Callable[[], ConsumerOffsets | None],
@@ -195,12 +210,14 @@ def heal_offsets(
     """Offsets of ``consumerOffset.json`` that are negative or past the end of their queue."""
     known: ConsumerOffsets | None = None
     is_loaded = False
+    ends: dict[str, list[int]] = {}
     for topic, group in offsets.pairs():
         light = lmq and is_lmq(group)
+        if not light and offsets.are_below(group, topic, partial(_ends, bounds, ends, topic)):
+            continue
         for queue_id, value in offsets.queues(group, topic).items():
-            low, high = bounds.min_offset(topic, queue_id), bounds.max_offset(topic, queue_id)
-            # A queue without messages says nothing: its topic may have been deleted.
-            end = (1 << 62) if light or low < 0 else high
+            low = bounds.min_offset(topic, queue_id)
+            end = _ANY if light else _end(bounds, topic, queue_id)
             if 0 <= value <= end:
                 continue
             if not is_loaded:

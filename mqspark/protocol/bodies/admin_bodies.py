@@ -11,7 +11,7 @@ from mqspark.protocol.headers.header import I32, I64, QueuePlace
 
 
 class ConsumerOffsetSerializeWrapper(Body):
-    offset_table: dict[str, dict[int, int]] = {}
+    offset_table: dict[str, dict[int, I64]] = {}
     """``topic@group`` → queue id → offset."""
     data_version: DataVersion | None = None
 
@@ -19,8 +19,8 @@ class ConsumerOffsetSerializeWrapper(Body):
 class LmqConsumerOffsetSerializeWrapper(Body):
     """``lmqConsumerOffset.json``: offsets as above, and those of groups that read light message queues."""
 
-    offset_table: dict[str, dict[int, int]] = {}
-    lmq_offset_table: dict[str, int] = {}
+    offset_table: dict[str, dict[int, I64]] = {}
+    lmq_offset_table: dict[str, I64] = {}
     """``topic@group`` → offset."""
     data_version: DataVersion | None = None
 

@@ -1,0 +1,71 @@
+"""Offsets by queue in an array behave like a dict; files of them are read in any form."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqspark.broker.tables.offset_row import OffsetRow, decode_offsets
+from mqspark.errors import ProtocolError
+
+QUEUES = st.integers(min_value=-2, max_value=8) | st.just((1 << 31) - 1)
+OFFSETS = st.integers(min_value=-(1 << 63), max_value=(1 << 63) - 1)
+
+
+@given(st.lists(st.tuples(QUEUES, st.none() | OFFSETS), max_size=30))
+def test_offset_rows_are_those_of_a_dict(steps):
+    offsets, expected = OffsetRow(), {}
+    empty_bytes = size_bytes = offsets.size_bytes
+    for queue_id, offset in steps:
+        if offset is None:
+            assert offsets.pop(queue_id) == expected.pop(queue_id, None)
+            size_bytes = offsets.size_bytes
+        else:
+            size_bytes += offsets.put(queue_id, offset)
+            expected[queue_id] = offset
+        assert (offsets.as_dict(), len(offsets), offsets.size_bytes) == (expected, len(expected), size_bytes)
+        assert dict(offsets.items()) == dict(offsets.copy().items()) == expected
+        for each in range(-3, 10):
+            assert (each in offsets, offsets.get(each, -7)) == (each in expected, expected.get(each, -7))
+    assert OffsetRow(expected).as_dict() == expected
+    assert offsets.size_bytes >= empty_bytes
+
+
+@given(st.lists(OFFSETS, max_size=5), st.lists(st.integers(min_value=0, max_value=1 << 62), min_size=5))
+def test_offsets_below_the_ends_are_known_at_once(row, ends):
+    offsets = OffsetRow(dict(enumerate(row)))
+    assert offsets.are_below(lambda count: ends) == all(
+        0 <= offset <= end for offset, end in zip(row, ends, strict=False)
+    )
+    offsets.put(7, 0)
+    assert not offsets.are_below(lambda count: ends)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        "{0:11,1:12\n\t\t}",
+        '{"0":11,"1":12}',
+        "{0 : 11 , 1:12}",
+        "{1:12,0:11}",
+        '{0:11,"1":12}',
+        "{'0':11,1:12,}",
+        "{0:11,1:12,2:null}",
+    ],
+)
+def test_offsets_are_read_in_every_form_of_a_file(rows):
+    text = (
+        '{\n\t"dataVersion":{"counter":3,"stateVersion":0,"timestamp":9},\n\t"offsetTable":{'
+        '\n\t\t"T@G":%s,"{0:1}@H":{\n\t\t},"U@G":{5:-1}\n\t}\n}'
+    )
+    found, version = decode_offsets((text % rows).encode())
+    assert {key: each.as_dict() for key, each in found.items()} == {
+        "T@G": {0: 11, 1: 12},
+        "{0:1}@H": {},
+        "U@G": {5: -1},
+    }
+    assert version.counter == 3
+
+
+def test_an_offset_beyond_64_bits_is_no_offset():
+    with pytest.raises(ProtocolError):
+        decode_offsets(b'{"offsetTable":{"T@G":{0:%d}}}' % (1 << 63))
