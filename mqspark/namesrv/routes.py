@@ -52,7 +52,7 @@ UNIT, UNIT_SUB = 0x1, 0x2
 MAX_TIMEOUT_FACTOR = 10
 """A broker may ask for a timeout of up to this multiple of brokerExpiryTimeout."""
 _PERM_BITS = 0xF
-_TOPICS_A_SLICE = 1_000
+_TOPICS_A_SLICE = 256
 _UNKNOWN_VERSION = DataVersion(state_version=-1, timestamp=-1, counter=-1)
 """Version of a broker whose topics are not complete yet."""
 

@@ -51,7 +51,7 @@ MAX_CODES = 16_384
 SEEN_AT_ONCE = 256
 """Groups and subscriptions of a heartbeat that are processed in one slice."""
 
-NOTIFIED_AT_ONCE = 512
+NOTIFIED_AT_ONCE = 128
 """Members of a group that are notified of a change in one slice."""
 
 QUEUES_AT_ONCE = 512

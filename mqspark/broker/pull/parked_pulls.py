@@ -8,7 +8,6 @@ Facts: docs/rocketmq/broker.md#long-polling.
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -125,19 +124,20 @@ class ParkedPulls:
         pull.owner = self._requests.admit(pull)
 
     def _leave(self, pull: Pull) -> None:
+        slot = self._slots[pull.slot]
+        del slot[pull]
+        if not slot:
+            del self._slots[pull.slot]
+        self._forget(pull)
+
+    def _forget(self, pull: Pull) -> None:
+        """It is in no slot any more."""
         key = (pull.topic, pull.queue_id)
         waiting = self._waiting[key]
         del waiting[pull]
         if not waiting:
             del self._waiting[key]
-        self._leave_slot(pull)
         self._requests.release(pull)
-
-    def _leave_slot(self, pull: Pull) -> None:
-        slot = self._slots[pull.slot]
-        del slot[pull]
-        if not slot:
-            del self._slots[pull.slot]
 
     def _enter_slot(self, pull: Pull, now_ms: int) -> None:
         pull.slot = -(-min(pull.deadline_ms, now_ms + LOOK_MS) // SLOT_MS)
@@ -193,14 +193,18 @@ class ParkedPulls:
         now_ms = self._clock.monotonic_ms()
         due: list[Pull] = []
         while most > 0 and (number := min(self._slots, default=sys.maxsize)) * SLOT_MS <= now_ms:
-            for pull in list(itertools.islice(self._slots[number], most)):
+            slot = self._slots[number]
+            while slot and most > 0:
+                # From the end: to find the first one, a dict passes the places of all that were removed before.
+                pull, _ = slot.popitem()
                 most -= 1
                 if not pull.session.open:
-                    self._leave(pull)
+                    self._forget(pull)
                 elif pull.deadline_ms <= now_ms:
-                    self._leave(pull)
+                    self._forget(pull)
                     due.append(pull)
                 else:
-                    self._leave_slot(pull)
                     self._enter_slot(pull, now_ms)
+            if not slot:
+                del self._slots[number]
         return due

@@ -52,7 +52,7 @@ FORBIDDEN_BROKER, FORBIDDEN_GROUP, FORBIDDEN_TOPIC, FORBIDDEN_BROADCAST, FORBIDD
 WOKEN_AT_ONCE = 64
 """Parked pulls that are served in the turn that wakes them; the rest are served between other turns."""
 SERVED_AT_ONCE = 16
-EXAMINED_AT_ONCE = 512
+EXAMINED_AT_ONCE = 128
 """Parked pulls that are examined in one turn because of their time; more are examined between other turns."""
 
 BULK_BYTES_PER_TURN = 8 * 1024 * 1024

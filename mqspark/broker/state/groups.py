@@ -33,7 +33,7 @@ from mqspark.protocol.slices import Work
 TAG = "TAG"
 """The expression type of tag filters; None and "" mean it, too."""
 
-MEMBERS_AT_ONCE = 512
+MEMBERS_AT_ONCE = 256
 """Members that are looked at in one slice when a connection has ended or the time of some is over."""
 
 PREPARED_AT_ONCE = 8_192

@@ -5,7 +5,7 @@ A ``Topic`` is for the hot paths: plain attributes copied from the configuration
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from mqspark.base.bounded import BoundedMap, Ledger, weigh
@@ -56,6 +56,8 @@ NORMAL = "normal"
 SIZE_BOUNDS = (1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20)
 """The buckets of rocketmq_message_size (BrokerMetricsManager)."""
 BENCHMARK_QUEUES = 1024
+PAGE_TOPICS = 256
+"""Topics that an iterator looks up at once."""
 
 
 def next_version(version: DataVersion, now_ms: int) -> DataVersion:
@@ -213,6 +215,7 @@ class Topics:
             lambda: config.max_topic_table_bytes,
             "Topics._table",
             "Topics._in_order",
+            "Topics._compacted",
             "TopicConfig.attributes",
             setting="maxTopicTableBytes",
         )
@@ -230,8 +233,8 @@ class Topics:
             self._table[topic.topic_name] = Topic(topic)
         self._built_in = frozenset(self._table)
         self._in_order: list[str] = []
-        self._compacted: tuple[int, list[str]] | None = None
-        """What ``compacted`` returns, and the generation of which that is true."""
+        self._compacted: set[str] = set()
+        """Kept with every change: the table is too long to be searched once a second."""
         self._refill()
 
     def _system_topics(self) -> Iterator[TopicConfig]:
@@ -267,7 +270,14 @@ class Topics:
         return name in self._built_in or is_system_topic(name)
 
     def __iter__(self) -> Iterator[Topic]:
-        return iter(list(self._table.values()))
+        """In the order of their names, page by page: topics may come and go meanwhile."""
+        order, at = self._in_order, 0
+        while names := order[at : at + PAGE_TOPICS]:
+            for name in names:
+                if (topic := self._table.get(name)) is not None:
+                    yield topic
+            order = self._in_order
+            at = bisect_right(order, names[-1])
 
     def __len__(self) -> int:
         return len(self._table)
@@ -287,12 +297,13 @@ class Topics:
 
     def compacted(self) -> list[str]:
         """The topics that keep the last value of each key. Those with BatchCQ queues are not compacted."""
-        if self._compacted is None or self._compacted[0] != self.generation:
-            names = [
-                topic.name for topic in self._table.values() if topic.needs_key and not topic.inner_batch
-            ]
-            self._compacted = self.generation, names
-        return self._compacted[1]
+        return sorted(self._compacted)
+
+    def _note_compacted(self, topic: Topic) -> None:
+        if topic.needs_key and not topic.inner_batch:
+            self._compacted.add(topic.name)
+        else:
+            self._compacted.discard(topic.name)
 
     def page(self, first: int, end: int) -> list[str]:
         """Some of the names, in ascending order."""
@@ -318,16 +329,21 @@ class Topics:
             insort(self._in_order, config.topic_name)
         else:
             topic.configure(config)
+        self._note_compacted(topic)
         self._changed()
         return topic
 
     def _refill(self) -> None:
         self._in_order = sorted(self._table)
         self._configs.refill({name: topic.config for name, topic in self._table.items()})
+        self._compacted.clear()
+        for topic in self._table.values():
+            self._note_compacted(topic)
 
     def remove(self, name: str) -> None:
         if name in self._table:
             del self._table[name], self._configs[name], self._in_order[bisect_left(self._in_order, name)]
+            self._compacted.discard(name)
             self._changed()
 
     def auto_create(
@@ -427,6 +443,7 @@ class Topics:
         table = sound_only("topics", table, accepts=is_kept)
         for name in self._table.keys() - table.keys():
             del self._table[name], self._configs[name]
+            self._compacted.discard(name)
             self._changed()
         self._in_order = sorted(self._table)
         for name, config in table.items():
