@@ -15,12 +15,14 @@ import argparse
 import gc
 import json
 import os
+import signal
 import struct
 import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import TypeVar
 
 from mqspark.base.clock import SystemClock
@@ -34,7 +36,9 @@ from mqspark.record.recordlayout import BLANK_MAGIC
 from mqspark.store import MessageStore, StoreConfig
 from mqspark.store.disk.flush import Job, run_here
 from mqspark.store.disk.saved import SteppedJob
+from mqspark_server.process.collector import YOUNG_OBJECTS
 from tests.benchmarks.bench_scale import accepted, cost_us, registration, resident_bytes, shown
+from tests.benchmarks.watched import described
 from tests.support.pace import slowness
 from tests.unit.broker_kit import PULL, SEND, Bench, Peer, last_registration, namesrv_peer, pull_ext, send_ext
 from tests.unit.pop_kit import POP, pop_ext
@@ -51,19 +55,67 @@ ROOMY = {
 NO_BOUND = (1 << 31) - 1
 
 
-class Turns:
-    """The longest of the calls of a core, and what jobs took."""
+LOOK_S = 0.0005
+"""Where a call is, is noted after this time."""
 
-    def __init__(self, bench: Bench) -> None:
-        self.bench = bench
+
+class Longest:
+    """The longest calls of a core by name. Garbage is collected as in a server (process/collector.py); the longest
+    collection is shown beside them."""
+
+    def __init__(self) -> None:
         self.longest: dict[str, float] = {}
-        self.job_s: dict[str, float] = {}
+        self.where: dict[str, str] = {}
+        self.collected = 0.0
+        self._began = self._gc_began = self._gc = 0.0
+        self._at = ""
+        gc.callbacks.append(self._note_collection)
+        gc.set_threshold(YOUNG_OBJECTS, 0, 0)
+        signal.signal(signal.SIGPROF, self._look)
+        signal.setitimer(signal.ITIMER_PROF, LOOK_S, LOOK_S)
 
     def timed(self, name: str, call: Callable[[], R]) -> R:
-        began = time.thread_time()
+        self._gc, self._at = 0.0, ""
+        self._began = began = time.thread_time()
         result = call()
-        self.longest[name] = max(self.longest.get(name, 0.0), time.thread_time() - began)
+        self._began, took = 0.0, time.thread_time() - began - self._gc
+        if took > self.longest.get(name, 0.0):
+            self.longest[name], self.where[name] = took, self._at
         return result
+
+    def _note_collection(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            self._gc_began = time.thread_time()
+        else:
+            took = time.thread_time() - self._gc_began
+            self._gc += took
+            if self._began:
+                self.collected = max(self.collected, took)
+            if info["generation"] == 2:
+                gc.freeze()
+
+    def _look(self, number: int, frame: FrameType | None) -> None:
+        if self._began and not self._at and time.thread_time() - self._began >= LOOK_S:
+            self._at = described(frame)
+
+    def show(self, what: str) -> None:
+        """Ends the watch."""
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        gc.callbacks.remove(self._note_collection)
+        slow = slowness()
+        print(f"   {what}, the longest turns (a collection takes {self.collected / slow * 1e3:.2f} ms):")
+        for name, took in sorted(self.longest.items(), key=lambda each: -each[1])[:4]:
+            print(f"      {name} {took / slow * 1e3:.2f} ms {self.where[name]}")
+        shown(f"{what}, the longest turn", "ms", [max(self.longest.values()) / slow * 1e3])
+
+
+class Turns(Longest):
+    """Of a broker; and what its jobs took."""
+
+    def __init__(self, bench: Bench) -> None:
+        super().__init__()
+        self.bench = bench
+        self.job_s: dict[str, float] = {}
 
     def live(self, seconds: int) -> None:
         """As the shell does it: ticks, turns, long work, and jobs once a second."""
@@ -101,13 +153,8 @@ class Turns:
             self.timed(f"{name}, done", job.done)
 
     def show(self, what: str) -> None:
+        super().show(what)
         slow = slowness()
-        said = ", ".join(
-            f"{name} {took / slow * 1e3:.2f} ms"
-            for name, took in sorted(self.longest.items(), key=lambda each: -each[1])[:4]
-        )
-        print(f"   {what}, the longest turns: {said}")
-        shown(f"{what}, the longest turn", "ms", [max(self.longest.values()) / slow * 1e3])
         for name, took in self.job_s.items():
             if took / slow > 0.05:
                 shown(f"{what}, {name} in its thread", "ms", [took / slow * 1e3])
@@ -121,11 +168,11 @@ def processor_s(call: Callable[[], object]) -> float:
 
 def grown(what: str, count: int, fill: Callable[[], object]) -> None:
     """Fill, and show memory and time an entry."""
-    gc.collect()
+    for _ in range(2):  # as Collector.visit_all
+        gc.collect()
+        gc.freeze()
     before = resident_bytes()
     took = processor_s(fill)
-    gc.collect()
-    gc.freeze()  # as the collector of a server process does
     shown(f"{what}, memory of one", "B", [(resident_bytes() - before) / count])
     shown(f"{what}, one is made in", "µs", [took / count * 1e6])
 
@@ -149,8 +196,8 @@ def topics(folder: Path, share: float) -> None:
         for number in range(count):
             table.put(TopicConfig(topic_name=f"Topic-{number:06d}", read_queue_nums=4, write_queue_nums=4))
 
-    grown(what, count, fill)
     turns = Turns(bench)
+    grown(what, count, fill)
     turns.live(12)
     table.put(TopicConfig(topic_name="One-more", read_queue_nums=4, write_queue_nums=4))
     turns.live(12)
@@ -175,8 +222,8 @@ def offsets(folder: Path, share: float) -> None:
             for queue in range(queues):
                 table.commit(f"Group-{group:05d}", "Topic", queue, 1_000_000 + queue)
 
-    grown(what, groups * queues, fill)
     turns = Turns(bench)
+    grown(what, groups * queues, fill)
     for second in range(30):
         table.commit("Group-00000", "Topic", 0, second)
         turns.live(1)
@@ -212,8 +259,8 @@ def connections(folder: Path, share: float) -> None:
                 for each in peers[-64:]:
                     each.session.take()
 
-    grown(f"{what} with heartbeats, in groups of 1,000", count, fill)
     turns = Turns(bench)
+    grown(f"{what} with heartbeats, in groups of 1,000", count, fill)
     for number in range(int(600 * share)):
         peer = peers[number]
         turns.timed("a heartbeat", lambda: peer.give(RequestCode.HEART_BEAT, {}, beat(number)))  # noqa: B023
@@ -251,8 +298,8 @@ def parked(folder: Path, share: float) -> None:
             if number % 64 == 0:
                 bench.broker.turn()
 
-    grown(what, count, fill)
     turns = Turns(bench)
+    grown(what, count, fill)
     turns.live(3)
     turns.timed("a send that wakes", lambda: peers[0].give(SEND, send_ext("T1"), b"x"))
     turns.turn()
@@ -285,8 +332,8 @@ def timers(folder: Path, share: float) -> None:
                 bench.flush()
                 bench.broker.tick()
 
-    grown(what, count, fill)
     turns = Turns(bench)
+    grown(what, count, fill)
     turns.live(60)
     bench.clock.advance(600_000 - 60_000)
     turns.live(60)
@@ -298,8 +345,8 @@ def halves(folder: Path, share: float) -> None:
     count = int(100_000 * share)
     what = f"{count:,} half messages"
     bench = Kit(folder, store_settings=ROOMY)
-    grown(what, count, lambda: [bench.prepare(f"U{number}") for number in range(count)])
     turns = Turns(bench)
+    grown(what, count, lambda: [bench.prepare(f"U{number}") for number in range(count)])
     for _ in range(40):
         bench.beat()
         turns.live(5)
@@ -328,8 +375,8 @@ def popped(folder: Path, share: float) -> None:
             bench.flush()
         peer.session.take()
 
-    grown(what, count, fill)
     turns = Turns(bench)
+    grown(what, count, fill)
     turns.live(55)
     turns.live(30)  # they become visible again
     turns.show(what)
@@ -345,34 +392,28 @@ def names(folder: Path, share: float) -> None:
     core, clock, first = namesrv_peer(NamesrvConfig(max_routes=NO_BOUND))
     made = registration(0, per_broker, 1)
     peers = [Peer(core, Session(number + 2, "127.0.0.1", 40_001 + number, [])) for number in range(brokers)]
-    longest = 0.0
+    turns = Longest()
 
     def fill() -> None:
-        nonlocal longest
         for number, peer in enumerate(peers):
             header = made[0] | {
                 "brokerName": f"broker-{number:04d}",
                 "brokerAddr": f"10.0.{number // 250}.{number % 250}:10911",
             }
-            began = time.thread_time()
-            accepted(peer, RequestCode.REGISTER_BROKER, header, made[1])
-            longest = max(longest, time.thread_time() - began)
+            turns.timed("a registration", partial(peer.give, RequestCode.REGISTER_BROKER, header, made[1]))
+            while core.work_waits:
+                turns.timed("a slice of one", core.work)
+            assert peer.heard()[-1].code == 0
 
     grown(what, brokers * per_broker, fill)
-    shown(f"{what}, the longest registration", "ms", [longest / slowness() * 1e3])
     ask = partial(accepted, first, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "Topic-000017"})
     shown(f"{what}, a route of {brokers} brokers", "µs", cost_us(ask, 200))
-    ticks = []
-    for _ in range(30):
-        clock.advance(1_000)
-        began = time.thread_time()
-        core.tick()
-        ticks.append(time.thread_time() - began)
-    clock.advance(200_000)
-    began = time.thread_time()
-    core.tick()
-    ticks.append(time.thread_time() - began)
-    shown(f"{what}, the longest tick", "ms", [max(ticks) / slowness() * 1e3])
+    for step_ms in (*[1_000] * 30, 200_000):
+        clock.advance(step_ms)
+        turns.timed("a tick", core.tick)
+        while core.work_waits:
+            turns.timed("a slice of a tick", core.work)
+    turns.show(what)
 
 
 def sparse(folder: Path, share: float) -> None:

@@ -1,12 +1,14 @@
 """What grows with a cluster: processor time, bytes and memory of each part, the constants of docs/scale.md.
 
-    python -m tests.benchmarks scale [--only namesrv | clients | host]
+    python -m tests.benchmarks scale [--only namesrv | clients | host | spark] [--count N]
 
 - **namesrv**: brokers register topics with a name server, in process; its memory, and the processor time of
   registrations, of heartbeats and of routes of topics on more and more brokers.
 - **clients**: heartbeats of clients at a broker, in process; the list of a group's members; the allocation of queues.
 - **host**: `mqspark host run` with 1, 2 and as many brokers as processors, each with a raw_load.py of its own; and the
   supervisor beside them.
+- **spark**: the same brokers, written and read by one Spark, whose tasks have the same processors: what is compared is
+  the processor time of a row, and whether each broker gets its share.
 
 Times are processor time in seconds of a usual machine (tests/support/pace.py): rates say little on a busy one.
 """
@@ -23,8 +25,12 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from pyspark.sql import DataFrame, SparkSession
+
+import pyspark_pymq
+from mqspark import AdminClient
 from mqspark.client.consumer.allocate import Averagely, sort_clients, sort_queues
 from mqspark.message import MessageQueue, crc32
 from mqspark.namesrv.config import NamesrvConfig
@@ -40,9 +46,12 @@ from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.servers.registration import encode_register_body
 from mqspark.protocol.session import Session
 from tests.benchmarks.report import figure
+from tests.spark.conftest import stop_session
 from tests.support.clusters import mqspark_host, mqspark_namesrv
 from tests.support.pace import ProcessorTime, slowness
 from tests.unit.broker_kit import Bench, Peer, namesrv_peer
+
+R = TypeVar("R")
 
 ROUNDS = 3
 BROKERS, TOPICS = 200, 1_000
@@ -251,11 +260,69 @@ def measure_host(most: int, count: int) -> None:
                 shown(f"{brokers} brokers: messages of 1 KiB", "/s", rates)
 
 
+def measure_spark(most: int, count: int) -> None:
+    session = SparkSession.builder.master(f"local[{most}]").config("spark.ui.enabled", "false")
+    for name, value in pyspark_pymq.tuned_settings().items():
+        session = session.config(name, value)
+    spark = session.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    rows = spark.range(count, numPartitions=most).selectExpr(
+        "cast(rpad(cast(id as string), 1024, 'x') as binary) as value"
+    )
+    rows = rows.cache()
+    rows.count()
+    try:
+        for brokers in sorted({1, 2, most}):
+            with tempfile.TemporaryDirectory(prefix="bench-scale-") as name:
+                folder = Path(name)
+                settings = {"flushDiskType": "ASYNC_FLUSH", "brokerName": "b"}
+                with (
+                    mqspark_namesrv(folder) as namesrv,
+                    mqspark_host(folder, namesrv, brokers, settings) as host,
+                ):
+                    spark_rounds(rows, count, namesrv, list(host.pids().values()))
+    finally:
+        stop_session(spark)
+
+
+def spark_rounds(rows: DataFrame, count: int, namesrv: str, pids: list[int]) -> None:
+    what = f"{len(pids)} brokers and Spark"
+    rates: dict[str, list[float]] = {}
+    costs: dict[str, list[float]] = {}
+
+    def timed(name: str, work: Callable[[], R]) -> R:
+        began, used = time.perf_counter(), sum(map(cpu_s, pids))
+        result = work()
+        rates.setdefault(name, []).append(count / (time.perf_counter() - began))
+        costs.setdefault(name, []).append((sum(map(cpu_s, pids)) - used) / count / slowness() * 1e6)
+        return result
+
+    for number in range(ROUNDS + 1):
+        topic = f"Spread-{number}"
+        with AdminClient(namesrv) as admin:
+            admin.create_topic(topic, queues=4)
+        at = {"nameserver": namesrv, "topic": topic}
+        writer = rows.write.format("pymq").options(**at).mode("append")
+        timed("written", writer.save)
+        reader = rows.sparkSession.read.format("pymq").options(**at, columns="value, broker")
+        found = timed("read", lambda: reader.load().groupBy("broker").count().collect())  # noqa: B023
+        parts = {row["broker"]: row["count"] for row in found}
+        assert sum(parts.values()) == count, parts
+        assert len(parts) == len(pids), f"a broker got nothing: {parts}"
+        assert min(parts.values()) > count / len(pids) / 2, f"a broker got less than half its share: {parts}"
+        if not number:  # the first round warms up
+            rates.clear()
+            costs.clear()
+    for name, rounds in rates.items():
+        shown(f"{what}: rows of 1 KiB {name}", "/s", rounds)
+        shown(f"{what}: broker CPU a row {name}", "µs", costs[name])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", choices=["namesrv", "clients", "host"])
+    parser.add_argument("--only", choices=["namesrv", "clients", "host", "spark"])
     parser.add_argument("--count", type=int, default=100_000)
     asked = parser.parse_args()
     if asked.only in (None, "namesrv"):
@@ -265,6 +332,8 @@ def main() -> None:
         measure_clients()
     if asked.only in (None, "host"):
         measure_host(os.cpu_count() or 1, asked.count)
+    if asked.only in (None, "spark"):
+        measure_spark(os.cpu_count() or 1, asked.count)
 
 
 if __name__ == "__main__":
