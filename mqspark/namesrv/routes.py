@@ -52,7 +52,7 @@ UNIT, UNIT_SUB = 0x1, 0x2
 MAX_TIMEOUT_FACTOR = 10
 """A broker may ask for a timeout of up to this multiple of brokerExpiryTimeout."""
 _PERM_BITS = 0xF
-_TOPICS_A_SLICE = 256
+TOPICS_A_SLICE = 256
 _UNKNOWN_VERSION = DataVersion(state_version=-1, timestamp=-1, counter=-1)
 """Version of a broker whose topics are not complete yet."""
 
@@ -292,7 +292,7 @@ class RouteTable:
                 self._drop_queues(topic, name)
         odd = surplus = 0
         for number, (topic, config) in enumerate(topics.items()):
-            if number % _TOPICS_A_SLICE == _TOPICS_A_SLICE - 1:
+            if number % TOPICS_A_SLICE == TOPICS_A_SLICE - 1:
                 self.generation += 1
                 yield
                 if self._live.get((live.identity.cluster, live.identity.address)) is not live:
@@ -411,14 +411,14 @@ class RouteTable:
             if brokers.acting_master and min(gone, default=INT64_MAX) < min(brokers.addresses):
                 self._notify(brokers, offline=broker.address)
             if brokers.acting_master and MASTER_ID not in brokers.addresses:
-                if len(brokers.topics) < _TOPICS_A_SLICE:
+                if len(brokers.topics) < TOPICS_A_SLICE:
                     finished(self._make_read_only(broker.name))
                 else:
                     self._without_master[broker.name] = None
             return
         del self._brokers[broker.name]
         self._removed_brokers.append((broker.name, brokers.topics))
-        if len(self._removed_brokers) == 1 and len(brokers.topics) < _TOPICS_A_SLICE:
+        if len(self._removed_brokers) == 1 and len(brokers.topics) < TOPICS_A_SLICE:
             finished(self._remove())
         names = self._clusters.get(brokers.cluster)
         if names is not None:
@@ -504,7 +504,7 @@ class RouteTable:
         count = 0
         brokers = self._brokers.get(broker_name)
         for number, topic in enumerate(list(brokers.topics) if brokers is not None else ()):
-            if number % _TOPICS_A_SLICE == _TOPICS_A_SLICE - 1:
+            if number % TOPICS_A_SLICE == TOPICS_A_SLICE - 1:
                 yield
             if unless():
                 break
@@ -551,7 +551,7 @@ class RouteTable:
             name, topics = self._removed_brokers[0]
             while topics:
                 done += 1
-                if done % _TOPICS_A_SLICE == 0:
+                if done % TOPICS_A_SLICE == 0:
                     yield
                 if not topics:
                     break
