@@ -40,6 +40,8 @@ from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow("a RocketMQ of its own takes half a minute to start")
 
+PATIENT_MS = 30_000
+"""How long a send waits for a broker to break off a handshake."""
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 
 
@@ -140,13 +142,15 @@ def test_a_message_there_and_back(secured: Secured, name: Callable[[str], str]) 
 
 def test_without_a_certificate(secured: Secured, name: Callable[[str], str]) -> None:
     trusting = TlsSettings(ca_file=secured.tls.ca_file)
-    with Producer(secured.cluster.namesrv, group=name("p"), tls=trusting) as producer:
+    with Producer(
+        secured.cluster.namesrv, group=name("p"), tls=trusting, send_timeout_ms=PATIENT_MS
+    ) as producer:
         with pytest.raises(ConnectionLost):
             producer.send(Message.of(name("Secured"), b"x"))
 
 
 def test_without_tls(secured: Secured, name: Callable[[str], str]) -> None:
-    with Producer(secured.cluster.namesrv, group=name("p")) as producer:
+    with Producer(secured.cluster.namesrv, group=name("p"), send_timeout_ms=PATIENT_MS) as producer:
         with pytest.raises(ConnectionLost):
             producer.send(Message.of(name("Secured"), b"x"))
 

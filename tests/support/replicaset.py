@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from mqspark.controller.statefile import StateFile
 from tests.support.clusters import Cluster, mqspark_broker, mqspark_controller, mqspark_namesrv
 from tests.support.remoting import ask, log_end
 from tests.support.storefiles import log_bytes
@@ -89,6 +90,17 @@ class ReplicaSet:
 
     def until_in_sync(self) -> None:
         eventually(lambda: self.in_sync() == self.ids, lambda: (self.ids, self.state()))
+
+    def until_confirmed(self) -> None:
+        """Until the controller has saved how far all members have the log, which it hears in heartbeats."""
+        end = max(map(len, self.logs()))
+        eventually(lambda: self._saved()["confirmed"] >= end, lambda: (end, self._saved()))
+
+    def _saved(self) -> dict[str, Any]:
+        content = StateFile(self._folder / "controller").load()
+        assert content is not None
+        found: dict[str, Any] = json.loads(content)["sets"][NAME]
+        return found
 
     def until_another_leads(self, old: int) -> int:
         return eventually(lambda: (found := self.master()) not in (None, old) and found, lambda: self.state())

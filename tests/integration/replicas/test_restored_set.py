@@ -71,6 +71,7 @@ def test_a_restored_member_takes_nothing_from_the_others(
     place = tmp_path / "backup"
     backed_up(replicas.store(number), place)
     send(replicas, range(40, 80))
+    replicas.until_confirmed()
     folders = {each: replicas.kill(each) for each in sorted(replicas.ids)}
     restored(place, folders[number] / "store", *options)
     replicas.restart(number, folders[number])  # it comes first
@@ -99,6 +100,7 @@ def test_a_set_goes_back_to_a_backup(replicas: ReplicaSet, tmp_path: Path) -> No
     place = tmp_path / "backup"
     backed_up(replicas.store(number), place)
     send(replicas, range(40, 60))
+    replicas.until_confirmed()
     folders = {each: replicas.kill(each) for each in sorted(replicas.ids)}
     for each, folder in folders.items():
         restored(place, folder / "store", *([] if each == number else ["--replica"]))
