@@ -197,14 +197,18 @@ class ProxyBench:
         """A call that is under way."""
         written: list[pb.ReceiveMessageResponse] = []
 
-        async def write(response: pb.ReceiveMessageResponse) -> None:
-            written.append(response)
+        async def write(*responses: pb.ReceiveMessageResponse | bytes) -> None:
+            written.extend(map(as_response, responses))
 
         async def serve() -> list[pb.ReceiveMessageResponse]:
             await receive_message(self.call(client, left_s), request, write)
             return written
 
         return asyncio.ensure_future(serve())
+
+
+def as_response(response: pb.ReceiveMessageResponse | bytes) -> pb.ReceiveMessageResponse:
+    return pb.ReceiveMessageResponse.FromString(response) if isinstance(response, bytes) else response
 
 
 async def settled() -> None:

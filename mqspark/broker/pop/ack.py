@@ -9,10 +9,10 @@ Facts: docs/rocketmq/pop.md#acknowledge.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from mqspark.broker.pop.ackrun import STORED, AckRecord, AckRun, not_stored
+from mqspark.broker.pop.ackrun import STORED, AckedTogether, AckRecord, AckRun, not_stored
 from mqspark.broker.pop.checks import check_invisible_time
 from mqspark.broker.pop.order import ILLEGAL, PopOrder
 from mqspark.broker.pop.revivelog import MAX_MESSAGES, CheckKey, CheckPoint, ReviveLog
@@ -86,49 +86,60 @@ class AckProcessor:
             return self.lite.ack(session, command, header)
         self._check_offset(session, header.topic, header.queue_id, header.offset)
         receipt = parse_receipt(header.extra_info)
-        queue = header.topic, header.consumer_group, header.queue_id
-        record = self._acknowledge(session, *queue, header.offset, receipt)
-        if record is None:
+        if receipt.is_order:
+            queue = header.topic, header.consumer_group, header.queue_id
+            self._ack_in_order(*queue, [header.offset], receipt.pop_time_ms)
             return ok(command)
+        self._check_busy()
+        key = _key(header.topic, header.consumer_group, header.queue_id, receipt)
+        record = self._record(session, key, receipt, [header.offset])
         if not command.is_oneway:
             record.answers.append((session, command.code, command.opaque, (record,)))
         return None
 
     def take_run(self, session: Session, run: AckRun) -> None:
         """Each as ``ack`` does it. What does not wait for the store is answered when this returns."""
-        last: AckRecord | None = None
-        for number, (topic, group, receipt) in enumerate(run.acks):
+        for acked in run.acks:
             try:
-                self._check_offset(session, topic, receipt.queue_id, receipt.offset)
-                last = self._acknowledge(session, topic, group, receipt.queue_id, receipt.offset, receipt)
+                low, high = self._limits(session, acked.topic, acked.receipt.queue_id)
+                if low <= min(acked.offsets) and max(acked.offsets) <= high:
+                    self._take_together(session, run, acked)
+                    continue
             except Exception as error:
-                command = Command(RequestCode.ACK_MESSAGE)
-                frame = failure(session, command, error)
-                self._state.stats.rpc.refused(command, frame)
-                run.refuse(number, frame)
+                self._refuse(session, run, acked.numbers, error)
                 continue
-            if last is None:
-                self._state.stats.rpc.record(RequestCode.ACK_MESSAGE, ResponseCode.SUCCESS, 0)
-            else:
-                run.waiting.append(number)
-                run.records.append(last)
+            for number, offset in zip(acked.numbers, acked.offsets, strict=True):
+                try:
+                    self._check_offset(session, acked.topic, acked.receipt.queue_id, offset)
+                    self._take_together(session, run, acked._replace(numbers=[number], offsets=[offset]))
+                except Exception as error:
+                    self._refuse(session, run, [number], error)
         if run.waiting:
             self._last_record().runs.append(run)
+
+    def _take_together(self, session: Session, run: AckRun, acked: AckedTogether) -> None:
+        """Messages with offsets that there are. Raises Refusal, TableFull."""
+        topic, group, receipt, numbers, offsets = acked
+        if receipt.is_order:
+            self._ack_in_order(topic, group, receipt.queue_id, offsets, receipt.pop_time_ms)
+            rpc = self._state.stats.rpc
+            rpc.record(RequestCode.ACK_MESSAGE, ResponseCode.SUCCESS, 0, len(numbers))
+            return
+        self._check_busy()
+        record = self._record(session, _key(topic, group, receipt.queue_id, receipt), receipt, offsets)
+        run.waiting.append((record, numbers))
+
+    def _refuse(self, session: Session, run: AckRun, numbers: Sequence[int], error: Exception) -> None:
+        command = Command(RequestCode.ACK_MESSAGE)
+        frame = failure(session, command, error)
+        for _ in numbers:
+            self._state.stats.rpc.refused(command, frame)
+        run.refuse(numbers, frame)
 
     def _last_record(self) -> AckRecord:
         """Records are written in the order of their first acknowledgement: what is put there is answered when all are
         written."""
         return next(reversed(self.records.values()))
-
-    def _acknowledge(
-        self, session: Session, topic: str, group: str, queue_id: int, offset: int, receipt: Receipt
-    ) -> AckRecord | None:
-        """What is to be written; None for an ordered pop. The offset is checked. Raises Refusal, TableFull."""
-        if receipt.is_order:
-            self._ack_in_order(topic, group, queue_id, [offset], receipt.pop_time_ms)
-            return None
-        self._check_busy()
-        return self._record(session, _key(topic, group, queue_id, receipt), receipt, [offset])
 
     def batch_ack(self, session: Session, command: Command) -> bytes | None:
         """Entries with unknown queues or offsets are skipped."""

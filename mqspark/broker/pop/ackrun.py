@@ -3,7 +3,7 @@ together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from mqspark.base.shares import NOBODY
@@ -14,13 +14,18 @@ from mqspark.protocol.receipts import Receipt
 from mqspark.protocol.session import Session
 
 
-class Acknowledged(NamedTuple):
-    """A message that was handed out."""
+class AckedTogether(NamedTuple):
+    """Messages of one queue that one pop has handed out."""
 
     topic: str
-    """Where it is stored."""
+    """Where they are stored."""
     group: str
     receipt: Receipt
+    """Of any of them: its offset does not count."""
+    numbers: list[int]
+    """By which the caller knows them."""
+    offsets: list[int]
+    """Of each of them."""
 
 
 STORED = encode_response(0, ResponseCode.SUCCESS)
@@ -52,39 +57,37 @@ Answer = tuple[Session, int, int, Sequence[AckRecord]]
 class AckRun:
     """A ``Receiver`` of the one frame that answers all that wait for the store."""
 
-    __slots__ = ("acks", "answers", "done", "records", "waiting")
+    __slots__ = ("acks", "answers", "done", "waiting")
 
-    def __init__(self, acks: Sequence[Acknowledged], done: Callable[[], None]) -> None:
-        """``done()`` is called when all are answered: not before the end of the turn."""
+    def __init__(self, acks: Iterable[AckedTogether], done: Callable[[], None]) -> None:
+        """``done()`` is called when all are answered, unless they are when the broker has taken the run."""
         self.acks = acks
         self.done = done
-        self.answers: list[Command | None] = [None] * len(acks)
-        """What the broker says to each instead of success."""
-        self.waiting: list[int] = []
-        """The numbers of those that the store has not answered yet."""
-        self.records: list[AckRecord] = []
-        """What each of them waits for."""
+        self.answers: dict[int, Command] = {}
+        """What the broker says instead of success, by numbers."""
+        self.waiting: list[tuple[AckRecord, list[int]]] = []
+        """The numbers that the store has not answered yet, and what they wait for."""
 
-    def refuse(self, number: int, frame: bytes | memoryview) -> None:
-        (self.answers[number],) = Connection(max_header_bytes=MAX_ANSWER_HEADER_BYTES).receive_data(
-            bytes(frame)
-        )
+    def refuse(self, numbers: Iterable[int], frame: bytes) -> None:
+        (answer,) = Connection(max_header_bytes=MAX_ANSWER_HEADER_BYTES).receive_data(frame)
+        self.answers.update(dict.fromkeys(numbers, answer))
 
     def written(self) -> int:
         """Their records are in the log, or could not be put there. Returns how many wait for the store now."""
-        rest = []
-        for number, record in zip(self.waiting, self.records, strict=True):
+        rest, count = [], 0
+        for record, numbers in self.waiting:
             if record.problem is None:
-                rest.append(number)
+                rest.append((record, numbers))
+                count += len(numbers)
             else:
-                self.refuse(number, not_stored(0, record.problem))
-        self.waiting, self.records = rest, []
-        return len(rest)
+                self.refuse(numbers, not_stored(0, record.problem))
+        self.waiting = rest
+        return count
 
     def send(self, buffer: bytes | memoryview, /, *more: bytes | memoryview) -> None:
         if buffer is not STORED:
-            for number in self.waiting:
-                self.refuse(number, buffer)
+            for _, numbers in self.waiting:
+                self.refuse(numbers, bytes(buffer))
         self.waiting = []
         self.done()
 

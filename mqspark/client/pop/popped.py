@@ -3,6 +3,7 @@ RocketMQ's MQClientAPIImpl.processPopResponse, ExtraInfoUtil."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 from mqspark.base.logs import escaping
@@ -38,6 +39,90 @@ class Popped(NamedTuple):
     """When the receipt expires, in seconds of the client's monotonic time, because the broker's may differ."""
 
 
+class PoppedFrom(NamedTuple):
+    """What the answer to a pop says of all its messages of one queue."""
+
+    topic: str
+    """As the group reads it."""
+    stored_in: str
+    """The queue's own: the same, or a retry topic."""
+    pop: Receipt | None
+    """Without an offset; None: the answer has no receipts for them."""
+    offsets: Collection[int]
+    """Those of its messages."""
+
+
+class PopAnswer:
+    """The answer to a pop from ``queue``. What it says of a queue is put together once for all messages of it."""
+
+    def __init__(self, response: Command, queue: MessageQueue, group: str) -> None:
+        """Raises ProtocolError."""
+        self._body = response.body
+        self._queue, self._group = queue, group
+        self._header = header = response.header(PopMessageResponseHeader)
+        self.pop_time_ms = header.pop_time
+        self._starts = parse_start_offsets(header.start_offset_info)
+        self._offsets = parse_message_offsets(header.msg_offset_info)
+        self._counts = parse_order_counts(header.order_count_info)
+        self._known: dict[tuple[str, int], PoppedFrom] = {}
+
+    def messages(self, limits: InflateLimits = LIMITS) -> list[MessageExt]:
+        """If inner batches decompress to too much at once, the rest is left to be redelivered, and so are damaged
+        messages."""
+        queue, damaged = self._queue, list[InvalidMessage]()
+        messages, rest = decode_pull(
+            self._body, broker_name=queue.broker_name, limits=limits, damaged=damaged
+        )
+        for error in damaged:
+            log.error("a pop of %s: %s; it is left to be redelivered", queue, error)
+        if rest is not None:
+            log.warning(
+                "a pop of %s decompresses to too much at once: messages from offset %d on will be redelivered",
+                queue,
+                rest,
+            )
+        return messages
+
+    def origin(self, message: MessageExt) -> PoppedFrom:
+        """Raises ProtocolError for a message that was not asked for."""
+        key = message.topic, message.queue_id
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._origin(*key)
+        return known
+
+    def _origin(self, stored_in: str, queue_id: int) -> PoppedFrom:
+        queue, group, header = self._queue, self._group, self._header
+        topic = normal_topic(stored_in, group)
+        is_queues = queue.queue_id in (-1, queue_id) or stored_in != queue.topic
+        if queue.topic not in (topic, stored_in) or not is_queues:
+            raise ProtocolError(f"a pop of {queue} brings a message of queue {queue_id} of topic {stored_in}")
+        flag = retry_flag(stored_in, group)
+        start = self._starts.get((flag, queue_id))
+        pop = None
+        if start is not None:
+            pop = Receipt(
+                start,
+                header.pop_time,
+                header.invisible_time,
+                header.revive_qid,
+                flag,
+                queue.broker_name,
+                queue_id,
+            )
+        return PoppedFrom(topic, real_topic(topic, group, flag), pop, self._offsets.get((flag, queue_id), ()))
+
+    def pop_of(self, message: MessageExt, origin: PoppedFrom) -> Receipt:
+        """What the receipt of a message that brings none is but for the offset; how often an ordered message was
+        delivered is set. Raises ProtocolError."""
+        pop = origin.pop
+        if pop is None or message.queue_offset not in origin.offsets:
+            raise ProtocolError(f"a pop of {self._queue} has no receipt for {message.message_id}")
+        if pop.is_order:  # ordered messages are retried in place: their records have no counts
+            message.reconsume_times = self._counts.of(message.queue_id, message.queue_offset)
+        return pop
+
+
 def popped_of(
     response: Command,
     queue: MessageQueue,
@@ -47,54 +132,22 @@ def popped_of(
     *,
     arrived_s: float,
 ) -> list[Popped]:
-    """The messages of an answer to a pop from ``queue``, with their receipts. If inner batches decompress to too
-    much at once, the rest is left to be redelivered, and so are damaged messages. ``arrived_s`` is the client's
-    monotonic time. Raises ProtocolError."""
-    answer = response.header(PopMessageResponseHeader)
-    starts = parse_start_offsets(answer.start_offset_info)
-    offsets = parse_message_offsets(answer.msg_offset_info)
-    counts = parse_order_counts(answer.order_count_info)
+    """The messages of an answer to a pop from ``queue``, with their receipts. ``arrived_s`` is the client's monotonic
+    time. Raises ProtocolError."""
+    answer = PopAnswer(response, queue, group)
+    pop_time = str(answer.pop_time_ms)
     works = []
-    damaged: list[InvalidMessage] = []
-    messages, rest = decode_pull(response.body, broker_name=queue.broker_name, limits=limits, damaged=damaged)
-    for error in damaged:
-        log.error("a pop of %s: %s; it is left to be redelivered", queue, error)
-    if rest is not None:
-        log.warning(
-            "a pop of %s decompresses to too much at once: messages from offset %d on will be redelivered",
-            queue,
-            rest,
-        )
-    for message in messages:
-        is_queues = queue.queue_id in (-1, message.queue_id) or message.topic != queue.topic
-        if queue.topic not in (normal_topic(message.topic, group), message.topic) or not is_queues:
-            raise ProtocolError(
-                f"a pop of {queue} brings a message of queue {message.queue_id} of topic {message.topic}"
-            )
-        given = message.properties.get(POP_CK)
+    for message in answer.messages(limits):
+        origin = answer.origin(message)
+        stored_in, properties = origin.stored_in, message.properties
+        given = properties.get(POP_CK)
         if given is not None:
             receipt = parse_receipt(given)
+            stored_in = real_topic(origin.topic, group, receipt.retry)
         else:
-            flag = retry_flag(message.topic, group)
-            place = flag, message.queue_id
-            if place not in starts or message.queue_offset not in offsets.get(place, ()):
-                raise ProtocolError(f"a pop of {queue} has no receipt for {message.message_id}")
-            receipt = Receipt(
-                starts[place],
-                answer.pop_time,
-                answer.invisible_time,
-                answer.revive_qid,
-                flag,
-                queue.broker_name,
-                message.queue_id,
-                message.queue_offset,
-            )
-            message.properties[POP_CK] = receipt.encode()
-            if receipt.is_order:  # ordered messages are retried in place: their records have no counts
-                message.reconsume_times = counts.of(message.queue_id, message.queue_offset)
-        message.properties.setdefault(FIRST_POP_TIME, str(answer.pop_time))
-        topic = normal_topic(message.topic, group)
-        message.topic = namespace.unwrap(topic)
-        stored = real_topic(topic, group, receipt.retry)
-        works.append(Popped(message, stored, receipt, arrived_s + receipt.invisible_time_ms / 1000))
+            receipt = answer.pop_of(message, origin)._replace(offset=message.queue_offset)
+            properties[POP_CK] = receipt.encode()
+        properties.setdefault(FIRST_POP_TIME, pop_time)
+        message.topic = namespace.unwrap(origin.topic)
+        works.append(Popped(message, stored_in, receipt, arrived_s + receipt.invisible_time_ms / 1000))
     return works

@@ -243,12 +243,18 @@ class ServedCall:
             self._connection.end_answer(self._stream, GOOD_END)
         self._over()
 
-    async def write(self, answer: Any) -> None:
-        """Raises ConnectionError when the caller is gone."""
+    async def write(self, *answers: Any) -> None:
+        """``answers``: messages, encoded or not. Raises ConnectionError when the caller is gone."""
         if self.is_over:
             raise ConnectionResetError("the call is over")
         self._begin_answer()
-        self._connection.send(self._stream, message_bytes(answer.SerializeToString()))
+        data = b"".join(
+            [
+                message_bytes(answer if isinstance(answer, bytes) else answer.SerializeToString())
+                for answer in answers
+            ]
+        )
+        self._connection.send(self._stream, data)
         while not self._connection.has_room(self._stream):
             self._writing = asyncio.get_running_loop().create_future()
             try:

@@ -13,6 +13,9 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from mqspark.base.bounded import Memo
 from mqspark.base.logs import escaping
 from mqspark.errors import InvalidMessage
 from mqspark.message import (
@@ -38,9 +41,45 @@ from mqspark.record.record import PackedMessage
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.content.instants import set_instant
 from mqspark_server.proxy.content.systemkeys import BORN_HOST, SYSTEM_KEYS, TRACE_CONTEXT
+from mqspark_server.proxy.content.wirefields import VARINT, sized, tag, varint
 
 _HIDDEN = SYSTEM_KEYS | SET_BY_BROKERS | {SHARDING_KEY, MULTI_DISPATCH, TRACE_CONTEXT}
 """Properties that a client gets as fields, if at all."""
+
+_OPTIONAL = frozenset(
+    {
+        DELAY,
+        DLQ_ORIGIN_TOPIC,
+        KEYS,
+        LITE_TOPIC,
+        PRIORITY,
+        SHARDING_KEY,
+        TIMER_DELAY_MS,
+        TIMER_DELAY_SEC,
+        TIMER_DELIVER_MS,
+        TRACE_CONTEXT,
+        TRANSACTION_PREPARED,
+    }
+)
+"""Properties that say the type of a message, or are fields that most messages do not have."""
+
+_MESSAGE, _PROPERTIES = pb.Message.DESCRIPTOR, pb.SystemProperties.DESCRIPTOR
+_SYSTEM, _BODY = tag(_MESSAGE, "system_properties"), tag(_MESSAGE, "body")
+_TAG, _MESSAGE_ID = tag(_PROPERTIES, "tag"), tag(_PROPERTIES, "message_id")
+_KINDS = {
+    (encoding, kind): pb.SystemProperties(body_encoding=encoding, message_type=kind).SerializeToString()
+    for encoding in (pb.IDENTITY, pb.GZIP)
+    for kind in pb.MessageType.values()
+}
+"""Both fields."""
+_BORN, _BORN_HOST = tag(_PROPERTIES, "born_timestamp"), tag(_PROPERTIES, "born_host")
+_STORED, _STORE_HOST = tag(_PROPERTIES, "store_timestamp"), tag(_PROPERTIES, "store_host")
+_QUEUE_ID, _OFFSET = tag(_PROPERTIES, "queue_id", VARINT), tag(_PROPERTIES, "queue_offset", VARINT)
+_HANDLE, _ATTEMPT = tag(_PROPERTIES, "receipt_handle"), tag(_PROPERTIES, "delivery_attempt", VARINT)
+_DIGEST_BYTES = 32
+_NO_DIGEST = pb.SystemProperties(body_digest=pb.Digest(type=pb.MD5, checksum="0" * _DIGEST_BYTES))
+_DIGEST = _NO_DIGEST.SerializeToString()[:-_DIGEST_BYTES]
+"""Before the digits, which are its last field."""
 
 _PACKED_BYTES = 16 << 10
 _MAX_ATTEMPTS = (1 << 31) - 1
@@ -68,37 +107,80 @@ def type_of(properties: Mapping[str, str]) -> pb.MessageType:
 
 def stored_message(message: MessageExt, now_ms: int) -> pb.Message:
     """``now_ms``: the wall time, from which a delay counts that the message had."""
-    made = pb.Message()
-    put_message(made, message, now_ms)
+    made: pb.Message = pb.Message.FromString(encoded_message(message, now_ms))
     return made
 
 
-def put_message(made: pb.Message, message: MessageExt, now_ms: int) -> None:
-    """Complete an empty message of a response as ``stored_message``: half as expensive as a message that is made of its
-    fields and copied into the response."""
+def encoded_message(message: MessageExt, now_ms: int, offset: int | None = None, handle: str = "") -> bytes:
+    """``stored_message`` as bytes, with the offset and the handle that a receiver gets. An object that is filled and
+    encoded takes half as much time again; so only what few messages have is made by one."""
     properties = message.properties
     body, encoding = _body(message)
-    made.topic.name, made.body = message.topic, body
-    system = made.system_properties
-    system.message_id = message.message_id
-    digest = system.body_digest
-    digest.type, digest.checksum = pb.MD5, hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
-    system.body_encoding, system.message_type = encoding, type_of(properties)
-    system.born_host = properties.get(BORN_HOST) or message.born_host.rpartition(":")[0].strip("[]")
-    system.store_host = message.store_host
-    system.queue_id, system.queue_offset = message.queue_id, message.queue_offset
-    system.delivery_attempt = min(message.reconsume_times + 1, _MAX_ATTEMPTS)
-    set_instant(system.born_timestamp, message.born_timestamp_ms)
-    set_instant(system.store_timestamp, message.store_timestamp_ms)
-    _put_optional(system, properties, now_ms)
+    digest = hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
+    kind, optional = pb.NORMAL, b""
+    if not _OPTIONAL.isdisjoint(properties):
+        kind, optional = type_of(properties), _optional(properties, now_ms)
+    host = properties.get(BORN_HOST) or message.born_host.rpartition(":")[0].strip("[]")
+    system = [
+        _MESSAGE_ID,
+        sized(message.message_id.encode()),
+        _DIGEST,
+        digest.encode(),
+        _KINDS[encoding, kind],
+        _BORN,
+        _instants[message.born_timestamp_ms],
+        _BORN_HOST,
+        _hosts[host],
+        _STORED,
+        _instants[message.store_timestamp_ms],
+        _STORE_HOST,
+        _hosts[message.store_host],
+        _QUEUE_ID,
+        varint(message.queue_id),
+        _OFFSET,
+        varint(message.queue_offset if offset is None else offset),
+        _ATTEMPT,
+        varint(min(message.reconsume_times + 1, _MAX_ATTEMPTS)),
+        optional,
+    ]
+    if handle:
+        system += (_HANDLE, sized(handle.encode()))
+    if (label := properties.get(TAGS)) is not None:
+        system += (_TAG, sized(label.encode()))
     users = {key: value for key, value in properties.items() if key not in _HIDDEN}
-    if users:
-        made.user_properties.update(users)
+    own = pb.Message(user_properties=users).SerializeToString() if users else b""
+    fields = b"".join(system)
+    topic = _topics[message.topic]
+    return b"".join((topic, own, _SYSTEM, varint(len(fields)), fields, _BODY, varint(len(body)), body))
+
+
+def _instant(millis: int) -> bytes:
+    made = Timestamp()
+    set_instant(made, millis)
+    return sized(made.SerializeToString())
+
+
+def _topic(name: str) -> bytes:
+    return bytes(pb.Message(topic=pb.Resource(name=name)).SerializeToString())
+
+
+def _text(text: str) -> bytes:
+    return sized(text.encode())
+
+
+_instants: Memo[int, bytes] = Memo("proxy.instants", _instant)
+"""Messages that are received together were often born and stored together."""
+_topics: Memo[str, bytes] = Memo("proxy.topics", _topic)
+_hosts: Memo[str, bytes] = Memo("proxy.hosts", _text)
+
+
+def _optional(properties: Mapping[str, str], now_ms: int) -> bytes:
+    made = pb.SystemProperties()
+    _put_optional(made, properties, now_ms)
+    return bytes(made.SerializeToString())
 
 
 def _put_optional(system: pb.SystemProperties, properties: Mapping[str, str], now_ms: int) -> None:
-    if (tag := properties.get(TAGS)) is not None:
-        system.tag = tag
     if keys := properties.get(KEYS):
         system.keys.extend(keys.split())
     if (group := properties.get(SHARDING_KEY)) is not None:
@@ -116,12 +198,14 @@ def _put_optional(system: pb.SystemProperties, properties: Mapping[str, str], no
         system.dead_letter_queue.message_id = properties[DLQ_ORIGIN_MESSAGE_ID]
 
 
+def may_inflate(message: MessageExt) -> bool:
+    """Whether its body may inflate to much more: that is done in a thread, so that no other call waits for it."""
+    return isinstance(message, PackedMessage) and message.stored_body_bytes > _PACKED_BYTES
+
+
 async def apart(message: MessageExt, make: Callable[[], T]) -> T:
-    """What ``make`` makes of a message. A body that may inflate to much more is inflated in a thread, so that no other
-    call waits for it."""
-    if isinstance(message, PackedMessage) and message.stored_body_bytes > _PACKED_BYTES:
-        return await asyncio.to_thread(make)
-    return make()
+    """What ``make`` makes of a message, in a thread if it ``may_inflate``."""
+    return await asyncio.to_thread(make) if may_inflate(message) else make()
 
 
 def _deliver_ms(properties: Mapping[str, str], now_ms: int) -> int | None:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from mqspark.base.bounded import Memo
 from mqspark.errors import ProtocolError
 from mqspark.message import parse_number
-from mqspark.protocol.receipts import Receipt, parse_receipt
+from mqspark.protocol.receipts import MAX_RECEIPT_LENGTH, Receipt, parse_receipt
 
-_RECEIPT_PARTS = 8
+_POP_PARTS, _RECEIPT_PARTS = 7, 8
+_SURE_DIGITS = 18
+"""So many fit into 64 bits, whatever they are."""
 
 
 class ReceiptHandle(NamedTuple):
@@ -37,6 +40,39 @@ class ReceiptHandle(NamedTuple):
             revive_queue=revive_queue,
         )
         return self._replace(receipt=receipt)
+
+
+class PoppedReceipt(NamedTuple):
+    """A handle in parts: what it shares with the others of its pop and queue is one object for all of them."""
+
+    pop: Receipt
+    """Without an offset."""
+    offset: int
+    position: int
+
+    @property
+    def handle(self) -> ReceiptHandle:
+        return ReceiptHandle(self.pop._replace(offset=self.offset), self.position)
+
+
+_pops: Memo[str, Receipt] = Memo(
+    "proxy.handles", parse_receipt, weigh=lambda text, receipt: 700 + 4 * len(text)
+)
+
+
+def parse_parts(text: str) -> PoppedReceipt:
+    """A handle of this service in its usual form, or any other. Raises ProtocolError."""
+    if len(text) <= MAX_RECEIPT_LENGTH:
+        start, _, position = text.rpartition(" ")
+        start, _, offset = start.rpartition(" ")
+        if _is_plain(offset) and _is_plain(position) and start.count(" ") == _POP_PARTS - 1:
+            return PoppedReceipt(_pops[start], int(offset), int(position))
+    receipt, place = parse_handle(text)
+    return PoppedReceipt(receipt._replace(offset=-1), receipt.offset, place)
+
+
+def _is_plain(number: str) -> bool:
+    return number.isdecimal() and len(number) <= _SURE_DIGITS
 
 
 def parse_handle(text: str) -> ReceiptHandle:

@@ -7,11 +7,12 @@ The receipt of a message that is renewed is no longer the one that the client go
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from google.protobuf.duration_pb2 import Duration
 
-from mqspark.broker.pop.ackrun import Acknowledged, AckRun
+from mqspark.broker.pop.ackrun import AckedTogether, AckRun
 from mqspark.errors import ProtocolError
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
@@ -21,13 +22,13 @@ from mqspark.protocol.headers.client_headers import (
     ChangeInvisibleTimeResponseHeader,
     ConsumerSendMsgBackRequestHeader,
 )
-from mqspark.protocol.receipts import real_topic
+from mqspark.protocol.receipts import Receipt, real_topic
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.backend import Link, ProxyBackend
 from mqspark_server.proxy.clients.grpccalls import GrpcCall
 from mqspark_server.proxy.clients.grpcclients import GrpcClients
 from mqspark_server.proxy.clients.renewals import ClientKey, ReceiptPlace, Renewals, place_of
-from mqspark_server.proxy.content.receipthandles import ReceiptHandle, parse_handle
+from mqspark_server.proxy.content.receipthandles import ReceiptHandle, parse_handle, parse_parts
 from mqspark_server.proxy.content.resources import group_of, topic_of
 from mqspark_server.proxy.grpcstatus import OK, GrpcRefusal, checked, refusal_of, status
 
@@ -38,6 +39,8 @@ ACKS_AT_ONCE = 64
 TIMEOUT_S = 3.0
 
 _TO_DEAD_LETTERS = -1
+
+T = TypeVar("T")
 
 
 def invisible_ms_of(duration: Duration, least_ms: int = 0) -> int:
@@ -76,55 +79,74 @@ async def ack_message(call: GrpcCall, request: pb.AckMessageRequest) -> pb.AckMe
 async def _acknowledged(
     call: GrpcCall, topic: str, group: str, entries: Sequence[pb.AckMessageEntry]
 ) -> list[pb.Status]:
-    link = call.client.link
     outcomes = [OK] * len(entries)
-    of_brokers: dict[str, list[tuple[int, ReceiptHandle]]] = {}
+    of_brokers: dict[str, dict[Receipt, AckedTogether]] = {}
     singly: list[tuple[int, str, ReceiptHandle]] = []
+    renewals, key, now_ms = call.shared.renewals, call.client.key, call.backend.clock.now_ms()
     for number, entry in enumerate(entries):
         try:
-            handle = await taken(call, topic, group, entry.receipt_handle, entry.lite_topic)
+            if entry.lite_topic or renewals.held_by(key):
+                handle = await taken(call, topic, group, entry.receipt_handle, entry.lite_topic)
+                if entry.lite_topic:
+                    singly.append((number, entry.lite_topic, handle))
+                    continue
+                receipt, offset = handle.receipt._replace(offset=-1), handle.receipt.offset
+            else:
+                receipt, offset, _ = _parsed(parse_parts, entry.receipt_handle)
+                _check_time(receipt, now_ms)
         except GrpcRefusal as refused:
             outcomes[number] = refused.status
             continue
-        if entry.lite_topic:
-            singly.append((number, entry.lite_topic, handle))
-        else:
-            of_brokers.setdefault(handle.receipt.broker_name, []).append((number, handle))
-    for broker, given in of_brokers.items():
-        answers = await _without_requests(link, broker, topic, group, [handle for _, handle in given])
-        if answers is None:
-            singly += [(number, "", handle) for number, handle in given]
-            continue
-        for (number, _), answer in zip(given, answers, strict=True):
-            if answer is not None:
+        of_broker = of_brokers.setdefault(receipt.broker_name, {})
+        acked = of_broker.get(receipt)
+        if acked is None:
+            stored_in = real_topic(topic, group, receipt.retry)
+            acked = of_broker[receipt] = AckedTogether(stored_in, group, receipt, [], [])
+        acked.numbers.append(number)
+        acked.offsets.append(offset)
+    for broker, of_broker in of_brokers.items():
+        answers = await _without_requests(call.client.link, broker, of_broker.values())
+        if answers is not None:
+            for number, answer in answers.items():
                 outcomes[number] = _refused(answer).status
+            continue
+        for receipt, acked in of_broker.items():
+            for number, offset in zip(acked.numbers, acked.offsets, strict=True):
+                singly.append((number, "", ReceiptHandle(receipt._replace(offset=offset), -1)))
     if singly:
-        asked = [
-            acknowledge(link, place_of(group, topic, lite, handle), handle) for _, lite, handle in singly
-        ]
-        results = await asyncio.gather(*asked, return_exceptions=True)
-        for (number, _, _), result in zip(singly, results, strict=True):
-            if isinstance(result, GrpcRefusal):
-                outcomes[number] = result.status
-            elif result is not None:
-                raise result
+        await _acknowledge_singly(call, topic, group, singly, outcomes)
     return outcomes
 
 
+async def _acknowledge_singly(
+    call: GrpcCall,
+    topic: str,
+    group: str,
+    given: Sequence[tuple[int, str, ReceiptHandle]],
+    outcomes: list[pb.Status],
+) -> None:
+    """By a request for each: its number among the outcomes, its lite topic and handle."""
+    link = call.client.link
+    asked = [acknowledge(link, place_of(group, topic, lite, handle), handle) for _, lite, handle in given]
+    results = await asyncio.gather(*asked, return_exceptions=True)
+    for (number, _, _), result in zip(given, results, strict=True):
+        if isinstance(result, GrpcRefusal):
+            outcomes[number] = result.status
+        elif result is not None:
+            raise result
+
+
 async def _without_requests(
-    link: Link, broker: str, topic: str, group: str, handles: Sequence[ReceiptHandle]
-) -> Sequence[Command | None] | None:
-    """What the broker says to each instead of success. None: requests have to be made."""
+    link: Link, broker: str, acks: Iterable[AckedTogether]
+) -> Mapping[int, Command] | None:
+    """What the broker says instead of success, by the numbers of messages. None: requests have to be made."""
     stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def done() -> None:
         if not stored.done():
             stored.set_result(None)
 
-    run = AckRun(
-        [Acknowledged(real_topic(topic, group, each.receipt.retry), group, each.receipt) for each in handles],
-        done,
-    )
+    run = AckRun(acks, done)
     if not link.acknowledge(broker, run):
         return None
     if run.waiting:
@@ -158,16 +180,26 @@ async def forward_to_dead_letters(
 async def taken(call: GrpcCall, topic: str, group: str, text: str, lite_topic: str) -> ReceiptHandle:
     """The handle with which to name the message that a client's handle names; it is not renewed any more. Raises
     GrpcRefusal."""
-    try:
-        handle = parse_handle(text)
-    except ProtocolError as error:
-        raise GrpcRefusal(pb.INTERNAL_SERVER_ERROR, str(error)) from None
+    handle = _parsed(parse_handle, text)
     renewals, key = call.shared.renewals, call.client.key
     if renewals.held_by(key):
         handle = await renewals.take(key, place_of(group, topic, lite_topic, handle), handle)
-    if handle.receipt.visible_again_ms <= call.backend.clock.now_ms():
-        raise GrpcRefusal(pb.INVALID_RECEIPT_HANDLE, "receipt handle is expired")
+    _check_time(handle.receipt, call.backend.clock.now_ms())
     return handle
+
+
+def _parsed(parse: Callable[[str], T], text: str) -> T:
+    """Raises GrpcRefusal."""
+    try:
+        return parse(text)
+    except ProtocolError as error:
+        raise GrpcRefusal(pb.INTERNAL_SERVER_ERROR, str(error)) from None
+
+
+def _check_time(receipt: Receipt, now_ms: int) -> None:
+    """Raises GrpcRefusal."""
+    if receipt.pop_time_ms + receipt.invisible_time_ms <= now_ms:
+        raise GrpcRefusal(pb.INVALID_RECEIPT_HANDLE, "receipt handle is expired")
 
 
 def renewals_for(backend: ProxyBackend, clients: GrpcClients) -> Renewals:

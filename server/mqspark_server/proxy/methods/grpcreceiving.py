@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from collections.abc import Awaitable, Sequence
+from typing import Protocol
 
 from mqspark.base.logs import sparing
 from mqspark.broker.state.litenames import bound_topic
@@ -23,7 +23,7 @@ from mqspark.protocol.headers.client_headers import PopLiteMessageRequestHeader,
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.clients.grpccalls import GrpcCall
 from mqspark_server.proxy.clients.renewals import GIVEN_BACK_MS, INVISIBLE_MS, ReceiptPlace, place_of
-from mqspark_server.proxy.content.grpcmessages import apart
+from mqspark_server.proxy.content.grpcmessages import may_inflate
 from mqspark_server.proxy.content.handedout import HandedOut, delivered, handed_out, lite_handed_out
 from mqspark_server.proxy.content.resources import group_of, topic_of
 from mqspark_server.proxy.content.subscribed import filter_of
@@ -42,13 +42,21 @@ DEFAULT_ATTEMPTS = SubscriptionGroupConfig().retry_max_times + 1
 
 _turns = itertools.count()
 """Brokers take turns."""
+_RECEIVED = pb.ReceiveMessageResponse(status=OK).SerializeToString()
 _SLACK_S = 3.0
 _INIT_MAX = 1
 _NO_MESSAGE = frozenset({ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND})
 
 log = sparing("mqspark.grpc")
 
-Write = Callable[[pb.ReceiveMessageResponse], Awaitable[None]]
+WRITTEN_AT_ONCE_BYTES = 64 << 10
+"""Messages of so many bytes go out together, as far as the client takes them."""
+
+
+class Write(Protocol):
+    """One write of several responses, encoded or not, is cheaper than one for each."""
+
+    def __call__(self, *responses: pb.ReceiveMessageResponse | bytes) -> Awaitable[None]: ...
 
 
 class _Reception:
@@ -254,11 +262,18 @@ async def _deliver(call: GrpcCall, reception: _Reception, given: Sequence[Handed
     written = 0
     try:
         _hold(call, reception, given)
-        await write(pb.ReceiveMessageResponse(status=OK))
-        for each in given:
+        responses, size = [_RECEIVED], 0
+        for number, each in enumerate(given, 1):
             now_ms = call.backend.clock.now_ms()
-            await write(await apart(each.message, partial(delivered, each, now_ms)))
-            written += 1
+            if may_inflate(each.message):
+                made = await asyncio.to_thread(delivered, each, now_ms)
+            else:
+                made = delivered(each, now_ms)
+            responses.append(made)
+            size += len(made)
+            if size >= WRITTEN_AT_ONCE_BYTES or number == len(given):
+                await write(*responses)
+                responses, size, written = [], 0, number
     except BaseException:
         call.shared.spawn(_give_back(call, reception, given[written:]))
         raise

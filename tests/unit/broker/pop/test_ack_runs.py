@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.broker.pop.ackrun import Acknowledged, AckRun
+from mqspark.broker.pop.ackrun import AckedTogether, AckRun
 from mqspark.broker.stats.rpctimes import Rpc
 from mqspark.errors import StoreReadOnly
 from mqspark.protocol.codes import ResponseCode
+from mqspark.protocol.receipts import Receipt
 from tests.unit.auth_kit import authority
 from tests.unit.broker_kit import Bench
 from tests.unit.pop_kit import ACK, INVISIBLE_MS, Popped, pass_time, pop, put, settle
@@ -30,7 +31,13 @@ class Ended(list[str]):
 
 def run_of(bench: Bench, popped: list[Popped]) -> tuple[AckRun, Ended]:
     ended = Ended()
-    run = AckRun([Acknowledged(each.topic, "CG", each.receipt) for each in popped], ended)
+    together: dict[tuple[str, Receipt], AckedTogether] = {}
+    for number, each in enumerate(popped):
+        receipt = each.receipt._replace(offset=-1)
+        acked = together.setdefault((each.topic, receipt), AckedTogether(each.topic, "CG", receipt, [], []))
+        acked.numbers.append(number)
+        acked.offsets.append(each.receipt.offset)
+    run = AckRun(together.values(), ended)
     assert bench.broker.acknowledge(bench.peer().session, run)
     return run, ended
 
@@ -44,12 +51,15 @@ def test_each_of_a_run_has_its_own_answer(bench: Bench) -> None:
         popped[1]._replace(receipt=popped[1].receipt._replace(revive_queue=77)),
     ]
     run, ended = run_of(bench, [popped[0], *wrong, popped[2]])
-    assert (run.waiting, ended) == ([0, 4], [])
+    assert [numbers for _, numbers in run.waiting] == [[0], [4]]
+    assert ended == []
     settle(bench)
     assert (run.waiting, ended) == ([], ["done"])
-    codes = [None if answer is None else answer.code for answer in run.answers]
-    codes_of_wrong = [ResponseCode.TOPIC_NOT_EXIST, ResponseCode.NO_MESSAGE, ResponseCode.MESSAGE_ILLEGAL]
-    assert codes == [None, *codes_of_wrong, None]
+    assert {number: answer.code for number, answer in run.answers.items()} == {
+        1: ResponseCode.TOPIC_NOT_EXIST,
+        2: ResponseCode.NO_MESSAGE,
+        3: ResponseCode.MESSAGE_ILLEGAL,
+    }
     counted = dict(bench.broker.state.stats.rpc)
     assert counted[Rpc(ACK, ResponseCode.SUCCESS, waited=False)].count == 2
     assert counted[Rpc(ACK, ResponseCode.NO_MESSAGE, waited=False)].count == 1
@@ -61,7 +71,7 @@ def test_an_ordered_run_is_answered_at_once(bench: Bench) -> None:
     put(bench, *"ab")
     popped = pop(bench, bench.peer(), order="true")
     run, ended = run_of(bench, popped)
-    assert (run.answers, run.waiting, ended) == ([None, None], [], [])
+    assert (run.answers, run.waiting, ended) == ({}, [], [])
     assert bench.broker.state.offsets.query("CG", "T", 0) == 2
 
 
@@ -74,7 +84,7 @@ def test_a_run_waits_for_all_its_records(tmp_path: Path) -> None:
     bench.broker.turn()
     assert ended == []
     bench.flush()
-    assert (run.answers, ended) == ([None, None], ["done"])
+    assert (run.answers, ended) == ({}, ["done"])
     bench.close()
 
 
@@ -89,13 +99,13 @@ def test_what_is_not_written_is_refused(bench: Bench, monkeypatch: pytest.Monkey
     monkeypatch.setattr(bench.broker.state.writer, "put", refuse)
     settle(bench)
     assert ended == ["done"]
-    assert {(each.code, each.remark) for each in run.answers if each} == {
+    assert {(each.code, each.remark) for each in run.answers.values()} == {
         (
             ResponseCode.SYSTEM_ERROR,
             "the acknowledgement could not be stored: the store accepts no writes: the disk is full",
         )
     }
-    assert None not in run.answers
+    assert [*run.answers] == [0, 1]
 
 
 def test_a_store_that_fails_refuses_what_waits(tmp_path: Path) -> None:
@@ -106,8 +116,7 @@ def test_a_store_that_fails_refuses_what_waits(tmp_path: Path) -> None:
     bench.broker.pop.before_commit()
     bench.broker.acks.fail("the store failed: EIO")
     assert ended == ["done"]
-    (answer,) = run.answers
-    assert answer is not None
+    (answer,) = run.answers.values()
     assert (answer.code, answer.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, "the store failed: EIO")
     bench.close()
 

@@ -16,7 +16,7 @@ from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig, TopicC
 from mqspark.protocol.codes import RequestCode
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.content.grpcmessages import type_of
-from mqspark_server.proxy.content.handedout import delivered, handed_out, lite_handed_out
+from mqspark_server.proxy.content.handedout import HandedOut, delivered, handed_out, lite_handed_out
 from mqspark_server.proxy.content.receipthandles import parse_handle
 from tests.unit.broker_kit import SEND, Bench, send_ext
 from tests.unit.pop_kit import INVISIBLE_MS, POP, pass_time, pop_ext, settle
@@ -41,7 +41,11 @@ def put(bench: Bench, body: bytes, sys_flag: int = 0, **properties: str) -> None
 def received(bench: Bench, **more: str) -> list[pb.Message]:
     answer = bench.peer().ask(POP, pop_ext(bench, **more))
     assert answer.code == 0, answer.remark
-    return [delivered(given, bench.clock.now_ms()).message for given in handed_out(answer, ANY, "CG")]
+    return [as_received(given, bench.clock.now_ms()) for given in handed_out(answer, ANY, "CG")]
+
+
+def as_received(given: HandedOut, now_ms: int) -> pb.Message:
+    return pb.ReceiveMessageResponse.FromString(delivered(given, now_ms)).message
 
 
 def test_a_message_has_its_fields_and_the_programs_own_properties(bench: Bench) -> None:
@@ -126,7 +130,7 @@ def test_a_message_of_a_lite_topic_is_named_by_its_place_there(bench: Bench) -> 
     peer.ask(RequestCode.POP_LITE_MESSAGE, ext)
     bench.run_for(31_000)
     answer = peer.ask(RequestCode.POP_LITE_MESSAGE, {**ext, "bornTime": str(bench.clock.now_ms())})
-    messages = [delivered(given, 0).message for given in lite_handed_out(answer, "P", "b-a")]
+    messages = [as_received(given, 0) for given in lite_handed_out(answer, "P", "b-a")]
     assert [message.system_properties.queue_offset for message in messages] == [0, 1]
     for message in messages:
         system = message.system_properties

@@ -22,7 +22,7 @@ from mqspark_server.proxy.methods.grpcreceipts import (
 )
 from mqspark_server.proxy.methods.grpcreceiving import receive_message
 from tests.unit.broker_kit import SEND, Bench, send_ext
-from tests.unit.proxy_kit import ProxyBench, settled
+from tests.unit.proxy_kit import ProxyBench, as_response, settled
 
 pytestmark = pytest.mark.anyio
 
@@ -217,15 +217,16 @@ async def test_what_a_gone_call_was_to_get_comes_again_soon(proxy: ProxyBench, c
 
 @pytest.mark.parametrize("auto_renew", [False, True])
 async def test_what_could_not_be_written_comes_again_soon(
-    proxy: ProxyBench, client: GrpcClient, auto_renew: bool
+    proxy: ProxyBench, client: GrpcClient, auto_renew: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("mqspark_server.proxy.methods.grpcreceiving.WRITTEN_AT_ONCE_BYTES", 1)
     put(proxy.bench, "0", "1", "2")
     written: list[pb.ReceiveMessageResponse] = []
 
-    async def write(response: pb.ReceiveMessageResponse) -> None:
-        if len(written) == 2:
+    async def write(*responses: pb.ReceiveMessageResponse | bytes) -> None:
+        if written:
             raise asyncio.CancelledError
-        written.append(response)
+        written.extend(map(as_response, responses))
 
     with pytest.raises(asyncio.CancelledError):
         await receive_message(proxy.call(client), request(auto_renew=auto_renew, invisible_ms=600_000), write)
