@@ -4,8 +4,8 @@ change is sent to all of them. Controllers, and servers unknown to the name serv
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 from mqspark.auth.authadmin import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from mqspark.auth.policies import Action, PolicyType, Ruling
@@ -15,6 +15,7 @@ from mqspark.errors import BrokerError, ClientError, InvalidMessage, MQError
 from mqspark.message import MASTER_ID
 from mqspark.protocol.bodies.body import decode_body, encode_body
 from mqspark.protocol.codes import Reason, RequestCode, ResponseCode
+from mqspark.protocol.command import Command, Fields
 from mqspark.protocol.headers.admin_headers import (
     CreateAclRequestHeader,
     CreateUserRequestHeader,
@@ -27,17 +28,32 @@ from mqspark.protocol.headers.admin_headers import (
 
 ACTIONS = tuple(each.value for each in Action)
 """The actions of a rule (RocketMQ's Action)."""
+RESOURCES = ("Cluster", "Namespace", "Topic", "Group")
+"""What a rule may be about (RocketMQ's ResourceType)."""
+
+
+class Asks(Protocol):
+    """An AdminClient, or what asks servers as one does."""
+
+    async def ask(self, address: str, code: int, header: Fields = None, body: bytes = b"") -> Command: ...
+
+
+class ChangedInPart(ClientError):
+    """``done``: the servers that made the change."""
+
+    def __init__(self, server: str, done: Iterable[str], reason: str) -> None:
+        super().__init__(f"{server} failed, but {', '.join(done)} made the change: {reason}")
 
 
 class Accounts:
     """Requests 3001 to 3010, to every server that has users.
 
     Methods that change something raise an MQError. If nothing was changed, it is the error of the server that refused
-    or cannot be reached. Otherwise it is a ClientError that names the servers that made the change.
+    or cannot be reached. Otherwise it is ChangedInPart.
     """
 
     def __init__(
-        self, admin: AdminClient, servers: dict[str, str], closed: dict[str, MQError] | None = None
+        self, admin: Asks, servers: dict[str, str], closed: dict[str, MQError] | None = None
     ) -> None:
         """``servers``: name for people → address. ``closed``: servers that cannot be reached, or refuse these keys."""
         self._admin = admin
@@ -63,11 +79,10 @@ class Accounts:
     def servers(self) -> list[str]:
         return list(self._servers)
 
-    def without(self, address: str) -> Accounts:
-        """These servers except the one at ``address``."""
-        return Accounts(
-            self._admin, {name: each for name, each in self._servers.items() if each != address}, self.closed
-        )
+    def after(self, first: dict[str, str], asks: Asks) -> Accounts:
+        """These servers, after others, which may be among them by other names."""
+        rest = {name: each for name, each in self._servers.items() if each not in first.values()}
+        return Accounts(asks, first | rest, self.closed)
 
     def check_open(self) -> None:
         """Raises the MQError of a closed server, so that a change is not applied only to some servers."""
@@ -191,7 +206,7 @@ class Accounts:
         except MQError as error:
             if not done:
                 raise
-            raise ClientError(f"{server} failed, but {', '.join(done)} made the change: {error}") from error
+            raise ChangedInPart(server, done, str(error)) from error
         done.append(server)
 
 

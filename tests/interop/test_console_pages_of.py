@@ -57,7 +57,7 @@ def change(console: httpx.Client, path: str, **fields: str) -> str:
 def test_every_page_and_changes(cluster: Cluster, console: httpx.Client, name: Name) -> None:
     topic, group = name("ConsoleTopic"), name("console-group")
     assert "1 of 1" in page(console, "")
-    assert f"Topic {topic} was created." in change(console, "/topics", name=topic, read_queues="2")
+    assert f"Topic {topic} was created: 2 queues" in change(console, "/topics", name=topic, read_queues="2")
     text = change(console, f"/topics/{topic}/send", body='{"a": 1}', tag="t", keys="key-1")
     assert "{ &#34;a&#34;: 1 }" in text
     with Producer(cluster.namesrv, group="console-producers") as producer:
@@ -100,7 +100,7 @@ def test_every_page_and_changes(cluster: Cluster, console: httpx.Client, name: N
         page(console, path)
     assert "flushDiskType" in page(console, f"/brokers/{broker}/config?q=flushDiskType")
     text = change(console, f"/brokers/{broker}/config", key="longPollingEnable", value="true")
-    assert f"longPollingEnable of {broker} is true." in text
+    assert f"{broker} has longPollingEnable=true." in text
 
     assert f"Group {group} was deleted." in change(console, f"/groups/{group}/delete")
     assert f"Topic {topic} was deleted." in change(console, f"/topics/{topic}/delete")

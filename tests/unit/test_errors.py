@@ -19,12 +19,14 @@ import mqspark_jobs
 import mqspark_server
 import pyspark_pymq
 from mqspark.errors import MAX_MESSAGE, ConfigError, InvalidMessage, NoRoute, NoSuchTopic
+from mqspark_server.actions.operating import Why
 from mqspark_server.net.grpc.grpcwords import GrpcCode
 from mqspark_server.net.http2.http2frames import Http2Code
 from tests.support.draws import some
 
 PACKAGES = (mqspark, mqspark_jobs, mqspark_server, pyspark_pymq)
 VALUES = {
+    "Why": st.sampled_from(Why),
     "int": st.integers(-(1 << 63), (1 << 63) - 1),
     "str": st.text(max_size=20),
     "bool": st.booleans(),

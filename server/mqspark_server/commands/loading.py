@@ -85,8 +85,3 @@ class LazyCommands(click.Group):
                     rows.append((label, command.get_short_help_str(_SENTENCE)))
         with formatter.section("Commands"):
             formatter.write_dl(rows)
-
-
-def noun(name: str, text: str, lazy: Mapping[str, tuple[str, str]] | None = None) -> LazyCommands:
-    """A command group for a noun; its commands are verbs."""
-    return LazyCommands(name, help=text, lazy=lazy, context_settings=HELP)

@@ -25,11 +25,14 @@ from mqspark.errors import (
     RequestTimeout,
 )
 from mqspark.message import no_such_topic
+from mqspark_server.actions.operating import NotDone, Why
 from mqspark_server.shown.nouns import MAX_NAME
 
 FAILED, WRONG, MISSING, INTERRUPTED = 1, 2, 3, 130
 _NO_PERMISSION = 16
 _MAX_TEXT = 2000
+_NAMES = ("topic", "group", "queue", "offset", "resource", "user", "setting")
+_CHANGE = {"topic": "topic update {}", "group": "group create {}", "user": "user password {}"}
 
 
 class CommandFailed(Picklable, click.ClickException):
@@ -64,8 +67,10 @@ class MissingGroup(Missing):
 def exit_code_of(error: Exception) -> int:
     if isinstance(error, click.ClickException):
         return error.exit_code
-    if isinstance(error, InvalidMessage) and error.field in ("topic", "group"):
-        return WRONG  # a name that no server accepts
+    if isinstance(error, InvalidMessage) and error.field in _NAMES:
+        return WRONG  # what no server accepts
+    if isinstance(error, NotDone) and error.why == Why.ABSENT:
+        return MISSING
     return WRONG if isinstance(error, ConfigError) else FAILED
 
 
@@ -83,6 +88,8 @@ def describe(error: Exception) -> str:
 def _next_step(error: MQError) -> str:
     if isinstance(error, NotANameServer):
         return ""
+    if isinstance(error, NotDone) and error.why == Why.EXISTS:
+        return f"; mqspark {_CHANGE[error.noun].format(error.name)} changes it"
     if isinstance(error, NoNameServer) and error.key == "namesrv":
         return "; or on the command line: --nameserver HOST:PORT, or mqspark context add NAME --nameserver HOST:PORT"
     if isinstance(error, BrokerError) and error.code == _NO_PERMISSION and error.reason is None:

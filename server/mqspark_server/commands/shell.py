@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import fnmatch
 import functools
+import inspect
 import os
 import signal
 import sys
@@ -16,15 +17,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from mqspark.errors import BrokerError, ConfigError, NoRoute
-from mqspark.message import MASTER_ID, Message
-from mqspark_server.commands.output import Output, OutputFormat
-from mqspark_server.commands.parameters import Option, declaring
+from mqspark.message import MASTER_ID
+from mqspark_server.commands.loading import HELP, LazyCommands
+from mqspark_server.commands.output import Column, Output, OutputFormat
+from mqspark_server.commands.parameters import DeclaredCommand, Option, declared_by
 from mqspark_server.commands.refusals import CommandFailed, Missing, MissingGroup, MissingTopic
 
 if TYPE_CHECKING:
     from mqspark.client.admin import AdminClient
+    from mqspark.client.producer.producer import Producer
     from mqspark.client.remoting.identity import ClientOptions
     from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
+    from mqspark_server.actions.operating import Act
     from mqspark_server.commands.contexts import ClusterContext
     from mqspark_server.shown.nouns import Setting
 
@@ -114,6 +118,10 @@ class Printing:
     output: OutputFormat
 
 
+COMMON = (*declared_by(Printing), *declared_by(Connecting))
+"""The parameters of all commands on a cluster."""
+
+
 @dataclass(slots=True)
 class ClusterShell:
     """Everything that a command on a cluster needs."""
@@ -182,15 +190,51 @@ class ClusterShell:
         addresses = (await self.brokers([broker]))[broker]
         return addresses[min(addresses)]
 
-    async def send_all(self, messages: Iterable[Message]) -> int:
-        """How many were sent again: all. Raises NotAllSent."""
+    def producer(self) -> Producer:
         from mqspark.client.producer.producer import Producer
-        from mqspark_server.survey.resending import each_of_them, send_all
 
-        producer = Producer(
+        return Producer(
             self.namesrv, group="mqspark_resend", send_timeout_ms=self.timeout_ms, options=self.options
         )
-        return await send_all(producer, each_of_them(messages))
+
+    async def carry_out(self, action: Act, yes: bool | None = None) -> None:
+        """``yes``: whether a dangerous action is not asked for; None: it is never."""
+        await self._ask_for([action], yes)
+        done = await action.apply(self)
+        self.output.done(done.text, done.row)
+
+    async def carry_out_all(self, actions: Sequence[Act], yes: bool) -> None:
+        """As a list, whose rows are printed as the actions are done."""
+        await self._ask_for(actions, yes)
+        with self.output.listing() as listing:
+            for action in actions:
+                done = await action.apply(self)
+                listing.add(done.row, done.text)
+
+    async def carry_out_shown(
+        self,
+        action: Act,
+        columns: Sequence[Column],
+        yes: bool,
+        *,
+        dry_run: bool,
+        empty: str = "nothing",
+    ) -> None:
+        """Shows what it would change, first or alone."""
+        preview = await action.preview(self)
+        self.output.rows(columns, preview.rows, empty=empty)
+        if dry_run or not preview.rows:
+            return
+        confirm(preview.question, yes)
+        done = await action.apply(self)
+        self.output.lines([done.text])
+        if done.left:
+            raise CommandFailed(done.left)
+
+    async def _ask_for(self, actions: Sequence[Act], yes: bool | None) -> None:
+        previews = [] if yes is None else [await action.preview(self) for action in actions]
+        if asked := [each.question for each in previews if each.is_dangerous]:
+            confirm(" ".join(asked), yes=bool(yes))
 
 
 def connection_of(given: dict[str, Any]) -> tuple[str, ClientOptions, str | None, int]:
@@ -271,7 +315,33 @@ def clustered(function: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
 
         asyncio.run(work())
 
-    return declaring(Printing, Connecting)(run)
+    return run
+
+
+class ClusterCommand(DeclaredCommand):
+    """A command that is async is one on a cluster."""
+
+    def __init__(
+        self,
+        name: str | None,
+        *,
+        callback: Callable[..., Any],
+        params: list[click.Parameter] | None = None,
+        **more: Any,
+    ) -> None:
+        given = list(params or ())
+        if inspect.iscoroutinefunction(callback):
+            callback, given = clustered(callback), [*given, *COMMON]
+        super().__init__(name, callback=callback, params=given, **more)
+
+
+class Nouns(LazyCommands):
+    command_class = ClusterCommand
+
+
+def noun(name: str, text: str, lazy: Mapping[str, tuple[str, str]] | None = None) -> LazyCommands:
+    """A command group for a noun; its commands are verbs."""
+    return Nouns(name, help=text, lazy=lazy, context_settings=HELP)
 
 
 async def _with_similar_names(

@@ -18,7 +18,7 @@ from mqspark.errors import InvalidMessage
 from mqspark.message import KEYS, TAGS, UNIQ_KEY, MessageExt
 from mqspark_server.shown.bodies.bodyviews import NO_SCHEMAS, VIEWS, BodyView, KnownSchema, body_view
 from mqspark_server.shown.deadletters import origin_of
-from mqspark_server.shown.nouns import perm_text
+from mqspark_server.shown.nouns import perm_words
 from mqspark_server.shown.timezones import Zone
 
 ROOT = "/console"
@@ -35,8 +35,6 @@ MESSAGES = 20
 """Messages of a page."""
 PREVIEW_LENGTH = 80
 PROPERTIES = 64
-PERM_WORDS = {"read and write": "rw", "read only": "r", "write only": "w", "neither": "none"}
-"""What producers and consumers may do with a topic."""
 NONE = "\N{EN DASH}"
 PROPERTY_LENGTH = 512
 _LARGEST = 1 << 100
@@ -84,13 +82,18 @@ def _static_path(name: str) -> str:
     return _static()[0][name]
 
 
-def perm_words(perm: int) -> str:
-    return next(words for words, each in PERM_WORDS.items() if each == perm_text(perm))
-
-
 def _short(value: object) -> str:
     text = "" if value is None else str(value)
     return text if len(text) <= PROPERTY_LENGTH else text[: PROPERTY_LENGTH - 1] + "…"
+
+
+def _value(value: object, key: str) -> str:
+    """A cell of a preview."""
+    if value is None or isinstance(value, bool):
+        return "none" if value is None else "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:+,}" if key == "change" else f"{value:,}"
+    return _short(value)
 
 
 def _count(value: float | None) -> str:
@@ -142,6 +145,7 @@ def _environment() -> Environment:
         "seconds": _seconds,
         "bytes": _bytes,
         "perm": perm_words,
+        "value": _value,
         "sorted_by": lambda page, key, is_number: page.sorted_by(key, down=is_number),
         "path": lambda name: quote(name, safe="", errors="replace"),
     }

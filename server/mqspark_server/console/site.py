@@ -1,5 +1,5 @@
 """The common part of all pages: the visitor, the keys with which the cluster is asked, errors, and the confirmation of
-every change. Pages and changes are classes in the tables of sections, and made of the fields of a request.
+every change. Pages and actions are classes in the tables of sections, and made of the fields of a request.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar, Protocol
 from urllib.parse import quote
 
 import msgspec
@@ -20,14 +20,15 @@ from mqspark.client.admin import AdminClient
 from mqspark.client.producer.producer import Producer
 from mqspark.errors import BrokerError, ConfigError, InvalidMessage, MQError, NoRoute, SchemaRefused
 from mqspark.protocol.codes import ResponseCode
+from mqspark_server.actions.fields import ChoiceField, FormReader, Line
+from mqspark_server.actions.operating import Act, Done, NotDone, Preview, Why
+from mqspark_server.actions.resending import NotAllSent
 from mqspark_server.console.clusteraccess import ClusterAt, Trouble, admin_of
-from mqspark_server.console.fields import ChoiceField, FormReader, Line
 from mqspark_server.console.history.sampler import Sampler
 from mqspark_server.console.history.samples import SPANS, History
 from mqspark_server.console.rendering import HEADERS, HTML, ROOT, inside, render
 from mqspark_server.console.visitors import Form, NoForm, Visitor, Visitors, read_form
 from mqspark_server.shown.nouns import WholeNumbers
-from mqspark_server.survey.resending import NotAllSent
 from mqspark_server.survey.schemasurvey import schemas_of
 from mqspark_server.survey.surveying import Row, each_of
 from mqspark_server.web.events import EventStream
@@ -40,6 +41,8 @@ PAGE_ROWS = 50
 """Rows of a page of a list; each is asked for."""
 MAX_SORTED = 500
 """Rows that are asked for to sort a list."""
+PREVIEWED = 200
+"""Rows that a confirmation shows."""
 PAGE_S = 20.0
 CHANGE_S = 60.0
 TIMEOUT_MS = 5_000
@@ -58,32 +61,12 @@ class Asking:
     history: History
     now_ms: int
 
+    @property
+    def cluster(self) -> None:
+        """All that the name servers know."""
+
     def producer(self) -> Producer:
         return Producer(self.at.namesrv, group=PRODUCER_GROUP, options=self.admin.options)
-
-
-@dataclass(slots=True)
-class Confirmation:
-    """What a change would do. ``button``: the verb."""
-
-    title: str
-    button: str
-    facts: list[tuple[str, str]] = field(default_factory=list)
-    columns: Sequence[str] = ()
-    rows: list[Sequence[object]] = field(default_factory=list)
-    is_dangerous: bool = False
-    more: int = 0
-    """Rows that are not shown."""
-    settled: Mapping[str, str] = field(default_factory=dict)
-    """Fields of the form as this page understands them, such as a time with its zone: the change is made with these,
-    whatever the visitor has changed since."""
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    message: str
-    path: str
-    """The path of the page to go to."""
 
 
 Span = Annotated[str, ChoiceField(tuple(SPANS))]
@@ -98,16 +81,25 @@ class View(msgspec.Struct, frozen=True):
         raise NotImplementedError
 
 
-class Change(msgspec.Struct, frozen=True):
-    """Something that a form changes. Its fields are those of the form and of its address."""
+class Change(Protocol):
+    """An action, or something that is changed at this process alone."""
 
-    async def preview(self, asked: Asking) -> Confirmation:
-        """What it would do. Raises InvalidMessage, MQError, Trouble."""
+    async def preview(self, asked: Asking, /) -> Preview: ...
+
+    async def apply(self, asked: Asking, /) -> Done: ...
+
+
+class ActionForm(msgspec.Struct, frozen=True):
+    """A form whose action has other fields."""
+
+    async def action(self, asked: Asking) -> Act:
+        """Raises InvalidMessage, MQError."""
         raise NotImplementedError
 
-    async def apply(self, asked: Asking) -> Done:
-        """Raises InvalidMessage, MQError, Trouble."""
-        raise NotImplementedError
+    def settled(self, asked: Asking) -> dict[str, str]:
+        """Fields of the form as this page understands them, such as a time with its zone: the action has these,
+        whatever the visitor has changed since."""
+        return {}
 
 
 class Download(msgspec.Struct, frozen=True):
@@ -205,7 +197,8 @@ class Section:
     name: str
     views: Mapping[str, tuple[type[View], str]]
     """With their templates."""
-    changes: Mapping[str, type[Change]] = field(default_factory=dict)
+    changes: Mapping[str, tuple[type[Any], str]] = field(default_factory=dict)
+    """Each a Change or an ActionForm, with the page to go to, whose path has fields of the form."""
     downloads: Mapping[str, type[Download]] = field(default_factory=dict)
 
 
@@ -232,8 +225,8 @@ class Site:
     def add(self, router: APIRouter, section: Section) -> None:
         for path, (view, template) in section.views.items():
             router.get(f"{ROOT}{path}")(self._shown(section.name, view, template))
-        for path, change in section.changes.items():
-            router.post(f"{ROOT}{path}")(self._changed(section, path, change))
+        for path, (change, then) in section.changes.items():
+            router.post(f"{ROOT}{path}")(self._changed(section, path, change, then))
         for path, download in section.downloads.items():
             router.get(f"{ROOT}{path}")(self._sent(section.name, download))
 
@@ -360,7 +353,7 @@ class Site:
 
     # --- changes ---
 
-    def _changed(self, those: Section, path: str, kind: type[Change]) -> Handler:
+    def _changed(self, those: Section, path: str, kind: type[Any], then: str) -> Handler:
         """Handles a form that changes something. The first submission shows what would happen, with the same form; the
         second one applies it. A form with a mistake comes back filled, where the page at its path has it."""
         reader = FormReader(kind)
@@ -374,26 +367,31 @@ class Site:
                 if not visitor.is_in:
                     raise NotIn
                 form = await read_form(request, visitor)
-                change = reader.read(form.sent_to(request))
+                sent = form.sent_to(request)
+                given = reader.read(sent)
                 async with asyncio.timeout(CHANGE_S), self._gate, self.connected(visitor) as asked:
+                    is_form = isinstance(given, ActionForm)
+                    action: Change = await given.action(asked) if is_form else given
                     if not form.is_on("sure"):
-                        question = await change.preview(asked)
+                        settled = given.settled(asked) if is_form else {}
+                        question = await action.preview(asked)
+                        question.facts += [(name.capitalize(), each) for name, each in settled.items()]
                         values = {
                             "question": question,
-                            "fields": [
-                                (name, question.settled.get(name, each)) for name, each in form.pairs()
-                            ],
+                            "rows": question.rows[:PREVIEWED],
+                            "fields": [(name, settled.get(name, each)) for name, each in form.pairs()],
                             "action": request.url.path,
                             "back": inside(form.one("back")),
                         }
                         return await self.page(request, "confirm.html", section, visitor, values)
-                    done = await change.apply(asked)
+                    done = await action.apply(asked)
             except Exception as error:
                 if isinstance(error, InvalidMessage) and behind is not None and form is not None:
                     return await self._again(request, visitor, section, behind, form, str(error))
                 return await self.error_page(request, error, section)
-            visitor.note(done.message)
-            return RedirectResponse(done.path, 303, HEADERS)
+            left = f" {done.left}." if done.left else ""
+            visitor.note(f"{done.text[:1].upper()}{done.text[1:]}.{left}")
+            return RedirectResponse(f"{ROOT}{sent.fill(then)}", 303, HEADERS)
 
         return change
 
@@ -451,6 +449,8 @@ def _describe_error(error: Exception) -> tuple[int, str, str]:
         case SchemaRefused() if error.status in (403, 404):
             title = "You may not do that" if error.status == 403 else "There is no such name"
             return error.status, title, str(error)
+        case NotDone():
+            return 404 if error.why == Why.ABSENT else 409, error.why.value, str(error)
         case NoRoute():
             return 404, "There is no such name", str(error)
         case BrokerError() if error.code in _ABSENT:

@@ -9,10 +9,11 @@ visitor needs the token.
 from __future__ import annotations
 
 import hmac
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote
 
 from fastapi import Request
 
@@ -188,6 +189,11 @@ class Form:
 
     def is_on(self, name: str) -> bool:
         return bool(self.one(name))
+
+    def fill(self, path: str) -> str:
+        """A path with the fields that it has in braces."""
+        names = {name: quote(values[0].strip(), safe="") for name, values in self._fields.items() if values}
+        return path.format_map(defaultdict(str, names))
 
     def pairs(self) -> list[tuple[str, str]]:
         """All fields, for the page that asks for confirmation."""

@@ -52,6 +52,8 @@ MAX_NAME = 255
 """Characters of the name of a topic or group."""
 PERMS = {"r": PERM_READ, "w": PERM_WRITE, "rw": PERM_READ | PERM_WRITE, "none": 0}
 """As commands spell them → PermName's bits."""
+PERM_WORDS = {"read and write": "rw", "read only": "r", "write only": "w", "neither": "none"}
+"""As pages say what producers and consumers may do → as commands spell it."""
 MODES = {"CONSUME_PASSIVELY": "push", "CONSUME_ACTIVELY": "pull", "CONSUME_POP": "pop"}
 """RocketMQ's ConsumeType of a group → as people say it."""
 
@@ -61,9 +63,19 @@ def perm_text(perm: int) -> str:
     return next(text for text, bits in PERMS.items() if bits == perm & PERMS["rw"])
 
 
+def perm_words(perm: int) -> str:
+    return next(words for words, each in PERM_WORDS.items() if each == perm_text(perm))
+
+
 def place_of(queue: MessageQueue) -> str:
     """A queue in one word, as people give and read it."""
     return f"{queue.broker_name}:{queue.queue_id}"
+
+
+def rule_text(rule: Mapping[str, Any]) -> str:
+    """What a user may do or not."""
+    sources = f" from {' '.join(rule['sources'])}" if rule["sources"] else ""
+    return f"{rule['decision']} {','.join(rule['actions'])} {rule['resource']}{sources}"
 
 
 class Setting(NamedTuple):
@@ -76,6 +88,8 @@ class Setting(NamedTuple):
     """None: yes or no."""
     words: Mapping[str, int] | None = None
     """What commands call the numbers."""
+    labels: Mapping[str, str] | None = None
+    """What forms call these words."""
 
     @property
     def label(self) -> str:
@@ -84,7 +98,13 @@ class Setting(NamedTuple):
 
     def read(self, name: str, values: Sequence[str]) -> int | bool:
         """A field of a form. Raises InvalidMessage."""
-        return bool(values and values[0]) if self.span is None else self.span.read(name, values)
+        if self.span is None:
+            return any(values)
+        if self.words is None or self.labels is None:
+            return self.span.read(name, values)
+        if values[0] not in self.labels:
+            raise InvalidMessage(f"{name}: choose one of {', '.join(self.labels)}", field=name)
+        return self.words[self.labels[values[0]]]
 
     @property
     def word(self) -> str:
@@ -100,7 +120,9 @@ def settings_row(settings: Iterable[Setting], config: object) -> dict[str, Any]:
 TOPIC_SETTINGS = (
     Setting("read_queue_nums", "--read-queues", "Queues to read, per broker.", QUEUES),
     Setting("write_queue_nums", "--write-queues", "Queues to write, per broker.", QUEUES),
-    Setting("perm", "--perm", "Permissions: 4 read, 2 write, 1 inherit.", WholeNumbers(0, 7), PERMS),
+    Setting(
+        "perm", "--perm", "Permissions: 4 read, 2 write, 1 inherit.", WholeNumbers(0, 7), PERMS, PERM_WORDS
+    ),
     Setting("order", "--order/--no-order", "Whether routes keep its queues while a broker is down."),
 )
 

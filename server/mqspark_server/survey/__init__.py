@@ -1,7 +1,6 @@
 """What a cluster has, asked over the wire in bounded numbers: its brokers, topics and groups as rows, with the names
-that the command line gives them in JSON; and messages sent to it again.
+that the command line gives them in JSON.
 
-Imported from outside: ``brokersurvey``, ``groupsurvey``, ``messagesurvey``, ``offsetmoves``, ``replicasurvey``,
-``resending``, ``schemasurvey``, ``surveying``, ``topicsurvey``, ``tracesurvey``. Must not know who shows them: a
-command, a page or a chart.
+Imported from outside: ``brokersurvey``, ``groupsurvey``, ``messagesurvey``, ``replicasurvey``, ``schemasurvey``,
+``surveying``, ``topicsurvey``, ``tracesurvey``. Must not know who shows them: a command, a page or a chart.
 """

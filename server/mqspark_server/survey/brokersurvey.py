@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mqspark.errors import MQError
@@ -21,6 +21,20 @@ async def masters_of(admin: AdminClient) -> dict[str, str]:
         for name, each in sorted(info.broker_addr_table.items())
         if MASTER_ID in each.broker_addrs
     }
+
+
+async def of_each_master(admin: AdminClient, ask: Callable[[str, str], Awaitable[None]]) -> list[str]:
+    """Asks about each master by its name and address. What failed."""
+    problems: list[str] = []
+
+    async def one(master: tuple[str, str]) -> None:
+        try:
+            await ask(*master)
+        except MQError as error:
+            problems.append(f"{master[0]}: {error}")
+
+    await each_of(list((await masters_of(admin)).items())[:MAX_ROWS], one)
+    return sorted(problems)
 
 
 async def known_brokers(admin: AdminClient) -> list[Row]:

@@ -38,6 +38,7 @@ class Wanted:
     expression: str = "*"
     is_sql: bool = False
     accepts: Callable[[MessageExt], bool] | None = None
+    most_bytes: int = MAX_READ_BYTES
 
     @property
     def is_all(self) -> bool:
@@ -61,9 +62,8 @@ class Walked:
     read_bytes: int = 0
     is_more: bool = False
 
-    @property
-    def is_enough(self) -> bool:
-        return self.looked_at >= MAX_LOOKED_AT or self.read_bytes >= MAX_READ_BYTES
+    def is_enough(self, wanted: Wanted) -> bool:
+        return self.looked_at >= MAX_LOOKED_AT or self.read_bytes >= wanted.most_bytes
 
 
 @dataclass(slots=True)
@@ -109,7 +109,7 @@ async def walk(
     step = _step(wanted, most, max(1, len(lanes)))
 
     async def refill(lane: _QueueWalk) -> None:
-        if found.is_enough:
+        if found.is_enough(wanted):
             return
         begin, end = lane.next_span(step)
         some = await read_between(admin, lane.queue, begin, end, **wanted.chosen)
@@ -123,7 +123,7 @@ async def walk(
 
     while len(found.messages) < most:
         empty = [lane for lane in lanes if not lane.waiting and not lane.is_at_end]
-        if empty and not found.is_enough:
+        if empty and not found.is_enough(wanted):
             await each_of(empty, refill)
             continue
         ready = [lane for lane in lanes if lane.waiting]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from mqspark.base.clock import HOUR_MS
@@ -131,17 +130,6 @@ async def bounds_of(admin: AdminClient, topic: str) -> dict[MessageQueue, tuple[
     """For each queue the first offset, and the one after its last message. Raises NoRoute."""
     stats = await admin.topic_stats(topic)
     return {queue: (each.min_offset, each.max_offset) for queue, each in stats.items()}
-
-
-async def newest_of(
-    admin: AdminClient, bounds: Mapping[MessageQueue, tuple[int, int]], step: int
-) -> AsyncIterator[tuple[list[MessageExt], int]]:
-    """The messages of one queue after another, each from its end to its beginning: those of at most ``step`` offsets,
-    and how many offsets these are."""
-    for queue, (low, high) in bounds.items():
-        for end in range(high, low, -step):
-            begin = max(low, end - step)
-            yield await read_between(admin, queue, begin, end), end - begin
 
 
 class ReadFilter(TypedDict, total=False):

@@ -231,9 +231,7 @@ class _Collector:
 
     def collect(self) -> Iterator[Metric | None]:
         """None where other work may run before the next."""
-        ready = self._gauge("broker_ready", "1 if the broker is serving")
-        ready.add_metric(self._node, float(self._app.lifecycle.ready))
-        yield ready
+        yield self._level("rocketmq_broker_ready", "1 if the broker is serving", self._app.lifecycle.ready)
         parts = self._app.parts
         if parts is None:
             return
@@ -257,11 +255,14 @@ class _Collector:
                 yield from self._archived(parts.archived)
 
     def limits(self, limit: int, over: int) -> list[Metric]:
-        most = self._gauge("metrics_max_series", "limit of series per family (metricsMaxSeries)")
-        most.add_metric(self._node, limit)
-        others = self._gauge("metrics_series_put_together", f"series summed up in those of {OTHER}")
-        others.add_metric(self._node, over)
-        return [most, others]
+        return [
+            self._level(
+                "rocketmq_metrics_max_series", "limit of series per family (metricsMaxSeries)", limit
+            ),
+            self._level(
+                "rocketmq_metrics_series_put_together", f"series summed up in those of {OTHER}", over
+            ),
+        ]
 
     def _gauge(self, name: str, text: str, *labels: str) -> GaugeMetricFamily:
         return Families(self._node).gauge(name, text, *labels)
@@ -269,28 +270,34 @@ class _Collector:
     def _counter(self, name: str, text: str, *labels: str) -> CounterMetricFamily:
         return Families(self._node).counter(name, text, *labels)
 
+    def _level(self, name: str, text: str, value: float) -> Metric:
+        """A gauge of one value."""
+        gauge = GaugeMetricFamily(name, text, labels=_NODE)
+        gauge.add_metric(self._node, float(value))
+        return gauge
+
+    def _count(self, name: str, text: str, value: float) -> Metric:
+        """A counter of one value."""
+        counter = CounterMetricFamily(name, text, labels=_NODE)
+        counter.add_metric(self._node, value)
+        return counter
+
     def _remoting(self, parts: BrokerParts) -> Iterator[Metric]:
         server, node = parts.server, self._node
-        connections = self._gauge("remoting_connections", "open connections")
-        connections.add_metric(node, server.connections)
-        yield connections
-        refused = self._counter("remoting_connections_refused", "connections refused because of a limit")
-        refused.add_metric(node, server.counts.refused)
-        yield refused
-        slaves = self._counter(
-            "replication_connections_refused",
+        counts = server.counts
+        yield self._level("rocketmq_remoting_connections", "open connections", server.connections)
+        yield self._count(
+            "rocketmq_remoting_connections_refused", "connections refused because of a limit", counts.refused
+        )
+        yield self._count(
+            "rocketmq_replication_connections_refused",
             "connections to haListenPort that were refused, or closed before they reported a position",
+            parts.slaves.refused_connections,
         )
-        slaves.add_metric(node, parts.slaves.refused_connections)
-        yield slaves
-        dropped = self._counter(
-            "remoting_connections_dropped", "connections closed for unread answers or incomplete frames"
-        )
-        dropped.add_metric(node, server.counts.dropped)
-        yield dropped
-        unsent = self._gauge("remoting_unsent_bytes", "bytes of answers that peers have not read yet")
-        unsent.add_metric(node, server.unread.budget.total)
-        yield unsent
+        text = "connections closed for unread answers or incomplete frames"
+        yield self._count("rocketmq_remoting_connections_dropped", text, counts.dropped)
+        text = "bytes of answers that peers have not read yet"
+        yield self._level("rocketmq_remoting_unsent_bytes", text, server.unread.budget.total)
         for name, text, times in (
             (
                 "mqspark_fsync_duration_seconds",
@@ -306,35 +313,25 @@ class _Collector:
             histogram = HistogramMetricFamily(name, text, labels=_NODE)
             histogram.add_metric(node, times.buckets(), times.total_s)
             yield histogram
-        garbage = self._counter("remoting_protocol_errors", "connections closed for malformed frames")
-        garbage.add_metric(node, server.counts.malformed)
-        yield garbage
-        late = self._counter("remoting_requests_refused", "requests refused because they waited too long")
-        late.add_metric(node, parts.core.requests.overload.refused_count)
-        yield late
+        text = "connections closed for malformed frames"
+        yield self._count("rocketmq_remoting_protocol_errors", text, counts.malformed)
+        text = "requests refused because they waited too long"
+        yield self._count(
+            "rocketmq_remoting_requests_refused", text, parts.core.requests.overload.refused_count
+        )
 
     def _grpc(self, counts: GrpcCounts) -> Iterator[Metric]:
-        for name, text, value in (
-            ("grpc_connections", "open connections of gRPC", counts.connections),
-            (
-                "grpc_calls_open",
-                "calls of gRPC that are served now; those that wait for messages count",
-                counts.calls,
-            ),
-            ("grpc_clients", "clients of gRPC that are known", counts.clients),
-        ):
-            gauge = self._gauge(name, text)
-            gauge.add_metric(self._node, value)
-            yield gauge
-        for name, text, value in (
-            ("grpc_calls", "calls of gRPC that have begun", counts.begun_calls),
-            ("grpc_connections_refused", "connections of gRPC refused because of a limit", counts.refused),
-            ("grpc_connections_dropped", "connections of gRPC closed for what they hold", counts.dropped),
-            ("grpc_protocol_errors", "connections of gRPC closed for what they sent", counts.malformed),
-        ):
-            counter = self._counter(name, text)
-            counter.add_metric(self._node, value)
-            yield counter
+        yield self._level("rocketmq_grpc_connections", "open connections of gRPC", counts.connections)
+        text = "calls of gRPC that are served now; those that wait for messages count"
+        yield self._level("rocketmq_grpc_calls_open", text, counts.calls)
+        yield self._level("rocketmq_grpc_clients", "clients of gRPC that are known", counts.clients)
+        yield self._count("rocketmq_grpc_calls", "calls of gRPC that have begun", counts.begun_calls)
+        text = "connections of gRPC refused because of a limit"
+        yield self._count("rocketmq_grpc_connections_refused", text, counts.refused)
+        text = "connections of gRPC closed for what they hold"
+        yield self._count("rocketmq_grpc_connections_dropped", text, counts.dropped)
+        text = "connections of gRPC closed for what they sent"
+        yield self._count("rocketmq_grpc_protocol_errors", text, counts.malformed)
 
     def _tables(self, core: BrokerCore) -> Iterator[Metric]:
         """Tables that peers can make grow."""
@@ -353,17 +350,10 @@ class _Collector:
             refused.add_metric(of_table, table.refused)
         yield from (size, bound, entries, refused)
         budget = core.bounds.budget
-        size = GaugeMetricFamily("mqspark_tables_bytes", "estimated bytes of all tables", labels=_NODE)
-        size.add_metric(self._node, budget.bytes)
-        bound = GaugeMetricFamily("mqspark_tables_bound_bytes", "limit of these bytes", labels=_NODE)
-        bound.add_metric(self._node, budget.bound)
-        refused = CounterMetricFamily(
-            "mqspark_tables_refused",
-            "entries refused because all tables together were too large",
-            labels=_NODE,
-        )
-        refused.add_metric(self._node, budget.refused)
-        yield from (size, bound, refused)
+        yield self._level("mqspark_tables_bytes", "estimated bytes of all tables", budget.bytes)
+        yield self._level("mqspark_tables_bound_bytes", "limit of these bytes", budget.bound)
+        text = "entries refused because all tables together were too large"
+        yield self._count("mqspark_tables_refused", text, budget.refused)
         decisions = core.decisions
         if decisions is not None:
             counted = CounterMetricFamily(
@@ -402,46 +392,30 @@ class _Collector:
         yield damage
 
     def _compaction(self, duty: CompactDuty) -> Iterator[Metric]:
-        for name, text, value in (
-            ("runs", "runs of the broker's own compaction", duty.runs),
-            ("failures", "runs that left a queue because of an error, or did not end", duty.failures),
-            ("queues", "queues for which runs published a new generation", duty.queues),
-            ("written_bytes", "bytes of records in these generations", duty.bytes_written),
-        ):
-            counter = CounterMetricFamily(f"mqspark_compaction_{name}", text, labels=_NODE)
-            counter.add_metric(self._node, value)
-            yield counter
-        for name, text, level in (
-            ("held_segments", "expired segments that wait for their compaction", duty.held_segments),
-            (
-                "last_success_timestamp_seconds",
-                "end of the last run without an error",
-                duty.last_success_ms / 1000,
-            ),
-        ):
-            gauge = GaugeMetricFamily(f"mqspark_compaction_{name}", text, labels=_NODE)
-            gauge.add_metric(self._node, level)
-            yield gauge
+        yield self._count("mqspark_compaction_runs", "runs of the broker's own compaction", duty.runs)
+        text = "runs that left a queue because of an error, or did not end"
+        yield self._count("mqspark_compaction_failures", text, duty.failures)
+        text = "queues for which runs published a new generation"
+        yield self._count("mqspark_compaction_queues", text, duty.queues)
+        text = "bytes of records in these generations"
+        yield self._count("mqspark_compaction_written_bytes", text, duty.bytes_written)
+        text = "expired segments that wait for their compaction"
+        yield self._level("mqspark_compaction_held_segments", text, duty.held_segments)
+        text = "end of the last run without an error"
+        yield self._level(
+            "mqspark_compaction_last_success_timestamp_seconds", text, duty.last_success_ms / 1000
+        )
 
     def _archived(self, archived: ArchivedMessages) -> Iterator[Metric | None]:
-        cached = GaugeMetricFamily(
-            "mqspark_archive_cache_bytes", "bytes of fetched messages on disk", labels=_NODE
-        )
-        cached.add_metric(self._node, archived.cached_bytes)
-        yield cached
-        up = GaugeMetricFamily(
-            "mqspark_archive_readable", "1 if the last check of the archive succeeded", labels=_NODE
-        )
-        up.add_metric(self._node, float(archived.problem is None))
-        yield up
-        for name, text, value in (
-            ("messages_out", "messages served from the archive", archived.messages_out),
-            ("fetches", "requests to the process that reads the archive", archived.fetches),
-            ("failures", "requests that failed", archived.failures),
-        ):
-            counter = CounterMetricFamily(f"mqspark_archive_{name}", text, labels=_NODE)
-            counter.add_metric(self._node, value)
-            yield counter
+        text = "bytes of fetched messages on disk"
+        yield self._level("mqspark_archive_cache_bytes", text, archived.cached_bytes)
+        text = "1 if the last check of the archive succeeded"
+        yield self._level("mqspark_archive_readable", text, archived.problem is None)
+        text = "messages served from the archive"
+        yield self._count("mqspark_archive_messages_out", text, archived.messages_out)
+        text = "requests to the process that reads the archive"
+        yield self._count("mqspark_archive_fetches", text, archived.fetches)
+        yield self._count("mqspark_archive_failures", "requests that failed", archived.failures)
 
     def _timers(self, core: BrokerCore) -> Iterator[Metric | None]:
         table, counts = core.runtime_info(), core.timers.metrics
@@ -504,21 +478,10 @@ class _Collector:
             latency.add_metric((*node, str(queue_id)), late_ms)
         yield lag
         yield latency
-        for name, text, size in (
-            (
-                "pop_offset_buffer_size",
-                "offsets of popped queues that are not on disk yet",
-                core.pop.unsettled,
-            ),
-            (
-                "pop_checkpoint_buffer_size",
-                "check points whose answers wait for the disk",
-                core.pop.unanswered,
-            ),
-        ):
-            gauge = self._gauge(name, text)
-            gauge.add_metric(node, size)
-            yield gauge
+        text = "offsets of popped queues that are not on disk yet"
+        yield self._level("rocketmq_pop_offset_buffer_size", text, core.pop.unsettled)
+        text = "check points whose answers wait for the disk"
+        yield self._level("rocketmq_pop_checkpoint_buffer_size", text, core.pop.unanswered)
         scans = Families(node).histogram(
             "pop_buffer_scan_time_consume_milliseconds", "duration of a scan of the revive log"
         )

@@ -156,7 +156,7 @@ def test_a_group_is_moved_while_nobody_is_online() -> None:
     assert lag("movers", "--topic", "Moved") == 10, "a dry run changes nothing"
     assert mqspark("group", "reset", "movers", "Moved", "--latest").code == 2
     moved = mqspark("group", "reset", "movers", "Moved", "--latest", "--yes")
-    assert (moved.code, moved.lines[-1]) == (0, "movers was moved"), moved
+    assert (moved.code, moved.lines[-1]) == (0, "group movers was moved in 4 queues of Moved"), moved
     assert lag("movers") == 0
     to_offset = ["--to-offset", "4", "--queue", f"{broker}:0", "--yes"]
     assert mqspark("group", "reset", "movers", "Moved", *to_offset).code == 0
@@ -206,7 +206,9 @@ def test_members_are_seen_and_moved(cluster: Cluster) -> None:
 
 def test_a_groups_mode_is_set() -> None:
     filled("Popped", 0)
-    assert mqspark("group", "mode", "poppers", "Popped", "pop").out == "poppers consumes Popped by POP\n"
+    assert (
+        mqspark("group", "mode", "poppers", "Popped", "pop").out == "group poppers consumes Popped by POP\n"
+    )
     assert mqspark("group", "mode", "poppers", "Poped", "pop").code == 3
 
 

@@ -57,7 +57,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("guarded")
     for place in ("names", "users"):
         done = add_user(folder / place, SUPER.access_key, SUPER.secret_key)
-        assert (done.code, done.out) == (0, "added Super user root\n"), done.err
+        assert (done.code, done.out) == (0, "user root was created\n"), done.err
     with mqspark_namesrv(folder, guarded_settings(folder / "names")) as namesrv:
         settings = {"brokerName": "b", "brokerClusterName": "C", **guarded_settings(folder / "users")}
         with mqspark_broker(folder, namesrv, settings) as cluster:
@@ -181,8 +181,8 @@ def test_users_of_a_running_cluster_by_the_command_line(
     monkeypatch.setenv("MQSPARK_ACCESS_KEY", SUPER.access_key)
     monkeypatch.setenv("MQSPARK_SECRET_KEY", SUPER.secret_key)
     assert mqspark("user", "add", "ann", stdin=b"\n").code == 2
-    assert mqspark("user", "add", "ann", stdin=b"first\n").out == "added Normal user ann\n"
-    assert mqspark("user", "add", "ann", stdin=b"first\n").code == 2
+    assert mqspark("user", "add", "ann", stdin=b"first\n").out == "user ann was created\n"
+    assert mqspark("user", "add", "ann", stdin=b"first\n").code == 1
     assert mqspark("user", "password", "ann", stdin=b"second\n").code == 0
     ann = Credentials("ann", "second")
 
@@ -206,7 +206,7 @@ def test_users_of_a_running_cluster_by_the_command_line(
     missing = mqspark("user", "forget", "ann", "Topic:Order")
     assert (missing.code, "did you mean 'Topic:Orders'?" in missing.err) == (3, True)
     assert mqspark("user", "forget", "ann", "Topic:Orders").code == 0
-    assert mqspark("user", "disable", "ann").out == "user ann is disabled\n"
+    assert mqspark("user", "disable", "ann").out == "user ann was changed\n"
     assert mqspark("user", "enable", "an").code == 3
     assert mqspark("user", "remove", "ann").code == 2, "it asks"
     assert mqspark("user", "remove", "ann", "--yes").code == 0

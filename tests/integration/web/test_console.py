@@ -295,7 +295,7 @@ def test_logging_in_and_out(broker: Broker) -> None:
 
 def test_topics_are_made_changed_and_deleted(visitor: httpx.Client, broker: Broker) -> None:
     text = change(visitor, "/topics", {"name": "Made", "read_queues": "3", "type": "FIFO"})
-    assert "Topic Made was created." in text
+    assert "Topic Made was created: 3 queues on" in text
     assert "<dt>Queues</dt><dd>3</dd>" in text
     text = visitor.get("/topics/Made/config").text
     assert "message.type=FIFO" in text
@@ -319,7 +319,7 @@ def test_a_message_is_sent(visitor: httpx.Client) -> None:
     fields = {"body": "one\r\ntwo", "tag": "t", "keys": "a b", "properties": "x=1\ny = 2\n"}
     change(visitor, "/topics", {"name": "Sent", "read_queues": "1"})
     text = change(visitor, "/topics/Sent/send", fields)
-    assert "Stored in queue 0" in text
+    assert "Message stored in queue 0" in text
     assert "one\ntwo</pre>" in text
     assert ">a b<" in text
     text = change(visitor, "/topics/Sent/send", {"body": "/wA=", "encoding": "base64"})
@@ -368,16 +368,14 @@ def test_groups_are_made_moved_changed_and_deleted(visitor: httpx.Client, broker
         answer = visitor.post("/groups/walkers/reset", data={"csrf": token, "topic": "Walked", **wrong})
         assert answer.status_code == 400
     fields = {
-        "consume_enable": "1",
-        "retry_max_times": "7",
-        "retry_queue_nums": "1",
-        "consume_timeout_minute": "15",
+        "enabled": "1",
+        "retries": "7",
+        "retry_queues": "1",
+        "consume_timeout": "15",
     }
-    text = change(visitor, "/groups/walkers/config", {**fields, "consume_broadcast_enable": "1"})
+    text = change(visitor, "/groups/walkers/config", {**fields, "broadcast": "1"})
     assert 'value="7"' in text
-    again = visitor.post(
-        "/groups/walkers/config", data={"csrf": token, **fields, "consume_broadcast_enable": "1"}
-    )
+    again = visitor.post("/groups/walkers/config", data={"csrf": token, **fields, "broadcast": "1"})
     assert again.status_code == 409
     assert ">POP</span>" in change(visitor, "/groups/walkers/mode", {"topic": "Walked", "mode": "POP"})
     assert "Group walkers was deleted." in change(visitor, "/groups/walkers/delete", {})
@@ -388,11 +386,11 @@ def test_settings_of_a_broker_are_changed(visitor: httpx.Client, broker: Broker)
     name = broker.apps[0].config.broker_name
     path = f"/brokers/{name}/config"
     text = change(visitor, path, {"key": "autoCreateTopicEnable", "value": "false"})
-    assert f"autoCreateTopicEnable of {name} is false." in text
+    assert f"{name} has autoCreateTopicEnable=false." in text
     change(visitor, path, {"key": "autoCreateTopicEnable", "value": "true"})
     token = csrf(visitor.get("/topics").text)
     assert (
-        "Did you mean"
+        "did you mean"
         in visitor.post(path, data={"csrf": token, "key": "autoCreateTopicEnabl", "value": "x"}).text
     )
     fixed = {"csrf": token, "sure": "yes", "key": "listenPort", "value": "1"}
@@ -425,10 +423,10 @@ def test_dead_letters_are_shown_and_sent_again(visitor: httpx.Client, broker: Br
         path = "/dead-letters/mourners/resend"
         text = visitor.get("/dead-letters/mourners?key=k1").text
         (one,) = re.findall(r'name="id" value="([^"]+)"', text)
-        assert "1 dead letters were sent again." in change(visitor, path, {"which": "chosen", "id": [one]})
+        assert "Dead letters sent again: 1." in change(visitor, path, {"which": "chosen", "id": [one]})
         eventually(lambda: got == [b"m1"])
         text = change(visitor, path, {"which": "all", "tag": "even", "to": "topic"})
-        assert "2 dead letters were sent again." in text
+        assert "Dead letters sent again: 2." in text
         eventually(lambda: sorted(got) == [b"m0", b"m1", b"m2"])
     token = csrf(visitor.get("/topics").text)
     assert visitor.post(path, data={"csrf": token, "which": "chosen"}).status_code == 400
@@ -648,7 +646,7 @@ def test_the_command_shows_a_cluster(broker: Broker, tmp_path: Path) -> None:
             assert log_in(client, secret=WRONG).status_code == 401
             assert log_in(client, user="someone", secret=TOKEN).status_code == 401
             assert log_in(client, secret=TOKEN).status_code == 303
-            assert "Topic FromGateway was created." in change(client, "/topics", {"name": "FromGateway"})
+            assert "Topic FromGateway was created: " in change(client, "/topics", {"name": "FromGateway"})
     finally:
         stop(process)
 

@@ -120,7 +120,7 @@ SECRET = re.compile(r"secret|passw|token(?!s|ize)", re.I)
 NOT_SECRET = {
     ("mqspark/auth/users.py", "secret"): "sealed, and its owner shows only its fields in the file of users",
     ("mqspark/auth/authadmin.py", "password"): "its class has a repr of its own",
-    ("server/mqspark_server/console/sections/userpages.py", "password"): "its class has a repr of its own",
+    ("server/mqspark_server/actions/useractions.py", "password"): "its class has a repr of its own",
     ("server/mqspark_server/node.py", "loopback_token"): "a protocol, of what is no data class",
 }
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from mqspark.errors import InvalidMessage
-from mqspark_server.console.fields import (
+from mqspark_server.actions.fields import (
     FormReader,
     GroupName,
     Line,
@@ -18,8 +18,8 @@ from mqspark_server.console.fields import (
     TopicName,
     fields_of,
 )
+from mqspark_server.actions.useractions import PutUser
 from mqspark_server.console.pages import SECTIONS
-from mqspark_server.console.sections.userpages import PutUser
 from mqspark_server.console.visitors import Form
 from mqspark_server.shown.nouns import WholeNumbers
 
@@ -91,7 +91,7 @@ def test_what_a_field_may_not_be_is_refused_by_its_name(name: str, value: str) -
 ROUTES = [
     (path, kind)
     for section in SECTIONS
-    for path, kind in [*((path, view) for path, (view, _) in section.views.items()), *section.changes.items()]
+    for path, (kind, _) in [*section.views.items(), *section.changes.items()]
 ]
 
 

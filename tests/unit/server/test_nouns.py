@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import click
@@ -11,16 +10,13 @@ import pytest
 from pydantic import ValidationError
 
 from mqspark.broker.config import BrokerConfig
-from mqspark.errors import InvalidMessage
 from mqspark.message import NEW_TOPIC_QUEUES, PERM_INHERIT, PERM_READ, PERM_WRITE
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
+from mqspark_server.actions.topicactions import CreateTopic
 from mqspark_server.commands.administration.group_cli import group
 from mqspark_server.commands.administration.topic_cli import topic
-from mqspark_server.console.fields import fields_of
-from mqspark_server.console.sections.grouppages import ResetOffsets
-from mqspark_server.console.sections.topicpages import CreateTopic
-from mqspark_server.shown.nouns import GROUP_SETTINGS, OFFSETS, PERMS, Setting, perm_text
-from mqspark_server.web.v1.groupapi import GroupChange, GroupSettingsView, Reset
+from mqspark_server.shown.nouns import GROUP_SETTINGS, PERMS, Setting, perm_text
+from mqspark_server.web.v1.groupapi import GroupChange, GroupSettingsView
 
 
 def option_of(setting: Setting) -> click.Parameter:
@@ -68,19 +64,7 @@ def test_permissions_have_the_bits_of_rocketmq() -> None:
     assert PERMS["rw"] == PERM_READ | PERM_WRITE
 
 
-def test_an_offset_has_the_same_limits_by_every_face() -> None:
-    by_command = next(each for each in group.commands["reset"].params if each.name == "to_offset").type
-    assert isinstance(by_command, click.IntRange)
-    assert (by_command.min, by_command.max) == OFFSETS
-    by_form = fields_of(ResetOffsets)["offset"]
-    for offset, fits in ((OFFSETS.most, True), (OFFSETS.most + 1, False)):
-        with nullcontext() if fits else pytest.raises(InvalidMessage):
-            by_form.read("offset", [str(offset)])
-        with nullcontext() if fits else pytest.raises(ValidationError):
-            Reset.model_validate({"topic": "T", "to": "offset", "offset": offset})
-
-
 def test_a_new_topic_has_as_many_queues_by_every_face() -> None:
     by_command = {each.name: each.default for each in topic.commands["create"].params}["queues"]
     by_http = BrokerConfig().default_topic_queue_nums
-    assert by_command == by_http == CreateTopic(name="T").read_queues == NEW_TOPIC_QUEUES
+    assert by_command == by_http == CreateTopic(topic="T").queues == NEW_TOPIC_QUEUES

@@ -5,31 +5,27 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from mqspark.errors import BrokerError
-from mqspark_server.commands.administration.cluster_cli import BROKER_COLUMNS, broker_rows
-from mqspark_server.commands.loading import noun
 from mqspark_server.commands.output import columns
 from mqspark_server.commands.parameters import Argument, Name, OnlyBrokers, Yes
 from mqspark_server.commands.refusals import Missing
-from mqspark_server.commands.shell import ClusterShell, clustered, confirm
+from mqspark_server.commands.shell import ClusterShell, confirm, noun
 
 broker = noun(
     "broker",
     "Brokers: run one here, or query and change those of a cluster.",
-    {"run": ("local.servers_cli:broker_run", "Run a broker until SIGTERM or SIGINT.")},
+    {
+        "list": (
+            "administration.cluster_cli:cluster_list",
+            "List all brokers, the same as mqspark cluster list.",
+        ),
+        "run": ("local.servers_cli:broker_run", "Run a broker until SIGTERM or SIGINT."),
+    },
 )
 _PRODUCERS = columns("group", "client_id", "address", "language", "version*")
 _SLAVES = columns("address SLAVE", "acknowledged HAS UP TO", "behind", "in_sync", "bytes_per_second BYTES/S")
 
 
-@broker.command("list")
-@clustered
-async def broker_list(shell: ClusterShell) -> None:
-    """List all brokers, the same as mqspark cluster list."""
-    shell.output.rows(BROKER_COLUMNS, await broker_rows(shell), empty="the name server knows no broker")
-
-
 @broker.command("describe")
-@clustered
 async def broker_describe(shell: ClusterShell, broker: Name) -> None:
     """Show all figures of BROKER (a name or host:port)."""
     address = await shell.broker_address(broker)
@@ -37,7 +33,6 @@ async def broker_describe(shell: ClusterShell, broker: Name) -> None:
 
 
 @broker.command("replicas")
-@clustered
 async def broker_replicas(shell: ClusterShell, broker: Name) -> None:
     """List the slaves of BROKER and how far each is behind."""
     status = await shell.admin.ha_status(await shell.broker_address(broker))
@@ -67,7 +62,6 @@ async def broker_replicas(shell: ClusterShell, broker: Name) -> None:
 
 
 @broker.command("producers")
-@clustered
 async def broker_producers(shell: ClusterShell, broker: Name) -> None:
     """List the producers that are connected to BROKER."""
     found = await shell.admin.producers(await shell.broker_address(broker))
@@ -86,14 +80,12 @@ async def broker_producers(shell: ClusterShell, broker: Name) -> None:
 
 
 @broker.command("drain")
-@clustered
 async def broker_drain(shell: ClusterShell, broker: Name, yes: Yes) -> None:
     """Stop sends to BROKER while consumers read the rest. broker undrain reverts it."""
     await _set_writable(shell, broker, yes, writable=False)
 
 
 @broker.command("undrain")
-@clustered
 async def broker_undrain(shell: ClusterShell, broker: Name, yes: Yes) -> None:
     """Allow sends to BROKER again."""
     await _set_writable(shell, broker, yes, writable=True)
@@ -111,7 +103,6 @@ async def _set_writable(shell: ClusterShell, name: str, yes: bool, *, writable: 
 
 
 @broker.command("clean")
-@clustered
 async def broker_clean(
     shell: ClusterShell,
     what: Annotated[Literal["queues", "topics", "log"], Argument()],
@@ -128,7 +119,6 @@ async def broker_clean(
 
 
 @broker.command("stat")
-@clustered
 async def broker_stat(shell: ClusterShell, broker: Name, name: Name, key: Name) -> None:
     """Show one of RocketMQ's counters of BROKER: TOPIC_PUT_NUMS TOPIC, GROUP_GET_NUMS TOPIC@GROUP and so on."""
     try:

@@ -6,9 +6,8 @@ import asyncio
 from typing import Any
 
 from mqspark.message import MASTER_ID
-from mqspark_server.commands.loading import noun
 from mqspark_server.commands.output import columns
-from mqspark_server.commands.shell import ClusterShell, clustered
+from mqspark_server.commands.shell import ClusterShell, noun
 from mqspark_server.survey.brokersurvey import add_figures, known_brokers
 from mqspark_server.survey.surveying import without_no_error
 
@@ -32,14 +31,12 @@ BROKER_COLUMNS = columns(
 
 
 @cluster.command("list")
-@clustered
 async def cluster_list(shell: ClusterShell) -> None:
     """List all brokers: cluster, address, version, messages per second, disk."""
     shell.output.rows(BROKER_COLUMNS, await broker_rows(shell), empty="the name server knows no broker")
 
 
 @cluster.command("describe")
-@clustered
 async def cluster_describe(shell: ClusterShell) -> None:
     """Show clusters with the numbers of their brokers, topics and groups."""
     info = await shell.admin.cluster_info()

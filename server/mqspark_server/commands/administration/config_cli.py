@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from mqspark.base.config import did_you_mean
-from mqspark_server.commands.loading import noun
+from mqspark_server.actions.settingactions import ChangeSettings
 from mqspark_server.commands.output import Output, OutputFormat, columns
 from mqspark_server.commands.parameters import Argument, Name, OnlyBrokers, Option, Yes
 from mqspark_server.commands.refusals import Missing
-from mqspark_server.commands.shell import ClusterShell, clustered, confirm
+from mqspark_server.commands.shell import ClusterShell, noun
 
 if TYPE_CHECKING:
     from mqspark_server.settings.settings import Layer
@@ -46,15 +45,7 @@ def shown_settings(output: Output, servers: Mapping[str, Mapping[str, str]], key
     output.rows(_COLUMNS, rows)
 
 
-def check_keys(server: str, known: Mapping[str, str], changes: Iterable[str]) -> None:
-    """Raises click.UsageError for a misspelt key, because RocketMQ's servers silently accept any key."""
-    for key in changes:
-        if key not in known and (advice := did_you_mean(key, known)):
-            raise click.UsageError(f"{server} has no setting {key!r}{advice}")
-
-
 @config.command("get")
-@clustered
 async def config_get(
     shell: ClusterShell, keys: Annotated[tuple[str, ...], Argument(required=False)], brokers: OnlyBrokers
 ) -> None:
@@ -67,7 +58,6 @@ async def config_get(
 
 
 @config.command("set")
-@clustered
 async def config_set(
     shell: ClusterShell,
     settings: Annotated[tuple[str, ...], Argument(required=True, metavar="KEY=VALUE...")],
@@ -76,18 +66,11 @@ async def config_set(
 ) -> None:
     """Change settings of every running master, or only of --broker. mqspark saves them if it runs with -c FILE."""
     changes = assignments(settings)
-    servers = {name: each[min(each)] for name, each in (await shell.brokers(brokers)).items()}
-    for name, address in servers.items():
-        check_keys(f"broker {name}", await shell.admin.broker_config(address), changes)
-    confirm(f"Set {', '.join(settings)} at {', '.join(servers)}?", yes)
-    with shell.output.listing() as listing:
-        for name, address in servers.items():
-            await shell.admin.update_broker_config(address, changes)
-            listing.add({"server": name, "set": changes}, f"{name}: {', '.join(settings)}")
+    servers = (await shell.brokers(brokers)).items()
+    await shell.carry_out_all([ChangeSettings(name, each[min(each)], changes) for name, each in servers], yes)
 
 
 @config.command("diff")
-@clustered
 async def config_diff(shell: ClusterShell, brokers: OnlyBrokers) -> None:
     """Show settings that differ from the defaults of mqspark broker run."""
     defaults = _defaults()

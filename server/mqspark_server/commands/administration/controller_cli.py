@@ -11,11 +11,10 @@ from mqspark.errors import BrokerError, ClientError, MQError
 from mqspark.protocol.bodies.replica_bodies import ReplicasInfo
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers.cluster_headers import ElectMasterRequestHeader, ElectMasterResponseHeader
-from mqspark_server.commands.loading import noun
 from mqspark_server.commands.output import columns
 from mqspark_server.commands.parameters import Argument, Name, Option, Yes
 from mqspark_server.commands.refusals import CommandFailed, Missing
-from mqspark_server.commands.shell import ClusterShell, clustered, confirm
+from mqspark_server.commands.shell import ClusterShell, confirm, noun
 from mqspark_server.survey.replicasurvey import (
     controller_metadata,
     leading_controller,
@@ -87,7 +86,6 @@ async def _cluster(shell: ClusterShell, broker: str) -> str:
 
 
 @controller.command("list")
-@clustered
 async def controller_list(shell: ClusterShell, addresses: _Controllers) -> None:
     """List the controllers, and which of them leads."""
 
@@ -107,7 +105,6 @@ async def controller_list(shell: ClusterShell, addresses: _Controllers) -> None:
 
 
 @controller.command("replicas")
-@clustered
 async def controller_replicas(
     shell: ClusterShell,
     brokers: Annotated[tuple[str, ...], Argument(required=False)],
@@ -119,7 +116,6 @@ async def controller_replicas(
 
 
 @controller.command("elect")
-@clustered
 async def controller_elect(
     shell: ClusterShell,
     broker: Name,

@@ -5,29 +5,20 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import click
-import msgspec
 
-from mqspark.errors import BrokerError, InvalidMessage, MQError
-from mqspark.message import MessageQueue, is_system_group, is_system_topic
-from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
+from mqspark.errors import BrokerError, MQError
+from mqspark.message import MessageQueue, is_system_group
 from mqspark.protocol.codes import ResponseCode
+from mqspark_server.actions.groupactions import CloneOffsets, DeleteGroup, PutGroup, SetMode
+from mqspark_server.actions.offsetmoves import BEGINNING_MS, END_MS, OffsetMove
 from mqspark_server.commands.completing import GroupName, TopicName, complete_groups, complete_topics
-from mqspark_server.commands.loading import noun
 from mqspark_server.commands.output import columns
 from mqspark_server.commands.parameters import Argument, MaybeName, Name, OnlyBrokers, OnlyQueues, Option, Yes
-from mqspark_server.commands.refusals import CommandFailed, Missing, MissingGroup
-from mqspark_server.commands.shell import (
-    ClusterShell,
-    clustered,
-    confirm,
-    given_settings,
-    matching,
-    setting_options,
-)
+from mqspark_server.commands.refusals import Missing, MissingGroup
+from mqspark_server.commands.shell import ClusterShell, given_settings, matching, noun, setting_options
 from mqspark_server.commands.times import FORMS, TIME
 from mqspark_server.shown.nouns import GROUP_SETTINGS, OFFSETS, SHARED_QUEUES, place_of, settings_row
 from mqspark_server.survey.groupsurvey import group_rows, lag_of, member_rows, offset_rows
-from mqspark_server.survey.offsetmoves import BEGINNING_MS, END_MS, ClusterOffsets, OffsetMove
 from mqspark_server.survey.surveying import each_of
 
 group = noun("group", "Consumer groups.")
@@ -39,7 +30,6 @@ _RESET = columns("topic", "broker", "queue", "from_offset", "to_offset", "change
 
 
 @group.command("list")
-@clustered
 async def group_list(
     shell: ClusterShell,
     pattern: MaybeName,
@@ -58,7 +48,6 @@ async def group_list(
 
 
 @group.command("describe")
-@clustered
 async def group_describe(shell: ClusterShell, group: GroupName) -> None:
     """Show settings, members, subscriptions and lag of GROUP."""
     config = await shell.must_be_group(group)
@@ -90,19 +79,12 @@ async def group_describe(shell: ClusterShell, group: GroupName) -> None:
 
 @group.command("create")
 @setting_options(GROUP_SETTINGS)
-@clustered
 async def group_create(shell: ClusterShell, group: Name, **values: Any) -> None:
     """Create GROUP on every master, or change the given settings of an existing one."""
-    known = await shell.admin.groups()
-    changes = given_settings(GROUP_SETTINGS, values)
-    config = msgspec.structs.replace(known.get(group) or SubscriptionGroupConfig(), **changes)
-    await shell.admin.create_group(group, cluster=shell.cluster, config=config)
-    verb = "was created" if group not in known else "was changed" if changes else "exists already"
-    shell.output.done(f"group {group} {verb}", {"group": group, "created": group not in known})
+    await shell.carry_out(PutGroup(group=group, settings=given_settings(GROUP_SETTINGS, values)))
 
 
 @group.command("lag")
-@clustered
 async def group_lag(
     shell: ClusterShell,
     groups: Annotated[tuple[str, ...], Argument(required=False, shell_complete=complete_groups)],
@@ -137,7 +119,6 @@ async def group_lag(
 
 
 @group.command("members")
-@clustered
 async def group_members(shell: ClusterShell, group: GroupName) -> None:
     """List the online clients of GROUP. -o wide shows their queues and cached messages, too, -o json their settings."""
     rows = await member_rows(shell.admin, group)
@@ -157,7 +138,6 @@ async def group_members(shell: ClusterShell, group: GroupName) -> None:
 
 
 @group.command("mode")
-@clustered
 async def group_mode(
     shell: ClusterShell,
     group: GroupName,
@@ -168,15 +148,10 @@ async def group_mode(
     ] = 0,
 ) -> None:
     """Set whether members of GROUP with server-side assignment consume TOPIC by PULL or by POP."""
-    await shell.admin.topic_route(topic)
-    await shell.admin.set_consume_mode(topic, group, mode.upper(), share_queues=share, cluster=shell.cluster)
-    shell.output.done(
-        f"{group} consumes {topic} by {mode.upper()}", {"group": group, "topic": topic, "mode": mode.upper()}
-    )
+    await shell.carry_out(SetMode(group, topic, "POP" if mode.upper() == "POP" else "PULL", share))
 
 
 @group.command("delete")
-@clustered
 async def group_delete(
     shell: ClusterShell,
     groups: Annotated[tuple[str, ...], Argument(required=True, shell_complete=complete_groups)],
@@ -184,38 +159,19 @@ async def group_delete(
     yes: Yes,
 ) -> None:
     """Delete GROUPS and their committed offsets."""
-    for name in groups:
-        await shell.must_be_group(name)
-        if is_system_group(name):
-            raise click.UsageError(f"{name} is one of the brokers' own groups")
-        if await member_rows(shell.admin, name):
-            raise CommandFailed(
-                f"group {name} has members online (mqspark group members {name}); stop them first"
-            )
-    confirm(f"Delete {', '.join(groups)}?", yes)
-    with shell.output.listing() as listing:
-        for name in groups:
-            await shell.admin.delete_group(name, cluster=shell.cluster, clean_offsets=not keep_offsets)
-            listing.add({"group": name, "deleted": True}, f"group {name} was deleted")
+    await shell.carry_out_all([DeleteGroup(name, keep_offsets) for name in groups], yes)
 
 
 @group.command("clone")
-@clustered
 async def group_clone(
     shell: ClusterShell, source: GroupName, target: Name, topic: TopicName, yes: Yes
 ) -> None:
     """Copy the committed offsets of SOURCE in TOPIC to TARGET."""
     await shell.must_be_group(source)
-    confirm(f"Replace the offsets of {target} in {topic} by those of {source}?", yes)
-    await shell.admin.clone_offsets(source, target, topic)
-    shell.output.done(
-        f"{target} has the offsets of {source} in {topic}",
-        {"source": source, "target": target, "topic": topic},
-    )
+    await shell.carry_out(CloneOffsets(source, target, topic), yes)
 
 
 @group.command("reset")
-@clustered
 async def group_reset(
     shell: ClusterShell,
     group: GroupName,
@@ -231,36 +187,11 @@ async def group_reset(
     """Move the offsets of GROUP in TOPIC forward or back, including online members."""
     if sum((to_time is not None, to_offset is not None, earliest, latest)) != 1:
         raise click.UsageError("give one of --to-time, --to-offset, --earliest and --latest")
-    if is_system_topic(topic):
-        raise click.UsageError(f"{topic} is a system topic")
     chosen = [place_of(queue) for queue in await chosen_queues(shell, topic, queues)] if queues else ()
     at_ms = to_time if to_time is not None else BEGINNING_MS if earliest else END_MS
     await shell.must_be_group(group)
     move = OffsetMove(group, topic, at_ms, to_offset, chosen)
-    try:
-        moves = await move.moves(ClusterOffsets(shell.admin))
-    except InvalidMessage as error:
-        raise click.UsageError(str(error)) from None
-    rows = [
-        {
-            "topic": topic,
-            "broker": each.queue.broker_name,
-            "queue": each.queue.queue_id,
-            "from_offset": each.before,
-            "to_offset": each.after,
-            "change": each.after - (each.before or 0),
-        }
-        for each in moves
-    ]
-    shell.output.rows(_RESET, rows)
-    if dry_run:
-        return
-    members = await member_rows(shell.admin, group)
-    online = f", {len(members)} members online" if members else ""
-    confirm(f"Move {group} in {len(rows)} queues{online}?", yes)
-    await move.apply(shell.admin, moves)
-    if shell.output.is_table:
-        click.echo(f"{group} was moved")
+    await shell.carry_out_shown(move, _RESET, yes, dry_run=dry_run)
 
 
 async def chosen_queues(shell: ClusterShell, topic: str, texts: tuple[str, ...]) -> list[MessageQueue]:

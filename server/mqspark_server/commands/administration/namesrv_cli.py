@@ -6,11 +6,11 @@ import asyncio
 from typing import Annotated, Any
 
 from mqspark.errors import MQError
-from mqspark_server.commands.administration.config_cli import assignments, check_keys, shown_settings
-from mqspark_server.commands.loading import noun
+from mqspark_server.actions.settingactions import ChangeNameServer
+from mqspark_server.commands.administration.config_cli import assignments, shown_settings
 from mqspark_server.commands.output import columns
 from mqspark_server.commands.parameters import Argument, Yes
-from mqspark_server.commands.shell import ClusterShell, clustered, confirm
+from mqspark_server.commands.shell import ClusterShell, noun
 
 namesrv = noun(
     "namesrv",
@@ -21,7 +21,6 @@ _COLUMNS = columns("address", "answers", "settings*", "error")
 
 
 @namesrv.command("list")
-@clustered
 async def namesrv_list(shell: ClusterShell) -> None:
     """List the name servers, and whether each answers."""
 
@@ -36,7 +35,6 @@ async def namesrv_list(shell: ClusterShell) -> None:
 
 
 @namesrv.command("config")
-@clustered
 async def namesrv_config(
     shell: ClusterShell, keys: Annotated[tuple[str, ...], Argument(required=False)]
 ) -> None:
@@ -46,7 +44,6 @@ async def namesrv_config(
 
 
 @namesrv.command("set")
-@clustered
 async def namesrv_set(
     shell: ClusterShell,
     settings: Annotated[tuple[str, ...], Argument(required=True, metavar="KEY=VALUE...")],
@@ -54,11 +51,6 @@ async def namesrv_set(
 ) -> None:
     """Change settings of all running name servers."""
     changes = assignments(settings)
-    addresses = shell.admin.namesrv
-    for address in addresses:
-        check_keys(f"name server {address}", await shell.admin.namesrv_config(address), changes)
-    confirm(f"Set {', '.join(settings)} at {', '.join(addresses)}?", yes)
-    with shell.output.listing() as listing:
-        for address in addresses:
-            await shell.admin.update_namesrv_config(address, changes)
-            listing.add({"address": address, "set": changes}, f"{address}: {', '.join(settings)}")
+    await shell.carry_out_all(
+        [ChangeNameServer(address, address, changes) for address in shell.admin.namesrv], yes
+    )

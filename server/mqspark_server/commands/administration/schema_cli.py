@@ -12,11 +12,10 @@ import click
 
 from mqspark.errors import SchemaRefused
 from mqspark.schemas.parsedschema import KINDS, MAX_TEXT_BYTES
-from mqspark_server.commands.loading import noun
 from mqspark_server.commands.output import columns
 from mqspark_server.commands.parameters import Argument, MaybeName, Name, Option
 from mqspark_server.commands.refusals import CommandFailed, Missing
-from mqspark_server.commands.shell import ClusterShell, clustered, matching
+from mqspark_server.commands.shell import ClusterShell, matching, noun
 from mqspark_server.survey import schemasurvey
 
 schema = noun("schema", "Schemas of topics.")
@@ -42,7 +41,6 @@ _References = Annotated[
 
 
 @schema.command("list")
-@clustered
 async def schema_list(
     shell: ClusterShell, pattern: MaybeName, deleted: Annotated[bool, Option("Include deleted subjects.")]
 ) -> None:
@@ -53,7 +51,6 @@ async def schema_list(
 
 
 @schema.command("describe")
-@clustered
 async def schema_describe(
     shell: ClusterShell, subject: Name, version: Annotated[str, Option("A number, or latest.")] = "latest"
 ) -> None:
@@ -73,7 +70,6 @@ async def schema_describe(
 
 
 @schema.command("register")
-@clustered
 async def schema_register(
     shell: ClusterShell,
     subject: Name,
@@ -97,7 +93,6 @@ async def schema_register(
 
 
 @schema.command("check")
-@clustered
 async def schema_check(
     shell: ClusterShell,
     subject: Name,
@@ -125,7 +120,6 @@ async def schema_check(
 
 
 @schema.command("diff")
-@clustered
 async def schema_diff(shell: ClusterShell, subject: Name, old: MaybeName, new: MaybeName) -> None:
     """Show what NEW changes in OLD, two versions of SUBJECT; by default the newest and the one before."""
     if old is None:

@@ -14,8 +14,8 @@ from mqspark.errors import MQError
 from mqspark.message import RETRY_PREFIX
 from mqspark_server.commands.administration.cluster_cli import BROKER_COLUMNS, broker_rows
 from mqspark_server.commands.output import columns, cut
-from mqspark_server.commands.parameters import DeclaredCommand, Option
-from mqspark_server.commands.shell import ClusterShell, clustered
+from mqspark_server.commands.parameters import Option
+from mqspark_server.commands.shell import ClusterCommand, ClusterShell
 
 _ASKED_AT_ONCE = 16
 _TOPICS = columns("topic", "in_tps", "messages", "queues")
@@ -24,8 +24,7 @@ Places = dict[str, tuple[int, int, int]]
 Progress = dict[tuple[str, str], tuple[int, int]]
 
 
-@click.command(short_help="Show current rates and lag of a cluster.", cls=DeclaredCommand)
-@clustered
+@click.command(short_help="Show current rates and lag of a cluster.", cls=ClusterCommand)
 async def top(
     shell: ClusterShell,
     *,

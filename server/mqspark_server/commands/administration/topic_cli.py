@@ -8,27 +8,26 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
-import msgspec
 
 from mqspark.errors import BrokerError, MQError
-from mqspark.message import MESSAGE_TYPES, NEW_TOPIC_QUEUES, is_system_topic
+from mqspark.message import MESSAGE_TYPES, NEW_TOPIC_QUEUES
+from mqspark_server.actions.topicactions import ConfigureTopic, CreateTopic, DeleteTopic
 from mqspark_server.commands.completing import TopicName, complete_topics
-from mqspark_server.commands.loading import noun
 from mqspark_server.commands.output import columns
 from mqspark_server.commands.parameters import Argument, MaybeName, Name, OnlyBrokers, Option, Yes
 from mqspark_server.commands.refusals import CommandFailed, Missing, describe
-from mqspark_server.commands.shell import (
-    ClusterShell,
-    clustered,
-    confirm,
-    given_settings,
-    matching,
-    setting_options,
-)
+from mqspark_server.commands.shell import ClusterShell, given_settings, matching, noun, setting_options
 from mqspark_server.shown.nouns import PERMS, QUEUES, TOPIC_SETTINGS, perm_text
 from mqspark_server.survey.groupsurvey import client_rows
 from mqspark_server.survey.surveying import each_of, without_no_error
-from mqspark_server.survey.topicsurvey import counter_of, extent_of, groups_of, queue_rows, settings_row
+from mqspark_server.survey.topicsurvey import (
+    PLAIN_TYPE,
+    counter_of,
+    extent_of,
+    groups_of,
+    queue_rows,
+    settings_row,
+)
 
 if TYPE_CHECKING:
     from mqspark.client.statictopics import StaticTopics
@@ -58,7 +57,6 @@ def _attribute_table(texts: tuple[str, ...]) -> dict[str, str]:
 
 
 @topic.command("list")
-@clustered
 async def topic_list(
     shell: ClusterShell,
     pattern: MaybeName,
@@ -77,7 +75,6 @@ async def topic_list(
 
 
 @topic.command("describe")
-@clustered
 async def topic_describe(shell: ClusterShell, topic: TopicName) -> None:
     """Show settings, queues, offsets and groups of TOPIC."""
     route = await shell.admin.topic_route(topic)
@@ -112,7 +109,6 @@ async def _configs(shell: ClusterShell, name: str, masters: Mapping[str, str]) -
 
 
 @topic.command("create")
-@clustered
 async def topic_create(
     shell: ClusterShell,
     *,
@@ -128,34 +124,19 @@ async def topic_create(
     brokers: OnlyBrokers,
 ) -> None:
     """Create TOPIC on every master, or only on --broker."""
-    names = await shell.masters(brokers)
-    if topic in await shell.known_topics():
-        there = set(names).intersection((await shell.admin.topic_route(topic)).brokers)
-        if there and not exist_ok:
-            raise CommandFailed(f"topic {topic} exists already; mqspark topic update {topic} changes it")
-        names = [name for name in names if name not in there]
-        if not names:
-            shell.output.done(
-                f"topic {topic} exists already and is unchanged",
-                {"topic": topic, "queues": None, "brokers": []},
-            )
-            return
-    table = _attribute_table(attributes)
-    if message_type is not None:
-        table["message.type"] = message_type
-    await shell.admin.create_topic(
-        topic, queues=queues, brokers=names, perm=PERMS[perm], order=order, attributes=table
+    action = CreateTopic(
+        topic=topic,
+        settings={"read_queue_nums": queues, "perm": PERMS[perm], "order": order},
+        type=message_type or PLAIN_TYPE,
+        attributes=_attribute_table(attributes),
+        brokers=await shell.masters(brokers),
+        is_kept=exist_ok,
     )
-    where = ", ".join(names)
-    shell.output.done(
-        f"topic {topic} was created: {queues} queues on {where}",
-        {"topic": topic, "queues": queues, "brokers": names},
-    )
+    await shell.carry_out(action)
 
 
 @topic.command("update")
 @setting_options(TOPIC_SETTINGS)
-@clustered
 async def topic_update(
     shell: ClusterShell,
     topic: TopicName,
@@ -171,42 +152,16 @@ async def topic_update(
         changes = {"read_queue_nums": queues, "write_queue_nums": queues} | changes
     if not changes and not attributes:
         raise click.UsageError("nothing to change: give --queues, --perm, --attribute ...")
-    route = await shell.admin.topic_route(topic)
-    names = [name for name in await shell.brokers(brokers) if brokers or name in route.brokers]
-    for name in names:
-        if name not in route.brokers:
-            raise CommandFailed(
-                f"topic {topic} is not on {name}; mqspark topic create {topic} --broker {name}"
-            )
-    masters = {name: address for name in names if (address := route.master(name)) is not None}
-    configs = await _configs(shell, topic, masters)
-    with shell.output.listing() as listing:
-        for name, config in configs.items():
-            new = msgspec.structs.replace(config, **changes)
-            read, write = new.read_queue_nums, new.write_queue_nums
-            if read < config.read_queue_nums:
-                confirm(
-                    f"{name}: messages in queues {read} to {config.read_queue_nums - 1} will not be read. Continue?",
-                    yes,
-                )
-            await shell.admin.create_topic(
-                topic,
-                read_queues=read,
-                write_queues=write,
-                brokers=[name],
-                perm=new.perm,
-                order=new.order,
-                attributes=_attribute_table(attributes),
-            )
-            text = f"{read} queues to read, {write} to write"
-            listing.add(
-                {"topic": topic, "broker": name, "read_queues": read, "write_queues": write},
-                f"{name}: {topic} has {text}",
-            )
+    there = (await shell.admin.topic_route(topic)).brokers
+    names = [name for name in await shell.brokers(brokers) if brokers or name in there]
+    table = _attribute_table(attributes)
+    actions = [
+        ConfigureTopic(topic=topic, settings=changes, attributes=table, brokers=[name]) for name in names
+    ]
+    await shell.carry_out_all(actions, yes)
 
 
 @topic.command("create-static")
-@clustered
 async def topic_create_static(
     shell: ClusterShell,
     topic: Name,
@@ -224,7 +179,6 @@ async def topic_create_static(
 
 
 @topic.command("remap")
-@clustered
 async def topic_remap(shell: ClusterShell, topic: TopicName, plan: _Plan, brokers: OnlyBrokers) -> None:
     """Move the queues of the static TOPIC to --broker, or evenly to all brokers, without interrupting its use."""
 
@@ -237,7 +191,6 @@ async def topic_remap(shell: ClusterShell, topic: TopicName, plan: _Plan, broker
 
 
 @topic.command("repair-static")
-@clustered
 async def topic_repair_static(shell: ClusterShell, topic: TopicName) -> None:
     """Repair the static TOPIC after two commands have moved its queues concurrently. No message is lost."""
     from mqspark.client.statictopics import StaticTopics
@@ -297,26 +250,16 @@ def _show_leaders(shell: ClusterShell, topic: str, configs: Any) -> None:
 
 
 @topic.command("delete")
-@clustered
 async def topic_delete(
     shell: ClusterShell,
     topics: Annotated[tuple[str, ...], Argument(required=True, shell_complete=complete_topics)],
     yes: Yes,
 ) -> None:
     """Delete TOPICS and their messages from all brokers and name servers."""
-    await shell.must_be_topics(*topics)
-    for name in topics:
-        if is_system_topic(name):
-            raise click.UsageError(f"{name} is a system topic; brokers need it")
-    confirm(f"Delete {', '.join(topics)} with all messages?", yes)
-    with shell.output.listing() as listing:
-        for name in topics:
-            await shell.admin.delete_topic(name, cluster=shell.cluster)
-            listing.add({"topic": name, "deleted": True}, f"topic {name} was deleted")
+    await shell.carry_out_all([DeleteTopic(name) for name in topics], yes)
 
 
 @topic.command("stats")
-@clustered
 async def topic_stats(
     shell: ClusterShell, topic: Annotated[str | None, Argument(shell_complete=complete_topics)]
 ) -> None:
@@ -362,7 +305,6 @@ def _rates(direction: str, data: Any) -> dict[str, Any]:
 
 
 @topic.command("producers")
-@clustered
 async def topic_producers(shell: ClusterShell, topic: TopicName, group: Name) -> None:
     """List the online producers of GROUP at the brokers of TOPIC."""
     try:

@@ -21,10 +21,9 @@ from mqspark_server.commands.contexts import (
     load_contexts,
     save_contexts,
 )
-from mqspark_server.commands.loading import noun
 from mqspark_server.commands.output import Column, Output, OutputFormat, columns
 from mqspark_server.commands.parameters import MaybeName, Name, Option, Yes
-from mqspark_server.commands.shell import client_options, confirm
+from mqspark_server.commands.shell import client_options, confirm, noun
 
 context = noun("context", "Named clusters in a configuration file; one of them is current.")
 _PATIENCE_MS = 2_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mqspark_server.commands.loading import noun
+from mqspark_server.commands.shell import noun
 
 host = noun(
     "host",

@@ -11,11 +11,10 @@ import msgspec
 
 from mqspark.errors import ConfigError
 from mqspark_server.commands.completing import TopicName
-from mqspark_server.commands.loading import noun
 from mqspark_server.commands.local.job_cli import need_spark
 from mqspark_server.commands.output import Column, Output, OutputFormat, columns
 from mqspark_server.commands.parameters import Argument, DeclaredCommand, Name, Option, Yes
-from mqspark_server.commands.shell import ClusterShell, clustered, confirm
+from mqspark_server.commands.shell import ClusterShell, confirm, noun
 from mqspark_server.shown.nouns import place_of
 from mqspark_server.survey.groupsurvey import lag_of
 
@@ -40,7 +39,6 @@ _LIST = columns(
 
 
 @table.command("create")
-@clustered
 async def table_create(
     shell: ClusterShell,
     *,
@@ -93,7 +91,6 @@ async def table_create(
 
 
 @table.command("list")
-@clustered
 async def table_list(shell: ClusterShell, tables: _Directory) -> None:
     """List tables: what each does, and how many messages it is behind."""
     directory = _opened(tables)
@@ -102,7 +99,6 @@ async def table_list(shell: ClusterShell, tables: _Directory) -> None:
 
 
 @table.command("describe")
-@clustered
 async def table_describe(shell: ClusterShell, name: Name, tables: _Directory) -> None:
     """Show the definition and the state of table NAME."""
     directory = _opened(tables)

@@ -15,11 +15,10 @@ from mqspark.errors import MQError
 from mqspark.message import Message
 from mqspark_server.commands.administration.group_cli import chosen_queues
 from mqspark_server.commands.completing import TopicName
-from mqspark_server.commands.loading import noun
 from mqspark_server.commands.messages.reading import WHERE, Span, Where, spans
 from mqspark_server.commands.parameters import Option
 from mqspark_server.commands.refusals import CommandFailed, describe
-from mqspark_server.commands.shell import ClusterShell, clustered
+from mqspark_server.commands.shell import ClusterShell, noun
 from mqspark_server.commands.times import DURATION
 
 bench = noun("bench", "Measure a cluster from here: rates and percentiles.")
@@ -92,7 +91,6 @@ class _Run:
 
 
 @bench.command("send")
-@clustered
 async def bench_send(
     shell: ClusterShell,
     *,
@@ -149,7 +147,6 @@ async def bench_send(
 
 
 @bench.command("consume")
-@clustered
 async def bench_consume(
     shell: ClusterShell,
     topic: TopicName,

@@ -27,9 +27,9 @@ from mqspark_server.commands.messages.reading import (
 )
 from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS, parse_format, write_bytes
 from mqspark_server.commands.output import counted, cut
-from mqspark_server.commands.parameters import DeclaredCommand, OnlyQueues, Option
+from mqspark_server.commands.parameters import OnlyQueues, Option
 from mqspark_server.commands.refusals import CommandFailed
-from mqspark_server.commands.shell import ClusterShell, clustered
+from mqspark_server.commands.shell import ClusterCommand, ClusterShell
 from mqspark_server.shown.messagerow import message_row
 
 MAX_ROWS = 10_000
@@ -79,8 +79,7 @@ def _written(write: Callable[[MessageExt], bytes], message: MessageExt) -> bool:
     return True
 
 
-@click.command(short_help="Print the messages of a topic.", cls=DeclaredCommand)
-@clustered
+@click.command(short_help="Print the messages of a topic.", cls=ClusterCommand)
 async def consume(
     shell: ClusterShell,
     topic: TopicName,

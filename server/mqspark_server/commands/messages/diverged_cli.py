@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import click
 
-from mqspark_server.commands.loading import noun
 from mqspark_server.commands.output import Output, OutputFormat, columns, counted, cut
 from mqspark_server.commands.parameters import MaybeName, Name, Option, StoreDirectory, Yes
 from mqspark_server.commands.refusals import CommandFailed, Missing
-from mqspark_server.commands.shell import ClusterShell, clustered, confirm
+from mqspark_server.commands.shell import ClusterShell, confirm, noun
 
 if TYPE_CHECKING:
     from mqspark.store.tools.diverged import SavedPart
@@ -97,7 +96,6 @@ def show(
 
 
 @diverged.command("send")
-@clustered
 async def send(
     shell: ClusterShell,
     directory: StoreDirectory,
@@ -108,6 +106,7 @@ async def send(
 ) -> None:
     """Send the messages of FILE again, as new messages of their topics. Whether the cluster has them already is not
     known here. Messages of system topics, as half and delayed ones, are left out."""
+    from mqspark_server.actions.resending import each_of_them, send_all
     from mqspark_server.shown.setaside import again, messages_in
 
     found = again(messages_in(_parts(directory, file), topic), MAX_SENT, MAX_SENT_BYTES)
@@ -124,6 +123,6 @@ async def send(
     if dry_run or not found.messages:
         return
     confirm(f"Send {counted(len(found.messages), 'message')} again?", yes)
-    sent = await shell.send_all(found.messages)
+    sent = await send_all(shell.producer(), each_of_them(found.messages))
     if shell.output.is_table:
         click.echo(f"sent {counted(sent, 'message')} again")

@@ -11,13 +11,12 @@ from mqspark.errors import BrokerError, InvalidMessage, NoRoute
 from mqspark.message import TRACE_TOPIC, MessageExt, is_system_topic
 from mqspark_server.commands.administration.group_cli import chosen_queues
 from mqspark_server.commands.completing import TopicName, complete_topics
-from mqspark_server.commands.loading import noun
 from mqspark_server.commands.messages.reading import Filter, Where, read_spans, spans
 from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS
 from mqspark_server.commands.output import as_time, columns, cut
 from mqspark_server.commands.parameters import Argument, Name, Option
 from mqspark_server.commands.refusals import Missing
-from mqspark_server.commands.shell import ClusterShell, clustered
+from mqspark_server.commands.shell import ClusterShell, noun
 from mqspark_server.commands.times import FORMS, TIME
 from mqspark_server.shown.messagerow import message_row
 from mqspark_server.survey.tracesurvey import MAX_RECORDS, traced
@@ -42,7 +41,6 @@ def _print(shell: ClusterShell, found: Sequence[MessageExt]) -> None:
 
 
 @message.command("key")
-@clustered
 async def message_key(
     shell: ClusterShell, topic: TopicName, key: Name, begin_ms: _Since, end_ms: _Until, count: _Limit
 ) -> None:
@@ -56,7 +54,6 @@ async def message_key(
 
 
 @message.command("tag")
-@clustered
 async def message_tag(
     shell: ClusterShell, topic: TopicName, tag: Name, begin_ms: _Since, end_ms: _Until, count: _Limit
 ) -> None:
@@ -79,7 +76,6 @@ def _end(begin_ms: int, end_ms: int | None) -> int:
 
 
 @message.command("id")
-@clustered
 async def message_id(
     shell: ClusterShell,
     message_id: Name,
@@ -123,7 +119,6 @@ async def _by_offset_id(shell: ClusterShell, text: str) -> list[MessageExt]:
 
 
 @message.command("offset")
-@clustered
 async def message_offset(
     shell: ClusterShell,
     topic: TopicName,
@@ -143,7 +138,6 @@ async def message_offset(
 
 
 @message.command("time")
-@clustered
 async def message_time(
     shell: ClusterShell,
     topic: TopicName,
@@ -165,7 +159,6 @@ async def message_time(
 
 
 @message.command("trace")
-@clustered
 async def message_trace(
     shell: ClusterShell,
     message_id: Name,

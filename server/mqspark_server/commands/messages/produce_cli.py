@@ -17,9 +17,9 @@ from mqspark_server.commands.administration.group_cli import chosen_queues
 from mqspark_server.commands.completing import TopicName
 from mqspark_server.commands.messages.rows import parse_row
 from mqspark_server.commands.output import counted
-from mqspark_server.commands.parameters import Argument, DeclaredCommand, Option
+from mqspark_server.commands.parameters import Argument, Option
 from mqspark_server.commands.refusals import CommandFailed, describe
-from mqspark_server.commands.shell import ClusterShell, clustered
+from mqspark_server.commands.shell import ClusterCommand, ClusterShell
 from mqspark_server.commands.times import DURATION, FORMS, TIME
 
 if TYPE_CHECKING:
@@ -43,8 +43,7 @@ _MAX_BODY_BYTES = 64 << 20
 """Limit of a line or file; brokers accept 4 MiB."""
 
 
-@click.command(short_help="Send lines, files or JSON lines.", cls=DeclaredCommand)
-@clustered
+@click.command(short_help="Send lines, files or JSON lines.", cls=ClusterCommand)
 async def produce(
     shell: ClusterShell,
     *,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 from typing import Annotated
 
-from mqspark.base.config import did_you_mean, is_live
+from mqspark.base.config import is_live
 from mqspark.client.admin import AdminClient
-from mqspark.errors import InvalidMessage, MQError, NoRoute
+from mqspark.errors import MQError, NoRoute
 from mqspark.message import MASTER_ID
 from mqspark.protocol.versions import version_name
-from mqspark_server.console.clusteraccess import Trouble
-from mqspark_server.console.fields import Line, LineField, Text
+from mqspark_server.actions.fields import Line, LineField, Text
+from mqspark_server.actions.settingactions import ChangeSettings
 from mqspark_server.console.history.sampler import (
     ALL_LAGS,
     ALL_LETTERS,
@@ -20,8 +20,8 @@ from mqspark_server.console.history.sampler import (
     broker_series,
     note_brokers,
 )
-from mqspark_server.console.rendering import chart, path_of
-from mqspark_server.console.site import Asking, Change, Confirmation, Done, ListView, Section, Span, View
+from mqspark_server.console.rendering import chart
+from mqspark_server.console.site import ActionForm, Asking, ListView, Section, Span, View
 from mqspark_server.settings.declarations import DeclaredSetting, settings_of
 from mqspark_server.settings.rocketmq_keys import WITHOUT_EFFECT
 from mqspark_server.shown.nouns import MAX_VALUE
@@ -30,6 +30,7 @@ from mqspark_server.survey.brokersurvey import (
     broker_rows,
     known_brokers,
     masters_of,
+    of_each_master,
     total,
     totals_of,
 )
@@ -271,31 +272,14 @@ def _setting_row(key: str, value: str, declared: DeclaredSetting | None, is_ours
     }
 
 
-class ChangeSetting(Change, frozen=True):
+class ChangeSetting(ActionForm, frozen=True):
     broker: Text
     key: Line
     value: Annotated[str, LineField(MAX_VALUE)] = ""
 
-    def _check(self) -> None:
-        """Raises InvalidMessage."""
-        if not self.key or any(mark in self.key + self.value for mark in "\r\n"):
-            raise InvalidMessage("give a key, and a value of one line", field="key")
-
-    async def preview(self, asked: Asking) -> Confirmation:
-        self._check()
-        _, found = await _settings_of(asked.admin, self.broker)
-        if self.key not in found:
-            meant = did_you_mean(self.key, found).lstrip("; ").capitalize() or "Look it up in the table."
-            raise Trouble(404, f"{self.broker} has no setting {self.key}", meant)
-        columns, rows = ("Setting", "Now", "Then"), [(self.key, found[self.key], self.value)]
-        return Confirmation(f"Change a setting of {self.broker}?", "Change", columns=columns, rows=[*rows])
-
-    async def apply(self, asked: Asking) -> Done:
-        self._check()
+    async def action(self, asked: Asking) -> ChangeSettings:
         address, _ = await _settings_of(asked.admin, self.broker)
-        await asked.admin.update_broker_config(address, {self.key: self.value})
-        where = path_of("brokers", self.broker, "config", q=self.key)
-        return Done(f"{self.key} of {self.broker} is {self.value}.", where)
+        return ChangeSettings(self.broker, address, {self.key: self.value})
 
 
 class Producers(ListView, frozen=True):
@@ -303,24 +287,18 @@ class Producers(ListView, frozen=True):
 
     async def show(self, asked: Asking) -> Row:
         rows: list[Row] = []
-        problems: list[str] = []
 
-        async def ask(master: tuple[str, str]) -> None:
-            name, address = master
-            try:
-                found = await asked.admin.producers(address)
-            except MQError as error:
-                problems.append(f"{name}: {error}")
-                return
+        async def ask(name: str, address: str) -> None:
+            found = await asked.admin.producers(address)
             rows.extend(
                 {"group": group, "broker": name, "client": each, "version": version_name(each.version)}
                 for group, clients in found.items()
                 for each in clients
             )
 
-        await each_of((await masters_of(asked.admin)).items(), ask)
+        problems = await of_each_master(asked.admin, ask)
         rows.sort(key=lambda row: (row["group"], row["client"].client_id, row["broker"]))
-        return {**await self.listed("group", rows), "problems": sorted(problems)}
+        return {**await self.listed("group", rows), "problems": problems}
 
 
 CLUSTER_PAGES = (
@@ -339,7 +317,7 @@ CLUSTER_PAGES = (
             "/brokers/{broker}": (OneBroker, "broker.html"),
             "/brokers/{broker}/config": (BrokerConfiguration, "config.html"),
         },
-        changes={"/brokers/{broker}/config": ChangeSetting},
+        changes={"/brokers/{broker}/config": (ChangeSetting, "/brokers/{broker}/config?q={key}")},
     ),
     Section("Producers", views={"/producers": (Producers, "producers.html")}),
 )

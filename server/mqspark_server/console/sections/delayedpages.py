@@ -22,25 +22,20 @@ from mqspark.protocol.bodies.admin_bodies import (
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.codes import RequestCode
 from mqspark_server.console.site import Asking, Section, View
-from mqspark_server.survey.brokersurvey import masters_of
-from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of
+from mqspark_server.survey.brokersurvey import of_each_master
+from mqspark_server.survey.surveying import Row
 
 
 class Delayed(View, frozen=True):
     async def show(self, asked: Asking) -> Row:
         levels: list[Row] = []
         waiting: list[Row] = []
-        problems: list[str] = []
 
-        async def ask(master: tuple[str, str]) -> None:
-            name, address = master
-            try:
-                levels.extend(await _levels(asked.admin, name, address))
-                waiting.append(await _timers(asked.admin, name, address))
-            except MQError as error:
-                problems.append(f"{name}: {error}")
+        async def ask(name: str, address: str) -> None:
+            levels.extend(await _levels(asked.admin, name, address))
+            waiting.append(await _timers(asked.admin, name, address))
 
-        await each_of(list((await masters_of(asked.admin)).items())[:MAX_ROWS], ask)
+        problems = await of_each_master(asked.admin, ask)
         return {
             "levels": sorted(levels, key=lambda row: (row["broker"], row["level"])),
             "timers": sorted(waiting, key=lambda row: row["broker"]),

@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 import msgspec
 
+from mqspark_server.actions.fields import Text
 from mqspark_server.console.clusteraccess import Trouble
-from mqspark_server.console.fields import Text
 from mqspark_server.console.site import Asking, Section, View
 from mqspark_server.net.httpget import NotAnswered, WebServer
 from mqspark_server.scheduler.jobrecords import MAX_ERROR, JobOverview, JobRow, RunPage
@@ -30,8 +30,7 @@ T = TypeVar("T")
 
 class JobTable(View, frozen=True):
     async def show(self, asked: Asking) -> Row:
-        await check_may_look(asked)
-        server = asked.at.job_server
+        server = await job_server_of(asked)
         if server is None:
             return {"job_server": ""}
         found = await answer_of(server, f"/api/v1/overview?runs={RUNS_SHOWN}", JobOverview)
@@ -52,8 +51,7 @@ class OneJob(View, frozen=True):
     name: Text
 
     async def show(self, asked: Asking) -> Row:
-        await check_may_look(asked)
-        server = asked.at.job_server
+        server = await job_server_of(asked)
         if server is None:
             raise Trouble(404, "There is no such job", _NO_SERVER)
         rows = await answer_of(server, "/api/v1/jobs", list[JobRow])
@@ -75,13 +73,12 @@ class OneJob(View, frozen=True):
         }
 
 
-async def check_may_look(asked: Asking) -> None:
-    """In a cluster with users, check that the visitor may see the cluster: the job server has no users. Raises
-    MQError."""
-    if not asked.visitor.has_users:
-        return
-    for address in list((await masters_of(asked.admin)).values())[:1]:
-        await asked.admin.broker_runtime_info(address)
+async def job_server_of(asked: Asking) -> WebServer | None:
+    """In a cluster with users, for a visitor who may see the cluster: the job server has no users. Raises MQError."""
+    if asked.visitor.has_users:
+        for address in list((await masters_of(asked.admin)).values())[:1]:
+            await asked.admin.broker_runtime_info(address)
+    return asked.at.job_server
 
 
 async def answer_of(server: WebServer, target: str, kind: type[T]) -> T:

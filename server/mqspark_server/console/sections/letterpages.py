@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Annotated, Literal
 
 import msgspec
@@ -13,28 +13,26 @@ from fastapi import APIRouter, Request, Response
 
 from mqspark.client.admin import AdminClient
 from mqspark.errors import InvalidMessage, MQError, NoRoute
-from mqspark.message import TRACE_TOPIC, Message, MessageExt, check_topic, dlq_topic
+from mqspark.message import TRACE_TOPIC, MessageExt, check_topic, dlq_topic
+from mqspark_server.actions.fields import ChoiceField, GroupName, Line, ListField, TopicName
+from mqspark_server.actions.letteractions import ResendLetters
+from mqspark_server.actions.resending import MAX_SENT
 from mqspark_server.console.clusteraccess import Trouble
-from mqspark_server.console.fields import ChoiceField, GroupName, Line, ListField, TopicName
-from mqspark_server.console.rendering import HEADERS, MESSAGES, ROOT, message_row, path_of, time_text
-from mqspark_server.console.site import Asking, Change, Confirmation, Done, ListView, Section, Site, View
+from mqspark_server.console.rendering import HEADERS, MESSAGES, ROOT, message_row, time_text
+from mqspark_server.console.site import ActionForm, Asking, ListView, Section, Site, View
 from mqspark_server.console.visitors import Visitor
 from mqspark_server.shown.bodies.bodyviews import VIEWS
-from mqspark_server.shown.deadletters import LetterChoice, foreign_origins, origin_of, resent_copy
+from mqspark_server.shown.deadletters import LetterChoice
 from mqspark_server.shown.nouns import MAX_NAME, WholeNumbers
 from mqspark_server.survey.groupsurvey import offset_rows
-from mqspark_server.survey.resending import MAX_SENT, MAX_SENT_BYTES, send_all
+from mqspark_server.survey.messagesurvey import MAX_LOOKED_AT, Wanted, walk
 from mqspark_server.survey.surveying import MAX_ROWS, Row
-from mqspark_server.survey.topicsurvey import bounds_of, dead_letter_rows, letters_of, newest_of
+from mqspark_server.survey.topicsurvey import bounds_of, dead_letter_rows, letters_of
 from mqspark_server.survey.tracesurvey import MAX_RECORDS, traced
 from mqspark_server.web.events import EventStream, event
 from mqspark_server.web.places import Places
 from mqspark_server.web.problems import Problem
 
-MAX_EXAMINED = 10_000
-"""Dead letters that one page or one resend looks at."""
-SHOWN = 200
-"""Rows of the confirmation page."""
 MAX_TAILS = 8
 PAUSE_S = 0.5
 ROUND = 256
@@ -84,30 +82,14 @@ class LetterFilter(msgspec.Struct, frozen=True):
             raise Trouble(404, "No dead letters", detail) from None
         ids = frozenset(self.id) if self.which == "chosen" else None
         choice = LetterChoice(self.origin or None, self.tag or None, self.key or None, ids)
-        found: list[MessageExt] = []
-        examined = size = 0
-        of_each = max(_READ_AT_ONCE, MAX_EXAMINED // max(1, len(bounds)))
-        for queue, span in bounds.items():
-            looked = taken_here = 0
-            async for some, offsets in newest_of(admin, {queue: span}, _READ_AT_ONCE):
-                looked += offsets
-                taken = [each for each in some if choice.takes(each)]
-                size += sum(each.store_size_bytes for each in taken)
-                taken_here += len(taken)
-                found += taken
-                if looked >= of_each or taken_here >= most or size >= MAX_SENT_BYTES:
-                    break
-            examined += looked
-            if size >= MAX_SENT_BYTES:
-                break
-        is_more = examined < sum(high - low for low, high in bounds.values())
-        found.sort(key=lambda each: (each.store_timestamp_ms, each.queue_offset), reverse=True)
-        return found[:most], is_more or len(found) > most
+        ends = {queue: high for queue, (_, high) in bounds.items()}
+        found = await walk(admin, bounds, ends, most, Wanted(accepts=choice.takes), is_back=True)
+        return found.messages, found.is_more
 
 
 class DeadLetters(LetterFilter, View, frozen=True):
     view: Annotated[str, ChoiceField(VIEWS)] = "text"
-    page: Annotated[int, WholeNumbers(1, MAX_EXAMINED // MESSAGES)] = 1
+    page: Annotated[int, WholeNumbers(1, MAX_LOOKED_AT // MESSAGES)] = 1
     ticked: bool = False
     """Whether all of the page are chosen."""
 
@@ -130,61 +112,14 @@ class DeadLetters(LetterFilter, View, frozen=True):
         }
 
 
-class ResendLetters(LetterFilter, Change, frozen=True):
+class Resending(LetterFilter, ActionForm, frozen=True):
     to: Literal["group", "topic"] = "group"
-    """The group alone, or the topic that a dead letter came from."""
 
-    async def _foreign(self, asked: Asking, found: list[MessageExt]) -> list[str]:
-        """Origins that the group does not consume and the filter does not name: what came from there is not sent."""
-        return foreign_origins(found, {self.origin, *await asked.admin.consumed_topics(self.group)})
-
-    async def preview(self, asked: Asking) -> Confirmation:
+    async def action(self, asked: Asking) -> ResendLetters:
         found, is_more = await self.find(asked.admin, MAX_SENT)
         if not found:
             raise Trouble(404, "Nothing to send", "No dead letter matches this filter.")
-        shown = [message_row(message, "text") for message in found[:SHOWN]]
-        where = f"group {self.group} alone" if self.to == "group" else "the topics that they came from"
-        facts = [("Dead letters", f"{len(found):,} ({self.words})"), ("They go to", where)]
-        if foreign := await self._foreign(asked, found):
-            names = f"{', '.join(foreign[:SHOWN])}: filter by the topic to send them"
-            facts.append(("Not sent, for the group does not consume", names))
-        if is_more:
-            facts.append(("There are more", f"at most {MAX_SENT:,} are sent at once"))
-        return Confirmation(
-            f"Send {len(found):,} dead letters again?",
-            "Send again",
-            facts,
-            ("From topic", "Where", "Tag", "Body"),
-            [
-                (each["origin"] or "unknown: not sent", each["place"], each["tags"] or "", each["preview"])
-                for each in shown
-            ],
-            more=len(found) - len(shown),
-        )
-
-    async def apply(self, asked: Asking) -> Done:
-        found, _ = await self.find(asked.admin, MAX_SENT)
-        foreign = await self._foreign(asked, found)
-
-        async def copies() -> AsyncIterator[Message]:
-            for message in found:
-                copy = None
-                with contextlib.suppress(
-                    InvalidMessage
-                ):  # its body cannot be read: it is counted with those left
-                    copy = await asyncio.to_thread(resent_copy, message, self.group, self.to)
-                if copy is not None and origin_of(message) not in foreign:
-                    yield copy
-
-        sent = await send_all(asked.producer(), copies())
-        text = f"{sent:,} dead letters were sent again."
-        if left := len(found) - sent:
-            text += (
-                f" {left:,} were not sent: their origin is unknown, the group does not consume it, or their body"
-                " cannot be read."
-            )
-        where = path_of("dead-letters", self.group, origin=self.origin, tag=self.tag, key=self.key)
-        return Done(text, where)
+        return ResendLetters(self.group, found, self.to, self.origin or None, self.words, is_more)
 
 
 class Trace(View, frozen=True):
@@ -214,7 +149,12 @@ LETTER_PAGES = (
             "/dead-letters": (DeadGroups, "deadgroups.html"),
             "/dead-letters/{group}": (DeadLetters, "deadletters.html"),
         },
-        changes={"/dead-letters/{group}/resend": ResendLetters},
+        changes={
+            "/dead-letters/{group}/resend": (
+                Resending,
+                "/dead-letters/{group}?origin={origin}&tag={tag}&key={key}",
+            )
+        },
     ),
     Section("Trace", views={"/trace": (Trace, "trace.html")}),
 )

@@ -17,7 +17,7 @@ from mqspark.errors import FilterFailed, InvalidMessage, MQError
 from mqspark.filter.sql import compile_sql
 from mqspark.filter.tags import parse_tags
 from mqspark.message import MessageExt, MessageQueue, parse_number
-from mqspark_server.console.fields import ChoiceField, Line, LineField, TopicName
+from mqspark_server.actions.fields import ChoiceField, Line, LineField, TopicName
 from mqspark_server.console.offsetfields import NOWHERE, OffsetsField, offsets_text
 from mqspark_server.console.rendering import MESSAGES, path_of
 from mqspark_server.console.site import Asking, Download, Section, View

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from mqspark.errors import MQError, NoSchemaRegistry
-from mqspark_server.console.fields import LineField
+from mqspark_server.actions.fields import LineField
 from mqspark_server.console.site import Asking, ListView, Section, View
 from mqspark_server.shown.nouns import WholeNumbers
 from mqspark_server.survey import schemasurvey

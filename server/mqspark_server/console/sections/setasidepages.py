@@ -9,20 +9,21 @@ from __future__ import annotations
 import asyncio
 import itertools
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
 from mqspark.message import MessageExt, check_topic
 from mqspark.store.tools.diverged import SavedPart
+from mqspark_server.actions.fields import Line, Text
+from mqspark_server.actions.operating import Done, Preview
+from mqspark_server.actions.resending import MAX_SENT, MAX_SENT_BYTES, each_of_them, send_all
+from mqspark_server.actions.useractions import accounts_of
 from mqspark_server.console.clusteraccess import Trouble
-from mqspark_server.console.fields import Line, Text
-from mqspark_server.console.rendering import message_row, path_of
-from mqspark_server.console.sections.userpages import accounts_of
-from mqspark_server.console.site import Asking, Change, Confirmation, Done, Section, View
+from mqspark_server.console.rendering import message_row
+from mqspark_server.console.site import Asking, Section, View
 from mqspark_server.shown.nouns import WholeNumbers
 from mqspark_server.shown.setaside import Again, again, messages_in, parts_of
-from mqspark_server.survey.resending import MAX_SENT, MAX_SENT_BYTES, each_of_them, send_all
 from mqspark_server.survey.surveying import Row
 
 SHOWN = 100
@@ -33,7 +34,7 @@ MAX_POSITION = (1 << 62) - 1
 async def _part(asked: Asking, broker: str, file: str) -> SavedPart:
     """Raises Trouble, MQError, OSError."""
     if asked.visitor.has_users:
-        await (await accounts_of(asked.admin)).rows()  # refused to all but super users
+        await (await accounts_of(asked)).rows()  # refused to all but super users
     report = asked.at.report()
     if report is None or report["broker"] != broker:
         raise Trouble(
@@ -85,7 +86,7 @@ class SetAside(View, frozen=True):
         )
 
 
-class SendSetAside(Change, frozen=True):
+class SendSetAside(msgspec.Struct, frozen=True):
     broker: Text
     file: Text
     topic: Line = ""
@@ -105,27 +106,20 @@ class SendSetAside(Change, frozen=True):
             raise Trouble(404, "Nothing to send", "The part has no message that can be sent again.")
         return found
 
-    async def preview(self, asked: Asking) -> Confirmation:
+    async def preview(self, asked: Asking) -> Preview:
         found = await self._found(asked)
         facts = [("From", self.file), ("Whether the cluster has them already", "is not known here")]
         if found.left_out:
             left = f"{found.left_out:,} of system and retry topics, or that cannot be read"
             facts.append(("Left out", left))
-        rows: list[Any] = [(topic, f"{number:,}") for topic, number in found.counts.items()]
-        return Confirmation(
-            f"Send {_counted(len(found.messages))} again?",
-            "Send again",
-            facts,
-            ("Topic", "#Messages"),
-            rows[:SHOWN],
-            more=max(0, len(rows) - SHOWN),
-        )
+        rows = [{"topic": topic, "messages": number} for topic, number in found.counts.items()]
+        columns = {"topic": "Topic", "messages": "#Messages"}
+        return Preview(f"Send {_counted(len(found.messages))} again?", "Send again", facts, columns, rows)
 
     async def apply(self, asked: Asking) -> Done:
         found = await self._found(asked)
         sent = await send_all(asked.producer(), each_of_them(found.messages))
-        text = f"Sent again as new: {_counted(sent)}."
-        return Done(text, path_of("brokers", self.broker, "set-aside", self.file))
+        return Done(f"sent again as new: {_counted(sent)}")
 
 
 def _counted(messages: int) -> str:
@@ -134,5 +128,5 @@ def _counted(messages: int) -> str:
 
 _PATH = "/brokers/{broker}/set-aside/{file}"
 SET_ASIDE_PAGES = Section(
-    "Brokers", views={_PATH: (SetAside, "setaside.html")}, changes={f"{_PATH}/send": SendSetAside}
+    "Brokers", views={_PATH: (SetAside, "setaside.html")}, changes={f"{_PATH}/send": (SendSetAside, _PATH)}
 )

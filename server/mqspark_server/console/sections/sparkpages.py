@@ -15,13 +15,14 @@ from typing import Any
 from mqspark.client.admin import AdminClient
 from mqspark.errors import InvalidMessage, NoRoute
 from mqspark.message import MessageExt
+from mqspark_server.actions.fields import GroupName, Text, TopicName
 from mqspark_server.console.clusteraccess import Trouble
-from mqspark_server.console.fields import GroupName, Text, TopicName
 from mqspark_server.console.rendering import chart, is_number
 from mqspark_server.console.site import Asking, Section, View
 from mqspark_server.survey.groupsurvey import offset_rows
+from mqspark_server.survey.messagesurvey import Wanted, walk
 from mqspark_server.survey.surveying import Row
-from mqspark_server.survey.topicsurvey import bounds_of, newest_of
+from mqspark_server.survey.topicsurvey import bounds_of
 
 PROGRESS_TOPIC = "mqspark_spark"
 """The default topic of ``observe``."""
@@ -39,7 +40,6 @@ MAX_QUERIES = 200
 MAX_OFFSETS = 4_096
 SILENT_MS = 120_000
 """A query without events for this time is shown as silent."""
-_READ_AT_ONCE = 128
 
 
 class QueryTable(View, frozen=True):
@@ -125,14 +125,9 @@ async def _events(admin: AdminClient, topic: str, most: int = EVENTS_READ) -> li
         return None
     queues = list(bounds.items())[:MAX_QUEUES]
     wanted = {queue: (max(low, high - most), high) for queue, (low, high) in queues}
-    read: list[MessageExt] = []
-    stored_bytes = 0
-    async for some, _ in newest_of(admin, wanted, _READ_AT_ONCE):
-        read += some
-        stored_bytes += sum(each.store_size_bytes for each in some)
-        if stored_bytes >= STORED_BYTES:
-            break
-    return await asyncio.to_thread(parsed, read)
+    ends = {queue: high for queue, (_, high) in queues}
+    read = await walk(admin, wanted, ends, len(ends) * most, Wanted(most_bytes=STORED_BYTES), is_back=True)
+    return await asyncio.to_thread(parsed, read.messages)
 
 
 def _age(message: MessageExt) -> tuple[int, int]:

@@ -13,11 +13,11 @@ from urllib.parse import quote
 import msgspec
 
 from mqspark.client.remoting.credentials import Credentials
+from mqspark_server.actions.fields import Text
+from mqspark_server.actions.operating import Done, Preview
 from mqspark_server.console.clusteraccess import Trouble
-from mqspark_server.console.fields import Text
-from mqspark_server.console.rendering import path_of
-from mqspark_server.console.sections.jobpages import answer_of, check_may_look
-from mqspark_server.console.site import Asking, Change, Confirmation, Done, ListView, Section
+from mqspark_server.console.sections.jobpages import answer_of, job_server_of
+from mqspark_server.console.site import Asking, ListView, Section
 from mqspark_server.net.httpget import NotAnswered, WebServer
 from mqspark_server.scheduler.servedtables import TableRow
 from mqspark_server.settings.serverconfig import is_loopback
@@ -34,8 +34,7 @@ class TableList(ListView, frozen=True):
     sortable = ("topic", "state", "lag", "rows", "delay_ms", "at_ms", "rejected")
 
     async def show(self, asked: Asking) -> Row:
-        await check_may_look(asked)
-        server = asked.at.job_server
+        server = await job_server_of(asked)
         if server is None:
             return {"job_server": ""}
         found = await answer_of(server, "/api/v1/tables", list[TableRow])
@@ -55,7 +54,7 @@ class TableList(ListView, frozen=True):
         }
 
 
-class ChangeTable(Change, frozen=True):
+class ChangeTable(msgspec.Struct, frozen=True):
     """``verb``: of the button. ``method``, ``step``: of the request, and what follows the name in its path."""
 
     verb: ClassVar[str]
@@ -65,10 +64,10 @@ class ChangeTable(Change, frozen=True):
     is_dangerous: ClassVar[bool] = False
     name: Text
 
-    async def preview(self, asked: Asking) -> Confirmation:
+    async def preview(self, asked: Asking) -> Preview:
         _, row = await _of_cluster(asked, self.name)
         facts = [("Topic", row.topic), ("Place", row.url), ("State", row.state), ("Then", self.text)]
-        return Confirmation(
+        return Preview(
             f"{self.verb} the table {self.name}?", self.verb, facts, is_dangerous=self.is_dangerous
         )
 
@@ -81,28 +80,27 @@ class ChangeTable(Change, frozen=True):
             raise Trouble(502, "The job server cannot be asked", str(error)) from None
         if answer.status != _OK:
             raise Trouble(answer.status, "The table was not changed", _detail(answer.body))
-        return Done(f"{self.name}: {self.text}", path_of("tables"))
+        return Done(f"table {self.name}: {self.text}")
 
 
 class PauseTable(ChangeTable, frozen=True):
     verb, step = "Pause", "/pause"
-    text = "The table follows its topic no longer, until it is resumed."
+    text = "The table follows its topic no longer, until it is resumed"
 
 
 class ResumeTable(ChangeTable, frozen=True):
     verb, step = "Resume", "/resume"
-    text = "The table goes on where it stopped."
+    text = "The table goes on where it stopped"
 
 
 class DropTable(ChangeTable, frozen=True):
     verb, method, step, is_dangerous = "Drop", "DELETE", "", True
-    text = "The table is forgotten and follows its topic no longer. Its files stay."
+    text = "The table is forgotten and follows its topic no longer. Its files stay"
 
 
 async def _of_cluster(asked: Asking, name: str) -> tuple[WebServer, TableRow]:
     """The job server, and what it says about a table of this cluster. Raises Trouble, MQError."""
-    await check_may_look(asked)
-    server = asked.at.job_server
+    server = await job_server_of(asked)
     found: list[TableRow] = []
     if server is not None:
         found = await answer_of(server, "/api/v1/tables", list[TableRow])
@@ -141,8 +139,8 @@ TABLE_PAGES = Section(
     "Tables",
     views={"/tables": (TableList, "tables.html")},
     changes={
-        "/tables/{name}/pause": PauseTable,
-        "/tables/{name}/resume": ResumeTable,
-        "/tables/{name}/drop": DropTable,
+        "/tables/{name}/pause": (PauseTable, "/tables"),
+        "/tables/{name}/resume": (ResumeTable, "/tables"),
+        "/tables/{name}/drop": (DropTable, "/tables"),
     },
 )

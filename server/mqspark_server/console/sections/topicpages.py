@@ -5,22 +5,18 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import msgspec
-
-from mqspark.client.admin import AdminClient
 from mqspark.errors import InvalidMessage, MQError
 from mqspark.message import MAX_PROPERTIES_BYTES, MESSAGE_TYPES, NEW_TOPIC_QUEUES, Message
-from mqspark_server.console.clusteraccess import Trouble
-from mqspark_server.console.fields import ChoiceField, Line, LineField, Text, TopicName
-from mqspark_server.console.rendering import PERM_WORDS, path_of, perm_words
-from mqspark_server.console.site import Asking, Change, Confirmation, Done, ListView, Section, View
-from mqspark_server.shown.nouns import PERMS, QUEUES, WholeNumbers
+from mqspark_server.actions.fields import Line, LineField, Text, TopicName
+from mqspark_server.actions.operating import Act, Done, Operated, Preview
+from mqspark_server.actions.topicactions import ConfigureTopic, CreateTopic, DeleteTopic
+from mqspark_server.console.site import Asking, ListView, Section, View
+from mqspark_server.shown.nouns import PERM_WORDS, QUEUES, WholeNumbers
 from mqspark_server.survey.groupsurvey import lag_of
 from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of
 from mqspark_server.survey.topicsurvey import (
-    bounds_of,
     first_ms_of,
     groups_of,
     queue_rows,
@@ -33,7 +29,6 @@ GROUPS_SHOWN = 50
 MAX_PROPERTIES = 64
 LONGEST_DELAY_S = 365 * 86_400
 _PropertyLine = Annotated[str, LineField(MAX_PROPERTIES_BYTES)]
-_QueueCount = Annotated[int, QUEUES]
 
 
 class TopicTable(ListView, frozen=True):
@@ -117,82 +112,7 @@ class TopicConfiguration(View, frozen=True):
         }
 
 
-class TopicSettings(msgspec.Struct, frozen=True):
-    read_queues: _QueueCount = NEW_TOPIC_QUEUES
-    write_queues: _QueueCount = 0
-    """0: as many as to read."""
-    perm: Annotated[str, ChoiceField(tuple(PERM_WORDS))] = "read and write"
-    order: bool = False
-
-    @property
-    def words(self) -> str:
-        return f"{self.read_queues} / {self.write_queues or self.read_queues}, {self.perm}"
-
-    async def put(self, admin: AdminClient, topic: str, **more: Any) -> None:
-        await admin.create_topic(
-            topic,
-            read_queues=self.read_queues,
-            write_queues=self.write_queues or self.read_queues,
-            perm=PERMS[PERM_WORDS[self.perm]],
-            order=self.order,
-            **more,
-        )
-
-
-class CreateTopic(TopicSettings, Change, frozen=True, kw_only=True):
-    name: TopicName
-    type: Annotated[str, ChoiceField(MESSAGE_TYPES)] = "NORMAL"
-
-    async def preview(self, asked: Asking) -> Confirmation:
-        if self.name in await asked.admin.topic_list():
-            raise Trouble(409, "This topic already exists", f"Change {self.name} on its own page.")
-        facts = [("Name", self.name), ("Queues", f"{self.read_queues} on each broker"), ("Type", self.type)]
-        return Confirmation(f"Create the topic {self.name}?", "Create", facts)
-
-    async def apply(self, asked: Asking) -> Done:
-        attributes = None if self.type == "NORMAL" else {"message.type": self.type}
-        await self.put(asked.admin, self.name, attributes=attributes)
-        return Done(f"Topic {self.name} was created.", path_of("topics", self.name))
-
-
-class ConfigureTopic(TopicSettings, Change, frozen=True, kw_only=True):
-    topic: TopicName
-
-    async def preview(self, asked: Asking) -> Confirmation:
-        rows: list[Any] = []
-        for each in await topic_settings(asked.admin, self.topic):
-            if each["error"]:
-                raise Trouble(502, "A broker cannot be asked", f"{each['broker']}: {each['error']}")
-            before = f"{each['read_queues']} / {each['write_queues']}, {perm_words(each['perm'])}"
-            rows.append((each["broker"], before, self.words))
-        columns = ("Broker", "Read / write queues now", "Then")
-        return Confirmation(f"Change {self.topic}?", "Change", columns=columns, rows=rows)
-
-    async def apply(self, asked: Asking) -> Done:
-        route = await asked.admin.topic_route(self.topic)
-        await self.put(asked.admin, self.topic, brokers=[*route.brokers])
-        return Done(f"Topic {self.topic} was changed.", path_of("topics", self.topic, "config"))
-
-
-class DeleteTopic(Change, frozen=True):
-    topic: TopicName
-
-    async def preview(self, asked: Asking) -> Confirmation:
-        bounds = await bounds_of(asked.admin, self.topic)
-        groups = await groups_of(asked.admin, self.topic)
-        facts = [
-            ("Messages in it", f"{sum(high - low for low, high in bounds.values()):,}"),
-            ("Queues", str(len(bounds))),
-            ("Groups that consume it", ", ".join(groups[:20]) or "none"),
-        ]
-        return Confirmation(f"Delete {self.topic} with its messages?", "Delete", facts, is_dangerous=True)
-
-    async def apply(self, asked: Asking) -> Done:
-        await asked.admin.delete_topic(self.topic)
-        return Done(f"Topic {self.topic} was deleted.", path_of("topics"))
-
-
-class SendMessage(Change, frozen=True):
+class SendMessage(Act, frozen=True):
     topic: TopicName
     body: Text = ""
     encoding: Literal["text", "base64"] = "text"
@@ -202,19 +122,22 @@ class SendMessage(Change, frozen=True):
     """NAME=VALUE, one a line."""
     delay: Annotated[int, WholeNumbers(1, LONGEST_DELAY_S)] = 0
 
-    async def preview(self, asked: Asking) -> Confirmation:
+    async def preview(self, at: Operated) -> Preview:
         message = self._message()
         facts = [("Topic", self.topic), ("Body", f"{len(message.body):,} bytes")]
         facts += [("Tag", message.tags or "none"), ("Keys", message.keys or "none")]
         facts += [each for each in message.properties.items() if each[0] not in ("TAGS", "KEYS")]
-        return Confirmation(f"Send a message to {self.topic}?", "Send", facts)
+        return Preview(f"Send a message to {self.topic}?", "Send", facts)
 
-    async def apply(self, asked: Asking) -> Done:
+    async def apply(self, at: Operated) -> Done:
         message = self._message()
-        async with asked.producer() as producer:
+        async with at.producer() as producer:
             sent = await producer.send(message)
-        text = f"Stored in queue {sent.queue.queue_id} of {sent.queue.broker_name} at offset {sent.queue_offset}."
-        return Done(text, path_of("topics", self.topic, "messages"))
+        queue = sent.queue
+        text = (
+            f"message stored in queue {queue.queue_id} of {queue.broker_name} at offset {sent.queue_offset}"
+        )
+        return Done(text)
 
     def _message(self) -> Message:
         """Raises InvalidMessage."""
@@ -257,9 +180,9 @@ TOPIC_PAGES = Section(
         "/topics/{topic}/config": (TopicConfiguration, "topicconfig.html"),
     },
     changes={
-        "/topics": CreateTopic,
-        "/topics/{topic}/send": SendMessage,
-        "/topics/{topic}/config": ConfigureTopic,
-        "/topics/{topic}/delete": DeleteTopic,
+        "/topics": (CreateTopic, "/topics/{name}"),
+        "/topics/{topic}/send": (SendMessage, "/topics/{topic}/messages"),
+        "/topics/{topic}/config": (ConfigureTopic, "/topics/{topic}/config"),
+        "/topics/{topic}/delete": (DeleteTopic, "/topics"),
     },
 )

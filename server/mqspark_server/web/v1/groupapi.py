@@ -19,8 +19,8 @@ from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.admin_headers import DeleteSubscriptionGroupRequestHeader
 from mqspark.protocol.headers.client_headers import ResetOffsetRequestHeader
 from mqspark.protocol.slices import Work
+from mqspark_server.actions.offsetmoves import BEGINNING_MS, END_MS, OffsetMove
 from mqspark_server.shown.nouns import GROUP_SETTINGS, MAX_NAME, OFFSETS, QUEUE_IDS, place_of
-from mqspark_server.survey.offsetmoves import BEGINNING_MS, END_MS, OffsetMove
 from mqspark_server.web.callers import CLUSTER
 from mqspark_server.web.problems import Problem, as_problem
 from mqspark_server.web.turns import between_turns

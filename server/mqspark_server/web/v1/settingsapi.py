@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
-from pydantic import BaseModel, Field
+from typing import Annotated
 
-from mqspark.base.config import did_you_mean
+from fastapi import APIRouter
+from pydantic import BaseModel, Field, StringConstraints
+
+from mqspark.errors import InvalidMessage
 from mqspark.protocol.codes import RequestCode
+from mqspark_server.actions.settingactions import check_keys
 from mqspark_server.shown.nouns import MAX_VALUE
-from mqspark_server.web.problems import Problem
+from mqspark_server.web.problems import as_problem
 from mqspark_server.web.v1.asking import ERRORS, Asker, AskerNow, Given
 
 MAX_CHANGES = 256
@@ -22,8 +25,8 @@ class SettingsView(BaseModel):
 
 
 class SettingsChange(Given):
-    settings: dict[str, str] = Field(
-        min_length=1, max_length=MAX_CHANGES, description="to change; all others are unchanged"
+    settings: dict[str, Annotated[str, StringConstraints(pattern="^[^\r\n]*$", max_length=MAX_VALUE)]] = (
+        Field(min_length=1, max_length=MAX_CHANGES, description="to change; all others are unchanged")
     )
 
 
@@ -41,11 +44,8 @@ async def change_settings(change: SettingsChange, asker: AskerNow) -> SettingsVi
     They go into the settings file; without one they last until the broker stops."""
     known = await _settings(asker)
     asker.check_match(known)
-    for key, value in change.settings.items():
-        if key not in known:
-            raise Problem(400, f"there is no setting {key[:80]!r}{did_you_mean(key[:80], known)}")
-        if any(mark in f"{key}{value}" for mark in "\r\n") or len(value) > MAX_VALUE:
-            raise Problem(422, f"{key}: a value is one line of at most {MAX_VALUE} characters")
+    with as_problem(400, InvalidMessage):
+        check_keys(asker.app.config.broker_name, known, change.settings)
     text = "".join(f"{key}={value}\n" for key, value in change.settings.items())
     await asker.ask(RequestCode.UPDATE_BROKER_CONFIG, None, text.encode("utf-8", "replace"))
     return await show_settings(asker)

@@ -21,19 +21,15 @@ from mqspark.client.admin import AdminClient
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.client.remoting.identity import ClientOptions
 from mqspark.errors import MQError
-from mqspark.protocol.bodies.body import decode_body, encode_body
+from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.command import Command, Fields
 from mqspark.protocol.headers.admin_headers import (
-    CreateAclRequestHeader,
-    CreateUserRequestHeader,
-    DeleteAclRequestHeader,
-    DeleteUserRequestHeader,
     GetAclRequestHeader,
     GetUserRequestHeader,
     ListUsersRequestHeader,
-    UpdateUserRequestHeader,
 )
-from mqspark_server.accounts import Accounts
+from mqspark_server.accounts import Accounts, ChangedInPart
 from mqspark_server.net.servertls import client_context
 from mqspark_server.shown.nouns import MAX_RESOURCE
 from mqspark_server.web.problems import Problem, as_problem
@@ -44,7 +40,6 @@ MAX_RULES = 1_024
 _OTHERS_TIMEOUT_MS = 5_000
 """For each request to another server."""
 _NOTHING = "nothing was changed: {}; with hereOnly=true this broker alone is changed"
-_HALF = "this broker made the change, but another server did not: {}"
 HereOnly = Annotated[bool, Query(description="leave the name servers and the other masters as they are")]
 
 router = APIRouter(prefix="/api/v1/users", tags=["users"], responses=ERRORS)
@@ -105,21 +100,10 @@ async def put_user(
     it is new."""
     old = await _user(asker, user)
     asker.check_match(None if old is None else _view(old).model_dump())
-    info = UserInfo(password=change.password, user_type=change.type, user_status=change.status)
     if old is None and change.password is None:
         raise Problem(422, "a new user needs a password")
-    async with _others(asker, here_only=hereOnly) as others:
-        if others is not None:
-            with as_problem(502, MQError, text=_NOTHING):
-                await others.missing_at(user, change.password)
-        if old is None:
-            made = CreateUserRequestHeader(username=user)
-            await asker.ask(RequestCode.AUTH_CREATE_USER, made, encode_body(info))
-        else:
-            changed = UpdateUserRequestHeader(username=user)
-            await asker.ask(RequestCode.AUTH_UPDATE_USER, changed, encode_body(info))
-        if others is not None:
-            await others.put(user, password=change.password, kind=change.type, status=change.status)
+    async with _accounts(asker, here_only=hereOnly) as accounts:
+        await accounts.put(user, password=change.password, kind=change.type, status=change.status)
     new = await _user(asker, user)
     if new is None:
         raise Problem(409, f"user {user!r} was deleted meanwhile")
@@ -130,10 +114,8 @@ async def put_user(
 async def delete_user(user: UserName, asker: AskerNow, hereOnly: HereOnly = False) -> None:
     """Delete a user, and its policies."""
     asker.check_match(_view(await _must_be_user(asker, user)).model_dump())
-    async with _others(asker, here_only=hereOnly) as others:
-        await asker.ask(RequestCode.AUTH_DELETE_USER, DeleteUserRequestHeader(username=user))
-        if others is not None:
-            await others.remove(user)
+    async with _accounts(asker, here_only=hereOnly) as accounts:
+        await accounts.remove(user)
 
 
 @router.get("/{user}/policies")
@@ -150,12 +132,8 @@ async def put_policies(
     """Set rules for resources: each replaces the rule of the user for the same resource; other rules are unchanged."""
     asker.check_match((await _policies(asker, user)).model_dump())
     given = msgspec.convert(policies.model_dump(mode="json")["policies"], list[PolicyInfo])
-    header = CreateAclRequestHeader(subject=f"User:{user}")
-    info = AclInfo(subject=f"User:{user}", policies=given)
-    async with _others(asker, here_only=hereOnly) as others:
-        await asker.ask(RequestCode.AUTH_CREATE_ACL, header, encode_body(info))
-        if others is not None:
-            await others.put_rules(user, given)
+    async with _accounts(asker, here_only=hereOnly) as accounts:
+        await accounts.put_rules(user, given)
     return await show_policies(user, asker)
 
 
@@ -168,21 +146,30 @@ async def delete_policy(
     hereOnly: HereOnly = False,
 ) -> None:
     """Delete the rule for a resource, or all of them."""
-    header = DeleteAclRequestHeader(subject=f"User:{user}", policy_type=policyType, resource=resource)
-    async with _others(asker, here_only=hereOnly) as others:
-        await asker.ask(RequestCode.AUTH_DELETE_ACL, header)
-        if others is not None:
-            await others.forget(user, resource, policyType)
+    async with _accounts(asker, here_only=hereOnly) as accounts:
+        await accounts.forget(user, resource, policyType)
+
+
+class _HereFirst:
+    """This broker, asked in the caller's name, and others, asked with the caller's secret."""
+
+    def __init__(self, asker: Asker, others: AdminClient | None) -> None:
+        self._asker, self._others = asker, others
+
+    async def ask(self, address: str, code: int, header: Fields = None, body: bytes = b"") -> Command:
+        if address == self._asker.app.address or self._others is None:
+            return await self._asker.ask(code, header, body)
+        return await self._others.ask(address, code, header, body)
 
 
 @contextlib.asynccontextmanager
-async def _others(asker: Asker, *, here_only: bool) -> AsyncIterator[Accounts | None]:
-    """The users of the name servers and of the other masters; None: no other server is changed. Raises Problem: 502
-    when one of them is unreachable, before anything is changed, or when one did not make the change that this broker
-    made."""
+async def _accounts(asker: Asker, *, here_only: bool) -> AsyncIterator[Accounts]:
+    """The users of this broker, and then of the name servers and the other masters. Raises Problem: 502 when one of
+    them is unreachable, before anything is changed, or when one did not make the change that this broker made."""
     app, user, authority = asker.app, asker.caller.user, asker.parts.core.authority
+    here = {"this broker": app.address}
     if here_only or not user or authority is None or not app.config.namesrv_addr:
-        yield None
+        yield Accounts(_HereFirst(asker, None), here)
         return
     client_tls = app.settings.server.client_tls
     options = ClientOptions(
@@ -190,15 +177,12 @@ async def _others(asker: Asker, *, here_only: bool) -> AsyncIterator[Accounts | 
         tls=False if client_tls is None else client_context(client_tls),
     )
     admin = AdminClient(app.config.namesrv_addr, timeout_ms=_OTHERS_TIMEOUT_MS, options=options)
-    async with admin:
-        with as_problem(502, MQError, text=_NOTHING):
+    with as_problem(502, MQError, text=_NOTHING), as_problem(502, ChangedInPart):
+        async with admin:
             brokers = (await admin.cluster_info()).broker_addr_table
-            all_of_them = await Accounts.of(
-                admin, {name: each.broker_addrs for name, each in brokers.items()}
-            )
-            all_of_them.check_open()
-        with as_problem(502, MQError, text=_HALF):
-            yield all_of_them.without(app.address)
+            found = await Accounts.of(admin, {name: each.broker_addrs for name, each in brokers.items()})
+            found.check_open()
+            yield found.after(here, _HereFirst(asker, admin))
 
 
 async def _user(asker: Asker, name: str) -> UserInfo | None:

@@ -10,8 +10,8 @@ import pytest
 
 from mqspark.errors import InvalidMessage
 from mqspark.message import DLQ_ORIGIN_TOPIC, RETRY_TOPIC, Message, MessageExt, PhysicalOffset, QueueOffset
-from mqspark_server.console.sections import letterpages
-from mqspark_server.console.sections.letterpages import ResendLetters
+from mqspark_server.actions import letteractions
+from mqspark_server.actions.letteractions import ResendLetters
 from mqspark_server.shown.deadletters import LetterChoice, foreign_origins, origin_of, resent_copy
 
 
@@ -70,11 +70,6 @@ def test_origins_that_the_group_does_not_consume() -> None:
     assert foreign_origins(letters, {"Orders"}) == ["Secrets"]
 
 
-class FoundLetters(ResendLetters, frozen=True):
-    async def find(self, admin: Any, most: int) -> tuple[list[MessageExt], bool]:
-        return [letter("1"), letter("2"), letter("3", origin=None), letter("4")], False
-
-
 class SendingAll:
     """A producer that sends whatever it gets."""
 
@@ -105,9 +100,10 @@ def test_a_body_that_cannot_be_read_stops_no_other(monkeypatch: pytest.MonkeyPat
     async def consumed(group: str) -> set[str]:
         return {"Orders"}
 
-    monkeypatch.setattr(letterpages, "resent_copy", copy)
+    monkeypatch.setattr(letteractions, "resent_copy", copy)
     asked: Any = SimpleNamespace(admin=SimpleNamespace(consumed_topics=consumed), producer=lambda: producer)
-    done = asyncio.run(FoundLetters(group="g", to="topic").apply(asked))
+    found = [letter("1"), letter("2"), letter("3", origin=None), letter("4")]
+    done = asyncio.run(ResendLetters("g", found, "topic").apply(asked))
     assert producer.sent == ["Orders", "Orders"]
-    assert done.message.startswith("2 dead letters were sent again. 2 were not sent:")
-    assert "body cannot be read" in done.message
+    assert (done.text, done.left[:15]) == ("dead letters sent again: 2", "2 were not sent")
+    assert "body cannot be read" in done.left

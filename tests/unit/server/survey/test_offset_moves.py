@@ -11,7 +11,7 @@ import pytest
 from mqspark.errors import BrokerError, InvalidMessage
 from mqspark.message import MessageQueue
 from mqspark.protocol.codes import ResponseCode
-from mqspark_server.survey.offsetmoves import (
+from mqspark_server.actions.offsetmoves import (
     BEGINNING_MS,
     END_MS,
     ClusterOffsets,
@@ -92,7 +92,7 @@ def moves_of(move: OffsetMove, cluster: Any) -> list[MovedQueue]:
 
 def changes_of(move: OffsetMove, cluster: Any) -> list[tuple[object, ...]]:
     async def apply() -> None:
-        await move.apply(cluster, await move.moves(ClusterOffsets(cluster)))
+        await move.make(cluster, await move.moves(ClusterOffsets(cluster)))
 
     asyncio.run(apply())
     changes: list[tuple[object, ...]] = cluster.changes
@@ -123,7 +123,7 @@ def test_chosen_queues_move_once_each() -> None:
     [
         (OffsetMove("g", "T", offset=6, queues=["b:0"]), "offset", "b:0 has offsets 0 to 5, not 6"),
         (OffsetMove("g", "T", offset=9, queues=["a:0"]), "offset", "a:0 has offsets 10 to 30, not 9"),
-        (OffsetMove("g", "T", offset=12), "queue", "T has 2 queues: choose the one"),
+        (OffsetMove("g", "T", offset=12), "queue", "these are 2 queues: choose the one"),
         (OffsetMove("g", "T", queues=["b:1"]), "queue", "b:1 is not BROKER:NUMBER"),
     ],
 )

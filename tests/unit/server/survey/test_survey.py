@@ -2,61 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
-from mqspark.message import MessageQueue
 from mqspark_server.survey.brokersurvey import figures_of, totals_of
-from mqspark_server.survey.topicsurvey import newest_of, topic_kind
-
-FIRST, SECOND = MessageQueue("T", "b", 0), MessageQueue("T", "b", 1)
-
-
-class Log:
-    """An admin client of queues that have a message at each offset but ``gone``; it gives at most three at once."""
-
-    def __init__(self, gone: range = range(0)) -> None:
-        self.gone = gone
-        self.reads: list[tuple[int, int]] = []
-
-    async def read(self, queue: MessageQueue, offset: int, *, max_messages: int) -> Any:
-        self.reads.append((queue.queue_id, offset))
-        end = offset + min(3, max_messages + 1)  # as brokers may, one more than is asked for
-        there = [each for each in range(offset, end) if each not in self.gone]
-        return SimpleNamespace(
-            messages=[SimpleNamespace(queue_offset=each) for each in there], next_offset=end
-        )
-
-
-def walked(log: Log, bounds: dict[MessageQueue, tuple[int, int]], step: int, most: int = 100) -> list[Any]:
-    async def walk() -> list[Any]:
-        admin: Any = log
-        found: list[Any] = []
-        async for some, offsets in newest_of(admin, bounds, step):
-            found.append(([each.queue_offset for each in some], offsets))
-            if len(found) == most:
-                break
-        return found
-
-    return asyncio.run(walk())
-
-
-def test_queues_are_read_from_their_ends() -> None:
-    found = walked(Log(), {FIRST: (2, 9), SECOND: (0, 2)}, step=4)
-    assert found == [([5, 6, 7, 8], 4), ([2, 3, 4], 3), ([0, 1], 2)]
-
-
-def test_offsets_without_a_message_count() -> None:
-    assert walked(Log(gone=range(1, 8)), {FIRST: (0, 8)}, step=4) == [([], 4), ([0], 4)]
-
-
-def test_who_has_enough_reads_no_more() -> None:
-    log = Log()
-    assert len(walked(log, {FIRST: (0, 1_000_000), SECOND: (0, 1_000_000)}, step=3, most=2)) == 2
-    assert log.reads == [(0, 999_997), (0, 999_994)]
+from mqspark_server.survey.topicsurvey import topic_kind
 
 
 @pytest.mark.parametrize(

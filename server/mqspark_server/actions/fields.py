@@ -1,13 +1,13 @@
-"""Fields of forms and addresses: each says what it may be, and is read and refused by that.
+"""Fields of actions, and of pages: each says what it may be, and is read and refused by that.
 
-A page or a change declares them once, as annotations:
+They are declared once, as annotations:
 ``topic: TopicName``, ``page: Annotated[int, WholeNumbers(1, 9)]``;
-a bool is a tick, a Literal a choice. Must not know which pages there are.
+a bool is a tick, a Literal a choice. What has no such annotation is in no form. Must not know which pages there are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar, get_args, get_origin
 
@@ -15,10 +15,15 @@ import msgspec
 
 from mqspark.errors import InvalidMessage
 from mqspark.message import check_group, check_topic
-from mqspark_server.console.visitors import Form
-from mqspark_server.shown.nouns import MAX_NAME
+from mqspark_server.shown.nouns import MAX_NAME, Setting
 
 T = TypeVar("T", bound=msgspec.Struct)
+
+
+class SentFields(Protocol):
+    def all(self, name: str) -> Sequence[str]:
+        """What was sent under this name."""
+        ...
 
 
 class FormField(Protocol):
@@ -77,24 +82,47 @@ class ListField:
         return tuple(each for each in values if not self.options or each in self.options)
 
 
+class WordsField:
+    """Words between blanks or commas."""
+
+    def read(self, name: str, values: Sequence[str]) -> tuple[str, ...]:
+        return tuple(" ".join(values).replace(",", " ").split())
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsField:
+    """Settings by their words, those that a form has. A tick that is not set is sent as a blank."""
+
+    settings: Sequence[Setting]
+
+    def of(self, given: SentFields) -> Mapping[str, int | bool]:
+        """By the fields of RocketMQ's structs. Raises InvalidMessage."""
+        found = {}
+        for each in self.settings:
+            values = given.all(each.word)
+            if any(map(str.strip, values)) or (values and each.span is None):
+                found[each.field] = each.read(each.word, values)
+        return found
+
+
 Text = Annotated[str, TextField()]
 Line = Annotated[str, LineField()]
 TopicName = Annotated[str, LineField(check=check_topic)]
 GroupName = Annotated[str, LineField(check=check_group)]
 
 
-def fields_of(kind: type[msgspec.Struct]) -> dict[str, FormField]:
+def fields_of(kind: type[msgspec.Struct]) -> dict[str, FormField | SettingsField]:
     """By the name of the attribute."""
-    return {each.name: _field_of(each.type) for each in msgspec.structs.fields(kind)}
+    found = {each.name: _field_of(each.type) for each in msgspec.structs.fields(kind)}
+    return {name: field for name, field in found.items() if field is not None}
 
 
-def _field_of(kind: Any) -> FormField:
+def _field_of(kind: Any) -> FormField | SettingsField | None:
     if kind is bool:
         return TickField()
     if get_origin(kind) is Literal:
         return ChoiceField(get_args(kind))
-    field: FormField = get_args(kind)[1]
-    return field
+    return get_args(kind)[1] if get_origin(kind) is Annotated else None
 
 
 class FormReader(Generic[T]):
@@ -103,15 +131,20 @@ class FormReader(Generic[T]):
 
     def __init__(self, kind: type[T]) -> None:
         self._kind = kind
+        known = fields_of(kind)
         self._fields = [
-            (each.name, each.encode_name, _field_of(each.type), each.required)
+            (each.name, each.encode_name, known[each.name], each.required)
             for each in msgspec.structs.fields(kind)
+            if each.name in known
         ]
 
-    def read(self, given: Form) -> T:
+    def read(self, given: SentFields) -> T:
         """Raises InvalidMessage."""
-        found = {}
+        found: dict[str, Any] = {}
         for attribute, name, field, is_required in self._fields:
+            if isinstance(field, SettingsField):
+                found[attribute] = field.of(given)
+                continue
             values = given.all(name)
             is_given = any(values) if isinstance(field, TextField) else any(map(str.strip, values))
             if is_required or is_given:

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mqspark.errors import BrokerError, ClientError, InvalidMessage
-from mqspark.message import MessageQueue
+from mqspark.message import MessageQueue, is_system_topic
 from mqspark.protocol.codes import ResponseCode
+from mqspark_server.actions.operating import Act, Done, Operated, Preview
 from mqspark_server.shown.nouns import place_of
 from mqspark_server.survey.groupsurvey import member_rows
 from mqspark_server.survey.surveying import each_of
@@ -79,7 +80,17 @@ class MovedQueue(NamedTuple):
         return max(0, self.end - self.after)
 
 
-class OffsetMove(NamedTuple):
+_COLUMNS = {
+    "broker": "Broker",
+    "queue": "#Queue",
+    "from_offset": "#Now",
+    "to_offset": "#Then",
+    "change": "#Moves by",
+    "lag": "#Lag afterwards",
+}
+
+
+class OffsetMove(Act, frozen=True):
     group: str
     topic: str
     at_ms: int = END_MS
@@ -91,6 +102,8 @@ class OffsetMove(NamedTuple):
 
     async def moves(self, offsets: TopicOffsets) -> list[MovedQueue]:
         """What would happen. Raises InvalidMessage for a queue or an offset that is not there, MQError."""
+        if is_system_topic(self.topic):
+            raise InvalidMessage(f"{self.topic} is a system topic", field="topic")
         bounds = await offsets.bounds(self.topic)
         places = {place_of(queue): queue for queue in bounds}
         for each in self.queues:
@@ -99,8 +112,8 @@ class OffsetMove(NamedTuple):
                     f"{each[:300]} is not BROKER:NUMBER of a queue of the topic", field="queue"
                 )
         chosen = [places[each] for each in dict.fromkeys(self.queues)] or list(bounds)
-        if self.offset is not None and len(chosen) > 1 and not self.queues:
-            text = f"{self.topic} has {len(chosen)} queues: choose the one queue that has this offset"
+        if self.offset is not None and len(chosen) > 1:
+            text = f"these are {len(chosen)} queues: choose the one queue that has this offset"
             raise InvalidMessage(text, field="queue")
         found: dict[MessageQueue, MovedQueue] = {}
 
@@ -122,7 +135,39 @@ class OffsetMove(NamedTuple):
             return high
         return low if self.at_ms == BEGINNING_MS else max(low, await offsets.offset_at(queue, self.at_ms))
 
-    async def apply(self, admin: AdminClient, moves: Sequence[MovedQueue]) -> None:
+    async def preview(self, at: Operated) -> Preview:
+        """The offset that every queue would have."""
+        moves = await self.moves(ClusterOffsets(at.admin))
+        members = len(await member_rows(at.admin, self.group))
+        facts = [
+            ("Topic", self.topic),
+            ("Messages to be consumed afterwards", f"{sum(each.lag_after for each in moves):,}"),
+            (
+                "Members that are connected",
+                f"{members}, which continue from there at once" if members else "none",
+            ),
+        ]
+        rows = [
+            {
+                "topic": self.topic,
+                "broker": each.queue.broker_name,
+                "queue": each.queue.queue_id,
+                "from_offset": each.before,
+                "to_offset": each.after,
+                "change": each.after - (each.before or 0),
+                "lag": each.lag_after,
+            }
+            for each in moves
+        ]
+        title = f"Move {self.group} to other offsets?"
+        return Preview(title, "Move", facts, _COLUMNS, rows, is_dangerous=True)
+
+    async def apply(self, at: Operated) -> Done:
+        moves = await self.moves(ClusterOffsets(at.admin))
+        await self.make(at.admin, moves)
+        return Done(f"group {self.group} was moved in {len(moves)} queues of {self.topic}")
+
+    async def make(self, admin: AdminClient, moves: Sequence[MovedQueue]) -> None:
         """Make these moves. Members continue from the new offsets. Raises MovesAllQueues, MQError."""
         is_online = bool(await member_rows(admin, self.group))
         try:

@@ -1,0 +1,78 @@
+"""Dead letters, sent again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from typing import Literal
+
+from mqspark.errors import InvalidMessage
+from mqspark.message import Message, MessageExt, retry_topic
+from mqspark_server.actions.operating import Act, Done, Operated, Preview
+from mqspark_server.actions.resending import send_all
+from mqspark_server.shown.deadletters import foreign_origins, origin_of, resent_copy
+
+_NAMED = 20
+_COLUMNS = {"origin_topic": "From topic", "message_id": "Message", "tags": "Tag", "keys": "Keys"}
+
+
+class ResendLetters(Act, frozen=True):
+    """``found``: those of the group that match ``words``. ``to``: the group alone, or the topics that they came from.
+    Origins that the group does not consume and that are not ``origin`` are left out."""
+
+    group: str
+    found: Sequence[MessageExt]
+    to: Literal["group", "topic"] = "group"
+    origin: str | None = None
+    words: str = "all"
+    is_more: bool = False
+
+    async def _foreign(self, at: Operated) -> list[str]:
+        if not self.found:
+            return []
+        return foreign_origins(self.found, {self.origin or "", *await at.admin.consumed_topics(self.group)})
+
+    async def preview(self, at: Operated) -> Preview:
+        foreign = await self._foreign(at)
+        where = f"group {self.group} alone" if self.to == "group" else "the topics that they came from"
+        facts = [("Which", self.words), ("They go to", where)]
+        if foreign:
+            names = ", ".join(foreign[:_NAMED])
+            facts.append(
+                ("Not sent, for the group does not consume", f"{names}; by their topic they are sent")
+            )
+        if self.is_more:
+            facts.append(("There are more", f"{len(self.found):,} are sent at once"))
+        rows = [
+            {
+                "message_id": each.message_id,
+                "origin_topic": (origin := origin_of(each)),
+                "is_foreign": origin in foreign,
+                "to": retry_topic(self.group) if origin and self.to == "group" else origin,
+                "tags": each.tags,
+                "keys": each.keys,
+                "stored_ms": each.store_timestamp_ms,
+            }
+            for each in self.found
+        ]
+        title = f"Send {len(self.found):,} dead letters again?"
+        return Preview(title, "Send again", facts, _COLUMNS, rows, is_dangerous=True)
+
+    async def apply(self, at: Operated) -> Done:
+        foreign = await self._foreign(at)
+
+        async def copies() -> AsyncIterator[Message]:
+            for message in self.found:
+                copy = None
+                with contextlib.suppress(InvalidMessage):  # it is counted with those left
+                    copy = await asyncio.to_thread(resent_copy, message, self.group, self.to)
+                if copy is not None and origin_of(message) not in foreign:
+                    yield copy
+
+        sent = await send_all(at.producer(), copies())
+        left = len(self.found) - sent
+        reasons = "their origin is unknown, the group does not consume it, or their body cannot be read"
+        return Done(
+            f"dead letters sent again: {sent:,}", left=f"{left:,} were not sent: {reasons}" if left else ""
+        )
