@@ -37,6 +37,8 @@ SETTINGS = {
     "mappedFileSizeCommitLog": 1 << 20,
     "transactionTimeOut": 1_000,
     "transactionCheckInterval": 1_000,
+    # However long the backup takes: the answer is "unknown" until the restored broker asks.
+    "transactionCheckMax": 10_000,
 }
 
 
