@@ -476,11 +476,6 @@ class BlockingClient:
         accept = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
         return self._ask_nameserver(RequestCode.GET_ROUTEINFO_BY_TOPIC, header, accept)
 
-    def brokers(self) -> set[str]:
-        """The names of the brokers that are registered."""
-        answer = self._ask_nameserver(RequestCode.GET_BROKER_CLUSTER_INFO, None)
-        return set(decode_body(ClusterInfo, answer.body).broker_addr_table)
-
     def masters(self) -> dict[str, str]:
         """The addresses of the masters that are registered, by broker name."""
         answer = self._ask_nameserver(RequestCode.GET_BROKER_CLUSTER_INFO, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,10 +15,14 @@ from mqspark.client.blocking import BlockingClient
 from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.errors import MQError, NoRoute
 from mqspark.message import MessageQueue
-from mqspark.protocol.bodies.topic_bodies import BrokerData, QueueData, TopicRouteData
+from mqspark.protocol.bodies.body import encode_body
+from mqspark.protocol.bodies.topic_bodies import BrokerData, ClusterInfo, QueueData, TopicRouteData
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
 from pyspark_pymq.cluster.stream_offsets import Positions
 from pyspark_pymq.options import ReadOptions
 from pyspark_pymq.reading.stream import ADMISSION_CONTROL, LegacyStreamReader
+from tests.support.scripted import Answer, Scripted, route_of, served
 
 if not ADMISSION_CONTROL:
     pytest.skip("Spark 4.1 asks for all there is", allow_module_level=True)
@@ -96,7 +101,7 @@ def test_a_topic_that_was_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(BlockingClient, "route", no_route)
     monkeypatch.setattr(BlockingClient, "routes", lambda *_: {})
-    monkeypatch.setattr(BlockingClient, "brokers", lambda _: {"a"})
+    monkeypatch.setattr(BlockingClient, "masters", lambda _: {"a": "h:1"})
     start = Positions({Q0: 5}).to_json()
     for strict in ("true", "false"):
         base = {"nameserver": "127.0.0.1:1", "topic": "T", "failOnDataLoss": strict}
@@ -343,8 +348,8 @@ class Forgetful(BlockingClient):
     def routes(self, topics: Sequence[str]) -> dict[str, TopicRoute]:
         return {}
 
-    def brokers(self) -> set[str]:
-        return self.registered
+    def masters(self) -> dict[str, str]:
+        return dict.fromkeys(self.registered, "h:2")
 
 
 def test_a_topic_without_a_route_is_waited_for_while_its_broker_is_away() -> None:
@@ -358,6 +363,32 @@ def test_a_topic_without_a_route_is_waited_for_while_its_broker_is_away() -> Non
         there.has_begun(begun)
         with pytest.raises(NoRoute):
             there.queues()
+    # Its master registers between the two requests.
+    back = ClusterQueues(options, client=Forgetful({"a"}, 1))
+    back.has_begun([Q0])
+    assert set(back.queues()) == {Q0, Q1}
+
+
+def test_a_topic_is_waited_for_while_a_new_name_server_knows_only_a_slave_of_it() -> None:
+    """A name server learns topics from masters."""
+    looks = itertools.count()
+
+    def script(command: Command) -> Answer:
+        if command.code == RequestCode.GET_BROKER_CLUSTER_INFO:
+            slave = BrokerData(cluster="c", broker_name="a", broker_addrs={1: "127.0.0.1:3"})
+            return 0, None, encode_body(ClusterInfo(broker_addr_table={"a": slave}))
+        if next(looks) < 4:
+            return ResponseCode.TOPIC_NOT_EXIST, None, b""
+        return 0, None, route_of({"a": "127.0.0.1:2"}, queues=2)
+
+    server = Scripted(script)
+    with served(server):
+        client = BlockingClient(server.address, retry_ms=60_000, sleep=lambda _: None)
+        options = ReadOptions.parse({"nameserver": server.address, "topic": "T"}, streaming=True)
+        cluster = ClusterQueues(options, client=client)
+        cluster.has_begun([Q0])
+        assert set(cluster.queues()) == {Q0, Q1}
+        client.close()
 
 
 @pytest.mark.parametrize(

@@ -172,14 +172,17 @@ class ClusterQueues:
         return self._options.group or SAMPLE_GROUP
 
     def _route(self, topic: str) -> TopicRoute:
-        """Raises NoRoute: at once for a topic that is new or deleted; after ``retryTimeout`` while a broker of it is
+        """Raises NoRoute: at once for a topic that is new or deleted; after ``retryTimeout`` while a master of it is
         away."""
         try:
             return self.client.route(topic)
         except NoRoute:
             brokers = {queue.broker_name for queue in self._begun if queue.topic == topic}
-            if not brokers or brokers <= self.client.brokers():
+            if not brokers:
                 raise
+        # A name server that has just started learns topics from masters: a slave may register before its master.
+        if brokers <= self.client.masters().keys():
+            return self.client.route(topic)  # a master may have registered between the two requests
         return self.client.bridged(lambda: self.client.route(topic))
 
     def _assigned(
