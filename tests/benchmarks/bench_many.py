@@ -70,7 +70,7 @@ class Longest:
         self._began = self._gc_began = self._gc = 0.0
         self._at = ""
         gc.callbacks.append(self._note_collection)
-        gc.set_threshold(YOUNG_OBJECTS, 0, 0)
+        gc.set_threshold(YOUNG_OBJECTS, -1, -1)
         signal.signal(signal.SIGPROF, self._look)
         signal.setitimer(signal.ITIMER_PROF, LOOK_S, LOOK_S)
 

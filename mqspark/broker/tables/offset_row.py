@@ -85,8 +85,9 @@ class OffsetRow:
 
     def as_dict(self) -> dict[int, int]:
         """In any thread: each entry is an offset that the queue had from now on."""
-        others = dict(self._others or ())
-        return others | dict(enumerate(self._first))
+        others = dict(self._others or ())  # first: what moves meanwhile is in the array, then
+        first = fastjson.OrderedNumbers(enumerate(self._first))
+        return others | first if others else first
 
     def copy(self) -> OffsetRow:
         made = OffsetRow()
