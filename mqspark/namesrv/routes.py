@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from sys import intern
 from types import MappingProxyType
 
 from mqspark.base.bounded import ENTRY_BYTES, Ledger, text_bytes, weigh
@@ -291,6 +292,8 @@ class RouteTable:
             for topic in brokers.topics - topics.keys():
                 self._drop_queues(topic, name)
         odd = surplus = 0
+        # Most topics of a broker are alike: they share what is replaced, and never modified.
+        known: dict[tuple[int, int, int, int], QueueData] = {}
         for number, (topic, config) in enumerate(topics.items()):
             if number % TOPICS_A_SLICE == TOPICS_A_SLICE - 1:
                 self.generation += 1
@@ -299,13 +302,11 @@ class RouteTable:
                     return  # removed or registered again meanwhile
             if not overwrite and topic in brokers.topics:
                 continue
-            data = QueueData(
-                broker_name=name,
-                read_queue_nums=config.read_queue_nums,
-                write_queue_nums=config.write_queue_nums,
-                perm=config.perm & ~PERM_WRITE if read_only else config.perm,
-                topic_sys_flag=config.topic_sys_flag,
-            )
+            perm = config.perm & ~PERM_WRITE if read_only else config.perm
+            like = (config.read_queue_nums, config.write_queue_nums, perm, config.topic_sys_flag)
+            data = known.get(like)
+            if data is None:
+                data = known[like] = QueueData(name, *like)
             if not self._is_sound(data):
                 odd += 1
                 _log.warning("topic %s of broker %s is ignored: %s", printable(topic, 80), name, data)
@@ -378,6 +379,7 @@ class RouteTable:
             config = self._config
             if len(brokers.topics) >= config.max_topics_per_broker or self.route_count >= config.max_routes:
                 return False
+            topic = intern(topic)  # one text for all brokers of a topic
             brokers.topics.add(topic)
             self.route_count += 1
         self._topics.setdefault(topic, {})[brokers.name] = data
