@@ -121,6 +121,9 @@ def main() -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-connections-")))
         if asked.rocketmq:
+            settings["waitTimeMillsInSendQueue"] = (
+                10_000  # it would refuse sends when others use the processors
+            )
             jars = jar_cache.fetch()
             namesrv = stack.enter_context(rocketmq_namesrv(jars, folder / "namesrv"))
             broker = stack.enter_context(
