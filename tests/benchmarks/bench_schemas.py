@@ -156,6 +156,8 @@ class Side:
         while self.store.status.index_behind_bytes:
             self.clock.mono_ms += 1_000
             self.store.maintenance()
+            for _ in self.store.follow_with_index():
+                pass
         return seconds / PASS_MESSAGES * 1e6
 
 

@@ -315,6 +315,8 @@ def after_a_kill(gib: float) -> None:
             for work in store.maintenance():
                 work.run()
                 work.done()
+            for _ in store.follow_with_index():
+                pass
         say("index built from the log", done, [time.perf_counter() - started])
         store.abandon()
 

@@ -253,13 +253,15 @@ class Indexer:
         yield from self._index.search(topic, key, begin_ms, end_ms)
 
     def idle(self, end: int, durable: int) -> IndexJob | None:
-        """Begin to catch up, at most once a second: ``step`` goes on. Returns, at intervals, a job that makes the index
+        """Begin to catch up, at most once a second: ``step`` does it. Returns, at intervals, a job that makes the index
         durable."""
         now_ms = self._monotonic_ms()
         if now_ms >= self._next_idle_ms:
             self._next_idle_ms = now_ms + _IDLE_INTERVAL_MS
             self._idle_stop = self._index.position + _IDLE_BYTES
-            self.step(end, durable)
+            if self._index.failed is None:
+                self._index.note_durable(durable)
+            self._tell()
         if now_ms < self._next_sync_ms:
             return None
         self._next_sync_ms = now_ms + _SYNC_INTERVAL_MS
