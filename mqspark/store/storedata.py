@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mqspark.base.bounded import Ledger
 from mqspark.base.clock import Clock
-from mqspark.store.config import StoreConfig
+from mqspark.store.config import FlushDiskType, StoreConfig
 from mqspark.store.disk.damage import Note
 from mqspark.store.disk.files import FileLayer, descriptor_limit
 from mqspark.store.disk.layout import StorePaths
@@ -55,6 +55,7 @@ class StoreData:
             allocation_step=config.allocation_step_commit_log,
             max_mapped=max_segments,
             budget=log_budget,
+            syncs_often=config.flush_disk_type is FlushDiskType.SYNC_FLUSH,
         )
         self.log.set_read_ahead(config.data_read_ahead_enable)
         self.damage = OpenDamage()

@@ -40,12 +40,15 @@ from mqspark.store.disk.layout import BEYOND, file_name, file_start, is_beyond
 from mqspark.store.disk.logpaths import LogPaths
 from mqspark.store.disk.mapping import MapBudget, try_map
 from mqspark.store.log.nextsegment import NextSegmentJob
+from mqspark.store.log.zeroahead import ZeroAheadJob
 
 _REWRITE_BYTES = 1 << 20
 _SEARCH_BYTES = 1 << 20
 MAX_COPY_BYTES = 64 << 20
 """Largest record that is copied when its segment cannot be mapped. A record that claims to be longer counts
 as damaged, and no memory is allocated for it."""
+_SMALL_SYNC_BYTES = 64 << 10
+"""Of syncs that make less durable, on average of a step, zeros ahead of the log save much of the time."""
 _STEPS_AHEAD = 4
 """The next segment is made so many steps before the end of the active one, when a segment has twice as many."""
 _MARK = -1
@@ -89,8 +92,10 @@ class CommitLog:
         allocation_step: int,
         max_mapped: int,
         budget: MapBudget | None = None,
+        syncs_often: bool = False,
     ) -> None:
-        """``max_mapped``: number of segments; 0 to copy all that is read. ``budget``: of address space."""
+        """``max_mapped``: number of segments; 0 to copy all that is read. ``budget``: of address space.
+        ``syncs_often``: whether small syncs are to be expected from the start on."""
         self._directories = LogPaths((directories,)) if isinstance(directories, Path) else directories
         self._files = files
         self._step = max(4096, allocation_step)
@@ -103,6 +108,12 @@ class CommitLog:
         self._room_asked_end = 0
         self._next: NextSegmentJob | None = None
         """The next segment, once ``extend_room`` has begun to make it."""
+        self._zeros: ZeroAheadJob | None = None
+        """What writes zeros behind ``_allocated_end``, in the active segment: there is no room before it ends, or is
+        stopped (``_take_zeros``)."""
+        self._syncs_often = syncs_often
+        self._syncs = self._counted_from = 0
+        """Syncs since the log was there."""
         self._unsynced: list[int] = []
         self._new_directories: list[Path] = []
         self.segment_bytes = segment_bytes
@@ -208,7 +219,10 @@ class CommitLog:
             active.length = self.segment_bytes
             self._unmap(active.start)
         self.position = self.written = self.durable = position
-        self._allocated_end = self._room_asked_end = position
+        self._allocated_end = self._counted_from = position
+        self._syncs = 0
+        # Who syncs often gets the first step made by a job, too, before the first append if it is in time.
+        self._room_asked_end = -1 if self._syncs_often else position
         self._set_room()
 
     def cut(self, position: int) -> int:
@@ -333,6 +347,8 @@ class CommitLog:
         active = self.segments[-1]
         need = self.position + size_bytes + BLANK_BYTES
         if need > self._allocated_end:
+            self._take_zeros()
+        if need > self._allocated_end:
             self._allocated_end = self._allocate(self._fd, active, self._allocated_end, need)
         self._set_room()
         return self.position
@@ -345,6 +361,8 @@ class CommitLog:
         """
         end = self.position + len(records)
         if end + BLANK_BYTES > self._allocated_end:
+            self._take_zeros()
+        if end + BLANK_BYTES > self._allocated_end:
             active = self.segments[-1]
             self._allocated_end = self._allocate(self._fd, active, self._allocated_end, end + BLANK_BYTES)
         self.append((records,), len(records))
@@ -356,6 +374,7 @@ class CommitLog:
     def restart_at(self, position: int) -> None:
         """Let an empty log begin at ``position``, the start of a segment."""
         self._drop_next()
+        self._take_zeros()
         self._files.close(self._fd)
         self._fd = -1
         while self.segments:
@@ -366,6 +385,7 @@ class CommitLog:
 
     def cut_back(self, position: int) -> None:
         """Zero everything from ``position`` on and append from there. Everything must be written and synced."""
+        self._take_zeros()
         for fd in (*self._unsynced, self._fd):
             self._files.close(fd)
         self._unsynced, self._fd = [], -1
@@ -409,6 +429,7 @@ class CommitLog:
 
     def _roll(self) -> None:
         old = self.segments[-1]
+        self._take_zeros()
         segment, fd, allocated_end = self._take_next(old.end) or self._create_segment(old.end)
         if self.position < old.end:
             self.pending.append(SIZE_MAGIC.pack(old.end - self.position, BLANK_MAGIC))
@@ -518,11 +539,13 @@ class CommitLog:
         start = self.segments[-1].end
         if self._is_next_due:
             path = self._directories.for_segment(start // self.segment_bytes) / file_name(start)
-            self._next = NextSegmentJob(self._files, path, start, self.segment_bytes, self._step)
+            self._next = NextSegmentJob(
+                self._files, path, start, self.segment_bytes, self._step, with_zeros=self._syncs_often
+            )
             jobs.append(self._next)
         return [job for job in jobs if job is not None]
 
-    def _extend(self) -> ReadAheadJob | None:
+    def _extend(self) -> Job | None:
         """Reserve the next step.
 
         Only the appending thread reserves. On a file system without fallocate the C library writes zeros into
@@ -535,10 +558,31 @@ class CommitLog:
             self._files.allocate(self._fd, start - active.start, end - start)
         except OSError:
             return None  # the append that needs this room asks again and gets the error
+        appended = self.position - self._counted_from
+        if appended >= self._step:
+            self._syncs_often = self._syncs * _SMALL_SYNC_BYTES >= appended
+            self._syncs, self._counted_from = 0, self.position
+        if self._syncs_often:
+            self._zeros = ZeroAheadJob(self._files, active.path, active.start, start, end, self._zeros_end)
+            return self._zeros
+        self._give_room(end)
+        return ReadAheadJob(self._files, active.path, start - active.start, end - start)
+
+    def _zeros_end(self, job: ZeroAheadJob) -> None:
+        if job is self._zeros:
+            self._take_zeros()
+
+    def _take_zeros(self) -> None:
+        """Take the range in which zeros are written, whether all of them are or not."""
+        job, self._zeros = self._zeros, None
+        if job is not None:
+            job.take()
+            self._give_room(job.high)
+
+    def _give_room(self, end: int) -> None:
         self._allocated_end = end
         if self.room_end >= 0:
             self._set_room()
-        return ReadAheadJob(self._files, active.path, start - active.start, end - start)
 
     def _set_room(self) -> None:
         self.room_end = min(self._allocated_end, self.segments[-1].end) - BLANK_BYTES
@@ -548,6 +592,7 @@ class CommitLog:
     def take_unsynced(self) -> tuple[list[int], int, list[Path]]:
         """What a flush job has to sync: the descriptors of finished segments, the active descriptor, and the
         directories with new names."""
+        self._syncs += 1
         unsynced, self._unsynced = self._unsynced, []
         directories, self._new_directories = self._new_directories, []
         return unsynced, self._fd, directories
@@ -558,6 +603,7 @@ class CommitLog:
         self.durable = durable
 
     def close(self) -> None:
+        self._take_zeros()
         while self._unmap_oldest():
             continue
         for fd in (*self._unsynced, self._fd):

@@ -14,14 +14,19 @@ from pathlib import Path
 
 from mqspark.errors import NotNow
 from mqspark.store.disk.files import FileLayer
+from mqspark.store.log.zeroahead import zeros
 
 
 class NextSegmentJob:
     """``run`` in any thread; everything else on the thread of the log."""
 
-    def __init__(self, files: FileLayer, path: Path, start: int, length: int, first_bytes: int) -> None:
+    def __init__(
+        self, files: FileLayer, path: Path, start: int, length: int, first_bytes: int, *, with_zeros: bool
+    ) -> None:
+        """``with_zeros``: as of ``zeroahead``."""
         self._files = files
         self._length = length
+        self._with_zeros = with_zeros
         self._lock = threading.Lock()
         self._is_over = False
         """It was made, could not be made, or is no longer wanted."""
@@ -43,7 +48,12 @@ class NextSegmentJob:
                 try:
                     files.set_length(fd, self._length)
                     files.allocate(fd, 0, self.first_bytes)
-                    files.read_ahead(fd, 0, self.first_bytes)
+                    if self._with_zeros:
+                        for at, piece in zeros(0, self.first_bytes):
+                            files.write(fd, piece, at)
+                            files.sync(fd)
+                    else:
+                        files.read_ahead(fd, 0, self.first_bytes)
                 except (OSError, NotNow):
                     files.close(fd)
                     files.remove(self.path)

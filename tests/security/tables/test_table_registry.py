@@ -241,6 +241,7 @@ SERVERS = BOTH | {
             "Progress",
             "ReadAheadJob",
             "TimerFlush",
+            "ZeroAheadJob",
             "_SaveJob",
         )
     },

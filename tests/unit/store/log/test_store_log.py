@@ -12,13 +12,15 @@ import pytest
 
 from mqspark.errors import DiskFull, StoreCorrupt
 from mqspark.record.record import decode_record, encode_record, is_seal_broken
-from mqspark.store import Job, MessageStore, StoreReader
+from mqspark.store import FlushDiskType, Job, MessageStore, StoreReader
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.disk.flush import ReadAheadJob
 from mqspark.store.disk.layout import file_name
 from mqspark.store.disk.logpaths import LogPaths
 from mqspark.store.disk.retention import DiskUsage
+from mqspark.store.log import commitlog, zeroahead
 from mqspark.store.log.nextsegment import NextSegmentJob
+from mqspark.store.log.zeroahead import ZeroAheadJob
 from mqspark.store.maintenance import IDLE_MAP_MS
 from mqspark.store.messages import fetch
 from tests.support.clocks import ManualClock
@@ -285,11 +287,12 @@ SEGMENT, STEP = 64 << 10, 8 << 10
 class Steps:
     """A store that reserves in small steps."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, flush_disk_type: FlushDiskType = FlushDiskType.ASYNC_FLUSH) -> None:
         self.files = FaultyFiles()
         self.store = opened(
             root,
             files=self.files,
+            flush_disk_type=flush_disk_type,
             mapped_file_size_commit_log=SEGMENT,
             allocation_step_commit_log=STEP,
             mapped_file_size_consume_queue=20_000,
@@ -303,16 +306,17 @@ class Steps:
         return self.files.calls.count("allocate") - before
 
     def extend(self) -> int:
-        """Gives back how many jobs of the maintenance read ahead."""
+        """Gives back how many jobs of the maintenance prepared the next step."""
         jobs = self.jobs()
         for job in jobs:
             job.run()
             job.done()
-        return sum(isinstance(job, ReadAheadJob) for job in jobs)
+        return sum(isinstance(job, ReadAheadJob | ZeroAheadJob) for job in jobs)
 
     def jobs(self) -> list[Job]:
         """Those that make room."""
-        jobs = [job for job in self.store.maintenance() if isinstance(job, ReadAheadJob | NextSegmentJob)]
+        kinds = ReadAheadJob | ZeroAheadJob | NextSegmentJob
+        jobs = [job for job in self.store.maintenance() if isinstance(job, kinds)]
         assert not self.store.room_due, "once a step"
         return jobs
 
@@ -485,6 +489,134 @@ def test_a_read_ahead_that_fails_harms_nothing(tmp_path: Path) -> None:
     steps.files.fail("open", errno.EIO, for_ever=False)
     job.run()
     assert steps.files.calls[-1] == "open"
+    steps.put(40)
+    steps.check()
+
+
+# --- zeros ahead ----------------------------------------------------------------------------------------------
+
+
+def zeros_job(steps: Steps) -> ZeroAheadJob:
+    (job,) = (job for job in steps.store.maintenance() if isinstance(job, ZeroAheadJob))
+    return job
+
+
+def test_a_log_that_syncs_often_has_zeros_ahead(tmp_path: Path) -> None:
+    steps = Steps(tmp_path, FlushDiskType.SYNC_FLUSH)
+    assert steps.store.room_due, "before the first message"
+    written, plain = list[tuple[int, int]](), steps.files.write
+
+    def write(fd: int, data: bytes, offset: int) -> None:
+        if not any(data):
+            written.append((offset, len(data)))
+        plain(fd, data, offset)
+
+    steps.files.write = write  # type: ignore[method-assign]
+    by_puts = 0
+    for _ in range(200):  # 100 KB: 13 steps, and one roll
+        if steps.store.room_due:
+            assert steps.extend() <= 1
+        by_puts += steps.put(1)
+    assert set(written) == {(offset, STEP) for offset in range(0, SEGMENT, STEP)}
+    assert len(written) == steps.store.log.position // STEP + 1, "once each"
+    assert by_puts <= 2, "the files of the queue"
+    steps.check()
+
+
+def test_syncs_decide_whether_there_are_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many messages each, they gain nothing."""
+    monkeypatch.setattr(commitlog, "_SMALL_SYNC_BYTES", 1000)
+    steps = Steps(tmp_path)
+    kinds = list[str]()
+    for number in range(120):
+        steps.sent.append(b"%04d" % number * 100)
+        put(steps.store, "T", 0, steps.sent[-1])
+        if number < 60 or number % 4 == 0:
+            flush(steps.store)
+        if steps.store.room_due:
+            kinds += [type(job).__name__ for job in steps.jobs() if not isinstance(job, NextSegmentJob)]
+            steps.store.log.make_room(100)
+    flush(steps.store)
+    changes = [kind for kind, before in zip(kinds, ["", *kinds], strict=False) if kind != before]
+    assert changes == ["ReadAheadJob", "ZeroAheadJob", "ReadAheadJob"]
+    steps.check()
+
+
+@pytest.mark.parametrize("pieces", range(9))
+def test_zeros_end_where_the_log_takes_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: int
+) -> None:
+    """Messages come after so many pieces of zeros, more than the range holds, and a roll."""
+    monkeypatch.setattr(zeroahead, "_PIECE", bytes(1024))
+    steps = Steps(tmp_path, FlushDiskType.SYNC_FLUSH)
+    job, synced, sync = zeros_job(steps), 0, steps.files.sync
+
+    def hooked(fd: int) -> None:
+        nonlocal synced
+        sync(fd)
+        synced += 1
+        if synced == pieces:
+            steps.files.sync = sync  # type: ignore[method-assign]
+            steps.put(150)
+
+    steps.files.sync = hooked  # type: ignore[method-assign]
+    if pieces:
+        job.run()
+    else:
+        steps.put(150)
+        job.run()
+    job.done()
+    assert len(steps.store.log.segments) == 2
+    steps.put(10)
+    steps.check()
+
+
+def test_zeros_and_messages_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zeroahead, "_PIECE", bytes(256))
+    steps = Steps(tmp_path, FlushDiskType.SYNC_FLUSH)
+    threads = list[tuple[threading.Thread, Job]]()
+    for number in range(300):
+        if steps.store.room_due:
+            for job in steps.jobs():
+                threads.append((threading.Thread(target=job.run), job))
+                threads[-1][0].start()
+        steps.put(1)
+        if number % 7 == 0 and threads and not threads[0][0].is_alive():
+            threads.pop(0)[1].done()
+    for thread, job in threads:
+        thread.join()
+        job.done()
+    steps.check()
+
+
+@pytest.mark.parametrize("end", ["cut back", "restart", "close"])
+def test_zeros_do_not_come_after_the_log_has_gone_elsewhere(tmp_path: Path, end: str) -> None:
+    steps = Steps(tmp_path, FlushDiskType.SYNC_FLUSH)
+    steps.put(1)
+    job = zeros_job(steps)
+    log = steps.store.log
+    if end == "cut back":
+        log.cut_back(0)
+    elif end == "restart":
+        log.restart_at(SEGMENT)
+    else:
+        steps.store.close()
+    calls = len(steps.files.calls)
+    job.run()
+    job.done()
+    assert "write" not in steps.files.calls[calls:]
+    if end == "close":
+        return
+    assert log.room_end < log.position + STEP
+    steps.store.abandon()
+
+
+def test_zeros_that_cannot_be_written_harm_nothing(tmp_path: Path) -> None:
+    steps = Steps(tmp_path, FlushDiskType.SYNC_FLUSH)
+    job = zeros_job(steps)
+    steps.files.fail("write", errno.EIO, for_ever=False)
+    job.run()
+    job.done()
     steps.put(40)
     steps.check()
 
