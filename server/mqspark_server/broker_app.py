@@ -259,8 +259,8 @@ class BrokerApp(ProcessApp):
         from mqspark_server.console.pages import Console
         from mqspark_server.web.api import create_api
 
-        door = BrokerDoor(lambda: self.settings.auth.authentication_enabled)
-        console = Console(self._cluster_to_show, door, self.clock, self._load_sampler())
+        door = BrokerDoor(self.settings.auth)
+        console = Console(self, door, self.clock, self._load_sampler())
         return create_api(self, self._admin_with, [console.router, docs_router])
 
     def _admin_with(self, credentials: Credentials | None) -> AdminClient:
@@ -269,7 +269,7 @@ class BrokerApp(ProcessApp):
         from mqspark_server.web.problems import Problem
         from mqspark_server.web.schemaapi import TIMEOUT_MS
 
-        at = self._cluster_to_show()
+        at = self.cluster_to_show()
         if at.problem is not None:
             raise Problem(503, at.problem)
         return admin_of(at, credentials, TIMEOUT_MS)
@@ -279,7 +279,7 @@ class BrokerApp(ProcessApp):
         if self._sampler is None:
             from mqspark_server.console.history.sampler import Sampler
 
-            self._sampler = Sampler(self._cluster_to_show, self.clock)
+            self._sampler = Sampler(self, self.clock)
         return self._sampler
 
     async def _begin_samples(self, worker: Worker) -> None:
@@ -303,7 +303,7 @@ class BrokerApp(ProcessApp):
         if self._sampler is not None:
             await self._sampler.stop()
 
-    def _cluster_to_show(self) -> ClusterAt:
+    def cluster_to_show(self) -> ClusterAt:
         """The cluster of the console: the name servers of this broker, queried with the visitor's keys."""
         from mqspark.client.remoting.credentials import Credentials
         from mqspark.client.remoting.identity import ClientOptions

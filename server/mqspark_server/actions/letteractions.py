@@ -1,4 +1,4 @@
-"""Dead letters, sent again."""
+"""Messages sent again: dead letters, and what a replica has set aside."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Literal
 from mqspark.errors import InvalidMessage
 from mqspark.message import Message, MessageExt, retry_topic
 from mqspark_server.actions.operating import Act, Done, Operated, Preview
-from mqspark_server.actions.resending import send_all
+from mqspark_server.actions.resending import each_of_them, send_all
 from mqspark_server.shown.deadletters import foreign_origins, origin_of, resent_copy
+from mqspark_server.shown.setaside import Again
 
 _NAMED = 20
 _COLUMNS = {"origin_topic": "From topic", "message_id": "Message", "tags": "Tag", "keys": "Keys"}
@@ -76,3 +77,24 @@ class ResendLetters(Act, frozen=True):
         return Done(
             f"dead letters sent again: {sent:,}", left=f"{left:,} were not sent: {reasons}" if left else ""
         )
+
+
+class SendAgain(Act, frozen=True):
+    """Messages of ``file`` that a replica has set aside, as new ones."""
+
+    found: Again
+    file: str
+
+    async def preview(self, at: Operated) -> Preview:
+        facts = [("From", self.file), ("Whether the cluster has them already", "is not known here")]
+        if self.found.left_out:
+            left = f"{self.found.left_out:,} of system and retry topics, or that cannot be read"
+            facts.append(("Left out", left))
+        rows = [{"topic": topic, "messages": number} for topic, number in self.found.counts.items()]
+        columns = {"topic": "Topic", "messages": "#Messages"}
+        title = f"Send {len(self.found.messages):,} messages again?"
+        return Preview(title, "Send again", facts, columns, rows, is_dangerous=True)
+
+    async def apply(self, at: Operated) -> Done:
+        sent = await send_all(at.producer(), each_of_them(self.found.messages))
+        return Done(f"messages sent again as new: {sent:,}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from mqspark.client.admin import AdminClient
 from mqspark.client.remoting.credentials import Credentials
@@ -35,6 +35,15 @@ class ClusterAt:
     job_server: WebServer | None = None
     own_credentials: Credentials | None = None
     """The keys of this process, for samples only: pages use the keys of their visitors."""
+
+    def cluster_to_show(self) -> ClusterAt:
+        return self
+
+
+class ShownCluster(Protocol):
+    """Whoever knows the cluster that a console shows."""
+
+    def cluster_to_show(self) -> ClusterAt: ...
 
 
 class Trouble(Picklable, Exception):

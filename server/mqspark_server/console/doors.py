@@ -6,10 +6,10 @@ import dataclasses
 import hmac
 import ipaddress
 import logging
-from collections.abc import Callable
 
 from fastapi import Request
 
+from mqspark.auth.config import AuthConfig
 from mqspark.auth.failures import Failures
 from mqspark.base.clock import Clock
 from mqspark.client.admin import AdminClient
@@ -33,11 +33,11 @@ class BrokerDoor:
 
     has_keys = False
 
-    def __init__(self, has_users: Callable[[], bool]) -> None:
-        self._has_users = has_users
+    def __init__(self, auth: AuthConfig) -> None:
+        self._auth = auth
 
     async def has_users(self) -> bool:
-        return self._has_users()
+        return self._auth.authentication_enabled
 
     async def check(self, request: Request, name: str, secret: str) -> Credentials | None:
         """Raises Problem."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
 from mqspark.base.clock import Clock
-from mqspark_server.console.clusteraccess import ClusterAt
+from mqspark_server.console.clusteraccess import ShownCluster
 from mqspark_server.console.history.sampler import Sampler
 from mqspark_server.console.rendering import HEADERS, ROOT, inside, static_file
 from mqspark_server.console.sections.clusterpages import CLUSTER_PAGES
@@ -35,7 +33,7 @@ class Console:
     ``cluster`` is asked for each page; ``door`` decides who may log in; ``sampler`` has the data of the charts.
     """
 
-    def __init__(self, cluster: Callable[[], ClusterAt], door: Door, clock: Clock, sampler: Sampler) -> None:
+    def __init__(self, cluster: ShownCluster, door: Door, clock: Clock, sampler: Sampler) -> None:
         self.router = _router(Site(cluster, Visitors(door, clock), sampler, clock))
 
 

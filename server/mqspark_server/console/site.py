@@ -23,7 +23,7 @@ from mqspark.protocol.codes import ResponseCode
 from mqspark_server.actions.fields import ChoiceField, FormReader, Line
 from mqspark_server.actions.operating import Act, Done, NotDone, Preview, Why
 from mqspark_server.actions.resending import NotAllSent
-from mqspark_server.console.clusteraccess import ClusterAt, Trouble, admin_of
+from mqspark_server.console.clusteraccess import ClusterAt, ShownCluster, Trouble, admin_of
 from mqspark_server.console.history.sampler import Sampler
 from mqspark_server.console.history.samples import SPANS, History
 from mqspark_server.console.rendering import HEADERS, HTML, ROOT, inside, render
@@ -212,9 +212,7 @@ class NotIn(Exception):
 class Site:
     """``cluster`` is asked for each page."""
 
-    def __init__(
-        self, cluster: Callable[[], ClusterAt], visitors: Visitors, sampler: Sampler, clock: Clock
-    ) -> None:
+    def __init__(self, cluster: ShownCluster, visitors: Visitors, sampler: Sampler, clock: Clock) -> None:
         self._cluster = cluster
         self._sampler = sampler
         self._clock = clock
@@ -270,8 +268,8 @@ class Site:
             "visitor": visitor,
             "here": _path_and_query(request),
             "now_ms": self._clock.now_ms(),
-            "place": self._cluster().namesrv or "none",
-            "links": self._cluster().links,
+            "place": self._cluster.cluster_to_show().namesrv or "none",
+            "links": self._cluster.cluster_to_show().links,
             "note": "" if is_part else visitor.take_note(),
             "kept": None,
             "mistake": "",
@@ -283,7 +281,7 @@ class Site:
     @asynccontextmanager
     async def connected(self, visitor: Visitor) -> AsyncIterator[Asking]:
         """Raises Trouble."""
-        at = self._cluster()
+        at = self._cluster.cluster_to_show()
         async with admin_of(at, visitor.credentials, TIMEOUT_MS) as admin:
             yield Asking(admin, at, visitor, self._sampler.history, self._clock.now_ms())
 
@@ -315,14 +313,14 @@ class Site:
                 visitor = await self._looking(request)
                 download = reader.read(Form.of_address(request))
                 address = "" if request.client is None else request.client.host
-                holder = self._downloads.take(visitor.user, address, MAX_DOWNLOADS, retry_s=10)
+                place = self._downloads.take(visitor.user, address, MAX_DOWNLOADS, retry_s=10)
             except Exception as error:
                 return await self.error_page(request, error, section)
             content = self._content(request, visitor, download)
             try:
                 first = await anext(content)
             except Exception as error:
-                self._downloads.leave(holder)
+                place.leave()
                 return await self.error_page(request, error, section)
             name, media_type = download.file
             headers = {
@@ -330,7 +328,7 @@ class Site:
                 "content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
             }
             source = _after(first, content)
-            return EventStream(source, lambda: self._downloads.leave(holder), media_type, headers)
+            return EventStream(source, place, media_type, headers)
 
         return send
 

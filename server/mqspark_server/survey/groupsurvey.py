@@ -114,13 +114,18 @@ async def mode_rows(admin: AdminClient, group: str) -> list[Row]:
             answer = await admin.ask(address, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
         except BrokerError:
             return []  # RocketMQ 4
-        modes = decode_body(MessageRequestModeSerializeWrapper, answer.body).message_request_mode_map
-        return [
-            {"topic": topic, "mode": groups[group].mode, "share": groups[group].pop_share_queue_num}
-            for topic, groups in sorted(modes.items())
-            if group in groups
-        ][:MAX_ROWS]
+        return modes_of(group, answer.body)[:MAX_ROWS]
     return []
+
+
+def modes_of(group: str, body: bytes | memoryview) -> list[Row]:
+    """``body``: of the answer of one broker."""
+    modes = decode_body(MessageRequestModeSerializeWrapper, body).message_request_mode_map
+    return [
+        {"topic": topic, "mode": groups[group].mode, "share": groups[group].pop_share_queue_num}
+        for topic, groups in sorted(modes.items())
+        if group in groups
+    ]
 
 
 async def topics_of(admin: AdminClient, group: str) -> list[str]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 
 from fastapi.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from mqspark_server.web.places import HeldPlace
 from mqspark_server.web.problems import Problem
 
 EVENTS = "text/event-stream"
@@ -29,13 +30,13 @@ def event(name: str, data: str) -> bytes:
 
 
 class EventStream(Response):
-    """``ended`` is called once, however the stream ends. ``media_type`` and ``headers``: of what is no stream of
+    """``place`` is left however the stream ends. ``media_type`` and ``headers``: of what is no stream of
     events, but as long."""
 
     def __init__(
         self,
         source: AsyncGenerator[bytes, None],
-        ended: Callable[[], None],
+        place: HeldPlace,
         media_type: str = EVENTS,
         headers: Mapping[str, str] | None = None,
     ) -> None:
@@ -43,7 +44,7 @@ class EventStream(Response):
         super().__init__(headers={**(headers or {}), **kept}, media_type=media_type)
         del self.headers["content-length"]
         self._source = source
-        self._ended = ended
+        self._place = place
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sending = asyncio.ensure_future(self._send(send))
@@ -55,7 +56,7 @@ class EventStream(Response):
                 task.cancel()
             await asyncio.gather(sending, gone, return_exceptions=True)
             await self._source.aclose()  # the task may have ended before it began
-            self._ended()
+            self._place.leave()
         if not sending.cancelled() and (error := sending.exception()) is not None:
             raise error
         with contextlib.suppress(TimeoutError, OSError):

@@ -40,7 +40,7 @@ def test_what_was_set_aside_is_read_and_sent_again(visitor: httpx.Client, broker
     with AdminClient(broker.namesrv) as admin:
         before = _count(admin, "Hostile")
         done = change(visitor, f"{path}/send", {"topic": "Hostile"}, path)
-        assert f"Sent again as new: {before} message" in done
+        assert f"Messages sent again as new: {before}." in done
         eventually(lambda: _count(admin, "Hostile") == 2 * before)
     token = csrf(visitor.get(path).text)
     for where, fields, status in (

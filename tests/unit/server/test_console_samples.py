@@ -140,7 +140,7 @@ class Cluster:
 
 
 def sampler_of(clock: FakeClock, **more: Any) -> Sampler:
-    return Sampler(lambda: ClusterAt(GONE, ClientOptions(connect_timeout_ms=2_000)), clock, **more)
+    return Sampler(ClusterAt(GONE, ClientOptions(connect_timeout_ms=2_000)), clock, **more)
 
 
 def take(cluster: Any, one: Sampler) -> None:

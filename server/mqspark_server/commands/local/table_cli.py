@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 import msgspec
 
-from mqspark.errors import ConfigError
+from mqspark_server.commands.administration.config_cli import assignments
 from mqspark_server.commands.completing import TopicName
 from mqspark_server.commands.local.job_cli import need_spark
 from mqspark_server.commands.output import Column, Output, OutputFormat, columns
@@ -80,7 +79,7 @@ async def table_create(
         url,
         starts=starts,
         is_upsert=upsert,
-        options=_pairs(options),
+        options=assignments(options),
         catalog_name=catalog_name or "",
     )
     TableDirectory(tables).add(definition)
@@ -174,13 +173,3 @@ async def _row(shell: ClusterShell, directory: TableDirectory, each: TableDefini
     is_of_cluster = each.nameserver == shell.namesrv
     lag = await lag_of(shell.admin, each.group, each.topic) if is_of_cluster else None
     return {**msgspec.to_builtins(table_row(directory, each)), "lag": lag}
-
-
-def _pairs(options: Sequence[str]) -> dict[str, str]:
-    found = {}
-    for each in options:
-        key, equals, value = each.partition("=")
-        if not equals:
-            raise ConfigError(f"--option: {each!r} is not of the form KEY=VALUE", key="option")
-        found[key] = value
-    return found

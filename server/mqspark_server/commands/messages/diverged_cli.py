@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import click
 
-from mqspark_server.commands.output import Output, OutputFormat, columns, counted, cut
+from mqspark_server.commands.output import Output, OutputFormat, columns, cut
 from mqspark_server.commands.parameters import MaybeName, Name, Option, StoreDirectory, Yes
 from mqspark_server.commands.refusals import CommandFailed, Missing
-from mqspark_server.commands.shell import ClusterShell, confirm, noun
+from mqspark_server.commands.shell import ClusterShell, noun
 
 if TYPE_CHECKING:
     from mqspark.store.tools.diverged import SavedPart
@@ -106,7 +106,7 @@ async def send(
 ) -> None:
     """Send the messages of FILE again, as new messages of their topics. Whether the cluster has them already is not
     known here. Messages of system topics, as half and delayed ones, are left out."""
-    from mqspark_server.actions.resending import each_of_them, send_all
+    from mqspark_server.actions.letteractions import SendAgain
     from mqspark_server.shown.setaside import again, messages_in
 
     found = again(messages_in(_parts(directory, file), topic), MAX_SENT, MAX_SENT_BYTES)
@@ -114,15 +114,5 @@ async def send(
         raise CommandFailed(
             f"{file} has more than {MAX_SENT} messages, or {MAX_SENT_BYTES >> 20} MiB: --topic takes them in parts"
         )
-    rows = [{"topic": name, "messages": number} for name, number in found.counts.items()]
-    shell.output.rows(columns("topic", "messages"), rows, empty="no message")
-    if found.left_out and shell.output.is_table:
-        click.echo(
-            f"left out: {counted(found.left_out, 'message')} of system and retry topics, or that cannot be read"
-        )
-    if dry_run or not found.messages:
-        return
-    confirm(f"Send {counted(len(found.messages), 'message')} again?", yes)
-    sent = await send_all(shell.producer(), each_of_them(found.messages))
-    if shell.output.is_table:
-        click.echo(f"sent {counted(sent, 'message')} again")
+    sent = columns("topic", "messages")
+    await shell.carry_out_shown(SendAgain(found, file), sent, yes, dry_run=dry_run, empty="no message")

@@ -18,7 +18,7 @@ from mqspark.base.clock import Clock
 from mqspark.client.admin import AdminClient
 from mqspark.errors import MQError
 from mqspark.message import MASTER_ID, dlq_topic, is_system_group
-from mqspark_server.console.clusteraccess import ClusterAt, Trouble, admin_of
+from mqspark_server.console.clusteraccess import ShownCluster, Trouble, admin_of
 from mqspark_server.console.history.samples import History
 from mqspark_server.survey.brokersurvey import broker_rows, totals_of
 from mqspark_server.survey.surveying import Row, each_of
@@ -63,11 +63,11 @@ def group_series(name: str) -> str:
 
 
 class Sampler:
-    """``cluster`` returns where the cluster is. ``pause`` waits for that many seconds."""
+    """``pause`` waits for that many seconds."""
 
     def __init__(
         self,
-        cluster: Callable[[], ClusterAt],
+        cluster: ShownCluster,
         clock: Clock,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -106,7 +106,7 @@ class Sampler:
         away_s = AWAY_S
         while True:
             try:
-                at = self._cluster()
+                at = self._cluster.cluster_to_show()
                 if at.problem is None:
                     async with admin_of(at, at.own_credentials, TIMEOUT_MS) as admin:
                         while True:

@@ -174,13 +174,13 @@ def add_tail(router: APIRouter, site: Site) -> None:
         if visitor.has_users and not visitor.is_in:
             return Response("log in", 503, HEADERS, "text/plain")
         try:
-            holder = tails.take(
+            place = tails.take(
                 visitor.user, "" if request.client is None else request.client.host, MAX_TAILS, retry_s=10
             )
         except Problem as problem:
             return Response(str(problem), problem.status, HEADERS, "text/plain")
         tag = request.query_params.get("tag", "")[:MAX_NAME]
-        return EventStream(_arrivals(site, request, visitor, name, tag), lambda: tails.leave(holder))
+        return EventStream(_arrivals(site, request, visitor, name, tag), place)
 
 
 async def _arrivals(

@@ -16,14 +16,14 @@ import msgspec
 from mqspark.message import MessageExt, check_topic
 from mqspark.store.tools.diverged import SavedPart
 from mqspark_server.actions.fields import Line, Text
-from mqspark_server.actions.operating import Done, Preview
-from mqspark_server.actions.resending import MAX_SENT, MAX_SENT_BYTES, each_of_them, send_all
+from mqspark_server.actions.letteractions import SendAgain
+from mqspark_server.actions.resending import MAX_SENT, MAX_SENT_BYTES
 from mqspark_server.actions.useractions import accounts_of
 from mqspark_server.console.clusteraccess import Trouble
 from mqspark_server.console.rendering import message_row
-from mqspark_server.console.site import Asking, Section, View
+from mqspark_server.console.site import ActionForm, Asking, Section, View
 from mqspark_server.shown.nouns import WholeNumbers
-from mqspark_server.shown.setaside import Again, again, messages_in, parts_of
+from mqspark_server.shown.setaside import again, messages_in, parts_of
 from mqspark_server.survey.surveying import Row
 
 SHOWN = 100
@@ -86,13 +86,12 @@ class SetAside(View, frozen=True):
         )
 
 
-class SendSetAside(msgspec.Struct, frozen=True):
+class SendSetAside(ActionForm, frozen=True):
     broker: Text
     file: Text
     topic: Line = ""
 
-    async def _found(self, asked: Asking) -> Again:
-        """Raises Trouble, MQError, OSError."""
+    async def action(self, asked: Asking) -> SendAgain:
         part, topic = await _part(asked, self.broker, self.file), _one_topic(self.topic)
         found = await asyncio.to_thread(lambda: again(messages_in([part], topic), MAX_SENT, MAX_SENT_BYTES))
         if found.is_more:
@@ -104,26 +103,7 @@ class SendSetAside(msgspec.Struct, frozen=True):
             )
         if not found.messages:
             raise Trouble(404, "Nothing to send", "The part has no message that can be sent again.")
-        return found
-
-    async def preview(self, asked: Asking) -> Preview:
-        found = await self._found(asked)
-        facts = [("From", self.file), ("Whether the cluster has them already", "is not known here")]
-        if found.left_out:
-            left = f"{found.left_out:,} of system and retry topics, or that cannot be read"
-            facts.append(("Left out", left))
-        rows = [{"topic": topic, "messages": number} for topic, number in found.counts.items()]
-        columns = {"topic": "Topic", "messages": "#Messages"}
-        return Preview(f"Send {_counted(len(found.messages))} again?", "Send again", facts, columns, rows)
-
-    async def apply(self, asked: Asking) -> Done:
-        found = await self._found(asked)
-        sent = await send_all(asked.producer(), each_of_them(found.messages))
-        return Done(f"sent again as new: {_counted(sent)}")
-
-
-def _counted(messages: int) -> str:
-    return f"{messages:,} message{'' if messages == 1 else 's'}"
+        return SendAgain(found, self.file)
 
 
 _PATH = "/brokers/{broker}/set-aside/{file}"

@@ -193,7 +193,7 @@ async def ingest(
     overhead = _HEAD_BYTES + 2 + len(properties)
     lines = Lines(asker.app.store_config.max_message_size - overhead)
     sending = _BatchesUnderWay(asker, header, len(properties).to_bytes(2, "big") + properties)
-    holder = places.take(asker.caller.user, asker.caller.address[0], MAX_INGESTS, retry_s=1)
+    place = places.take(asker.caller.user, asker.caller.address[0], MAX_INGESTS, retry_s=1)
     try:
         async for data in request.stream():
             for part in lines.receive(data):
@@ -209,5 +209,5 @@ async def ingest(
         await sending.end()
         raise Problem(400, "the body of the request is incomplete", stored=sending.stored) from None
     finally:
-        places.leave(holder)
+        place.leave()
     return Ingested(stored=sending.stored)

@@ -12,15 +12,13 @@ from mqspark.broker.admin.views import member_view
 from mqspark.errors import IllegalName, ProtocolError
 from mqspark.protocol.bodies.admin_bodies import ConsumerRunningInfo
 from mqspark.protocol.bodies.body import decode_body, encode_body, queue_of
-from mqspark.protocol.bodies.client_bodies import (
-    MessageRequestModeSerializeWrapper,
-    SetMessageRequestModeRequestBody,
-)
+from mqspark.protocol.bodies.client_bodies import SetMessageRequestModeRequestBody
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.client_headers import GetConsumerRunningInfoRequestHeader
 from mqspark_server.shown.nouns import MAX_NAME, SHARED_QUEUES
+from mqspark_server.survey.groupsurvey import modes_of
 from mqspark_server.web.problems import Problem, as_problem
-from mqspark_server.web.v1.asking import ERRORS, Asker, AskerNow, Given, GroupName, ItemPage, PagingNow
+from mqspark_server.web.v1.asking import ERRORS, AskerNow, Given, GroupName, ItemPage, PagingNow
 from mqspark_server.web.v1.groupapi import Member
 
 MAX_QUEUES = 4_096
@@ -131,13 +129,11 @@ async def show_member(
 async def show_modes(group: GroupName, asker: AskerNow) -> Modes:
     """How the group consumes its topics."""
     asker.authorize_group(group, Action.GET)
-    answer = await _all_modes(asker)
-    items = [
-        Mode(topic=topic, mode=groups[group].mode, shareQueues=groups[group].pop_share_queue_num)
-        for topic, groups in sorted(answer.message_request_mode_map.items())
-        if group in groups
-    ]
-    return Modes(items=items)
+    answer = await asker.ask(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+    rows = modes_of(group, answer.body)
+    return Modes(
+        items=[Mode(topic=each["topic"], mode=each["mode"], shareQueues=each["share"]) for each in rows]
+    )
 
 
 @router.put("/{group}/modes")
@@ -148,8 +144,3 @@ async def put_mode(group: GroupName, change: ModeChange, asker: AskerNow) -> Mod
     )
     await asker.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, None, encode_body(body))
     return await show_modes(group, asker)
-
-
-async def _all_modes(asker: Asker) -> MessageRequestModeSerializeWrapper:
-    answer = await asker.ask(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
-    return decode_body(MessageRequestModeSerializeWrapper, answer.body)

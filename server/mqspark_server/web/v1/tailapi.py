@@ -51,8 +51,8 @@ async def tail(
     chosen = choose(asker, tags, sql)
     queue_ids = range(found.queue_limit) if queueId is None else range(queueId, queueId + 1)
     places: Places = request.app.state.tails
-    holder = places.take(asker.caller.user, asker.caller.address[0], MAX_TAILS, retry_s=10)
-    return EventStream(_arrivals(asker, topic, queue_ids, chosen), lambda: places.leave(holder))
+    place = places.take(asker.caller.user, asker.caller.address[0], MAX_TAILS, retry_s=10)
+    return EventStream(_arrivals(asker, topic, queue_ids, chosen), place)
 
 
 async def _arrivals(

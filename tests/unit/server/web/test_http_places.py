@@ -17,9 +17,11 @@ def test_one_caller_has_a_half() -> None:
     nobodys = [places.take("", "10.0.0.1", 8, retry_s=10) for _ in range(4)]
     with pytest.raises(Problem, match="8 tails are open already, 0 of them"):
         places.take("bob", "10.0.0.1", 8, retry_s=10)
-    for holder in (*held, *nobodys):
-        places.leave(holder)
+    for place in (*held, *nobodys):
+        place.leave()
     assert places.held == 0
-    assert places.take("mallory", "10.0.0.1", 1, retry_s=10) == "User:mallory", "one, however few there are"
+    assert places.take("mallory", "10.0.0.1", 1, retry_s=10).holder == "User:mallory", (
+        "one, however few there are"
+    )
     with pytest.raises(Problem):
         places.take("bob", "10.0.0.1", 0, retry_s=10)
