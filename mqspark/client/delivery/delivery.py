@@ -16,12 +16,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextvars import Context, copy_context
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from mqspark.base.valuetypes import check_fields
 from mqspark.client.delivery.awaiting import awaited, is_coroutine_function
 from mqspark.client.delivery.process_queue import ProcessQueue
+from mqspark.client.remoting.lifecycle import Within
 from mqspark.message import MessageExt
 
 
@@ -143,13 +145,20 @@ def make_delivery(
     *,
     concurrency: int,
     finished: Finished,
+    within: Within | None = None,
     around: Sequence[Around] = (),
     now_s: Callable[[], float] = time.monotonic,
 ) -> Delivery:
     """``finished`` is called on the running loop, once for every chunk that was submitted before ``stop``. ``now_s``
-    reads the monotonic time, from any thread. ``around``: the first one is the outermost."""
-    kind = _LoopDelivery if is_coroutine_function(listener) else _ThreadDelivery
-    return kind(_Heard(listener, around), concurrency, finished, now_s)
+    reads the monotonic time, from any thread. ``within``: the client whose listener it is. ``around``: the first one
+    is the outermost."""
+    on_loop = is_coroutine_function(listener)
+    # A thread's context begins empty, a task's as that of its maker.
+    context = copy_context() if on_loop else Context()
+    if within is not None:
+        context.run(within.begin)
+    kind = _LoopDelivery if on_loop else _ThreadDelivery
+    return kind(_Heard(listener, around), context, concurrency, finished, now_s)
 
 
 class _Heard:
@@ -158,9 +167,16 @@ class _Heard:
     def __init__(self, listener: Callable[[Any], Any], around: Sequence[Around]) -> None:
         self._listener = listener
         self._around = around
-
-    async def here(self, argument: Any) -> Outcome:
+        self.here: Callable[[Any], Awaitable[Outcome]] = self._between if around else self._alone
         """Call it on the loop. Raises what the listener raises, Skipped, and TypeError for what is no outcome."""
+
+    async def _alone(self, argument: Any) -> Outcome:
+        returned = self._listener(argument)
+        while returned is not None and inspect.isawaitable(returned):  # ``awaited``, without a coroutine of its own
+            returned = await returned
+        return understood(returned)
+
+    async def _between(self, argument: Any) -> Outcome:
         notes = [each.begin(argument) for each in self._around]
         outcome: Outcome = None
         try:
@@ -174,19 +190,24 @@ class _Heard:
 
     def in_thread(self, argument: Any, loop: asyncio.AbstractEventLoop) -> Outcome:
         """As ``here``, in a thread other than that of ``loop``."""
+        if not self._around:
+            return understood(self._returned(argument, loop))
         notes = [each.begin(argument) for each in self._around]
         outcome: Outcome = None
         try:
-            returned = self._listener(argument)
-            if inspect.isawaitable(returned):
-                returned = asyncio.run_coroutine_threadsafe(_settled(returned), loop).result()
-            outcome = understood(returned)
+            outcome = understood(self._returned(argument, loop))
         except BaseException as error:
             outcome = error
             raise
         finally:
             self._end(notes, outcome)
         return outcome
+
+    def _returned(self, argument: Any, loop: asyncio.AbstractEventLoop) -> Any:
+        returned = self._listener(argument)
+        if returned is not None and inspect.isawaitable(returned):
+            returned = asyncio.run_coroutine_threadsafe(_settled(returned), loop).result()
+        return returned
 
     def _end(self, notes: list[Any], outcome: Outcome) -> None:
         for each, note in zip(reversed(self._around), reversed(notes), strict=True):
@@ -209,8 +230,15 @@ _CHUNKS_A_TURN = 64
 
 class _LoopDelivery:
     def __init__(
-        self, heard: _Heard, concurrency: int, finished: Finished, now_s: Callable[[], float]
+        self,
+        heard: _Heard,
+        context: Context,
+        concurrency: int,
+        finished: Finished,
+        now_s: Callable[[], float],
     ) -> None:
+        """Listeners run in copies of ``context``."""
+        self._context = context
         self._now_s = now_s
         self._heard = heard
         self._concurrency = concurrency
@@ -231,7 +259,7 @@ class _LoopDelivery:
         happens about when it first has to wait, so a listener that never waits keeps only one busy."""
         self._is_asked = False
         if self._chunks and len(self._workers) < self._concurrency:
-            worker = self._loop.create_task(self._work())
+            worker = self._loop.create_task(self._work(), context=self._context.copy())
             self._workers.add(worker)
             worker.add_done_callback(self._workers.discard)
 
@@ -268,7 +296,13 @@ class _LoopDelivery:
         return list(self._running.values())
 
     async def run_now(self, argument: Any) -> Outcome:
-        return await self._heard.here(argument)
+        return await self._loop.create_task(self._run_now(argument), context=self._context.copy())
+
+    async def _run_now(self, argument: Any) -> Outcome:
+        try:
+            return await self._heard.here(argument)
+        except SystemExit as error:  # raised by a task, it would end the loop
+            return error
 
     async def stop(self, timeout_ms: int) -> bool:
         self._stopping = True
@@ -283,8 +317,15 @@ class _LoopDelivery:
 
 class _ThreadDelivery:
     def __init__(
-        self, heard: _Heard, concurrency: int, finished: Finished, now_s: Callable[[], float]
+        self,
+        heard: _Heard,
+        context: Context,
+        concurrency: int,
+        finished: Finished,
+        now_s: Callable[[], float],
     ) -> None:
+        """Listeners run in copies of ``context``."""
+        self._context = context
         self._now_s = now_s
         self._heard = heard
         self._concurrency = concurrency
@@ -307,8 +348,9 @@ class _ThreadDelivery:
         self._call()
         while len(self._threads) < min(self._outstanding, self._concurrency):
             # Daemon threads: a listener that never returns must not keep the process from exiting.
+            name = f"mqspark-listener-{len(self._threads)}"
             thread = threading.Thread(
-                target=self._work, name=f"mqspark-listener-{len(self._threads)}", daemon=True
+                target=self._context.copy().run, args=(self._work,), name=name, daemon=True
             )
             self._threads.append(thread)
             thread.start()
@@ -363,7 +405,8 @@ class _ThreadDelivery:
         return list(self._running.values())
 
     async def run_now(self, argument: Any) -> Outcome:
-        return await asyncio.to_thread(self._heard.in_thread, argument, self._loop)
+        call = self._context.copy().run
+        return await asyncio.to_thread(call, self._heard.in_thread, argument, self._loop)
 
     async def stop(self, timeout_ms: int) -> bool:
         self._stopping = True

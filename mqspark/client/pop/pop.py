@@ -167,7 +167,7 @@ class PopConsumer(Listening):
     def _prepare(self) -> None:
         self._statistics = ConsumeStatistics(self._group.instance.clock)
         self._now_s = self._group.instance.timers.now_s
-        around: list[Around] = [Within(self), _InTime(self._is_held)]
+        around: list[Around] = [_InTime(self._is_held)]
         if self._interceptors:
             group = self._group.namespace.unwrap(self.group)
             around.append(Intercepted(self._interceptors, group, self.settings.invisible_ms))
@@ -175,6 +175,7 @@ class PopConsumer(Listening):
             self._listener,
             concurrency=self.settings.concurrency,
             finished=self._finished,
+            within=Within(self),
             around=around,
             now_s=self._group.instance.timers.now_s,
         )

@@ -19,6 +19,7 @@ from mqspark.client.delivery.delivery import Around, Chunk, Outcome, Skipped, fa
 from mqspark.client.delivery.process_queue import ProcessQueue
 from mqspark.client.delivery.statistics import ConsumeStatistics
 from mqspark.client.remoting.pauses import Timers
+from mqspark.client.remoting.lifecycle import Within
 from mqspark.client.remoting.remoting import level_of
 from mqspark.errors import MQError
 from mqspark.message import MessageExt
@@ -56,6 +57,7 @@ class Concurrent:
         consume_timeout_ms: int,
         statistics: ConsumeStatistics,
         consumed: Callable[[ProcessQueue], None],
+        within: Within | None = None,
         around: Sequence[Around] = (),
     ) -> None:
         """Without ``send_back`` (broadcasting) a failed message is dropped."""
@@ -73,6 +75,7 @@ class Concurrent:
             listener,
             concurrency=concurrency,
             finished=self._finished,
+            within=within,
             around=around,
             now_s=timers.now_s,
         )
@@ -121,8 +124,14 @@ class Concurrent:
         if process.dropped or isinstance(outcome, Skipped):
             return
         process.last_consume_ms = wall_ms()
-        failure = failure_of(outcome)
         messages = chunk.messages
+        if outcome is None:
+            self._statistics.consumed(messages[0].topic, len(messages), 0, elapsed_s * 1000)
+            for message in messages:
+                process.complete(message)
+            self._consumed(process)
+            return
+        failure = failure_of(outcome)
         done = len(messages) if failure is None else max(0, failure.consumed)
         self._statistics.consumed(
             messages[0].topic, len(messages[:done]), len(messages[done:]), elapsed_s * 1000

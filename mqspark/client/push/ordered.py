@@ -28,6 +28,7 @@ from mqspark.client.delivery.process_queue import ProcessQueue
 from mqspark.client.delivery.statistics import ConsumeStatistics
 from mqspark.client.push.concurrent import SendBack
 from mqspark.client.remoting.pauses import Timer, Timers
+from mqspark.client.remoting.lifecycle import Within
 from mqspark.client.remoting.remoting import level_of
 from mqspark.errors import MQError
 from mqspark.message import MessageExt, MessageQueue
@@ -176,6 +177,7 @@ class Ordered:
         statistics: ConsumeStatistics,
         consumed: Callable[[ProcessQueue], None],
         regained: Callable[[MessageQueue], Awaitable[None]],
+        within: Within | None = None,
         around: Sequence[Around] = (),
     ) -> None:
         """Without ``locks`` and ``send_back`` (broadcasting) no queue needs a lock, and no message is given up.
@@ -205,6 +207,7 @@ class Ordered:
             listener,
             concurrency=concurrency,
             finished=self._finished,
+            within=within,
             around=around,
             now_s=timers.now_s,
         )

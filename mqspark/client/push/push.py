@@ -150,7 +150,7 @@ class PushConsumer(Listening):
         group, broadcasting = self._group, self._group.broadcasting
         listener = self._listener
         self._statistics = ConsumeStatistics(group.instance.clock)
-        around: list[Around] = [Within(self)]
+        within, around = Within(self), list[Around]()
         if self._interceptors:
             name = group.namespace.unwrap(self.group)
             around.append(Intercepted(self._interceptors, name, self.settings.consume_timeout_ms))
@@ -171,6 +171,7 @@ class PushConsumer(Listening):
                 statistics=self._statistics,
                 consumed=self._flow.consumed,
                 regained=self._regained,
+                within=within,
                 around=around,
             )
         else:
@@ -185,6 +186,7 @@ class PushConsumer(Listening):
                 consume_timeout_ms=self.settings.consume_timeout_ms,
                 statistics=self._statistics,
                 consumed=self._flow.consumed,
+                within=within,
                 around=around,
             )
 
