@@ -1,12 +1,15 @@
-"""RocketMQ's own Java benchmarks against our broker and against RocketMQ 5.5.0, side by side.
+"""RocketMQ's own Java benchmarks against our broker, RocketMQ 5.5.0 and rocketmq-rust 1.0.0, side by side.
 
     python -m tests.benchmarks java [--rounds 2] [--seconds 8] [--flush ASYNC_FLUSH ...] [--only NAME]
+                                    [--beside rocketmq rocketmq-rust] [--rocketmq-rust FOLDER]
+
+Without the programs of rocketmq-rust (``rocketmq_rust.py`` says where they come from) it is left out.
 
 The clients are org.apache.rocketmq.example.benchmark's Producer (64 threads), BatchProducer (batches of 32)
 and Consumer, unmodified. (Producer's asynchronous mode has no back-pressure and only overflows its own
 permits on a small machine, so it is not here.) ``raw`` is the load of ``bench_broker``: 4 connections with 64 sends in
-flight each. Both brokers are loaded in turn, A B A B, so that both see the
-same machine, and the process of the one that waits is stopped (SIGSTOP). Rates are taken from the brokers'
+flight each. The brokers are loaded in turn, A B A B, so that all see the
+same machine, and the processes of those that wait are stopped (SIGSTOP). Rates are taken from the brokers'
 own queue offsets, never from what a client says of itself, and every run is checked: hardly a send failed (at
 most one in a thousand, and it is said), what is stored is whole and in place, all that was stored was
 consumed. A run that fails a check has no figure.
@@ -26,10 +29,11 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.benchmarks import rocketmq_rust
 from tests.benchmarks.bench_broker import raw_load
 from tests.benchmarks.report import OURS, figure, peer, ratio
 from tests.interop import jars as jar_cache
@@ -68,7 +72,11 @@ FILL_IN_FLIGHT = 16
 SYSTEM_BUSY = 2
 RAW_COUNT = 200_000
 RAW_WARM_UP = 20_000
-SIDES = {"mqspark": OURS, "rocketmq": "RocketMQ 5.5.0"}
+SIDES = {
+    "mqspark": OURS,
+    "rocketmq": "RocketMQ 5.5.0",
+    "rocketmq-rust": f"rocketmq-rust {rocketmq_rust.VERSION}",
+}
 """Kind of cluster → as reports call it."""
 SAMPLE = 512  # messages of each queue that are read back and compared
 
@@ -301,6 +309,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=8.0, help="measured time of one producer run")
     parser.add_argument("--flush", nargs="+", default=["ASYNC_FLUSH", "SYNC_FLUSH"])
     parser.add_argument("--only", nargs="+", default=["producer", "batch", "consumer", "raw"])
+    peers = [kind for kind in SIDES if kind != "mqspark"]
+    parser.add_argument("--beside", nargs="+", default=peers, choices=peers)
+    parser.add_argument(
+        "--rocketmq-rust", metavar="FOLDER", help=f"its programs; default: {rocketmq_rust.FOLDER}"
+    )
+    parser.add_argument("--raw-count", type=int, default=RAW_COUNT)
     parser.add_argument("--backlog", type=int, default=BACKLOG, help="messages a consumer run drains")
     options = parser.parse_args(arguments)
     try:
@@ -308,21 +322,27 @@ def main(arguments: list[str] | None = None) -> int:
     except ToolMissing as missing:
         print(f"bench_java: skipped, {missing}")
         return 0
+    rust = None
+    if "rocketmq-rust" in options.beside:
+        try:
+            rust = rocketmq_rust.programs(options.rocketmq_rust)
+        except ToolMissing as missing:
+            print(f"bench_java: without rocketmq-rust, {missing}")
     print(
-        f"rocketmq-example 5.5.0 on both; {BODY_BYTES} B bodies, {QUEUES} queues, {options.rounds} rounds of "
+        f"rocketmq-example 5.5.0 on all; {BODY_BYTES} B bodies, {QUEUES} queues, {options.rounds} rounds of "
         f"{options.seconds:g} s; us: broker CPU a message"
     )
     try:
         for flush in options.flush:
             with tempfile.TemporaryDirectory(prefix="bench-java-") as folder:
-                _flush_mode(jars, Path(folder), flush, options)
+                _flush_mode(jars, rust, Path(folder), flush, options)
     except VoidRun as void:
         print(f"VOID: {void}", file=sys.stderr)
         return 1
     return 0
 
 
-def _flush_mode(jars: Jars, folder: Path, flush: str, options: argparse.Namespace) -> None:
+def _flush_mode(jars: Jars, rust: Path | None, folder: Path, flush: str, options: argparse.Namespace) -> None:
     clients = folder / "clients"
     clients.mkdir()
     settings = {
@@ -330,7 +350,10 @@ def _flush_mode(jars: Jars, folder: Path, flush: str, options: argparse.Namespac
         "mappedFileSizeCommitLog": 1 << 30,
         "mappedFileSizeConsumeQueue": 300000 * 20,
     }
-    peer("RocketMQ 5.5.0", heap=f"{BROKER_HEAP_MIB} MiB", **settings)
+    if "rocketmq" in options.beside:
+        peer(SIDES["rocketmq"], heap=f"{BROKER_HEAP_MIB} MiB", **settings)
+    if rust is not None:
+        peer(SIDES["rocketmq-rust"], **settings)
 
     def producer(cluster: Cluster) -> Figure:
         return produce(jars, cluster, clients, options.seconds, "Producer", "-w", str(PRODUCER_THREADS))
@@ -343,13 +366,19 @@ def _flush_mode(jars: Jars, folder: Path, flush: str, options: argparse.Namespac
         return consume(jars, cluster, clients, "bench-backlog")
 
     scenarios = {
-        "producer": producer, "batch": batch, "consumer": consumer, "raw": lambda cluster: raw(cluster, RAW_COUNT),
+        "producer": producer, "batch": batch, "consumer": consumer,
+        "raw": lambda cluster: raw(cluster, options.raw_count),
     }  # fmt: skip
-    with (
-        mqspark_cluster(folder / "mqspark", "--set", f"flushDiskType={flush}") as ours,
-        rocketmq_cluster(jars, folder / "rocketmq", heap_mib=BROKER_HEAP_MIB, settings=settings) as theirs,
-    ):
-        clusters = [ours, theirs]
+    with ExitStack() as ends:
+        clusters = [
+            ends.enter_context(mqspark_cluster(folder / "mqspark", "--set", f"flushDiskType={flush}"))
+        ]
+        if "rocketmq" in options.beside:
+            theirs = rocketmq_cluster(jars, folder / "rocketmq", heap_mib=BROKER_HEAP_MIB, settings=settings)
+            clusters.append(ends.enter_context(theirs))
+        if rust is not None:
+            started = rocketmq_rust.rocketmq_rust_cluster(rust, folder / "rocketmq-rust", settings)
+            clusters.append(ends.enter_context(started))
         for what, scenario in scenarios.items():
             if what in options.only:
                 if what == "consumer":

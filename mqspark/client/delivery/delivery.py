@@ -172,7 +172,9 @@ class _Heard:
 
     async def _alone(self, argument: Any) -> Outcome:
         returned = self._listener(argument)
-        while returned is not None and inspect.isawaitable(returned):  # ``awaited``, without a coroutine of its own
+        while returned is not None and inspect.isawaitable(
+            returned
+        ):  # ``awaited``, without a coroutine of its own
             returned = await returned
         return understood(returned)
 

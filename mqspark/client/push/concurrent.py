@@ -18,8 +18,8 @@ from mqspark.base.logs import escaping
 from mqspark.client.delivery.delivery import Around, Chunk, Outcome, Skipped, failure_of, make_delivery
 from mqspark.client.delivery.process_queue import ProcessQueue
 from mqspark.client.delivery.statistics import ConsumeStatistics
-from mqspark.client.remoting.pauses import Timers
 from mqspark.client.remoting.lifecycle import Within
+from mqspark.client.remoting.pauses import Timers
 from mqspark.client.remoting.remoting import level_of
 from mqspark.errors import MQError
 from mqspark.message import MessageExt
