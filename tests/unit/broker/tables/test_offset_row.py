@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from mqspark.broker.tables.offset_row import OffsetRow, decode_offsets
 from mqspark.errors import ProtocolError
+from mqspark.protocol import fastjson
 
 QUEUES = st.integers(min_value=-2, max_value=8) | st.just((1 << 31) - 1)
 OFFSETS = st.integers(min_value=-(1 << 63), max_value=(1 << 63) - 1)
@@ -69,3 +70,10 @@ def test_offsets_are_read_in_every_form_of_a_file(rows):
 def test_an_offset_beyond_64_bits_is_no_offset():
     with pytest.raises(ProtocolError):
         decode_offsets(b'{"offsetTable":{"T@G":{0:%d}}}' % (1 << 63))
+
+
+@given(st.lists(OFFSETS, min_size=1, max_size=20))
+def test_a_row_is_written_as_any_other_table(offsets):
+    row = OffsetRow(dict(enumerate(offsets)))
+    shuffled = dict(reversed(list(enumerate(offsets))))
+    assert fastjson.dumps_pretty({"T@G": row.as_dict()}) == fastjson.dumps_pretty({"T@G": shuffled})
