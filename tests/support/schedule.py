@@ -51,6 +51,14 @@ GROUPS = {
             "store_directory", "tls",
         )
     },
+    # Slow throughout, with brokers of their own only: one worker would have them all to do beside the clients.
+    **{
+        (file := f"tests/interop/test_{name}.py"): file
+        for name in (
+            "acting_master", "grpc_before_rocketmq", "mixed_broker_set", "production_settings", "rocksdb_directory",
+            "rolling_replacement", "zones",
+        )
+    },
     **{
         f"tests/interop/{name}": SOON
         for name in (
@@ -78,12 +86,19 @@ SECONDS = {
     DRIVERS: 40,
     PARTS: 30,
     RULES: 15,
-    "tests/security/store/test_damaged_stores.py": 45,
+    "tests/interop/test_rocksdb_directory.py": 250,
+    "tests/interop/test_rolling_replacement.py": 160,
+    "tests/interop/test_mixed_broker_set.py": 100,
+    "tests/interop/test_grpc_before_rocketmq.py": 60,
+    "tests/interop/test_acting_master.py": 60,
+    "tests/interop/test_production_settings.py": 60,
+    "tests/interop/test_zones.py": 30,
+    "tests/security/test_fuzz.py": 300,
+    "tests/security/store/test_damaged_stores.py": 75,
     "tests/integration/client/test_client_tools.py": 30,
     "tests/security/sockets/test_unread.py": 40,
     "tests/security/store/test_scrub.py": 40,
     "tests/crash/test_sigkill.py": 15,
-    "tests/security/test_fuzz.py": 10,
     "tests/integration/replicas/test_controller_mode.py": 40,
     "tests/integration/commands/test_cli.py": 25,
     "tests/integration/servers/test_auth.py": 20,
@@ -97,7 +112,7 @@ SECONDS = {
     "tests/integration/commands/test_commands_operating.py": 15,
     "tests/integration/commands/test_commands.py": 10,
     "tests/simulation/": 8,
-    "tests/integration/replicas/test_replica_rounds.py": 20,
+    "tests/integration/replicas/test_replica_rounds.py": 120,
     "tests/integration/replicas/test_replica_damage.py": 40,
     "tests/unit/store/tools/test_tools.py": 20,
     "tests/security/store/test_interrupted_starts.py": 15,
@@ -111,7 +126,7 @@ SECONDS = {
     "tests/security/requests/test_costs.py": 20,
     "tests/security/sockets/test_http.py": 20,
     "tests/integration/replicas/test_controllers_in_etcd.py": 20,
-    "tests/integration/replicas/test_replica_set.py": 20,
+    "tests/integration/replicas/test_replica_set.py": 60,
     "tests/security/spark/test_spark_inflate.py": 15,
     "tests/integration/replicas/test_slave.py": 15,
     "tests/security/requests/test_names.py": 15,
