@@ -75,6 +75,8 @@ EACH_ALONE = (
     "tests/property/",
     "tests/simulation/",
     "tests/integration/replicas/test_replica_damage.py::test_each",
+    "tests/security/test_fuzz.py::test_its_part",
+    "tests/security/test_fuzz.py::test_guided",
 )
 SECONDS = {
     SPARK: 130,
@@ -93,7 +95,7 @@ SECONDS = {
     "tests/interop/test_acting_master.py": 60,
     "tests/interop/test_production_settings.py": 60,
     "tests/interop/test_zones.py": 30,
-    "tests/security/test_fuzz.py": 300,
+    "tests/security/test_fuzz.py": 40,
     "tests/security/store/test_damaged_stores.py": 75,
     "tests/integration/client/test_client_tools.py": 30,
     "tests/security/sockets/test_unread.py": 40,
