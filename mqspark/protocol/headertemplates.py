@@ -42,7 +42,7 @@ def from_template(
     code: int, flag: int, opaque: int, header: Header, language: str, version: int
 ) -> bytes | None:
     """The whole header of a request. None: it has to be encoded as any other."""
-    same, differing = _places(type(header))
+    same, differing = places_of(type(header))
     values = astuple(header)
     template = _templates[code, flag, language, version, type(header), same(values)]
     parts = [_encode_json(each) if type(each) is str else each for each in differing(values)]
@@ -53,7 +53,7 @@ def from_template(
 
 
 @functools.cache
-def _places(header_type: type[Header]) -> tuple[Callable[[_Values], _Values], Callable[[_Values], _Values]]:
+def places_of(header_type: type[Header]) -> tuple[Callable[[_Values], _Values], Callable[[_Values], _Values]]:
     """What takes the values that are the same, and those that differ, of all in the order of the fields. Both are
     several: of one, an itemgetter returns no tuple."""
     names = header_type.__struct_encode_fields__

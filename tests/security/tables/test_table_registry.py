@@ -393,7 +393,7 @@ GLOBALS = {
     "mqspark.protocol.headers.header.value_types": "one a header class",
     "mqspark.protocol.command._reader": "made once",
     "mqspark.store.index.keys._powers": "one a power of two up to 2^17, 2 MB together",
-    "mqspark.protocol.headertemplates._places": "one entry a class of headers",
+    "mqspark.protocol.headertemplates.places_of": "one entry a class of headers",
     "mqspark.protocol.command._send_templates": "one a region, which is a setting",
     "mqspark.protocol.command._prefixes": "_MAX_PREFIXES prefixes",
     "mqspark.protocol.headers.header._fields": "one a header class",

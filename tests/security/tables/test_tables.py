@@ -513,7 +513,7 @@ def key_of(memo: Memo[Any, Any], text: str) -> object:
     """One with this text in it."""
     if memo.name == "protocol.headerTemplates":
         header = AckMessageRequestHeader(consumer_group=text, topic="T", queue_id=0, extra_info="x", offset=0)
-        same, _ = headertemplates._places(type(header))
+        same, _ = headertemplates.places_of(type(header))
         return Code.ACK_MESSAGE, 0, "PYTHON", 1, type(header), same(msgspec.structs.astuple(header))
     return text.encode() if memo.name.startswith(("record", "delays")) else text
 
