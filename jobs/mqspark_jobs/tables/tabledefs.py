@@ -12,8 +12,9 @@ import fcntl
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -204,10 +205,10 @@ class TableDirectory:
                     raise ConfigError(f"to: {other.url} is the place of the table {other.name}", key="to")
             self._save(definition)
 
-    def change(self, name: str, changed: Callable[[TableDefinition], TableDefinition]) -> TableDefinition:
+    def change(self, name: str, **fields: Any) -> TableDefinition:
         """Raises ConfigError if there is no such table."""
         with self._alone():
-            definition = changed(self.load(name))
+            definition = msgspec.structs.replace(self.load(name), **fields)
             self._save(definition)
             return definition
 

@@ -6,11 +6,9 @@ brokers (Update on the cluster), and everybody in a cluster without users. The k
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-import msgspec
 from fastapi import Request
 
 from mqspark.client.admin import AdminClient
@@ -69,18 +67,11 @@ async def check_may_change(request: Request, nameserver: str) -> None:
 
 def change(directory: TableDirectory, name: str, wanted: TableChange) -> TableDefinition:
     """Blocking. Raises Problem."""
-    steps: dict[TableChange, Callable[[], TableDefinition]] = {
-        TableChange.PAUSE: lambda: directory.change(
-            name, lambda each: msgspec.structs.replace(each, is_paused=True)
-        ),
-        TableChange.RESUME: lambda: directory.change(
-            name, lambda each: msgspec.structs.replace(each, is_paused=False)
-        ),
-        TableChange.DROP: lambda: directory.remove(name),
-    }
     defined(directory, name)
     try:
-        return steps[wanted]()
+        if wanted is TableChange.DROP:
+            return directory.remove(name)
+        return directory.change(name, is_paused=wanted is TableChange.PAUSE)
     except ConfigError:
         raise Problem(404, "there is no such table") from None
     except (MQError, OSError) as error:

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from mqspark.errors import ConfigError, MQError
@@ -113,7 +112,7 @@ def test_one_process_keeps_a_table(tmp_path: Path) -> None:
 def test_changes_and_states(tmp_path: Path) -> None:
     directory = TableDirectory(tmp_path)
     directory.add(definition())
-    paused = directory.change("orders", lambda each: msgspec.structs.replace(each, is_paused=True))
+    paused = directory.change("orders", is_paused=True)
     assert paused.is_paused
     assert directory.load("orders") == paused
     directory.save_state("orders", TableState(3, 10, 1))

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 from pyspark.sql.types import LongType, StructType
 
@@ -202,10 +201,10 @@ def test_a_query_that_ran_starts_again_as_one(tables: Tables) -> None:
 def test_a_paused_table_leaves(tables: Tables) -> None:
     tables.add("a", "b")
     tables.at(0)
-    tables.directory.change("a", lambda each: msgspec.structs.replace(each, is_paused=True))
+    tables.directory.change("a", is_paused=True)
     assert tables.at(1) == [["b"]]
     assert not tables.directory.is_running("a")
-    tables.directory.change("a", lambda each: msgspec.structs.replace(each, is_paused=False))
+    tables.directory.change("a", is_paused=False)
     assert tables.at(2) == [["a"], ["b"]]
     assert tables.at(12) == [["a", "b"]]
 

@@ -154,8 +154,7 @@ table.add_command(_passed_on("table-upkeep", "Compact small files and remove old
 
 
 def _set_paused(name: str, tables: str, output: str | None, *, is_paused: bool) -> None:
-    directory = _opened(tables)
-    directory.change(name, lambda each: msgspec.structs.replace(each, is_paused=is_paused))
+    _opened(tables).change(name, is_paused=is_paused)
     state = "paused" if is_paused else "resumed"
     Output(output).done(f"table {name} is {state}", {"name": name, "state": state})
 
