@@ -244,6 +244,9 @@ class BrokerCore:
         # Otherwise users, extensions or traces stand around sends, or these must not be served.
         is_bare = all(handlers.get(code) is sends.handlers[code] for code in (_SEND, _SEND_OLD))
         self.take: Take = sends.runs.take if is_bare else _leave
+        self.direct = sends.direct
+        """Sends of clients in this process."""
+        self.direct.is_open = is_bare
 
     @property
     def work_waits(self) -> bool:

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from mqspark.base.propertystring import ITEM_END, Properties, mark
 from mqspark.base.shares import NOBODY
+from mqspark.broker.send.directsends import DirectSends
 from mqspark.broker.send.retry import dead_letter_topic, retry_limit
 from mqspark.broker.send.schemaguard import SchemaGuard
 from mqspark.broker.send.sendruns import SendPlan, SendRuns
@@ -198,6 +199,7 @@ class SendProcessor:
         self._put = state.store.appender.put
         self.guard = SchemaGuard(state.stats.unfit, lambda: state.store_config.max_message_size)
         self.runs = SendRuns(state, acks, self.guard)
+        self.direct = DirectSends(state, acks, lambda text: PRIORITY in text or self._is_special(text))
         self.foreign: ForeignRecords | None = None
         """Set with enableSlaveActingMaster."""
         self.refresh_settings()
@@ -226,6 +228,7 @@ class SendProcessor:
             self._untraced_frame if sent is None else sent.frame
         )
         self.runs.refresh(self._capacity, sent)
+        self.direct.refresh(self._capacity, self._suffix, starts_late=self._start_ms > 0)
         self._multi_dispatch = self._state.store_config.multi_dispatch
 
     @property

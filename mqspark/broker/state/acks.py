@@ -38,6 +38,18 @@ class AnswerRun(Struct, frozen=True, gc=False):
     """The success frames."""
 
 
+class DirectRun:
+    """Messages of one sender that is told without frames."""
+
+    def send(self, buffer: bytes | memoryview, /, *more: bytes | memoryview) -> None:
+        """Their guarantee is met."""
+        raise NotImplementedError
+
+    def failed(self, code: int, remark: str) -> None:
+        """They are stored, but perhaps not as safely as asked for."""
+        raise NotImplementedError
+
+
 Waiting = tuple[int, Receiver, bytes | AnswerRun]
 """End offset in the log, receiver, and the success frame of one message or those of a run, whose offset is that of the
 last one."""
@@ -79,6 +91,11 @@ class Acks:
             self.more += messages - 1
         else:
             self.unsafe.append(item)
+
+    def add_direct(self, end_offset: int, run: DirectRun, messages: int) -> None:
+        """Messages whose sender waits for the disk and slaves."""
+        self.waiting.append((end_offset, run, AnswerRun(messages, b"") if messages > 1 else b""))
+        self.more += messages - 1
 
     @property
     def waited_ms(self) -> int:
@@ -214,6 +231,9 @@ class Acks:
             _, session, answer = waiting.popleft()
             count, frames = _parts(answer)
             self.more -= count - 1
+            if isinstance(session, DirectRun):
+                session.failed(code, remark)
+                continue
             # Rare, so the fields are parsed from the prepared frames instead of stored with them.
             self._rpc.record(RequestCode.SEND_MESSAGE_V2, code, 0, count)
             for success in Connection(max_header_bytes=MAX_ANSWER_HEADER_BYTES).receive_data(frames):

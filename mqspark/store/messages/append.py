@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -89,6 +90,17 @@ class PlainForm(Struct, frozen=True, gc=False):
     reconsume_times: int
 
     @staticmethod
+    def around(
+        topic: str, properties_bytes: int, suffix: bytes, *, tags_code: int, sys_flag: int
+    ) -> PlainForm:
+        """That of messages all of whose properties stand for the unique id: ``properties_bytes`` of them, and
+        ``suffix``."""
+        magic, field = topic_field(topic)
+        size = properties_bytes + len(suffix)
+        before = field + _pack_length(size)
+        return PlainForm(topic, magic, before, None, suffix, len(field) + 2 + size, tags_code, sys_flag, 0, 0)
+
+    @staticmethod
     def of(
         record: PendingRecord, before_id: bytes, after_id: bytes, between: bytes | None = None
     ) -> PlainForm:
@@ -110,10 +122,10 @@ class PlainForm(Struct, frozen=True, gc=False):
         )
 
 
-PlainMessage = tuple[PlainForm, int, int, bytes, bytes | memoryview, int]
-"""Form, queue id, born time, unique id, body, and a number by which its sender knows it."""
-PlainPlace = tuple[int, int, int, bytes, int]
-"""Physical offset, queue id, queue offset, unique id and the sender's number."""
+PlainMessage = tuple[PlainForm, int, int, bytes, bytes | memoryview, Any]
+"""Form, queue id, born time, unique id, body, and what its sender knows it by."""
+PlainPlace = tuple[int, int, int, bytes, Any]
+"""Physical offset, queue id, queue offset, unique id and what the sender knows it by."""
 PlainRun = tuple[list[PlainPlace], list[int]]
 """The places of records, and their sizes."""
 

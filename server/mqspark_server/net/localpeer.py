@@ -17,15 +17,43 @@ from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.connection import MAX_ANSWER_HEADER_BYTES, Connection
 from mqspark.protocol.headers.header import Header
 from mqspark.protocol.session import Core, Session
+from mqspark_server.net.deadlines import NO_SLOT, Deadlines
+
+
+class Expires(Protocol):
+    """What waits until a time."""
+
+    slot: int
+
+    def expire(self) -> None: ...
 
 
 class LocalServer(Protocol):
     """What such a client needs from its server (``tcp.RemotingServer``)."""
 
     core: Core
+    loop: asyncio.AbstractEventLoop
+    deadlines: Deadlines[Expires]
 
     def schedule(self) -> None: ...
     def close_session(self, session: Session) -> None: ...
+
+
+class _Pending:
+    """A request without an answer."""
+
+    __slots__ = ("answer", "slot")
+
+    def __init__(self, answer: asyncio.Future[Command]) -> None:
+        self.answer = answer
+        self.slot = NO_SLOT
+
+    def expire(self) -> None:
+        self.fail(TimeoutError())
+
+    def fail(self, error: Exception) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)
 
 
 class LocalPeer:
@@ -42,7 +70,7 @@ class LocalPeer:
         self._server = server
         self._requests = Connection()
         self._answers = Connection(max_header_bytes=MAX_ANSWER_HEADER_BYTES)
-        self._pending: dict[int, asyncio.Future[Command]] = {}
+        self._pending: dict[int, _Pending] = {}
         self._opaque = 0
 
     async def request(
@@ -56,16 +84,15 @@ class LocalPeer:
         """Raises TimeoutError, and ConnectionError when the server ends first."""
         self._opaque += 1
         opaque = self._opaque
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Command] = loop.create_future()
-        self._pending[opaque] = answer
-        timer = loop.call_later(timeout_s, _expire, answer)
+        server = self._server
+        pending = self._pending[opaque] = _Pending(server.loop.create_future())
+        server.deadlines.add(pending, server.loop.time() + timeout_s)
         try:
-            self._server.core.received(self.session, self._commands(code, opaque, header, body))
-            self._server.schedule()
-            return await answer
+            server.core.received(self.session, self._commands(code, opaque, header, body))
+            server.schedule()
+            return await pending.answer
         finally:
-            timer.cancel()
+            server.deadlines.discard(pending)
             self._pending.pop(opaque, None)
 
     def _commands(
@@ -90,26 +117,19 @@ class LocalPeer:
             commands = self._answers.receive_data(b"".join(out))
         except ProtocolError as error:  # an answer exceeds the frame limit: only these requests fail
             self._answers = Connection(max_header_bytes=MAX_ANSWER_HEADER_BYTES)
-            for answer in self._pending.values():
-                if not answer.done():
-                    answer.set_exception(ConnectionError(str(error)))
+            for pending in self._pending.values():
+                pending.fail(ConnectionError(str(error)))
             return
         for command in commands:
             if not command.is_response:
                 self.on_request(command)
                 continue
             waiting = self._pending.get(command.opaque)
-            if waiting is not None and not waiting.done():
-                waiting.set_result(command)
+            if waiting is not None and not waiting.answer.done():
+                waiting.answer.set_result(command)
 
     def close(self, reason: str = "closed") -> None:
         """Unanswered requests fail with ConnectionError."""
         self._server.close_session(self.session)
-        for answer in self._pending.values():
-            if not answer.done():
-                answer.set_exception(ConnectionError(reason))
-
-
-def _expire(answer: asyncio.Future[Command]) -> None:
-    if not answer.done():
-        answer.set_exception(TimeoutError())
+        for pending in self._pending.values():
+            pending.fail(ConnectionError(reason))

@@ -34,11 +34,12 @@ from typing import Protocol
 
 from mqspark.base.logs import sparing
 from mqspark.protocol.session import Core, Session, Take
+from mqspark_server.net.deadlines import Deadlines
 from mqspark_server.net.durations import Durations
 from mqspark_server.net.handshakes import Handshakes
 from mqspark_server.net.heldbytes import PartialFrames, UnreadAnswers
 from mqspark_server.net.lateness import Lateness, Overload
-from mqspark_server.net.localpeer import LocalPeer
+from mqspark_server.net.localpeer import Expires, LocalPeer
 from mqspark_server.net.opensockets import ConnectionCounts, OpenSockets
 from mqspark_server.net.servertls import Certificates
 from mqspark_server.net.tcpconnection import CONNECTION_S, RemotingConnection
@@ -150,6 +151,9 @@ class RemotingServer:
         self._listeners: list[Listener] = []
         self._writers: dict[int, FrameWriter] = {}
         self._last_session_id = 0
+        self.deadlines: Deadlines[Expires] = Deadlines(self.loop, lambda waiting: waiting.expire())
+        """Of what clients in this process wait for."""
+        self._before_turn: list[Callable[[], None]] = []
         self.scheduled = False
         self.iteration = 0
         """Number of the current iteration of the loop; iterations without input do not count."""
@@ -202,6 +206,11 @@ class RemotingServer:
             self.lateness.turn_begins()
             self.loop.call_soon(self.turn)
 
+    def before_turn(self, work: Callable[[], None]) -> None:
+        """Do this at the end of the iteration, before its turn."""
+        self._before_turn.append(work)
+        self.schedule()
+
     def turn(self) -> None:
         """The end of an iteration of the loop: commit and answer the requests that it brought."""
         self.scheduled = False
@@ -211,6 +220,10 @@ class RemotingServer:
 
     def _do_turn(self) -> None:
         self._unturned_bytes = 0
+        if self._before_turn:
+            works, self._before_turn = self._before_turn, []
+            for work in works:
+                work()
         self.core.turn()
         self.write_outbox()
         if self._after_turn is not None:
@@ -373,6 +386,7 @@ class RemotingServer:
             if handle is not None:
                 handle.cancel()
         self.unread.close()
+        self.deadlines.close()
         if not abruptly:
             self.write_outbox()
         for writer in list(self._writers.values()):

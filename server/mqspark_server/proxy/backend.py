@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 from mqspark.base.clock import Clock
 from mqspark.broker.pop.ackrun import AckRun
+from mqspark.broker.tables.topics import Topic
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig, TopicRouteData
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.header import Header
@@ -36,8 +37,53 @@ Doors = Mapping[str, tuple[str, int]]
 """Name of a broker → host and port of the service in its process."""
 
 
+class DirectSender(Protocol):
+    """Who sends one message."""
+
+    def stored(self, queue_offset: int) -> None: ...
+    def failed(self, code: int, remark: str) -> None:
+        """It is stored, but perhaps not as safely as asked for."""
+        ...
+
+    def late(self) -> None:
+        """It is stored, and its guarantee is not met in time."""
+        ...
+
+    def take_long_way(self) -> None:
+        """Nothing has happened so far."""
+        ...
+
+
+class Direct(Protocol):
+    """One client's way for plain sends to the broker in this process."""
+
+    def topic(self, name: str) -> tuple[Topic, int] | None:
+        """The topic, if messages for it may be plain, and how many queues it may be written to."""
+        ...
+
+    def send(
+        self,
+        topic: Topic,
+        queue_id: int,
+        born_ms: int,
+        properties: str,
+        tags: str,
+        body: bytes,
+        sys_flag: int,
+        sender: DirectSender,
+    ) -> bool:
+        """Store a message at the end of the turn, and tell its sender. ``properties`` as in a header of remoting, a
+        unique id and ``tags`` among them. False: it is not plain."""
+        ...
+
+
 class Link(Protocol):
     """One client's way to brokers, which see it as one connection."""
+
+    @property
+    def direct(self) -> Direct | None:
+        """For plain sends to the broker in this process; None: it is elsewhere."""
+        ...
 
     def sign_in(self, proof: Proof | None) -> None:
         """Raises GrpcRefusal when brokers have users, and the proof does not hold."""

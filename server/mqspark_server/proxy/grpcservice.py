@@ -34,7 +34,7 @@ from mqspark_server.proxy.methods.grpcreceipts import (
 )
 from mqspark_server.proxy.methods.grpcreceiving import receive_message
 from mqspark_server.proxy.methods.grpcrouting import query_assignment, query_route
-from mqspark_server.proxy.methods.grpcsending import recall_message, send_message
+from mqspark_server.proxy.methods.grpcsending import recall_message, send_at_once, send_message
 from mqspark_server.proxy.methods.grpctransactions import end_transaction
 from mqspark_server.proxy.methods.telemetry import (
     asked_by_broker,
@@ -65,6 +65,9 @@ UNARY: dict[str, Callable[[GrpcCall, Any], Any]] = {
     "SyncLiteSubscription": sync_lite_subscription,
 }
 """``async def method(call, request)`` returns the response."""
+AT_ONCE: dict[str, Callable[[GrpcCall, Any], bool]] = {"SendMessage": send_at_once}
+"""``method(call, request)`` needs no task: it answers by ``call.answer``, now or later, or returns False, and ``UNARY``
+serves it."""
 STREAMING: dict[str, Callable[[GrpcCall, Any, Any], Awaitable[None]]] = {
     "PullMessage": pull_message,
     "ReceiveMessage": receive_message,
@@ -105,7 +108,11 @@ class MessagingService:
                 serve = self._unary(method.name, response_type)
             parse = getattr(pb, method.input_type.name).FromString
             methods[f"/{SERVICE}/{method.name}"] = GrpcMethod(
-                method.name, parse, serve, takes_stream=method.client_streaming
+                method.name,
+                parse,
+                serve,
+                takes_stream=method.client_streaming,
+                at_once=self._at_once(method.name, response_type),
             )
         parse = pb.ChangeLogLevelRequest.FromString
         methods[CHANGE_LOG_LEVEL] = GrpcMethod("ChangeLogLevel", parse, self._change_log_level)
@@ -140,6 +147,21 @@ class MessagingService:
             finally:
                 if client is not None:
                     client.calls -= 1
+
+        return serve
+
+    def _at_once(self, name: str, response_type: Any) -> Callable[[Any, Any], bool] | None:
+        function = AT_ONCE.get(name)
+        if function is None:
+            return None
+
+        def serve(request: Any, context: Any) -> bool:
+            try:
+                client = self.clients.of(GrpcMetadata(context))
+                return function(GrpcCall(self._shared, client, context), request)
+            except Exception as error:
+                context.answer(response_type(status=_refusal(name, error).status).SerializeToString())
+                return True
 
         return serve
 

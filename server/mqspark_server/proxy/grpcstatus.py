@@ -49,9 +49,17 @@ def code_of(response_code: int) -> pb.Code:
     return _CODES.get(response_code, pb.INTERNAL_SERVER_ERROR)
 
 
-def refusal_of(answer: Command) -> GrpcRefusal:
+def too_late() -> GrpcRefusal:
+    return GrpcRefusal(pb.PROXY_TIMEOUT, "the broker did not answer in time")
+
+
+def refusal(response_code: int, remark: str | None) -> GrpcRefusal:
     """The refusal for a broker's answer that is not what was asked for."""
-    return GrpcRefusal(code_of(answer.code), answer.remark or str(answer.code))
+    return GrpcRefusal(code_of(response_code), remark or str(response_code))
+
+
+def refusal_of(answer: Command) -> GrpcRefusal:
+    return refusal(answer.code, answer.remark)
 
 
 def checked(answer: Command) -> Command:

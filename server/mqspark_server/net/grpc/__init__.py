@@ -3,7 +3,6 @@
     grpcwords                 codes, timeouts, the blocks that answers begin and end with
     messagereader             the messages of a request
     servedcalls               one call
-    calldeadlines             when calls end that take too long
     grpcconnection            one connection: TLS, HTTP/2, which calls are served when
     grpclistener              all connections of one port
 

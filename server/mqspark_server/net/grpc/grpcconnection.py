@@ -23,7 +23,7 @@ from typing import Protocol, cast
 
 from mqspark.base.logs import sparing
 from mqspark.errors import ProtocolError
-from mqspark_server.net.grpc.calldeadlines import CallDeadlines
+from mqspark_server.net.deadlines import Deadlines
 from mqspark_server.net.grpc.connectionturns import ConnectionTurns
 from mqspark_server.net.grpc.grpcwords import (
     CONTENT_TYPE,
@@ -81,7 +81,7 @@ class GrpcHost(Protocol):
     unread: UnreadAnswers[GrpcConnection]
     partial: PartialFrames[GrpcConnection]
     handshakes: Handshakes[GrpcConnection]
-    deadlines: CallDeadlines[ServedCall]
+    deadlines: Deadlines[ServedCall]
     turns: ConnectionTurns
     request_s: float
     """How long a request may take to arrive that arrives slowly."""

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from time import monotonic
 
 from mqspark_server.net.addresses import listening
-from mqspark_server.net.grpc.calldeadlines import STEP_S, CallDeadlines
+from mqspark_server.net.deadlines import NO_SLOT, STEP_S, Deadlines
 from mqspark_server.net.grpc.connectionturns import ConnectionTurns
 from mqspark_server.net.grpc.grpcconnection import GrpcConnection
 from mqspark_server.net.grpc.grpcwords import GrpcAbort, GrpcCode
-from mqspark_server.net.grpc.servedcalls import NO_SLOT, GrpcMethod, ServedCall
+from mqspark_server.net.grpc.servedcalls import GrpcMethod, ServedCall
 from mqspark_server.net.handshakes import Handshakes
 from mqspark_server.net.heldbytes import MIN_BYTES_PER_S, PartialFrames, UnreadAnswers
 from mqspark_server.net.opensockets import ConnectionCounts, OpenSockets
@@ -87,7 +87,7 @@ class GrpcListener:
             unread_s=unread_s,
         )
         self.handshakes: Handshakes[GrpcConnection] = Handshakes(self.loop, self.drop, turn_s=CONNECTION_S)
-        self.deadlines: CallDeadlines[ServedCall] = CallDeadlines(self.loop, self._expire)
+        self.deadlines: Deadlines[ServedCall] = Deadlines(self.loop, self._expire)
         self.calls = 0
         """Calls that are being served."""
         self.begun_calls = 0

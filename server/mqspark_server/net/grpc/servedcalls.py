@@ -13,23 +13,26 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from mqspark.base.logs import sparing
+from mqspark_server.net.deadlines import NO_SLOT
 from mqspark_server.net.grpc.grpcwords import GOOD_END, HEAD, GrpcAbort, GrpcCode, end_block, failure_block
 from mqspark_server.net.grpc.messagereader import MessageReader, message_bytes, only_message
 from mqspark_server.net.http2.http2streams import Http2Stream
 
 log = sparing("mqspark.grpc")
 
-NO_SLOT = -1
-
 
 class GrpcMethod(NamedTuple):
     """``serve(request, call)``; with ``takes_stream`` the first is an iterator. What it returns, if anything, is the
-    answer of a unary call."""
+    answer of a unary call.
+
+    ``at_once(request, call)``, if there is one, comes first, and does without a task: it answers with ``call.answer``,
+    or sees to it that somebody does. It returns False for what ``serve`` has to do."""
 
     name: str
     parse: Callable[[bytes], Any]
     serve: Callable[[Any, ServedCall], Awaitable[Any]]
     takes_stream: bool = False
+    at_once: Callable[[Any, ServedCall], bool] | None = None
 
 
 class CallHost(Protocol):
@@ -90,7 +93,7 @@ class ServedCall:
         self.metadata = metadata
         self.deadline = deadline
         self.slot = NO_SLOT
-        """Of its deadline (``calldeadlines``)."""
+        """Of its deadline (``deadlines``)."""
         self._reader: MessageReader | None = None
         """None: no message has begun."""
         self._requests: deque[bytes] = deque()
@@ -208,36 +211,60 @@ class ServedCall:
     # --- the method -----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        if not self.is_over:
-            if self._held and not self._method.takes_stream:
-                self._connection.holds(-self._held, -self._kept)
-                self._held = self._kept = 0
-            self._task = asyncio.get_running_loop().create_task(self._serve())
-
-    async def _serve(self) -> None:
+        if self.is_over:
+            return
+        method = self._method
+        if method.takes_stream:
+            self.serve(self)
+            return
+        if self._held:
+            self._connection.holds(-self._held, -self._kept)
+            self._held = self._kept = 0
         try:
-            request = self if self._method.takes_stream else self._parsed(self._requests.popleft())
+            request = self._parsed(self._requests.popleft())
+            if method.at_once is not None and method.at_once(request, self):
+                return
+        except Exception as error:
+            self._failed(error)
+            return
+        self.serve(request)
+
+    def serve(self, request: Any) -> None:
+        """Let the method do it in a task."""
+        if not self.is_over:
+            self._task = asyncio.get_running_loop().create_task(self._serve(request))
+
+    async def _serve(self, request: Any) -> None:
+        try:
             answer = await self._method.serve(request, self)
-        except GrpcAbort as abort:
-            self.fail(abort)
         except asyncio.CancelledError:
             self.fail(GrpcAbort(GrpcCode.UNAVAILABLE, "the server has cancelled the call"))
         except Exception as error:
-            if not self.is_over:
-                log.exception("%s failed", self._method.name)
-                self.fail(GrpcAbort(GrpcCode.UNKNOWN, f"{type(error).__name__} in the server"))
+            self._failed(error)
         else:
             self._finish(answer)
+
+    def _failed(self, error: Exception) -> None:
+        if isinstance(error, GrpcAbort):
+            self.fail(error)
+        elif not self.is_over:
+            log.error("%s failed", self._method.name, exc_info=error)
+            self.fail(GrpcAbort(GrpcCode.UNKNOWN, f"{type(error).__name__} in the server"))
+
+    def answer(self, data: bytes) -> None:
+        """End a call that has written nothing with this message, if it has not ended before."""
+        if not self.is_over:
+            self._connection.answer(self._stream, HEAD, message_bytes(data), GOOD_END)
+            self._over()
 
     def _finish(self, answer: Any) -> None:
         if self.is_over:
             return
+        if answer is not None and not self._head_is_sent:
+            self.answer(answer.SerializeToString())
+            return
         if answer is not None:
-            data = message_bytes(answer.SerializeToString())
-            if self._head_is_sent:
-                self._connection.send(self._stream, data, GOOD_END)
-            else:
-                self._connection.answer(self._stream, HEAD, data, GOOD_END)
+            self._connection.send(self._stream, message_bytes(answer.SerializeToString()), GOOD_END)
         else:
             self._begin_answer()
             self._connection.end_answer(self._stream, GOOD_END)

@@ -21,9 +21,10 @@ from mqspark.protocol.headers.header import Header
 from mqspark_server.net.tcp import RemotingServer
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.backend import Doors, GrpcCaller, OnRequest, Proof
+from mqspark_server.proxy.backends.directlink import DirectLink
 from mqspark_server.proxy.backends.otherbrokers import OtherBrokers
 from mqspark_server.proxy.backends.signedin import check_changing, check_seeing, sign_in
-from mqspark_server.proxy.grpcstatus import GrpcRefusal, checked
+from mqspark_server.proxy.grpcstatus import GrpcRefusal, checked, too_late
 
 HEARTBEAT_TIMEOUT_S = 3.0
 
@@ -39,6 +40,7 @@ class BrokerLink:
         self._broker_name = core.config.broker_name
         self._peer = server.local_peer(caller.address)
         self._peer.language, self._peer.version = caller.language, caller.version
+        self.direct: DirectLink | None = DirectLink(core, server, self._peer.session)
         self._peer.on_request = lambda command: on_request(self._broker_name, command)
 
     def sign_in(self, proof: Proof | None) -> None:
@@ -67,7 +69,7 @@ class BrokerLink:
         try:
             return await self._peer.request(code, header, body, timeout_s=timeout_s)
         except TimeoutError:
-            raise GrpcRefusal(pb.PROXY_TIMEOUT, "the broker did not answer in time") from None
+            raise too_late() from None
         except ConnectionError as error:
             raise GrpcRefusal(pb.INTERNAL_SERVER_ERROR, str(error)) from None
 

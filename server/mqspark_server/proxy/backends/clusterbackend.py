@@ -36,6 +36,8 @@ from mqspark_server.proxy.grpcstatus import checked, refusal_of
 class ClusterLink:
     """One client's connections to brokers."""
 
+    direct = None
+
     def __init__(self, cluster: ClusterBackend, caller: GrpcCaller, on_request: OnRequest) -> None:
         self._routes = cluster.routes
         self._caller = caller

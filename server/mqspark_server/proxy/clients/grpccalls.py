@@ -53,6 +53,14 @@ class GrpcCall:
     def backend(self) -> ProxyBackend:
         return self.shared.backend
 
+    def answer(self, response: bytes) -> None:
+        """End a call that is served without a task with this response."""
+        self._context.answer(response)
+
+    def serve(self, request: Any) -> None:
+        """Serve it in a task nevertheless."""
+        self._context.serve(request)
+
     @property
     def left_s(self) -> float:
         """How long the caller still waits, in seconds."""

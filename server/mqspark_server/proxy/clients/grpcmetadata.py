@@ -5,7 +5,7 @@ from __future__ import annotations
 import binascii
 import re
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from mqspark.base.bounded import Memo
 from mqspark.base.names import ID, check
@@ -69,6 +69,14 @@ class GrpcContext(Protocol):
 
     def time_remaining(self) -> float | None:
         """In seconds; None: the caller waits for ever."""
+        ...
+
+    def answer(self, data: bytes) -> None:
+        """End a call that is served without a task."""
+        ...
+
+    def serve(self, request: Any) -> None:
+        """Serve it in a task."""
         ...
 
 

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from mqspark.base.clock import wall_ms
+from mqspark.base.propertystring import text_of
 from mqspark.broker.transaction.halfmessages import IMMUNITY_SECONDS
 from mqspark.errors import InvalidMessage
 from mqspark.message import (
@@ -49,7 +50,7 @@ from mqspark_server.proxy.clients.grpchalves import GrpcHalf
 from mqspark_server.proxy.content.instants import millis_of
 from mqspark_server.proxy.content.resources import has_control, topic_of
 from mqspark_server.proxy.content.systemkeys import BORN_HOST, SYSTEM_KEYS, TRACE_CONTEXT
-from mqspark_server.proxy.grpcstatus import OK, GrpcRefusal, checked, refusal_of, status
+from mqspark_server.proxy.grpcstatus import OK, GrpcRefusal, checked, refusal, status, too_late
 from mqspark_server.proxy.methods.grpclite import check_lite_topic
 
 MAX_USER_PROPERTIES = 128
@@ -69,8 +70,63 @@ _NOT_DURABLE: dict[int, pb.Code] = {
 """The message is stored, and may be lost."""
 _SENT = pb.SendMessageResponse(status=OK, entries=[pb.SendResultEntry(status=OK)]).SerializeToString()
 """Half as expensive to complete as a response that is made of its fields."""
+_MAY_BE_PLAIN = frozenset({pb.NORMAL, pb.MESSAGE_TYPE_UNSPECIFIED})
+_NO_QUEUE = "no writable queue"
 _turns = itertools.count()
 """Messages without a message group go to the queues in turn."""
+
+
+def send_at_once(call: GrpcCall, request: pb.SendMessageRequest) -> bool:
+    """Send one plain message to the broker in this process. False: it is not plain, or the broker is elsewhere."""
+    direct, given = call.client.link.direct, request.messages
+    if direct is None or len(given) != 1 or given[0].system_properties.message_type not in _MAY_BE_PLAIN:
+        return False
+    message = given[0]
+    name = topic_of(message.topic)
+    found = direct.topic(name)
+    if found is None:
+        return False
+    properties = _properties(call, message, name)
+    kind = _kind(properties)
+    if kind != "NORMAL":
+        return False
+    topic, queues = found
+    _check_type(kind, topic.config.attributes.get("message.type", "NORMAL"))
+    if not queues:
+        raise GrpcRefusal(pb.FORBIDDEN, _NO_QUEUE)
+    return direct.send(
+        topic,
+        next(_turns) % queues,
+        int(properties[BORN_TIMESTAMP]),
+        text_of(properties),
+        properties.get(TAGS, ""),
+        _checked_body(call, message),
+        _sys_flag(message, kind),
+        _Sent(call, request),
+    )
+
+
+class _Sent:
+    """A message on its way, which one of the methods ends."""
+
+    __slots__ = ("_call", "_request")
+
+    def __init__(self, call: GrpcCall, request: pb.SendMessageRequest) -> None:
+        self._call = call
+        self._request = request
+
+    def stored(self, queue_offset: int) -> None:
+        message_id = self._request.messages[0].system_properties.message_id
+        self._call.answer(_sent(message_id, queue_offset).SerializeToString())
+
+    def failed(self, code: int, remark: str) -> None:
+        self._call.answer(_failed(code, remark).SerializeToString())
+
+    def late(self) -> None:
+        self._call.answer(pb.SendMessageResponse(status=too_late().status).SerializeToString())
+
+    def take_long_way(self) -> None:
+        self._call.serve(self._request)
 
 
 async def send_message(call: GrpcCall, request: pb.SendMessageRequest) -> pb.SendMessageResponse:
@@ -104,24 +160,35 @@ async def send_message(call: GrpcCall, request: pb.SendMessageRequest) -> pb.Sen
         ),
         encode_batch(messages) if is_batch else messages[0].body,
     )
-    code = _NOT_DURABLE.get(answer.code)
-    if code is not None:
-        entry = pb.SendResultEntry(status=status(code, answer.remark or ""))
-        return pb.SendMessageResponse(status=status(code), entries=[entry])
     if answer.code != ResponseCode.SUCCESS:
-        raise refusal_of(answer)
+        return _failed(answer.code, answer.remark or "")
     stored = answer.header(SendMessageResponseHeader)
     if kind == "TRANSACTION":
         _, _, position = decode_offset_id(stored.msg_id)
         half = GrpcHalf(queue.broker_name, stored.queue_offset, position)
         call.shared.halves.note(topic, messages[0].properties[UNIQ_KEY], half)
+    response = _sent(",".join([each.properties[UNIQ_KEY] for each in messages]), stored.queue_offset)
+    if stored.recall_handle:
+        response.entries[0].recall_handle = stored.recall_handle
+    return response
+
+
+def _sent(message_id: str, offset: int) -> pb.SendMessageResponse:
     response: pb.SendMessageResponse = pb.SendMessageResponse.FromString(_SENT)
     entry = response.entries[0]
-    entry.message_id = entry.transaction_id = ",".join([each.properties[UNIQ_KEY] for each in messages])
-    entry.offset = stored.queue_offset
-    if stored.recall_handle:
-        entry.recall_handle = stored.recall_handle
+    entry.message_id = entry.transaction_id = message_id
+    entry.offset = offset
     return response
+
+
+def _failed(answered: int, remark: str) -> pb.SendMessageResponse:
+    """``answered``: the broker's response code."""
+    code = _NOT_DURABLE.get(answered)
+    if code is None:
+        return pb.SendMessageResponse(status=refusal(answered, remark).status)
+    return pb.SendMessageResponse(
+        status=status(code), entries=[pb.SendResultEntry(status=status(code, remark))]
+    )
 
 
 async def recall_message(call: GrpcCall, request: pb.RecallMessageRequest) -> pb.RecallMessageResponse:
@@ -140,7 +207,10 @@ async def recall_message(call: GrpcCall, request: pb.RecallMessageRequest) -> pb
 
 async def check_type(call: GrpcCall, topic: str, kind: str) -> None:
     """Raises GrpcRefusal unless the topic takes messages of this type."""
-    accepted = await call.backend.message_type(topic)
+    _check_type(kind, await call.backend.message_type(topic))
+
+
+def _check_type(kind: str, accepted: str) -> None:
     if kind != accepted and accepted != "MIXED":
         raise GrpcRefusal(
             pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
@@ -176,12 +246,17 @@ def _message(call: GrpcCall, given: pb.Message, topic: str) -> Message:
     """Raises GrpcRefusal for what the proxy refuses."""
     if given.topic.name != topic:
         raise GrpcRefusal(pb.MESSAGE_CORRUPTED, "topic in message is not same")
+    return Message(topic=topic, body=_checked_body(call, given), properties=_properties(call, given, topic))
+
+
+def _checked_body(call: GrpcCall, given: pb.Message) -> bytes:
+    body: bytes = given.body
     most = call.backend.max_message_bytes
-    if not given.body:
+    if not body:
         raise GrpcRefusal(pb.MESSAGE_BODY_EMPTY, "message body cannot be empty")
-    if len(given.body) > most:
+    if len(body) > most:
         raise GrpcRefusal(pb.MESSAGE_BODY_TOO_LARGE, f"message body cannot exceed the max {most}")
-    return Message(topic=topic, body=given.body, properties=_properties(call, given, topic))
+    return body
 
 
 def _properties(call: GrpcCall, given: pb.Message, topic: str) -> dict[str, str]:
@@ -295,7 +370,7 @@ def _choose(route: TopicRouteData, topic: str, messages: Sequence[Message]) -> M
     """The queue of the message group, or the next one. Raises GrpcRefusal when the topic has none to write to."""
     writable = [each for each in route.queue_datas if each.perm & PERM_WRITE and each.write_queue_nums > 0]
     if not writable:
-        raise GrpcRefusal(pb.FORBIDDEN, "no writable queue")
+        raise GrpcRefusal(pb.FORBIDDEN, _NO_QUEUE)
     if len(writable) > 1:
         writable.sort(key=lambda each: each.broker_name)
     count = sum(each.write_queue_nums for each in writable)

@@ -96,6 +96,40 @@ async def test_a_method_that_writes_has_many_answers() -> None:
     assert await client.status(stream) == (0, "")
 
 
+async def test_a_method_may_answer_without_a_task() -> None:
+    later: list[Any] = []
+
+    def at_once(request: Text, call: Any) -> bool:
+        if request.text == b"task":
+            return False
+        if request.text == b"fails":
+            raise GrpcAbort(GrpcCode.UNAVAILABLE, "not now")
+        if request.text == b"later":
+            later.append(call)
+        else:
+            call.answer(b"at once " + request.text)
+        return True
+
+    listener = listener_of([("/Method", method(echo)._replace(at_once=at_once))])
+    client = GrpcClientBench(listener)
+    streams = {text: client.call(text) for text in (b"now", b"task", b"fails", b"later")}
+    assert await client.answers(streams[b"now"]) == [b"at once now"]
+    assert await client.answers(streams[b"task"]) == [b"echo task"]
+    assert await client.status(streams[b"fails"]) == (GrpcCode.UNAVAILABLE, "not now")
+    assert await client.status(streams[b"later"]) is None
+    assert listener.calls == 1
+    later[0].answer(b"in the end")
+    later[0].answer(b"and again")
+    assert await client.answers(streams[b"later"]) == [b"in the end"]
+    assert await client.status(streams[b"later"]) == (0, "")
+    gone = client.call(b"later")
+    client.say(u32(RST_STREAM, gone, Http2Code.CANCEL))
+    later[1].serve(Text(b"later"))
+    later[1].answer(b"to nobody")
+    assert await client.answers(gone) == []
+    assert listener.calls == 0
+
+
 async def test_a_stream_of_requests_is_read_as_it_comes() -> None:
     async def serve(requests: Any, call: Any) -> None:
         async for each in requests:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
-from mqspark_server.net.grpc.calldeadlines import STEP_S, CallDeadlines
+from mqspark_server.net.deadlines import STEP_S, Deadlines
 
 
 class Timer:
@@ -35,9 +35,9 @@ class Call:
     slot = -1
 
 
-def made() -> tuple[Loop, CallDeadlines[Any], list[Call]]:
+def made() -> tuple[Loop, Deadlines[Any], list[Call]]:
     loop, over = Loop(), list[Call]()
-    return loop, CallDeadlines(cast(asyncio.AbstractEventLoop, loop), over.append), over
+    return loop, Deadlines(cast(asyncio.AbstractEventLoop, loop), over.append), over
 
 
 def test_calls_end_in_the_order_of_their_deadlines_and_not_before() -> None:

@@ -1,5 +1,5 @@
-"""When calls end that take too long. Most end long before, so a deadline is noted in a slot of time, without a timer of
-its own."""
+"""When calls, and requests to the core, end that take too long. Most end long before, so a deadline is noted in a slot
+of time, without a timer of its own."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 STEP_S = 0.05
+NO_SLOT = -1
+"""Of what has no deadline."""
 
 
 class WithSlot(Protocol):
@@ -17,7 +19,7 @@ class WithSlot(Protocol):
 C = TypeVar("C", bound=WithSlot)
 
 
-class CallDeadlines(Generic[C]):
+class Deadlines(Generic[C]):
     """``expire`` is called with each whose time is over, up to STEP_S later."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, expire: Callable[[C], None]) -> None:

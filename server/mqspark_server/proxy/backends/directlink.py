@@ -1,0 +1,90 @@
+"""Plain sends of one client to the broker in this process (``mqspark.broker.send.directsends``): those of a turn are
+stored together, and each is told its place when its guarantee is met."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mqspark.broker.broker import BrokerCore
+from mqspark.broker.state.acks import DirectRun
+from mqspark.broker.tables.topics import Topic
+from mqspark.protocol.session import Session
+from mqspark.store.messages.append import PlainMessage, PlainPlace
+from mqspark_server.net.deadlines import NO_SLOT
+from mqspark_server.net.tcp import RemotingServer
+from mqspark_server.proxy.backend import DirectSender
+
+TIMEOUT_S = 3.0
+"""How long a sender waits for the guarantee of its message."""
+
+
+class _Run(DirectRun):
+    __slots__ = ("_link", "places", "slot")
+
+    def __init__(self, link: DirectLink) -> None:
+        self._link = link
+        self.places: Sequence[PlainPlace] = ()
+        self.slot = NO_SLOT
+
+    def send(self, buffer: bytes | memoryview, /, *more: bytes | memoryview) -> None:
+        self._link.server.deadlines.discard(self)
+        places, self.places = self.places, ()
+        for _, _, queue_offset, _, sender in places:
+            sender.stored(queue_offset)
+
+    def failed(self, code: int, remark: str) -> None:
+        self._link.server.deadlines.discard(self)
+        places, self.places = self.places, ()
+        for _, _, _, _, sender in places:
+            sender.failed(code, remark)
+
+    def expire(self) -> None:
+        places, self.places = self.places, ()
+        for _, _, _, _, sender in places:
+            sender.late()
+
+
+class DirectLink:
+    def __init__(self, core: BrokerCore, server: RemotingServer, session: Session) -> None:
+        self.server = server
+        self._core = core
+        self._session = session
+        self._messages: list[PlainMessage] = []
+        self._topics: list[Topic] = []
+
+    def topic(self, name: str) -> tuple[Topic, int] | None:
+        direct = self._core.direct
+        topic = direct.topic(name)
+        return None if topic is None else (topic, direct.queues_of(topic))
+
+    def send(
+        self,
+        topic: Topic,
+        queue_id: int,
+        born_ms: int,
+        properties: str,
+        tags: str,
+        body: bytes,
+        sys_flag: int,
+        sender: DirectSender,
+    ) -> bool:
+        message = self._core.direct.message(
+            topic, queue_id, born_ms, properties, tags, body, sender, sys_flag=sys_flag
+        )
+        if message is None:
+            return False
+        if not self._messages:
+            self.server.before_turn(self._store)
+        self._messages.append(message)
+        self._topics.append(topic)
+        return True
+
+    def _store(self) -> None:
+        messages, self._messages = self._messages, []
+        topics, self._topics = self._topics, []
+        run = _Run(self)
+        run.places = places = self._core.direct.put(self._session, messages, topics, run)
+        if places:
+            self.server.deadlines.add(run, self.server.loop.time() + TIMEOUT_S)
+        for message in messages[len(places) :]:
+            message[-1].take_long_way()
