@@ -37,6 +37,8 @@ class ConnectionTurns:
         """Those with calls that wait."""
         self._ring_is_scheduled = False
         self._steps_began_s = 0.0
+        self._at_once_s = 0.0
+        """What calls of this turn took that did without a task."""
         self._readers: deque[TakesTurns] = deque()
         """Those with bytes that they have not taken."""
         self._readers_are_scheduled = False
@@ -83,10 +85,12 @@ class ConnectionTurns:
         ring, most, begun = self._ring, self.calls.most, 0
         share = max(1, most // len(ring))
         self._loop.call_soon(self._first_steps_begin)
+        began_s = monotonic()
         for _ in range(len(ring)):
             begun += ring.popleft().serve_waiting(min(share, most - begun))
             if begun >= most:
                 break
+        self._at_once_s = monotonic() - began_s
         self._loop.call_soon(self._first_steps_end, begun)
         self._begun = begun
         if ring:
@@ -97,7 +101,7 @@ class ConnectionTurns:
 
     def _first_steps_end(self, calls: int) -> None:
         if calls:
-            self.calls.took(monotonic() - self._steps_began_s, calls)
+            self.calls.took(self._at_once_s + monotonic() - self._steps_began_s, calls)
 
     # --- bytes ---
 
