@@ -41,6 +41,7 @@ from mqspark.broker.replication.role import Role
 from mqspark.broker.replication.term import Term
 from mqspark.broker.rounds import Rounds
 from mqspark.broker.schemaregistry.schemaregistry import Compute
+from mqspark.broker.send.directsends import DirectSends
 from mqspark.broker.service import TICK_MS
 from mqspark.broker.state.acks import Acks
 from mqspark.broker.state.state import Random
@@ -237,6 +238,11 @@ class BrokerCore:
         self.pop.acknowledge(session, run)
         return True
 
+    @property
+    def direct(self) -> DirectSends:
+        """For plain sends of clients in this process."""
+        return self.requests.sends.direct
+
     def serve(self, handlers: dict[int, Handler]) -> None:
         """Answer by these handlers from now on."""
         self.handlers = handlers
@@ -244,9 +250,7 @@ class BrokerCore:
         # Otherwise users, extensions or traces stand around sends, or these must not be served.
         is_bare = all(handlers.get(code) is sends.handlers[code] for code in (_SEND, _SEND_OLD))
         self.take: Take = sends.runs.take if is_bare else _leave
-        self.direct = sends.direct
-        """Sends of clients in this process."""
-        self.direct.is_open = is_bare
+        sends.direct.is_open = is_bare
 
     @property
     def work_waits(self) -> bool:

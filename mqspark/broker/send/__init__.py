@@ -1,5 +1,5 @@
 """Storing what producers and consumers send.
 
-Imported from outside: ``fastfail``, ``replies``, ``retry``, ``send``. Knows the state and the timers. Must not know
-pulls.
+Imported from outside: ``directsends``, ``fastfail``, ``replies``, ``retry``, ``send``. Knows the state and the timers.
+Must not know pulls.
 """

@@ -41,6 +41,8 @@ class AnswerRun(Struct, frozen=True, gc=False):
 class DirectRun:
     """Messages of one sender that is told without frames."""
 
+    __slots__ = ()
+
     def send(self, buffer: bytes | memoryview, /, *more: bytes | memoryview) -> None:
         """Their guarantee is met."""
         raise NotImplementedError

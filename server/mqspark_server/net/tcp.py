@@ -223,7 +223,10 @@ class RemotingServer:
         if self._before_turn:
             works, self._before_turn = self._before_turn, []
             for work in works:
-                work()
+                try:
+                    work()
+                except Exception:  # the others' turn goes on
+                    log.exception("%s: work before a turn failed", self.name)
         self.core.turn()
         self.write_outbox()
         if self._after_turn is not None:

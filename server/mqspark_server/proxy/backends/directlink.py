@@ -18,7 +18,7 @@ TIMEOUT_S = 3.0
 """How long a sender waits for the guarantee of its message."""
 
 
-class _Run(DirectRun):
+class _LinkRun(DirectRun):
     __slots__ = ("_link", "places", "slot")
 
     def __init__(self, link: DirectLink) -> None:
@@ -82,7 +82,7 @@ class DirectLink:
     def _store(self) -> None:
         messages, self._messages = self._messages, []
         topics, self._topics = self._topics, []
-        run = _Run(self)
+        run = _LinkRun(self)
         run.places = places = self._core.direct.put(self._session, messages, topics, run)
         if places:
             self.server.deadlines.add(run, self.server.loop.time() + TIMEOUT_S)

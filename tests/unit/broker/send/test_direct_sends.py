@@ -99,7 +99,7 @@ def test_the_way_is_closed_where_something_stands_around_sends(tmp_path: Path, s
     other = Bench(tmp_path / "other")
     peer_of(other)
     other.config.start_accept_send_request_time_stamp = other.clock.now_ms() + 1
-    other.broker._settings_changed()
+    other.broker.requests.refresh_settings()
     assert put(other, other.peer(), [message(other)], Told()) == []
     other.close()
 
