@@ -138,10 +138,14 @@ class Context:
 
     def __init__(self, left_s: float | None = 60.0, **metadata: str) -> None:
         self._left_s = left_s
+        self.answers: list[bytes] = []
         self.metadata = {name.replace("_", "-"): value for name, value in metadata.items()}
 
     def time_remaining(self) -> float | None:
         return self._left_s
+
+    def answer(self, response: bytes) -> None:
+        self.answers.append(response)
 
 
 class ProxyBench:

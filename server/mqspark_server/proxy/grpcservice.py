@@ -27,6 +27,7 @@ from mqspark_server.proxy.methods.grpcoffsets import (
     update_offset,
 )
 from mqspark_server.proxy.methods.grpcreceipts import (
+    ack_at_once,
     ack_message,
     change_invisible_duration,
     forward_to_dead_letters,
@@ -65,7 +66,10 @@ UNARY: dict[str, Callable[[GrpcCall, Any], Any]] = {
     "SyncLiteSubscription": sync_lite_subscription,
 }
 """``async def method(call, request)`` returns the response."""
-AT_ONCE: dict[str, Callable[[GrpcCall, Any], bool]] = {"SendMessage": send_at_once}
+AT_ONCE: dict[str, Callable[[GrpcCall, Any], bool]] = {
+    "SendMessage": send_at_once,
+    "AckMessage": ack_at_once,
+}
 """``method(call, request)`` needs no task: it answers by ``call.answer``, now or later, or returns False, and ``UNARY``
 serves it."""
 STREAMING: dict[str, Callable[[GrpcCall, Any, Any], Awaitable[None]]] = {

@@ -55,56 +55,99 @@ def invisible_ms_of(duration: Duration, least_ms: int = 0) -> int:
     return invisible_ms
 
 
+def ack_at_once(call: GrpcCall, request: pb.AckMessageRequest) -> bool:
+    """``ack_message`` for messages of a broker in this process that are not renewed."""
+    entries, renewals = request.entries, call.shared.renewals
+    if not 0 < len(entries) <= ACKS_AT_ONCE or renewals.held_by(call.client.key):
+        return False
+    topic, group = topic_of(request.topic), group_of(request.group)
+    outcomes, acks = [OK] * len(entries), _Acks(topic, group)
+    now_ms = call.backend.clock.now_ms()
+    for number, entry in enumerate(entries):
+        if entry.lite_topic:
+            return False
+        try:
+            receipt, offset, _ = _parsed(parse_parts, entry.receipt_handle)
+            _check_time(receipt, now_ms)
+        except GrpcRefusal as refused:
+            outcomes[number] = refused.status
+        else:
+            acks.add(number, receipt, offset)
+    if len(acks.of_brokers) != 1:
+        return False
+
+    def done() -> None:
+        for number, answer in run.answers.items():
+            outcomes[number] = _refused(answer).status
+        call.answer(_response(entries, outcomes).SerializeToString())
+
+    ((broker, of_broker),) = acks.of_brokers.items()
+    run = AckRun(of_broker.values(), done)
+    if not call.client.link.acknowledge(broker, run):
+        return False
+    if not run.waiting:
+        done()
+    return True
+
+
 async def ack_message(call: GrpcCall, request: pb.AckMessageRequest) -> pb.AckMessageResponse:
     """Each entry has its own outcome."""
     topic, group = topic_of(request.topic), group_of(request.group)
-    entries = request.entries
-    response = pb.AckMessageResponse()
+    entries, outcomes = request.entries, list[pb.Status]()
     for first in range(0, len(entries), ACKS_AT_ONCE):
-        some = entries[first : first + ACKS_AT_ONCE]
-        for entry, outcome in zip(some, await _acknowledged(call, topic, group, some), strict=True):
-            response.entries.add(
-                message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=outcome
-            )
-    codes = {entry.status.code for entry in response.entries}
-    if len(codes) == 1:
-        response.status.CopyFrom(status(*codes))
+        outcomes += await _acknowledged(call, topic, group, entries[first : first + ACKS_AT_ONCE])
+    return _response(entries, outcomes)
+
+
+def _response(entries: Sequence[pb.AckMessageEntry], outcomes: Sequence[pb.Status]) -> pb.AckMessageResponse:
+    response = pb.AckMessageResponse()
+    for entry, outcome in zip(entries, outcomes, strict=True):
+        response.entries.add(message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=outcome)
+    codes = [*{outcome.code for outcome in outcomes}]
+    if codes == [pb.OK]:
+        response.status.CopyFrom(OK)
     elif codes:
-        response.status.CopyFrom(status(pb.MULTIPLE_RESULTS))
+        response.status.CopyFrom(status(codes[0] if len(codes) == 1 else pb.MULTIPLE_RESULTS))
     else:
         response.status.CopyFrom(status(pb.INTERNAL_SERVER_ERROR, "ack message result is empty"))
     return response
 
 
+class _Acks:
+    """Of one call, by what brokers have handed out together."""
+
+    def __init__(self, topic: str, group: str) -> None:
+        self._topic = topic
+        self._group = group
+        self.of_brokers: dict[str, dict[Receipt, AckedTogether]] = {}
+
+    def add(self, number: int, receipt: Receipt, offset: int) -> None:
+        """``receipt``: without an offset."""
+        of_broker = self.of_brokers.setdefault(receipt.broker_name, {})
+        acked = of_broker.get(receipt)
+        if acked is None:
+            stored_in = real_topic(self._topic, self._group, receipt.retry)
+            acked = of_broker[receipt] = AckedTogether(stored_in, self._group, receipt, [], [])
+        acked.numbers.append(number)
+        acked.offsets.append(offset)
+
+
 async def _acknowledged(
     call: GrpcCall, topic: str, group: str, entries: Sequence[pb.AckMessageEntry]
 ) -> list[pb.Status]:
-    outcomes = [OK] * len(entries)
-    of_brokers: dict[str, dict[Receipt, AckedTogether]] = {}
+    outcomes, acks = [OK] * len(entries), _Acks(topic, group)
     singly: list[tuple[int, str, ReceiptHandle]] = []
-    renewals, key, now_ms = call.shared.renewals, call.client.key, call.backend.clock.now_ms()
     for number, entry in enumerate(entries):
         try:
-            if entry.lite_topic or renewals.held_by(key):
-                handle = await taken(call, topic, group, entry.receipt_handle, entry.lite_topic)
-                if entry.lite_topic:
-                    singly.append((number, entry.lite_topic, handle))
-                    continue
-                receipt, offset = handle.receipt._replace(offset=-1), handle.receipt.offset
-            else:
-                receipt, offset, _ = _parsed(parse_parts, entry.receipt_handle)
-                _check_time(receipt, now_ms)
+            handle = await taken(call, topic, group, entry.receipt_handle, entry.lite_topic)
         except GrpcRefusal as refused:
             outcomes[number] = refused.status
             continue
-        of_broker = of_brokers.setdefault(receipt.broker_name, {})
-        acked = of_broker.get(receipt)
-        if acked is None:
-            stored_in = real_topic(topic, group, receipt.retry)
-            acked = of_broker[receipt] = AckedTogether(stored_in, group, receipt, [], [])
-        acked.numbers.append(number)
-        acked.offsets.append(offset)
-    for broker, of_broker in of_brokers.items():
+        if entry.lite_topic:
+            singly.append((number, entry.lite_topic, handle))
+        else:
+            acks.add(number, handle.receipt._replace(offset=-1), handle.receipt.offset)
+    for broker, of_broker in acks.of_brokers.items():
         answers = await _without_requests(call.client.link, broker, of_broker.values())
         if answers is not None:
             for number, answer in answers.items():

@@ -11,18 +11,20 @@ import pytest
 
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig, TopicConfig
 from mqspark_server.proxy import messaging_pb2 as pb
+from mqspark_server.proxy.clients.grpccalls import GrpcCall
 from mqspark_server.proxy.clients.grpcclients import GrpcClient
 from mqspark_server.proxy.clients.renewals import GIVEN_BACK_MS, INVISIBLE_MS
 from mqspark_server.proxy.content.receipthandles import parse_handle
 from mqspark_server.proxy.grpcstatus import GrpcRefusal
 from mqspark_server.proxy.methods.grpcreceipts import (
+    ack_at_once,
     ack_message,
     change_invisible_duration,
     forward_to_dead_letters,
 )
 from mqspark_server.proxy.methods.grpcreceiving import receive_message
 from tests.unit.broker_kit import SEND, Bench, send_ext
-from tests.unit.proxy_kit import ProxyBench, as_response, settled
+from tests.unit.proxy_kit import Context, ProxyBench, as_response, settled
 
 pytestmark = pytest.mark.anyio
 
@@ -91,15 +93,19 @@ def bodies(responses: list[pb.ReceiveMessageResponse]) -> list[str]:
     return [message.body.decode() for message in messages(responses)]
 
 
-async def ack(
-    proxy: ProxyBench, client: GrpcClient, *received: pb.Message, topic: str = "T"
-) -> pb.AckMessageResponse:
+def acks(*received: pb.Message, topic: str = "T") -> pb.AckMessageRequest:
     made = pb.AckMessageRequest()
     made.group.name, made.topic.name = "G", topic
     for message in received:
         system = message.system_properties
         made.entries.add(message_id=system.message_id, receipt_handle=system.receipt_handle)
-    return await ack_message(proxy.call(client), made)
+    return made
+
+
+async def ack(
+    proxy: ProxyBench, client: GrpcClient, *received: pb.Message, topic: str = "T"
+) -> pb.AckMessageResponse:
+    return await ack_message(proxy.call(client), acks(*received, topic=topic))
 
 
 def change_request(message: pb.Message, invisible_ms: int) -> pb.ChangeInvisibleDurationRequest:
@@ -279,6 +285,48 @@ async def test_handles_that_name_nothing_have_their_own_outcome(
     ]
     nothing = await ack_message(proxy.call(client), pb.AckMessageRequest(group=made.group, topic=made.topic))
     assert nothing.status.code == pb.INTERNAL_SERVER_ERROR
+
+
+async def test_messages_of_the_broker_here_are_acknowledged_without_a_task(
+    proxy: ProxyBench, client: GrpcClient
+) -> None:
+    put(proxy.bench, "0", "1")
+    received = messages(await proxy.receive(client, request()))
+    made = acks(*received)
+    made.entries.add(receipt_handle="nonsense")
+    context = Context()
+    call = GrpcCall(proxy.shared, client, context)
+    assert ack_at_once(call, made)
+    assert context.answers == []
+    await settled()
+    (answer,) = map(pb.AckMessageResponse.FromString, context.answers)
+    assert [entry.status.code for entry in answer.entries] == [pb.OK, pb.OK, pb.INTERNAL_SERVER_ERROR]
+    assert [entry.receipt_handle for entry in answer.entries] == [
+        entry.receipt_handle for entry in made.entries
+    ]
+    assert answer.status.code == pb.MULTIPLE_RESULTS
+    await proxy.pass_time(60_000)
+    assert bodies_or_none(await proxy.receive(client, request())) == []
+
+
+async def test_what_has_to_be_awaited_is_not_acknowledged_at_once(
+    proxy: ProxyBench, client: GrpcClient
+) -> None:
+    put(proxy.bench, "0", "1")
+    call = proxy.call(client)
+    received = messages(await proxy.receive(client, request(batch=1)))
+    lite = acks(*received)
+    lite.entries[0].lite_topic = "a"
+    two = acks(*received, *received)
+    two.entries[1].receipt_handle = two.entries[0].receipt_handle.replace("b-a", "another")
+    for made in (acks(), lite, two):
+        assert not ack_at_once(call, made)
+    proxy.backend.links[0].takes_runs = False
+    assert not ack_at_once(call, acks(*received))
+    proxy.backend.links[0].takes_runs = True
+    renewed = messages(await proxy.receive(client, request(auto_renew=True)))
+    assert not ack_at_once(call, acks(*renewed))
+    assert (await ack(proxy, client, *received, *renewed)).status.code == pb.OK
 
 
 async def test_an_expired_handle_is_refused(proxy: ProxyBench, client: GrpcClient) -> None:
