@@ -28,7 +28,7 @@ class Master(Outbound):
     """Answers pulls from a store, as a broker does."""
 
     def __init__(self, store: MessageStore) -> None:
-        super().__init__("master:1", lambda: None)
+        # Without what a connection has: it belongs to a running loop, and nothing is sent.
         self._store = store
         self.asked: list[int] = []
         self.code: int | None = None
