@@ -36,6 +36,8 @@ class Master(Outbound):
         self.flip = -1
         """The byte of each body that is wrong; -1: none."""
 
+    def close(self) -> None: ...
+
     async def request(
         self,
         code: int,
