@@ -57,14 +57,16 @@ Answer = tuple[Session, int, int, Sequence[AckRecord]]
 class AckRun:
     """A ``Receiver`` of the one frame that answers all that wait for the store."""
 
-    __slots__ = ("acks", "answers", "done", "waiting")
+    __slots__ = ("acks", "answers", "asked", "done", "waiting")
 
     def __init__(self, acks: Iterable[AckedTogether], done: Callable[[], None]) -> None:
         """``done()`` is called when all are answered, unless they are when the broker has taken the run."""
         self.acks = acks
         self.done = done
-        self.answers: dict[int, Command] = {}
-        """What the broker says instead of success, by numbers."""
+        self.answers: dict[int, Command | Exception] = {}
+        """What the broker says instead of success, by numbers, or why it is not known to have said anything."""
+        self.asked = 0
+        """Requests without an answer, where the broker is another process."""
         self.waiting: list[tuple[AckRecord, list[int]]] = []
         """The numbers that the store has not answered yet, and what they wait for."""
 

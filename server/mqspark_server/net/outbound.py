@@ -10,8 +10,9 @@ import asyncio
 import math
 import ssl
 from collections.abc import Callable, Mapping
-from typing import cast
+from typing import Protocol, cast
 
+from mqspark.base.logs import sparing
 from mqspark.client.remoting.credentials import bound
 from mqspark.errors import ConnectionLost, MQError, ProtocolError, RequestTimeout
 from mqspark.protocol.binding import Binder
@@ -22,6 +23,8 @@ from mqspark.protocol.headers.header import Header, to_ext
 from mqspark.protocol.layouts import MAX_OPAQUE
 from mqspark.protocol.signature import Signer
 
+log = sparing(__name__)
+
 CONNECT_TIMEOUT_S = 3.0
 REQUEST_ERRORS = (OSError, ValueError, MQError)
 """What comes of a server that cannot be reached, refuses, or answers something else."""
@@ -30,6 +33,18 @@ STEP_S = 0.02
 """What is late is looked for so rarely."""
 FEW_PENDING = 1024
 """With twice as many requests as after the last look, those that nobody waits for are looked for as well."""
+
+
+class Waiting(Protocol):
+    """What waits for an answer: a future, or what a caller that needs no task has in place of one."""
+
+    def done(self) -> bool:
+        """Whether nobody waits any more."""
+        ...
+
+    def set_result(self, answer: Command, /) -> None: ...
+    def set_exception(self, error: Exception, /) -> None: ...
+
 
 AsError = Callable[[ConnectionLost | RequestTimeout], Exception]
 
@@ -56,7 +71,7 @@ class Outbound(asyncio.Protocol):
         self._on_request = on_request
         self._parser = Connection()
         self._loop = asyncio.get_running_loop()
-        self._pending: dict[int, tuple[asyncio.Future[Command], float, float]] = {}
+        self._pending: dict[int, tuple[Waiting, float, float]] = {}
         """Opaque → who waits for the answer, until when, and for how many seconds in all."""
         self._most_pending = FEW_PENDING
         self._timer: asyncio.TimerHandle | None = None
@@ -123,10 +138,23 @@ class Outbound(asyncio.Protocol):
     ) -> asyncio.Future[Command]:
         """Send a request. What is returned is cancelled to give it up, and fails as ``request``."""
         answer: asyncio.Future[Command] = self._loop.create_future()
+        self.ask(answer, code, header, body, timeout_s=timeout_s)
+        return answer
+
+    def ask(
+        self,
+        waiting: Waiting,
+        code: int,
+        header: Header | Mapping[str, str] | None,
+        body: bytes,
+        *,
+        timeout_s: float,
+    ) -> None:
+        """Send a request, and tell ``waiting`` once: the answer, or what ``request`` raises."""
         transport = self._transport
         if transport is None or transport.is_closing():
-            answer.set_exception(self._as_error(ConnectionLost(self.address)))
-            return answer
+            waiting.set_exception(self._as_error(ConnectionLost(self.address)))
+            return
         self._opaque = opaque = self._opaque + 1 if self._opaque < MAX_OPAQUE else 1
         if self._binder is not None:
             header = self._signed(code, header, body)
@@ -134,12 +162,11 @@ class Outbound(asyncio.Protocol):
             encode_request(code, opaque, header, body, language=self._language, version=self._version)
         )
         due = self._loop.time() + timeout_s
-        self._pending[opaque] = answer, due, timeout_s
+        self._pending[opaque] = waiting, due, timeout_s
         if len(self._pending) > self._most_pending:
             self._expire()
         if due < self._timer_at:
             self._wait_until(due)
-        return answer
 
     def _write(self, frame: bytes) -> None:
         if not self._out:
@@ -163,13 +190,12 @@ class Outbound(asyncio.Protocol):
             self._timer.cancel()
         self._timer, self._timer_at = None, math.inf
         now, least = self._loop.time(), math.inf
-        for opaque, (answer, due, timeout_s) in [*self._pending.items()]:
-            if due > now and not answer.done():
+        for opaque, (waiting, due, timeout_s) in [*self._pending.items()]:
+            if due > now and not waiting.done():
                 least = min(least, due)
                 continue
-            del self._pending[opaque]
-            if not answer.done():
-                answer.set_exception(self._as_error(RequestTimeout(self.address, int(timeout_s * 1000))))
+            if self._pending.pop(opaque, None) is not None and not waiting.done():
+                waiting.set_exception(self._as_error(RequestTimeout(self.address, int(timeout_s * 1000))))
         self._most_pending = max(FEW_PENDING, 2 * len(self._pending))
         if least < math.inf:
             self._wait_until(max(least, now + STEP_S))
@@ -221,9 +247,13 @@ class Outbound(asyncio.Protocol):
             if not command.flag & RESPONSE_FLAG:
                 self._on_request(command)
                 continue
-            waiting = pending.pop(command.opaque, None)
-            if waiting is not None and not waiting[0].done():
-                waiting[0].set_result(command)
+            found = pending.pop(command.opaque, None)
+            if found is None or found[0].done():
+                continue
+            try:
+                found[0].set_result(command)
+            except Exception:  # the others wait for theirs
+                log.exception("an answer of %s could not be used", self.address)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
@@ -235,6 +265,6 @@ class Outbound(asyncio.Protocol):
 
     def _fail(self, reason: str) -> None:
         pending, self._pending = self._pending, {}
-        for answer, *_ in pending.values():
-            if not answer.done():
-                answer.set_exception(self._as_error(ConnectionLost(self.address, reason)))
+        for waiting, *_ in pending.values():
+            if not waiting.done():
+                waiting.set_exception(self._as_error(ConnectionLost(self.address, reason)))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from mqspark.base.clock import Clock
 from mqspark.broker.pop.ackrun import AckRun
-from mqspark.broker.tables.topics import Topic
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig, TopicRouteData
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.header import Header
@@ -38,15 +37,20 @@ Doors = Mapping[str, tuple[str, int]]
 
 
 class DirectSender(Protocol):
-    """Who sends one message."""
+    """Who sends one message, and is told once what became of it."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody waits any more."""
+        ...
 
     def stored(self, queue_offset: int) -> None: ...
     def failed(self, code: int, remark: str) -> None:
-        """It is stored, but perhaps not as safely as asked for."""
+        """The broker answers this instead, as for a message that is stored, but perhaps not as safely as asked for."""
         ...
 
-    def late(self) -> None:
-        """It is stored, and its guarantee is not met in time."""
+    def refused(self, error: Exception) -> None:
+        """There is no answer, or none in time; the message may be stored."""
         ...
 
     def take_long_way(self) -> None:
@@ -54,17 +58,27 @@ class DirectSender(Protocol):
         ...
 
 
-class Direct(Protocol):
-    """One client's way for plain sends to the broker in this process."""
+class DirectTopic(NamedTuple):
+    """A topic whose messages may be plain."""
 
-    def topic(self, name: str) -> tuple[Topic, int] | None:
-        """The topic, if messages for it may be plain, and how many queues it may be written to."""
+    where: Any
+    """What the way to its queues knows it by."""
+    message_type: str
+    queues: int
+    """How many it may be written to."""
+
+
+class Direct(Protocol):
+    """One client's way for plain sends, which need no task each."""
+
+    def topic(self, name: str) -> DirectTopic | None:
+        """None: its messages are not plain, or it has to be asked for."""
         ...
 
     def send(
         self,
-        topic: Topic,
-        queue_id: int,
+        topic: DirectTopic,
+        queue: int,
         born_ms: int,
         properties: str,
         tags: str,
@@ -72,8 +86,9 @@ class Direct(Protocol):
         sys_flag: int,
         sender: DirectSender,
     ) -> bool:
-        """Store a message at the end of the turn, and tell its sender. ``properties`` as in a header of remoting, a
-        unique id and ``tags`` among them. False: it is not plain."""
+        """Send a message to one of the queues at the end of the turn, and tell its sender. ``properties`` as in a
+        header of remoting, a unique id and ``tags`` among them. False: nothing has happened, and it has to take the
+        long way."""
         ...
 
 
@@ -81,8 +96,8 @@ class Link(Protocol):
     """One client's way to brokers, which see it as one connection."""
 
     @property
-    def direct(self) -> Direct | None:
-        """For plain sends to the broker in this process; None: it is elsewhere."""
+    def direct(self) -> Direct:
+        """For plain sends."""
         ...
 
     def sign_in(self, proof: Proof | None) -> None:

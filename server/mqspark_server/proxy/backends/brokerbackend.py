@@ -40,7 +40,7 @@ class BrokerLink:
         self._broker_name = core.config.broker_name
         self._peer = server.local_peer(caller.address)
         self._peer.language, self._peer.version = caller.language, caller.version
-        self.direct: DirectLink | None = DirectLink(core, server, self._peer.session)
+        self.direct = DirectLink(core, server, self._peer.session)
         self._peer.on_request = lambda command: on_request(self._broker_name, command)
 
     def sign_in(self, proof: Proof | None) -> None:

@@ -27,18 +27,21 @@ from mqspark.protocol.headers.admin_headers import (
 )
 from mqspark.protocol.headers.header import Header
 from mqspark.protocol.session import Session
+from mqspark_server.net.outbound import Outbound
 from mqspark_server.proxy.backend import Doors, GrpcCaller, OnRequest, Proof
+from mqspark_server.proxy.backends.clusteracks import acknowledge
 from mqspark_server.proxy.backends.clusterroutes import TIMEOUT_S, BrokerServer, ClusterRoutes, Recent
+from mqspark_server.proxy.backends.clustersends import ClusterSends
 from mqspark_server.proxy.backends.clusterusers import ClusterUsers
-from mqspark_server.proxy.grpcstatus import checked, refusal_of
+from mqspark_server.proxy.backends.readytopics import ReadyTopic, ReadyTopics
+from mqspark_server.proxy.grpcstatus import GrpcRefusal, checked, refusal_of
 
 
 class ClusterLink:
     """One client's connections to brokers."""
 
-    direct = None
-
     def __init__(self, cluster: ClusterBackend, caller: GrpcCaller, on_request: OnRequest) -> None:
+        self.direct = ClusterSends(cluster.ready_topic, self._connection)
         self._routes = cluster.routes
         self._caller = caller
         self._on_request = on_request
@@ -87,7 +90,18 @@ class ClusterLink:
         return await server.request(code, header, body, timeout_s=timeout_s)
 
     def acknowledge(self, broker: str, run: AckRun) -> bool:
-        return False
+        connection = None if self._users is not None else self._connection(broker)
+        if connection is None:
+            return False
+        acknowledge(connection, run)
+        return True
+
+    def _connection(self, broker: str) -> Outbound | None:
+        """None: it has to be opened first, or there is none."""
+        try:
+            return self._server(broker).connection
+        except GrpcRefusal:
+            return None
 
     def answer(self, broker: str, frame: bytes) -> None:
         known = self._brokers.get(broker)
@@ -131,10 +145,15 @@ class ClusterBackend:
         self.users = ClusterUsers(auth, routes.ask_any) if auth.authentication_enabled else None
         """None: everybody may do what the brokers let this process do."""
         self._types = Recent(lambda topic: asyncio.ensure_future(self._ask_type(topic)))
+        self._ready = ReadyTopics(routes.recent, self._types)
         self._groups = Recent(lambda group: asyncio.ensure_future(self._ask_group(group)))
 
     def link(self, caller: GrpcCaller, on_request: OnRequest) -> ClusterLink:
         return ClusterLink(self, caller, on_request)
+
+    def ready_topic(self, name: str) -> ReadyTopic | None:
+        """None: something has to be asked for, or every request is judged."""
+        return None if self.users is not None else self._ready.find(name)
 
     async def route(self, topic: str) -> TopicRouteData:
         return await self.routes.route(topic)

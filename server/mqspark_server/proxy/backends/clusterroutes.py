@@ -53,6 +53,13 @@ class Recent(Generic[V]):
             self._known.pop(name, None)
             raise
 
+    def known(self, name: str) -> tuple[float, V] | None:
+        """What was answered within FRESH_S, and until when it is used; None: it has to be found."""
+        due_s, found = self._known.get(name, (0.0, None))
+        if found is None or monotonic() >= due_s or not found.done() or found.cancelled():
+            return None
+        return None if found.exception() is not None else (due_s, found.result())
+
 
 def _refused(error: Exception) -> GrpcRefusal:
     """What a caller is told of a broker that does not answer."""
@@ -91,8 +98,8 @@ class BrokerServer:
         timeout_s: float = TIMEOUT_S,
     ) -> Awaitable[Command]:
         """The answer. Raises GrpcRefusal, now or when it is awaited."""
-        connection = self._connection
-        if connection is None or not connection.alive:
+        connection = self.connection
+        if connection is None:
             return self._request_first(code, header, body, timeout_s)
         try:
             return connection.submit(code, header, body, timeout_s=timeout_s)
@@ -108,6 +115,12 @@ class BrokerServer:
             return await connection.submit(code, header, body, timeout_s=timeout_s)
         except (OSError, ValueError, MQError) as error:
             raise _refused(error) from None
+
+    @property
+    def connection(self) -> Outbound | None:
+        """None: it has to be opened first."""
+        connection = self._connection
+        return connection if connection is not None and connection.alive else None
 
     def answer(self, frame: bytes) -> None:
         """A response to a request that came over this connection."""
@@ -148,7 +161,7 @@ class ClusterRoutes:
         """Name of a broker → address of its master, from the routes: as many as the cluster has."""
         self._own: dict[str, BrokerServer] = {}
         """Connections for what is not asked for a client."""
-        self._routes = Recent(lambda topic: asyncio.ensure_future(self._ask_route(topic)))
+        self.recent = Recent(lambda topic: asyncio.ensure_future(self._ask_route(topic)))
 
     def server(
         self,
@@ -167,7 +180,7 @@ class ClusterRoutes:
 
     async def route(self, topic: str) -> TopicRouteData:
         """Raises GrpcRefusal when the topic does not exist."""
-        return await self._routes.find(topic)
+        return await self.recent.find(topic)
 
     async def route_or_none(self, topic: str) -> TopicRouteData | None:
         """None: there is no such topic."""

@@ -12,7 +12,8 @@ from mqspark.protocol.session import Session
 from mqspark.store.messages.append import PlainMessage, PlainPlace
 from mqspark_server.net.deadlines import NO_SLOT
 from mqspark_server.net.tcp import RemotingServer
-from mqspark_server.proxy.backend import DirectSender
+from mqspark_server.proxy.backend import DirectSender, DirectTopic
+from mqspark_server.proxy.grpcstatus import too_late
 
 TIMEOUT_S = 3.0
 """How long a sender waits for the guarantee of its message."""
@@ -41,7 +42,7 @@ class _LinkRun(DirectRun):
     def expire(self) -> None:
         places, self.places = self.places, ()
         for _, _, _, _, sender in places:
-            sender.late()
+            sender.refused(too_late())
 
 
 class DirectLink:
@@ -52,15 +53,19 @@ class DirectLink:
         self._messages: list[PlainMessage] = []
         self._topics: list[Topic] = []
 
-    def topic(self, name: str) -> tuple[Topic, int] | None:
+    def topic(self, name: str) -> DirectTopic | None:
         direct = self._core.direct
         topic = direct.topic(name)
-        return None if topic is None else (topic, direct.queues_of(topic))
+        if topic is None:
+            return None
+        return DirectTopic(
+            topic, topic.config.attributes.get("message.type", "NORMAL"), direct.queues_of(topic)
+        )
 
     def send(
         self,
-        topic: Topic,
-        queue_id: int,
+        topic: DirectTopic,
+        queue: int,
         born_ms: int,
         properties: str,
         tags: str,
@@ -69,14 +74,14 @@ class DirectLink:
         sender: DirectSender,
     ) -> bool:
         message = self._core.direct.message(
-            topic, queue_id, born_ms, properties, tags, body, sender, sys_flag=sys_flag
+            topic.where, queue, born_ms, properties, tags, body, sender, sys_flag=sys_flag
         )
         if message is None:
             return False
         if not self._messages:
             self.server.before_turn(self._store)
         self._messages.append(message)
-        self._topics.append(topic)
+        self._topics.append(topic.where)
         return True
 
     def _store(self) -> None:

@@ -53,6 +53,10 @@ class GrpcCall:
     def backend(self) -> ProxyBackend:
         return self.shared.backend
 
+    @property
+    def is_over(self) -> bool:
+        return self._context.is_over
+
     def answer(self, response: bytes) -> None:
         """End a call that is served without a task with this response."""
         self._context.answer(response)

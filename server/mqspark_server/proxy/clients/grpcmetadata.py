@@ -71,6 +71,11 @@ class GrpcContext(Protocol):
         """In seconds; None: the caller waits for ever."""
         ...
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        ...
+
     def answer(self, data: bytes) -> None:
         """End a call that is served without a task."""
         ...

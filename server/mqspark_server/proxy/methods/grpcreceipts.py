@@ -56,7 +56,7 @@ def invisible_ms_of(duration: Duration, least_ms: int = 0) -> int:
 
 
 def ack_at_once(call: GrpcCall, request: pb.AckMessageRequest) -> bool:
-    """``ack_message`` for messages of a broker in this process that are not renewed."""
+    """``ack_message`` for messages of one broker that are not renewed."""
     entries, renewals = request.entries, call.shared.renewals
     if not 0 < len(entries) <= ACKS_AT_ONCE or renewals.held_by(call.client.key):
         return False
@@ -85,7 +85,7 @@ def ack_at_once(call: GrpcCall, request: pb.AckMessageRequest) -> bool:
     run = AckRun(of_broker.values(), done)
     if not call.client.link.acknowledge(broker, run):
         return False
-    if not run.waiting:
+    if not run.waiting and not run.asked:
         done()
     return True
 
@@ -181,7 +181,7 @@ async def _acknowledge_singly(
 
 async def _without_requests(
     link: Link, broker: str, acks: Iterable[AckedTogether]
-) -> Mapping[int, Command] | None:
+) -> Mapping[int, Command | Exception] | None:
     """What the broker says instead of success, by the numbers of messages. None: requests have to be made."""
     stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -192,7 +192,7 @@ async def _without_requests(
     run = AckRun(acks, done)
     if not link.acknowledge(broker, run):
         return None
-    if run.waiting:
+    if run.waiting or run.asked:
         await stored
     return run.answers
 
@@ -284,7 +284,11 @@ async def acknowledge(link: Link, place: ReceiptPlace, handle: ReceiptHandle) ->
         raise _refused(answer)
 
 
-def _refused(answer: Command) -> GrpcRefusal:
+def _refused(answer: Command | Exception) -> GrpcRefusal:
+    if isinstance(answer, Exception):
+        return (
+            answer if isinstance(answer, GrpcRefusal) else GrpcRefusal(pb.INTERNAL_SERVER_ERROR, str(answer))
+        )
     if answer.code == ResponseCode.NO_PERMISSION:
         return refusal_of(answer)
     return GrpcRefusal(pb.INTERNAL_SERVER_ERROR, f"ack failed: status is abnormal: {answer.remark}")

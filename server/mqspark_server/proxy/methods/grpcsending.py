@@ -50,7 +50,7 @@ from mqspark_server.proxy.clients.grpchalves import GrpcHalf
 from mqspark_server.proxy.content.instants import millis_of
 from mqspark_server.proxy.content.resources import has_control, topic_of
 from mqspark_server.proxy.content.systemkeys import BORN_HOST, SYSTEM_KEYS, TRACE_CONTEXT
-from mqspark_server.proxy.grpcstatus import OK, GrpcRefusal, checked, refusal, status, too_late
+from mqspark_server.proxy.grpcstatus import OK, GrpcRefusal, checked, refusal, status
 from mqspark_server.proxy.methods.grpclite import check_lite_topic
 
 MAX_USER_PROPERTIES = 128
@@ -77,26 +77,25 @@ _turns = itertools.count()
 
 
 def send_at_once(call: GrpcCall, request: pb.SendMessageRequest) -> bool:
-    """Send one plain message to the broker in this process. False: it is not plain, or the broker is elsewhere."""
+    """Send one plain message. False: it is not plain, or something about it has to be asked for."""
     direct, given = call.client.link.direct, request.messages
-    if direct is None or len(given) != 1 or given[0].system_properties.message_type not in _MAY_BE_PLAIN:
+    if len(given) != 1 or given[0].system_properties.message_type not in _MAY_BE_PLAIN:
         return False
     message = given[0]
     name = topic_of(message.topic)
-    found = direct.topic(name)
-    if found is None:
+    topic = direct.topic(name)
+    if topic is None:
         return False
     properties = _properties(call, message, name)
     kind = _kind(properties)
     if kind != "NORMAL":
         return False
-    topic, queues = found
-    _check_type(kind, topic.config.attributes.get("message.type", "NORMAL"))
-    if not queues:
+    _check_type(kind, topic.message_type)
+    if not topic.queues:
         raise GrpcRefusal(pb.FORBIDDEN, _NO_QUEUE)
     return direct.send(
         topic,
-        next(_turns) % queues,
+        next(_turns) % topic.queues,
         int(properties[BORN_TIMESTAMP]),
         text_of(properties),
         properties.get(TAGS, ""),
@@ -115,6 +114,10 @@ class _Sent:
         self._call = call
         self._request = request
 
+    @property
+    def is_over(self) -> bool:
+        return self._call.is_over
+
     def stored(self, queue_offset: int) -> None:
         message_id = self._request.messages[0].system_properties.message_id
         self._call.answer(_sent(message_id, queue_offset).SerializeToString())
@@ -122,8 +125,11 @@ class _Sent:
     def failed(self, code: int, remark: str) -> None:
         self._call.answer(_failed(code, remark).SerializeToString())
 
-    def late(self) -> None:
-        self._call.answer(pb.SendMessageResponse(status=too_late().status).SerializeToString())
+    def refused(self, error: Exception) -> None:
+        refusal = (
+            error if isinstance(error, GrpcRefusal) else GrpcRefusal(pb.INTERNAL_SERVER_ERROR, str(error))
+        )
+        self._call.answer(pb.SendMessageResponse(status=refusal.status).SerializeToString())
 
     def take_long_way(self) -> None:
         self._call.serve(self._request)

@@ -3,46 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
 from mqspark.errors import ConnectionLost, RequestTimeout
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import encode_response
-from mqspark.protocol.connection import Connection
-from mqspark_server.net.outbound import FEW_PENDING, Outbound
+from mqspark_server.net.outbound import FEW_PENDING
+from tests.unit.outbound_kit import connected
 
 CODE = RequestCode.GET_MAX_OFFSET
-
-
-class Wire:
-    """The transport of a connection, and what its peer reads."""
-
-    def __init__(self) -> None:
-        self.writes: list[bytes] = []
-        self.closed = False
-
-    def write(self, data: bytes) -> None:
-        self.writes.append(data)
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def close(self) -> None:
-        self.closed = True
-
-    def get_extra_info(self, name: str) -> None:
-        return None
-
-    def opaques(self) -> list[int]:
-        return [each.opaque for each in Connection().receive_data(b"".join(self.writes))]
-
-
-def connected(**options: Any) -> tuple[Outbound, Wire]:
-    outbound, wire = Outbound("host:1", lambda: None, **options), Wire()
-    outbound.connection_made(wire)  # type: ignore[arg-type]
-    return outbound, wire
 
 
 def test_requests_of_a_turn_are_one_write() -> None:

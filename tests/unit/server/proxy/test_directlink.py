@@ -37,6 +37,7 @@ class Server:
 class Sender:
     def __init__(self) -> None:
         self.told: list[object] = []
+        self.is_over = False
 
     def stored(self, queue_offset: int) -> None:
         self.told.append(queue_offset)
@@ -44,8 +45,8 @@ class Sender:
     def failed(self, code: int, remark: str) -> None:
         self.told.append(remark)
 
-    def late(self) -> None:
-        self.told.append("late")
+    def refused(self, error: Exception) -> None:
+        self.told.append(str(error))
 
     def take_long_way(self) -> None:
         self.told.append("long way")
@@ -61,9 +62,9 @@ def made(bench: Bench) -> tuple[Server, Callable[[], Sender]]:
     def send() -> Sender:
         found = link.topic("T")
         assert found is not None
-        assert found[1] == 4
+        assert (found.message_type, found.queues) == ("NORMAL", 4)
         sender = Sender()
-        assert link.send(found[0], 2, 1, "UNIQ_KEY\x01B\x02", "", b"body", 0, sender)
+        assert link.send(found, 2, 1, "UNIQ_KEY\x01B\x02", "", b"body", 0, sender)
         return sender
 
     return server, send
@@ -93,9 +94,9 @@ def test_what_is_left_takes_the_long_way_and_what_waits_too_long_is_late(tmp_pat
     server.timers.pass_to(TIMEOUT_S - 1)
     assert first.told == []
     server.timers.pass_to(TIMEOUT_S + 1)
-    assert first.told == ["late"]
+    assert first.told == ["the broker did not answer in time"]
     bench.flush()
-    assert first.told == ["late"]
+    assert first.told == ["the broker did not answer in time"]
     third = send()
     server.turn()
     bench.broker.turn()
