@@ -31,7 +31,7 @@ WAIT_S = 300
 ONCE = pytest.mark.slow(
     "a driver starts three times; the batch that runs again in test_work_queue is the fast twin"
 )
-FIVE = pytest.mark.slow("kills five times")
+THREE = pytest.mark.slow("kills three times")
 
 
 class Work:
@@ -135,7 +135,7 @@ def check(cluster: DevCluster, topic: str, sent: int) -> None:
     assert bodies(cluster, f"{topic}-results") == Counter(set(range(sent)) - always)
 
 
-@pytest.mark.parametrize("kills", [pytest.param(1, marks=ONCE), pytest.param(5, marks=FIVE)])
+@pytest.mark.parametrize("kills", [pytest.param(1, marks=ONCE), pytest.param(3, marks=THREE)])
 def test_killed_workers_and_drivers(cluster: DevCluster, topic: str, tmp_path: Path, kills: int) -> None:
     # A task whose worker is killed runs again, as in a cluster.
     work = Work(tmp_path, cluster, topic, "local[2, 4]")
@@ -159,7 +159,7 @@ def test_killed_workers_and_drivers(cluster: DevCluster, topic: str, tmp_path: P
 def test_killed_executors(cluster: DevCluster, topic: str, tmp_path: Path) -> None:
     work = Work(tmp_path, cluster, topic, "local-cluster[1,2,1024]")
     sent = 0
-    for _ in range(5):
+    for _ in range(3):
         cluster.send_numbers(topic, range(sent, sent + ROWS_A_KILL))
         sent += ROWS_A_KILL
         if not work.is_running:
