@@ -33,7 +33,13 @@ def is_sound(name: str, value: str) -> bool:
     """Whether a message of HTTP/2 may have such a field (RFC 9113, 8.2)."""
     if not _NAME.fullmatch(name) or name in _OF_ONE_CONNECTION:
         return False
-    return _VALUE.fullmatch(value) is not None and (name != "te" or value == "trailers")
+    return _is_sound_value(name, value)
+
+
+def _is_sound_value(name: str, value: str) -> bool:
+    if not (value.isprintable() and value[:1] != " " != value[-1:]) and not _VALUE.fullmatch(value):
+        return False  # the search is dear, and what it would find is rare
+    return name != "te" or value == "trailers"
 
 
 def _read(name: str, value: str) -> ReadField:
@@ -106,6 +112,7 @@ _STATIC_FIELDS: tuple[Field, ...] = (
 _STATIC = [_read(*field) for field in _STATIC_FIELDS]
 _DYNAMIC = len(_STATIC) + 1
 """The index of the newest field of the dynamic table."""
+_DYNAMIC_OCTET = 0x80 | _DYNAMIC
 _STATUS_200 = b"\x88"
 
 
@@ -129,15 +136,22 @@ class HeaderDecoder:
         ones build on it. Raises ProtocolError: no later block can be understood."""
         fields: list[ReadField] = []
         room = self._max_list_bytes
+        table = self._table
         at, end = 0, len(block)
         while at < end:
             octet = block[at]
             at += 1
             if octet >= 0x80:
-                index = octet & 0x7F
-                if index == 0x7F:
-                    index, at = _integer(block, at, 0x7F)
-                field = self._field(index)
+                # What nearly all fields are: an index of one octet, of the static table or of the other one.
+                if _DYNAMIC_OCTET <= octet < 0xFF and octet - _DYNAMIC_OCTET < len(table):
+                    field = table[_DYNAMIC_OCTET - 1 - octet]
+                elif 0x80 < octet < _DYNAMIC_OCTET:
+                    field = _STATIC[octet - 0x81]
+                else:
+                    index = octet & 0x7F
+                    if index == 0x7F:
+                        index, at = _integer(block, at, 0x7F)
+                    field = self._field(index)
             elif octet >= 0x40:
                 field, at = self._literal(block, at, octet, 0x3F)
                 self._add(field)
@@ -165,12 +179,16 @@ class HeaderDecoder:
         index = octet & mask
         if index == mask:
             index, at = _integer(block, at, mask)
-        if index:
-            name = self._field(index)[0]
-        else:
+        if not index:
             name, at = _string(block, at)
+            value, at = _string(block, at)
+            return _read(name, value), at
+        known = self._field(index)
+        name = known[0]
         value, at = _string(block, at)
-        return _read(name, value), at
+        # The name is as sound as it was; whether that is so, a field that is not sound does not say.
+        is_good = _is_sound_value(name, value) if known[3] else is_sound(name, value)
+        return (name, value, len(name) + len(value) + FIELD_BYTES, is_good), at
 
     def _resize(self, block: bytes, at: int, octet: int) -> int:
         limit = octet & 0x1F
@@ -215,8 +233,9 @@ def _integer(block: bytes, at: int, value: int) -> tuple[int, int]:
 def _string(block: bytes, at: int) -> tuple[str, int]:
     if at >= len(block):
         raise ProtocolError("a header block that ends amid a field")
-    is_coded, length = block[at] & 0x80, block[at] & 0x7F
+    octet = block[at]
     at += 1
+    is_coded, length = octet >= 0x80, octet & 0x7F
     if length == 0x7F:
         length, at = _integer(block, at, length)
     end = at + length
