@@ -66,7 +66,7 @@ class TopicDeletion:
         data.table.batch_topics -= gone
         for topic in topics:
             hidden = [queue for table in data.tables for queue in table.hidden.get(topic, ())]
-            self._checkpoints.ends.note(queue.key for queue in hidden)
+            self._checkpoints.ends.note({queue.key for queue in hidden})
             if any(topic in table.hidden for table in data.tables):
                 self.deletions.add(topic, data.log.min_offset, data.log.position)
                 if self._reads.older is not None:

@@ -1,5 +1,5 @@
-"""What one broker and one name server have much of, in process: topics, offsets, connections, long polls, timers, half
-messages, messages handed out, a log of a tebibyte.
+"""What one broker and one name server have much of, in process: topics, queues, offsets, connections, long polls,
+timers, half messages, messages handed out, a log of a tebibyte.
 
     python -m tests.benchmarks many [--only PART] [--share F]
 
@@ -31,10 +31,10 @@ from mqspark.namesrv.config import NamesrvConfig
 from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.session import Session
-from mqspark.record.record import encode_record
+from mqspark.record.record import PendingRecord, encode_record
 from mqspark.record.recordlayout import BLANK_MAGIC
 from mqspark.store import MessageStore, StoreConfig
-from mqspark.store.disk.flush import Job, run_here
+from mqspark.store.disk.flush import Job, PreparedJob, run_here
 from mqspark.store.disk.saved import SteppedJob
 from mqspark_server.process.collector import YOUNG_OBJECTS
 from tests.benchmarks.bench_scale import accepted, cost_us, registration, resident_bytes, shown
@@ -142,6 +142,9 @@ class Turns(Longest):
 
     def run(self, job: Job) -> None:
         name = type(job).__name__.lstrip("_")
+        slices = job.prepare() if isinstance(job, PreparedJob) else iter(())
+        while self.timed(f"{name}, a slice", lambda: next(slices, StopIteration)) is not StopIteration:
+            continue
         began = time.thread_time()
         job.run()
         self.job_s[name] = max(self.job_s.get(name, 0.0), time.thread_time() - began)
@@ -205,6 +208,32 @@ def topics(folder: Path, share: float) -> None:
     shown(f"{what}, a registration", "ms", cost_ms(lambda: last_registration(bench.broker)))
     turns.show(what)
     reopened(what, bench)
+
+
+def queues(folder: Path, share: float) -> None:
+    count = int(100_000 * share)
+    what = f"{count:,} queues that changed"
+    bench = Bench(folder, store_settings=ROOMY, max_tables_bytes=NO_BOUND)
+    store = bench.store
+
+    def fill() -> None:
+        for number in range(count):
+            topic, queue_id = f"Topic-{number // 8:06d}", number % 8
+            store.appender.put(
+                PendingRecord(
+                    topic=topic, queue_id=queue_id, body=b"x", born_timestamp_ms=1, born_host=bytes(8)
+                )
+            )
+            if number % 64 == 63:
+                store.pipeline.commit()
+
+    grown(what, count, fill)
+    turns = Turns(bench)
+    turns.live(3)
+    fill()
+    turns.live(12)
+    turns.show(what)
+    bench.close()
 
 
 def cost_ms(work: Callable[[], object]) -> list[float]:
@@ -481,7 +510,7 @@ def sparse(folder: Path, share: float) -> None:
 
 PARTS: dict[str, Callable[[Path, float], None]] = {
     each.__name__: each
-    for each in (topics, offsets, connections, parked, timers, halves, popped, names, sparse)
+    for each in (topics, queues, offsets, connections, parked, timers, halves, popped, names, sparse)
 }
 
 

@@ -17,6 +17,7 @@ from mqspark.record.record import PendingRecord
 from mqspark.store import ConfigFile, MessageStore, StoreProgress
 from mqspark.store.disk.files import FileLayer, is_disk_full
 from mqspark.store.queue.batchqueue import BATCH_DTYPE
+from mqspark.store.recovery.recovery import RecoveryReport
 from tests.crash.disk import (
     Choice,
     DirectorySynced,
@@ -504,11 +505,16 @@ def _has(message: MessageExt, sent: Sent) -> bool:
     )
 
 
+def opened_image(script: Script, files: MemoryFiles) -> tuple[MessageStore, RecoveryReport]:
+    """A store of an image, started as the script starts its own."""
+    store = _open(files, sync=script.sync, **script.settings)
+    return store, store.open()
+
+
 def check(script: Script, image: Image, files: MemoryFiles | None = None) -> None:
     """Raises AssertionError. ``files``: where the image lies, if it matters."""
     files = files or MemoryFiles(ROOT, image.tree)
-    store = _open(files, sync=script.sync, **script.settings)
-    report = store.open()
+    store, report = opened_image(script, files)
     served = _served(store)
     for place, m in served.items():
         assert any(

@@ -9,7 +9,8 @@ failed; it is run again.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -42,6 +43,15 @@ class Job(Protocol):
     def done(self, error: BaseException | None = None) -> None:
         """On the owner's thread; ``error`` is what ``run`` raised. Afterwards the owner can begin another job, or is
         visibly failed."""
+
+
+class PreparedJob(Job):
+    """A job that begins with long work on the loop's thread. It is done in slices, between which other requests are
+    served."""
+
+    @abstractmethod
+    def prepare(self) -> Iterator[None]:
+        """Called before ``run``. What is left of it, ``run`` does itself: an owner with one thread need not call it."""
 
 
 def run_here(job: Job) -> None:
@@ -177,7 +187,7 @@ class ReadAheadJob:
         """Nothing to finish, and nobody waits."""
 
 
-class CheckpointJob:
+class CheckpointJob(PreparedJob):
     """Syncs the queue files written so far, then records that in the checkpoint."""
 
     __slots__ = (
@@ -187,6 +197,7 @@ class CheckpointJob:
         "_filesystem",
         "_finish",
         "_paths",
+        "_slices",
         "directories",
         "error",
         "queue_files",
@@ -197,29 +208,37 @@ class CheckpointJob:
         files: FileLayer,
         paths: StorePaths,
         checkpoint: Checkpoint,
-        queue_files: Iterable[str],
-        directories: Iterable[str],
+        queue_files: set[str],
+        directories: set[str],
         finish: Callable[[CheckpointJob], None],
         before_save: Callable[[], None] = lambda: None,
         filesystem: FilesystemSync | None = None,
+        slices: Iterable[None] = (),
     ) -> None:
         """``before_save`` is called once the queues are synced, in the thread of ``run``. Blocking. Raises OSError,
-        DiskFull. ``filesystem``: that of most files, which is synced as a whole when there are many."""
+        DiskFull. ``filesystem``: that of most files, which is synced as a whole when there are many. ``slices``: what
+        ``prepare`` does; may raise OSError."""
         self._before_save = before_save
         self._filesystem = filesystem
         self._files = files
         self._paths = paths
         self._checkpoint = checkpoint
-        self.queue_files = list(queue_files)
-        self.directories = list(directories)
+        self._slices = iter(slices)
+        self.queue_files = queue_files
+        self.directories = directories
         self._finish = finish
         self.error: BaseException | None = None
         """DiskFull: everything is synced, but the checkpoint could not be written. A shortage
         (``is_shortage``), or any error but OSError: possibly nothing is synced."""
 
+    def prepare(self) -> Iterator[None]:
+        return self._slices
+
     def run(self) -> None:
         files = self._files
         try:
+            for _ in self._slices:
+                continue
             self._sync_together()
             for path in self._left(self.queue_files):
                 try:
@@ -237,6 +256,9 @@ class CheckpointJob:
                     continue
             self._before_save()
             self._checkpoint.save(self._paths.checkpoint, self._paths.mark, files)
+            for paths in (self.queue_files, self.directories):
+                while paths:  # one by one: the loop would wait while very many are freed at once
+                    paths.pop()
         except (OSError, NotNow) as error:
             self.error = error
 
@@ -250,10 +272,10 @@ class CheckpointJob:
         except OSError:
             self._filesystem = None
 
-    def _left(self, paths: list[str]) -> list[str]:
+    def _left(self, paths: set[str]) -> Iterator[str]:
         """Those that the sync of the file system did not sync."""
         filesystem = self._filesystem
-        return paths if filesystem is None else [path for path in paths if not filesystem.has(path)]
+        return (path for path in paths if filesystem is None or not filesystem.has(path))
 
     def done(self, error: BaseException | None = None) -> None:
         self.error = error or self.error

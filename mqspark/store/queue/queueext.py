@@ -40,6 +40,16 @@ _STEP_BYTES = 1 << 16
 Int64s = npt.NDArray[np.int64]
 
 
+class Unsynced:
+    """What the next checkpoint has to sync. It takes the sets away, so nobody keeps one of them."""
+
+    def __init__(self) -> None:
+        self.dirty_files: set[str] = set()
+        """Files written since the last checkpoint."""
+        self.new_directories: set[str] = set()
+        """Directories whose names are not synced yet."""
+
+
 class QueueExt:
     """The units of one queue. ``end`` is the place of the next one, in bytes of the queue's space."""
 
@@ -47,12 +57,11 @@ class QueueExt:
         "_allocated_end",
         "_budget",
         "_directory",
-        "_dirty_files",
         "_file_bytes",
         "_files",
         "_maps",
-        "_new_directories",
         "_pending",
+        "_unsynced",
         "_written",
         "end",
         "file_starts",
@@ -64,17 +73,14 @@ class QueueExt:
         files: FileLayer,
         *,
         file_bytes: int,
-        dirty_files: set[str],
-        new_directories: set[str],
+        unsynced: Unsynced,
         budget: MapBudget | None = None,
     ) -> None:
-        """``budget``: of address space. ``dirty_files``, ``new_directories``: receive what a checkpoint has
-        to sync."""
+        """``budget``: of address space. ``unsynced`` receives what a checkpoint has to sync."""
         self._directory = directory
         self._files = files
         self._file_bytes = file_bytes
-        self._dirty_files = dirty_files
-        self._new_directories = new_directories
+        self._unsynced = unsynced
         self._budget = budget if budget is not None else MapBudget()
         self._maps: dict[int, mmap] = {}
         self._pending = bytearray()
@@ -109,7 +115,7 @@ class QueueExt:
                 self._files.make_directory(self._directory)
                 # Up to the store's own directory: the directory of ext files may be new in it.
                 parents = (self._directory, *list(self._directory.parents)[:3])
-                self._new_directories.update(map(str, parents))
+                self._unsynced.new_directories.update(map(str, parents))
             fd = self._files.open(self._path(start), create=is_new)
             try:
                 if self._files.length(fd) != self._file_bytes:
@@ -160,7 +166,7 @@ class QueueExt:
             except OSError:
                 self._pending = bytearray(view) + self._pending
                 raise
-            self._dirty_files.add(str(path))
+            self._unsynced.dirty_files.add(str(path))
             self._written += count
             view = view[count:]
 
@@ -238,7 +244,7 @@ class QueueExt:
                 for first, last in list(self._files.data_ranges(fd, low, self._file_bytes)):
                     if any(self._files.read_at(fd, last - first, first)):
                         self._files.write(fd, bytes(last - first), first)
-                        self._dirty_files.add(str(path))
+                        self._unsynced.dirty_files.add(str(path))
             finally:
                 self._files.close(fd)
 
@@ -258,7 +264,7 @@ class QueueExt:
 
     def _remove(self, start: int) -> None:
         self._forget(start)
-        self._dirty_files.discard(str(self._path(start)))
+        self._unsynced.dirty_files.discard(str(self._path(start)))
         self._files.remove(self._path(start))
 
     def _path(self, start: int) -> Path:

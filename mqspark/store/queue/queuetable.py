@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Set
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -22,7 +23,9 @@ from mqspark.store.disk.mapping import MapBudget
 from mqspark.store.queue.consumequeue import ENTRY_DTYPE, ConsumeQueue, Doubt
 from mqspark.store.queue.mapped import MappedFiles
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID, is_lmq
-from mqspark.store.queue.queueext import QueueExt
+from mqspark.store.queue.queueext import QueueExt, Unsynced
+
+T = TypeVar("T")
 
 _LENGTH_SAMPLE = 8
 """Number of queues whose files are measured at start; a single one may be truncated."""
@@ -30,7 +33,7 @@ _FILES_SAMPLE = 64
 """The same of the files of each."""
 
 
-class QueueTable:
+class QueueTable(Unsynced):
     """All queues of a store, by (topic, queue id)."""
 
     def __init__(
@@ -50,6 +53,7 @@ class QueueTable:
         """``budget``: of address space. ``ledger``: of memory. ``dtype``: of an entry; its first three fields
         are those of ENTRY_DTYPE. ``ext_…``: of the queues' ConsumeQueueExt, which are read when they exist
         and written when enabled."""
+        super().__init__()
         self.directory = directory
         self.files = files
         self.dtype = dtype
@@ -70,14 +74,10 @@ class QueueTable:
         """Called with the topic of a queue before it is created."""
         self.batch_topics: set[str] = set()
         """Topics with BatchConsumeQueues, which are in another table."""
-        self.dirty_files: set[str] = set()
-        """Files written since the last checkpoint."""
         self.doubted: dict[ConsumeQueue, Doubt] = {}
         """Queues whose files were found damaged at start."""
         self.before_heal: Callable[[], None] = lambda: None
         """Called before the first repair, so that an interrupted start finds the damage again the next time."""
-        self.new_directories: set[str] = set()
-        """Directories whose names are not synced yet."""
 
     def load(self, batch_directory: Path | None = None) -> None:
         """Find every queue. A store keeps its file length."""
@@ -175,8 +175,7 @@ class QueueTable:
             path_below(self.ext_directory, topic, queue_id),
             self.files,
             file_bytes=self.ext_file_bytes,
-            dirty_files=self.dirty_files,
-            new_directories=self.new_directories,
+            unsynced=self,
             budget=self._budget,
         )
 
@@ -253,6 +252,13 @@ def queue_of(path: str) -> tuple[str, int]:
     """Topic and queue id of a queue's file."""
     _, topic, queue_id, _ = path.rsplit("/", 3)
     return topic, int(queue_id)
+
+
+def united(one: set[T], other: set[T]) -> set[T]:
+    """All of both, in one of the two: the smaller one is added to the larger one, which may have very many."""
+    small, large = sorted((one, other), key=len)
+    large |= small
+    return large
 
 
 def _queue_bytes(topic: str) -> int:

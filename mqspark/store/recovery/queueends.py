@@ -17,18 +17,21 @@ because entries of what lies before stay. A torn last block is the work of a kil
 from __future__ import annotations
 
 import re
+import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 from mqspark.base.config import INT64_MAX
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.files import FileLayer, disk_full_as_typed
+from mqspark.store.disk.saved import PAUSE_S
 from mqspark.store.queue.batchqueue import BATCH_ENTRY, BatchEntry, BatchQueue, BatchTable
 from mqspark.store.queue.consumequeue import ENTRY, ConsumeQueue, Doubt
-from mqspark.store.queue.queuetable import QueueTable
+from mqspark.store.queue.queuetable import QueueTable, united
 
 _TITLE = b"mqspark-ends-1 "
 _LINE = re.compile(r"(\d+)(?:@(\d+))? (\d+)(?:\+(\d+))? (\d+) (.+)")
@@ -198,7 +201,7 @@ def _first_base(queue: BatchQueue) -> int:
 
 
 class _Shot(NamedTuple):
-    """A queue as it was when a checkpoint began."""
+    """A queue as it was when the slices of a checkpoint came to it."""
 
     array: ConsumeQueue
     number_end: int
@@ -213,46 +216,64 @@ class _Shot(NamedTuple):
 
 
 class EndsBlock:
-    """The block of one checkpoint. ``write`` is called in the checkpoint's thread."""
+    """The block of one checkpoint. ``keys`` and ``take`` are called in the store's thread, slice by slice, then
+    ``write`` in the checkpoint's thread."""
 
-    __slots__ = ("_behind", "_durable", "_file", "_is_whole", "_keys", "_shots", "_visible")
+    __slots__ = ("_behind", "_durable", "_file", "_is_whole", "_noted", "_taken", "_visible")
 
-    def __init__(
-        self,
-        file: EndsFile,
-        keys: set[Key],
-        shots: dict[Key, _Shot | None],
-        durable: int,
-        visible: int,
-        *,
-        is_whole: bool,
-    ) -> None:
-        """``is_whole``: it replaces the file."""
+    def __init__(self, file: EndsFile, noted: set[Key], durable: int, *, is_whole: bool) -> None:
+        """``noted``: queues that changed, besides those with files to sync. ``is_whole``: it replaces the file."""
         self._file = file
-        self._keys = keys
-        self._behind: list[Key] = []
+        self._noted = noted
+        self._behind: set[Key] = set()
         """Queues with entries of records that are not durable yet."""
-        self._shots = shots
+        self._taken: list[dict[Key, _Shot | None]] = []
+        """Slice by slice: one table of all would stop the loop whenever it grows, and when it is freed."""
         self._durable = durable
-        self._visible = visible
+        self._visible = durable
         self._is_whole = is_whole
+
+    def keys(self, changed: Iterable[Key]) -> Iterator[Key]:
+        """The queues to ``take``. One with several files may come again, which does no harm."""
+        return iter(self._file.all_keys()) if self._is_whole else chain(self._noted, changed)
+
+    def take(self, keys: Iterable[Key], visible: int) -> None:
+        """Shots of these queues. ``visible``: end of the last record that is in a queue now. What was put behind the
+        durable end of the log is left out by ``write``; a queue that was noted since is left out here, and the next
+        block has it."""
+        self._visible = visible
+        taken: dict[Key, _Shot | None] = {}
+        for key in keys:
+            if not self._file.is_noted(key):
+                shot = self._file.shot(key)
+                taken[shot.array.key if shot is not None else key] = shot
+        self._taken.append(taken)
 
     def write(self) -> None:
         """Write and sync. Blocking. Raises DiskFull, OSError."""
-        lines: list[tuple[Key, Range]] = []
-        for key, shot in self._shots.items():
-            try:
-                lines.append((key, self._range(shot) if shot is not None else _GONE))
-            except FileNotFoundError:
-                continue  # its topic was deleted since; the next block says so
-            if shot is not None and lines[-1][1].end < shot.end:
-                self._behind.append(key)
-        self._file.append(QueueEnds.encode(self._durable, lines), whole=self._is_whole)
+        self._file.append(QueueEnds.encode(self._durable, self._lines()), whole=self._is_whole)
+
+    def _lines(self) -> Iterator[tuple[Key, Range]]:
+        for taken in self._taken:
+            for key, shot in taken.items():
+                taken[key] = None
+                try:
+                    line = self._range(shot) if shot is not None else _GONE
+                except FileNotFoundError:
+                    continue  # its topic was deleted since; the next block says so
+                if shot is not None and line.end < shot.end:
+                    self._behind.add(key)
+                yield key, line
+            time.sleep(PAUSE_S)
 
     def finish(self, *, failed: bool) -> None:
         """Note what the next block has to have, in the store's thread."""
-        self._file.note(self._keys if failed else self._behind)
-        if failed and self._is_whole:
+        if not failed:
+            self._file.note(self._behind)
+            return
+        for keys in (self._noted, *map(set, self._taken)):
+            self._file.note(keys)
+        if self._is_whole:
             self._file.is_whole = True
 
     def _range(self, shot: _Shot) -> Range:
@@ -306,20 +327,24 @@ class EndsFile:
         self._files.remove(self._path)
         self.is_whole = True
 
-    def note(self, keys: Iterable[Key]) -> None:
-        """These queues have changed, or are deleted."""
-        self._changed.update(keys)
+    def note(self, keys: set[Key]) -> None:
+        """These queues have changed, or are deleted. The set belongs to the file then."""
+        self._changed = united(self._changed, keys)
 
-    def block(self, durable: int, visible: int) -> EndsBlock:
-        """The block for a checkpoint at ``durable``, the durable end of the log. ``visible``: end of the last record
-        that is in a queue."""
-        keys, self._changed = self._changed, set()
+    def is_noted(self, key: Key) -> bool:
+        """Whether a queue was noted since the last block was begun."""
+        return key in self._changed
+
+    def all_keys(self) -> list[Key]:
+        return [*self._table.queues, *self._batch_table.queues]
+
+    def block(self, durable: int) -> EndsBlock:
+        """The block for a checkpoint at ``durable``, the durable end of the log."""
+        noted, self._changed = self._changed, set()
         whole, self.is_whole = self.is_whole, False
-        wanted = [*self._table.queues, *self._batch_table.queues] if whole else keys
-        shots = {key: self._shot(key) for key in wanted}
-        return EndsBlock(self, keys, shots, durable, visible, is_whole=whole)
+        return EndsBlock(self, noted, durable, is_whole=whole)
 
-    def _shot(self, key: Key) -> _Shot | None:
+    def shot(self, key: Key) -> _Shot | None:
         array = self._table.queues.get(key)
         if array is not None:
             begin, end = array.min_offset, array.max_offset

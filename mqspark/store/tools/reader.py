@@ -36,7 +36,7 @@ from mqspark.store.disk.layout import StorePaths, file_name, file_start, is_stor
 from mqspark.store.disk.mapping import MapBudget
 from mqspark.store.disk.trusted import Trust
 from mqspark.store.queue.consumequeue import ENTRY_BYTES, ENTRY_DTYPE, FILLER_SIZE, Entries
-from mqspark.store.queue.queueext import EXT_ADDRESS_BELOW, QueueExt
+from mqspark.store.queue.queueext import EXT_ADDRESS_BELOW, QueueExt, Unsynced
 
 Int64s = npt.NDArray[np.int64]
 
@@ -154,8 +154,7 @@ class StoreReader:
                 path_below(self.paths.consume_queue_ext, topic, queue_id),
                 _Files(self._open),
                 file_bytes=1,
-                dirty_files=set(),
-                new_directories=set(),
+                unsynced=Unsynced(),
                 budget=MapBudget(1),
             )
             native["tags_code"] = ext.tags_codes(native["tags_code"])

@@ -3,12 +3,18 @@
 A checkpoint syncs the files of the queues and then records how far log and queues agree. Every record before
 the log's durable end is then in its queue, visible, and so in that queue's file.
 
+What grows with the queues is done in slices. Between them messages are put and topics deleted, so a slice may see more
+than the checkpoint is to say, and leaves that to the next one: entries of records behind its position, queues that got
+files, and those that were deleted.
+
 Must not know who runs the jobs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
 from mqspark.base.clock import Clock
 from mqspark.errors import DiskFull, is_shortage
@@ -18,9 +24,14 @@ from mqspark.store.disk.flush import CheckpointJob
 from mqspark.store.disk.notes.checkpoint import Checkpoint
 from mqspark.store.messages.commit import CommitPipeline
 from mqspark.store.messages.condition import Condition
-from mqspark.store.queue.queuetable import queue_of
+from mqspark.store.queue.queuetable import queue_of, united
 from mqspark.store.recovery.queueends import EndsBlock, EndsFile
 from mqspark.store.storedata import StoreData
+
+SLICE_QUEUES = 256
+"""Queues that changed, and are looked at in one turn: up to a millisecond."""
+COUNTED_QUEUES = 2048
+"""Queues that are only counted: the same."""
 
 
 class Checkpoints:
@@ -108,6 +119,7 @@ class Checkpoints:
         return self.wanted or (changed and self._clock.monotonic_ms() >= self._next_ms)
 
     def begin(self) -> CheckpointJob:
+        """What it says is settled here; its slices, and its run, may come later."""
         data, store_ms = self._data, self._pipeline.durable_store_ms
         durable = data.log.durable
         index_ms = data.index.full_timestamp_ms if data.indexer is not None else None
@@ -116,18 +128,15 @@ class Checkpoints:
         queue_files: set[str] = set()
         directories: set[str] = set()
         for table in self._tables:
-            queue_files |= table.dirty_files
-            self.ends.note(map(queue_of, table.dirty_files))
-            directories |= table.new_directories
-            table.dirty_files.clear()
-            table.new_directories.clear()
+            queue_files, table.dirty_files = united(queue_files, table.dirty_files), set()
+            directories, table.new_directories = united(directories, table.new_directories), set()
         unfinished = self._job
         if unfinished is not None:
-            queue_files.update(unfinished.queue_files)
-            directories.update(unfinished.directories)
+            queue_files = united(queue_files, unfinished.queue_files)
+            directories = united(directories, unfinished.directories)
             if self._block is not None:
                 self._block.finish(failed=True)
-        block = self._block = self.ends.block(durable, self._pipeline.visible_end)
+        block = self._block = self.ends.block(durable)
         old = self._before = self.current
         self.current = Checkpoint(
             physic_msg_timestamp_ms=store_ms,
@@ -136,7 +145,6 @@ class Checkpoints:
             master_flushed_offset=old.master_flushed_offset,
             confirm_physical_offset=durable,
             position=durable,
-            queue_count=sum(table.used_queues for table in self._tables),
         )
         self._job = CheckpointJob(
             self._files,
@@ -147,8 +155,22 @@ class Checkpoints:
             self._done,
             block.write,
             self._filesystem,
+            self._slices(self.current, block, queue_files),
         )
         return self._job
+
+    def _slices(self, checkpoint: Checkpoint, block: EndsBlock, paths: set[str]) -> Iterator[None]:
+        """Raises OSError."""
+        keys = block.keys(map(queue_of, paths))
+        while part := list(islice(keys, SLICE_QUEUES)):
+            block.take(part, self._pipeline.visible_end)
+            yield
+        for table in self._tables:
+            queues = iter(list(table.queues.values()))
+            while some := list(islice(queues, COUNTED_QUEUES)):
+                # A queue that got its first file since is not on disk with this checkpoint.
+                checkpoint.queue_count += sum(1 for queue in some if queue.file_starts and queue.is_settled)
+                yield
 
     def _done(self, job: CheckpointJob) -> None:
         self._job = None
@@ -167,8 +189,9 @@ class Checkpoints:
             # What this one did not sync is synced for the next one.
             self.current = self._before
             self.problem = f"no checkpoint now: {str(job.error) or repr(job.error)}"
-            self._tables[0].dirty_files.update(job.queue_files)
-            self._tables[0].new_directories.update(job.directories)
+            table = self._tables[0]
+            table.dirty_files = united(table.dirty_files, job.queue_files)
+            table.new_directories = united(table.new_directories, job.directories)
         elif job.error is not None:
             self._condition.poison("writing a checkpoint failed", job.error)
         else:

@@ -116,7 +116,7 @@ class LogCopy:
                 queue.begin_empty(end)
         except OSError as error:
             raise self._condition.poison("making a queue failed", error) from error
-        self._checkpoints.ends.note((key,))
+        self._checkpoints.ends.note({key})
         self._checkpoints.wanted = True
 
     # --- comparing ------------------------------------------------------------------------------------------

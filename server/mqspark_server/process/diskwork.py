@@ -21,7 +21,7 @@ from mqspark.base.logs import sparing
 from mqspark.broker.broker import BrokerCore
 from mqspark.errors import NotNow
 from mqspark.store.config import FlushDiskType
-from mqspark.store.disk.flush import FlushJob, Job
+from mqspark.store.disk.flush import FlushJob, Job, PreparedJob
 from mqspark.store.disk.kernelsync import KernelSync
 from mqspark.store.disk.saved import SteppedJob
 from mqspark.store.store import MessageStore
@@ -324,6 +324,8 @@ class Housekeeper:
             raised: BaseException | None = None
             began_s = time.monotonic()
             try:
+                for _ in job.prepare() if isinstance(job, PreparedJob) else ():
+                    await asyncio.sleep(0)
                 await self._worker.run(job.run)
             except Exception as error:
                 raised, failure = error, _reported(error)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mqspark.protocol.codes import ResponseCode
-from mqspark.store.disk.flush import Job
+from mqspark.store.disk.flush import Job, PreparedJob
 from mqspark.store.disk.kernelsync import KernelSync
 from mqspark_server.process import diskwork as flush
 from mqspark_server.process.diskwork import Flusher, Housekeeper, Worker
@@ -73,6 +73,48 @@ async def test_housekeeping_goes_on_after_a_fault(
         if record.exc_info and record.levelno == logging.ERROR
     ]
     assert faults == ["housekeeping failed unexpectedly", *["a housekeeping job failed unexpectedly"] * 2]
+
+
+class Sliced(PreparedJob):
+    def __init__(self, events: list[object], error: Exception | None = None) -> None:
+        self._events, self._error = events, error
+
+    def prepare(self) -> Iterator[None]:
+        for number in range(3):
+            self._events.append(number)
+            yield
+        if self._error is not None:
+            raise self._error
+
+    def run(self) -> None:
+        self._events.append("run")
+
+    def done(self, error: BaseException | None = None) -> None:
+        self._events.append(error)
+
+
+async def test_the_loop_serves_others_between_the_slices_of_a_job() -> None:
+    events: list[object] = []
+    error = OSError("a slice failed")
+    worker = Worker("housekeeping-test")
+    housekeeper = Housekeeper(Faulty(), worker)
+
+    async def other() -> None:
+        while "run" not in events:
+            events.append("other")
+            await asyncio.sleep(0)
+
+    task = asyncio.get_running_loop().create_task(other())
+    await housekeeper.run([Sliced(events)])
+    await task
+    assert events[:6] == [0, "other", 1, "other", 2, "other"]
+    assert events[-1] is None
+    assert housekeeper.error is None
+    events.clear()
+    await housekeeper.run([Sliced(events, error)])
+    worker.close()
+    assert events == [0, 1, 2, error], "it did not run"
+    assert housekeeper.error == "a slice failed"
 
 
 async def test_a_long_job_is_named(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -23,8 +26,10 @@ from mqspark.store import (
     StoreConfig,
     StoreReader,
 )
+from mqspark.store.disk.flush import PreparedJob
 from mqspark.store.disk.notes.checkpoint import Checkpoint
 from mqspark.store.recovery import recovery
+from mqspark.store.upkeep import checkpoints
 from tests.support.clocks import ManualClock
 from tests.support.store_tools import (
     checkpoint,
@@ -145,6 +150,69 @@ def test_checkpoints_are_not_too_frequent(tmp_path: Path) -> None:
     clock.advance(1)
     checkpoint(store)
     store.close()
+
+
+def test_a_checkpoint_of_many_queues_comes_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "SLICE_QUEUES", 10)
+    monkeypatch.setattr(checkpoints, "COUNTED_QUEUES", 20)
+    shots: list[object] = []
+    clock = ManualClock()
+    store = opened(tmp_path, clock)
+    file, shot = type(store.upkeep.checkpoints.ends), type(store.upkeep.checkpoints.ends).shot
+    monkeypatch.setattr(file, "shot", lambda self, key: shots.append(key) or shot(self, key))
+    for number in range(95):
+        put(store, f"T{number}", 0, b"x")
+    flush(store)
+    (job,) = store.maintenance()
+    assert isinstance(job, PreparedJob)
+    assert shots == [], "nothing in the turn that began it"
+    taken = []
+    for _ in job.prepare():
+        taken.append(len(shots))
+        put(store, "Late", len(taken), b"x")  # a turn between two slices
+        flush(store)
+    assert taken == [*range(10, 91, 10), *[95] * 7], "ten looked at in a turn, or twenty counted"
+    job.run()
+    job.done()
+    late = len(taken)
+    mark = Checkpoint.load(tmp_path / "checkpoint", tmp_path / "mqspark.checkpoint", OsFiles())
+    assert mark.queue_count == 95, "those whose files are synced"
+    assert mark.position < store.log.durable
+    clock.advance(60_000)
+    checkpoint(store)
+    mark = Checkpoint.load(tmp_path / "checkpoint", tmp_path / "mqspark.checkpoint", OsFiles())
+    assert mark.queue_count == 95 + late
+    assert mark.position == store.log.durable
+    crash(store)
+    store = opened(tmp_path, clock)
+    assert store.offsets.max_offset("Late", late) == 1
+    assert store.damages.counts == {}
+    store.close()
+
+
+def test_a_failed_slice_is_a_failed_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock()
+    store = opened(tmp_path, clock)
+    put(store, "T", 0, b"x")
+    flush(store)
+    ends = type(store.upkeep.checkpoints.ends)
+    with monkeypatch.context() as patch:
+        patch.setattr(ends, "shot", failing(OSError(errno.EMFILE, "too many")))
+        checkpoint(store)
+    assert "too many" in (store.status.checkpoint_problem or "")
+    clock.advance(60_000)
+    checkpoint(store)
+    assert store.status.checkpoint_problem is None
+    mark = Checkpoint.load(tmp_path / "checkpoint", tmp_path / "mqspark.checkpoint", OsFiles())
+    assert (mark.queue_count, mark.position) == (1, store.log.durable)
+    store.close()
+
+
+def failing(error: Exception) -> Callable[..., NoReturn]:
+    def fail(*args: object) -> NoReturn:
+        raise error
+
+    return fail
 
 
 def test_a_mark_counts_only_with_its_checkpoint(tmp_path: Path) -> None:

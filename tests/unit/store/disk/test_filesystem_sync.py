@@ -65,7 +65,7 @@ def checkpoint_of(
     files = CountedFiles()
     finished: list[CheckpointJob] = []
     job = CheckpointJob(
-        files, StorePaths(root), Checkpoint(), [*paths, str(root / "deleted")], [str(root)], finished.append,
+        files, StorePaths(root), Checkpoint(), {*paths, str(root / "deleted")}, {str(root)}, finished.append,
         filesystem=filesystem,
     )  # fmt: skip
     job.run()
