@@ -317,16 +317,18 @@ class AckProcessor:
         revive_queue = self._revive_queue(receipt)
         place = key, revive_queue, receipt.invisible_time_ms
         record = self.records.get(place) or AckRecord()
-        new = [offset for offset in offsets if offset not in record.offsets]
-        more = -(-(len(record.offsets) + len(new)) // MAX_MESSAGES) - record.held
-        if more > 0:
+        known = record.offsets
+        new = [offset for offset in offsets if offset not in known]
+        if len(known) + len(new) > record.held * MAX_MESSAGES:
+            more = -(-(len(known) + len(new)) // MAX_MESSAGES) - record.held
             shares = self._state.acknowledgements
             owner = self._log.admit_ack(session, revive_queue, key, receipt.invisible_time_ms, more)
             if not record.held:
                 record.owner = owner
             shares.hold(record.owner, entries=more)
             record.held += more
-        record.offsets.update(dict.fromkeys(new))
+        for offset in new:
+            known[offset] = None
         self.records[place] = record
         return record
 

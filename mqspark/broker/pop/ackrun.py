@@ -3,7 +3,7 @@ together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from mqspark.base.shares import NOBODY
@@ -57,18 +57,20 @@ Answer = tuple[Session, int, int, Sequence[AckRecord]]
 class AckRun:
     """A ``Receiver`` of the one frame that answers all that wait for the store."""
 
-    __slots__ = ("acks", "answers", "asked", "done", "waiting")
+    __slots__ = ("acks", "answers", "asked", "waiting")
 
-    def __init__(self, acks: Iterable[AckedTogether], done: Callable[[], None]) -> None:
-        """``done()`` is called when all are answered, unless they are when the broker has taken the run."""
+    def __init__(self, acks: Iterable[AckedTogether]) -> None:
         self.acks = acks
-        self.done = done
         self.answers: dict[int, Command | Exception] = {}
         """What the broker says instead of success, by numbers, or why it is not known to have said anything."""
         self.asked = 0
         """Requests without an answer, where the broker is another process."""
         self.waiting: list[tuple[AckRecord, list[int]]] = []
         """The numbers that the store has not answered yet, and what they wait for."""
+
+    def done(self) -> None:
+        """All are answered. Not called if they are when the broker has taken the run."""
+        raise NotImplementedError
 
     def refuse(self, numbers: Iterable[int], frame: bytes) -> None:
         (answer,) = Connection(max_header_bytes=MAX_ANSWER_HEADER_BYTES).receive_data(frame)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mqspark.base.bounded import Memo
 from mqspark.errors import InvalidMessage
 from mqspark.message import check_group, check_topic, is_system_group, is_system_topic
 from mqspark_server.proxy import messaging_pb2 as pb
@@ -23,7 +24,10 @@ def _check_namespace(resource: pb.Resource) -> None:
 def topic_of(resource: pb.Resource) -> str:
     """Raises GrpcRefusal for a name that is illegal or the system's. The namespace is ignored, as the proxy does."""
     _check_namespace(resource)
-    topic: str = resource.name
+    return _topics[resource.name]
+
+
+def _checked_topic(topic: str) -> str:
     try:
         check_topic(topic)
     except InvalidMessage as error:
@@ -36,7 +40,10 @@ def topic_of(resource: pb.Resource) -> str:
 def group_of(resource: pb.Resource) -> str:
     """Raises GrpcRefusal for a name that is illegal or the system's."""
     _check_namespace(resource)
-    group: str = resource.name
+    return _groups[resource.name]
+
+
+def _checked_group(group: str) -> str:
     try:
         check_group(group)
     except InvalidMessage as error:
@@ -44,6 +51,11 @@ def group_of(resource: pb.Resource) -> str:
     if is_system_group(group):
         raise GrpcRefusal(pb.ILLEGAL_CONSUMER_GROUP, "cannot use system consumer group")
     return group
+
+
+_topics: Memo[str, str] = Memo("grpc.topics", _checked_topic)
+_groups: Memo[str, str] = Memo("grpc.groups", _checked_group)
+"""Names that may be used: calls repeat them."""
 
 
 def has_control(text: str) -> bool:

@@ -39,6 +39,10 @@ ACKS_AT_ONCE = 64
 TIMEOUT_S = 3.0
 
 _TO_DEAD_LETTERS = -1
+_ACKNOWLEDGED = pb.AckMessageResponse(
+    status=OK, entries=[pb.AckMessageResultEntry(status=OK)]
+).SerializeToString()
+"""Cheaper to complete than a response that is made of its fields."""
 
 T = TypeVar("T")
 
@@ -75,19 +79,36 @@ def ack_at_once(call: GrpcCall, request: pb.AckMessageRequest) -> bool:
             acks.add(number, receipt, offset)
     if len(acks.of_brokers) != 1:
         return False
-
-    def done() -> None:
-        for number, answer in run.answers.items():
-            outcomes[number] = _refused(answer).status
-        call.answer(_response(entries, outcomes).SerializeToString())
-
     ((broker, of_broker),) = acks.of_brokers.items()
-    run = AckRun(of_broker.values(), done)
+    run = _AtOnce(call, entries, outcomes, of_broker.values())
     if not call.client.link.acknowledge(broker, run):
         return False
     if not run.waiting and not run.asked:
-        done()
+        run.done()
     return True
+
+
+class _AtOnce(AckRun):
+    """Answers a call when it is done. A function in its place would be garbage that only a collection finds."""
+
+    __slots__ = ("_call", "_entries", "_outcomes")
+
+    def __init__(
+        self,
+        call: GrpcCall,
+        entries: Sequence[pb.AckMessageEntry],
+        outcomes: list[pb.Status],
+        acks: Iterable[AckedTogether],
+    ) -> None:
+        super().__init__(acks)
+        self._call = call
+        self._entries = entries
+        self._outcomes = outcomes
+
+    def done(self) -> None:
+        for number, answer in self.answers.items():
+            self._outcomes[number] = _refused(answer).status
+        self._call.answer(_response(self._entries, self._outcomes).SerializeToString())
 
 
 async def ack_message(call: GrpcCall, request: pb.AckMessageRequest) -> pb.AckMessageResponse:
@@ -100,6 +121,8 @@ async def ack_message(call: GrpcCall, request: pb.AckMessageRequest) -> pb.AckMe
 
 
 def _response(entries: Sequence[pb.AckMessageEntry], outcomes: Sequence[pb.Status]) -> pb.AckMessageResponse:
+    if len(entries) == 1 and outcomes[0] is OK:
+        return _acknowledged_alone(entries[0])
     response = pb.AckMessageResponse()
     for entry, outcome in zip(entries, outcomes, strict=True):
         response.entries.add(message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=outcome)
@@ -110,6 +133,14 @@ def _response(entries: Sequence[pb.AckMessageEntry], outcomes: Sequence[pb.Statu
         response.status.CopyFrom(status(codes[0] if len(codes) == 1 else pb.MULTIPLE_RESULTS))
     else:
         response.status.CopyFrom(status(pb.INTERNAL_SERVER_ERROR, "ack message result is empty"))
+    return response
+
+
+def _acknowledged_alone(entry: pb.AckMessageEntry) -> pb.AckMessageResponse:
+    response: pb.AckMessageResponse = pb.AckMessageResponse.FromString(_ACKNOWLEDGED)
+    outcome = response.entries[0]
+    outcome.message_id = entry.message_id
+    outcome.receipt_handle = entry.receipt_handle
     return response
 
 
@@ -183,18 +214,24 @@ async def _without_requests(
     link: Link, broker: str, acks: Iterable[AckedTogether]
 ) -> Mapping[int, Command | Exception] | None:
     """What the broker says instead of success, by the numbers of messages. None: requests have to be made."""
-    stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def done() -> None:
-        if not stored.done():
-            stored.set_result(None)
-
-    run = AckRun(acks, done)
+    run = _Awaited(acks)
     if not link.acknowledge(broker, run):
         return None
     if run.waiting or run.asked:
-        await stored
+        await run.stored
     return run.answers
+
+
+class _Awaited(AckRun):
+    __slots__ = ("stored",)
+
+    def __init__(self, acks: Iterable[AckedTogether]) -> None:
+        super().__init__(acks)
+        self.stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def done(self) -> None:
+        if not self.stored.done():
+            self.stored.set_result(None)
 
 
 async def change_invisible_duration(

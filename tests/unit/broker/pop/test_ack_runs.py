@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,8 +25,16 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 class Ended(list[str]):
-    def __call__(self) -> None:
-        self.append("done")
+    pass
+
+
+class Noted(AckRun):
+    def __init__(self, acks: Iterable[AckedTogether], ended: Ended) -> None:
+        super().__init__(acks)
+        self._ended = ended
+
+    def done(self) -> None:
+        self._ended.append("done")
 
 
 def run_of(bench: Bench, popped: list[Popped]) -> tuple[AckRun, Ended]:
@@ -37,7 +45,7 @@ def run_of(bench: Bench, popped: list[Popped]) -> tuple[AckRun, Ended]:
         acked = together.setdefault((each.topic, receipt), AckedTogether(each.topic, "CG", receipt, [], []))
         acked.numbers.append(number)
         acked.offsets.append(each.receipt.offset)
-    run = AckRun(together.values(), ended)
+    run = Noted(together.values(), ended)
     assert bench.broker.acknowledge(bench.peer().session, run)
     return run, ended
 
@@ -122,7 +130,7 @@ def test_a_store_that_fails_refuses_what_waits(tmp_path: Path) -> None:
 
 
 def test_who_stands_around_requests_sees_them(bench: Bench, tmp_path: Path) -> None:
-    run = AckRun([], lambda: None)
+    run = Noted([], Ended())
     assert bench.broker.acknowledge(bench.peer().session, run)
     ack = bench.broker.handlers[ACK]
     bench.broker.handlers = {**bench.broker.handlers, ACK: lambda session, command: ack(session, command)}

@@ -21,7 +21,12 @@ def test_the_outcome_of_each() -> None:
         outbound, wire = connected()
         ended: list[bool] = []
         acks = [AckedTogether("T", "g", POP, [4, 2], [5, 6]), AckedTogether("U", "g", POP, [0], [7])]
-        run = AckRun(acks, lambda: ended.append(True))
+
+        class Noted(AckRun):
+            def done(self) -> None:
+                ended.append(True)
+
+        run = Noted(acks)
         acknowledge(outbound, run)
         assert run.asked
         await asyncio.sleep(0)
