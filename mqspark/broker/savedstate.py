@@ -163,7 +163,7 @@ class SavedState:
         """Whether an operator changed something."""
         if self.settings is not None and self.settings.behind:
             return True
-        is_behind = any(table.behind for table in (self._mappings, self.topics, self.groups, self.modes))
+        is_behind = self._mappings.behind or self.topics.behind or self.groups.behind or self.modes.behind
         return is_behind and self._state.clock.monotonic_ms() >= self._rest_until_ms
 
     def _saved(self) -> None:

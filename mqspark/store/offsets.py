@@ -70,8 +70,9 @@ class QueueOffsets:
     def min_offset(self, topic: str, queue_id: int) -> int:
         """The first offset; -1 for an unknown queue, as in RocketMQ."""
         queue = self._queue(topic, queue_id)
-        if queue is None:
-            return -1
+        return -1 if queue is None else self._min_offset(topic, queue_id, queue)
+
+    def _min_offset(self, topic: str, queue_id: int, queue: ConsumeQueue | BatchQueue) -> int:
         if self._compacted.begins(topic, queue_id):
             return 0
         if self.older is not None and queue.min_offset:
@@ -80,7 +81,10 @@ class QueueOffsets:
 
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         """``min_offset`` and ``max_offset``."""
-        return self.min_offset(topic, queue_id), self.max_offset(topic, queue_id)
+        queue = self._queue(topic, queue_id)
+        if queue is None:
+            return -1, 0
+        return self._min_offset(topic, queue_id, queue), queue.max_offset
 
     def sure_min_offset(self, topic: str, queue_id: int) -> int:
         """``min_offset`` for a reader that starts there. Raises NotAtHand and StoreUnreadable when it is not known what

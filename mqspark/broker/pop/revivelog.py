@@ -185,7 +185,7 @@ def parse_ack(body: bytes | memoryview, broker_name: str) -> tuple[CheckKey, lis
     return _checked(parsed.key(broker_name)), offsets
 
 
-_quote = json.dumps
+_quote = json.encoder.encode_basestring_ascii
 
 
 class ReviveLog:

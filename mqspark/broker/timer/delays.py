@@ -240,10 +240,10 @@ class DelayService:
     def divert(self, draft: Draft) -> None:
         """Redirect a draft with a positive delay level to the schedule topic. Raises Refusal for a level that is
         not a number, TableFull."""
-        if not can_wait(draft):
-            return
         properties = draft.properties
-        level = delay_level(properties.get(DELAY))
+        if DELAY not in properties or not can_wait(draft):
+            return
+        level = delay_level(properties[DELAY])
         if level <= 0 or not self._levels:
             return
         for name in (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS):

@@ -49,7 +49,7 @@ class TimerGate:
             return
         if draft.topic == TIMER_TOPIC or TIMER_OUT_MS in properties or not can_wait(draft):
             return
-        if delay_level(properties.get(DELAY)) > 0:
+        if DELAY in properties and delay_level(properties[DELAY]) > 0:
             return
         config = self._state.store_config
         if not config.timer_wheel_enable:
@@ -80,17 +80,17 @@ class TimerGate:
         draft.queue_id = 0
 
     def _deliver_time_ms(self, properties: dict[str, str], now_ms: int) -> int:
-        for name, unit_ms, since_ms in (
-            (TIMER_DELAY_SEC, 1000, now_ms),
-            (TIMER_DELAY_MS, 1, now_ms),
-            (TIMER_DELIVER_MS, 1, 0),
-        ):
-            text = properties.get(name)
-            if text is not None:
-                if not (len(text) <= 19 and _INTEGER.fullmatch(text)):
-                    raise self._illegal()
-                return since_ms + int(text) * unit_ms
-        raise AssertionError("the caller saw one of them")
+        """``properties`` have one of the three."""
+        if TIMER_DELAY_SEC in properties:
+            return now_ms + self._number(properties[TIMER_DELAY_SEC]) * 1000
+        if TIMER_DELAY_MS in properties:
+            return now_ms + self._number(properties[TIMER_DELAY_MS])
+        return self._number(properties[TIMER_DELIVER_MS])
+
+    def _number(self, text: str) -> int:
+        if not (len(text) <= 19 and _INTEGER.fullmatch(text)):
+            raise self._illegal()
+        return int(text)
 
     def _illegal(self) -> Refusal:
         longest_ms = self._state.store_config.timer_max_delay_sec * 1000

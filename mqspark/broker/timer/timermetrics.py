@@ -40,7 +40,10 @@ class TimerMetrics:
         self.generation = 0
 
     def add(self, topic: str, count: int, now_ms: int) -> None:
-        if not self._table.offer(topic, (max(0, self.count(topic) + count), now_ms)):
+        known = self._table.get(topic)
+        if known is not None:
+            self._table.replace(topic, (max(0, known[0] + count), now_ms))
+        elif not self._table.offer(topic, (max(0, count), now_ms)):
             return
         totals = self.enqueued if count > 0 else self.dequeued
         totals[topic] = totals.get(topic, 0) + abs(count)

@@ -224,14 +224,15 @@ class GrpcConnection(asyncio.Protocol):
             self._happened(event)
         for event in events:
             if isinstance(event, RequestBegun) and not event.ended:
-                self._limit_arriving(event.stream.call)
+                call: ServedCall | None = event.stream.call
+                if call is not None and not call.is_ready:  # most are: all has come in the same read
+                    self._limit_arriving(call)
 
-    def _limit_arriving(self, call: ServedCall | None) -> None:
-        """Its request has to be complete in time. That of most calls is in the read that begins them."""
-        if call is not None and not call.is_ready:
-            host = self._host
-            latest = host.loop.time() + host.request_s
-            host.deadlines.add(call, latest if call.deadline is None else min(call.deadline, latest))
+    def _limit_arriving(self, call: ServedCall) -> None:
+        """Its request has to be complete in time."""
+        host = self._host
+        latest = host.loop.time() + host.request_s
+        host.deadlines.add(call, latest if call.deadline is None else min(call.deadline, latest))
 
     def _happened(self, event: Event) -> None:
         if isinstance(event, RequestBegun):

@@ -154,7 +154,11 @@ class HeaderDecoder:
                     field = self._field(index)
             elif octet >= 0x40:
                 field, at = self._literal(block, at, octet, 0x3F)
-                self._add(field)
+                self.changes += 1
+                table.append(field)
+                self._bytes += field[2]
+                if self._bytes > self._limit:
+                    self._evict()
             elif octet >= 0x20:
                 if fields or room < self._max_list_bytes:
                     raise ProtocolError("a change of the table's size that is not the first of its block")
@@ -199,13 +203,6 @@ class HeaderDecoder:
         self._limit = limit
         self._evict()
         return at
-
-    def _add(self, field: ReadField) -> None:
-        self.changes += 1
-        self._table.append(field)
-        self._bytes += field[2]
-        if self._bytes > self._limit:
-            self._evict()
 
     def _evict(self) -> None:
         gone = 0

@@ -270,8 +270,8 @@ class Http2Connection:
             -1 if head is None else head.content_length,
             self._peer_stream_window,
             STREAM_WINDOW_BYTES,
+            ended,
         )
-        stream.remote_ended = ended
         self._events.append(RequestBegun(stream, head, ended))
 
     def _trailers(self, stream: Http2Stream, flags: int, block: bytes) -> None:

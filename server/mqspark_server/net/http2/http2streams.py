@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from mqspark_server.net.http2.headerblocks import ReadField
 
@@ -51,73 +52,54 @@ class RequestHead:
         """What the layer above makes of it, to be made once: clients repeat their requests' heads."""
 
 
-class Http2Stream:
+class Http2Stream(Struct, eq=False):
     """One request and its answer."""
 
-    __slots__ = (
-        "call",
-        "id",
-        "last_block",
-        "left",
-        "local_ended",
-        "owed",
-        "receive_window",
-        "remote_ended",
-        "send_window",
-        "unsent",
-        "unsent_bytes",
-    )
-
-    def __init__(self, stream_id: int, content_length: int, send_window: int, receive_window: int) -> None:
-        self.id = stream_id
-        self.call: Any = None
-        """What the layer above makes of it."""
-        self.send_window = send_window
-        self.receive_window = receive_window
-        self.owed = 0
-        """Bytes that have been used, and are not in the window again yet."""
-        self.left = content_length
-        """Bytes of DATA that have to come; below 0: any."""
-        self.remote_ended = self.local_ended = False
-        self.unsent: deque[memoryview] | None = None
-        """What waits for the peer to open windows; None: nothing does."""
-        self.unsent_bytes = 0
-        self.last_block: bytes | None = None
-        """The trailers behind ``unsent``."""
+    id: int
+    left: int
+    """Bytes of DATA that have to come; below 0: any."""
+    send_window: int
+    receive_window: int
+    remote_ended: bool
+    local_ended: bool = False
+    owed: int = 0
+    """Bytes that have been used, and are not in the window again yet."""
+    unsent: deque[memoryview] | None = None
+    """What waits for the peer to open windows; None: nothing does."""
+    unsent_bytes: int = 0
+    last_block: bytes | None = None
+    """The trailers behind ``unsent``."""
+    call: Any = None
+    """What the layer above makes of it."""
 
 
-@dataclass(slots=True)
-class RequestBegun:
+class RequestBegun(Struct, gc=False):
     stream: Http2Stream
     head: RequestHead | None
     """None: its fields are too long."""
     ended: bool
 
 
-@dataclass(slots=True)
-class DataCame:
+class DataCame(Struct, gc=False):
     stream: Http2Stream
     data: bytes
     ended: bool
 
 
-@dataclass(slots=True)
-class RequestEnded:
+class RequestEnded(Struct, gc=False):
     """The stream is gone: reset by the peer, or because of what it sent."""
 
     stream: Http2Stream
     code: int
 
 
-@dataclass(slots=True)
-class WindowOpened:
+class WindowOpened(Struct, gc=False):
     """All of a stream's answers that waited for windows are on their way."""
 
     stream: Http2Stream
 
 
-@dataclass(slots=True)
-class PingAnswered:
+class PingAnswered(Struct, gc=False):
     payload: bytes
 
 

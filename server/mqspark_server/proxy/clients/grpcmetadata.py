@@ -101,7 +101,6 @@ class GrpcIdentity(NamedTuple):
 
 
 _Fields = tuple[str | None, ...]
-_FIELDS = ("x-mq-client-id", "authorization", "x-mq-date-time", "x-mq-language", "x-mq-client-version")
 MAX_VERSION_LENGTH = 64
 
 
@@ -138,7 +137,13 @@ class GrpcMetadata:
 
     def __init__(self, context: GrpcContext) -> None:
         get = context.metadata.get
-        self.identity = _identities[tuple([get(name) for name in _FIELDS])]
+        self.identity = _identities[
+            get("x-mq-client-id"),
+            get("authorization"),
+            get("x-mq-date-time"),
+            get("x-mq-language"),
+            get("x-mq-client-version"),
+        ]
         self.address = context.address
 
     @property
