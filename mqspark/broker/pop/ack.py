@@ -310,13 +310,16 @@ class AckProcessor:
     # --- inside ---
 
     def _check_busy(self) -> None:
-        self._acks.check_busy(self._state.config.send_thread_pool_queue_capacity)
+        acks, capacity = self._acks, self._state.config.send_thread_pool_queue_capacity
+        if len(acks.waiting) + acks.more >= capacity:
+            acks.check_busy(capacity)
 
     def _record(self, session: Session, key: CheckKey, receipt: Receipt, offsets: Iterable[int]) -> AckRecord:
         """The record with these offsets. Raises TableFull when the user has too many."""
         revive_queue = self._revive_queue(receipt)
         place = key, revive_queue, receipt.invisible_time_ms
-        record = self.records.get(place) or AckRecord()
+        found = self.records.get(place)
+        record = AckRecord() if found is None else found
         known = record.offsets
         new = [offset for offset in offsets if offset not in known]
         if len(known) + len(new) > record.held * MAX_MESSAGES:
@@ -329,7 +332,8 @@ class AckProcessor:
             record.held += more
         for offset in new:
             known[offset] = None
-        self.records[place] = record
+        if found is None:
+            self.records[place] = record
         return record
 
     def _revive_queue(self, receipt: Receipt) -> int:

@@ -150,7 +150,7 @@ class GrpcClients:
     def of(self, metadata: GrpcMetadata) -> GrpcClient:
         """The client of a call. Raises GrpcRefusal when it is not who it says, or when there are too many."""
         identity = metadata.identity
-        client = self._clients.get(metadata.key)
+        client = self._clients.get(identity.key)
         if client is None:
             caller = metadata.caller
             client = GrpcClient(caller, identity.version_text)

@@ -93,11 +93,8 @@ class GrpcIdentity(NamedTuple):
     language: Language
     version_text: str
     version: int
-
-    @property
-    def user(self) -> str:
-        """Empty without credentials."""
-        return "" if self.proof is None else self.proof.user
+    key: tuple[str, str]
+    """The client id and its user, which is empty without credentials."""
 
 
 _Fields = tuple[str | None, ...]
@@ -114,12 +111,14 @@ def _identity(fields: _Fields) -> GrpcIdentity:
         check("client id", client_id, ID)
     except IllegalName as error:
         raise GrpcRefusal(pb.BAD_REQUEST, str(error)) from None
+    proof = _proof(authorization, signed_at)
     return GrpcIdentity(
         client_id,
-        _proof(authorization, signed_at),
+        proof,
         _LANGUAGES.get(language.upper(), Language.OTHER),
         version,
         _version(version),
+        (client_id, "" if proof is None else proof.user),
     )
 
 
@@ -147,11 +146,6 @@ class GrpcMetadata:
         self.address = context.address
 
     @property
-    def key(self) -> tuple[str, str]:
-        """The client id and its user."""
-        return self.identity.client_id, self.identity.user
-
-    @property
     def caller(self) -> GrpcCaller:
         given = self.identity
-        return GrpcCaller(given.client_id, given.user, self.address, given.language, given.version)
+        return GrpcCaller(*given.key, self.address, given.language, given.version)

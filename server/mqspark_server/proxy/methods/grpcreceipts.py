@@ -158,9 +158,10 @@ class _Acks:
         acked = of_broker.get(receipt)
         if acked is None:
             stored_in = real_topic(self._topic, self._group, receipt.retry)
-            acked = of_broker[receipt] = AckedTogether(stored_in, self._group, receipt, [], [])
-        acked.numbers.append(number)
-        acked.offsets.append(offset)
+            of_broker[receipt] = AckedTogether(stored_in, self._group, receipt, [number], [offset])
+        else:
+            acked.numbers.append(number)
+            acked.offsets.append(offset)
 
 
 async def _acknowledged(
@@ -214,7 +215,7 @@ async def _without_requests(
     link: Link, broker: str, acks: Iterable[AckedTogether]
 ) -> Mapping[int, Command | Exception] | None:
     """What the broker says instead of success, by the numbers of messages. None: requests have to be made."""
-    run = _Awaited(acks)
+    run = _AwaitedAcks(acks)
     if not link.acknowledge(broker, run):
         return None
     if run.waiting or run.asked:
@@ -222,7 +223,7 @@ async def _without_requests(
     return run.answers
 
 
-class _Awaited(AckRun):
+class _AwaitedAcks(AckRun):
     __slots__ = ("stored",)
 
     def __init__(self, acks: Iterable[AckedTogether]) -> None:
