@@ -36,6 +36,10 @@ from mqspark.store.queue.queuetable import QueueTable, united
 _TITLE = b"mqspark-ends-1 "
 _LINE = re.compile(r"(\d+)(?:@(\d+))? (\d+)(?:\+(\d+))? (\d+) (.+)")
 _LAST_LINE = re.compile(rb"\n[0-9a-f]{8}\n")
+_LAST_LINE_BYTES = 10
+_LINES_AT_ONCE = 1024
+_BYTES_AT_ONCE = 1 << 15
+"""One call for all of a large file would hold the interpreter for many milliseconds, in a thread, too."""
 _MERGE_BYTES = 1 << 16
 """The blocks are merged once they take this much more than twice the size of one block with everything."""
 Key = tuple[str, int]
@@ -66,7 +70,7 @@ class QueueEnds:
     """Ends of the queues at log position ``position``."""
 
     position: int
-    ranges: Mapping[Key, Range]
+    ranges: dict[Key, Range]
     """By topic and queue id."""
     sound_bytes: int = 0
     """Length of the blocks in the file that count."""
@@ -78,13 +82,18 @@ class QueueEnds:
     @staticmethod
     def encode(position: int, ranges: Iterable[tuple[Key, Range]]) -> bytes:
         """One block."""
-        lines = [b"%s%020d" % (_TITLE, position)]
-        for (topic, queue_id), each in ranges:
+        lines, pieces, crc = [b"%s%020d\n" % (_TITLE, position)], [], 0
+        for number, ((topic, queue_id), each) in enumerate(ranges, 1):
             at = b"@%d" % each.begin_position if each.begin_position >= 0 else b""
             more = b"+%d" % each.skipped if each.skipped else b""
-            lines.append(b"%d%s %d%s %d %s" % (each.begin, at, each.end, more, queue_id, topic.encode()))
-        text = b"\n".join(lines) + b"\n"
-        return text + b"%08x\n" % zlib.crc32(text)
+            lines.append(b"%d%s %d%s %d %s\n" % (each.begin, at, each.end, more, queue_id, topic.encode()))
+            if number % _LINES_AT_ONCE == 0:
+                pieces.append(b"".join(lines))
+                lines.clear()
+        pieces.append(b"".join(lines))
+        for piece in pieces:
+            crc = zlib.crc32(piece, crc)
+        return b"".join((*pieces, b"%08x\n" % crc))
 
     def merged(self) -> bytes:
         """All blocks as one per position, without what no longer counts."""
@@ -101,8 +110,7 @@ class QueueEnds:
         position, low = -1, 0
         data = data or b""
         while low < len(data):
-            last_line = _LAST_LINE.search(data, low)
-            high = last_line.end() if last_line is not None else len(data)
+            high = _end_of_block(data, low)
             block = _decode_block(data[low:high])
             if block is None:
                 if position < 0:
@@ -172,13 +180,29 @@ class QueueEnds:
                 yield array, Doubt(was.end, "queue.long", text)
 
 
+def _end_of_block(data: bytes, low: int) -> int:
+    for at in range(low, len(data), _BYTES_AT_ONCE):
+        last_line = _LAST_LINE.search(data, at, at + _BYTES_AT_ONCE + _LAST_LINE_BYTES - 1)
+        if last_line is not None:
+            return last_line.end()
+    return len(data)
+
+
+def _lines(text: bytes) -> Iterator[str]:
+    low = 0
+    while low < len(text):
+        high = text.find(b"\n", low + _BYTES_AT_ONCE) + 1 or len(text)
+        yield from text[low:high].decode().splitlines()
+        low = high
+
+
 def _decode_block(block: bytes) -> tuple[int, dict[Key, Range]] | None:
     text, _, crc = block.removesuffix(b"\n").rpartition(b"\n")
     text += b"\n"
     if crc != b"%08x" % zlib.crc32(text) or not text.startswith(_TITLE):
         return None
-    title, *lines = text.decode().splitlines()
-    position = int(title.split()[1])
+    lines = _lines(text)
+    position = int(next(lines).split()[1])
     ranges: dict[Key, Range] = {}
     for line in lines:
         if (found := _LINE.fullmatch(line)) is None:
@@ -372,6 +396,8 @@ class EndsFile:
                 ends = QueueEnds.decode(data)
                 if ends is not None and ends.sound_bytes == len(data):
                     block, whole = ends.merged(), True
+                while ends is not None and ends.ranges:  # one by one: the loop would wait for all at once
+                    ends.ranges.popitem()
             if whole:
                 ConfigFile(self._path, self._files, with_backup=False).save(block)
                 self._bytes = len(block)
