@@ -176,7 +176,7 @@ def test_a_program_that_uses_spark_may_outlive_who_started_it(tmp_path: Path) ->
         import os, sys, time
         from pyspark_pymq.watching import end_with_parent, end_with_spark
         (end_with_parent if sys.argv[1] == "child" else end_with_spark)()
-        print(os.getpid(), flush=True)
+        print(f"{os.getpid()}\\n", end="", flush=True)  # one write: two programs share the pipe
         time.sleep(60)
     """
     shell = """
