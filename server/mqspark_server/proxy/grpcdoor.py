@@ -24,6 +24,9 @@ if TYPE_CHECKING:  # loaded when they are needed
 
 log = sparing("mqspark.grpc")
 
+RETRY_S = 1.0
+"""After a shortage, of descriptors or memory, the next peer is looked for so late."""
+
 
 def bind_grpc(config: ServerConfig, host: str, port: int) -> tuple[socket.socket, Certificates | None]:
     """The port, and what its peers are shown. Raises OSError, and ConfigError for a certificate that cannot be used."""
@@ -57,8 +60,12 @@ class GrpcDoor:
         self.port = self._sock.getsockname()[1]
         with listening("gRPC", self._sock):
             self._sock.listen(self._config.server_socket_backlog)
-        self._loop.add_reader(self._sock, self._first_peer)
-        self._is_waiting = True
+        self._wait()
+
+    def _wait(self) -> None:
+        if self._sock is not None and not self._is_stopping:
+            self._loop.add_reader(self._sock, self._first_peer)
+            self._is_waiting = True
 
     def _first_peer(self) -> None:
         self._stop_waiting()
@@ -77,9 +84,16 @@ class GrpcDoor:
             self._backend = new_backend()
             self._server = new_server(self._backend, self._config, self._sock, self._tls)
             await self._server.start()
-        except Exception:
+        except Exception as error:
             log.exception("gRPC cannot be served")
-            self._close_socket()
+            if (
+                isinstance(error, (OSError, MemoryError))
+                and self._sock is not None
+                and self._sock.fileno() >= 0
+            ):
+                self._loop.call_later(RETRY_S, self._wait)
+            else:
+                self._close_socket()
 
     @property
     def counts(self) -> GrpcCounts:

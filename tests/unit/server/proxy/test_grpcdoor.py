@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -130,4 +131,20 @@ async def test_what_cannot_be_loaded_closes_the_port(
         with pytest.raises(ConnectionRefusedError):
             await answered(door)
         assert "half an install" in caplog.text
+        await door.stop()
+
+
+async def test_a_peer_is_served_once_a_shortage_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpcdoor, "RETRY_S", 0.01)
+    shortages = [OSError(errno.EMFILE, "too many open files"), MemoryError()]
+    with working() as worker:
+
+        def load() -> Callable[[], Backend]:
+            if shortages:
+                raise shortages.pop()
+            return Backend
+
+        door = opened(worker, load, monkeypatch)
+        assert await answered(door) == b"served"
+        assert not shortages
         await door.stop()
