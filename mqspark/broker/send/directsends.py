@@ -15,7 +15,7 @@ from typing import NamedTuple
 from mqspark.base.bounded import Memo
 from mqspark.broker.state.acks import Acks, DirectRun
 from mqspark.broker.state.state import BrokerState
-from mqspark.broker.tables.topics import Topic
+from mqspark.broker.tables.topics import Topic, count_stored
 from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreReadOnly
 from mqspark.message import MAX_PROPERTIES_BYTES, PERM_WRITE, java_hashes
 from mqspark.protocol.session import Session
@@ -115,12 +115,7 @@ class DirectSends:
         count = len(places)
         if not count:
             return _NO_PLACES
-        topic = topics[0]
-        if topics.count(topic) == len(topics):
-            topic.count_run(sizes)
-        else:
-            for topic, size in zip(topics, sizes, strict=False):
-                topic.count_run((size,))
+        count_stored(topics, sizes)
         self._state.stats.put_messages += count
         acks.add_direct(places[-1][0] + sizes[-1], run, count)
         return places

@@ -18,7 +18,7 @@ from msgspec import Struct
 from mqspark.broker.send.schemaguard import SchemaGuard
 from mqspark.broker.state.acks import Acks
 from mqspark.broker.state.state import BrokerState
-from mqspark.broker.tables.topics import Topic
+from mqspark.broker.tables.topics import Topic, count_stored
 from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreReadOnly
 from mqspark.protocol import command as commands
 from mqspark.protocol.codes import RequestCode
@@ -192,12 +192,7 @@ class SendRuns:
         count = len(places)
         if not count:
             return 0
-        topic = topics[0]
-        if topics.count(topic) == len(topics):
-            topic.count_run(sizes)
-        else:
-            for topic, size in zip(topics, sizes, strict=False):
-                topic.count_run((size,))
+        count_stored(topics, sizes)
         self._state.stats.put_messages += count
         end = places[-1][0] + sizes[-1]
         self._acks.add_run(end, session, count, sent.frames(places), waits=waits)

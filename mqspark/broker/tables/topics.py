@@ -201,6 +201,16 @@ class Topic:
         )
 
 
+def count_stored(topics: Sequence[Topic], sizes: Sequence[int]) -> None:
+    """Count a run of ordinary messages: the topic and the size of each. Topics of messages that were not stored may
+    follow."""
+    if topics.count(topics[0]) == len(topics):
+        topics[0].count_run(sizes)
+        return
+    for topic, size in zip(topics, sizes, strict=False):
+        topic.count_run((size,))
+
+
 class Topics:
     """``generation`` counts changes, so that callers can tell whether they are saved and published."""
 
