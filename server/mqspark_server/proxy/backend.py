@@ -11,6 +11,9 @@ from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig, TopicR
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.header import Header
 
+ANSWER_TIMEOUT_S = 3.0
+"""How long a broker may take for a request that it answers at once."""
+
 
 class Proof(NamedTuple):
     """What a caller shows in its metadata: that it knows the secret of ``user``, by the HMAC of ``content``."""

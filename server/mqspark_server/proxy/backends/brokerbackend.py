@@ -20,13 +20,11 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.headers.header import Header
 from mqspark_server.net.tcp import RemotingServer
 from mqspark_server.proxy import messaging_pb2 as pb
-from mqspark_server.proxy.backend import Doors, GrpcCaller, OnRequest, Proof
+from mqspark_server.proxy.backend import ANSWER_TIMEOUT_S, Doors, GrpcCaller, OnRequest, Proof
 from mqspark_server.proxy.backends.directlink import DirectLink
 from mqspark_server.proxy.backends.otherbrokers import OtherBrokers
 from mqspark_server.proxy.backends.signedin import check_changing, check_seeing, sign_in
 from mqspark_server.proxy.grpcstatus import GrpcRefusal, checked, too_late
-
-HEARTBEAT_TIMEOUT_S = 3.0
 
 
 class BrokerLink:
@@ -84,7 +82,7 @@ class BrokerLink:
 
     async def announce(self, topics: Iterable[str], heartbeat: bytes) -> None:
         code = RequestCode.HEART_BEAT
-        checked(await self.request(self._broker_name, code, None, heartbeat, timeout_s=HEARTBEAT_TIMEOUT_S))
+        checked(await self.request(self._broker_name, code, None, heartbeat, timeout_s=ANSWER_TIMEOUT_S))
 
     def close(self) -> None:
         self._peer.close()

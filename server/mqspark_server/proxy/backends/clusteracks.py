@@ -8,8 +8,8 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import AckMessageRequestHeader
 from mqspark_server.net.outbound import Outbound
+from mqspark_server.proxy.backend import ANSWER_TIMEOUT_S
 
-TIMEOUT_S = 3.0
 _ACK = int(RequestCode.ACK_MESSAGE)
 _SUCCESS = int(ResponseCode.SUCCESS)
 
@@ -31,7 +31,7 @@ def acknowledge(connection: Outbound, run: AckRun) -> None:
             )
             waiting = _Acknowledgement(run, number)
             try:
-                connection.ask(waiting, _ACK, header, b"", timeout_s=TIMEOUT_S)
+                connection.ask(waiting, _ACK, header, b"", timeout_s=ANSWER_TIMEOUT_S)
             except (ValueError, MQError) as error:
                 waiting.set_exception(error)
 

@@ -28,9 +28,9 @@ from mqspark.protocol.headers.admin_headers import (
 from mqspark.protocol.headers.header import Header
 from mqspark.protocol.session import Session
 from mqspark_server.net.outbound import Outbound
-from mqspark_server.proxy.backend import Doors, GrpcCaller, OnRequest, Proof
+from mqspark_server.proxy.backend import ANSWER_TIMEOUT_S, Doors, GrpcCaller, OnRequest, Proof
 from mqspark_server.proxy.backends.clusteracks import acknowledge
-from mqspark_server.proxy.backends.clusterroutes import TIMEOUT_S, BrokerServer, ClusterRoutes, Recent
+from mqspark_server.proxy.backends.clusterroutes import BrokerServer, ClusterRoutes, Recent
 from mqspark_server.proxy.backends.clustersends import ClusterSends
 from mqspark_server.proxy.backends.clusterusers import ClusterUsers
 from mqspark_server.proxy.backends.readytopics import ReadyTopic, ReadyTopics
@@ -127,7 +127,11 @@ class ClusterLink:
             route = await self._routes.route_or_none(topic)
             brokers.update({each.broker_name: None for each in route.queue_datas} if route else {})
         for broker in brokers:
-            checked(await self.request(broker, RequestCode.HEART_BEAT, None, heartbeat, timeout_s=TIMEOUT_S))
+            checked(
+                await self.request(
+                    broker, RequestCode.HEART_BEAT, None, heartbeat, timeout_s=ANSWER_TIMEOUT_S
+                )
+            )
 
     def close(self) -> None:
         for _, server in self._brokers.values():

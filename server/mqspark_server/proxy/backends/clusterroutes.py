@@ -20,10 +20,9 @@ from mqspark.protocol.headers.header import Header
 from mqspark.protocol.signature import Signer
 from mqspark_server.net.outbound import Outbound
 from mqspark_server.proxy import messaging_pb2 as pb
-from mqspark_server.proxy.backend import GrpcCaller
+from mqspark_server.proxy.backend import ANSWER_TIMEOUT_S, GrpcCaller
 from mqspark_server.proxy.grpcstatus import GrpcRefusal, checked
 
-TIMEOUT_S = 3.0
 FRESH_S = 10.0
 """How long what was learned of a topic, a group or a broker is used."""
 MAX_KNOWN = 10_000
@@ -95,7 +94,7 @@ class BrokerServer:
         header: Header | Mapping[str, str] | None,
         body: bytes = b"",
         *,
-        timeout_s: float = TIMEOUT_S,
+        timeout_s: float = ANSWER_TIMEOUT_S,
     ) -> Awaitable[Command]:
         """The answer. Raises GrpcRefusal, now or when it is awaited."""
         connection = self.connection
@@ -135,7 +134,7 @@ class BrokerServer:
                 self._connection = await Outbound.connect(
                     address,
                     lambda: None,
-                    TIMEOUT_S,
+                    ANSWER_TIMEOUT_S,
                     tls=self._tls,
                     signer=self._signer,
                     on_request=self._on_request,

@@ -11,10 +11,9 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
 from mqspark_server.net.outbound import Outbound
-from mqspark_server.proxy.backend import DirectSender, DirectTopic
+from mqspark_server.proxy.backend import ANSWER_TIMEOUT_S, DirectSender, DirectTopic
 from mqspark_server.proxy.backends.readytopics import ReadyTopic
 
-TIMEOUT_S = 3.0
 _SEND = int(RequestCode.SEND_MESSAGE_V2)
 _SUCCESS = int(ResponseCode.SUCCESS)
 
@@ -88,5 +87,5 @@ class ClusterSends:
             unit_mode=False,
             batch=False,
         )
-        connection.ask(_AskedSend(sender), _SEND, header, body, timeout_s=TIMEOUT_S)
+        connection.ask(_AskedSend(sender), _SEND, header, body, timeout_s=ANSWER_TIMEOUT_S)
         return True

@@ -12,11 +12,8 @@ from mqspark.protocol.session import Session
 from mqspark.store.messages.append import PlainMessage, PlainPlace
 from mqspark_server.net.deadlines import NO_SLOT
 from mqspark_server.net.tcp import RemotingServer
-from mqspark_server.proxy.backend import DirectSender, DirectTopic
+from mqspark_server.proxy.backend import ANSWER_TIMEOUT_S, DirectSender, DirectTopic
 from mqspark_server.proxy.grpcstatus import too_late
-
-TIMEOUT_S = 3.0
-"""How long a sender waits for the guarantee of its message."""
 
 
 class _LinkRun(DirectRun):
@@ -90,6 +87,6 @@ class DirectLink:
         run = _LinkRun(self)
         run.places = places = self._core.direct.put(self._session, messages, topics, run)
         if places:
-            self.server.deadlines.add(run, self.server.loop.time() + TIMEOUT_S)
+            self.server.deadlines.add(run, self.server.loop.time() + ANSWER_TIMEOUT_S)
         for message in messages[len(places) :]:
             message[-1].take_long_way()

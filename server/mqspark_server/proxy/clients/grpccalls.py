@@ -9,14 +9,12 @@ from typing import Any
 from mqspark.protocol.bodies.topic_bodies import TopicRouteData
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.header import Header
-from mqspark_server.proxy.backend import Doors, ProxyBackend
+from mqspark_server.proxy.backend import ANSWER_TIMEOUT_S, Doors, ProxyBackend
 from mqspark_server.proxy.clients.grpcclients import GrpcClient, GrpcClients
 from mqspark_server.proxy.clients.grpchalves import GrpcHalves
 from mqspark_server.proxy.clients.grpcmetadata import GrpcContext
 from mqspark_server.proxy.clients.renewals import Renewals
 
-MAX_TIMEOUT_S = 3.0
-"""How long a broker may take for a request that it answers at once."""
 _FOR_EVER_S = 12 * 3600.0
 
 
@@ -74,7 +72,7 @@ class GrpcCall:
     @property
     def timeout_s(self) -> float:
         """For a request that a broker answers at once."""
-        return min(MAX_TIMEOUT_S, max(self.left_s, 0.05))
+        return min(ANSWER_TIMEOUT_S, max(self.left_s, 0.05))
 
     async def request(
         self, broker: str, code: int, header: Header | None = None, body: bytes = b""

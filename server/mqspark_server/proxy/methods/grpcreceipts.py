@@ -24,7 +24,7 @@ from mqspark.protocol.headers.client_headers import (
 )
 from mqspark.protocol.receipts import Receipt, real_topic
 from mqspark_server.proxy import messaging_pb2 as pb
-from mqspark_server.proxy.backend import Link, ProxyBackend
+from mqspark_server.proxy.backend import ANSWER_TIMEOUT_S, Link, ProxyBackend
 from mqspark_server.proxy.clients.grpccalls import GrpcCall
 from mqspark_server.proxy.clients.grpcclients import GrpcClients
 from mqspark_server.proxy.clients.renewals import ClientKey, ReceiptPlace, Renewals, place_of
@@ -36,7 +36,6 @@ MAX_INVISIBLE_MS = 12 * 3_600_000
 """maxInvisibleTimeMills"""
 ACKS_AT_ONCE = 64
 """Entries of one request that are with brokers at the same time."""
-TIMEOUT_S = 3.0
 
 _TO_DEAD_LETTERS = -1
 _ACKNOWLEDGED = pb.AckMessageResponse(
@@ -317,7 +316,9 @@ async def acknowledge(link: Link, place: ReceiptPlace, handle: ReceiptHandle) ->
         lite_topic=place.lite_topic or None,
         bname=place.broker_name,
     )
-    answer = await link.request(place.broker_name, RequestCode.ACK_MESSAGE, header, timeout_s=TIMEOUT_S)
+    answer = await link.request(
+        place.broker_name, RequestCode.ACK_MESSAGE, header, timeout_s=ANSWER_TIMEOUT_S
+    )
     if answer.code != ResponseCode.SUCCESS:
         raise _refused(answer)
 
@@ -349,7 +350,7 @@ async def change(
         bname=place.broker_name,
     )
     code = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
-    answer = await link.request(place.broker_name, code, header, timeout_s=TIMEOUT_S)
+    answer = await link.request(place.broker_name, code, header, timeout_s=ANSWER_TIMEOUT_S)
     if answer.code == ResponseCode.NO_MESSAGE:
         return None
     changed = checked(answer).header(ChangeInvisibleTimeResponseHeader)
@@ -370,7 +371,7 @@ async def forward(link: Link, place: ReceiptPlace, handle: ReceiptHandle, messag
         bname=place.broker_name,
     )
     code = RequestCode.CONSUMER_SEND_MSG_BACK
-    answer = await link.request(place.broker_name, code, header, timeout_s=TIMEOUT_S)
+    answer = await link.request(place.broker_name, code, header, timeout_s=ANSWER_TIMEOUT_S)
     if answer.code != ResponseCode.SUCCESS:
         raise refusal_of(answer)
     await acknowledge(link, place, handle)

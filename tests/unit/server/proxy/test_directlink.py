@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from mqspark_server.net.deadlines import Deadlines
-from mqspark_server.proxy.backends.directlink import TIMEOUT_S, DirectLink
+from mqspark_server.proxy.backend import ANSWER_TIMEOUT_S
+from mqspark_server.proxy.backends.directlink import DirectLink
 from tests.unit.broker_kit import SEND, Bench, send_ext
 from tests.unit.server.net.test_deadlines import Loop
 
@@ -79,7 +80,7 @@ def test_the_sends_of_a_turn_are_stored_together(tmp_path: Path) -> None:
     assert [each.told for each in senders] == [[], []]
     bench.broker.turn()
     assert [each.told for each in senders] == [[0], [1]]
-    server.timers.pass_to(2 * TIMEOUT_S)
+    server.timers.pass_to(2 * ANSWER_TIMEOUT_S)
     assert [each.told for each in senders] == [[0], [1]]
     bench.close()
 
@@ -91,9 +92,9 @@ def test_what_is_left_takes_the_long_way_and_what_waits_too_long_is_late(tmp_pat
     server.turn()
     bench.broker.turn()
     assert (first.told, second.told) == ([], ["long way"])
-    server.timers.pass_to(TIMEOUT_S - 1)
+    server.timers.pass_to(ANSWER_TIMEOUT_S - 1)
     assert first.told == []
-    server.timers.pass_to(TIMEOUT_S + 1)
+    server.timers.pass_to(ANSWER_TIMEOUT_S + 1)
     assert first.told == ["the broker did not answer in time"]
     bench.flush()
     assert first.told == ["the broker did not answer in time"]
