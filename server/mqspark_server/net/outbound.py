@@ -194,8 +194,8 @@ class Outbound(asyncio.Protocol):
             if due > now and not waiting.done():
                 least = min(least, due)
                 continue
-            if self._pending.pop(opaque, None) is not None and not waiting.done():
-                waiting.set_exception(self._as_error(RequestTimeout(self.address, int(timeout_s * 1000))))
+            if self._pending.pop(opaque, None) is not None:
+                self._give_up(waiting, RequestTimeout(self.address, int(timeout_s * 1000)))
         self._most_pending = max(FEW_PENDING, 2 * len(self._pending))
         if least < math.inf:
             self._wait_until(max(least, now + STEP_S))
@@ -266,5 +266,12 @@ class Outbound(asyncio.Protocol):
     def _fail(self, reason: str) -> None:
         pending, self._pending = self._pending, {}
         for waiting, *_ in pending.values():
-            if not waiting.done():
-                waiting.set_exception(self._as_error(ConnectionLost(self.address, reason)))
+            self._give_up(waiting, ConnectionLost(self.address, reason))
+
+    def _give_up(self, waiting: Waiting, error: ConnectionLost | RequestTimeout) -> None:
+        if waiting.done():
+            return
+        try:
+            waiting.set_exception(self._as_error(error))
+        except Exception:  # the others are told all the same
+            log.exception("the end of a request to %s could not be told", self.address)

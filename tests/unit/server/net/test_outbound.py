@@ -8,7 +8,7 @@ import pytest
 
 from mqspark.errors import ConnectionLost, RequestTimeout
 from mqspark.protocol.codes import RequestCode
-from mqspark.protocol.command import encode_response
+from mqspark.protocol.command import Command, encode_response
 from mqspark_server.net.outbound import FEW_PENDING
 from tests.unit.outbound_kit import connected
 
@@ -76,3 +76,35 @@ def test_requests_that_are_given_up_do_not_pile_up() -> None:
             await kept
 
     asyncio.run(scene())
+
+
+class Broken:
+    """A waiting one that fails when it is told anything."""
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, answer: Command, /) -> None:
+        raise RuntimeError("broken")
+
+    def set_exception(self, error: Exception, /) -> None:
+        raise RuntimeError("broken")
+
+
+def test_who_cannot_be_told_keeps_nobody_else_waiting(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene() -> None:
+        outbound, wire = connected()
+        for timeout_s in (60, 0.01, 60):
+            outbound.ask(Broken(), CODE, None, b"", timeout_s=timeout_s)
+        late, answered, lost = (outbound.submit(CODE, None, b"", timeout_s=each) for each in (0.01, 60, 60))
+        with pytest.raises(RequestTimeout):
+            await late
+        opaques = wire.opaques()
+        outbound.data_received(encode_response(opaques[0], 0) + encode_response(opaques[4], 0))
+        assert (await answered).opaque == opaques[4]
+        outbound.connection_lost(None)
+        with pytest.raises(ConnectionLost):
+            await lost
+
+    asyncio.run(scene())
+    assert "RuntimeError: broken" in caplog.text
