@@ -58,8 +58,8 @@ if TYPE_CHECKING:
     from mqspark.client.producer.producer import SendResult, SendStatus
     from mqspark.client.producer.producer_settings import ProducerSettings
     from mqspark.client.producer.transaction import TransactionResult, TransactionState
+    from mqspark.client.remoting.client_options import ClientOptions
     from mqspark.client.remoting.credentials import Credentials
-    from mqspark.client.remoting.identity import ClientOptions
     from mqspark.client.remoting.tls import TlsSettings
     from mqspark.client.sync import (
         AdminClient,
@@ -128,7 +128,7 @@ _HOMES = {
         "LitePullConsumer",
         "AdminClient",
     ),
-    "mqspark.client.remoting.identity": ("ClientOptions",),
+    "mqspark.client.remoting.client_options": ("ClientOptions",),
     "mqspark.client.remoting.credentials": ("Credentials",),
     "mqspark.client.remoting.tls": ("TlsSettings",),
     "mqspark.client.typed.serializer": ("Serializer",),

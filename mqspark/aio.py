@@ -43,8 +43,8 @@ from mqspark.client.producer.producer import Producer, SendResult, SendStatus
 from mqspark.client.producer.producer_settings import ProducerSettings
 from mqspark.client.producer.transaction import TransactionProducer, TransactionResult, TransactionState
 from mqspark.client.push.push import PushConsumer
+from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.client.remoting.credentials import Credentials
-from mqspark.client.remoting.identity import ClientOptions
 from mqspark.client.remoting.tls import TlsSettings
 from mqspark.client.typed.serializer import Serializer
 from mqspark.message import Message, MessageExt, MessageQueue

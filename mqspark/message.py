@@ -345,7 +345,7 @@ SEND_FORBIDDEN_TOPICS = frozenset(
 )
 
 SINK_DECISIONS_TOPIC = "mqspark_sink_decisions"
-"""Topic of this project: decisions of the exactly-once Spark sink (``pyspark_pymq.writing.exactlyonce``).
+"""Topic of this project: decisions of the exactly-once Spark sink (``pyspark_pymq.writing.decisionlog``).
 Only committed transactions write to it."""
 
 SCHEMAS_TOPIC = "rmq_sys_mqspark_schemas"

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
     from mqspark.client.remoting.credentials import Credentials
     from mqspark.client.remoting.tls import Tls
+    from pyspark_pymq.observer import Observer
 
     # Pyright reads no ``__all__`` in a condition: ``as`` says that these are for users.
-    from pyspark_pymq.cluster.source_progress import SourceProgress as SourceProgress
-    from pyspark_pymq.cluster.source_progress import source_progress as source_progress
-    from pyspark_pymq.observer import Observer
+    from pyspark_pymq.reading.source_progress import SourceProgress as SourceProgress
+    from pyspark_pymq.reading.source_progress import source_progress as source_progress
     from pyspark_pymq.work.verdicts import Discard as Discard
     from pyspark_pymq.work.verdicts import RetryAfter as RetryAfter
     from pyspark_pymq.work.workqueue import WorkQueue as WorkQueue
@@ -96,8 +96,8 @@ def observe(
 _LAZY = {
     "Discard": "pyspark_pymq.work.verdicts",
     "RetryAfter": "pyspark_pymq.work.verdicts",
-    "SourceProgress": "pyspark_pymq.cluster.source_progress",
-    "source_progress": "pyspark_pymq.cluster.source_progress",
+    "SourceProgress": "pyspark_pymq.reading.source_progress",
+    "source_progress": "pyspark_pymq.reading.source_progress",
     "WorkQueue": "pyspark_pymq.work.workqueue",
 }
 """Loaded on first use."""

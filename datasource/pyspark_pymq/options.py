@@ -38,9 +38,9 @@ class ReadOptions(QueueChoice):
     max_partitions: int | None
     max_records_per_partition: int | None
     payload_is_arrow: bool
-    """payloadFormat=arrow: a message is rows with columns of their own (``pyspark_pymq.cluster.payload``)."""
+    """payloadFormat=arrow: a message is rows with columns of their own (``pyspark_pymq.typed.arrowrows``)."""
     payload: PayloadOptions | None
-    """A message is a row with the fields of its body as columns (``pyspark_pymq.cluster.typedcolumns``)."""
+    """A message is a row with the fields of its body as columns (``pyspark_pymq.typed.typedcolumns``)."""
     poll_timeout_ms: int
     """How long an idle stream waits for a message before it reports to Spark that there is none."""
     has_spans: bool = False
@@ -257,7 +257,7 @@ class WriteOptions(SendChoice):
     payload_is_arrow: bool
     """payloadFormat=arrow: rows are packed into messages with all their columns."""
     payload: PayloadOptions | None
-    """The columns of a row that are not the message's become its body (``pyspark_pymq.cluster.typedbodies``)."""
+    """The columns of a row that are not the message's become its body (``pyspark_pymq.typed.typedbodies``)."""
     transaction_id: str | None
     """Whose batches are written once; None: the streaming query's."""
     transaction_batch: int | None

@@ -14,13 +14,13 @@ from pyspark_pymq.watching import end_with_spark
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from pyspark_pymq.cluster.payload import ArrowRows
-    from pyspark_pymq.cluster.typedcolumns import TypedRows
     from pyspark_pymq.options import ReadOptions
     from pyspark_pymq.reading.batch import BatchReader
     from pyspark_pymq.reading.keyread import KeyReader
     from pyspark_pymq.reading.storeread import StoreBatchReader
     from pyspark_pymq.reading.stream import CheckpointedReader, RefusedReader
+    from pyspark_pymq.typed.arrowrows import ArrowRows
+    from pyspark_pymq.typed.typedcolumns import TypedRows
     from pyspark_pymq.work.deadbodies import DeadBodies
     from pyspark_pymq.writing.sink import BatchWriter, StreamWriter
 
@@ -54,7 +54,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]
             (StoreOptions if "store" in saved else ReadOptions).parse(saved, streaming=False)
         payload = None if "store" in options else PayloadOptions.parse(OptionTexts(options))
         if payload is not None:
-            from pyspark_pymq.cluster.typedcolumns import columns_of_source
+            from pyspark_pymq.typed.typedcolumns import columns_of_source
 
             if saved is not None:
                 raise ConfigError(
@@ -155,11 +155,11 @@ def _payload(given: Mapping[str, str], options: ReadOptions, schema: StructType)
     from pyspark_pymq.payloadoptions import DEADLETTER
 
     if options.payload is not None:
-        from pyspark_pymq.cluster.typedcolumns import TypedRows
+        from pyspark_pymq.typed.typedcolumns import TypedRows
 
         dead = _dead_bodies(options) if options.payload.mode == DEADLETTER else None
         return TypedRows.planned(options.payload, columns_of(given), schema, _one_topic(given), dead)
-    from pyspark_pymq.cluster.payload import ArrowRows, arrow_schema_of
+    from pyspark_pymq.typed.arrowrows import ArrowRows, arrow_schema_of
 
     return ArrowRows(arrow_schema_of(schema), options.fail_on_data_loss, options.limits)
 
@@ -180,9 +180,9 @@ def _one_topic(options: Mapping[str, str]) -> str | None:
 
 def _payload_columns(options: Mapping[str, str]) -> StructType:
     """The columns of the newest message. Asks the cluster before Spark says whether this is a batch or a stream."""
-    from pyspark_pymq.cluster.payload import newest_schema, spark_schema_of
     from pyspark_pymq.options import ReadOptions
     from pyspark_pymq.optiontexts import OptionTexts
+    from pyspark_pymq.typed.arrowrows import newest_schema, spark_schema_of
 
     names = (
         "nameserver",

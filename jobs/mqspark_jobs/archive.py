@@ -35,8 +35,8 @@ from mqspark.record.recordlayout import AT
 from mqspark.store.disk.directory import refuse_unfinished
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.disk.layout import StorePaths
+from mqspark.store.disk.notes.archivednote import ARCHIVED, decode_archived, encode_archived
 from mqspark.store.disk.notes.checkpoint import Checkpoint
-from mqspark.store.upkeep.archived import ARCHIVED, decode_archived, encode_archived
 from mqspark_jobs.deltacommit import commit_files, make_table
 from mqspark_jobs.job import ProgressLine, Summary, run_tasks
 from mqspark_jobs.logcuts import cuts

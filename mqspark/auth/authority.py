@@ -23,8 +23,8 @@ from mqspark.protocol.extending import Loaded
 from mqspark.protocol.session import Session
 from mqspark.protocol.signature import Signer
 from mqspark.store.disk.configfile import ConfigFile
-from mqspark.store.disk.flush import Job
-from mqspark.store.disk.saved import MAX_WAITING_BYTES, WAITING_BYTES, SavedTable
+from mqspark.store.disk.diskjobs import Job
+from mqspark.store.disk.savedtables import MAX_WAITING_BYTES, WAITING_BYTES, SavedTable
 
 
 class Authority:

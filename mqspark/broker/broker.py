@@ -53,8 +53,8 @@ from mqspark.protocol.extending import Extensions, TappedSession
 from mqspark.protocol.session import Session, Take
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.configfile import ConfigFile
+from mqspark.store.disk.diskjobs import Job
 from mqspark.store.disk.files import usable_memory_bytes
-from mqspark.store.disk.flush import Job
 from mqspark.store.store import MessageStore, StoreProgress
 
 if TYPE_CHECKING:  # imported where users have to log in

@@ -22,9 +22,9 @@ from mqspark.broker.tables.ranges import (
 from mqspark.errors import MQError
 from mqspark.store.compaction.compacted import COMPACTED
 from mqspark.store.disk.configfile import ConfigFile
-from mqspark.store.disk.flush import Job
+from mqspark.store.disk.diskjobs import Job
 from mqspark.store.disk.notes.tablenotes import OlderTable, TableNotes, Watched
-from mqspark.store.disk.saved import ChangedSettings, SavedTable
+from mqspark.store.disk.savedtables import ChangedSettings, SavedTable
 
 SHORT_SAVE_MS = 20
 """After a longer save, the next changes wait to be saved together."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
-from mqspark.store.disk.saved import SavedTable
+from mqspark.store.disk.savedtables import SavedTable
 
 TICK_MS = 200
 """The longest time between two ticks, and so the resolution of parked pulls' timeouts."""

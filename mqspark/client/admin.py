@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from mqspark.base.valuetypes import NonNegativeInt, PositiveInt, checked
-from mqspark.client.remoting.identity import ClientKeywords, ClientOptions
+from mqspark.client.remoting.client_options import ClientKeywords, ClientOptions
 from mqspark.client.remoting.indexwalk import EVER_MS, IndexWalk
 from mqspark.client.remoting.instance import ClientInstance, InstanceMember
 from mqspark.client.remoting.keywords import changed, spelled_out

@@ -64,7 +64,7 @@ from mqspark.protocol.headers.cluster_headers import (
 from mqspark.protocol.servers.byid import encode_by_id
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import LongWork
-from mqspark.store.disk.flush import Job
+from mqspark.store.disk.diskjobs import Job
 
 _log = sparing(__name__, lines=20)
 

@@ -24,7 +24,7 @@ from mqspark.protocol.dispatch import Handler, Refusal, dispatch, merged, ok
 from mqspark.protocol.headers.cluster_headers import BrokerHeartbeatRequestHeader, GetMetaDataResponseHeader
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import LongWork
-from mqspark.store.disk.flush import Job
+from mqspark.store.disk.diskjobs import Job
 
 _log = sparing(__name__, lines=20)
 

@@ -66,8 +66,8 @@ from mqspark.protocol.session import Session
 from mqspark.protocol.slices import LongWork, Slices, Work
 from mqspark.protocol.zones import ZONE_MODE, ZONE_NAME
 from mqspark.store.disk.configfile import ConfigFile
-from mqspark.store.disk.flush import Job
-from mqspark.store.disk.saved import ChangedSettings, SavedTable
+from mqspark.store.disk.diskjobs import Job
+from mqspark.store.disk.savedtables import ChangedSettings, SavedTable
 
 if TYPE_CHECKING:  # imported where users have to log in
     from mqspark.auth.authority import Authority

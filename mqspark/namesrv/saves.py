@@ -10,8 +10,8 @@ from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.dispatch import ok
 from mqspark.protocol.session import Session
-from mqspark.store.disk.flush import Job
-from mqspark.store.disk.saved import MAX_WAITING_BYTES, WAITING_BYTES, SavedTable
+from mqspark.store.disk.diskjobs import Job
+from mqspark.store.disk.savedtables import MAX_WAITING_BYTES, WAITING_BYTES, SavedTable
 
 SAVE_TIMEOUT_MS = 3_000
 """The longest time that an answer waits for the disk."""

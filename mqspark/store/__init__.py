@@ -2,8 +2,8 @@
 
 from mqspark.store.config import FlushDiskType, StoreConfig
 from mqspark.store.disk.configfile import ConfigFile
+from mqspark.store.disk.diskjobs import FlushJob, Job, StoreProgress
 from mqspark.store.disk.files import FileLayer, OsFiles
-from mqspark.store.disk.flush import FlushJob, Job, StoreProgress
 from mqspark.store.recovery.recoveryreport import RecoveryReport
 from mqspark.store.store import GetResult, GetStatus, MessageStore
 from mqspark.store.tools.reader import StoreReader

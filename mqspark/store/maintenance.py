@@ -10,7 +10,7 @@ from mqspark.store.compaction.compactedend import CompactedEnd
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.damage import Note
 from mqspark.store.disk.directory import StoreDirectory
-from mqspark.store.disk.flush import Job
+from mqspark.store.disk.diskjobs import Job
 from mqspark.store.disk.notes.beginnote import BeginNote
 from mqspark.store.disk.notes.membernote import MemberNote
 from mqspark.store.messages.commit import CommitPipeline

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from mqspark.store.compaction.compacted import CompactedQueues
-from mqspark.store.older import OlderMessages
+from mqspark.store.oldermessages import OlderMessages
 from mqspark.store.queue.batchqueue import BatchQueue
 from mqspark.store.queue.consumequeue import FILLER_SIZE, ConsumeQueue
 from mqspark.store.storedata import StoreData

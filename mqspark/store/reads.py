@@ -20,7 +20,7 @@ from mqspark.store.index.keys import Sought
 from mqspark.store.messages.commit import CommitPipeline
 from mqspark.store.messages.fetch import Fetcher, GetResult, GetStatus
 from mqspark.store.offsets import QueueOffsets
-from mqspark.store.older import OlderMessages
+from mqspark.store.oldermessages import OlderMessages
 from mqspark.store.storedata import StoreData
 
 _log = sparing(__name__)

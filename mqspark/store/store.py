@@ -31,8 +31,8 @@ from mqspark.store.config import StoreConfig
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.damage import Damages
 from mqspark.store.disk.directory import StoreDirectory
+from mqspark.store.disk.diskjobs import Job, StoreProgress, run_here
 from mqspark.store.disk.files import FileLayer, OsFiles
-from mqspark.store.disk.flush import Job, StoreProgress, run_here
 from mqspark.store.disk.notes.membernote import MemberNote
 from mqspark.store.maintenance import Maintenance
 from mqspark.store.messages.append import Appender
@@ -42,7 +42,7 @@ from mqspark.store.messages.fetch import Fetcher, GetResult, GetStatus
 from mqspark.store.messages.healing import EntryHealer
 from mqspark.store.messages.unsettled import Unsettled
 from mqspark.store.offsets import QueueOffsets
-from mqspark.store.older import OlderMessages
+from mqspark.store.oldermessages import OlderMessages
 from mqspark.store.opening import Opening
 from mqspark.store.reads import Reads
 from mqspark.store.recovery.mending import LogMender

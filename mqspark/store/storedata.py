@@ -20,7 +20,7 @@ from mqspark.store.index.indexfile import Shape
 from mqspark.store.log.commitlog import CommitLog
 from mqspark.store.log.opendamage import OpenDamage
 from mqspark.store.queue.batchqueue import BatchTable
-from mqspark.store.queue.delay import DelayLevels
+from mqspark.store.queue.delaylevels import DelayLevels
 from mqspark.store.queue.queuetable import QueueTable
 
 MAX_MAPPED_SEGMENTS = 1024

@@ -12,8 +12,8 @@ from mqspark.errors import InvalidMessage
 from mqspark.store.compaction.compacted import CompactedQueues
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.damage import Note
+from mqspark.store.disk.diskjobs import run_here
 from mqspark.store.disk.files import disk_full_as_typed
-from mqspark.store.disk.flush import run_here
 from mqspark.store.disk.layout import is_storable_topic
 from mqspark.store.messages.commit import CommitPipeline
 from mqspark.store.messages.condition import Condition

@@ -19,7 +19,7 @@ from mqspark.client.consumer.consumer_settings import (
 from mqspark.client.delivery.delivery import BatchListener, Listener
 from mqspark.client.producer.producer_settings import ProducerKeywords
 from mqspark.client.producer.transaction import Check, Execute
-from mqspark.client.remoting.identity import ClientOptions
+from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.client.sync import (
     AdminClient,
     LitePullConsumer,

@@ -305,8 +305,8 @@ class BrokerApp(ProcessApp):
 
     def cluster_to_show(self) -> ClusterAt:
         """The cluster of the console: the name servers of this broker, queried with the visitor's keys."""
+        from mqspark.client.remoting.client_options import ClientOptions
         from mqspark.client.remoting.credentials import Credentials
-        from mqspark.client.remoting.identity import ClientOptions
         from mqspark_server.console.clusteraccess import BROKER_LINKS, ClusterAt
 
         namesrv = self.config.namesrv_addr or ""

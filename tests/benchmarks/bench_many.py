@@ -34,8 +34,8 @@ from mqspark.protocol.session import Session
 from mqspark.record.record import PendingRecord, encode_record
 from mqspark.record.recordlayout import BLANK_MAGIC
 from mqspark.store import MessageStore, StoreConfig
-from mqspark.store.disk.flush import Job, PreparedJob, run_here
-from mqspark.store.disk.saved import SteppedJob
+from mqspark.store.disk.diskjobs import Job, PreparedJob, run_here
+from mqspark.store.disk.savedtables import SteppedJob
 from mqspark_server.process.collector import YOUNG_OBJECTS
 from tests.benchmarks.bench_scale import accepted, cost_us, registration, resident_bytes, shown
 from tests.benchmarks.watched import described

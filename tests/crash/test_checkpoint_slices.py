@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mqspark.store.disk.flush import PreparedJob
+from mqspark.store.disk.diskjobs import PreparedJob
 from mqspark.store.upkeep import checkpoints
 from tests.crash.disk import MemoryFiles
 from tests.crash.power import BATCHES, QUEUES, ROOT, Script, assert_images, images, opened_image

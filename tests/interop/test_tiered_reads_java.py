@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mqspark import Message, MessageQueue, Producer
-from mqspark.store.upkeep.archived import ARCHIVED, encode_archived
+from mqspark.store.disk.notes.archivednote import ARCHIVED, encode_archived
 from mqspark.testing import Broker
 from tests.interop.driver import JavaDriver, body_of
 from tests.support.archive_tools import archive_log

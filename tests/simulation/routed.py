@@ -8,7 +8,7 @@ import random
 
 from mqspark.aio import PopConsumer, Producer, PushConsumer, TransactionProducer
 from mqspark.client.delivery.results import SendStatus, TransactionState
-from mqspark.client.remoting.identity import ClientOptions
+from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.errors import MQError
 from mqspark.message import Message, MessageExt
 from tests.simulation.history import DECIDED, LATER, ORDERS, Delayed, History, Sent, Transaction

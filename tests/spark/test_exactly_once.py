@@ -23,7 +23,7 @@ from mqspark.client.blocking import BlockingClient
 from mqspark.errors import ConfigError, MQError
 from pyspark_pymq.options import WriteOptions
 from pyspark_pymq.reading.stream import ADMISSION_CONTROL
-from pyspark_pymq.writing import exactlyonce
+from pyspark_pymq.writing import decisionlog, exactlyonce
 from pyspark_pymq.writing.exactlyonce import abort, commit, prepare
 from pyspark_pymq.writing.reports import Sent
 from pyspark_pymq.writing.sink import BatchWriter, StreamWriter
@@ -242,7 +242,7 @@ def test_kills_between_all_calls(broker: DevCluster, monkeypatch: pytest.MonkeyP
     for name in ("request", "request_all", "route", "publish_route", "commit_group_offsets"):
         dying(name)
     monkeypatch.setattr(exactlyonce, "_COMMITTED_AT_ONCE_BYTES", 1)
-    monkeypatch.setattr(exactlyonce, "_PART_HALVES", 7)
+    monkeypatch.setattr(decisionlog, "_PART_HALVES", 7)
     kills = 0
     expected: list[int] = []
     number = 0

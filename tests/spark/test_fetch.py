@@ -18,8 +18,8 @@ import pyarrow as pa
 import pytest
 
 from mqspark.arrow.cluster.cluster_queues import BrokerPlace, ClusterQueues, DataLoss
-from mqspark.arrow.cluster.planning import ReadTask
 from mqspark.arrow.cluster.queueranges import QueueRange
+from mqspark.arrow.cluster.readtasks import ReadTask
 from mqspark.arrow.reading import range_fetch as fetch
 from mqspark.arrow.reading.range_fetch import read_task
 from mqspark.errors import ConnectionLost, MQError

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 import mqspark
 import pyspark_pymq
-from mqspark.arrow.cluster.planning import SMALL_TASK_ROWS, plan_tasks
 from mqspark.arrow.cluster.queuechoice import Position
 from mqspark.arrow.cluster.queueranges import QueueRange
+from mqspark.arrow.cluster.readtasks import SMALL_TASK_ROWS, plan_tasks
 from mqspark.arrow.records.encode import Compression, key_hashes
 from mqspark.errors import ConfigError, MQError
 from mqspark.message import MessageQueue, java_hash
-from pyspark_pymq.cluster.stream_offsets import Positions, batch_ranges, limit_rows
 from pyspark_pymq.options import ReadOptions, WriteOptions, columns_of
+from pyspark_pymq.reading.stream_offsets import Positions, batch_ranges, limit_rows
 
 BASE = {"nameserver": "127.0.0.1:9876", "topic": "T"}
 
@@ -165,7 +165,7 @@ def test_offsets_survive_spark(offsets: dict[MessageQueue, int], begun: dict[Mes
 @pytest.mark.slow("processes of its own; the texts of offsets beside it are the fast twins")
 def test_offset_text_does_not_depend_on_the_process() -> None:
     program = (
-        "import json; from pyspark_pymq.cluster.stream_offsets import Positions; "
+        "import json; from pyspark_pymq.reading.stream_offsets import Positions; "
         "from mqspark.message import MessageQueue as Q;"
         "print(json.dumps(Positions({q: 1 for q in {Q(t, 'b', n) for t in 'xyz' for n in range(20)}}).to_json()))"
     )
@@ -317,7 +317,7 @@ def test_filters_are_not_pushed_down() -> None:
 def test_planning_loads_neither_arrow_nor_the_store() -> None:
     """A query's start waits for the process that plans it."""
     program = (
-        "import sys, pyspark_pymq.reading.stream, mqspark.arrow.cluster.planning\n"
+        "import sys, pyspark_pymq.reading.stream, mqspark.arrow.cluster.readtasks\n"
         "print([name for name in sys.modules if name in ('numpy', 'pyarrow', 'mqspark.store')])"
     )
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)

@@ -17,9 +17,9 @@ from mqspark.arrow.cluster import cluster_queues
 from mqspark.arrow.cluster.cluster_queues import DataLoss
 from mqspark.errors import ConfigError
 from mqspark.message import Message, MessageQueue
-from pyspark_pymq.cluster.stream_offsets import Positions
 from pyspark_pymq.options import ReadOptions
 from pyspark_pymq.reading.stream import ADMISSION_CONTROL, stream_reader
+from pyspark_pymq.reading.stream_offsets import Positions
 from tests.support.dev import DevCluster
 from tests.support.waiting import eventually
 

@@ -19,9 +19,9 @@ from mqspark.protocol.bodies.body import encode_body
 from mqspark.protocol.bodies.topic_bodies import BrokerData, ClusterInfo, QueueData, TopicRouteData
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from pyspark_pymq.cluster.stream_offsets import Positions
 from pyspark_pymq.options import ReadOptions
 from pyspark_pymq.reading.stream import ADMISSION_CONTROL, LegacyStreamReader
+from pyspark_pymq.reading.stream_offsets import Positions
 from tests.support.scripted import Answer, Scripted, route_of, served
 
 if not ADMISSION_CONTROL:

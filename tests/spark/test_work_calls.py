@@ -16,9 +16,9 @@ import pytest
 
 from mqspark.errors import ConfigError, MQError, NoRoute
 from mqspark.message import MAX_PROPERTIES_BYTES, MessageQueue, decode_properties
-from pyspark_pymq.work.child import DIED, Isolated
 from pyspark_pymq.work.evaluate import Evaluation
 from pyspark_pymq.work.functions import ArrowFunction, RowFunction
+from pyspark_pymq.work.isolated import DIED, Isolated
 from pyspark_pymq.work.journal import REMEMBERED_MS, Journal, State, Trial
 from pyspark_pymq.work.outcome import NAMES
 from pyspark_pymq.work.sendback import Failed, RetryQueues, _encoded, properties_of

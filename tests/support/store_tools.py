@@ -15,8 +15,8 @@ import pytest
 from mqspark.message import MessageExt, encode_host
 from mqspark.record.record import PendingRecord, decode_records, tags_code
 from mqspark.store import FileLayer, FlushDiskType, GetStatus, MessageStore, OsFiles, StoreConfig
+from mqspark.store.disk.diskjobs import Job
 from mqspark.store.disk.files import StrPath
-from mqspark.store.disk.flush import Job
 from mqspark.store.disk.kernelsync import KernelSync
 from mqspark.store.disk.retention import DiskUsage, OldSegment
 from tests.support.clocks import ManualClock

@@ -13,8 +13,8 @@ from mqspark.controller.statefile import StateFile
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.session import Session
+from mqspark.store.disk.diskjobs import run_here
 from mqspark.store.disk.files import FileLayer
-from mqspark.store.disk.flush import run_here
 from tests.support.clocks import ManualClock
 from tests.support.store_tools import QuickFiles
 from tests.unit.broker_kit import Peer

@@ -1,4 +1,5 @@
 """Reads: batch, stream, by key, and of a store without a broker.
 
-Imported from outside: ``keyread``, ``batch``, ``storeread``, ``stream``. Must not know writes.
+Imported from outside: ``batch``, ``keyread``, ``source_progress``, ``storeread``, ``stream_offsets``, ``stream``. Must
+not know writes.
 """

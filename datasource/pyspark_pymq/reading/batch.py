@@ -14,8 +14,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from mqspark.arrow.cluster.batchplan import bounded_ranges, read_tasks
 from mqspark.arrow.cluster.cluster_queues import ClusterQueues
-from mqspark.arrow.cluster.planning import ReadTask, plan_tasks
 from mqspark.arrow.cluster.queueranges import QueueRange
+from mqspark.arrow.cluster.readtasks import ReadTask, plan_tasks
 from pyspark_pymq.options import ReadOptions
 from pyspark_pymq.worker_tuning import PickledToTask, begin_task
 

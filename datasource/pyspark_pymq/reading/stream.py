@@ -24,9 +24,9 @@ from mqspark.client.remoting.blockingconnection import BlockingConnection
 from mqspark.errors import ConfigError, ConnectionLost, NoRoute
 from mqspark.message import MessageQueue
 from mqspark.protocol.codes import RequestCode
-from pyspark_pymq.cluster.stream_offsets import Positions, batch_ranges, limit_rows
 from pyspark_pymq.options import ReadOptions
 from pyspark_pymq.reading.batch import Payload, partitions_of, read_partition
+from pyspark_pymq.reading.stream_offsets import Positions, batch_ranges, limit_rows
 from pyspark_pymq.worker_tuning import PickledToTask
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class CheckpointedReader(PickledToTask, DataSourceStreamReader):  # type: ignore
 
     def initialOffset(self) -> dict[str, Any]:
         """Called twice for a new query and again after a crash in batch 0. The answer of this process never
-        changes, and the authoritative one is stored in the end of batch 0 (``pyspark_pymq.cluster.stream_offsets``)."""
+        changes, and the authoritative one is stored in the end of batch 0 (``pyspark_pymq.reading.stream_offsets``)."""
         if self._initial is None:
             start = self._cluster.starting(self._cluster.queues())
             self._initial = Positions(start, begun=start)

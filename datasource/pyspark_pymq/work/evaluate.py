@@ -1,6 +1,6 @@
 """Calls a function on messages, in Spark's workers: Arrow batches in, outcomes out, in the order of keys if asked.
 
-After a crash the calls move into a child process (``pyspark_pymq.work.child``), so that a message that kills its
+After a crash the calls move into a child process (``pyspark_pymq.work.isolated``), so that a message that kills its
 process can be identified.
 """
 
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pyspark_pymq.work.child import Isolated
 from pyspark_pymq.work.functions import ArrowFunction, Handled, RowFunction
+from pyspark_pymq.work.isolated import Isolated
 from pyspark_pymq.work.outcome import outcome_of, plain
 from pyspark_pymq.work.verdicts import RETRY, Policy
 

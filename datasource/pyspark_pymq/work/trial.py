@@ -1,7 +1,7 @@
 """Writes the outcome of a batch, also when a message kills the process that handles it.
 
 First all messages at once, in Spark's own workers. After a death the functions are called in child processes of the
-workers (``pyspark_pymq.work.child``), which finds the message at fault without repeating others. Where that is not
+workers (``pyspark_pymq.work.isolated``), which finds the message at fault without repeating others. Where that is not
 enough (a DataFrame function, or a message that kills the whole executor), the batch is halved by a hash until one
 message is left. If its process dies once more, that message becomes a dead letter; in an ordered queue, so do all
 messages of its key in the batch.
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from mqspark.arrow.files.locations import join
 from mqspark.base.logs import escaping
 from mqspark.errors import ConfigError
-from pyspark_pymq.work.child import DIED
+from pyspark_pymq.work.isolated import DIED
 from pyspark_pymq.work.journal import WHOLE, Journal, Trial
 
 if TYPE_CHECKING:

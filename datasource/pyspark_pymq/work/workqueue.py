@@ -412,6 +412,6 @@ def _arrow_struct(results: StructType) -> pa.StructType:
     """The columns of results. Raises ConfigError."""
     import pyarrow
 
-    from pyspark_pymq.cluster.payload import arrow_schema_of
+    from pyspark_pymq.typed.arrowrows import arrow_schema_of
 
     return pyarrow.struct(list(arrow_schema_of(results)))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import DataType, StructType
 
-    from pyspark_pymq.cluster.typedbodies import TypedBodies
+    from pyspark_pymq.typed.typedbodies import TypedBodies
 
 
 class NotPlanned(ClientError, pickle.PicklingError):
@@ -51,7 +51,7 @@ class _SinkWriter(PickledToTask):
         self._options = options
         self._typed: TypedBodies | None = None
         if options.payload is not None:
-            from pyspark_pymq.cluster.typedbodies import TypedBodies
+            from pyspark_pymq.typed.typedbodies import TypedBodies
 
             self._typed, schema = TypedBodies.planned(options.payload, schema, COLUMN_TYPES, options.topic)
         self._names = self._checked(options, schema)
@@ -89,7 +89,7 @@ class _SinkWriter(PickledToTask):
         if options.payload_is_arrow:
             if options.topic is None:
                 raise ConfigError("topic: required with payloadFormat=arrow, as an option", key="topic")
-            from pyspark_pymq.cluster.payload import arrow_schema_of
+            from pyspark_pymq.typed.arrowrows import arrow_schema_of
 
             arrow_schema_of(schema.toNullable())  # as readers have it: what nobody could read is not written
             return [field.name for field in schema.fields]
@@ -106,7 +106,7 @@ class _SinkWriter(PickledToTask):
             iterator = self._typed.rows(iterator)
         batches: Iterator[pa.RecordBatch] = (batch.select(self._names) for batch in iterator)
         if self._options.payload_is_arrow:
-            from pyspark_pymq.cluster.payload import pack
+            from pyspark_pymq.typed.arrowrows import pack
 
             batches = pack(batches, self._options.batch_bytes)
         if not self._options.has_spans:

@@ -28,8 +28,8 @@ from mqspark_jobs.tables.tabledefs import (
 from mqspark_jobs.tables.tablequery import PlannedTable, TableQuery, planned
 from mqspark_jobs.tables.tablerows import TableWriter, WrittenBatch
 from mqspark_jobs.tables.topicqueues import TableTopic
-from pyspark_pymq.cluster.source_progress import source_progress
 from pyspark_pymq.lineage import ABORT, COMPLETE, FAIL, START, LineageRun, table_dataset, topic_dataset
+from pyspark_pymq.reading.source_progress import source_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,7 +22,7 @@ from mqspark.errors import MQError
 from mqspark_jobs.tables.tabledefs import TRIGGERS, TableDefinition, stream_options
 from mqspark_jobs.tables.tablerows import ROW_COLUMNS, TOPIC, TableWriter
 from mqspark_jobs.tables.topicqueues import TopicSpan
-from pyspark_pymq.cluster.stream_offsets import Positions
+from pyspark_pymq.reading.stream_offsets import Positions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from pyspark_pymq.cluster.typedcolumns import TypedRows
     from pyspark_pymq.payloadoptions import PayloadOptions
+    from pyspark_pymq.typed.typedcolumns import TypedRows
 
 DATE = "date"
 REASON = "reason"
@@ -398,7 +398,7 @@ def _decoding(definition: TableDefinition) -> _Decoding:
     """Raises ConfigError."""
     from pyspark.sql.types import StructType
 
-    from pyspark_pymq.cluster.typedcolumns import TypedRows, columns_of_source
+    from pyspark_pymq.typed.typedcolumns import TypedRows, columns_of_source
 
     payload = payload_options(definition)
     found = columns_of_source(payload, ROW_COLUMNS, definition.topic)

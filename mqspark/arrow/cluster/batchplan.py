@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mqspark.arrow.cluster.cluster_queues import ClusterQueues
-from mqspark.arrow.cluster.planning import ReadTask
 from mqspark.arrow.cluster.queuechoice import QueueChoice
 from mqspark.arrow.cluster.queueranges import QueueRange
+from mqspark.arrow.cluster.readtasks import ReadTask
 from mqspark.errors import ConfigError
 
 

@@ -25,8 +25,8 @@ import numpy as np
 import pyarrow as pa
 
 from mqspark.arrow.cluster.cluster_queues import BrokerPlace, DataLoss
-from mqspark.arrow.cluster.planning import ReadTask
 from mqspark.arrow.cluster.queueranges import LogicPlace, QueueRange
+from mqspark.arrow.cluster.readtasks import ReadTask
 from mqspark.arrow.reading.lookout import Watch
 from mqspark.arrow.records.decode import Decoder
 from mqspark.arrow.records.records import (

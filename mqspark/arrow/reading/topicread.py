@@ -17,7 +17,6 @@ import pyarrow as pa
 from mqspark.arrow.cluster.batchplan import bounded_ranges, read_tasks
 from mqspark.arrow.cluster.cluster_queues import ClusterQueues
 from mqspark.arrow.cluster.history import plan_archive, read_archive
-from mqspark.arrow.cluster.planning import ReadTask
 from mqspark.arrow.cluster.queuechoice import (
     EARLIEST_OFFSET,
     RETRY_TIMEOUT_MS,
@@ -28,6 +27,7 @@ from mqspark.arrow.cluster.queuechoice import (
     TopicSelection,
 )
 from mqspark.arrow.cluster.queueranges import LogicPlace, QueueRange
+from mqspark.arrow.cluster.readtasks import ReadTask
 from mqspark.arrow.messagecolumns import arrow_schema, default_columns, named_columns
 from mqspark.arrow.reading.keyfetch import plan_lookups, read_lookup
 from mqspark.arrow.reading.range_fetch import BATCH_BYTES, OpenPlaces, read_task

@@ -22,7 +22,7 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, merged, ok
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import ESSENTIAL, Slices, Work
-from mqspark.store.disk.saved import SavedTable
+from mqspark.store.disk.savedtables import SavedTable
 
 TICK_MS = 100
 FORGET_INTERVAL_MS = 300_000

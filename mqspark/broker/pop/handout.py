@@ -51,7 +51,7 @@ from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Work
 from mqspark.record.record import peek_properties, readdressed
 from mqspark.record.recordlayout import queue_offsets, spans
-from mqspark.store.older import NotAtHand
+from mqspark.store.oldermessages import NotAtHand
 from mqspark.store.store import GetResult, GetStatus
 
 _log = sparing(__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from mqspark.broker.histogram import Histogram
+from mqspark.base.histogram import Histogram
 from mqspark.broker.pop.ack import AckProcessor, LiteAcks
 from mqspark.broker.pop.ackrun import AckRun
 from mqspark.broker.pop.checks import unknown_topic
@@ -20,7 +20,7 @@ from mqspark.broker.state.state import BrokerState
 from mqspark.protocol.dispatch import Handler, merged
 from mqspark.protocol.session import Session
 from mqspark.store.disk.configfile import ConfigFile
-from mqspark.store.disk.saved import SavedTable
+from mqspark.store.disk.savedtables import SavedTable
 from mqspark.store.store import StoreProgress
 
 SCAN_BOUNDS_MS = (1, 10, 100, 1_000, 2_000, 3_000)

@@ -17,7 +17,7 @@ from mqspark.protocol.command import ONEWAY_FLAG, Command, encode_response
 from mqspark.protocol.dispatch import Handler, dispatch
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Slices, Work
-from mqspark.store.older import NotAtHand
+from mqspark.store.oldermessages import NotAtHand
 
 if TYPE_CHECKING:  # imported where users have to log in
     from mqspark.auth.gate import Grant

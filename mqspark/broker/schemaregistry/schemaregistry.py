@@ -63,7 +63,7 @@ from mqspark.protocol.slices import Slices, Work
 from mqspark.record.record import parts_at
 from mqspark.record.recordlayout import spans
 from mqspark.store.disk.configfile import ConfigFile
-from mqspark.store.disk.saved import SavedTable
+from mqspark.store.disk.savedtables import SavedTable
 from mqspark.store.store import GetStatus
 
 _log = sparing(__name__)

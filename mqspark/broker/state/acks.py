@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from mqspark.base.clock import Clock
-from mqspark.broker.histogram import Histogram
+from mqspark.base.histogram import Histogram
 from mqspark.broker.stats.puttimes import PutTimes
 from mqspark.broker.stats.rpctimes import Rpc, RpcTimes
 from mqspark.protocol.codes import RequestCode, ResponseCode

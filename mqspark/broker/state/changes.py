@@ -20,7 +20,7 @@ from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import LongWork, Work
-from mqspark.store.disk.saved import SavedTable
+from mqspark.store.disk.savedtables import SavedTable
 from mqspark.store.recovery.deletions import Deletions
 
 ANNOUNCEMENT_TIMEOUT_MS = 2_000

@@ -18,7 +18,7 @@ from mqspark.filter.sql import SqlFilter, filter_bytes
 from mqspark.protocol.session import Session
 from mqspark.record.record import peek_properties
 from mqspark.record.recordlayout import record_size
-from mqspark.store.older import NotAtHand
+from mqspark.store.oldermessages import NotAtHand
 from mqspark.store.queue.consumequeue import ENTRY_BYTES
 from mqspark.store.store import GetResult, GetStatus, MessageStore
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from mqspark.base.clock import Clock
-from mqspark.broker.histogram import Histogram
+from mqspark.base.histogram import Histogram
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler

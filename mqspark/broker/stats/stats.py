@@ -13,7 +13,7 @@ from typing import Any
 
 from mqspark.base.bounded import BoundedMap, Ledger
 from mqspark.base.clock import DAY_MS, Clock
-from mqspark.broker.histogram import Histogram
+from mqspark.base.histogram import Histogram
 from mqspark.broker.stats.meters import MINUTE_SAMPLES, TEN_MINUTE_SAMPLES, Meter, Totals
 from mqspark.broker.stats.rpctimes import RpcTimes
 from mqspark.broker.tables.topics import Topic

@@ -38,7 +38,7 @@ from mqspark.store.compaction.compacted import COMPACTED
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.damage import Damage, Note, Outcome
 from mqspark.store.disk.notes.tablenotes import TableNotes
-from mqspark.store.disk.saved import SavedTable, Table
+from mqspark.store.disk.savedtables import SavedTable, Table
 from mqspark.store.queue.batchqueue import BatchQueue
 from mqspark.store.queue.consumequeue import ConsumeQueue
 from mqspark.store.queue.multidispatch import is_lmq

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from mqspark.base.bounded import BoundedMap, Ledger, weigh
 from mqspark.base.clock import Clock
+from mqspark.base.histogram import Histogram
 from mqspark.base.names import sound_only
 from mqspark.broker.config import BrokerConfig
-from mqspark.broker.histogram import Histogram
 from mqspark.broker.tables.attributes import SCHEMA_VALIDATION, VALIDATION_OFF
 from mqspark.errors import InvalidMessage
 from mqspark.message import (
@@ -172,7 +172,7 @@ class Topic:
         """All messages by their type."""
         rest = OfKind()
         rest.messages, rest.bytes = self.put_count, self.put_bytes
-        total_bytes = self.put_bytes - self.joined_bytes
+        total_bytes: float = self.put_bytes - self.joined_bytes
         for kind, part in self.kinds.items():
             rest.messages -= part.messages
             rest.bytes -= part.bytes

@@ -53,8 +53,8 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, ok
 from mqspark.protocol.session import Session
 from mqspark.store.disk.configfile import ConfigFile
-from mqspark.store.disk.saved import SavedTable
-from mqspark.store.queue.delay import DelayLevels
+from mqspark.store.disk.savedtables import SavedTable
+from mqspark.store.queue.delaylevels import DelayLevels
 from mqspark.store.queue.queueext import EXT_ADDRESS_BELOW
 from mqspark.store.store import MessageStore
 

@@ -64,8 +64,8 @@ from mqspark.protocol.session import Session
 from mqspark.record.record import Parts
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.damage import Damage, Outcome
-from mqspark.store.disk.flush import Job
-from mqspark.store.disk.saved import SavedTable
+from mqspark.store.disk.diskjobs import Job
+from mqspark.store.disk.savedtables import SavedTable
 from mqspark.store.timer.timerfiles import TimerCheckpoint, TimerFiles
 from mqspark.store.timer.timerlog import DELETE, NONE, RECORD_BYTES, ROLL, TimerRecord
 from mqspark.store.timer.timerwheel import SLOTS, Slot

@@ -40,7 +40,7 @@ from mqspark.message import (
 )
 from mqspark.record.record import Parts, take_apart
 from mqspark.record.recordlayout import spans
-from mqspark.store.queue.delay import DelayLevels
+from mqspark.store.queue.delaylevels import DelayLevels
 from mqspark.store.store import MessageStore
 
 _COPY_MARKS = (CHECK_TIMES.encode(), FIRST_OFFSET.encode())

@@ -65,7 +65,7 @@ from mqspark.protocol.headers.client_headers import (
 )
 from mqspark.protocol.session import Session
 from mqspark.record.record import Parts, encode_record, take_apart
-from mqspark.store.disk.saved import SavedTable
+from mqspark.store.disk.savedtables import SavedTable
 
 _log = sparing(__name__, lines=5)
 

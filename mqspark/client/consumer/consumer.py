@@ -20,8 +20,8 @@ from mqspark.client.consumer.consumer_settings import GroupSettings
 from mqspark.client.consumer.offset_stores import BrokerOffsets, LocalOffsets, Offsets
 from mqspark.client.consumer.queuecalls import Pulled, QueueCalls
 from mqspark.client.consumer.rebalance import RebalanceTimer, plan
+from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.client.remoting.filters import check_filters, subscription_of
-from mqspark.client.remoting.identity import ClientOptions
 from mqspark.client.remoting.instance import ClientInstance, InstanceMember
 from mqspark.client.remoting.lifecycle import Tasks
 from mqspark.client.remoting.namespaces import Namespace

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, TypeVar
 from mqspark.base.valuetypes import InRange, NonNegativeInt, PositiveInt, check_fields
 from mqspark.client.consumer.allocate import Allocation, Averagely
 from mqspark.client.hooks.hooks import Interceptor
-from mqspark.client.remoting.identity import ClientKeywords
+from mqspark.client.remoting.client_options import ClientKeywords
 from mqspark.client.remoting.keywords import described
 from mqspark.client.typed.serializer import Serializer
 from mqspark.errors import ConfigError

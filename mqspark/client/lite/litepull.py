@@ -18,7 +18,7 @@ from mqspark.client.consumer.running_info import running_info
 from mqspark.client.consumer.subscriber import Subscriber
 from mqspark.client.hooks.hooks import let_through, saw_consumed
 from mqspark.client.lite.assigned import Assigned, PulledBatch
-from mqspark.client.remoting.identity import ClientOptions
+from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.client.remoting.keywords import NAMES, changed, spelled_out
 from mqspark.errors import ClientError, ConfigError, MQError
 from mqspark.message import MASTER_ID, MessageExt, MessageQueue

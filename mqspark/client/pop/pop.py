@@ -34,7 +34,7 @@ from mqspark.client.pop.popacks import PopAcks
 from mqspark.client.pop.popgroup import PULL, AssignedGroup, not_popped
 from mqspark.client.pop.popordered import PoppedInOrder
 from mqspark.client.pop.popped import Popped, popped_of
-from mqspark.client.remoting.identity import ClientOptions
+from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.client.remoting.keywords import NAMES, changed, spelled_out
 from mqspark.client.remoting.lifecycle import Within
 from mqspark.client.remoting.remoting import level_of

@@ -24,7 +24,7 @@ from mqspark.client.push.answers import answer
 from mqspark.client.push.concurrent import Concurrent
 from mqspark.client.push.locking import BrokerLocks
 from mqspark.client.push.ordered import Ordered
-from mqspark.client.remoting.identity import ClientOptions
+from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.client.remoting.keywords import NAMES, changed, spelled_out
 from mqspark.client.remoting.lifecycle import Within
 from mqspark.client.remoting.remoting import level_of

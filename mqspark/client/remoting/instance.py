@@ -15,9 +15,9 @@ from dataclasses import replace
 
 from mqspark.base.clock import SystemClock
 from mqspark.base.logs import Outages, escaping
+from mqspark.client.remoting.client_options import STREAM_FIELDS, ClientOptions, client_id_of, resolve_namesrv
 from mqspark.client.remoting.credentials import signer_of
 from mqspark.client.remoting.heartbeats import Heartbeats
-from mqspark.client.remoting.identity import STREAM_FIELDS, ClientOptions, client_id_of, resolve_namesrv
 from mqspark.client.remoting.lifecycle import Tasks
 from mqspark.client.remoting.pauses import Timers
 from mqspark.client.remoting.remoting import Channel, Remoting, level_of

@@ -30,7 +30,7 @@ from mqspark.client.producer.outgoing import QueueSelector
 from mqspark.client.producer.producer_settings import ProducerKeywords, ProducerSettings
 from mqspark.client.producer.transaction import Check, Execute
 from mqspark.client.push import push
-from mqspark.client.remoting.identity import ClientKeywords, ClientOptions
+from mqspark.client.remoting.client_options import ClientKeywords, ClientOptions
 from mqspark.client.remoting.indexwalk import EVER_MS
 from mqspark.client.remoting.keywords import NAMES, spelled_out
 from mqspark.client.remoting.topic_routes import TopicRoute

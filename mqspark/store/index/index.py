@@ -28,8 +28,8 @@ import numpy as np
 from mqspark.errors import NotNow, is_shortage
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.damage import Damage, Note, Outcome
+from mqspark.store.disk.diskjobs import run_here
 from mqspark.store.disk.files import FileLayer, disk_full_as_typed
-from mqspark.store.disk.flush import run_here
 from mqspark.store.disk.mapping import MapBudget
 from mqspark.store.index.indexfile import (
     DEFAULT_SHAPE,

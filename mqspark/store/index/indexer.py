@@ -22,12 +22,12 @@ from mqspark.base.logs import sparing
 from mqspark.errors import NotNow, is_shortage
 from mqspark.record.record import Verdict, check_record
 from mqspark.record.recordlayout import BLANK_BYTES, BLANK_MAGIC, MAGIC_PREFIX, SIZE_MAGIC
-from mqspark.store.disk.flush import run_here
+from mqspark.store.disk.diskjobs import run_here
 from mqspark.store.index.index import IndexJob, MessageIndex
 from mqspark.store.index.keys import run_keys
 from mqspark.store.log.commitlog import CommitLog, Segment
+from mqspark.store.log.logwindow import LogWindow
 from mqspark.store.log.scan import read_run
-from mqspark.store.log.stretch import LogWindow
 
 _log = sparing(__name__)
 

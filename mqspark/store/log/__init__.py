@@ -1,5 +1,5 @@
 """The CommitLog: its segments, and reading runs of records.
 
-Imported from outside: ``commitlog``, ``epochs``, ``logread``, ``opendamage``, ``record_tables``, ``scan``, ``stretch``.
-Knows the disk. Must not know queues.
+Imported from outside: ``commitlog``, ``epochs``, ``logread``, ``logwindow``, ``opendamage``, ``record_tables``,
+``scan``. Knows the disk. Must not know queues.
 """

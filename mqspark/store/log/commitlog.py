@@ -34,8 +34,8 @@ from mqspark.record.recordlayout import (
     store_time_ms,
 )
 from mqspark.store.disk.damage import Damage, Note, Outcome
+from mqspark.store.disk.diskjobs import Job, ReadAheadJob, joined
 from mqspark.store.disk.files import FileLayer, disk_full_as_typed, is_disk_full
-from mqspark.store.disk.flush import Job, ReadAheadJob, joined
 from mqspark.store.disk.layout import BEYOND, file_name, file_start, is_beyond
 from mqspark.store.disk.logpaths import LogPaths
 from mqspark.store.disk.mapping import MapBudget, try_map

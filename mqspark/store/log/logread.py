@@ -23,8 +23,8 @@ from mqspark.record.recordlayout import (
 )
 from mqspark.store.disk.layout import is_storable_topic
 from mqspark.store.log.commitlog import CommitLog, Segment
+from mqspark.store.log.logwindow import LogWindow
 from mqspark.store.log.scan import Run, read_run
-from mqspark.store.log.stretch import LogWindow
 
 
 class LogReader(ABC):

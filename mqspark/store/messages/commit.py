@@ -12,7 +12,7 @@ from mqspark.base.clock import Clock
 from mqspark.base.config import INT64_MAX
 from mqspark.errors import is_shortage
 from mqspark.store.config import FlushDiskType, StoreConfig
-from mqspark.store.disk.flush import FlushJob, StoreProgress
+from mqspark.store.disk.diskjobs import FlushJob, StoreProgress
 from mqspark.store.disk.notes.durable import DurableNote
 from mqspark.store.messages.append import Appender
 from mqspark.store.messages.condition import Condition

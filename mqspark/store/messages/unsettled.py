@@ -7,7 +7,7 @@ written, durable or visible.
 
 from __future__ import annotations
 
-from mqspark.store.disk.flush import FlushJob
+from mqspark.store.disk.diskjobs import FlushJob
 from mqspark.store.log.commitlog import CommitLog
 from mqspark.store.queue.batchqueue import BatchQueue
 from mqspark.store.queue.consumequeue import ConsumeQueue

@@ -41,7 +41,7 @@ from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.damage import Damage, Note, Outcome
 from mqspark.store.disk.files import FileLayer, OsFiles, is_disk_full
 from mqspark.store.disk.layout import is_storable_topic
-from mqspark.store.disk.saved import SteppedJob
+from mqspark.store.disk.savedtables import SteppedJob
 
 _TITLE = b"mqspark-deletions-1\n"
 _SAVES = "#saves"

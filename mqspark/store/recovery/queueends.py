@@ -28,7 +28,7 @@ from typing import NamedTuple
 from mqspark.base.config import INT64_MAX
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.files import FileLayer, disk_full_as_typed
-from mqspark.store.disk.saved import PAUSE_S
+from mqspark.store.disk.savedtables import PAUSE_S
 from mqspark.store.queue.batchqueue import BATCH_ENTRY, BatchEntry, BatchQueue, BatchTable
 from mqspark.store.queue.consumequeue import ENTRY, ConsumeQueue, Doubt
 from mqspark.store.queue.queuetable import QueueTable, united

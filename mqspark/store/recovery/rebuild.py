@@ -42,7 +42,7 @@ from mqspark.store.log.commitlog import CommitLog, Segment
 from mqspark.store.log.scan import Run, chain
 from mqspark.store.queue.batchqueue import BATCH_DTYPE, BATCH_ENTRY, BatchEntry, BatchTable
 from mqspark.store.queue.consumequeue import ENTRY, ENTRY_BYTES, ENTRY_DTYPE, FILLER_SIZE
-from mqspark.store.queue.delay import DelayLevels
+from mqspark.store.queue.delaylevels import DelayLevels
 from mqspark.store.queue.queuetable import QueueTable
 from mqspark.store.recovery import columns
 from mqspark.store.recovery.recovery import QueueChunk, Recovery

@@ -55,7 +55,7 @@ from mqspark.store.queue.consumequeue import (
     Doubt,
     Entries,
 )
-from mqspark.store.queue.delay import DelayLevels
+from mqspark.store.queue.delaylevels import DelayLevels
 from mqspark.store.queue.multidispatch import DISPATCH_MARK, LMQ_QUEUE_ID, dispatched_queues, is_lmq
 from mqspark.store.queue.queueext import QueueExt
 from mqspark.store.queue.queuetable import QueueTable

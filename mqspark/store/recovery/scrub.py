@@ -38,7 +38,7 @@ from mqspark.store.disk.notes.checkpoint import Checkpoint
 from mqspark.store.log.commitlog import CommitLog, Segment
 from mqspark.store.messages.commit import CommitPipeline
 from mqspark.store.queue.consumequeue import ENTRY, ENTRY_BYTES, ENTRY_DTYPE, FILLER_SIZE, ConsumeQueue
-from mqspark.store.queue.delay import DelayLevels
+from mqspark.store.queue.delaylevels import DelayLevels
 from mqspark.store.queue.multidispatch import is_lmq
 from mqspark.store.queue.queueext import EXT_ADDRESS_BELOW
 from mqspark.store.queue.queuetable import QueueTable

@@ -19,16 +19,16 @@ from mmap import MADV_DONTNEED
 from pathlib import Path
 
 from mqspark.errors import MQError
+from mqspark.store.disk.diskjobs import run_here
 from mqspark.store.disk.files import OsFiles
-from mqspark.store.disk.flush import run_here
 from mqspark.store.disk.layout import StorePaths
 from mqspark.store.disk.logpaths import LogPaths
 from mqspark.store.index.index import MessageIndex
 from mqspark.store.index.indexer import Indexer, Slice
 from mqspark.store.index.indexfile import Shape
 from mqspark.store.log.commitlog import CommitLog, Segment
+from mqspark.store.log.logwindow import WINDOW_BYTES
 from mqspark.store.log.scan import MAX_RUN_RECORDS
-from mqspark.store.log.stretch import WINDOW_BYTES
 from mqspark.store.tools.offline import release
 
 _STEP_BYTES = 16 << 20

@@ -18,8 +18,8 @@ from pathlib import Path
 from mqspark.base.clock import Clock
 from mqspark.record.recordlayout import MIN_RECORD_BYTES
 from mqspark.store.config import StoreConfig
+from mqspark.store.disk.diskjobs import CheckpointJob
 from mqspark.store.disk.files import OsFiles
-from mqspark.store.disk.flush import CheckpointJob
 from mqspark.store.disk.layout import StorePaths
 from mqspark.store.disk.notes.checkpoint import Checkpoint
 from mqspark.store.disk.notes.durable import DurableNote

@@ -1,5 +1,5 @@
 """Background work of a running store: checkpoints, retention, and the end of a copy that is taken back.
 
-Imported from outside: ``archived``, ``checkpoints``, ``cleaning``, ``compactduty``, ``cutback``, ``logcopy``,
-``walltime``. Must not know the store that runs it.
+Imported from outside: ``checkpoints``, ``cleaning``, ``compactduty``, ``cutback``, ``logcopy``, ``walltime``. Must not
+know the store that runs it.
 """

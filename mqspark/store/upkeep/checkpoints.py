@@ -19,8 +19,8 @@ from itertools import islice
 from mqspark.base.clock import Clock
 from mqspark.errors import DiskFull, is_shortage
 from mqspark.store.config import StoreConfig
+from mqspark.store.disk.diskjobs import CheckpointJob
 from mqspark.store.disk.filesystemsync import FilesystemSync, filesystem_sync
-from mqspark.store.disk.flush import CheckpointJob
 from mqspark.store.disk.notes.checkpoint import Checkpoint
 from mqspark.store.messages.commit import CommitPipeline
 from mqspark.store.messages.condition import Condition

@@ -26,13 +26,13 @@ from mqspark.base.clock import Clock
 from mqspark.errors import is_shortage
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.files import FileLayer
+from mqspark.store.disk.notes.archivednote import ARCHIVED, decode_archived
 from mqspark.store.disk.notes.beginnote import BeginNote
 from mqspark.store.disk.retention import OldSegment, decide
 from mqspark.store.log.commitlog import Segment
 from mqspark.store.messages.condition import Condition
 from mqspark.store.queue.consumequeue import ConsumeQueue
 from mqspark.store.storedata import StoreData
-from mqspark.store.upkeep.archived import ARCHIVED, decode_archived
 from mqspark.store.upkeep.compactduty import CompactDuty
 from mqspark.store.upkeep.walltime import WallTime
 

@@ -26,7 +26,7 @@ from mqspark_server.commands.refusals import CommandFailed, Missing, MissingGrou
 if TYPE_CHECKING:
     from mqspark.client.admin import AdminClient
     from mqspark.client.producer.producer import Producer
-    from mqspark.client.remoting.identity import ClientOptions
+    from mqspark.client.remoting.client_options import ClientOptions
     from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
     from mqspark_server.actions.operating import Act
     from mqspark_server.commands.contexts import ClusterContext
@@ -260,8 +260,8 @@ def connection_of(given: dict[str, Any]) -> tuple[str, ClientOptions, str | None
 
 def client_options(given: dict[str, Any], context: ClusterContext | None, timeout_ms: int) -> ClientOptions:
     """Raises ConfigError, also for a file of credentials that cannot be used."""
+    from mqspark.client.remoting.client_options import ClientOptions
     from mqspark.client.remoting.credentials import Credentials
-    from mqspark.client.remoting.identity import ClientOptions
 
     credentials_file = given.get("credentials_file") or (context.credentials_file if context else None)
     return ClientOptions(

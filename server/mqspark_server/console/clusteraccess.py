@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from mqspark.client.admin import AdminClient
+from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.client.remoting.credentials import Credentials
-from mqspark.client.remoting.identity import ClientOptions
 from mqspark.errors import Picklable
 from mqspark_server.net.httpget import WebServer
 

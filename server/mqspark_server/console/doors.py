@@ -13,8 +13,8 @@ from mqspark.auth.config import AuthConfig
 from mqspark.auth.failures import Failures
 from mqspark.base.clock import Clock
 from mqspark.client.admin import AdminClient
+from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.client.remoting.credentials import Credentials
-from mqspark.client.remoting.identity import ClientOptions
 from mqspark.errors import BrokerError, MQError
 from mqspark.protocol.codes import ResponseCode
 from mqspark_server.web.callers import TOO_MANY, Callers

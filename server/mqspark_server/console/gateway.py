@@ -8,8 +8,8 @@ import secrets
 from typing import TYPE_CHECKING
 
 from mqspark.base.clock import SystemClock
+from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.client.remoting.credentials import Credentials
-from mqspark.client.remoting.identity import ClientOptions
 from mqspark_server.net.addresses import bind
 from mqspark_server.net.httpget import WebServer
 from mqspark_server.process.diskwork import Worker

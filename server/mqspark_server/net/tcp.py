@@ -32,10 +32,10 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Protocol
 
+from mqspark.base.histogram import TIME_BOUNDS_S, Histogram
 from mqspark.base.logs import sparing
 from mqspark.protocol.session import Core, Session, Take
 from mqspark_server.net.deadlines import Deadlines
-from mqspark_server.net.durations import Durations
 from mqspark_server.net.handshakes import Handshakes
 from mqspark_server.net.heldbytes import PartialFrames, UnreadAnswers
 from mqspark_server.net.lateness import Lateness, Overload
@@ -164,7 +164,7 @@ class RemotingServer:
         self.lateness = Lateness(overload)
         self._tick_handle: asyncio.Handle | None = None
         self._tick_due_s = math.inf
-        self.lags = Durations()
+        self.lags = Histogram(TIME_BOUNDS_S)
         """How much later than due the loop runs its timers."""
         self._idle_handle: asyncio.TimerHandle | None = None
         self._watch_handle: asyncio.TimerHandle | None = None

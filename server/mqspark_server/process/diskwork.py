@@ -17,15 +17,15 @@ import time
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
+from mqspark.base.histogram import TIME_BOUNDS_S, Histogram
 from mqspark.base.logs import sparing
 from mqspark.broker.broker import BrokerCore
 from mqspark.errors import NotNow
 from mqspark.store.config import FlushDiskType
-from mqspark.store.disk.flush import FlushJob, Job, PreparedJob
+from mqspark.store.disk.diskjobs import FlushJob, Job, PreparedJob
 from mqspark.store.disk.kernelsync import KernelSync
-from mqspark.store.disk.saved import SteppedJob
+from mqspark.store.disk.savedtables import SteppedJob
 from mqspark.store.store import MessageStore
-from mqspark_server.net.durations import Durations
 
 log = sparing("mqspark.flush", lines=5)
 
@@ -133,7 +133,7 @@ class Flusher:
         self._timer: asyncio.TimerHandle | None = None
         self.syncs = 0
         self._began_s = 0.0
-        self.sync_times = Durations()
+        self.sync_times = Histogram(TIME_BOUNDS_S)
         """From the write of a group to the end of its sync."""
 
     def start(self) -> None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from fastapi import Request
 
 from mqspark.client.admin import AdminClient
+from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.client.remoting.credentials import Credentials
-from mqspark.client.remoting.identity import ClientOptions
 from mqspark.errors import BrokerError, ConfigError, MQError
 from mqspark.protocol.codes import ResponseCode
 from mqspark_server.settings.serverconfig import is_loopback

@@ -27,7 +27,7 @@ from mqspark.base.logs import printable, sparing, without_secrets
 from mqspark.errors import ConfigError, StoreCorrupt, StoreUnreadable
 from mqspark.message import is_system_topic
 from mqspark.store.disk.configfile import ConfigFile
-from mqspark.store.older import NotAtHand
+from mqspark.store.oldermessages import NotAtHand
 from mqspark.store.queue.consumequeue import ENTRY_BYTES
 from mqspark.store.store import GetResult, GetStatus, MessageStore
 from mqspark_server.process.diskwork import Worker

@@ -311,7 +311,7 @@ class _Collector:
             ),
         ):
             histogram = HistogramMetricFamily(name, text, labels=_NODE)
-            histogram.add_metric(node, times.buckets(), times.total_s)
+            histogram.add_metric(node, times.buckets(), times.total)
             yield histogram
         text = "connections closed for malformed frames"
         yield self._count("rocketmq_remoting_protocol_errors", text, counts.malformed)

@@ -72,7 +72,7 @@ class _Families:
         lag = HistogramMetricFamily(
             "mqspark_namesrv_loop_lag_seconds", "how late the event loop runs its timers", labels=_NODE
         )
-        lag.add_metric(node, server.lags.buckets(), server.lags.total_s)
+        lag.add_metric(node, server.lags.buckets(), server.lags.total)
         families.append(lag)
         size = GaugeMetricFamily("mqspark_namesrv_table_bytes", "bytes of a table", labels=(*_NODE, "table"))
         for table in core.tables:

@@ -18,7 +18,7 @@ from mqspark.arrow.files.logfiles import find_log, local_copy, local_log
 from mqspark.client.blocking import BlockingClient
 from mqspark.errors import ConfigError
 from mqspark.protocol.codes import ResponseCode
-from mqspark.store.upkeep.archived import ARCHIVED, encode_archived
+from mqspark.store.disk.notes.archivednote import ARCHIVED, encode_archived
 from mqspark.testing import Broker
 from tests.integration.archive.test_tiered_reads import fill, log_begin, pull, read_all, settings
 from tests.support.archive_tools import archive_log

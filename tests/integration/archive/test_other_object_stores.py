@@ -13,7 +13,7 @@ from mqspark.arrow.cluster.history import Archive, load_manifests
 from mqspark.arrow.files.deltafiles import delta_table
 from mqspark.arrow.files.locations import names, read_bytes, remove_tree, write_bytes
 from mqspark.arrow.files.logfiles import find_log, local_copy
-from mqspark.store.upkeep.archived import ARCHIVED, encode_archived
+from mqspark.store.disk.notes.archivednote import ARCHIVED, encode_archived
 from mqspark.testing import Broker
 from tests.integration.archive.test_tiered_reads import fill, log_begin, read_all, settings
 from tests.support.archive_tools import archive_log

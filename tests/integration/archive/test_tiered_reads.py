@@ -20,7 +20,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import PullMessageResponseHeader
 from mqspark.record.record import decode_records
-from mqspark.store.upkeep.archived import ARCHIVED, encode_archived
+from mqspark.store.disk.notes.archivednote import ARCHIVED, encode_archived
 from mqspark.testing import Broker
 from tests.support.archive_tools import archive_log
 from tests.support.waiting import eventually

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mqspark import LitePullConsumer, Message, Producer
-from mqspark.client.remoting.identity import ClientOptions
+from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.testing import Cluster

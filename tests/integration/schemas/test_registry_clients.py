@@ -29,7 +29,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from mqspark import Message
-from mqspark.client.remoting.identity import ClientOptions
+from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.message import SCHEMAS_TOPIC
 from mqspark.testing import Clients, Cluster
 from mqspark_server.console.gateway import ConsoleApp

@@ -22,10 +22,10 @@ from mqspark.errors import ConfigError
 from mqspark.testing import Cluster
 from mqspark_jobs.tables.tabledefs import check_definition, new_definition
 from mqspark_jobs.tables.tablerows import payload_options
-from pyspark_pymq.cluster.typedbodies import TypedBodies
-from pyspark_pymq.cluster.typedcolumns import TypedRows, columns_of_source
 from pyspark_pymq.options import ReadOptions, WriteOptions
 from pyspark_pymq.payloadoptions import PayloadOptions
+from pyspark_pymq.typed.typedbodies import TypedBodies
+from pyspark_pymq.typed.typedcolumns import TypedRows, columns_of_source
 
 KEYS = {"accessKey": "spark", "secretKey": "spark-secret"}
 OWN = {"schemaAccessKey": "spark", "schemaSecretKey": "spark-secret"}

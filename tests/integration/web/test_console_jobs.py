@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.client.remoting.identity import ClientOptions
+from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.testing import Broker, FakeClock
 from mqspark_server.console.gateway import ConsoleApp
 from mqspark_server.net.httpget import WebServer

@@ -16,7 +16,7 @@ from mqspark.aio import AdminClient, Producer
 from mqspark.client.blocking import BlockingClient
 from mqspark.client.producer.faults import FaultTable, QueueChooser
 from mqspark.client.producer.targets import MAX_MADE, PublishTopic, Target
-from mqspark.client.remoting.identity import ClientOptions
+from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.errors import BadRoute, ProtocolError
 from mqspark.message import Message, MessageQueue, Queues

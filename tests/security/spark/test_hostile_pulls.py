@@ -24,8 +24,8 @@ from mqspark.record.record import encode_record
 pytest.importorskip("pyspark", reason="the reader is Spark's")
 
 from mqspark.arrow.cluster.cluster_queues import BrokerPlace
-from mqspark.arrow.cluster.planning import ReadTask
 from mqspark.arrow.cluster.queueranges import QueueRange
+from mqspark.arrow.cluster.readtasks import ReadTask
 from mqspark.arrow.reading import range_fetch as fetch
 
 QUEUE = MessageQueue("T", "b", 0)

@@ -15,8 +15,9 @@ from mqspark.errors import NoRoute
 from mqspark.message import SINK_DECISIONS_TOPIC
 from mqspark.testing import Broker, Cluster
 from pyspark_pymq.options import WriteOptions
+from pyspark_pymq.writing.decisionlog import DecisionLog
 from pyspark_pymq.writing.decisionnote import NAMESPACE
-from pyspark_pymq.writing.exactlyonce import DecisionLog, check
+from pyspark_pymq.writing.exactlyonce import check
 
 
 @pytest.mark.parametrize("note", ["dev", json.dumps({"broker": "dev", "stores": ["0" * 32]})])

@@ -26,8 +26,9 @@ from mqspark.protocol.headers.client_headers import (
 )
 from mqspark.testing import Broker, Cluster
 from pyspark_pymq.options import WriteOptions
-from pyspark_pymq.writing import exactlyonce
-from pyspark_pymq.writing.exactlyonce import DecisionLog, commit, prepare
+from pyspark_pymq.writing import decisionlog
+from pyspark_pymq.writing.decisionlog import DecisionLog
+from pyspark_pymq.writing.exactlyonce import commit, prepare
 from tests.support.dev import read_queue
 
 BOMB = zlib.compress(bytes(64 << 20), 9)
@@ -225,13 +226,13 @@ def test_a_decision_is_bounded_even_of_those_who_know_the_identity(
     for packed in (BOMB, *map(zlib.compress, texts)):
         forge(client, broker, "known", hmac.digest(key, packed, "sha256") + packed)
     inflated = []
-    real = exactlyonce.decompress
+    real = decisionlog.decompress
 
     def counted(*args: Any) -> bytes:
         inflated.append(args[2])
         return real(*args)
 
-    monkeypatch.setattr(exactlyonce, "decompress", counted)
+    monkeypatch.setattr(decisionlog, "decompress", counted)
     assert log.find(1) is None
     assert max(inflated) <= 16 << 20
     commit(wanted, [prepare(wanted, "known", 1, rows(1), first_turn=0)])

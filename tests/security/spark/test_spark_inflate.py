@@ -23,10 +23,10 @@ from mqspark.base.logs import forget
 from mqspark.errors import ConfigError, InvalidMessage
 from mqspark.record.compression import LIMITS, ZSTD, InflateLimits
 from mqspark.testing import Broker, Clients, Cluster
-from pyspark_pymq.cluster import payload
-from pyspark_pymq.cluster.payload import unpack
 from pyspark_pymq.options import ReadOptions
 from pyspark_pymq.reading.batch import RangePartition, partitions_of
+from pyspark_pymq.typed import arrowrows
+from pyspark_pymq.typed.arrowrows import unpack
 from tests.security.requests.test_inflate import (
     MESSAGES,
     MIB,
@@ -348,7 +348,7 @@ def test_the_columns_of_a_message_are_looked_up_once() -> None:
             looked_up["lower"] += 1
             return super().lower()
 
-    assert payload.column_places([Name(each) for each in names], names) == list(range(8_000))
+    assert arrowrows.column_places([Name(each) for each in names], names) == list(range(8_000))
     assert looked_up["lower"] == 8_000
     (rows, again) = unpack([messages(wide, wide)], schema)
     assert rows.num_columns == again.num_columns == 8_000

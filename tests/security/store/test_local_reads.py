@@ -31,8 +31,8 @@ from tests.support.waiting import eventually
 pytest.importorskip("pyspark", reason="the reader is Spark's")
 
 from mqspark.arrow.cluster.cluster_queues import BrokerPlace, ClusterQueues
-from mqspark.arrow.cluster.planning import ReadTask
 from mqspark.arrow.cluster.queueranges import QueueRange
+from mqspark.arrow.cluster.readtasks import ReadTask
 from mqspark.arrow.reading import range_fetch as fetch
 from mqspark.arrow.reading.range_fetch import ALLOWED_VARIABLE, read_task
 from pyspark_pymq.options import ReadOptions

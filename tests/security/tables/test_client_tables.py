@@ -15,8 +15,8 @@ from mqspark.client.producer import transaction
 from mqspark.client.producer.faults import FaultTable
 from mqspark.client.remoting import remoting
 from mqspark.client.remoting.blockingconnection import BlockingConnection
+from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.client.remoting.heartbeats import Heartbeats
-from mqspark.client.remoting.identity import ClientOptions
 from mqspark.client.remoting.instance import MAX_ANSWERING_BYTES, ClientInstance, InstanceMember
 from mqspark.errors import RequestTimeout
 from mqspark.protocol.codes import RequestCode, ResponseCode

@@ -31,7 +31,7 @@ from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.dispatch import Handler, dispatch, ok
 from mqspark.protocol.session import Session
-from mqspark.store.older import NotAtHand
+from mqspark.store.oldermessages import NotAtHand
 from tests.unit import pop_kit
 from tests.unit.auth_kit import ROOT, SignedPeer, allow, authority
 from tests.unit.broker.pop.test_poprevive import put_record

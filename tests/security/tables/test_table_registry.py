@@ -117,7 +117,6 @@ SERVERS = BOTH | {
     "Stats._watched": "fixed names",
     "Stats.junk": "fixed names of kinds",
     "Totals._notes": "as many notes as it is made for",
-    "Durations._counts": "fixed classes",
     "Writer.diversions": "made at the start",
     "ChangedSettings._values": "the settings that may be changed",
     "Saves._tables": "made at the start",

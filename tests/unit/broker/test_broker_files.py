@@ -21,7 +21,7 @@ from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.retention import DiskUsage
-from mqspark.store.disk.saved import BLOCK_BYTES, PAUSE_S, SavedTable
+from mqspark.store.disk.savedtables import BLOCK_BYTES, PAUSE_S, SavedTable
 from mqspark.store.tools.offline import OfflineStore
 from tests.support.store_tools import FaultyFiles
 from tests.support.storefiles import segments_of
@@ -251,7 +251,7 @@ def test_long_tables_are_encoded_in_pieces_beside_the_loop(bench: Bench) -> None
 
 def test_a_thread_that_saves_pauses_after_each_piece(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr("mqspark.store.disk.saved.time.sleep", pauses.append)
+    monkeypatch.setattr("mqspark.store.disk.savedtables.time.sleep", pauses.append)
 
     class Table:
         generation = 1
@@ -293,7 +293,7 @@ class Long:
 
 
 def test_a_long_table_is_never_in_memory_as_a_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("mqspark.store.disk.saved.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("mqspark.store.disk.savedtables.time.sleep", lambda seconds: None)
     files, table = FaultyFiles(), Long()
     digests: list[int] = []
     saved = SavedTable(table, ConfigFile(tmp_path / "t.json", files))
@@ -318,7 +318,7 @@ def test_a_long_table_is_never_in_memory_as_a_whole(monkeypatch: pytest.MonkeyPa
 def test_a_table_that_cannot_be_encoded_leaves_its_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("mqspark.store.disk.saved.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("mqspark.store.disk.savedtables.time.sleep", lambda seconds: None)
     path = tmp_path / "t.json"
     path.write_bytes(b"before")
     saved = SavedTable(Long(until=150), ConfigFile(path))

@@ -19,7 +19,7 @@ import mqspark.testing
 from mqspark import aio
 from mqspark.client.consumer import consumer_settings as consuming
 from mqspark.client.producer import producer_settings as producing
-from mqspark.client.remoting import identity
+from mqspark.client.remoting import client_options
 from mqspark.errors import ConfigError
 from mqspark.testing import pytest_plugin
 
@@ -41,7 +41,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "AdminClient": {},
 }
 VALUES = [
-    (identity.ClientOptions, identity.ClientKeywords),
+    (client_options.ClientOptions, client_options.ClientKeywords),
     (producing.ProducerSettings, producing.ProducerKeywords),
     (consuming.ConsumerSettings, consuming.ConsumerKeywords),
     (consuming.PullSettings, consuming.PullKeywords),
@@ -60,15 +60,15 @@ def test_both_apis_take_the_same_arguments(name: str) -> None:
 def test_the_signature_names_every_setting(name: str) -> None:
     parameters = inspect.signature(getattr(mqspark, name)).parameters
     assert not [one for one in parameters.values() if one.kind is inspect.Parameter.VAR_KEYWORD]
-    for field in dataclasses.fields(identity.ClientOptions):
-        assert parameters[field.name].default == getattr(identity.ClientOptions(), field.name)
+    for field in dataclasses.fields(client_options.ClientOptions):
+        assert parameters[field.name].default == getattr(client_options.ClientOptions(), field.name)
 
 
 @pytest.mark.parametrize(("settings", "keywords"), VALUES, ids=lambda kind: kind.__name__)
 def test_keywords_are_the_fields(settings: type, keywords: type) -> None:
     fields = typing.get_type_hints(settings)
-    if settings is not identity.ClientOptions:
-        fields |= typing.get_type_hints(identity.ClientOptions)
+    if settings is not client_options.ClientOptions:
+        fields |= typing.get_type_hints(client_options.ClientOptions)
     assert typing.get_type_hints(keywords) == fields
 
 
@@ -195,7 +195,7 @@ def _fixture_text(name: str) -> str | None:
     return ast.get_docstring(function)
 
 
-@pytest.mark.parametrize("module", [identity, producing, consuming], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [client_options, producing, consuming], ids=lambda module: module.__name__)
 def test_every_setting_is_described(module: ModuleType) -> None:
     """A text follows each field."""
     missing = []

@@ -16,9 +16,9 @@ from mqspark.client.consumer.offset_stores import LocalOffsets
 from mqspark.client.producer.producer import SendResult, SendStatus
 from mqspark.client.producer.send_window import ThreadWindow
 from mqspark.client.producer.targets import Target
+from mqspark.client.remoting.client_options import client_id_of, resolve_namesrv
 from mqspark.client.remoting.credentials import signer_of
 from mqspark.client.remoting.heartbeats import Heartbeats
-from mqspark.client.remoting.identity import client_id_of, resolve_namesrv
 from mqspark.client.remoting.remoting import Channel, split_address
 from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.errors import ClientError, ConfigError, ConnectionLost, RequestTimeout

@@ -17,7 +17,7 @@ from mqspark.controller.statefile import StateFile
 from mqspark.errors import ConfigError, StoreCorrupt, StoreLocked
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.session import Session
-from mqspark.store.disk.flush import run_here
+from mqspark.store.disk.diskjobs import run_here
 from tests.support.clocks import ManualClock
 from tests.support.store_tools import FaultyFiles
 from tests.unit.broker_kit import Peer

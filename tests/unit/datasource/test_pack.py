@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from pyspark_pymq.cluster.payload import pack, unpack
+from pyspark_pymq.typed.arrowrows import pack, unpack
 
 MAX_MESSAGE_BYTES = 4 << 20
 """maxMessageSize of a broker."""

@@ -15,9 +15,9 @@ from mqspark.arrow.payload.bodywriting import AvroWriting, JsonWriting, avro_tex
 from mqspark.arrow.payload.jsonbodies import JsonBodies
 from mqspark.errors import ConfigError, InvalidMessage
 from mqspark.schemas.avro.avroschema import AvroSchema
-from pyspark_pymq.cluster.typedbodies import TypedBodies
 from pyspark_pymq.optiontexts import OptionTexts
 from pyspark_pymq.payloadoptions import PayloadOptions
+from pyspark_pymq.typed.typedbodies import TypedBodies
 from tests.unit.arrow.bodies_kit import FULL_COLUMNS, FULL_ROW, read, record
 
 NOTHING: dict[str, Any] = dict.fromkeys(FULL_COLUMNS.names)

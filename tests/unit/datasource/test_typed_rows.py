@@ -18,10 +18,10 @@ from mqspark.arrow.writing import sendrows
 from mqspark.arrow.writing.sendchoice import SendChoice
 from mqspark.errors import ConfigError, InvalidMessage
 from mqspark.schemas.schemaprefix import encode_prefix
-from pyspark_pymq.cluster.typedcolumns import TypedRows, columns_of_source
 from pyspark_pymq.options import ReadOptions
 from pyspark_pymq.optiontexts import OptionTexts
 from pyspark_pymq.payloadoptions import PayloadOptions
+from pyspark_pymq.typed.typedcolumns import TypedRows, columns_of_source
 from pyspark_pymq.work.deadbodies import DeadBodies
 from tests.unit.arrow.bodies_kit import avro_body, record
 

@@ -29,7 +29,7 @@ from mqspark.arrow.files.locations import names, open_input, write_bytes
 from mqspark.arrow.files.logfiles import LogFile, list_log
 from mqspark.errors import ConfigError, MQError
 from mqspark.message import MessageQueue
-from mqspark.store.upkeep.archived import ARCHIVED, decode_archived, encode_archived
+from mqspark.store.disk.notes.archivednote import ARCHIVED, decode_archived, encode_archived
 from mqspark_jobs import archive as job
 from mqspark_jobs.archive import (
     ArchiveOptions,

@@ -26,11 +26,11 @@ METHODS = {
 
 ALLOWED = {
     (
-        "datasource/pyspark_pymq/work/child.py",
+        "datasource/pyspark_pymq/work/isolated.py",
         "pickle",
     ): "parent and child of one program, over their own pipes",
     (
-        "datasource/pyspark_pymq/work/child.py",
+        "datasource/pyspark_pymq/work/isolated.py",
         "pickle.loads",
     ): "the same: no byte of a message is one of theirs",
     (

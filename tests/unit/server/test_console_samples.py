@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mqspark.base.logs import forget
-from mqspark.client.remoting.identity import ClientOptions
+from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.errors import ClientError
 from mqspark.message import dlq_topic
 from mqspark.protocol.bodies.admin_bodies import TopicOffset

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mqspark.protocol.codes import ResponseCode
-from mqspark.store.disk.flush import Job, PreparedJob
+from mqspark.store.disk.diskjobs import Job, PreparedJob
 from mqspark.store.disk.kernelsync import KernelSync
 from mqspark_server.process import diskwork as flush
 from mqspark_server.process.diskwork import Flusher, Housekeeper, Worker

@@ -26,7 +26,7 @@ from mqspark.store import (
     StoreConfig,
     StoreReader,
 )
-from mqspark.store.disk.flush import PreparedJob
+from mqspark.store.disk.diskjobs import PreparedJob
 from mqspark.store.disk.notes.checkpoint import Checkpoint
 from mqspark.store.recovery import recovery
 from mqspark.store.upkeep import checkpoints

@@ -22,7 +22,7 @@ from mqspark.store import (
     StoreConfig,
     StoreReader,
 )
-from mqspark.store.queue.delay import DelayLevels
+from mqspark.store.queue.delaylevels import DelayLevels
 from tests.support.clocks import ManualClock
 from tests.support.store_tools import (
     BORN_HOST,

@@ -12,7 +12,7 @@ import pytest
 
 from mqspark.protocol.codes import RequestCode
 from mqspark.store import FlushDiskType, Job
-from mqspark.store.disk.flush import ReadAheadJob, run_here
+from mqspark.store.disk.diskjobs import ReadAheadJob, run_here
 from mqspark.store.log.nextsegment import NextSegmentJob
 from mqspark.store.log.zeroahead import ZeroAheadJob
 from mqspark_server.process.diskwork import Housekeeper, Worker

@@ -1,5 +1,5 @@
 """What a store notes of itself beside the log: how far it is synced, where it begins, what was saved, whose it is.
 
-Imported from outside: ``beginnote``, ``brokeridentity``, ``checkpoint``, ``durable``, ``membernote``, ``tablenotes``.
-Must not know the log.
+Imported from outside: ``archivednote``, ``beginnote``, ``brokeridentity``, ``checkpoint``, ``durable``, ``membernote``,
+``tablenotes``. Must not know the log.
 """

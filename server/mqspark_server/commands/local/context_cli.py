@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from mqspark.base.config import did_you_mean
-from mqspark.client.remoting.identity import ClientOptions
+from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.client.remoting.tls import tls_context
 from mqspark.errors import MQError
 from mqspark_server.commands.contexts import (

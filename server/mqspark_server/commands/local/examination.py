@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from mqspark.base.logs import printable
 from mqspark.client.admin import AdminClient
-from mqspark.client.remoting.identity import ClientOptions, resolve_namesrv
+from mqspark.client.remoting.client_options import ClientOptions, resolve_namesrv
 from mqspark.errors import MQError, NotANameServer
 
 OK, NOTE, WARNING, FAULT = "ok", "note", "WARN", "FAIL"

@@ -18,8 +18,8 @@ from mqspark.auth.authadmin import AclInfo, PolicyInfo, UserInfo
 from mqspark.auth.policies import Action, PolicyType, Ruling
 from mqspark.auth.users import MAX_PASSWORD_LENGTH, UserStatus, UserType
 from mqspark.client.admin import AdminClient
+from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.client.remoting.credentials import Credentials
-from mqspark.client.remoting.identity import ClientOptions
 from mqspark.errors import MQError
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.codes import RequestCode

@@ -1,6 +1,6 @@
 """The figures that mqadmin's statsAll shows, on a clock that is moved by hand."""
 
-from mqspark.broker.histogram import Histogram
+from mqspark.base.histogram import Histogram
 from mqspark.broker.stats.meters import SAMPLE_INTERVAL_MS
 from mqspark.broker.stats.rpctimes import Rpc, RpcTimes
 from mqspark.broker.stats.stats import Stats

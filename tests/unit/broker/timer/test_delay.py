@@ -14,7 +14,7 @@ from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.record.record import PendingRecord
 from mqspark.store.config import DEFAULT_DELAY_LEVELS
-from mqspark.store.queue.delay import DelayLevels
+from mqspark.store.queue.delaylevels import DelayLevels
 from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mqspark.client.admin import AdminClient
-from mqspark.client.remoting.identity import ClientOptions
+from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.protocol.bodies.body import encode_body
 from mqspark.protocol.bodies.topic_bodies import BrokerData, ClusterInfo
 from mqspark.protocol.codes import RequestCode

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from mqspark.store.disk import filesystemsync, flush
+from mqspark.store.disk import diskjobs, filesystemsync
+from mqspark.store.disk.diskjobs import CheckpointJob
 from mqspark.store.disk.files import OsFiles, StrPath
 from mqspark.store.disk.filesystemsync import FilesystemSync, filesystem_sync
-from mqspark.store.disk.flush import CheckpointJob
 from mqspark.store.disk.layout import StorePaths
 from mqspark.store.disk.notes.checkpoint import Checkpoint
 from tests.support.store_tools import QuickFiles, checkpoint, make_store, put
@@ -78,7 +78,7 @@ def checkpoint_of(
 
 @pytest.fixture
 def many(monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(flush, "_MANY_FILES", 5)
+    monkeypatch.setattr(diskjobs, "_MANY_FILES", 5)
     return 5
 
 

@@ -13,8 +13,8 @@ import pytest
 from mqspark.errors import DiskFull, StoreCorrupt
 from mqspark.record.record import decode_record, encode_record, is_seal_broken
 from mqspark.store import FlushDiskType, Job, MessageStore, StoreReader
+from mqspark.store.disk.diskjobs import ReadAheadJob
 from mqspark.store.disk.files import OsFiles
-from mqspark.store.disk.flush import ReadAheadJob
 from mqspark.store.disk.layout import file_name
 from mqspark.store.disk.logpaths import LogPaths
 from mqspark.store.disk.retention import DiskUsage

@@ -10,8 +10,8 @@ from mqspark.message import encode_host
 from mqspark.record.record import encode_record
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.log.commitlog import CommitLog
+from mqspark.store.log.logwindow import LogWindow
 from mqspark.store.log.scan import read_run
-from mqspark.store.log.stretch import LogWindow
 from tests.support.draws import some
 
 HOST = encode_host("127.0.0.1", 10911)

@@ -12,7 +12,7 @@ from mqspark.errors import DiskFull, StoreCorrupt, StoreReadOnly
 from mqspark.record.record import PendingRecord
 from mqspark.store import ConfigFile, MessageStore, OsFiles
 from mqspark.store.compaction.compacted import Current, GenerationWriter, publish
-from mqspark.store.disk.flush import run_here
+from mqspark.store.disk.diskjobs import run_here
 from mqspark.store.recovery.deletions import STEPS_PER_ROUND, Deletions, load_deletions
 from mqspark.store.tools.fsck import fsck
 from mqspark.store.tools.offline import OfflineStore

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mqspark.store.upkeep.archived import decode_archived, encode_archived
+from mqspark.store.disk.notes.archivednote import decode_archived, encode_archived
 
 
 @pytest.mark.parametrize("position", [0, 4096, 123_456_789_012])

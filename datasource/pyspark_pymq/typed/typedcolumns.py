@@ -24,9 +24,9 @@ from mqspark.schemas.parsedschema import PROTOBUF as PROTOBUF_SCHEMA
 from mqspark.schemas.parsedschema import Schema
 from mqspark.schemas.parsing import parse
 from mqspark.schemas.protobuf.protoschema import ProtobufSchema
-from pyspark_pymq.cluster.payload import arrow_schema_of, spark_schema_of
 from pyspark_pymq.payloadoptions import AVRO, DROPMALFORMED, FAILFAST, JSON, PERMISSIVE, PayloadOptions
 from pyspark_pymq.schema import checked_column, spark_schema
+from pyspark_pymq.typed.arrowrows import arrow_schema_of, spark_schema_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

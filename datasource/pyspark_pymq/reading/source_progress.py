@@ -13,7 +13,7 @@ from typing import Any
 
 from mqspark.errors import MQError
 from mqspark.message import MessageQueue
-from pyspark_pymq.cluster.stream_offsets import Positions
+from pyspark_pymq.reading.stream_offsets import Positions
 
 
 @dataclass(frozen=True, slots=True)

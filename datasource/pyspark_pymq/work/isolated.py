@@ -89,7 +89,7 @@ class Isolated:
 
     def _start(self) -> subprocess.Popen[bytes]:
         path = os.pathsep.join(filter(None, sys.path))
-        command = [sys.executable, "-c", "from pyspark_pymq.work.child import serve; serve()"]
+        command = [sys.executable, "-c", "from pyspark_pymq.work.isolated import serve; serve()"]
         process = subprocess.Popen(  # noqa: S603 - this interpreter and a constant
             command,
             stdin=subprocess.PIPE,

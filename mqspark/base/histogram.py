@@ -1,9 +1,12 @@
-"""Counts of whole numbers by class, as Prometheus's histograms are."""
+"""Counts of numbers by class, as Prometheus's histograms are."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from itertools import accumulate
+
+TIME_BOUNDS_S = (0.0001, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""For syncs of the disk and turns of a loop."""
 
 
 class Histogram:
@@ -11,13 +14,13 @@ class Histogram:
 
     __slots__ = ("_bounds", "_counts", "quick", "total")
 
-    def __init__(self, bounds: tuple[int, ...]) -> None:
+    def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self.quick = 0
-        self.total = 0
+        self.total: float = 0
 
-    def record(self, value: int, count: int = 1) -> None:
+    def record(self, value: float, count: int = 1) -> None:
         self._counts[bisect_left(self._bounds, value)] += count
         self.total += value * count
 

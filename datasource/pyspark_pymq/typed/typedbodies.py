@@ -20,8 +20,9 @@ from mqspark.schemas.parsedschema import Reference, Schema
 from mqspark.schemas.parsing import parse
 from mqspark.schemas.protobuf.protoschema import ProtobufSchema
 from mqspark.schemas.schemaprefix import encode_prefix
-from pyspark_pymq.cluster.payload import arrow_schema_of
-from pyspark_pymq.cluster.typedcolumns import (
+from pyspark_pymq.payloadoptions import AVRO, JSON, PROTOBUF, PayloadOptions
+from pyspark_pymq.typed.arrowrows import arrow_schema_of
+from pyspark_pymq.typed.typedcolumns import (
     ProtobufSource,
     avro_root,
     descriptor_of,
@@ -32,7 +33,6 @@ from pyspark_pymq.cluster.typedcolumns import (
     schema_text,
     subject_of,
 )
-from pyspark_pymq.payloadoptions import AVRO, JSON, PROTOBUF, PayloadOptions
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -14,7 +14,7 @@ import msgspec
 
 from mqspark.errors import MQError, StoreCorrupt
 from mqspark.store.disk.configfile import ConfigFile
-from mqspark.store.disk.flush import Job
+from mqspark.store.disk.diskjobs import Job
 
 
 class SteppedJob(Job):
