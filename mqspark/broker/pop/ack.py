@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from mqspark.broker.pop.ackrun import STORED, AckedTogether, AckRecord, AckRun, not_stored
+from mqspark.broker.pop.ackrun import STORED, AckedTogether, AckRecord, AckRun, AckRuns, not_stored
 from mqspark.broker.pop.checks import check_invisible_time
 from mqspark.broker.pop.order import ILLEGAL, PopOrder
 from mqspark.broker.pop.revivelog import MAX_MESSAGES, CheckKey, CheckPoint, ReviveLog
@@ -72,6 +72,9 @@ class AckProcessor:
         self._acks = acks
         self.records: dict[tuple[CheckKey, int, int], AckRecord] = {}
         """(check point, revive queue, invisible time) → the record to write at the end of this turn."""
+        self._known: dict[tuple[object, ...], AckRecord] = {}
+        """(topic, group, receipt) of ``AckedTogether`` → its record of this turn, which takes more without looks at
+        tables."""
         self.handlers: dict[int, Handler] = {
             RequestCode.ACK_MESSAGE: self.ack,
             RequestCode.BATCH_ACK_MESSAGE: self.batch_ack,
@@ -99,11 +102,16 @@ class AckProcessor:
 
     def take_run(self, session: Session, run: AckRun) -> None:
         """Each as ``ack`` does it. What does not wait for the store is answered when this returns."""
+        known = self._known
         for acked in run.acks:
+            record = known.get(acked[:3])
+            if record is not None and record.takes(acked.offsets) and not self._is_busy:
+                run.waiting.append((record, acked.numbers))
+                continue
             try:
-                low, high = self._limits(session, acked.topic, acked.receipt.queue_id)
+                low, high = limits = self._limits(session, acked.topic, acked.receipt.queue_id)
                 if low <= min(acked.offsets) and max(acked.offsets) <= high:
-                    self._take_together(session, run, acked)
+                    self._take_together(session, run, acked, limits)
                     continue
             except Exception as error:
                 self._refuse(session, run, acked.numbers, error)
@@ -117,8 +125,10 @@ class AckProcessor:
         if run.waiting:
             self._last_record().runs.append(run)
 
-    def _take_together(self, session: Session, run: AckRun, acked: AckedTogether) -> None:
-        """Messages with offsets that there are. Raises Refusal, TableFull."""
+    def _take_together(
+        self, session: Session, run: AckRun, acked: AckedTogether, limits: tuple[int, int] | None = None
+    ) -> None:
+        """Messages with offsets that there are; ``limits``: of all offsets of the queue. Raises Refusal, TableFull."""
         topic, group, receipt, numbers, offsets = acked
         if receipt.is_order:
             self._ack_in_order(topic, group, receipt.queue_id, offsets, receipt.pop_time_ms)
@@ -127,6 +137,9 @@ class AckProcessor:
             return
         self._check_busy()
         record = self._record(session, _key(topic, group, receipt.queue_id, receipt), receipt, offsets)
+        if limits is not None:
+            record.limits = limits
+            self._known[acked[:3]] = record
         run.waiting.append((record, numbers))
 
     def _refuse(self, session: Session, run: AckRun, numbers: Sequence[int], error: Exception) -> None:
@@ -236,6 +249,7 @@ class AckProcessor:
             return
         records = self.records.copy()
         self.records.clear()
+        self._known.clear()
         waiting = self._acks.waiting
         store_problem: Exception | None = None
         end_offset = 0
@@ -258,12 +272,21 @@ class AckProcessor:
                     waiting.append((end_offset, session, encode_response(opaque, ResponseCode.SUCCESS)))
                 else:
                     session.send(not_stored(opaque, problem))
-            for run in record.runs:
-                if count := run.written():
-                    self._acks.other(RequestCode.ACK_MESSAGE, count)
-                    self._acks.add_run(end_offset, run, count, STORED, waits=True)
-                else:
-                    run.done()
+            if record.runs:
+                self._written(record.runs, end_offset)
+
+    def _written(self, runs: list[AckRun], end_offset: int) -> None:
+        """Their records are in the log, or could not be put there."""
+        waiting, messages = AckRuns(), 0
+        for run in runs:
+            if count := run.written():
+                waiting.runs.append(run)
+                messages += count
+            else:
+                run.done()
+        if messages:
+            self._acks.other(RequestCode.ACK_MESSAGE, messages)
+            self._acks.add_run(end_offset, waiting, messages, STORED, waits=True)
 
     # --- ordered pops ---
 
@@ -309,10 +332,14 @@ class AckProcessor:
 
     # --- inside ---
 
+    @property
+    def _is_busy(self) -> bool:
+        acks = self._acks
+        return len(acks.waiting) + acks.more >= self._state.config.send_thread_pool_queue_capacity
+
     def _check_busy(self) -> None:
-        acks, capacity = self._acks, self._state.config.send_thread_pool_queue_capacity
-        if len(acks.waiting) + acks.more >= capacity:
-            acks.check_busy(capacity)
+        if self._is_busy:
+            self._acks.check_busy(self._state.config.send_thread_pool_queue_capacity)
 
     def _record(self, session: Session, key: CheckKey, receipt: Receipt, offsets: Iterable[int]) -> AckRecord:
         """The record with these offsets. Raises TableFull when the user has too many."""
@@ -322,7 +349,7 @@ class AckProcessor:
         record = AckRecord() if found is None else found
         known = record.offsets
         new = [offset for offset in offsets if offset not in known]
-        if len(known) + len(new) > record.held * MAX_MESSAGES:
+        if len(known) + len(new) > record.room:
             more = -(-(len(known) + len(new)) // MAX_MESSAGES) - record.held
             shares = self._state.acknowledgements
             owner = self._log.admit_ack(session, revive_queue, key, receipt.invisible_time_ms, more)
@@ -330,6 +357,7 @@ class AckProcessor:
                 record.owner = owner
             shares.hold(record.owner, entries=more)
             record.held += more
+            record.room = record.held * MAX_MESSAGES
         for offset in new:
             known[offset] = None
         if found is None:

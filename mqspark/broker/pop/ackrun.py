@@ -35,19 +35,33 @@ STORED = encode_response(0, ResponseCode.SUCCESS)
 class AckRecord:
     """The acknowledgements of one check point that arrived in this turn."""
 
-    __slots__ = ("answers", "held", "offsets", "owner", "problem", "runs")
+    __slots__ = ("answers", "held", "limits", "offsets", "owner", "problem", "room", "runs")
 
     def __init__(self) -> None:
         self.owner = NOBODY
         """The user who holds it."""
         self.held = 0
         """The records of the log that it becomes."""
+        self.room = 0
+        """The most offsets that these have."""
+        self.limits = 1, 0
+        """The first and the last offset that the queue has for sure in this turn; none before somebody has looked."""
         self.offsets: dict[int, None] = {}
         self.answers: list[Answer] = []
         self.runs: list[AckRun] = []
         """Runs of which this is the last record."""
         self.problem: Exception | None = None
         """Why the record could not be stored."""
+
+    def takes(self, offsets: Sequence[int]) -> bool:
+        """Take offsets, or none of them where somebody has to look closer."""
+        low, high = self.limits
+        known = self.offsets
+        if low > min(offsets) or max(offsets) > high or len(known) + len(offsets) > self.room:
+            return False
+        for offset in offsets:
+            known[offset] = None
+        return True
 
 
 Answer = tuple[Session, int, int, Sequence[AckRecord]]
@@ -78,8 +92,11 @@ class AckRun:
 
     def written(self) -> int:
         """Their records are in the log, or could not be put there. Returns how many wait for the store now."""
+        waiting = self.waiting
+        if len(waiting) == 1 and waiting[0][0].problem is None:
+            return len(waiting[0][1])
         rest, count = [], 0
-        for record, numbers in self.waiting:
+        for record, numbers in waiting:
             if record.problem is None:
                 rest.append((record, numbers))
                 count += len(numbers)
@@ -94,6 +111,19 @@ class AckRun:
                 self.refuse(numbers, bytes(buffer))
         self.waiting = []
         self.done()
+
+
+class AckRuns:
+    """A ``Receiver`` for runs that wait for the same end of the log."""
+
+    __slots__ = ("runs",)
+
+    def __init__(self) -> None:
+        self.runs: list[AckRun] = []
+
+    def send(self, buffer: bytes | memoryview, /, *more: bytes | memoryview) -> None:
+        for run in self.runs:
+            run.send(buffer)
 
 
 def not_stored(opaque: int, problem: Exception) -> bytes:

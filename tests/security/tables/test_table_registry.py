@@ -142,6 +142,7 @@ SERVERS = BOTH | {
     "Fetcher.damaged": "damaged records of one read, some kept for the report",
     "EntryHealer._given_up": "queue entries whose record was not found, the first thousand",
     "AckProcessor.records": "emptied every turn",
+    "AckProcessor._known": "emptied every turn",
     "PopOffsets._ahead": "queues with pops whose check points are not synced: MAX_UNSYNCED at most",
     "PopProcessor._expired": "maxPopPollingSize with those that are parked; answered in the next turns",
     "PopProcessor._grown": "topics, groups and queues of the parked pops, served in the next turns",

@@ -13,7 +13,7 @@ from mqspark.errors import StoreReadOnly
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.receipts import Receipt
 from tests.unit.auth_kit import authority
-from tests.unit.broker_kit import Bench
+from tests.unit.broker_kit import SEND, Bench, send_ext
 from tests.unit.pop_kit import ACK, INVISIBLE_MS, Popped, pass_time, pop, put, settle
 
 
@@ -138,3 +138,42 @@ def test_who_stands_around_requests_sees_them(bench: Bench, tmp_path: Path) -> N
     guarded = Bench(tmp_path / "users", new_authority=lambda: authority(tmp_path / "auth"))
     assert not guarded.broker.acknowledge(guarded.peer().session, run)
     guarded.close()
+
+
+def test_runs_of_one_pop_become_one_record(bench: Bench) -> None:
+    put(bench, *"abcd")
+    popped = pop(bench, bench.peer())
+    before = bench.store.appender.put_count
+    wrong = popped[0]._replace(receipt=popped[0].receipt._replace(offset=9))
+    runs = [run_of(bench, [each]) for each in (popped[0], popped[2], wrong, popped[2], popped[3])]
+    assert [len(run.waiting) for run, _ in runs] == [1, 1, 0, 1, 1]
+    assert runs[2][0].answers[0].code == ResponseCode.NO_MESSAGE
+    settle(bench)
+    assert [ended for _, ended in runs] == [["done"], ["done"], [], ["done"], ["done"]]
+    assert bench.store.appender.put_count == before + 1
+    assert dict(bench.broker.state.stats.rpc)[Rpc(ACK, ResponseCode.SUCCESS, waited=False)].count == 4
+    pass_time(bench, INVISIBLE_MS + 5_000)
+    assert [each.body for each in pop(bench, bench.peer())] == [b"b"]
+
+
+def test_a_record_has_no_more_offsets_than_a_check_point(bench: Bench) -> None:
+    put(bench, *"a" * 100)
+    (first, *_) = pop(bench, bench.peer())
+    before = bench.store.appender.put_count
+    wanted = [first._replace(receipt=first.receipt._replace(offset=offset)) for offset in range(100)]
+    runs = [run_of(bench, [each]) for each in wanted]
+    settle(bench)
+    assert all(ended == ["done"] and not run.answers for run, ended in runs)
+    assert bench.store.appender.put_count == before + 2
+
+
+def test_a_busy_broker_refuses_more_of_a_pop(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, sync=True, send_thread_pool_queue_capacity=1)
+    put(bench, *"ab")
+    popped = pop(bench, bench.peer())
+    taken, _ = run_of(bench, popped[:1])
+    bench.peer().give(SEND, send_ext("T", 0), b"c")
+    refused, _ = run_of(bench, popped[1:])
+    assert (len(taken.waiting), len(refused.waiting)) == (1, 0)
+    assert refused.answers[0].code == ResponseCode.SYSTEM_BUSY
+    bench.close()
