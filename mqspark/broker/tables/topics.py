@@ -8,6 +8,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from msgspec import Struct
+
 from mqspark.base.bounded import BoundedMap, Ledger, weigh
 from mqspark.base.clock import Clock
 from mqspark.base.histogram import Histogram
@@ -76,40 +78,57 @@ class OfKind:
         """Mean bytes of a message, by sends."""
 
 
-class Topic:
-    """One topic: its configuration flattened for the hot paths, and its counters since start."""
+class Topic(Struct, eq=False, gc=False):
+    """One topic: its configuration flattened for the hot paths, and its counters since start. There may be very many:
+    the garbage collector looks at none of them, as nothing in one leads back to it."""
 
-    __slots__ = (
-        "commits_only", "config", "counted", "inner_batch", "joined_bytes", "joined_count", "kinds",
-        "multi_tag", "name", "needs_key", "order", "order_by_priority", "plain", "put_bytes", "queue_limit",
-        "read_queue_nums", "readable", "retry_of", "send_forbidden", "sizes", "sys_flag", "up_to_1k",
-        "up_to_4k", "validation", "write_queue_nums",
-    )  # fmt: skip
+    config: TopicConfig
+    name: str = ""
+    up_to_1k: int = 0
+    """Sends of one ordinary message of at most 1 KiB; like the next one counted by the fast path of a send."""
+    up_to_4k: int = 0
+    counted: int = 0
+    """All other messages."""
+    put_bytes: int = 0
+    """The bytes of whole records."""
+    joined_count: int = 0
+    """The messages after the first of their batch."""
+    joined_bytes: int = 0
+    kinds: dict[str, OfKind] = {}
+    """The part of messages that are not ordinary, by their type."""
+    sizes: Histogram | None = None
+    """Mean bytes of a message, by sends of ordinary messages that the fast path does not count; None: there was
+    none."""
+    send_forbidden: bool = False
+    commits_only: bool = False
+    """Whether only committed half messages may be stored in it."""
+    retry_of: str | None = None
+    """The group whose retry topic this is."""
+    read_queue_nums: int = 0
+    write_queue_nums: int = 0
+    queue_limit: int = 0
+    readable: bool = False
+    order: bool = False
+    sys_flag: int = 0
+    multi_tag: bool = False
+    inner_batch: bool = False
+    needs_key: bool = False
+    order_by_priority: bool = False
+    """Whether POP takes its queues in the order of their priority."""
+    validation: str | None = None
+    """What is done with a body that does not fit the topic's schemas; None: bodies are not checked."""
+    plain: bool = False
+    """Whether a send only needs to check its queue id."""
 
-    def __init__(self, config: TopicConfig) -> None:
-        self.name = config.topic_name
-        self.up_to_1k = 0
-        """Sends of one ordinary message of at most 1 KiB; like the next one counted by the fast path of a send."""
-        self.up_to_4k = 0
-        self.counted = 0
-        """All other messages."""
-        self.put_bytes = 0
-        """The bytes of whole records."""
-        self.joined_count = 0
-        """The messages after the first of their batch."""
-        self.joined_bytes = 0
-        self.kinds: dict[str, OfKind] = {}
-        """The part of messages that are not ordinary, by their type."""
-        self.sizes = Histogram(SIZE_BOUNDS)
-        """Mean bytes of a message, by sends of ordinary messages that the fast path does not count."""
+    def __post_init__(self) -> None:
+        self.name = self.config.topic_name
         self.send_forbidden = is_broker_topic(self.name)
         self.commits_only = self.name == SINK_DECISIONS_TOPIC
-        """Whether only committed half messages may be stored in it."""
         self.retry_of = self.name.removeprefix(RETRY_PREFIX) if self.name.startswith(RETRY_PREFIX) else None
-        """The group whose retry topic this is."""
-        self.configure(config)
+        self.configure(self.config)
 
     def configure(self, config: TopicConfig) -> None:
+        """Copy the configuration."""
         self.config = config
         self.read_queue_nums = config.read_queue_nums
         self.write_queue_nums = config.write_queue_nums
@@ -121,14 +140,11 @@ class Topic:
         self.inner_batch = config.attributes.get("queue.type") == "BatchCQ"
         self.needs_key = config.attributes.get("cleanup.policy") == "COMPACTION"
         self.order_by_priority = config.attributes.get("message.type") == "PRIORITY"
-        """Whether POP takes its queues in the order of their priority."""
         validation = config.attributes.get(SCHEMA_VALIDATION, VALIDATION_OFF)
         self.validation = None if validation == VALIDATION_OFF else validation
-        """What is done with a body that does not fit the topic's schemas; None: bodies are not checked."""
         self.plain = not (
             self.order or self.send_forbidden or self.commits_only or self.inner_batch or self.retry_of
         )
-        """Copy the configuration, so that a send only needs to check its queue id."""
 
     def count(self, size_bytes: int, kind: str = NORMAL, messages: int = 1) -> None:
         """A send of messages, whose records have this size together, was stored."""
@@ -146,6 +162,8 @@ class Topic:
             of_kind.bytes += size_bytes
             of_kind.sizes.record(each_bytes)
         else:
+            if self.sizes is None:
+                self.sizes = Histogram(SIZE_BOUNDS)
             self.sizes.record(each_bytes)
 
     def count_run(self, sizes: Sequence[int]) -> None:
@@ -178,7 +196,8 @@ class Topic:
             rest.bytes -= part.bytes
             total_bytes -= part.sizes.total
             yield kind, part
-        rest.sizes = self.sizes.copy()
+        if self.sizes is not None:
+            rest.sizes = self.sizes.copy()
         rest.sizes.add(SIZE_BOUNDS[0], self.up_to_1k)
         rest.sizes.add(SIZE_BOUNDS[1], self.up_to_4k)
         rest.sizes.total = total_bytes

@@ -30,8 +30,9 @@ from mqspark.protocol.slices import Work
 T = TypeVar("T")
 
 
-class Body(msgspec.Struct, rename="camel"):
-    """Base of all bodies. Attributes that are None are not written, all others are."""
+class Body(msgspec.Struct, rename="camel", gc=False):
+    """Base of all bodies. Attributes that are None are not written, all others are. Values of JSON have no circles, so
+    the garbage collector needs to look at none of them."""
 
     @staticmethod
     def adapt(document: Any) -> None:

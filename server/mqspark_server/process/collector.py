@@ -3,8 +3,8 @@
 A full collection visits every object, so its pause grows with the tables: 100 ms for some 100,000 groups with their
 members, and peers decide how often it is due. Nearly everything here is freed by its reference count, and what
 survives a full collection mostly stays. So the survivors are set aside, and the next collection visits only what came
-later. Survivors that become cyclic garbage later are found when the process has twice as many objects as at the last
-visit of all.
+later. Survivors that become cyclic garbage later are found by a visit of all, which is due when as many were set aside
+again, and waits until little happens. Tables of very many entries are made of objects that are never visited.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+import time
 from typing import Any
 
 CHECK_S = 10.0
@@ -22,15 +23,23 @@ garbage; with Python's own 700, each read of many sends would end in a collectio
 one, so that none visits more than twice as many. (A full one sets its survivors aside; young and middle ones leave them
 to be visited again: four times as many in one, and half as much work again in all.)"""
 
+MORE_OBJECTS = 250_000
+"""Objects that are always set aside before all are visited again, however few were visited the last time."""
 MORE_BLOCKS = 1_000_000
 """Blocks of memory, some 60 MB, that the process may always have more than at the last visit of all objects."""
+
+QUIET_SHARE = 0.05
+"""A thread that takes less of a processor serves so few that a visit of all keeps hardly anybody waiting."""
 
 
 class Collector:
     """Belongs to one process; ``start`` when it is ready to serve."""
 
     def __init__(self) -> None:
-        self._due_blocks = 0
+        self.due_objects = self.due_blocks = 0
+        """A visit of all is due with more objects set aside since the last one, and more blocks of memory in all."""
+        self._set_aside = 0
+        self._looked_s = self._cpu_s = 0.0
         self._handle: asyncio.TimerHandle | None = None
         self._usual = gc.get_threshold()
 
@@ -38,6 +47,7 @@ class Collector:
         gc.callbacks.append(self._collected)
         gc.set_threshold(YOUNG_OBJECTS, -1, -1)  # -1: no collection is a young one alone
         self.visit_all()
+        self._busy_share()
         self._handle = loop.call_later(CHECK_S, self._check, loop)
 
     def stop(self) -> None:
@@ -49,17 +59,36 @@ class Collector:
 
     def visit_all(self) -> None:
         """Collect the garbage among all objects."""
+        self._set_aside = 0
         gc.unfreeze()
         gc.collect()
         # Python delays a full collection until new objects are a quarter of its last survivors: let those be none.
         gc.collect()
-        self._due_blocks = 2 * sys.getallocatedblocks() + MORE_BLOCKS
+        self.due_objects = self._set_aside + MORE_OBJECTS
+        self.due_blocks = 2 * sys.getallocatedblocks() + MORE_BLOCKS
+        self._set_aside = 0
+
+    def must_visit_all(self, busy_share: float) -> bool:
+        """Whether a visit is due, and this thread is quiet, or garbage could take too much memory if it waited on.
+        Memory that grew by objects that are never visited is no reason, nor are objects that have come and gone."""
+        times = 1 if busy_share < QUIET_SHARE else 2
+        return (
+            self._set_aside > times * self.due_objects and sys.getallocatedblocks() > times * self.due_blocks
+        )
 
     def _collected(self, phase: str, info: dict[str, Any]) -> None:
         if phase == "stop" and info["generation"] == 2:
+            self._set_aside += len(gc.get_objects())  # without those that were set aside before
             gc.freeze()
 
+    def _busy_share(self) -> float:
+        """Of a processor, by this thread since the last call."""
+        now_s, cpu_s = time.monotonic(), time.thread_time()
+        share = (cpu_s - self._cpu_s) / max(now_s - self._looked_s, 1e-3)
+        self._looked_s, self._cpu_s = now_s, cpu_s
+        return share
+
     def _check(self, loop: asyncio.AbstractEventLoop) -> None:
-        if sys.getallocatedblocks() > self._due_blocks:
+        if self.must_visit_all(self._busy_share()):
             self.visit_all()
         self._handle = loop.call_later(CHECK_S, self._check, loop)

@@ -12,7 +12,12 @@ from typing import Any
 
 import pytest
 
+from mqspark.base.histogram import Histogram
+from mqspark.broker.config import BrokerConfig
+from mqspark.broker.tables.topics import Topic, Topics
+from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark_server.process.collector import YOUNG_OBJECTS, Collector
+from tests.support.clocks import ManualClock
 
 OBJECTS = 50_000
 
@@ -117,20 +122,69 @@ def test_garbage_among_what_was_set_aside_is_found_by_a_visit_of_all() -> None:
         assert found() is None
 
 
-@pytest.mark.slow("millions of objects; the tests of what is visited beside it are the fast twins")
-def test_a_visit_of_all_is_due_when_the_process_has_twice_as_many_objects(
+QUIET, BUSY = 0.01, 0.9
+
+
+def set_aside(count: int) -> list[Ring]:
+    made = [Ring() for _ in range(count)]
+    gc.collect()
+    return made
+
+
+def test_a_visit_of_all_is_due_when_as_many_objects_were_set_aside_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("mqspark_server.process.collector.CHECK_S", 0.001)
-    blocks = 10_000_000
+    blocks = 2_000
     monkeypatch.setattr("mqspark_server.process.collector.sys.getallocatedblocks", lambda: blocks)
-    with collecting() as (_, loop):
-        ring = Ring()
-        found = weakref.ref(ring)
+    with collecting() as (collector, _):
+        collector.due_objects, collector.due_blocks = 1_000, 1_000
+        kept = set_aside(500)
+        assert not collector.must_visit_all(QUIET)  # too few objects
+        kept += set_aside(600)
+        assert collector.must_visit_all(QUIET)
+        assert not collector.must_visit_all(BUSY)
+        blocks = 1_000
+        assert not collector.must_visit_all(QUIET)  # no more memory: as many have gone
+        blocks = 2_001
+        kept += set_aside(1_000)
+        assert collector.must_visit_all(BUSY)  # it has waited long enough
+        collector.visit_all()
+        assert not collector.must_visit_all(QUIET)
+
+
+def test_tables_of_objects_that_are_never_visited_make_no_visit_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqspark_server.process.collector.sys.getallocatedblocks", lambda: 1 << 40)
+    with collecting() as (collector, _):
+        collector.due_objects = OBJECTS
+        table = {number: f"{number}" for number in range(4 * OBJECTS)}
         gc.collect()
-        del ring
-        loop.run_until_complete(asyncio.sleep(0.05))
-        assert found() is not None
-        blocks *= 4
-        loop.run_until_complete(asyncio.sleep(0.05))
-        assert found() is None
+        assert not collector.must_visit_all(QUIET)
+        assert len(table) == 4 * OBJECTS
+
+
+def test_a_loop_asks_again_and_again_whether_a_visit_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqspark_server.process.collector.CHECK_S", 0.001)
+    with collecting() as (collector, loop):
+        due = [True, False, True]
+        over = asyncio.Event()
+
+        def is_due(busy_share: float) -> bool:
+            if not due:
+                over.set()
+            return bool(due) and due.pop()
+
+        visits: list[None] = []
+        monkeypatch.setattr(collector, "must_visit_all", is_due)
+        monkeypatch.setattr(collector, "visit_all", lambda: visits.append(None))
+        loop.run_until_complete(over.wait())
+        assert len(visits) == 2
+
+
+def test_a_collection_finds_nothing_to_visit_in_a_table_of_topics() -> None:
+    topics = Topics(BrokerConfig(), ManualClock())
+    gc.freeze()
+    for number in range(2_000):
+        topics.put(TopicConfig(topic_name=f"T{number:04d}"))
+    gc.collect()
+    assert not [each for each in gc.get_objects() if isinstance(each, (Topic, TopicConfig, Histogram))]
+    assert len(gc.get_objects()) < 200
