@@ -20,6 +20,7 @@ import pytest
 from mqspark.arrow.cluster.cluster_queues import BrokerPlace, ClusterQueues, DataLoss
 from mqspark.arrow.cluster.queueranges import QueueRange
 from mqspark.arrow.cluster.readtasks import ReadTask
+from mqspark.arrow.reading import localstore, openplaces, rangepulls
 from mqspark.arrow.reading import range_fetch as fetch
 from mqspark.arrow.reading.range_fetch import read_task
 from mqspark.errors import ConnectionLost, MQError
@@ -88,7 +89,7 @@ def no_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def no_maps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch.LocalStore, "read", lambda *_: iter(()))
+    monkeypatch.setattr(localstore.LocalStore, "read", lambda *_: iter(()))
 
 
 def test_in_place(store: DevCluster, no_tcp: None) -> None:
@@ -135,7 +136,7 @@ def test_only_the_brokers_own_directory_is_trusted(store: DevCluster, no_maps: N
         replace(place, store_path="/nonexistent"),
         replace(place, store_path=""),
     ):
-        assert fetch.KEPT.store(changed) is None
+        assert openplaces.KEPT.store(changed) is None
         assert table(task(store, places={"dev": changed})).num_rows == 3000
 
 
@@ -179,7 +180,7 @@ def test_no_address_space_for_a_map(tmp_path: Path) -> None:
 import json, resource, sys
 from pathlib import Path
 from typing import Any
-from mqspark.arrow.reading import range_fetch as fetch
+from mqspark.arrow.reading import openplaces
 from pyspark_pymq.reading import batch as reader
 from pyspark_pymq.options import ReadOptions
 import pyarrow.compute
@@ -189,7 +190,7 @@ used = int(Path("/proc/self/statm").read_text().split()[0]) * 4096
 resource.setrlimit(resource.RLIMIT_AS, (used + (400 << 20), used + (400 << 20)))
 rows = sum(batch.num_rows for part in partitions for batch in reader.read_partition(part))
 print(json.dumps([rows, [
-    [segment.map for segment in store._reader._segments.values()] for store in fetch.KEPT.stores.values()
+    [segment.map for segment in store._reader._segments.values()] for store in openplaces.KEPT.stores.values()
 ]]))
 """
     with DevCluster(
@@ -233,13 +234,13 @@ def test_a_restarted_broker_is_mapped_anew(tmp_path: Path) -> None:
         own.start()
         second = task(own)
         assert table(second).num_rows == 10
-        mine = [key for key in fetch.KEPT.stores if key[1].store_path == str(own.store)]
+        mine = [key for key in openplaces.KEPT.stores if key[1].store_path == str(own.store)]
         assert [key[2] for key in mine] == [(own.store / "mqspark.nonce").read_text()]
         assert table(first).num_rows == 10  # a task planned before the restart
 
 
 def test_offsets_that_the_broker_does_not_have(store: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch, "_EMPTY_RETRIES", 1)
+    monkeypatch.setattr(rangepulls, "_EMPTY_RETRIES", 1)
     beyond = QueueRange(MessageQueue("T", "dev", 0), 740, 800)
     for local in (True, False):
         with pytest.raises((DataLoss, MQError)):
@@ -270,22 +271,22 @@ def test_bulk_pulls_of_messages_of_all_sizes(tmp_path: Path, monkeypatch: pytest
             messages = [Message.of("T", bytes([n % 251]) * sizes[n]) for n in range(first, first + 500)]
             own.send("T", 0, messages)
         pulls = []
-        waited = fetch.BlockingConnection.wait
+        waited = openplaces.BlockingConnection.wait
 
-        def wait(self: fetch.BlockingConnection, *arguments: Any, **more: Any) -> Any:
+        def wait(self: openplaces.BlockingConnection, *arguments: Any, **more: Any) -> Any:
             answer = waited(self, *arguments)
             pulls.append(len(answer.body))
             return answer
 
-        monkeypatch.setattr(fetch.BlockingConnection, "wait", wait)
+        monkeypatch.setattr(openplaces.BlockingConnection, "wait", wait)
         in_bulk = table(task(own, local=False))
         assert [len(value.as_py()) for value in in_bulk["value"]] == sizes
         assert in_bulk == table(task(own))
         assert len(pulls) < 40
         assert max(pulls) > 1 << 20
         pulls.clear()
-        header = fetch.pull_header
-        monkeypatch.setattr(fetch, "pull_header", lambda *a, **k: header(*a, **{**k, "bulk": False}))
+        header = rangepulls.pull_header
+        monkeypatch.setattr(rangepulls, "pull_header", lambda *a, **k: header(*a, **{**k, "bulk": False}))
         assert table(task(own, local=False)) == in_bulk
         assert max(pulls) <= 256 << 10
 

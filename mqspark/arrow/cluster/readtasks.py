@@ -32,6 +32,12 @@ LARGE_TASK_ROWS = 2_000_000
 """Above this number of rows there are more tasks than cores: a failed task has less to repeat, and a cluster has
 more cores than its driver."""
 
+BATCH_BYTES = 1 << 20
+"""The target size of a RecordBatch. Sizes from 256 KiB to 4 MiB are all near the optimum."""
+
+LOG_BYTES = 2 * BATCH_BYTES
+"""Bytes of log for one batch: about half of a small record is header and properties."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:

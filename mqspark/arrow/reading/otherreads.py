@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from mqspark.arrow.cluster.cluster_queues import ClusterQueues
 from mqspark.arrow.cluster.queuechoice import StoreChoice
+from mqspark.arrow.cluster.readtasks import BATCH_BYTES
 from mqspark.arrow.messagecolumns import STORE_COLUMNS, arrow_schema, default_columns, named_columns
-from mqspark.arrow.reading.range_fetch import BATCH_BYTES
 from mqspark.arrow.reading.segmentread import read_segment, segments_of
 from mqspark.arrow.reading.topicread import (
     BATCH_ROWS,

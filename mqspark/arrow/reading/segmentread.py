@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mqspark.arrow.cluster.queuechoice import StoreChoice
+from mqspark.arrow.cluster.readtasks import LOG_BYTES
 from mqspark.arrow.files.logfiles import LogFile, list_log, local_copy, segment_bytes_of
 from mqspark.errors import ConfigError, StoreCorrupt
 
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from mqspark.arrow.records.records import Ints
-
-_LOG_BYTES = 2 << 20
-"""Bytes of log for one batch (``mqspark.arrow.reading.range_fetch``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +80,7 @@ def _pieces(positions: Ints) -> Iterator[Ints]:
     """Positions split into pieces of about one batch's bytes of log."""
     first = 0
     while first < len(positions):
-        last = max(first + 1, int(positions.searchsorted(positions[first] + _LOG_BYTES)))
+        last = max(first + 1, int(positions.searchsorted(positions[first] + LOG_BYTES)))
         yield positions[first:last]
         first = last
 

@@ -27,10 +27,11 @@ from mqspark.arrow.cluster.queuechoice import (
     TopicSelection,
 )
 from mqspark.arrow.cluster.queueranges import LogicPlace, QueueRange
-from mqspark.arrow.cluster.readtasks import ReadTask
+from mqspark.arrow.cluster.readtasks import BATCH_BYTES, ReadTask
 from mqspark.arrow.messagecolumns import arrow_schema, default_columns, named_columns
 from mqspark.arrow.reading.keyfetch import plan_lookups, read_lookup
-from mqspark.arrow.reading.range_fetch import BATCH_BYTES, OpenPlaces, read_task
+from mqspark.arrow.reading.openplaces import OpenPlaces
+from mqspark.arrow.reading.range_fetch import read_task
 from mqspark.arrow.reading.typedread import VALUE, TypedRead
 from mqspark.arrow.signing import SigningOptions
 from mqspark.base.config import INT64_MAX

@@ -12,7 +12,7 @@ import pytest
 
 import mqspark.arrow
 from mqspark.arrow.cluster.cluster_queues import DataLoss
-from mqspark.arrow.reading import range_fetch
+from mqspark.arrow.reading import openplaces
 from mqspark.errors import ConfigError, MQError, NoSuchTopic
 from mqspark.testing import Broker
 
@@ -98,15 +98,15 @@ def test_the_end_is_what_it_was_at_the_call(broker: Broker) -> None:
 
 def test_a_reader_that_is_dropped_closes_its_connections_and_files(broker: Broker) -> None:
     for local in (True, False):
-        made: list[range_fetch.OpenPlaces] = []
-        begin = range_fetch.OpenPlaces.__init__
+        made: list[openplaces.OpenPlaces] = []
+        begin = openplaces.OpenPlaces.__init__
 
-        def noted(self: range_fetch.OpenPlaces, begin: Any = begin, made: Any = made) -> None:
+        def noted(self: openplaces.OpenPlaces, begin: Any = begin, made: Any = made) -> None:
             begin(self)
             made.append(self)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(range_fetch.OpenPlaces, "__init__", noted)
+            patch.setattr(openplaces.OpenPlaces, "__init__", noted)
             reader = mqspark.arrow.read(broker.namesrv, "Orders", local=local, batch_rows=10)
             reader.read_next_batch()
             (opened,) = made

@@ -26,6 +26,7 @@ pytest.importorskip("pyspark", reason="the reader is Spark's")
 from mqspark.arrow.cluster.cluster_queues import BrokerPlace
 from mqspark.arrow.cluster.queueranges import QueueRange
 from mqspark.arrow.cluster.readtasks import ReadTask
+from mqspark.arrow.reading import openplaces, rangepulls
 from mqspark.arrow.reading import range_fetch as fetch
 
 QUEUE = MessageQueue("T", "b", 0)
@@ -71,9 +72,9 @@ def answering(
     try:
         yield f"127.0.0.1:{listener.getsockname()[1]}", asked
     finally:
-        for connection in fetch.KEPT.connections.values():
+        for connection in openplaces.KEPT.connections.values():
             connection.close()
-        fetch.KEPT.connections.clear()
+        openplaces.KEPT.connections.clear()
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
         thread.join(10)
@@ -154,16 +155,16 @@ def test_a_light_queue_has_records_of_other_topics() -> None:
 
 
 def test_connections_of_a_worker_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch, "_MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(openplaces, "_MAX_CONNECTIONS", 2)
     with answering() as (first, _), answering() as (second, _), answering() as (third, _):
         for address in (first, second, third):
             with pytest.raises(MQError):
                 read(address)
-        assert [key[1] for key in fetch.KEPT.connections] == [second, third]
+        assert [key[1] for key in openplaces.KEPT.connections] == [second, third]
 
 
 def test_a_queue_that_gives_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch, "_EMPTY_RETRIES", 3)
+    monkeypatch.setattr(rangepulls, "_EMPTY_RETRIES", 3)
     with answering(b"", code=ResponseCode.PULL_NOT_FOUND) as (address, asked):
         with pytest.raises(MQError, match="does not give offset 3"):
             read(address)

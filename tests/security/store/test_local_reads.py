@@ -33,8 +33,10 @@ pytest.importorskip("pyspark", reason="the reader is Spark's")
 from mqspark.arrow.cluster.cluster_queues import BrokerPlace, ClusterQueues
 from mqspark.arrow.cluster.queueranges import QueueRange
 from mqspark.arrow.cluster.readtasks import ReadTask
+from mqspark.arrow.reading import localstore, openplaces, rangepulls
 from mqspark.arrow.reading import range_fetch as fetch
-from mqspark.arrow.reading.range_fetch import ALLOWED_VARIABLE, read_task
+from mqspark.arrow.reading.openplaces import ALLOWED_VARIABLE
+from mqspark.arrow.reading.range_fetch import read_task
 from pyspark_pymq.options import ReadOptions
 from tests.support.storefiles import segments_of
 
@@ -53,16 +55,16 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
             for number in range(ROWS):
                 producer.send(Message("T", b"%d " % number + bytes(700)))
         yield running
-        for connection in fetch.KEPT.connections.values():
+        for connection in openplaces.KEPT.connections.values():
             connection.close()
-        fetch.KEPT.connections.clear()
+        openplaces.KEPT.connections.clear()
 
 
 @pytest.fixture(autouse=True)
 def no_stores() -> Iterator[None]:
-    fetch.KEPT.stores.clear()
+    openplaces.KEPT.stores.clear()
     yield
-    fetch.KEPT.stores.clear()
+    openplaces.KEPT.stores.clear()
 
 
 @pytest.fixture
@@ -112,10 +114,14 @@ def copied(task: ReadTask, root: Path) -> BrokerPlace:
 def tcp(monkeypatch: pytest.MonkeyPatch) -> list[QueueRange]:
     """What was pulled."""
     pulled: list[QueueRange] = []
-    whole = fetch.pulled_batches
+    whole = rangepulls.pulled_batches
 
     def noted(
-        task: ReadTask, address: str, wanted: QueueRange, decoder: fetch.Decoder, opened: fetch.OpenPlaces
+        task: ReadTask,
+        address: str,
+        wanted: QueueRange,
+        decoder: fetch.Decoder,
+        opened: openplaces.OpenPlaces,
     ) -> object:
         pulled.append(wanted)
         return whole(task, address, wanted, decoder, opened)
@@ -200,7 +206,7 @@ def test_a_hostile_broker_has_no_file_opened(task: ReadTask, tmp_path: Path, tcp
     _opened, _opener = [], threading.get_ident()
     try:
         for each in forged:
-            assert fetch.KEPT.store(each) is None
+            assert openplaces.KEPT.store(each) is None
         assert {Path(path).name for path in _opened} <= {"mqspark.nonce"}
     finally:
         _opened = None
@@ -214,19 +220,19 @@ def test_another_users_store_is_not_read(
     task: ReadTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = copied(task, tmp_path / "copy")
-    assert fetch.KEPT.store(place) is not None
-    fetch.KEPT.stores.clear()
+    assert openplaces.KEPT.store(place) is not None
+    openplaces.KEPT.stores.clear()
     _become_a_stranger(monkeypatch, Path(place.store_path))
-    assert fetch.KEPT.store(place) is None
+    assert openplaces.KEPT.store(place) is None
     # An operator may allow it.
-    assert fetch.KEPT.store(replace(place, directories=(str(tmp_path),))) is not None
-    assert fetch.KEPT.store(replace(place, directories=(str(tmp_path / "co"),))) is None
-    assert fetch.KEPT.store(replace(place, directories=())) is None
+    assert openplaces.KEPT.store(replace(place, directories=(str(tmp_path),))) is not None
+    assert openplaces.KEPT.store(replace(place, directories=(str(tmp_path / "co"),))) is None
+    assert openplaces.KEPT.store(replace(place, directories=())) is None
     # The worker's host has the last word.
     monkeypatch.setenv(ALLOWED_VARIABLE, f"/nowhere:{tmp_path}")
-    assert fetch.KEPT.store(place) is not None
+    assert openplaces.KEPT.store(place) is not None
     monkeypatch.setenv(ALLOWED_VARIABLE, "")
-    assert fetch.KEPT.store(replace(place, directories=(str(tmp_path),))) is None
+    assert openplaces.KEPT.store(replace(place, directories=(str(tmp_path),))) is None
 
 
 def _become_a_stranger(monkeypatch: pytest.MonkeyPatch, *paths: Path) -> None:
@@ -249,13 +255,13 @@ def test_a_strangers_file_in_an_own_directory_is_not_read(
     assert numbers(at(task, place)) == list(range(ROWS))
     assert tcp
     os.chown(tmp_path / "copy" / "mqspark.nonce", STRANGER, STRANGER)
-    assert fetch.KEPT.store(place) is None
+    assert openplaces.KEPT.store(place) is None
 
 
 def test_a_directory_that_anybody_may_write_is_not_read(task: ReadTask, tmp_path: Path) -> None:
     place = copied(task, tmp_path / "copy")
     (tmp_path / "copy" / "commitlog").chmod(0o777)
-    assert fetch.KEPT.store(place) is None
+    assert openplaces.KEPT.store(place) is None
 
 
 def _linked(path: Path, outside: Path) -> None:
@@ -291,7 +297,7 @@ def test_links_lead_nowhere_and_pipes_are_not_waited_for(
 def test_a_linked_secret_is_none(task: ReadTask, tmp_path: Path) -> None:
     place = copied(task, tmp_path / "copy")
     _linked(tmp_path / "copy" / "mqspark.nonce", tmp_path / "outside")
-    assert fetch.KEPT.store(place) is None
+    assert openplaces.KEPT.store(place) is None
 
 
 def test_a_link_that_turns_after_it_was_looked_at_leads_nowhere(tmp_path: Path) -> None:
@@ -313,9 +319,9 @@ def test_a_log_elsewhere_is_looked_at_by_itself(task: ReadTask, tmp_path: Path) 
     secret = (tmp_path / "copy" / "mqspark.nonce").read_text()
     log = str(tmp_path / "log")
     place = replace(place, commit_log_path=log, proof=prove(secret, place.challenge, place.store_path, log))
-    assert fetch.KEPT.store(place) is not None
+    assert openplaces.KEPT.store(place) is not None
     (tmp_path / "log").chmod(0o777)
-    assert fetch.KEPT.store(place) is None
+    assert openplaces.KEPT.store(place) is None
     with pytest.raises(Untrusted, match="none of the allowed directories"):
         StoreReader(place.store_path, log, Trust((place.store_path,)))
 
@@ -380,7 +386,7 @@ def test_a_segment_that_is_cut_while_it_is_read_costs_no_row(
         return whole(self, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(fetch.Decoder, "batches", cutting)
-    monkeypatch.setattr(fetch, "_LOG_BYTES", 16 << 10)
+    monkeypatch.setattr(localstore, "LOG_BYTES", 16 << 10)
     assert numbers(at(task, place)) == list(range(ROWS))
     assert decoded > 3
     assert tcp

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-import mqspark.arrow.reading.range_fetch
+import mqspark.arrow.reading.openplaces
 import mqspark.arrow.writing.framewrite  # noqa: F401, a reader of topics imports both
 import mqspark_server.console.rendering
 import mqspark_server.web.sessions  # noqa: F401, a broker imports it once users log in
@@ -379,7 +379,7 @@ CLIENTS = BOTH | {
 GLOBALS = {
     "mqspark_server.net.testcertificate.made_certificate": "one a process",
     "mqspark.client.remoting.ending._open": "clients of the program",
-    "mqspark.arrow.reading.range_fetch._open": "reads of the program",
+    "mqspark.arrow.reading.openplaces._open": "reads of the program",
     "mqspark.arrow.messagecolumns.arrow_type_of": "one a type of a message's column",
     "mqspark.base.valuetypes._hints": "one entry a class of settings",
     "mqspark.protocol.bodies.body._names": "one entry a class of bodies",
