@@ -16,6 +16,7 @@ from mqspark.protocol.dispatch import merged
 from mqspark.protocol.session import Session
 from mqspark.record.recordlayout import HEADS
 from tests.support.sources import PACKAGES, ROOT, STORE, Module, module, modules
+from tests.unit.project.modules_list import lines
 
 # --- the store's way to the disk -------------------------------------------------------------------------------
 
@@ -285,6 +286,13 @@ def test_every_module_begins_with_what_it_is() -> None:
     for each in modules():
         first = " ".join((ast.get_docstring(each.tree) or "").partition("\n\n")[0].split())
         assert re.match(r".*?[^.][.:](\s|$)", first), f"{each.name} begins with no sentence"
+
+
+def test_the_list_of_modules_has_each_with_its_first_sentence_and_its_classes() -> None:
+    found = dict(line.split(": ", 1) for line in lines())
+    assert list(found) == [each.name for each in modules()]
+    histogram = found["mqspark/base/histogram.py"]
+    assert histogram == "Counts of numbers by class, as Prometheus's histograms are. [Histogram]"
 
 
 PACKAGE_FILES = sorted(path for each in PACKAGES for path in (ROOT / each).rglob("__init__.py"))
