@@ -28,13 +28,14 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import grpc.aio
 
 from mqspark_server.net.addresses import bind
 from mqspark_server.net.grpc.grpclistener import GrpcListener
 from mqspark_server.net.grpc.servedcalls import GrpcMethod
+from mqspark_server.net.guards import Limits
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.grpcservice import SERVICE
 from tests.benchmarks.grpc_load import Http2Load
@@ -58,20 +59,6 @@ from tests.support.processes import HOST, mqspark_command, process, ready_line, 
 
 TOPIC, GROUP = "Bench", "BenchGroup"
 BODY = b"x" * 1024
-ECHO_LIMITS: dict[str, Any] = {
-    "max_message_bytes": 1 << 23,
-    "max_calls": 20_000,
-    "idle_s": 120.0,
-    "max_connections": 100,
-    "max_connections_per_address": 0,
-    "backlog": 100,
-    "high_water_bytes": 1 << 22,
-    "max_buffered_bytes": 1 << 28,
-    "max_stranger_bytes": 1 << 24,
-    "max_unsent_bytes": 1 << 28,
-    "unread_s": 60.0,
-    "partial_frame_s": 30.0,
-}
 BATCH = 32
 QUEUES = 4
 ECHO, GRPC_ECHO, BROKER, PROXY = "our echo", "grpc's echo", "mqspark broker", "mqspark proxy"
@@ -146,7 +133,12 @@ async def serve_echo() -> None:
     sock = bind("echo", HOST, 0)
     path, parse = f"/{SERVICE}/SendMessage", pb.SendMessageRequest.FromString
     listener = GrpcListener(
-        {path: GrpcMethod("SendMessage", parse, answered)}, None, name="echo", **ECHO_LIMITS
+        {path: GrpcMethod("SendMessage", parse, answered)},
+        None,
+        name="echo",
+        max_message_bytes=1 << 23,
+        max_calls=20_000,
+        limits=Limits(),
     )
     await listener.listen(sock)
     print(f"READY grpc={HOST}:{sock.getsockname()[1]}", flush=True)

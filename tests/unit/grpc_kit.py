@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from mqspark_server.net.grpc.connectionturns import ConnectionTurns
@@ -12,24 +13,12 @@ from mqspark_server.net.grpc.grpcconnection import GrpcConnection
 from mqspark_server.net.grpc.grpclistener import GrpcListener
 from mqspark_server.net.grpc.messagereader import message_bytes
 from mqspark_server.net.grpc.servedcalls import GrpcMethod
+from mqspark_server.net.guards import Limits
 from mqspark_server.net.http2.http2frames import DATA, END_STREAM, GOAWAY, HEADERS, RST_STREAM
 from tests.unit.http2_kit import BEGIN, Sent, data, frames_of, request, request_block
 
-LIMITS: dict[str, Any] = {
-    "name": "gRPC",
-    "max_message_bytes": 100_000,
-    "max_calls": 1_000,
-    "idle_s": 120.0,
-    "max_connections": 100,
-    "max_connections_per_address": 0,
-    "backlog": 10,
-    "high_water_bytes": 1 << 20,
-    "max_buffered_bytes": 1 << 24,
-    "max_stranger_bytes": 1 << 20,
-    "max_unsent_bytes": 1 << 24,
-    "unread_s": 60.0,
-    "partial_frame_s": 30.0,
-}
+CALLS: dict[str, Any] = {"name": "gRPC", "max_message_bytes": 100_000, "max_calls": 1_000}
+LIMITS = Limits(high_water_bytes=1 << 20, max_stranger_bytes=1 << 20)
 
 
 class Text:
@@ -162,7 +151,9 @@ class UnhurriedTurns(ConnectionTurns):
         return True
 
 
-def listener_of(methods: Iterable[tuple[str, GrpcMethod]], **limits: Any) -> GrpcListener:
-    listener = GrpcListener(dict(methods), None, **{**LIMITS, **limits})
+def listener_of(methods: Iterable[tuple[str, GrpcMethod]], **given: Any) -> GrpcListener:
+    """``given``: Limits, and what a listener takes beside these."""
+    limits = {name: given.pop(name) for name in Limits.__slots__ if name in given}
+    listener = GrpcListener(dict(methods), None, **CALLS | given, limits=replace(LIMITS, **limits))
     listener.turns = UnhurriedTurns(listener.loop)
     return listener

@@ -23,7 +23,6 @@ fewer than MIN_BYTES_PER_S for too long. The number of connections is limited, t
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
 import socket
@@ -36,13 +35,11 @@ from mqspark.base.histogram import TIME_BOUNDS_S, Histogram
 from mqspark.base.logs import sparing
 from mqspark.protocol.session import Core, Session, Take
 from mqspark_server.net.deadlines import Deadlines
-from mqspark_server.net.handshakes import Handshakes
-from mqspark_server.net.heldbytes import PartialFrames, UnreadAnswers
+from mqspark_server.net.guards import CONNECTION_S, IDLE_SCAN_S, GuardedServer, Limits
 from mqspark_server.net.lateness import Lateness, Overload
 from mqspark_server.net.localpeer import Expires, LocalPeer
-from mqspark_server.net.opensockets import ConnectionCounts, OpenSockets
 from mqspark_server.net.servertls import Certificates
-from mqspark_server.net.tcpconnection import CONNECTION_S, RemotingConnection
+from mqspark_server.net.tcpconnection import RemotingConnection
 
 log = sparing("mqspark.tcp")
 
@@ -55,15 +52,8 @@ WORK_S = 0.001
 RING_S = 0.020
 """Time in one iteration of the loop for all waiting commands; long work gets WORK_S in addition."""
 
-WATCH_S = 0.5
-"""Interval of the checks of connections with unread answers, incomplete frames or unfinished handshakes."""
-
-IDLE_SCAN_S = 5.0
-
 FAILED_TICK_MS = 500
 """Delay of the next tick after an exception in the core."""
-
-SHUTDOWN_GRACE_S = 2.0
 
 
 class FrameWriter(Protocol):
@@ -86,7 +76,7 @@ class Listener:
         self._server.close()
 
 
-class RemotingServer:
+class RemotingServer(GuardedServer[RemotingConnection]):
     """All connections of one core. Everything here runs on the event loop's thread."""
 
     def __init__(
@@ -95,16 +85,7 @@ class RemotingServer:
         outbox: list[Session],
         *,
         name: str,
-        idle_s: float = 120.0,
-        max_connections: int = 10_000,
-        high_water_bytes: int = 4 * 1024 * 1024,
-        max_buffered_bytes: int = 256 * 1024 * 1024,
-        max_stranger_bytes: int | None = None,
-        max_unsent_bytes: int = 256 * 1024 * 1024,
-        unread_s: float = 60.0,
-        partial_frame_s: float = 30.0,
-        max_connections_per_address: int = 0,
-        backlog: int = 1024,
+        limits: Limits | None = None,
         after_turn: Callable[[], None] | None = None,
         overload: Overload | None = None,
         tls: Certificates | None = None,
@@ -112,38 +93,13 @@ class RemotingServer:
         take: Take | None = None,
     ) -> None:
         """``take``: that of a core which has one."""
+        limits = limits or Limits()
+        super().__init__(name, tls, limits)
         self.core = core
         self.take = take
-        self.name = name
         self._session_type = session_type
-        self.loop = asyncio.get_running_loop()
-        self.counts = ConnectionCounts()
-        self.sockets: OpenSockets[RemotingConnection] = OpenSockets(
-            self.counts,
-            self.drop,
-            max_connections=max_connections,
-            max_per_address=max_connections_per_address,
-            backlog=backlog,
-        )
-        self.partial: PartialFrames[RemotingConnection] = PartialFrames(
-            self.drop,
-            most_bytes=max_buffered_bytes,
-            most_stranger_bytes=max_buffered_bytes if max_stranger_bytes is None else max_stranger_bytes,
-            frame_s=partial_frame_s,
-        )
-        self.unread: UnreadAnswers[RemotingConnection] = UnreadAnswers(
-            self.loop,
-            self.drop,
-            most_bytes=max_unsent_bytes,
-            high_water_bytes=high_water_bytes,
-            unread_s=unread_s,
-        )
-        self.tls = tls
-        self.handshakes: Handshakes[RemotingConnection] = Handshakes(
-            self.loop, self.drop, turn_s=CONNECTION_S
-        )
         self._outbox = outbox
-        self._idle_s = idle_s
+        self._idle_s = limits.idle_s
         self._after_turn = after_turn
         # asyncio's own transport either joins in writelines (3.11) or does not pause the protocol there (seen on
         # 3.13.0), and a protocol that was not paused is never resumed.
@@ -167,7 +123,6 @@ class RemotingServer:
         self.lags = Histogram(TIME_BOUNDS_S)
         """How much later than due the loop runs its timers."""
         self._idle_handle: asyncio.TimerHandle | None = None
-        self._watch_handle: asyncio.TimerHandle | None = None
 
     @property
     def connections(self) -> int:
@@ -195,7 +150,7 @@ class RemotingServer:
         """Run the core's timers and the idle scan."""
         self._run_tick()
         self._idle_handle = self.loop.call_later(min(IDLE_SCAN_S, self._idle_s), self._close_idle)
-        self._watch_handle = self.loop.call_later(WATCH_S, self._watch)
+        self.watch()
 
     # -- the turn ----------------------------------------------------------------------------------
 
@@ -358,22 +313,6 @@ class RemotingServer:
             else:
                 connection.close(f"idle for {self._idle_s:.0f} s", level=logging.INFO)
 
-    def drop(self, connection: RemotingConnection, reason: str) -> None:
-        """Drop a connection whose memory is needed; unread answers are lost. ``reason`` is one of a few texts."""
-        self.counts.dropped += 1
-        connection.dropped = True
-        now = monotonic()
-        for budget in (self.unread.budget, self.partial.budget, self.partial.strangers):
-            budget.keep(connection, 0, now)
-        connection.abort(reason)
-
-    def _watch(self) -> None:
-        self._watch_handle = self.loop.call_later(WATCH_S, self._watch)
-        now = monotonic()
-        self.unread.watch(now)
-        self.partial.watch(now)
-        self.handshakes.watch(now)
-
     # -- shutdown ----------------------------------------------------------------------------------
 
     def stop_accepting(self) -> None:
@@ -381,44 +320,17 @@ class RemotingServer:
             listener.stop()
 
     async def close(self, *, abruptly: bool = False) -> None:
-        """Write pending answers, close every connection, and wait for them up to SHUTDOWN_GRACE_S. ``abruptly``:
-        write nothing more, as when the process is killed."""
+        """Write pending answers, and close every connection. ``abruptly``: write nothing more, as when the process is
+        killed."""
         self.sockets.refuse_all()
         self.stop_accepting()
-        for handle in (self._tick_handle, self._idle_handle, self._watch_handle):
+        for handle in (self._tick_handle, self._idle_handle):
             if handle is not None:
                 handle.cancel()
-        self.unread.close()
         self.deadlines.close()
         if not abruptly:
             self.write_outbox()
         for writer in list(self._writers.values()):
             if isinstance(writer, LocalPeer):
                 writer.close("the server stops")
-        if self.sockets:
-            all_gone = self.sockets.gone(self.loop)
-            for connection in self.sockets:
-                if abruptly:
-                    connection.abort()
-                else:
-                    connection.close("the server stops", level=logging.DEBUG)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(SHUTDOWN_GRACE_S):
-                    await all_gone
-            for connection in self.sockets:
-                connection.abort()
-            await asyncio.sleep(0)
-
-    # -- called by connections ---------------------------------------------------------------------
-
-    def know(self, connection: RemotingConnection) -> None:
-        """The first complete frame has arrived."""
-        self.sockets.know(connection)
-        self.partial.know(connection)
-
-    def forget(self, connection: RemotingConnection, address: str) -> None:
-        """An admitted connection has ended."""
-        self.handshakes.end(connection)
-        self.partial.know(connection)
-        self.unread.unblock_never(connection)
-        self.sockets.forget(connection, address)
+        await self.close_all(abruptly=abruptly)

@@ -22,12 +22,10 @@ from mqspark.protocol.binding import endpoint
 from mqspark.protocol.command import Command
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.session import CERTIFICATE_NAME, Core, Session, Take
-from mqspark_server.net.handshakes import Handshakes
-from mqspark_server.net.heldbytes import MIN_BYTES_PER_S, PartialFrames, UnreadAnswers
+from mqspark_server.net.guards import CONNECTION_S, GuardHost
+from mqspark_server.net.heldbytes import MIN_BYTES_PER_S
 from mqspark_server.net.lateness import Lateness
 from mqspark_server.net.memory_budget import Pace
-from mqspark_server.net.opensockets import ConnectionCounts, OpenSockets
-from mqspark_server.net.servertls import Certificates
 from mqspark_server.net.tlsgate import TlsGate
 
 log = sparing("mqspark.tcp")
@@ -41,10 +39,6 @@ JOIN_BYTES = 64 * 1024
 READ_BYTES = 256 * 1024
 """Size of one read from the kernel's buffer after a peer has disconnected."""
 
-CONNECTION_S = 0.005
-"""Time in one iteration of the loop for the commands of one connection: enough for several hundred sends. Commands
-beyond it wait until the other connections have been served."""
-
 COMMAND_BYTES = 512
 """Bytes of a waiting command besides its frame."""
 
@@ -55,26 +49,16 @@ LINGER_S = 5.0
 """Data that a closed connection has not read by then is dropped."""
 
 
-class ConnectionHost(Protocol):
+class ConnectionHost(GuardHost["RemotingConnection"], Protocol):
     """What a connection asks of the server that it belongs to (``tcp.RemotingServer``)."""
 
-    name: str
     core: Core
     take: Take | None
-    loop: asyncio.AbstractEventLoop
-    tls: Certificates | None
     lateness: Lateness
-    counts: ConnectionCounts
-    sockets: OpenSockets[RemotingConnection]
-    unread: UnreadAnswers[RemotingConnection]
-    partial: PartialFrames[RemotingConnection]
-    handshakes: Handshakes[RemotingConnection]
     gathers: bool
     scheduled: bool
     iteration: int
 
-    def know(self, connection: RemotingConnection) -> None: ...
-    def forget(self, connection: RemotingConnection, address: str) -> None: ...
     def open_session(
         self, writer: RemotingConnection, peer: tuple[str, int], local_port: int, fast: bool
     ) -> Session: ...

@@ -44,17 +44,8 @@ class GrpcServer:
             name="gRPC",
             max_message_bytes=2 * self._backend.max_message_bytes + MORE_THAN_MESSAGES,
             max_calls=config.grpc_max_calls,
-            idle_s=config.server_channel_max_idle_time_seconds,
             max_age_s=config.grpc_max_connection_age_seconds,
-            max_connections=config.max_connections,
-            max_connections_per_address=config.max_connections_per_address,
-            backlog=config.server_socket_backlog,
-            high_water_bytes=config.write_buffer_high_water_mark,
-            max_buffered_bytes=config.max_buffered_bytes,
-            max_stranger_bytes=config.max_stranger_bytes,
-            max_unsent_bytes=config.max_unsent_bytes,
-            unread_s=config.unread_timeout_seconds,
-            partial_frame_s=config.partial_frame_timeout_seconds,
+            limits=config.connection_limits,
         )
         self.service.start()
         try:

@@ -11,6 +11,7 @@ from typing import Any
 from mqspark.auth.config import AuthConfig
 from mqspark.base.config import INT64_MAX, check_settings, known_keys, port, rocketmq_key, setting
 from mqspark.errors import ConfigError
+from mqspark_server.net.guards import Limits
 from mqspark_server.net.httpget import WebServer
 from mqspark_server.net.servertls import ClientTls, ServerTls
 from mqspark_server.net.testcertificate import made_certificate
@@ -197,6 +198,21 @@ class ServerConfig:
             for spec in fields
             if spec.name.startswith(("tls_server_", "tls_test_"))
         }
+
+    @property
+    def connection_limits(self) -> Limits:
+        return Limits(
+            idle_s=self.server_channel_max_idle_time_seconds,
+            max_connections=self.max_connections,
+            max_connections_per_address=self.max_connections_per_address,
+            backlog=self.server_socket_backlog,
+            high_water_bytes=self.write_buffer_high_water_mark,
+            max_buffered_bytes=self.max_buffered_bytes,
+            max_stranger_bytes=self.max_stranger_bytes,
+            max_unsent_bytes=self.max_unsent_bytes,
+            unread_s=self.unread_timeout_seconds,
+            partial_frame_s=self.partial_frame_timeout_seconds,
+        )
 
     @property
     def server_tls(self) -> ServerTls | None:

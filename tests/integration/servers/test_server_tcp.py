@@ -16,9 +16,10 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_request, encode_response
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.dispatch import dispatch, ok
-from mqspark.protocol.session import Session
+from mqspark.protocol.session import Session, Take
 from mqspark.protocol.slices import LongWork
 from mqspark_server.net.addresses import bind_pair, bind_socket
+from mqspark_server.net.guards import Limits
 from mqspark_server.net.tcp import TURN_BYTES, RemotingServer
 from tests.support.waiting import eventually_async
 
@@ -109,10 +110,12 @@ class Harness:
 
 
 @asynccontextmanager
-async def serving(core: EchoCore | None = None, **options: Any) -> AsyncIterator[Harness]:
+async def serving(
+    core: EchoCore | None = None, take: Take | None = None, **limits: Any
+) -> AsyncIterator[Harness]:
     core = core or EchoCore()
     outbox: list[Session] = []
-    server = RemotingServer(core, outbox, name="toy", **options)
+    server = RemotingServer(core, outbox, name="toy", take=take, limits=Limits(**limits))
     listener = await server.listen(bind_socket("127.0.0.1", 0))
     server.start()
     harness = Harness(server, core, listener.port)

@@ -23,7 +23,8 @@ from mqspark.protocol.dispatch import dispatch
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import MAX_RUNNING, LongWork, Slices
 from mqspark_server.net.addresses import bind_socket
-from mqspark_server.net.tcp import CONNECTION_S, WORK_S, RemotingServer
+from mqspark_server.net.guards import CONNECTION_S
+from mqspark_server.net.tcp import WORK_S, RemotingServer
 
 pytestmark = pytest.mark.anyio
 

@@ -34,8 +34,8 @@ from mqspark_server.net.grpc.grpcwords import (
     timeout_s,
 )
 from mqspark_server.net.grpc.servedcalls import GrpcMethod, ServedCall
-from mqspark_server.net.handshakes import Handshakes
-from mqspark_server.net.heldbytes import MIN_BYTES_PER_S, PartialFrames, UnreadAnswers
+from mqspark_server.net.guards import GuardHost
+from mqspark_server.net.heldbytes import MIN_BYTES_PER_S
 from mqspark_server.net.http2.http2connection import Http2Connection
 from mqspark_server.net.http2.http2frames import Http2Error
 from mqspark_server.net.http2.http2streams import (
@@ -48,8 +48,6 @@ from mqspark_server.net.http2.http2streams import (
     RequestHead,
 )
 from mqspark_server.net.memory_budget import Pace
-from mqspark_server.net.opensockets import ConnectionCounts, OpenSockets
-from mqspark_server.net.servertls import Certificates
 from mqspark_server.net.tlsgate import TlsGate
 
 log = sparing("mqspark.grpc")
@@ -67,20 +65,12 @@ RETIRE_S = 30.0
 _TOO_OLD = GrpcAbort(GrpcCode.UNAVAILABLE, "the connection is too old")
 
 
-class GrpcHost(Protocol):
+class GrpcHost(GuardHost["GrpcConnection"], Protocol):
     """What a connection asks of the listener that it belongs to (``grpclistener.GrpcListener``)."""
 
-    name: str
-    loop: asyncio.AbstractEventLoop
-    tls: Certificates | None
     methods: Mapping[str, GrpcMethod]
     max_streams: int
     max_message_bytes: int
-    counts: ConnectionCounts
-    sockets: OpenSockets[GrpcConnection]
-    unread: UnreadAnswers[GrpcConnection]
-    partial: PartialFrames[GrpcConnection]
-    handshakes: Handshakes[GrpcConnection]
     deadlines: Deadlines[ServedCall]
     turns: ConnectionTurns
     request_s: float
@@ -88,8 +78,6 @@ class GrpcHost(Protocol):
 
     def may_begin(self) -> bool: ...
     def call_ended(self, call: ServedCall) -> None: ...
-    def know(self, connection: GrpcConnection) -> None: ...
-    def forget(self, connection: GrpcConnection) -> None: ...
 
 
 class CallHead:
@@ -265,7 +253,7 @@ class GrpcConnection(asyncio.Protocol):
         self._later = b""
         host.unread.note(self, 0)
         host.partial.budget.keep(self, 0, 0.0)
-        host.forget(self)
+        host.forget(self, self.address[0])
 
     def pause_writing(self) -> None:
         self._write_paused = True

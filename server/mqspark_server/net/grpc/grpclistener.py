@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import socket
 from collections.abc import Mapping
 from time import monotonic
@@ -16,12 +15,9 @@ from mqspark_server.net.grpc.connectionturns import ConnectionTurns
 from mqspark_server.net.grpc.grpcconnection import GrpcConnection
 from mqspark_server.net.grpc.grpcwords import GrpcAbort, GrpcCode
 from mqspark_server.net.grpc.servedcalls import GrpcMethod, ServedCall
-from mqspark_server.net.handshakes import Handshakes
-from mqspark_server.net.heldbytes import MIN_BYTES_PER_S, PartialFrames, UnreadAnswers
-from mqspark_server.net.opensockets import ConnectionCounts, OpenSockets
+from mqspark_server.net.guards import IDLE_SCAN_S, GuardedServer, Limits
+from mqspark_server.net.heldbytes import MIN_BYTES_PER_S
 from mqspark_server.net.servertls import Certificates
-from mqspark_server.net.tcp import IDLE_SCAN_S, SHUTDOWN_GRACE_S, WATCH_S
-from mqspark_server.net.tcpconnection import CONNECTION_S
 
 MAX_STREAMS = 4_096
 """Calls of one connection at a time."""
@@ -30,7 +26,7 @@ _LATE = GrpcAbort(GrpcCode.DEADLINE_EXCEEDED, "the time of the call is over")
 _DOES_NOT_ARRIVE = GrpcAbort(GrpcCode.DEADLINE_EXCEEDED, "the request does not arrive")
 
 
-class GrpcListener:
+class GrpcListener(GuardedServer[GrpcConnection]):
     """Serves ``methods``, by their paths, with requests of at most ``max_message_bytes``."""
 
     def __init__(
@@ -41,52 +37,19 @@ class GrpcListener:
         name: str,
         max_message_bytes: int,
         max_calls: int,
-        idle_s: float,
         max_age_s: float = 0.0,
-        max_connections: int,
-        max_connections_per_address: int,
-        backlog: int,
-        high_water_bytes: int,
-        max_buffered_bytes: int,
-        max_stranger_bytes: int,
-        max_unsent_bytes: int,
-        unread_s: float,
-        partial_frame_s: float,
+        limits: Limits,
     ) -> None:
         """``max_age_s`` of a connection; 0: any."""
-        self.name = name
+        super().__init__(name, tls, limits)
         self.methods = methods
-        self.tls = tls
         self.max_streams = MAX_STREAMS
         self.max_message_bytes = max_message_bytes
         self._max_calls = max_calls
-        self._idle_s = idle_s
+        self._idle_s = limits.idle_s
         self._max_age_s = max_age_s
-        self._scan_s = min(IDLE_SCAN_S, idle_s, max_age_s or idle_s)
-        self.request_s = partial_frame_s
-        self.loop = asyncio.get_running_loop()
-        self.counts = ConnectionCounts()
-        self.sockets: OpenSockets[GrpcConnection] = OpenSockets(
-            self.counts,
-            self.drop,
-            max_connections=max_connections,
-            max_per_address=max_connections_per_address,
-            backlog=backlog,
-        )
-        self.partial: PartialFrames[GrpcConnection] = PartialFrames(
-            self.drop,
-            most_bytes=max_buffered_bytes,
-            most_stranger_bytes=max_stranger_bytes,
-            frame_s=partial_frame_s,
-        )
-        self.unread: UnreadAnswers[GrpcConnection] = UnreadAnswers(
-            self.loop,
-            self.drop,
-            most_bytes=max_unsent_bytes,
-            high_water_bytes=high_water_bytes,
-            unread_s=unread_s,
-        )
-        self.handshakes: Handshakes[GrpcConnection] = Handshakes(self.loop, self.drop, turn_s=CONNECTION_S)
+        self._scan_s = min(IDLE_SCAN_S, limits.idle_s, max_age_s or limits.idle_s)
+        self.request_s = limits.partial_frame_s
         self.deadlines: Deadlines[ServedCall] = Deadlines(self.loop, self._expire)
         self.calls = 0
         """Calls that are being served."""
@@ -94,7 +57,7 @@ class GrpcListener:
         """All since the start."""
         self.turns = ConnectionTurns(self.loop)
         self._server: asyncio.Server | None = None
-        self._timers: list[asyncio.TimerHandle] = []
+        self._idle_handle: asyncio.TimerHandle | None = None
         self._no_calls: asyncio.Future[None] | None = None
 
     async def listen(self, sock: socket.socket) -> None:
@@ -103,10 +66,8 @@ class GrpcListener:
             self._server = await self.loop.create_server(
                 lambda: GrpcConnection(self), sock=sock, backlog=self.sockets.backlog
             )
-        self._timers = [
-            self.loop.call_later(WATCH_S, self._watch),
-            self.loop.call_later(self._scan_s, self._close_idle),
-        ]
+        self.watch()
+        self._idle_handle = self.loop.call_later(self._scan_s, self._close_idle)
 
     # --- calls ----------------------------------------------------------------------------------------------------
 
@@ -135,40 +96,10 @@ class GrpcListener:
         if not self.calls and self._no_calls is not None and not self._no_calls.done():
             self._no_calls.set_result(None)
 
-    # --- connections ----------------------------------------------------------------------------------------------
-
-    def know(self, connection: GrpcConnection) -> None:
-        """It speaks HTTP/2."""
-        self.sockets.know(connection)
-        self.partial.know(connection)
-
-    def forget(self, connection: GrpcConnection) -> None:
-        """An admitted connection has ended."""
-        self.handshakes.end(connection)
-        self.partial.know(connection)
-        self.unread.unblock_never(connection)
-        self.sockets.forget(connection, connection.address[0])
-
-    def drop(self, connection: GrpcConnection, reason: str) -> None:
-        """Drop a connection whose memory is needed. ``reason`` is one of a few texts."""
-        self.counts.dropped += 1
-        connection.dropped = True
-        now = monotonic()
-        for budget in (self.unread.budget, self.partial.budget, self.partial.strangers):
-            budget.keep(connection, 0, now)
-        connection.abort(reason)
-
-    def _watch(self) -> None:
-        self._timers[0] = self.loop.call_later(WATCH_S, self._watch)
-        now = monotonic()
-        self.unread.watch(now)
-        self.partial.watch(now)
-        self.handshakes.watch(now)
-
     def _close_idle(self) -> None:
         """Close what is silent and serves no call, and what is too old. A peer with calls may be silent, as long as it
         answers pings."""
-        self._timers[1] = self.loop.call_later(self._scan_s, self._close_idle)
+        self._idle_handle = self.loop.call_later(self._scan_s, self._close_idle)
         now = monotonic()
         oldest = now - self._idle_s
         for connection in self.sockets:
@@ -191,24 +122,11 @@ class GrpcListener:
         self.sockets.refuse_all()
         if self._server is not None:
             self._server.close()
-        for timer in self._timers:
-            timer.cancel()
+        if self._idle_handle is not None:
+            self._idle_handle.cancel()
         if grace_s is not None:
             await self._drain(grace_s)
-        if self.sockets:
-            all_gone = self.sockets.gone(self.loop)
-            for connection in self.sockets:
-                if grace_s is None:
-                    connection.abort()
-                else:
-                    connection.close("the server stops", level=logging.DEBUG)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(SHUTDOWN_GRACE_S):
-                    await all_gone
-            for connection in self.sockets:
-                connection.abort()
-            await asyncio.sleep(0)
-        self.unread.close()
+        await self.close_all(abruptly=grace_s is None)
         self.deadlines.close()
 
     async def _drain(self, grace_s: float) -> None:

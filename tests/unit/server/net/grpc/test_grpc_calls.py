@@ -25,7 +25,7 @@ from mqspark_server.net.http2.http2frames import (
     Http2Code,
     frame,
 )
-from tests.unit.grpc_kit import LIMITS, GrpcClientBench, Text, listener_of, method
+from tests.unit.grpc_kit import CALLS, LIMITS, GrpcClientBench, Text, listener_of, method
 from tests.unit.http2_kit import BEGIN, data, request_block, settings, u32
 from tests.unit.http2_kit import request as http2_request
 
@@ -364,7 +364,7 @@ async def test_a_long_read_is_taken_in_turns(monkeypatch: pytest.MonkeyPatch) ->
         taken.append(request.text)
         return Text(b"")
 
-    listener = GrpcListener({"/service/Method": method(serve)}, None, **LIMITS)
+    listener = GrpcListener({"/service/Method": method(serve)}, None, **CALLS, limits=LIMITS)
     monkeypatch.setattr("mqspark_server.net.grpc.connectionturns.monotonic", clock)
     fixed_turns(listener)
     long, other = GrpcClientBench(listener), GrpcClientBench(listener)
@@ -446,7 +446,7 @@ async def test_what_a_peer_opens_no_window_for_counts_as_unread_and_is_dropped_i
     held = 4 * len(message_bytes(bytes(20_000)))
     assert listener.unread.budget.held(client.connection)[0] == held
     assert not client.connection.does_not_read(1_000.0)
-    assert client.connection.does_not_read(1_000.0 + LIMITS["unread_s"] + 1)
+    assert client.connection.does_not_read(1_000.0 + LIMITS.unread_s + 1)
 
 
 async def test_no_call_begins_while_answers_wait_for_windows() -> None:
