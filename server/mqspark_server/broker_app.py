@@ -47,7 +47,7 @@ from mqspark_server.peers.schemafollower import SchemaFollower
 from mqspark_server.process.diskwork import Flusher, Housekeeper, Worker, open_kernel_sync
 from mqspark_server.process.phases import Phase
 from mqspark_server.process.schemawork import SchemaWorker
-from mqspark_server.process.startup import ProcessApp, remoting_server
+from mqspark_server.process.startup import ProcessApp, dialing, remoting_server
 from mqspark_server.proxy.grpcdoor import GrpcDoor
 from mqspark_server.settings.entrypoints import load_extensions
 from mqspark_server.settings.reported import more_of_broker
@@ -57,17 +57,16 @@ from mqspark_server.settings.settingsfile import settings_file
 from mqspark_server.web.http import HttpServer
 
 if TYPE_CHECKING:  # imported where users have to log in
-    import ssl
     from collections.abc import Callable
 
     from mqspark.auth.authority import Authority
     from mqspark.client.admin import AdminClient
     from mqspark.client.remoting.credentials import Credentials
-    from mqspark.protocol.signature import Signer
     from mqspark_server.brokerspans import BrokerSpans
     from mqspark_server.console.clusteraccess import ClusterAt
     from mqspark_server.console.history.sampler import Sampler
     from mqspark_server.net.grpc.grpccounts import GrpcCounts
+    from mqspark_server.net.outbound import Dialing
     from mqspark_server.net.tcp import RemotingServer
     from mqspark_server.proxy.backend import ProxyBackend
     from mqspark_server.tiered.archivetier import ArchivedMessages
@@ -229,7 +228,7 @@ class BrokerApp(ProcessApp):
                     key="grpcServerPort",
                 )
         addresses = parse_addresses(self.config.namesrv_addr or "", key="namesrvAddr")
-        tls = None if config.client_tls is None else client_context(config.client_tls)
+        dialed = dialing(config, self.settings.auth)
 
         def load() -> Callable[[], ProxyBackend]:
             from mqspark_server.proxy.backends.brokerbackend import BrokerBackend
@@ -239,7 +238,7 @@ class BrokerApp(ProcessApp):
             def new_backend() -> ProxyBackend:
                 others = None
                 if addresses:
-                    routes = ClusterRoutes(addresses, tls, self.settings.auth.inner_signer)
+                    routes = ClusterRoutes(addresses, dialed)
                     others = OtherBrokers(routes, self.config.broker_name, config.grpc_server_port)
                 return BrokerBackend(parts.core, parts.server, others)
 
@@ -477,12 +476,10 @@ class BrokerApp(ProcessApp):
             self.extensions,
             core.take,
         )
-        client_tls = self.settings.server.client_tls
-        tls = None if client_tls is None else client_context(client_tls)
         core.state.stats.broken_and_idle = lambda: (server.counts.malformed, server.counts.idle)
-        signer = self.settings.auth.inner_signer
-        registrar = Registrar(core, server.write_outbox, tls, signer)
-        admission = Admission(self.config, authority, signer)
+        dialed = dialing(self.settings.server, self.settings.auth)
+        registrar = Registrar(core, server.write_outbox, dialed)
+        admission = Admission(self.config, authority, dialed.signer)
         following: Following | None = None
         role = core.role
         if role.follower is not None and role.metadata is not None:
@@ -496,7 +493,7 @@ class BrokerApp(ProcessApp):
                 self.term,
                 role.acting,
             )
-        route_finder = RouteFinder(core, server.write_outbox, tls, signer)
+        route_finder = RouteFinder(core, server.write_outbox, dialed)
         group = escaping = None
         if (acting := role.acting) is not None:
 
@@ -513,7 +510,7 @@ class BrokerApp(ProcessApp):
             housekeeper=Housekeeper(core, worker, server.write_outbox),
             registrar=registrar,
             route_finder=route_finder,
-            peers=PeerLink(core, route_finder, server.write_outbox, tls, signer),
+            peers=PeerLink(core, route_finder, server.write_outbox, dialed),
             slaves=ReplicationServer(role.replicas, self._replicated, admission, server.tls),
             following=following,
             group=group,
@@ -521,7 +518,7 @@ class BrokerApp(ProcessApp):
             archived=archived,
             compaction=CompactRunner(store, self.clock),
             master_copy=None if following is None else MasterCopy(store, following.connect),
-            schema_follower=self._schema_follower(core, route_finder, server, tls, signer),
+            schema_follower=self._schema_follower(core, route_finder, server, dialed),
         )
 
         self._arrange_end(parts, http)
@@ -582,17 +579,12 @@ class BrokerApp(ProcessApp):
     # --- what the parts tell each other ---
 
     def _schema_follower(
-        self,
-        core: BrokerCore,
-        routes: RouteFinder,
-        server: RemotingServer,
-        tls: ssl.SSLContext | None,
-        signer: Signer | None,
+        self, core: BrokerCore, routes: RouteFinder, server: RemotingServer, dialed: Dialing
     ) -> SchemaFollower | None:
         copy = core.services.schemas.copy
         if copy is None or not self.config.namesrv_addr:
             return None
-        return SchemaFollower(core, copy, routes, server.schedule, tls, signer)
+        return SchemaFollower(core, copy, routes, server.schedule, dialed)
 
     def _schemas_computed(self) -> None:
         if self.parts is not None:

@@ -46,10 +46,9 @@ from mqspark.store.store import MessageStore
 from mqspark_server.broker_app import BrokerApp
 from mqspark_server.net.addresses import BrokerSockets
 from mqspark_server.net.outbound import REQUEST_ERRORS, Outbound
-from mqspark_server.net.servertls import client_context
 from mqspark_server.peers.registrar import UNREGISTER_TIMEOUT_S
 from mqspark_server.process.phases import Phase, ProcessLifecycle
-from mqspark_server.process.startup import Ends
+from mqspark_server.process.startup import Ends, dialing
 from mqspark_server.settings.settings import BrokerSettings
 
 log = logging.getLogger("mqspark.app")
@@ -255,10 +254,8 @@ class ControlledApp(BrokerApp):
     # --- controllers ---
 
     async def _connect(self, address: str, timeout_s: float = REQUEST_TIMEOUT_S) -> Outbound:
-        client_tls = self.settings.server.client_tls
-        tls = None if client_tls is None else client_context(client_tls)
-        signer = self.settings.auth.inner_signer
-        return await Outbound.connect(address, lambda: None, timeout_s, tls=tls, signer=signer)
+        dialed = dialing(self.settings.server, self.settings.auth)
+        return await dialed.connect(address, timeout_s=timeout_s)
 
     async def _connected(self, address: str) -> Outbound:
         connection = self._connections.get(address)

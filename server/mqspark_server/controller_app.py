@@ -17,11 +17,10 @@ from mqspark.controller.statefile import StateFile
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.session import Session
 from mqspark_server.net.addresses import bind, listening
-from mqspark_server.net.servertls import client_context
 from mqspark_server.peers.notifier import Notifier
 from mqspark_server.process.diskwork import Housekeeper, Worker
 from mqspark_server.process.phases import Phase
-from mqspark_server.process.startup import ProcessApp, remoting_server
+from mqspark_server.process.startup import ProcessApp, dialing, remoting_server
 from mqspark_server.settings.entrypoints import load_extensions
 from mqspark_server.settings.settings import WILDCARDS, ControllerSettings, foreign_keys, local_address
 
@@ -75,12 +74,7 @@ class ControllerApp(ProcessApp):
             authority = await self._open_authority(worker)
             guard = partial(authority.guard, facts=NoFacts())
         core = self.core = self._new_core(outbox, guard or unguarded)
-        client_tls = config.client_tls
-        notifier = Notifier(
-            RequestCode.NOTIFY_BROKER_ROLE_CHANGED,
-            None if client_tls is None else client_context(client_tls),
-            self.settings.auth.inner_signer,
-        )
+        notifier = Notifier(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, dialing(config, self.settings.auth))
         ends.on_stop(notifier.stop)
 
         def progressed() -> None:

@@ -28,7 +28,7 @@ from mqspark_server.hosting.brokerhost import PageServer
 from mqspark_server.hosting.childserver import ChildServer, PartFailed
 from mqspark_server.hosting.hostplan import PAGE_PORT_DISTANCE, PORT_STEP
 from mqspark_server.hosting.supervisor import Pauses, Supervisor
-from mqspark_server.net.outbound import Outbound
+from mqspark_server.net.outbound import PLAIN
 from mqspark_server.settings.settings import DEVELOPMENT, Layer, broker_settings
 
 log = logging.getLogger("mqspark.dev")
@@ -165,7 +165,7 @@ class ProcessCluster:
     async def _replicas(self) -> ReplicasInfo | None:
         """The replicas as the controller reports them; None if it does not answer."""
         try:
-            connection = await Outbound.connect(self._controller.address, lambda: None, _ASK_S)
+            connection = await PLAIN.connect(self._controller.address, timeout_s=_ASK_S)
             try:
                 answer = await connection.request(
                     RequestCode.CONTROLLER_GET_SYNC_STATE_DATA,

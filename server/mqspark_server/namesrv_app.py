@@ -15,11 +15,10 @@ from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.session import Session
 from mqspark.store.disk.files import OsFiles
 from mqspark_server.net.addresses import bind, listening
-from mqspark_server.net.servertls import client_context
 from mqspark_server.peers.notifier import Notifier
 from mqspark_server.process.diskwork import Housekeeper, Worker
 from mqspark_server.process.phases import Phase
-from mqspark_server.process.startup import ProcessApp, remoting_server
+from mqspark_server.process.startup import ProcessApp, dialing, remoting_server
 from mqspark_server.settings.entrypoints import load_extensions
 from mqspark_server.settings.reported import more_of_namesrv
 from mqspark_server.settings.settings import WILDCARDS, NamesrvSettings, foreign_keys, local_address
@@ -97,12 +96,7 @@ class NameServerApp(ProcessApp):
         housekeeper = Housekeeper(core, worker, lambda: server.write_outbox())
 
         ends.on_stop(housekeeper.finish)
-        client_tls = config.client_tls
-        notifier = Notifier(
-            RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE,
-            None if client_tls is None else client_context(client_tls),
-            self.settings.auth.inner_signer,
-        )
+        notifier = Notifier(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, dialing(config, self.settings.auth))
         ends.on_stop(notifier.stop)
 
         def after_turn() -> None:

@@ -21,7 +21,7 @@ from mqspark.protocol.headers.client_headers import (
 )
 from mqspark.protocol.headers.header import Header
 from mqspark.record.record import decode_records
-from mqspark_server.net.outbound import Outbound
+from mqspark_server.net.outbound import PLAIN, Outbound
 from tests.simulation.history import GROUP, ORDERS, QUEUES, Broken, History, Sent
 from tests.simulation.scheduler import Process
 
@@ -52,7 +52,7 @@ class Client:
         async with self._connecting:
             connection = self._connections.get(address)
             if connection is None or not connection.alive:
-                connection = await Outbound.connect(address, lambda: None, TIMEOUT_S)
+                connection = await PLAIN.connect(address, timeout_s=TIMEOUT_S)
                 self._connections[address] = connection
         try:
             return await connection.request(code, header, body, timeout_s=TIMEOUT_S)

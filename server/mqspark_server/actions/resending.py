@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
 
 from mqspark.client.producer.producer import Producer
 from mqspark.errors import MQError
@@ -13,13 +13,20 @@ MAX_SENT = 5_000
 """Messages that one page sends again; commands have limits of their own."""
 MAX_SENT_BYTES = 64 << 20
 IN_FLIGHT = 256
-"""Messages that are on their way to the brokers at the same time."""
+"""Messages that are on their way at the same time."""
 IN_FLIGHT_BYTES = 16 << 20
 
 
+Sending = Callable[[Message], Awaitable[Awaitable[object]]]
+"""Sends a message, and says when it is stored."""
+
+
 class NotAllSent(MQError):
-    def __init__(self, sent: int, failed: int, reason: str) -> None:
-        super().__init__(f"{sent} were sent, then {failed} failed: {reason}")
+    """``first``: the first failure."""
+
+    def __init__(self, sent: int, failed: int, first: BaseException) -> None:
+        super().__init__(f"{sent} were sent, then {failed} failed: {first}")
+        self.sent, self.first = sent, first
 
 
 async def each_of_them(messages: Iterable[Message]) -> AsyncIterator[Message]:
@@ -29,16 +36,21 @@ async def each_of_them(messages: Iterable[Message]) -> AsyncIterator[Message]:
 
 async def send_all(producer: Producer, messages: AsyncIterable[Message]) -> int:
     """How many were sent: all. Starts and stops the producer. Raises NotAllSent."""
+    async with producer:
+        return await send_each(producer.send_async, messages)
+
+
+async def send_each(send: Sending, messages: AsyncIterable[Message]) -> int:
+    """How many were sent: all. Raises NotAllSent."""
     sent = size = 0
     waiting: list[Awaitable[object]] = []
-    async with producer:
-        async for message in messages:
-            waiting.append(await producer.send_async(message))
-            size += len(message.body)
-            if len(waiting) >= IN_FLIGHT or size >= IN_FLIGHT_BYTES:
-                sent += await _outcome(waiting, sent)
-                waiting, size = [], 0
-        return sent + await _outcome(waiting, sent)
+    async for message in messages:
+        waiting.append(await send(message))
+        size += len(message.body)
+        if len(waiting) >= IN_FLIGHT or size >= IN_FLIGHT_BYTES:
+            sent += await _outcome(waiting, sent)
+            waiting, size = [], 0
+    return sent + await _outcome(waiting, sent)
 
 
 async def _outcome(waiting: list[Awaitable[object]], before: int) -> int:
@@ -46,5 +58,5 @@ async def _outcome(waiting: list[Awaitable[object]], before: int) -> int:
     outcomes = await asyncio.gather(*waiting, return_exceptions=True)
     failures = [each for each in outcomes if isinstance(each, BaseException)]
     if failures:
-        raise NotAllSent(before + len(outcomes) - len(failures), len(failures), str(failures[0]))
+        raise NotAllSent(before + len(outcomes) - len(failures), len(failures), failures[0])
     return len(outcomes)

@@ -10,7 +10,7 @@ import asyncio
 import math
 import ssl
 from collections.abc import Callable, Mapping
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 from mqspark.base.logs import sparing
 from mqspark.client.remoting.credentials import bound
@@ -49,8 +49,46 @@ class Waiting(Protocol):
 AsError = Callable[[ConnectionLost | RequestTimeout], Exception]
 
 
+class Dialing(NamedTuple):
+    """How a process connects to other servers. ``signer`` signs every request."""
+
+    tls: ssl.SSLContext | None = None
+    signer: Signer | None = None
+
+    async def connect(
+        self,
+        address: str,
+        lost: Callable[[], None] = lambda: None,
+        timeout_s: float = CONNECT_TIMEOUT_S,
+        *,
+        on_request: Callable[[Command], None] = lambda _: None,
+        language: int = Language.JAVA,
+        version: int = CURRENT_VERSION,
+        as_error: AsError = lambda error: error,
+    ) -> Outbound:
+        """``lost`` is called when the connection ends, ``on_request`` with requests of the peer; ``language`` and
+        ``version`` are what requests say of their sender: a broker speaks to a name server as RocketMQ's broker does;
+        ``as_error`` makes what ``submit`` fails with. Raises OSError, ValueError (no host) or RequestTimeout."""
+        host, _, port = address.rpartition(":")
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout_s):
+                _, protocol = await loop.create_connection(
+                    lambda: Outbound(address, lost, self.signer, on_request, language, version, as_error),
+                    host.strip("[]"),
+                    int(port),
+                    ssl=self.tls,
+                )
+        except TimeoutError:
+            raise RequestTimeout(address, int(timeout_s * 1000)) from None
+        return protocol
+
+
+PLAIN = Dialing()
+
+
 class Outbound(asyncio.Protocol):
-    """Use ``await Outbound.connect(address)``."""
+    """Made by ``Dialing.connect``."""
 
     def __init__(
         self,
@@ -80,38 +118,6 @@ class Outbound(asyncio.Protocol):
         """Frames of this turn."""
         self._opaque = 0
         self._transport: asyncio.Transport | None = None
-
-    @classmethod
-    async def connect(
-        cls,
-        address: str,
-        lost: Callable[[], None],
-        timeout_s: float = CONNECT_TIMEOUT_S,
-        *,
-        tls: ssl.SSLContext | None = None,
-        signer: Signer | None = None,
-        on_request: Callable[[Command], None] = lambda _: None,
-        language: int = Language.JAVA,
-        version: int = CURRENT_VERSION,
-        as_error: AsError = lambda error: error,
-    ) -> Outbound:
-        """``lost`` is called when the connection ends, ``on_request`` with requests of the peer; ``signer`` signs every
-        request; ``language`` and ``version`` are what requests say of their sender: a broker speaks to a name server as
-        RocketMQ's broker does; ``as_error`` makes what ``submit`` fails with. Raises OSError, ValueError (no host) or
-        RequestTimeout."""
-        host, _, port = address.rpartition(":")
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(timeout_s):
-                _, protocol = await loop.create_connection(
-                    lambda: cls(address, lost, signer, on_request, language, version, as_error),
-                    host.strip("[]"),
-                    int(port),
-                    ssl=tls,
-                )
-        except TimeoutError:
-            raise RequestTimeout(address, int(timeout_s * 1000)) from None
-        return protocol
 
     @property
     def alive(self) -> bool:

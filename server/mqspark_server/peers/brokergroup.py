@@ -91,9 +91,7 @@ class BrokerGroup:
     async def _connected(self, address: str) -> Outbound:
         connection = self._connections.get(address)
         if connection is None or not connection.alive:
-            connection = await Outbound.connect(
-                address, lambda: None, TIMEOUT_S, tls=self._registrar.tls, signer=self._registrar.signer
-            )
+            connection = await self._registrar.dialing.connect(address, timeout_s=TIMEOUT_S)
             self._connections[address] = connection
         return connection
 

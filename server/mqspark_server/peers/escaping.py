@@ -155,9 +155,7 @@ class Escaping:
         attempt = self._connecting.get(address)
         if attempt is None:
             attempt = self._connecting[address] = asyncio.ensure_future(
-                Outbound.connect(
-                    address, lambda: None, TIMEOUT_S, tls=self._registrar.tls, signer=self._registrar.signer
-                )
+                self._registrar.dialing.connect(address, timeout_s=TIMEOUT_S)
             )
             attempt.add_done_callback(lambda done: self._connected_to(address, done))
         return await asyncio.shield(attempt)

@@ -211,13 +211,8 @@ class Following:
             if connection is None or not connection.alive or connection.address != address:
                 if connection is not None:
                     connection.close()
-                connection = self._remoting = await Outbound.connect(
-                    address,
-                    lambda: None,
-                    REQUEST_TIMEOUT_S,
-                    tls=self._registrar.tls,
-                    signer=self._registrar.signer,
-                    on_request=self._noticed,
+                connection = self._remoting = await self._registrar.dialing.connect(
+                    address, timeout_s=REQUEST_TIMEOUT_S, on_request=self._noticed
                 )
         try:
             return await connection.request(
@@ -233,9 +228,7 @@ class Following:
         address = self._master().address
         if self.problems or not address or not self._metadata.is_fresh or self._connection is None:
             return None
-        return await Outbound.connect(
-            address, lambda: None, tls=self._registrar.tls, signer=self._registrar.signer
-        )
+        return await self._registrar.dialing.connect(address)
 
     def _noticed(self, command: Command) -> None:
         """The master has changed a table: copy soon, with whatever else it changes meanwhile."""
@@ -281,7 +274,7 @@ class Following:
         name, _, port = address.rpartition(":")
         host = name.strip("[]")
         proof = self._admission.of_master(host)
-        tls = None if self._admission.is_listed(host) else self._registrar.tls
+        tls = None if self._admission.is_listed(host) else self._registrar.dialing.tls
         first = self.follower.connect(address, begin, end)
         self._metadata.begin()
         if not self._metadata.is_fresh:

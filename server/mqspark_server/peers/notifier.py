@@ -7,13 +7,11 @@ Must not know the reason for a notice. A broker that misses a notice polls withi
 from __future__ import annotations
 
 import asyncio
-import ssl
 
 from mqspark.base.logs import Outages, sparing
 from mqspark.errors import ClientError
 from mqspark.protocol.headers.header import Header
-from mqspark.protocol.signature import Signer
-from mqspark_server.net.outbound import Outbound
+from mqspark_server.net.outbound import Dialing
 
 log = sparing("mqspark.notices")
 
@@ -24,11 +22,10 @@ MAX_SENDING = 256
 
 
 class Notifier:
-    def __init__(self, code: int, tls: ssl.SSLContext | None, signer: Signer | None) -> None:
+    def __init__(self, code: int, dialing: Dialing) -> None:
         """``code``: the request code of the notices."""
         self._code = code
-        self._tls = tls
-        self._signer = signer
+        self._dialing = dialing
         self._sending: dict[str, asyncio.Task[None]] = {}
         self._outages = Outages(log)
 
@@ -52,7 +49,7 @@ class Notifier:
 
     async def _send(self, address: str, header: Header, body: bytes) -> None:
         try:
-            connection = await Outbound.connect(address, lambda: None, tls=self._tls, signer=self._signer)
+            connection = await self._dialing.connect(address)
             try:
                 connection.tell(self._code, header, body)
                 self._outages.over(address, "notices reach the broker at %s again", address)

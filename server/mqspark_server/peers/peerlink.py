@@ -6,15 +6,13 @@ Keeps one working connection to each of a bounded number of brokers. Must not kn
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Callable
 
 from mqspark.base.logs import Outages, sparing
 from mqspark.broker.broker import BrokerCore
 from mqspark.broker.statictopic.peers import Question
 from mqspark.errors import ClientError, ProtocolError
-from mqspark.protocol.signature import Signer
-from mqspark_server.net.outbound import Outbound
+from mqspark_server.net.outbound import PLAIN, Dialing, Outbound
 from mqspark_server.peers.routefinder import RouteFinder
 
 log = sparing("mqspark.peers")
@@ -31,14 +29,13 @@ class PeerLink:
         broker: BrokerCore,
         routes: RouteFinder,
         progressed: Callable[[], None],
-        tls: ssl.SSLContext | None = None,
-        signer: Signer | None = None,
+        dialing: Dialing = PLAIN,
     ) -> None:
         self._peers = broker.state.peers
         self._config = broker.config
         self._routes = routes
         self._progressed = progressed
-        self._tls, self._signer = tls, signer
+        self._dialing = dialing
         self._outages = Outages(log)
         self._connections: dict[tuple[str, bool], asyncio.Task[Outbound]] = {}
         """(broker name, whether it may be a slave) → connection, oldest first."""
@@ -87,7 +84,7 @@ class PeerLink:
         if address is None:
             kind = "replica" if any_replica else "master"
             raise OSError(f"no name server knows a {kind} of broker {broker_name}")
-        return await Outbound.connect(address, lambda: None, tls=self._tls, signer=self._signer)
+        return await self._dialing.connect(address)
 
     @staticmethod
     def _close(task: asyncio.Task[Outbound]) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import ssl
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -23,9 +22,8 @@ from mqspark.errors import ClientError, ProtocolError
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.header import to_ext
-from mqspark.protocol.signature import Signer
 from mqspark.protocol.zones import zone_fields
-from mqspark_server.net.outbound import Outbound
+from mqspark_server.net.outbound import PLAIN, Dialing, Outbound
 
 log = sparing("mqspark.registrar")
 
@@ -46,10 +44,9 @@ def period_s(asked_ms: int) -> float:
 
 
 class _NameServer:
-    def __init__(self, address: str, tls: ssl.SSLContext | None, signer: Signer | None) -> None:
+    def __init__(self, address: str, dialing: Dialing) -> None:
         self.address = address
-        self._tls = tls
-        self._signer = signer
+        self._dialing = dialing
         self.connection: Outbound | None = None
         self.known = False
         self.due = asyncio.Event()
@@ -59,9 +56,7 @@ class _NameServer:
 
     async def connected(self) -> Outbound:
         if self.connection is None or not self.connection.alive:
-            self.connection = await Outbound.connect(
-                self.address, self._connection_lost, tls=self._tls, signer=self._signer
-            )
+            self.connection = await self._dialing.connect(self.address, self._connection_lost)
         return self.connection
 
     def _connection_lost(self) -> None:
@@ -80,19 +75,12 @@ class Master(NamedTuple):
 class Registrar:
     """``progressed`` is called after a successful registration: the broker may have answers to write."""
 
-    def __init__(
-        self,
-        broker: BrokerCore,
-        progressed: Callable[[], None],
-        tls: ssl.SSLContext | None = None,
-        signer: Signer | None = None,
-    ) -> None:
-        self.tls, self.signer = tls, signer
-        """For connections to other servers."""
+    def __init__(self, broker: BrokerCore, progressed: Callable[[], None], dialing: Dialing = PLAIN) -> None:
+        self.dialing = dialing
         self._broker = broker
         self._progressed = progressed
         self._servers = [
-            _NameServer(address, tls, signer)
+            _NameServer(address, dialing)
             for address in parse_addresses(broker.config.namesrv_addr or "", key="namesrvAddr")
         ]
         self._tasks: list[asyncio.Task[None]] = []

@@ -8,7 +8,6 @@ look-up is repeated when the broker says that it is due. Must not know what a ro
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Callable
 
 from mqspark.base.config import parse_addresses
@@ -20,8 +19,7 @@ from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.topic_bodies import GetBrokerMemberGroupResponseBody, TopicRouteData
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.signature import Signer
-from mqspark_server.net.outbound import Outbound
+from mqspark_server.net.outbound import PLAIN, Dialing, Outbound
 
 log = sparing("mqspark.routes")
 
@@ -31,14 +29,8 @@ TIMEOUT_S = 1.0
 class RouteFinder:
     """``progressed`` is called when a route was learned: the broker may have answers to write."""
 
-    def __init__(
-        self,
-        broker: BrokerCore,
-        progressed: Callable[[], None],
-        tls: ssl.SSLContext | None = None,
-        signer: Signer | None = None,
-    ) -> None:
-        self._tls, self._signer = tls, signer
+    def __init__(self, broker: BrokerCore, progressed: Callable[[], None], dialing: Dialing = PLAIN) -> None:
+        self._dialing = dialing
         self._outages = Outages(log)
         self._broker = broker
         self._progressed = progressed
@@ -107,8 +99,8 @@ class RouteFinder:
             if connection is None or not connection.alive:
                 address = self._addresses[0]
                 self._addresses = [*self._addresses[1:], address]  # if this one fails, the next one is asked
-                connection = self._connection = await Outbound.connect(
-                    address, self._connection_lost, TIMEOUT_S, tls=self._tls, signer=self._signer
+                connection = self._connection = await self._dialing.connect(
+                    address, self._connection_lost, TIMEOUT_S
                 )
         try:
             return await connection.request(code, ext, timeout_s=TIMEOUT_S)

@@ -7,7 +7,6 @@ schemas.
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -19,8 +18,7 @@ from mqspark.message import MASTER_ID, SCHEMAS_TOPIC, TOOLS_GROUP
 from mqspark.protocol.codes import PullFlag, RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import PullMessageRequestHeader, PullMessageResponseHeader
-from mqspark.protocol.signature import Signer
-from mqspark_server.net.outbound import REQUEST_ERRORS, Outbound
+from mqspark_server.net.outbound import PLAIN, REQUEST_ERRORS, Dialing, Outbound
 from mqspark_server.peers.routefinder import RouteFinder
 
 log = sparing("mqspark.schemas")
@@ -43,15 +41,14 @@ class SchemaFollower:
         copy: SchemaCopy,
         routes: RouteFinder,
         progressed: Callable[[], None],
-        tls: ssl.SSLContext | None = None,
-        signer: Signer | None = None,
+        dialing: Dialing = PLAIN,
     ) -> None:
         """``progressed``: called when something was read."""
         self._clock = broker.state.clock
         self._copy = copy
         self._routes = routes
         self._progressed = progressed
-        self._tls, self._signer = tls, signer
+        self._dialing = dialing
         self._outages = Outages(log)
         self._asked = asyncio.Event()
         self._address = ""
@@ -133,7 +130,7 @@ class SchemaFollower:
         if self._connection is not None and self._connection.alive:
             return address == self._address
         self._address, self._is_master = address, number == MASTER_ID
-        self._connection = await Outbound.connect(address, lambda: None, tls=self._tls, signer=self._signer)
+        self._connection = await self._dialing.connect(address)
         self._copy.follow(keeper.broker_name)
         return True
 

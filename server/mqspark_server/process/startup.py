@@ -12,11 +12,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 
+from mqspark.auth.config import AuthConfig
 from mqspark.base.clock import Clock
 from mqspark.protocol.extending import Extensions, TappedSession
 from mqspark.protocol.session import Core, Session, Take
 from mqspark_server.net.lateness import Overload
-from mqspark_server.net.servertls import Certificates
+from mqspark_server.net.outbound import Dialing
+from mqspark_server.net.servertls import Certificates, client_context
 from mqspark_server.net.tcp import RemotingServer
 from mqspark_server.process.phases import Phase, ProcessLifecycle
 from mqspark_server.settings.serverconfig import ServerConfig
@@ -103,6 +105,12 @@ class ProcessApp(ABC):
             await end()
         finally:
             self.lifecycle.advance(Phase.STOPPED)
+
+
+def dialing(server: ServerConfig, auth: AuthConfig) -> Dialing:
+    """Raises ConfigError when a file of the certificate cannot be used."""
+    tls = server.client_tls
+    return Dialing(None if tls is None else client_context(tls), auth.inner_signer)
 
 
 def remoting_server(

@@ -5,9 +5,8 @@ from __future__ import annotations
 from mqspark.base.clock import SystemClock
 from mqspark.base.config import parse_addresses
 from mqspark.base.names import bracketed
-from mqspark_server.net.servertls import client_context
 from mqspark_server.process.phases import Phase
-from mqspark_server.process.startup import ProcessApp
+from mqspark_server.process.startup import ProcessApp, dialing
 from mqspark_server.proxy.backends.clusterbackend import ClusterBackend
 from mqspark_server.proxy.backends.clusterroutes import ClusterRoutes
 from mqspark_server.proxy.backends.clusterusers import check_auth_of_proxy
@@ -32,9 +31,8 @@ class ProxyApp(ProcessApp):
     async def _start(self) -> None:
         self.lifecycle.advance(Phase.BINDING)
         config = self._settings.server
-        tls = None if config.client_tls is None else client_context(config.client_tls)
         auth = self._settings.auth
-        routes = ClusterRoutes(self._addresses, tls, auth.inner_signer)
+        routes = ClusterRoutes(self._addresses, dialing(config, auth))
         backend = ClusterBackend(routes, MAX_MESSAGE_BYTES, auth)
         self._ends.always(backend.close)
         if backend.users is not None:

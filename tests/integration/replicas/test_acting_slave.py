@@ -13,7 +13,7 @@ from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.cluster_headers import RegisterBrokerRequestHeader
 from mqspark.testing import Cluster
 from mqspark_server.namesrv_app import NameServerApp
-from mqspark_server.net.outbound import Outbound
+from mqspark_server.net.outbound import PLAIN
 from mqspark_server.settings.settings import Layer, namesrv_settings
 from tests.interop.topics import create_topic
 from tests.support.acting import ACTING, MASTER, OTHER, QUICK_CHECKS, SLAVE, deliver_once
@@ -33,7 +33,7 @@ async def test_a_name_server_tells_brokers_which_id_is_the_smallest() -> None:
         try:
             connections = []
             for broker_id, address in ((0, "127.0.0.1:9"), (1, slave.address)):
-                connections.append(await Outbound.connect(app.address, lambda: None))
+                connections.append(await PLAIN.connect(app.address))
                 header = RegisterBrokerRequestHeader(
                     broker_name=ACTING["brokerName"],
                     broker_addr=address,

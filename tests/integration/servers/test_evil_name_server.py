@@ -16,7 +16,7 @@ from mqspark.protocol.codes import RequestCode as R
 from mqspark.protocol.command import Command
 from mqspark.protocol.signature import Signer
 from mqspark.testing import Cluster
-from mqspark_server.net.outbound import Outbound
+from mqspark_server.net.outbound import Dialing
 from tests.support.remoting import RawConnection, Reply, ask
 from tests.support.scripted import Answer, Scripted, route_of, served
 
@@ -113,7 +113,7 @@ def test_nor_do_those_of_a_worker(guarded: Cluster, evil: Evil, body: bytes) -> 
 
 def test_nor_do_those_of_servers(guarded: Cluster, evil: Evil) -> None:
     async def request() -> None:
-        peer = await Outbound.connect(evil.server.address, lambda: None, signer=SIGNER)
+        peer = await Dialing(signer=SIGNER).connect(evil.server.address)
         for code in (R.GET_ROUTEINFO_BY_TOPIC, R.GET_TOPIC_CONFIG):
             await peer.request(code, {"topic": "Kept"}, timeout_s=60)
         peer.close()

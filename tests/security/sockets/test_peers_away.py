@@ -20,7 +20,7 @@ from mqspark_server.etcd import client as client_module
 from mqspark_server.etcd import election as election_module
 from mqspark_server.etcd.client import Etcd, EtcdUnavailable, Found, compare
 from mqspark_server.etcd.election import Election
-from mqspark_server.net.outbound import Outbound
+from mqspark_server.net.outbound import PLAIN, Dialing, Outbound
 from mqspark_server.peers import escaping as escaping_module
 from mqspark_server.peers.escaping import Escaping
 from tests.support.waiting import eventually_async
@@ -44,7 +44,7 @@ class Connected:
 
 
 class NoPeers:
-    tls = signer = None
+    dialing = PLAIN
     addresses: tuple[str, ...] = ()
 
 
@@ -54,7 +54,7 @@ async def test_a_broker_that_does_not_answer_keeps_nobody_from_another(
     """One connection was made at a time, and a broker without an answer held its place for three seconds."""
     attempts: list[str] = []
 
-    async def connect(address: str, *more: Any, **options: Any) -> Outbound:
+    async def connect(dialing: Dialing, address: str, *more: Any, **options: Any) -> Outbound:
         attempts.append(address)
         if address == "dead:1":
             await asyncio.sleep(60)
@@ -62,7 +62,7 @@ async def test_a_broker_that_does_not_answer_keeps_nobody_from_another(
             raise ConnectionRefusedError
         return cast(Outbound, Connected(address))
 
-    monkeypatch.setattr(escaping_module.Outbound, "connect", connect)
+    monkeypatch.setattr(Dialing, "connect", connect)
     monkeypatch.setattr(escaping_module, "MAX_CONNECTIONS", 2)
     escaping = Escaping(cast(Any, None), (), cast(Any, NoPeers()), lambda: None)
     waiting = [asyncio.ensure_future(escaping.connected("dead:1")) for _ in range(3)]

@@ -23,6 +23,7 @@ from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.header import Header
 from mqspark_server.compacting import mastercopy
+from mqspark_server.net.outbound import PLAIN, Dialing
 from mqspark_server.peers import brokergroup, escaping, notifier
 from mqspark_server.peers.brokergroup import BrokerGroup
 from mqspark_server.peers.escaping import Escaping
@@ -71,7 +72,7 @@ Ask = Callable[[], None]
 
 @asynccontextmanager
 async def notices(other: Other) -> AsyncIterator[Ask]:
-    sender = Notifier(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, None, None)
+    sender = Notifier(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, PLAIN)
     yield lambda: sender.send(ADDRESS, Header())
     await sender.stop()
 
@@ -104,7 +105,7 @@ async def questions(other: Other) -> AsyncIterator[Ask]:
 
 
 def registrar() -> Any:
-    return SimpleNamespace(addresses=[ADDRESS], known_to=[ADDRESS], tls=None, signer=None)
+    return SimpleNamespace(addresses=[ADDRESS], known_to=[ADDRESS], dialing=PLAIN)
 
 
 @asynccontextmanager
@@ -158,7 +159,7 @@ async def older_values(other: Other) -> AsyncIterator[Ask]:
 @pytest.fixture
 def other(monkeypatch: pytest.MonkeyPatch) -> Iterator[Other]:
     found = Other()
-    monkeypatch.setattr("mqspark_server.net.outbound.Outbound.connect", found.connect)
+    monkeypatch.setattr(Dialing, "connect", found.connect)
     monkeypatch.setattr(notifier, "LINGER_S", 0.0)
     for module, names in (
         (brokergroup, ()),

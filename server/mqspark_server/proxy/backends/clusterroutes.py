@@ -4,7 +4,6 @@ one name at a time."""
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from time import monotonic
 from typing import Generic, TypeVar
@@ -17,8 +16,7 @@ from mqspark.protocol.codes import CURRENT_VERSION, Language, RequestCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.cluster_headers import GetRouteInfoRequestHeader
 from mqspark.protocol.headers.header import Header
-from mqspark.protocol.signature import Signer
-from mqspark_server.net.outbound import Outbound
+from mqspark_server.net.outbound import Dialing, Outbound
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.backend import ANSWER_TIMEOUT_S, GrpcCaller
 from mqspark_server.proxy.grpcstatus import GrpcRefusal, checked
@@ -73,8 +71,7 @@ class BrokerServer:
     def __init__(
         self,
         addresses: Iterable[str],
-        tls: ssl.SSLContext | None,
-        signer: Signer | None,
+        dialing: Dialing,
         on_request: Callable[[Command], None] = lambda _: None,
         caller: GrpcCaller | None = None,
     ) -> None:
@@ -82,8 +79,7 @@ class BrokerServer:
         self._addresses = list(addresses)
         self._language = Language.JAVA if caller is None else caller.language
         self._version = CURRENT_VERSION if caller is None else caller.version
-        self._tls = tls
-        self._signer = signer
+        self._dialing = dialing
         self._on_request = on_request
         self._connection: Outbound | None = None
         self._connecting = asyncio.Lock()
@@ -131,12 +127,9 @@ class BrokerServer:
             if self._connection is None or not self._connection.alive:
                 address = self._addresses[0]
                 self._addresses = [*self._addresses[1:], address]  # the next one, if this one fails
-                self._connection = await Outbound.connect(
+                self._connection = await self._dialing.connect(
                     address,
-                    lambda: None,
-                    ANSWER_TIMEOUT_S,
-                    tls=self._tls,
-                    signer=self._signer,
+                    timeout_s=ANSWER_TIMEOUT_S,
                     on_request=self._on_request,
                     language=self._language,
                     version=self._version,
@@ -152,9 +145,8 @@ class BrokerServer:
 class ClusterRoutes:
     """The topics and the brokers that the name servers know."""
 
-    def __init__(self, namesrv: Iterable[str], tls: ssl.SSLContext | None, signer: Signer | None) -> None:
-        self._tls = tls
-        self._signer = signer
+    def __init__(self, namesrv: Iterable[str], dialing: Dialing) -> None:
+        self._dialing = dialing
         self._names = self.server(namesrv)
         self._masters: dict[str, str] = {}
         """Name of a broker → address of its master, from the routes: as many as the cluster has."""
@@ -168,7 +160,7 @@ class ClusterRoutes:
         on_request: Callable[[Command], None] = lambda _: None,
         caller: GrpcCaller | None = None,
     ) -> BrokerServer:
-        return BrokerServer(addresses, self._tls, self._signer, on_request, caller)
+        return BrokerServer(addresses, self._dialing, on_request, caller)
 
     def master_of(self, broker: str) -> str:
         """The address of the broker's master. Raises GrpcRefusal."""

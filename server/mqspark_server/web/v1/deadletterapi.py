@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection
 from typing import Literal
 
 from fastapi import APIRouter, Query
@@ -21,6 +21,8 @@ from mqspark.message import (
     new_unique_id,
 )
 from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.command import Command
+from mqspark_server.actions.resending import NotAllSent, send_each
 from mqspark_server.shown.deadletters import LetterChoice, origin_of, resent_copy
 from mqspark_server.web.callers import CLUSTER
 from mqspark_server.web.problems import Problem
@@ -44,8 +46,6 @@ MAX_RESENT = 10_000
 MAX_IDS = 1_000
 SHOWN = 1_000
 STEP = 128
-IN_FLIGHT = 32
-IN_FLIGHT_BYTES = 16 << 20
 RESEND_S = 20.0
 """A request that takes longer stops, and its answer says where to continue."""
 
@@ -202,50 +202,40 @@ async def _send_again(
 ) -> None:
     """Raises Problem."""
 
-    outcome.matched += len(messages)
-    waiting: list[Message] = []
-    size = 0
-    for number, message in enumerate(messages, 1):
-        try:
-            # May inflate the body.
-            again = await asyncio.to_thread(resent_copy, message, group, wanted.to)
-        except InvalidMessage as error:
-            raise Problem(500, f"a dead letter cannot be read: {error}", resent=outcome.resent) from None
-        if len(outcome.items) < SHOWN:
-            outcome.items.append(
-                Resent(
-                    msgId=message.message_id,
-                    to=None if again is None else again.topic,
-                    tags=message.tags,
-                    keys=message.keys,
-                    storeTime=message.store_timestamp_ms,
+    async def copies() -> AsyncIterator[Message]:
+        for message in messages:
+            try:
+                # May inflate the body.
+                again = await asyncio.to_thread(resent_copy, message, group, wanted.to)
+            except InvalidMessage as error:
+                raise Problem(500, f"a dead letter cannot be read: {error}", resent=outcome.resent) from None
+            if len(outcome.items) < SHOWN:
+                outcome.items.append(
+                    Resent(
+                        msgId=message.message_id,
+                        to=None if again is None else again.topic,
+                        tags=message.tags,
+                        keys=message.keys,
+                        storeTime=message.store_timestamp_ms,
+                    )
                 )
-            )
-        if again is None:
-            outcome.withoutOrigin += 1
-        elif origin_of(message) not in consumed:
-            outcome.foreign += 1
-        elif not wanted.dryRun:
-            waiting.append(again)
-            size += len(again.body)
-        if waiting and (len(waiting) >= IN_FLIGHT or size >= IN_FLIGHT_BYTES or number == len(messages)):
-            await _flight(asker, waiting, outcome)
-            waiting, size = [], 0
+            if again is None:
+                outcome.withoutOrigin += 1
+            elif origin_of(message) not in consumed:
+                outcome.foreign += 1
+            elif not wanted.dryRun:
+                yield again
 
+    async def send(message: Message) -> asyncio.Task[Command]:
+        properties = {**message.properties, "UNIQ_KEY": new_unique_id(), "WAIT": "true"}
+        encoded = encode_stored_properties(properties).decode()
+        header = asker.sending(message.topic, encoded, flag=message.flag)
+        return asyncio.create_task(asker.ask(RequestCode.SEND_MESSAGE_V2, header, message.body))
 
-async def _flight(asker: Asker, messages: list[Message], outcome: ResendOutcome) -> None:
-    """Send them concurrently. When all are answered, raises the Problem of the first failure."""
-    sent = await asyncio.gather(*(_send(asker, each) for each in messages), return_exceptions=True)
-    outcome.resent += sum(not isinstance(each, BaseException) for each in sent)
-    for each in sent:
-        if isinstance(each, Problem):
-            each.more["resent"] = outcome.resent
-        if isinstance(each, BaseException):
-            raise each
-
-
-async def _send(asker: Asker, message: Message) -> None:
-    properties = {**message.properties, "UNIQ_KEY": new_unique_id(), "WAIT": "true"}
-    encoded = encode_stored_properties(properties).decode()
-    header = asker.sending(message.topic, encoded, flag=message.flag)
-    await asker.ask(RequestCode.SEND_MESSAGE_V2, header, message.body)
+    outcome.matched += len(messages)
+    try:
+        outcome.resent += await send_each(send, copies())
+    except NotAllSent as error:
+        if isinstance(error.first, Problem):
+            error.first.more["resent"] = outcome.resent + error.sent
+        raise error.first from None
