@@ -35,7 +35,7 @@ import grpc.aio
 from mqspark_server.net.addresses import bind
 from mqspark_server.net.grpc.grpclistener import GrpcListener
 from mqspark_server.net.grpc.servedcalls import GrpcMethod
-from mqspark_server.net.guards import Limits
+from mqspark_server.net.guards import ConnectionLimits
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.grpcservice import SERVICE
 from tests.benchmarks.grpc_load import Http2Load
@@ -138,7 +138,7 @@ async def serve_echo() -> None:
         name="echo",
         max_message_bytes=1 << 23,
         max_calls=20_000,
-        limits=Limits(),
+        limits=ConnectionLimits(),
     )
     await listener.listen(sock)
     print(f"READY grpc={HOST}:{sock.getsockname()[1]}", flush=True)

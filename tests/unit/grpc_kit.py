@@ -13,12 +13,12 @@ from mqspark_server.net.grpc.grpcconnection import GrpcConnection
 from mqspark_server.net.grpc.grpclistener import GrpcListener
 from mqspark_server.net.grpc.messagereader import message_bytes
 from mqspark_server.net.grpc.servedcalls import GrpcMethod
-from mqspark_server.net.guards import Limits
+from mqspark_server.net.guards import ConnectionLimits
 from mqspark_server.net.http2.http2frames import DATA, END_STREAM, GOAWAY, HEADERS, RST_STREAM
 from tests.unit.http2_kit import BEGIN, Sent, data, frames_of, request, request_block
 
 CALLS: dict[str, Any] = {"name": "gRPC", "max_message_bytes": 100_000, "max_calls": 1_000}
-LIMITS = Limits(high_water_bytes=1 << 20, max_stranger_bytes=1 << 20)
+LIMITS = ConnectionLimits(high_water_bytes=1 << 20, max_stranger_bytes=1 << 20)
 
 
 class Text:
@@ -152,8 +152,8 @@ class UnhurriedTurns(ConnectionTurns):
 
 
 def listener_of(methods: Iterable[tuple[str, GrpcMethod]], **given: Any) -> GrpcListener:
-    """``given``: Limits, and what a listener takes beside these."""
-    limits = {name: given.pop(name) for name in Limits.__slots__ if name in given}
+    """``given``: ConnectionLimits, and what a listener takes beside these."""
+    limits = {name: given.pop(name) for name in ConnectionLimits.__slots__ if name in given}
     listener = GrpcListener(dict(methods), None, **CALLS | given, limits=replace(LIMITS, **limits))
     listener.turns = UnhurriedTurns(listener.loop)
     return listener

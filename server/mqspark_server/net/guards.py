@@ -29,7 +29,7 @@ SHUTDOWN_GRACE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ConnectionLimits:
     """Of the connections of one server. ``max_connections_per_address``: 0 is no limit."""
 
     idle_s: float = 120.0
@@ -69,7 +69,7 @@ class GuardHost(Protocol[C]):
 
 
 class GuardedServer(Generic[C]):
-    def __init__(self, name: str, tls: Certificates | None, limits: Limits) -> None:
+    def __init__(self, name: str, tls: Certificates | None, limits: ConnectionLimits) -> None:
         self.name = name
         self.tls = tls
         self.loop = asyncio.get_running_loop()

@@ -35,7 +35,7 @@ from mqspark.base.histogram import TIME_BOUNDS_S, Histogram
 from mqspark.base.logs import sparing
 from mqspark.protocol.session import Core, Session, Take
 from mqspark_server.net.deadlines import Deadlines
-from mqspark_server.net.guards import CONNECTION_S, IDLE_SCAN_S, GuardedServer, Limits
+from mqspark_server.net.guards import CONNECTION_S, IDLE_SCAN_S, ConnectionLimits, GuardedServer
 from mqspark_server.net.lateness import Lateness, Overload
 from mqspark_server.net.localpeer import Expires, LocalPeer
 from mqspark_server.net.servertls import Certificates
@@ -85,7 +85,7 @@ class RemotingServer(GuardedServer[RemotingConnection]):
         outbox: list[Session],
         *,
         name: str,
-        limits: Limits | None = None,
+        limits: ConnectionLimits | None = None,
         after_turn: Callable[[], None] | None = None,
         overload: Overload | None = None,
         tls: Certificates | None = None,
@@ -93,7 +93,7 @@ class RemotingServer(GuardedServer[RemotingConnection]):
         take: Take | None = None,
     ) -> None:
         """``take``: that of a core which has one."""
-        limits = limits or Limits()
+        limits = limits or ConnectionLimits()
         super().__init__(name, tls, limits)
         self.core = core
         self.take = take

@@ -11,7 +11,7 @@ from typing import Any
 from mqspark.auth.config import AuthConfig
 from mqspark.base.config import INT64_MAX, check_settings, known_keys, port, rocketmq_key, setting
 from mqspark.errors import ConfigError
-from mqspark_server.net.guards import Limits
+from mqspark_server.net.guards import ConnectionLimits
 from mqspark_server.net.httpget import WebServer
 from mqspark_server.net.servertls import ClientTls, ServerTls
 from mqspark_server.net.testcertificate import made_certificate
@@ -200,8 +200,8 @@ class ServerConfig:
         }
 
     @property
-    def connection_limits(self) -> Limits:
-        return Limits(
+    def connection_limits(self) -> ConnectionLimits:
+        return ConnectionLimits(
             idle_s=self.server_channel_max_idle_time_seconds,
             max_connections=self.max_connections,
             max_connections_per_address=self.max_connections_per_address,

@@ -19,7 +19,7 @@ from mqspark.protocol.dispatch import dispatch, ok
 from mqspark.protocol.session import Session, Take
 from mqspark.protocol.slices import LongWork
 from mqspark_server.net.addresses import bind_pair, bind_socket
-from mqspark_server.net.guards import Limits
+from mqspark_server.net.guards import ConnectionLimits
 from mqspark_server.net.tcp import TURN_BYTES, RemotingServer
 from tests.support.waiting import eventually_async
 
@@ -115,7 +115,7 @@ async def serving(
 ) -> AsyncIterator[Harness]:
     core = core or EchoCore()
     outbox: list[Session] = []
-    server = RemotingServer(core, outbox, name="toy", take=take, limits=Limits(**limits))
+    server = RemotingServer(core, outbox, name="toy", take=take, limits=ConnectionLimits(**limits))
     listener = await server.listen(bind_socket("127.0.0.1", 0))
     server.start()
     harness = Harness(server, core, listener.port)

@@ -18,7 +18,7 @@ from mqspark.protocol.command import encode_request
 from mqspark.protocol.session import Session
 from mqspark_server import dev_cluster
 from mqspark_server.net.addresses import bind_socket
-from mqspark_server.net.guards import Limits
+from mqspark_server.net.guards import ConnectionLimits
 from mqspark_server.net.tcp import RemotingServer
 from mqspark_server.tiered.archivetier import told_to_clients
 
@@ -44,7 +44,7 @@ class NoCore:
 
 @pytest.mark.anyio
 async def test_refused_and_garbling_peers_cost_one_line_of_a_kind(caplog: pytest.LogCaptureFixture) -> None:
-    server = RemotingServer(NoCore(), [], name="toy", limits=Limits(max_connections=2))
+    server = RemotingServer(NoCore(), [], name="toy", limits=ConnectionLimits(max_connections=2))
     listener = await server.listen(bind_socket("127.0.0.1", 0))
     with caplog.at_level(logging.INFO):
         for _ in range(30):

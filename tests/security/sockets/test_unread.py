@@ -18,7 +18,7 @@ from mqspark.protocol.command import encode_request
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.session import Session
 from mqspark_server.net.addresses import bind_socket
-from mqspark_server.net.guards import Limits
+from mqspark_server.net.guards import ConnectionLimits
 from mqspark_server.net.memory_budget import MemoryBudget, Pace
 from mqspark_server.net.tcp import RemotingServer
 from tests.integration.servers.test_server_tcp import ECHO, EchoCore
@@ -38,7 +38,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
 async def serving(answer: bytes, **limits: Any) -> AsyncIterator[tuple[RemotingServer, EchoCore, int]]:
     core = EchoCore()
     core.answer = answer
-    server = RemotingServer(core, [], name="toy", limits=Limits(**limits))
+    server = RemotingServer(core, [], name="toy", limits=ConnectionLimits(**limits))
     listener = await server.listen(bind_socket("127.0.0.1", 0))
     server.start()
     try:

@@ -20,7 +20,6 @@ WITH_MORE = {
     "Follower": "one field a step of the way from a master's bytes to the log, and what brokers ask of it",
     "Healing": "one field a step of the way from damage to healed bytes",
     "TimerService": "the wheel, its log and its clock move together",
-    "RemotingServer": "one field a limit of connections",
     "ArchivedMessages": "one field a kind of fetch that is under way",
     "ControlledApp": "one field a part of a broker that a controller starts and stops",
 }

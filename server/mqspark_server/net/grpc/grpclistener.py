@@ -15,7 +15,7 @@ from mqspark_server.net.grpc.connectionturns import ConnectionTurns
 from mqspark_server.net.grpc.grpcconnection import GrpcConnection
 from mqspark_server.net.grpc.grpcwords import GrpcAbort, GrpcCode
 from mqspark_server.net.grpc.servedcalls import GrpcMethod, ServedCall
-from mqspark_server.net.guards import IDLE_SCAN_S, GuardedServer, Limits
+from mqspark_server.net.guards import IDLE_SCAN_S, ConnectionLimits, GuardedServer
 from mqspark_server.net.heldbytes import MIN_BYTES_PER_S
 from mqspark_server.net.servertls import Certificates
 
@@ -38,7 +38,7 @@ class GrpcListener(GuardedServer[GrpcConnection]):
         max_message_bytes: int,
         max_calls: int,
         max_age_s: float = 0.0,
-        limits: Limits,
+        limits: ConnectionLimits,
     ) -> None:
         """``max_age_s`` of a connection; 0: any."""
         super().__init__(name, tls, limits)
