@@ -384,6 +384,7 @@ class GrpcConnection(asyncio.Protocol):
     def holds(self, more_bytes: int, more_messages: int) -> None:
         self._held += more_bytes
         self._queued += more_messages
+        self._schedule_write()  # which tells the listener
 
     def has_room(self, stream: Http2Stream) -> bool:
         """Whether a method may write more, or its caller has to read first."""

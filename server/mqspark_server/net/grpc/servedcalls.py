@@ -20,6 +20,11 @@ from mqspark_server.net.http2.http2streams import Http2Stream
 
 log = sparing("mqspark.grpc")
 
+MESSAGE_COST_BYTES = 64
+"""What a message that waits counts besides its bytes: many may be empty."""
+TAKEN_AT_ONCE = 32
+"""After so many messages of a stream its method lets others go first."""
+
 
 class GrpcMethod(NamedTuple):
     """``serve(request, call)``; with ``takes_stream`` the first is an iterator. What it returns, if anything, is the
@@ -59,6 +64,7 @@ class CallHost(Protocol):
 class ServedCall:
     __slots__ = (
         "_arrived_bytes",
+        "_closed_bytes",
         "_connection",
         "_head_is_sent",
         "_held",
@@ -69,7 +75,9 @@ class ServedCall:
         "_requests",
         "_said_all",
         "_stream",
+        "_taken",
         "_task",
+        "_waiting_bytes",
         "_writing",
         "deadline",
         "is_over",
@@ -98,6 +106,12 @@ class ServedCall:
         """None: no message has begun."""
         self._requests: deque[bytes] = deque()
         """Messages that the method has not taken."""
+        self._waiting_bytes = 0
+        """Of these."""
+        self._taken = 0
+        """Messages of a stream that its method has taken without a pause."""
+        self._closed_bytes = 0
+        """By which the window of a stream of messages is closed: what has come, but for what was given back."""
         self._arrived_bytes = 0
         """Of a request that is not complete, at the last look."""
         self._held = self._kept = 0
@@ -151,19 +165,33 @@ class ServedCall:
                 message = only_message(data, most_bytes)
                 if message is not None:
                     self._requests.append(message)
+                    self._waiting_bytes = len(message)
                     return
             self._reader = MessageReader(most_bytes)
         messages = self._reader.read(data)
         self._requests.extend(messages)
-        if not self._said_all or self._method.takes_stream:
+        self._waiting_bytes += sum(map(len, messages))
+        if self._method.takes_stream:
             self.keep()
-            if not messages or not self._method.takes_stream:
-                self._connection.used(self._stream, len(data))
+            self._closed_bytes += len(data)
+            self._open_window()
+        elif not self._said_all:
+            self.keep()
+            self._connection.used(self._stream, len(data))
+
+    def _open_window(self) -> None:
+        """By all but the messages that wait."""
+        more = self._closed_bytes - self._waiting_bytes
+        if more > 0:
+            self._closed_bytes -= more
+            self._connection.used(self._stream, more)
 
     def keep(self) -> None:
         """Report what it keeps of requests that no method has taken."""
         reader, requests = self._reader, self._requests
-        held = (0 if reader is None else reader.held_bytes) + sum(map(len, requests))
+        held = self._waiting_bytes + MESSAGE_COST_BYTES * len(requests)
+        if reader is not None:
+            held += reader.held_bytes
         if held != self._held or len(requests) != self._kept:
             self._connection.holds(held - self._held, len(requests) - self._kept)
             self._held, self._kept = held, len(requests)
@@ -189,17 +217,23 @@ class ServedCall:
 
     async def __anext__(self) -> Any:
         """The next request, to the end of the caller's side. Raises GrpcAbort."""
+        self._taken += 1
+        if self._taken > TAKEN_AT_ONCE:
+            self._taken = 0
+            await asyncio.sleep(0)
         while not self._requests:
             if self._said_all:
                 raise StopAsyncIteration
+            self._taken = 0
             self._reading = asyncio.get_running_loop().create_future()
             try:
                 await self._reading
             finally:
                 self._reading = None
         message = self._requests.popleft()
+        self._waiting_bytes -= len(message)
         self.keep()
-        self._connection.used(self._stream, len(message))
+        self._open_window()
         return self._parsed(message)
 
     def _parsed(self, message: bytes) -> Any:
@@ -220,6 +254,7 @@ class ServedCall:
         if self._held:
             self._connection.holds(-self._held, -self._kept)
             self._held = self._kept = 0
+        self._waiting_bytes = 0
         try:
             request = self._parsed(self._requests.popleft())
             if method.at_once is not None and method.at_once(request, self):
@@ -329,6 +364,7 @@ class ServedCall:
         self.may_write()
         self._reader = None
         self._requests.clear()
+        self._waiting_bytes = 0
         if self._held:
             self.keep()
         self._connection.ended(self)

@@ -129,7 +129,7 @@ class HeaderDecoder:
         self._limit = TABLE_BYTES
         """The size that the peer has chosen, TABLE_BYTES at most."""
         self.changes = 0
-        """How often the table has changed: the same block means the same only while it has not."""
+        """How often the table or its size has changed: the same block means the same only while they have not."""
 
     def decode(self, block: bytes) -> list[ReadField] | None:
         """The fields in their order; None when their list is too long, whose block is read nevertheless, since later
@@ -200,8 +200,10 @@ class HeaderDecoder:
             limit, at = _integer(block, at, limit)
         if limit > TABLE_BYTES:
             raise ProtocolError(f"a table of {limit} bytes, which must not have more than {TABLE_BYTES}")
-        self._limit = limit
-        self._evict()
+        if limit != self._limit:
+            self._limit = limit
+            self.changes += 1
+            self._evict()
         return at
 
     def _evict(self) -> None:

@@ -15,6 +15,7 @@ from mqspark_server.net.grpc.grpcconnection import STREAM_MARK_BYTES
 from mqspark_server.net.grpc.grpclistener import GrpcListener
 from mqspark_server.net.grpc.grpcwords import GrpcAbort, GrpcCode
 from mqspark_server.net.grpc.messagereader import message_bytes
+from mqspark_server.net.grpc.servedcalls import MESSAGE_COST_BYTES, TAKEN_AT_ONCE
 from mqspark_server.net.http2.http2connection import STREAM_WINDOW_BYTES
 from mqspark_server.net.http2.http2frames import (
     DATA,
@@ -491,6 +492,53 @@ async def test_the_window_of_a_stream_that_nobody_reads_stays_closed() -> None:
     opened = [each for each in await client.hear() if each.kind == WINDOW_UPDATE and each.stream == stream]
     assert len(messages) > STREAM_WINDOW_BYTES // 2
     assert opened == []
+
+
+async def test_the_window_of_a_stream_is_opened_by_what_came_though_messages_come_in_pieces() -> None:
+    taken = 0
+
+    async def serve(requests: Any, call: Any) -> None:
+        nonlocal taken
+        async for _ in requests:
+            taken += 1
+
+    client = client_of(serve, takes_stream=True)
+    stream, sent = client.call(ended=False), 0
+    for message in (message_bytes(bytes(9_000)), message_bytes(b"")):
+        for _ in range(300):
+            for piece in filter(None, (message[:-5], message[-5:])):
+                client.say(data(stream, piece))
+                sent += len(piece)
+            await asyncio.sleep(0)
+    opened = [each for each in await client.hear() if each.kind == WINDOW_UPDATE and each.stream == stream]
+    assert taken == 600
+    assert sent - STREAM_WINDOW_BYTES // 2 < sum(each.number for each in opened) <= sent
+
+
+async def test_a_stream_of_many_small_messages_lets_others_go_first() -> None:
+    turns: list[int] = []
+    held: list[int] = []
+
+    async def serve(requests: Any, call: Any) -> None:
+        async for _ in requests:
+            turns[-1] += 1
+
+    def turn() -> None:
+        turns.append(0)
+        held.append(listener.partial.budget.total)
+        asyncio.get_running_loop().call_soon(turn)
+
+    listener = listener_of([("/Method", method(serve, takes_stream=True))])
+    turn()
+    client = GrpcClientBench(listener)
+    stream = client.call(ended=False)
+    client.say(data(stream, message_bytes(b"") * 3_000))
+    while sum(turns) < 3_000:
+        await asyncio.sleep(0)
+    assert max(turns) <= 2 * TAKEN_AT_ONCE
+    assert max(held) > 2_000 * MESSAGE_COST_BYTES
+    await client.hear()
+    assert held[-1] == 0
 
 
 # --- the connection -------------------------------------------------------------------------------------------------

@@ -191,6 +191,17 @@ def test_a_head_that_comes_again_is_the_same_object_until_the_table_changes() ->
     assert getattr(again, "fields", None) == {"a": "2"}
 
 
+def test_a_block_that_changes_the_size_of_the_table_does_so_each_time_it_comes() -> None:
+    bench = Bench()
+    smaller, larger = bytes.fromhex("3f45838684"), bytes.fromhex("3fe11f838684")
+    for stream, block in zip((1, 3, 5), (larger, smaller, larger), strict=True):
+        bench.give(request(stream, ended=True, block=block))
+    long = b"\x40" + literal_block([("a", "v" * 500)])[1:]
+    bench.give(request(7, ended=True, block=bytes.fromhex("838684") + long))
+    (event,) = bench.give(request(9, ended=True, block=bytes.fromhex("838684be")))
+    assert shown(event)[2] == ("/", {"a": "v" * 500})
+
+
 def test_fields_that_are_too_long_are_a_request_without_a_head() -> None:
     bench = Bench()
     block = (
