@@ -72,6 +72,11 @@ class DirectSends:
             return None
         return None if not topic.plain or topic.validation or topic.needs_key or topic.multi_tag else topic
 
+    @property
+    def generation(self) -> int:
+        """That of the topics: what was found out of one holds while it stays."""
+        return self._state.topics.generation
+
     def queues_of(self, topic: Topic) -> int:
         """How many queues it may be written to."""
         is_writable = topic.config.perm & self._state.config.broker_permission & PERM_WRITE

@@ -49,6 +49,8 @@ class DirectLink:
         self._session = session
         self._messages: list[PlainMessage] = []
         self._topics: list[Topic] = []
+        self._generation = 0
+        """Of the topics, when the first of the messages came."""
 
     def topic(self, name: str) -> DirectTopic | None:
         direct = self._core.direct
@@ -76,6 +78,7 @@ class DirectLink:
         if message is None:
             return False
         if not self._messages:
+            self._generation = self._core.direct.generation
             self.server.before_turn(self._store)
         self._messages.append(message)
         self._topics.append(topic.where)
@@ -84,8 +87,15 @@ class DirectLink:
     def _store(self) -> None:
         messages, self._messages = self._messages, []
         topics, self._topics = self._topics, []
-        run = _LinkRun(self)
-        run.places = places = self._core.direct.put(self._session, messages, topics, run)
+        direct, run = self._core.direct, _LinkRun(self)
+        if self._generation == direct.generation:  # otherwise a topic may be gone, or refuse them now
+            try:
+                run.places = direct.put(self._session, messages, topics, run)
+            except Exception as error:
+                for message in messages:
+                    message[-1].refused(error)
+                raise
+        places = run.places
         if places:
             self.server.deadlines.add(run, self.server.loop.time() + ANSWER_TIMEOUT_S)
         for message in messages[len(places) :]:

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
+from mqspark.protocol.codes import RequestCode
 from mqspark_server.net.deadlines import Deadlines
 from mqspark_server.proxy.backend import ANSWER_TIMEOUT_S
 from mqspark_server.proxy.backends.directlink import DirectLink
@@ -103,4 +106,31 @@ def test_what_is_left_takes_the_long_way_and_what_waits_too_long_is_late(tmp_pat
     bench.broker.turn()
     bench.broker.acks.fail("no disk")
     assert third.told == ["no disk"]
+    bench.close()
+
+
+def test_what_a_topic_that_is_deleted_meanwhile_was_sent_takes_the_long_way(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    server, send = made(bench)
+    sender = send()
+    bench.peer().give(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    server.turn()
+    bench.broker.turn()
+    assert sender.told == ["long way"]
+    assert "T" not in bench.broker.store.offsets.queues()
+    bench.close()
+
+
+def test_senders_are_told_of_a_put_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(tmp_path)
+    server, send = made(bench)
+    sender = send()
+
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError("by chance")
+
+    monkeypatch.setattr(bench.broker.direct, "put", fails)
+    with pytest.raises(ZeroDivisionError):
+        server.turn()
+    assert sender.told == ["by chance"]
     bench.close()
