@@ -110,7 +110,11 @@ class AckProcessor:
                 continue
             try:
                 low, high = limits = self._limits(session, acked.topic, acked.receipt.queue_id)
-                if low <= min(acked.offsets) and max(acked.offsets) <= high:
+                if (
+                    not acked.receipt.is_order  # each of these is answered at once, for itself
+                    and low <= min(acked.offsets)
+                    and max(acked.offsets) <= high
+                ):
                     self._take_together(session, run, acked, limits)
                     continue
             except Exception as error:

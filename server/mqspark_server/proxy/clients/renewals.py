@@ -188,7 +188,9 @@ class Renewals:
         held.under_way = outcome = asyncio.get_running_loop().create_future()
         try:
             newest = await self._change(held.client, held.place, held.newest, INVISIBLE_MS)
-        except GrpcRefusal as error:
+        except Exception as error:  # whatever it is, the others are renewed
+            if not isinstance(error, GrpcRefusal):
+                _log.exception("the receipt of %s cannot be renewed", held.place)
             held.failures += 1
             if held.failures > MOST_FAILURES:
                 _log.warning("the receipt of %s cannot be renewed: %s", held.place, error)
@@ -211,7 +213,9 @@ class Renewals:
             await asyncio.wait([held.under_way])
         try:
             await self._change(held.client, held.place, held.newest, GIVEN_BACK_MS)
-        except GrpcRefusal as error:
+        except Exception as error:  # the others are given back
+            if not isinstance(error, GrpcRefusal):
+                _log.exception("%s cannot be given back", held.place)
             _log.warning("%s comes again only when its time is over: %s", held.place, error)
 
     def _is_held(self, held: HeldReceipt) -> bool:

@@ -353,7 +353,10 @@ async def change(
     answer = await link.request(place.broker_name, code, header, timeout_s=ANSWER_TIMEOUT_S)
     if answer.code == ResponseCode.NO_MESSAGE:
         return None
-    changed = checked(answer).header(ChangeInvisibleTimeResponseHeader)
+    try:
+        changed = checked(answer).header(ChangeInvisibleTimeResponseHeader)
+    except ProtocolError as error:
+        raise GrpcRefusal(pb.INTERNAL_SERVER_ERROR, str(error)) from None
     return handle.changed(changed.pop_time, changed.invisible_time, changed.revive_qid)
 
 

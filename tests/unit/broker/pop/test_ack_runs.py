@@ -83,6 +83,17 @@ def test_an_ordered_run_is_answered_at_once(bench: Bench) -> None:
     assert bench.broker.state.offsets.query("CG", "T", 0) == 2
 
 
+def test_each_of_an_ordered_run_has_its_own_answer(bench: Bench) -> None:
+    put(bench, *"abc")
+    popped = pop(bench, bench.peer(), order="true", maxMsgNums="2")
+    not_handed_out = popped[1]._replace(receipt=popped[1].receipt._replace(offset=2))
+    run, _ = run_of(bench, [popped[0], not_handed_out, popped[1]])
+    assert {number: answer.code for number, answer in run.answers.items()} == {
+        1: ResponseCode.MESSAGE_ILLEGAL
+    }
+    assert bench.broker.state.offsets.query("CG", "T", 0) == 2
+
+
 def test_a_run_waits_for_all_its_records(tmp_path: Path) -> None:
     bench = Bench(tmp_path, sync=True)
     put(bench, *"ab")

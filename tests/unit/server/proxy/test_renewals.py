@@ -171,6 +171,27 @@ async def test_a_failed_renewal_is_tried_again_a_few_times(bench: Bench, failure
     assert RENEW_AFTER_MS + MOST_FAILURES * RETRY_AFTER_MS < INVISIBLE_MS
 
 
+async def test_an_answer_that_nobody_understands_stops_no_other_renewal(bench: Bench) -> None:
+    for offset in (7, 8):
+        bench.hold(offset)
+
+    def fails() -> bool:
+        if bench.broker.changed[-1][0] == 7:
+            raise ZeroDivisionError
+        return True
+
+    bench.broker.answers = fails
+    await bench.pass_ms(RENEW_AFTER_MS)
+    assert len(bench.renewals) == 2
+    for _ in range(MOST_FAILURES):
+        await bench.pass_ms(RETRY_AFTER_MS)
+    assert len(bench.renewals) == 1
+    bench.gone = {CLIENT, ANOTHER}
+    bench.hold(7, ANOTHER)
+    await bench.pass_ms(1)
+    assert not len(bench.renewals)
+
+
 async def test_a_receipt_that_the_broker_does_not_know_is_forgotten(bench: Bench) -> None:
     bench.broker.answers = lambda: False
     bench.hold()
