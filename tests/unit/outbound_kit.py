@@ -15,6 +15,8 @@ class Wire:
     def __init__(self) -> None:
         self.writes: list[bytes] = []
         self.closed = False
+        self.unread_bytes = 0
+        self.is_aborted = False
 
     def write(self, data: bytes) -> None:
         self.writes.append(data)
@@ -24,6 +26,12 @@ class Wire:
 
     def close(self) -> None:
         self.closed = True
+
+    def abort(self) -> None:
+        self.closed = self.is_aborted = True
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread_bytes
 
     def get_extra_info(self, name: str) -> None:
         return None

@@ -22,6 +22,7 @@ from mqspark.protocol.connection import Connection
 from mqspark.protocol.headers.header import Header, to_ext
 from mqspark.protocol.layouts import MAX_OPAQUE
 from mqspark.protocol.signature import Signer
+from mqspark_server.net.memory_budget import MemoryBudget
 
 log = sparing(__name__)
 
@@ -33,6 +34,8 @@ STEP_S = 0.02
 """What is late is looked for so rarely."""
 FEW_PENDING = 1024
 """With twice as many requests as after the last look, those that nobody waits for are looked for as well."""
+NOTED_BYTES = 64 << 10
+"""What a peer has not read counts from this size on."""
 
 
 class Waiting(Protocol):
@@ -50,10 +53,12 @@ AsError = Callable[[ConnectionLost | RequestTimeout], Exception]
 
 
 class Dialing(NamedTuple):
-    """How a process connects to other servers. ``signer`` signs every request."""
+    """How a process connects to other servers. ``signer`` signs every request. ``unread``: of the bytes that the peers
+    of all connections do not read; when they are too many, some end."""
 
     tls: ssl.SSLContext | None = None
     signer: Signer | None = None
+    unread: MemoryBudget[Outbound] | None = None
 
     async def connect(
         self,
@@ -74,7 +79,9 @@ class Dialing(NamedTuple):
         try:
             async with asyncio.timeout(timeout_s):
                 _, protocol = await loop.create_connection(
-                    lambda: Outbound(address, lost, self.signer, on_request, language, version, as_error),
+                    lambda: Outbound(
+                        address, lost, self.signer, on_request, language, version, as_error, self.unread
+                    ),
                     host.strip("[]"),
                     int(port),
                     ssl=self.tls,
@@ -99,8 +106,10 @@ class Outbound(asyncio.Protocol):
         language: int = Language.JAVA,
         version: int = CURRENT_VERSION,
         as_error: AsError = lambda error: error,
+        unread: MemoryBudget[Outbound] | None = None,
     ) -> None:
         self.address = address
+        self._unread = unread
         self._as_error = as_error
         self._language, self._version = language, version
         self._signer = signer
@@ -183,6 +192,32 @@ class Outbound(asyncio.Protocol):
         out, self._out = self._out, []
         if out and self._transport is not None:
             self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+            if self._unread is not None:
+                self._note_unread(self._unread)
+
+    def _note_unread(self, unread: MemoryBudget[Outbound]) -> None:
+        """Requests that are given up are still on their way: nobody else bounds what waits for a peer that does not
+        read."""
+        now = self._loop.time()
+        if self._keep_unread(unread, now) and unread.total > unread.most:
+            for each in unread:
+                each._keep_unread(unread, now)
+            for each in unread.surplus(now):
+                each._drop(f"its peer, with others, has not read {unread.most} bytes")
+
+    def _keep_unread(self, unread: MemoryBudget[Outbound], now: float) -> bool:
+        """Whether it counts."""
+        count = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        is_much = count >= NOTED_BYTES
+        if is_much or self in unread:
+            unread.keep(self, count if is_much else 0, now)
+        return is_much
+
+    def _drop(self, reason: str) -> None:
+        log.warning("the connection to %s is dropped: %s", self.address, reason)
+        self._fail(reason)
+        if self._transport is not None:
+            self._transport.abort()
 
     def _wait_until(self, due: float) -> None:
         if self._timer is not None:
@@ -250,22 +285,23 @@ class Outbound(asyncio.Protocol):
             return
         pending = self._pending
         for command in commands:
-            if not command.flag & RESPONSE_FLAG:
-                self._on_request(command)
-                continue
-            found = pending.pop(command.opaque, None)
-            if found is None or found[0].done():
-                continue
             try:
-                found[0].set_result(command)
+                if not command.flag & RESPONSE_FLAG:
+                    self._on_request(command)
+                    continue
+                found = pending.pop(command.opaque, None)
+                if found is not None and not found[0].done():
+                    found[0].set_result(command)
             except Exception:  # the others wait for theirs
-                log.exception("an answer of %s could not be used", self.address)
+                log.exception("what %s says could not be used", self.address)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer, self._timer_at = None, math.inf
+        if self._unread is not None:
+            self._unread.keep(self, 0, 0.0)
         self._fail(str(error) if error else "the peer closed it")
         self._on_lost()
 

@@ -16,6 +16,7 @@ from mqspark.protocol.codes import CURRENT_VERSION, Language, RequestCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.cluster_headers import GetRouteInfoRequestHeader
 from mqspark.protocol.headers.header import Header
+from mqspark_server.net.memory_budget import MemoryBudget
 from mqspark_server.net.outbound import Dialing, Outbound
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.backend import ANSWER_TIMEOUT_S, GrpcCaller
@@ -25,6 +26,8 @@ FRESH_S = 10.0
 """How long what was learned of a topic, a group or a broker is used."""
 MAX_KNOWN = 10_000
 """Names that are remembered of a kind; beyond it the oldest is forgotten."""
+MAX_UNREAD_BYTES = 256 << 20
+"""Requests of all clients that brokers have not read."""
 
 V = TypeVar("V")
 
@@ -146,7 +149,7 @@ class ClusterRoutes:
     """The topics and the brokers that the name servers know."""
 
     def __init__(self, namesrv: Iterable[str], dialing: Dialing) -> None:
-        self._dialing = dialing
+        self._dialing = dialing._replace(unread=MemoryBudget(MAX_UNREAD_BYTES))
         self._names = self.server(namesrv)
         self._masters: dict[str, str] = {}
         """Name of a broker → address of its master, from the routes: as many as the cluster has."""

@@ -8,9 +8,10 @@ import pytest
 
 from mqspark.errors import ConnectionLost, RequestTimeout
 from mqspark.protocol.codes import RequestCode
-from mqspark.protocol.command import Command, encode_response
-from mqspark_server.net.outbound import FEW_PENDING
-from tests.unit.outbound_kit import connected
+from mqspark.protocol.command import Command, encode_request, encode_response
+from mqspark_server.net.memory_budget import MemoryBudget
+from mqspark_server.net.outbound import FEW_PENDING, NOTED_BYTES, Outbound
+from tests.unit.outbound_kit import Wire, connected
 
 CODE = RequestCode.GET_MAX_OFFSET
 
@@ -105,6 +106,50 @@ def test_who_cannot_be_told_keeps_nobody_else_waiting(caplog: pytest.LogCaptureF
         outbound.connection_lost(None)
         with pytest.raises(ConnectionLost):
             await lost
+
+    asyncio.run(scene())
+    assert "RuntimeError: broken" in caplog.text
+
+
+def test_peers_that_do_not_read_hold_a_bounded_number_of_bytes() -> None:
+    async def scene() -> None:
+        unread: MemoryBudget[Outbound] = MemoryBudget(4 * NOTED_BYTES)
+        (slow, slow_wire), (quick, quick_wire) = connected(unread=unread), connected(unread=unread)
+        answer = slow.submit(CODE, None, b"", timeout_s=60)
+
+        async def tell(outbound: Outbound, wire: Wire, unread_bytes: int) -> None:
+            outbound.tell(CODE, None, b"")
+            wire.unread_bytes = unread_bytes
+            await asyncio.sleep(0)
+
+        await tell(quick, quick_wire, 3 * NOTED_BYTES)
+        await tell(slow, slow_wire, NOTED_BYTES)
+        assert unread.total == 4 * NOTED_BYTES
+        quick_wire.unread_bytes = 0
+        await tell(slow, slow_wire, 4 * NOTED_BYTES)
+        assert not slow_wire.is_aborted
+        await tell(slow, slow_wire, 4 * NOTED_BYTES + 1)
+        assert (slow_wire.is_aborted, quick_wire.is_aborted) == (True, False)
+        with pytest.raises(ConnectionLost, match="has not read"):
+            await answer
+        slow.connection_lost(None)
+        assert (unread.total, len(unread)) == (0, 0)
+        quick.connection_lost(None)
+
+    asyncio.run(scene())
+
+
+def test_a_request_of_a_peer_that_fails_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    def fails(command: Command) -> None:
+        raise RuntimeError("broken")
+
+    async def scene() -> None:
+        outbound, wire = connected(on_request=fails)
+        waiting = outbound.submit(CODE, None, b"", timeout_s=60)
+        await asyncio.sleep(0)
+        outbound.data_received(encode_request(CODE, 1, None) + encode_response(wire.opaques()[0], 0))
+        assert (await waiting).code == 0
+        outbound.connection_lost(None)
 
     asyncio.run(scene())
     assert "RuntimeError: broken" in caplog.text
