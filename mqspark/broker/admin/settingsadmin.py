@@ -57,10 +57,7 @@ class SettingsProcessor:
             kept = change_settings(changes, state.config, state.store_config)
         except ConfigError as error:
             raise Refusal(ResponseCode.SYSTEM_ERROR, str(error), reason=Reason.WRONG_VALUE) from None
-        version = self._version
-        self._version = DataVersion(
-            state_version=version.state_version, timestamp=state.clock.now_ms(), counter=version.counter + 1
-        )
+        self._version = self._version.next(state.clock.now_ms())
         if state.config.broker_permission != permission:
             state.topics.touch()
         self._changed()

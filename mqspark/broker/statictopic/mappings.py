@@ -233,8 +233,7 @@ class Mappings:
             self._changed()
 
     def _changed(self) -> None:
-        version = self.data_version
-        self.data_version = DataVersion(version.state_version, self._clock.now_ms(), version.counter + 1)
+        self.data_version = self.data_version.next(self._clock.now_ms())
         self.generation += 1
 
     def follow(self, version: DataVersion, details: Mapping[str, TopicQueueMappingDetail]) -> None:

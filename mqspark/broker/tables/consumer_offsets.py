@@ -257,10 +257,7 @@ class ConsumerOffsets:
         self.step_version()
 
     def step_version(self) -> None:
-        version = self.data_version
-        self.data_version = DataVersion(
-            state_version=version.state_version, timestamp=self._clock.now_ms(), counter=version.counter + 1
-        )
+        self.data_version = self.data_version.next(self._clock.now_ms())
 
     def snapshot(self) -> Callable[[], Iterable[bytes]]:
         """Returns the encoder of the file. It copies the queues of one topic and group at once; each entry is an offset

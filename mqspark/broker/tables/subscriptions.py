@@ -10,7 +10,6 @@ from mqspark.base.bounded import BoundedMap, Ledger, weigh
 from mqspark.base.clock import Clock
 from mqspark.base.names import sound_only
 from mqspark.broker.config import BrokerConfig
-from mqspark.broker.tables.topics import next_version
 from mqspark.errors import InvalidMessage
 from mqspark.message import BUILT_IN_GROUPS, SYSTEM_GROUP_PREFIX, check_group
 from mqspark.protocol import fastjson
@@ -149,7 +148,7 @@ class SubscriptionGroups:
         self._changed()
 
     def _changed(self) -> None:
-        self.data_version = next_version(self.data_version, self._clock.now_ms())
+        self.data_version = self.data_version.next(self._clock.now_ms())
         self.generation += 1
 
     def follow(

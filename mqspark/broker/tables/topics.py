@@ -62,10 +62,6 @@ PAGE_TOPICS = 256
 """Topics that an iterator looks up at once."""
 
 
-def next_version(version: DataVersion, now_ms: int) -> DataVersion:
-    return DataVersion(state_version=version.state_version, timestamp=now_ms, counter=version.counter + 1)
-
-
 class OfKind:
     """The messages of one topic that have one type."""
 
@@ -464,7 +460,7 @@ class Topics:
         self._changed()
 
     def _changed(self) -> None:
-        self.data_version = next_version(self.data_version, self._clock.now_ms())
+        self.data_version = self.data_version.next(self._clock.now_ms())
         self.generation += 1
 
     def follow(self, version: DataVersion, table: Mapping[str, TopicConfig]) -> None:

@@ -26,7 +26,6 @@ from mqspark.base.propertystring import find_property, mark
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.writer import Draft, Outlet
 from mqspark.broker.tables.ranges import heal_delays
-from mqspark.broker.tables.topics import next_version
 from mqspark.errors import InvalidMessage, MessageTooLarge, MQError, NotNow, StoreReadOnly
 from mqspark.message import (
     DELAY,
@@ -165,7 +164,7 @@ class DelayOffsets:
                     self.step_version()
 
     def step_version(self) -> None:
-        self.data_version = next_version(self.data_version, self._clock.now_ms())
+        self.data_version = self.data_version.next(self._clock.now_ms())
 
     def follow(self, master: DelayOffsetSerializeWrapper) -> None:
         """Take over the progress of a master."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from mqspark.base.bounded import BoundedMap, Ledger
 from mqspark.base.clock import Clock
 from mqspark.base.names import sound_only
-from mqspark.broker.tables.topics import Topics, next_version
+from mqspark.broker.tables.topics import Topics
 from mqspark.protocol.bodies.admin_bodies import TimerMetric, TimerMetricsSerializeWrapper
 from mqspark.protocol.bodies.body import Body, decode_table, encode_body
 from mqspark.protocol.bodies.topic_bodies import DataVersion
@@ -84,7 +84,7 @@ class TimerMetrics:
         for totals in (self._table, self.enqueued, self.dequeued):
             for topic in [topic for topic in totals if topic not in self._topics]:
                 del totals[topic]
-        self.data_version = next_version(self.data_version, self._clock.now_ms())
+        self.data_version = self.data_version.next(self._clock.now_ms())
         found = self.wrapper()
         return lambda: [encode_body(found)]
 

@@ -57,6 +57,7 @@ from mqspark.message import (
     parse_number,
 )
 from mqspark.protocol.bodies.body import encode_body
+from mqspark.protocol.bodies.topic_bodies import next_counter
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, ok
@@ -293,7 +294,7 @@ class TimerService:
             queue_offset=known,
             master_queue_offset=known,
             version_timestamp_ms=self._clock.now_ms(),
-            version_counter=reached.version_counter + 1,
+            version_counter=next_counter(reached.version_counter),
         )
 
     def catch_up(self, data: bytes) -> None:
@@ -697,9 +698,8 @@ class TimerService:
         if same == saved and not self._wheel.is_dirty:
             return []
         self._next_flush_ms = now_ms + self._state.store_config.timer_flush_interval_ms
-        due = replace(
-            due, version_timestamp_ms=self._clock.now_ms(), version_counter=saved.version_counter + 1
-        )
+        counter = next_counter(saved.version_counter)
+        due = replace(due, version_timestamp_ms=self._clock.now_ms(), version_counter=counter)
         return [self.files.flush(due, self._store.log.min_offset)]
 
     def _end(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import field
 
+from mqspark.base.config import INT64_MAX
 from mqspark.protocol.bodies.body import Body
 from mqspark.protocol.headers.header import I32, I64
 
@@ -22,6 +23,14 @@ class DataVersion(msgspec.Struct, rename="camel", frozen=True):
     state_version: I64 = 0
     timestamp: I64 = 0
     counter: I64 = 0
+
+    def next(self, now_ms: int) -> DataVersion:
+        return DataVersion(self.state_version, now_ms, next_counter(self.counter))
+
+
+def next_counter(counter: int) -> int:
+    """A long, as in Java: what comes after the largest one is the smallest, which a file can hold."""
+    return counter + 1 if counter < INT64_MAX else -1 - INT64_MAX
 
 
 class TopicConfig(Body):

@@ -4,9 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mqspark.broker.tables.consumer_offsets import ConsumerOffsets
 from mqspark.broker.tables.offset_row import OffsetRow, decode_offsets
 from mqspark.errors import ProtocolError
 from mqspark.protocol import fastjson
+from mqspark.testing import FakeClock
 
 QUEUES = st.integers(min_value=-2, max_value=8) | st.just((1 << 31) - 1)
 OFFSETS = st.integers(min_value=-(1 << 63), max_value=(1 << 63) - 1)
@@ -77,3 +79,13 @@ def test_a_row_is_written_as_any_other_table(offsets):
     row = OffsetRow(dict(enumerate(offsets)))
     shuffled = dict(reversed(list(enumerate(offsets))))
     assert fastjson.dumps_pretty({"T@G": row.as_dict()}) == fastjson.dumps_pretty({"T@G": shuffled})
+
+
+def test_a_file_whose_version_is_the_last_one_is_followed_by_one_that_can_be_read():
+    last = b'{"offsetTable":{"T@G":{"0":5}},"dataVersion":{"counter":9223372036854775807}}'
+    offsets = ConsumerOffsets(FakeClock(), version_step=1)
+    offsets.load(last)
+    offsets.commit("G", "T", 0, 6)
+    _, version = decode_offsets(b"".join(offsets.snapshot()()))
+    assert version is not None
+    assert version.counter == -(1 << 63)
