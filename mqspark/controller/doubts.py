@@ -40,7 +40,7 @@ def read_claim(*epochs: int | None, set_epoch: int | None = None, members: str |
     if epoch < 0:
         return None
     ids = decode_ids(members)
-    if set_epoch is None or set_epoch < 0 or min(ids, default=0) < FIRST_ID:
+    if set_epoch is None or not 0 <= set_epoch < IMPOSSIBLE_EPOCH or min(ids, default=0) < FIRST_ID:
         return Claim(epoch)
     return Claim(epoch, set_epoch, ids)
 

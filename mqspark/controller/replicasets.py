@@ -29,7 +29,7 @@ FIRST_ID = 1
 NOBODY = 0
 """The id of no replica: in ``ReplicaSet.to_hear`` it stands for replicas that are not known."""
 IMPOSSIBLE_EPOCH = 1 << 30
-"""No group has had so many masters: such an epoch is damage."""
+"""No group has had so many masters, or SyncStateSets: such an epoch is damage."""
 MAX_CODE_LENGTH = MAX_STATE_ID_LENGTH = 512
 MAX_DAMAGE_LENGTH, MAX_INCARNATION_LENGTH = 300, 64
 _REPLICA_BYTES = 1_500

@@ -146,6 +146,13 @@ def test_damage_shows_nothing(older: ControllerBench) -> None:
     assert older.info()[:2] == (1, 1)
 
 
+def test_an_impossible_epoch_of_a_set_is_none_and_the_state_can_be_read(older: ControllerBench) -> None:
+    ask(older, 2, epoch=1, knownEpoch=1, knownSetEpoch=(1 << 31) - 1, knownSet="2;3")
+    assert older.alter(1, 1, {1, 2}, 2).code == 0
+    older.reopen()
+    assert older.info() == (1, 1, {1, 2}, 3)
+
+
 def test_an_empty_state_elects_nobody_by_itself(tmp_path: Path) -> None:
     """It does not know who else there is."""
     bench = ControllerBench(tmp_path / "c")
