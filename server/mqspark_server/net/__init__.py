@@ -3,5 +3,6 @@
 ``http2/`` and ``grpc/`` are the server's side of gRPC.
 
 Imported from outside: ``addresses``, ``deadlines``, ``descriptors``, ``grpc``, ``guards``, ``httpget``, ``lateness``,
-``localpeer``, ``outbound``, ``servertls``, ``slaveport``, ``tcp``, ``testcertificate``. Must not know a request code.
+``localpeer``, ``memory_budget``, ``outbound``, ``servertls``, ``slaveport``, ``tcp``, ``testcertificate``.
+Must not know a request code.
 """

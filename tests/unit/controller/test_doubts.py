@@ -147,6 +147,7 @@ def test_damage_shows_nothing(older: ControllerBench) -> None:
 
 
 def test_an_impossible_epoch_of_a_set_is_none_and_the_state_can_be_read(older: ControllerBench) -> None:
+    ask(older, 1, epoch=1)
     ask(older, 2, epoch=1, knownEpoch=1, knownSetEpoch=(1 << 31) - 1, knownSet="2;3")
     assert older.alter(1, 1, {1, 2}, 2).code == 0
     older.reopen()
