@@ -92,22 +92,7 @@ class Decoder:
         self._tags = pa.array(sorted(tags), pa.string()) if tags else None
         self.strict = strict
         self.limits = limits
-        self._makers: dict[str, Callable[[_Rows], pa.Array]] = {
-            "key": lambda rows: rows.properties.values(KEYS),
-            "tags": lambda rows: rows.properties.values(TAGS),
-            "value": lambda rows: rows.bodies(),
-            "offset": lambda rows: _fixed(_shifted(rows.field("queue_offset"), offset_delta), pa.int64()),
-            "timestamp": lambda rows: _timestamps(rows.store_times()),
-            "bornTimestamp": lambda rows: _timestamps(rows.field("born_time")),
-            "msgId": lambda rows: rows.message_ids(),
-            "properties": lambda rows: rows.properties.as_map(),
-            "headers": lambda rows: as_headers(rows.properties.as_map()),
-            "topic": lambda rows: rows.topics(),
-            "partition": lambda rows: _fixed(rows.heads["queue_id"].astype(np.int32), pa.int32()),
-            "physicalOffset": lambda rows: _fixed(rows.field("physical_offset"), pa.int64()),
-            "sysFlag": lambda rows: _fixed(rows.heads["sys_flag"].astype(np.int32), pa.int32()),
-            "reconsumeTimes": lambda rows: _fixed(rows.reconsume_times().astype(np.int32), pa.int32()),
-        }
+        self._offset_delta = offset_delta
 
     def __call__(self, records: Records, positions: Ints) -> pa.RecordBatch:
         """All records as one batch. Raises InvalidMessage if their bodies decompress to more than one batch may
@@ -168,8 +153,10 @@ class Decoder:
 
     def _column(self, name: str, rows: _Rows) -> pa.Array:
         constant = self._constants.get(name)
+        if constant is None and name == "offset":
+            return _fixed(_shifted(rows.field("queue_offset"), self._offset_delta), pa.int64())
         if constant is None:
-            return self._makers[name](rows)
+            return _MAKERS[name](rows)
         count = len(rows.positions)
         if len(constant) < count:
             constant = self._constants[name] = pa.repeat(constant[0], count)
@@ -525,3 +512,21 @@ def _shifted(values: Ints, delta: int) -> Ints:
 
 def _timestamps(milliseconds: Ints) -> pa.Array:
     return _fixed(milliseconds * 1000, arrow_type("timestamp"))
+
+
+_MAKERS: dict[str, Callable[[_Rows], pa.Array]] = {
+    "key": lambda rows: rows.properties.values(KEYS),
+    "tags": lambda rows: rows.properties.values(TAGS),
+    "value": lambda rows: rows.bodies(),
+    "timestamp": lambda rows: _timestamps(rows.store_times()),
+    "bornTimestamp": lambda rows: _timestamps(rows.field("born_time")),
+    "msgId": lambda rows: rows.message_ids(),
+    "properties": lambda rows: rows.properties.as_map(),
+    "headers": lambda rows: as_headers(rows.properties.as_map()),
+    "topic": lambda rows: rows.topics(),
+    "partition": lambda rows: _fixed(rows.heads["queue_id"].astype(np.int32), pa.int32()),
+    "physicalOffset": lambda rows: _fixed(rows.field("physical_offset"), pa.int64()),
+    "sysFlag": lambda rows: _fixed(rows.heads["sys_flag"].astype(np.int32), pa.int32()),
+    "reconsumeTimes": lambda rows: _fixed(rows.reconsume_times().astype(np.int32), pa.int32()),
+}
+"""The columns, but for the offset, to which the decoder adds."""

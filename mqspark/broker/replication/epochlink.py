@@ -16,11 +16,12 @@ Must not know sockets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from mqspark.base.clock import Clock
 from mqspark.broker.config import BrokerConfig
-from mqspark.broker.replication.follower import CutRefused, Diverged, Follower
+from mqspark.broker.replication.follower import CutRefused, Diverged, Follower, Healer
+from mqspark.broker.replication.metadata import Metadata
 from mqspark.broker.replication.replicas import Replica, Replicas
 from mqspark.broker.replication.term import Term
 from mqspark.errors import ProtocolError, TooFewReplicas
@@ -61,19 +62,19 @@ class EpochFollower(Follower):
         config: BrokerConfig,
         store: MessageStore,
         clock: Clock,
+        healer: Healer,
         term: Term,
         epochs: EpochFile,
-        has_tables: Callable[[], bool],
+        metadata: Metadata,
     ) -> None:
-        """``has_tables``: whether the copies of the master's tables are fresh."""
-        self._has_tables = has_tables
+        self._metadata = metadata
         self._term = term
         self._epochs = epochs
         self._confirmed = -1
         self.received_ms = 0
         """When a master has last sent anything (monotonic); 0 before the first."""
         self._member = store.member
-        super().__init__(config, store, clock)
+        super().__init__(config, store, clock, healer)
 
     def _end_connection(self) -> None:
         super()._end_connection()
@@ -159,8 +160,8 @@ class EpochFollower(Follower):
 
     @property
     def _reportable(self) -> int:
-        self._had_tables = self._had_tables or self._has_tables()
-        is_sure = self._had_tables and self.is_healed() and self._is_whole()
+        self._had_tables = self._had_tables or self._metadata.is_fresh
+        is_sure = self._had_tables and self._healer.is_whole and self._is_whole()
         return self.position if is_sure else self.begin
 
     @property
@@ -207,10 +208,10 @@ class EpochFollower(Follower):
         )
         if begin is None or not is_common or self._member.damage:
             return super()._diverged(position)
-        if self.is_damage(begin):
+        if self._healer.is_damage(begin):
             return Diverged(position, f"the record here at {begin} is damaged, and is healed first")
         if self._store.copy.is_sound(begin):
-            self.dispute(begin)
+            self._healer.dispute(begin)
             return self._refused(position, "in an epoch that both have")
         self._member.suspect(f"its record at {begin} is damaged")
         return ProtocolError(f"the log here is damaged at {begin}: all of it is compared next")

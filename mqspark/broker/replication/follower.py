@@ -19,7 +19,8 @@ Must not know sockets or what a record is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from typing import Protocol
 
 from mqspark.base.clock import Clock
 from mqspark.base.config import INT64_MAX
@@ -66,19 +67,28 @@ class CutRefused(ProtocolError):
         """Since when the masters of this log are refused (monotonic)."""
 
 
+class Healer(Protocol):
+    """What becomes of records that differ from the master's (``loghealing``)."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the log here is compared and healed so far that this slave may count as in sync."""
+
+    def is_damage(self, position: int) -> bool:
+        """Whether a record here that differs from the master's is damaged, and will be healed."""
+
+    def dispute(self, position: int) -> None:
+        """Called for a sound record here for which the master is refused."""
+
+
 class Follower:
     """One slave's copy; lives longer than its connections."""
 
-    def __init__(self, config: BrokerConfig, store: MessageStore, clock: Clock) -> None:
+    def __init__(self, config: BrokerConfig, store: MessageStore, clock: Clock, healer: Healer) -> None:
         self._config = config
         self._store = store
         self._clock = clock
-        self.is_healed: Callable[[], bool] = lambda: True
-        """Whether the log here is compared and healed so far that this slave may count as in sync."""
-        self.is_damage: Callable[[int], bool] = lambda position: False
-        """Whether a record here that differs from the master's is damaged, and will be healed (``Healing``)."""
-        self.dispute: Callable[[int], None] = lambda position: None
-        """Called for a sound record here for which the master is refused (``Healing``)."""
+        self._healer = healer
         self.address: str | None = None
         """The master's HA address while there is a connection to it."""
         self.begin = 0
@@ -248,7 +258,7 @@ class Follower:
         """A record has its time and its queue offset, so logs that share a whole record share what is before it."""
         common = self._store.copy.last_whole_record(self._compare_from, position)
         begin = self._first_different(common)
-        if begin is not None and self.is_damage(begin):
+        if begin is not None and self._healer.is_damage(begin):
             return Diverged(position, f"the record here at {begin} is damaged, and is healed first")
         if common is None and not self._may_widen and self._may_start_over:
             common = self._store.log.min_offset
@@ -297,7 +307,7 @@ class Follower:
 
     @property
     def _reportable(self) -> int:
-        return self.position if self.is_healed() else self.begin
+        return self.position if self._healer.is_whole else self.begin
 
     def _encode(self, position: int) -> bytes:
         return encode_report(position)

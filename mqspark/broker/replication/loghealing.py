@@ -11,20 +11,21 @@ replicas decide by majority, and two only report it: no CRC covers the queue id,
 
 The questions are further fields of request 906, which a master of RocketMQ ignores; then nothing is compared, and a log
 line says so. A slave that got bytes from its master that are no valid record asks it to look there (``doubt``). A
-master that finds damage there, and is not given good bytes for some seconds, cannot go on (``given_up``).
+master that finds damage there, and is not given good bytes for some seconds, cannot go on (``_give_up``).
 
 Must not know connections, nor how valid records are put into a log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from mqspark.base.clock import Clock
 from mqspark.base.crc import crc32
 from mqspark.base.logs import sparing
 from mqspark.broker.config import BrokerConfig
+from mqspark.broker.replication.follower import Follower
 from mqspark.broker.replication.metadata import Request, Round
 from mqspark.errors import InvalidMessage, MQError, ProtocolError
 from mqspark.message import parse_number
@@ -36,7 +37,11 @@ from mqspark.protocol.session import Session
 from mqspark.protocol.signature import ACCESS_KEY
 from mqspark.record.recordlayout import MIN_RECORD_BYTES, record_size
 from mqspark.store.disk.damage import Damage, Outcome
+from mqspark.store.disk.notes.membernote import MemberNote
 from mqspark.store.store import MessageStore
+
+if TYPE_CHECKING:  # imported where users have to log in
+    from mqspark.auth.authority import Authority
 
 log = sparing("mqspark.replication.healing", lines=20)
 
@@ -79,16 +84,22 @@ class _Unable(Exception):
 
 
 class Healing:
-    def __init__(self, config: BrokerConfig, store: MessageStore, clock: Clock) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        clock: Clock,
+        authority: Authority | None,
+        member: MemberNote | None,
+    ) -> None:
+        """``authority``: None without users. ``member``: of this replica; None without controllers."""
         self._config = config
         self._store = store
         self._clock = clock
-        self.is_agreed: Callable[[], bool] = lambda: False
-        """Whether the ends of this log and of its master's were compared: one may have to be taken back before."""
-        self.given_up: Callable[[str], None] = lambda reason: None
-        """Called on a master that lacks bytes that a slave needs, and is not given them. Raises OSError."""
-        self.may_ask: Callable[[str], bool] = lambda access_key: True
-        """Whether the user of a request may read and write the log."""
+        self._authority = authority
+        self._member = member
+        self.follower: Follower | None = None
+        """On a slave: the copy of the master's log that is healed."""
         self._begun = False
         self._is_whole = False
         self._unable = False
@@ -336,7 +347,7 @@ class Healing:
 
     def _go_on(self) -> Round[None]:
         store, now_ms = self._store, self._clock.monotonic_ms()
-        if not self.is_agreed():
+        if self.follower is None or not self.follower.is_agreed:  # the log here may have to be taken back
             return
         if self._cuts != store.copy.cuts:  # the places behind the cut are no ends of records any more
             self._cuts = store.copy.cuts
@@ -457,7 +468,7 @@ class Healing:
     def answer(self, command: Command) -> bytes:
         """Raises Refusal."""
         header = command.header(ExchangeHAInfoRequestHeader)
-        if not self.may_ask(command.ext.get(ACCESS_KEY, "")):
+        if not self._may_ask(command.ext.get(ACCESS_KEY, "")):
             raise Refusal(ResponseCode.NO_PERMISSION, "only brokers may compare logs")
         low, size = header.mqspark_low or 0, min(header.mqspark_size or 0, RANGE_BYTES)
         store, ext, body = self._store, {}, b""
@@ -488,6 +499,15 @@ class Healing:
         )
         return ok(command, ext, body)
 
+    def _may_ask(self, access_key: str) -> bool:
+        """Whether the user of a request may read and write the log."""
+        return self._authority is None or self._authority.super_signer(access_key) is not None
+
+    def _give_up(self, reason: str) -> None:
+        """On a master that lacks bytes that a slave needs, and is not given them. Raises OSError."""
+        if self._member is not None:
+            self._member.suspect(reason)
+
     def _doubted(self, place: int) -> None:
         store, now_ms = self._store, self._clock.monotonic_ms()
         if not store.log.min_offset <= place < store.pipeline.stored_end:
@@ -501,7 +521,7 @@ class Healing:
         since_ms = self._doubted_ms.setdefault(place, now_ms)
         if now_ms - since_ms >= GIVE_UP_MS:
             self._doubted_ms.clear()
-            self.given_up(
+            self._give_up(
                 f"the log holds no valid record at {place}, which a slave needs, and no slave has it"
             )
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from mqspark.base.logs import sparing
 from mqspark.broker.pop.assignment import RequestModes
+from mqspark.broker.replication.acting import ActingMaster
 from mqspark.broker.replication.tablenotices import FOLLOWS
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.tables.topics import Topics
@@ -155,8 +156,8 @@ class Metadata:
         """The master's versions of what is copied."""
         self.topics_known_at: int | None = None
         """A position: the topics of all records before it are those of the master; None before the first round."""
-        self.may_copy_progress: Callable[[], bool] = lambda: True
-        """Whether the master's progress is not behind the one here."""
+        self.acting: ActingMaster | None = None
+        """What acts as the master while there is none: then the master's progress may be behind the one here."""
         self.copied_ms: int | None = None
         """The monotonic time at which the newest round began that is taken over as a whole."""
         self._copied_at = 0
@@ -202,7 +203,7 @@ class Metadata:
             self._copy_groups(*groups)
         answer = yield Request(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, dict(FOLLOWS))
         self._modes.follow(decode_table(MessageRequestModeSerializeWrapper, _success(answer)))
-        if self.may_copy_progress():
+        if self._may_copy_progress:
             yield from self._progress(connection, begin_ms)
         if self._users is not None:
             self._users.take((yield Request(RequestCode.AUTH_LIST_USER, self._users.question())))
@@ -296,9 +297,13 @@ class Metadata:
             else:
                 self._known_ends.add(name)
 
+    @property
+    def _may_copy_progress(self) -> bool:
+        return self.acting is None or self.acting.may_copy_progress
+
     def apply(self) -> None:
         """Take over the progress that was read, if the log has come far enough. Raises ProtocolError."""
-        if not self.may_copy_progress():
+        if not self._may_copy_progress:
             self._due.clear()
         if self._due and self._state.store.pipeline.stored_end >= self._due_at:
             due, self._due = self._due, []

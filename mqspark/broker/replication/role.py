@@ -79,8 +79,11 @@ class Role:
             self.metadata = Metadata(state, modes, delays, timers, users)
         self._views: HaViews | None = None
         """What brokers and tools ask about the log in controller mode."""
+        healing = self.healing = Healing(
+            config, store, clock, authority, None if term is None else store.member
+        )
         if term is None:
-            self.follower = Follower(config, store, clock) if is_slave else None
+            self.follower = Follower(config, store, clock, healing) if is_slave else None
             self.replicas = Replicas(config, store, clock, self.follower)
         else:
             store.member.open()
@@ -92,8 +95,8 @@ class Role:
                 if store.member.damage:  # an operator wants it so: from now on others are measured by it
                     store.member.trust(term.epoch, store.log.position)
             follower: EpochFollower | None = None
-            if (metadata := self.metadata) is not None:
-                follower = EpochFollower(config, store, clock, term, epochs, lambda: metadata.is_fresh)
+            if self.metadata is not None:
+                follower = EpochFollower(config, store, clock, healing, term, epochs, self.metadata)
             self.follower = follower
             self.replicas = ControlledReplicas(config, store, clock, term, epochs, follower)
             self._views = HaViews(config, store, term, epochs)
@@ -101,23 +104,11 @@ class Role:
         """None from ``go_online`` of the broker on."""
         self.acting: ActingMaster | None = None
         if config.enable_slave_acting_master:
-            acting = self.acting = ActingMaster(
-                config, state, self.follower, delays, timers, starts_in_memory
-            )
+            self.acting = ActingMaster(config, state, self.follower, delays, timers, starts_in_memory)
             if self.metadata is not None:
-                self.metadata.may_copy_progress = lambda: acting.may_copy_progress
-        healing = self.healing = Healing(config, store, clock)
+                self.metadata.acting = self.acting
         store.reads.why_unhealed = self.why_unhealed
-        if authority is not None:
-            healing.may_ask = lambda access_key: authority.super_signer(access_key) is not None
-        if term is not None:
-            healing.given_up = store.member.suspect
-        if self.follower is not None:
-            follower_of_log = self.follower
-            follower_of_log.is_healed = lambda: healing.is_whole
-            follower_of_log.is_damage = healing.is_damage
-            follower_of_log.dispute = healing.dispute
-            healing.is_agreed = lambda: follower_of_log.is_agreed
+        healing.follower = self.follower
         self._begin(timers, term)
 
     def _begin(self, timers: TimerService, term: Term | None) -> None:
