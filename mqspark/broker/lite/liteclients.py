@@ -63,7 +63,6 @@ class LiteClient:
         "accessed_ms",
         "avoided_until_ms",
         "client_id",
-        "consumed_ms",
         "events",
         "evicted",
         "group",
@@ -89,11 +88,10 @@ class LiteClient:
         self.events: dict[str, None] = {}
         """Queues with new messages, oldest first."""
         self.updated_ms = now_ms
-        """Time of the last change of its subscriptions, or of a repetition of all of them; this and the next two are
-        wall times, because tools see them."""
+        """Time of the last change of its subscriptions, or of a repetition of all of them; this and the next
+        are wall times, because tools see them."""
         self.accessed_ms = now_ms
         """Time of its last pop."""
-        self.consumed_ms = now_ms
         self.avoided_until_ms = 0
         """Monotonic."""
 
@@ -490,7 +488,6 @@ class LiteClients:
         client.accessed_ms = self._state.clock.now_ms()
         for queue in list(islice(client.events, EVENTS_AT_ONCE)):
             if self._take_event(client, queue):
-                client.consumed_ms = client.accessed_ms
                 yield queue
 
     def put_back(self, client_id: str, queue: str) -> None:

@@ -217,7 +217,6 @@ class Stats:
         self.put_messages = 0
         self.put_failures = 0
         self.get_messages = 0
-        self.get_bytes = 0
         self.pulls_found = 0
         self.pulls_missed = 0
         self.gets: BoundedMap[tuple[str, str, int], Traffic] = rows(_TRAFFIC_BYTES)
@@ -278,7 +277,6 @@ class Stats:
     ) -> Traffic | None:
         """A group got messages. Returns its traffic; None when there is no room for it."""
         self.get_messages += messages
-        self.get_bytes += size_bytes
         self.pulls_found += 1
         key = (topic, group, queue_id)
         traffic = self.gets.get(key)

@@ -233,8 +233,6 @@ class DelayService:
         """The generation of the offsets at ``begin``."""
         self._stuck: dict[int, str] = {}
         """Blocked levels → why."""
-        self.skipped_count = 0
-        """Queue entries without a deliverable message."""
 
     def divert(self, draft: Draft) -> None:
         """Redirect a draft with a positive delay level to the schedule topic. Raises Refusal for a level that is
@@ -384,7 +382,6 @@ class DelayService:
             self._skip(position, str(error))
 
     def _skip(self, position: int, why: str) -> None:
-        self.skipped_count += 1
         _log.error("the delayed message at %d of the log cannot be delivered: %s", position, why)
 
     @property

@@ -202,7 +202,6 @@ class TimerService:
         self.problem: str | None = None
         """Why timer messages are not delivered at present, or None."""
         self._is_broken = False
-        self.skipped_count = 0
 
     # --- requests of slaves ---------------------------------------------------------------------------------
 
@@ -635,7 +634,6 @@ class TimerService:
             self.metrics.add(target[0], -1, now_ms)
 
     def _skip(self, position: int, why: str) -> None:
-        self.skipped_count += 1
         _log.error("the timer message at %d of the log cannot be delivered: %s", position, why)
 
     # --- checkpoints ----------------------------------------------------------------------------------------

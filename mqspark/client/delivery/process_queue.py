@@ -35,7 +35,6 @@ class ProcessQueue:
         "last_pull_ms",
         "message_count",
         "next_offset",
-        "paused",
         "size_bytes",
     )
 
@@ -46,7 +45,6 @@ class ProcessQueue:
         self.size_bytes = 0
         self.dropped = False
         """The queue is no longer assigned: results of its listeners change no offset."""
-        self.paused = False
         self.last_pull_ms = 0
         self.last_consume_ms = 0
         self._pending: deque[int] = deque()

@@ -131,7 +131,6 @@ class Flusher:
         self._stopped = False
         self._idle: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self.syncs = 0
         self._began_s = 0.0
         self.sync_times = Histogram(TIME_BOUNDS_S)
         """From the write of a group to the end of its sync."""
@@ -220,7 +219,6 @@ class Flusher:
         self._in_flight = False
         self.sync_times.record(time.perf_counter() - self._began_s)
         progress = self._store.pipeline.end_flush(job)
-        self.syncs += 1
         if progress.failed is not None:
             log.critical("the store accepts no more writes: %s", progress.failed)
         # Start the next group first: its sync runs while the answers of this one are built and written.
