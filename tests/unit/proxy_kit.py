@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from mqspark.base.clock import Clock
 from mqspark.broker.pop.ackrun import AckRun
@@ -73,6 +74,9 @@ class BenchLink:
         asyncio.get_running_loop().call_soon(self.hear)
         return taken
 
+    def at_turn_end(self, work: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(work)
+
     def hear(self) -> None:
         """End the broker's turn, and pass on what it says."""
         broker = self.bench.broker
@@ -139,6 +143,7 @@ class Context:
     def __init__(self, left_s: float | None = 60.0, **metadata: str) -> None:
         self._left_s = left_s
         self.answers: list[bytes] = []
+        self.served: list[Any] = []
         self.metadata = {name.replace("_", "-"): value for name, value in metadata.items()}
 
     def time_remaining(self) -> float | None:
@@ -146,6 +151,9 @@ class Context:
 
     def answer(self, response: bytes) -> None:
         self.answers.append(response)
+
+    def serve(self, request: Any) -> None:
+        self.served.append(request)
 
 
 class ProxyBench:

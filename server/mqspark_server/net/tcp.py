@@ -176,18 +176,25 @@ class RemotingServer(GuardedServer[RemotingConnection]):
     def _do_turn(self) -> None:
         self._unturned_bytes = 0
         if self._before_turn:
-            works, self._before_turn = self._before_turn, []
-            for work in works:
-                try:
-                    work()
-                except Exception:  # the others' turn goes on
-                    log.exception("%s: work before a turn failed", self.name)
+            self._do_before_turn()
         self.core.turn()
         self.write_outbox()
         if self._after_turn is not None:
             self._after_turn()
         if self.core.work_waits:
             self.schedule_ring()
+
+    def _do_before_turn(self) -> None:
+        was_scheduled, self.scheduled = self.scheduled, True  # the turn follows here
+        works, self._before_turn = self._before_turn, []
+        for work in works:
+            try:
+                work()
+            except Exception:  # the others' turn goes on
+                log.exception("%s: work before a turn failed", self.name)
+        self.scheduled = was_scheduled
+        if self._before_turn:
+            self.schedule()
 
     def enter_ring(self, connection: RemotingConnection) -> None:
         """Queue the connection behind the others with waiting commands."""

@@ -124,6 +124,10 @@ class Link(Protocol):
         """Acknowledge messages of the broker without requests. False: requests have to be made."""
         ...
 
+    def at_turn_end(self, work: Callable[[], None]) -> None:
+        """Do this once what has arrived so far is read."""
+        ...
+
     async def announce(self, topics: Iterable[str], heartbeat: bytes) -> None:
         """Send a heartbeat with this body to every broker that has one of the topics. Raises GrpcRefusal when one of
         them refuses."""

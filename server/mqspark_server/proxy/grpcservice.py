@@ -17,6 +17,7 @@ from mqspark_server.proxy.clients.grpccalls import GrpcCall, Shared
 from mqspark_server.proxy.clients.grpcclients import GrpcClient, GrpcClients
 from mqspark_server.proxy.clients.grpchalves import GrpcHalves
 from mqspark_server.proxy.clients.grpcmetadata import GrpcMetadata
+from mqspark_server.proxy.content.grpcacks import parse_ack
 from mqspark_server.proxy.grpcstatus import GrpcRefusal
 from mqspark_server.proxy.methods.grpcadmin import change_log_level
 from mqspark_server.proxy.methods.grpclite import sync_lite_subscription
@@ -72,6 +73,8 @@ AT_ONCE: dict[str, Callable[[GrpcCall, Any], bool]] = {
 }
 """``method(call, request)`` needs no task: it answers by ``call.answer``, now or later, or returns False, and ``UNARY``
 serves it."""
+PARSED_BY: dict[str, Callable[[bytes], Any]] = {"AckMessage": parse_ack}
+"""Requests that are not made objects always. ``AT_ONCE`` has to know both."""
 STREAMING: dict[str, Callable[[GrpcCall, Any, Any], Awaitable[None]]] = {
     "PullMessage": pull_message,
     "ReceiveMessage": receive_message,
@@ -110,7 +113,7 @@ class MessagingService:
                 serve = self._streaming(method.name, response_type)
             else:
                 serve = self._unary(method.name, response_type)
-            parse = getattr(pb, method.input_type.name).FromString
+            parse = PARSED_BY.get(method.name) or getattr(pb, method.input_type.name).FromString
             methods[f"/{SERVICE}/{method.name}"] = GrpcMethod(
                 method.name,
                 parse,

@@ -67,3 +67,14 @@ def checked(answer: Command) -> Command:
     if answer.code != ResponseCode.SUCCESS:
         raise refusal_of(answer)
     return answer
+
+
+def ack_refusal(answer: Command | Exception) -> GrpcRefusal:
+    """The refusal for what a broker answers to an acknowledgement instead of success, or why it is not known."""
+    if isinstance(answer, Exception):
+        return (
+            answer if isinstance(answer, GrpcRefusal) else GrpcRefusal(pb.INTERNAL_SERVER_ERROR, str(answer))
+        )
+    if answer.code == ResponseCode.NO_PERMISSION:
+        return refusal_of(answer)
+    return GrpcRefusal(pb.INTERNAL_SERVER_ERROR, f"ack failed: status is abnormal: {answer.remark}")

@@ -357,6 +357,23 @@ async def test_a_session_that_the_core_closes_is_closed() -> None:
             await client.next()
 
 
+async def test_work_before_a_turn_belongs_to_that_turn() -> None:
+    async with serving() as harness:
+        server, core, did = harness.server, harness.core, list[str]()
+
+        def first() -> None:
+            did.append(f"first {core.turns}")
+            server.schedule()
+            server.before_turn(lambda: did.append(f"second {core.turns}"))
+
+        before = core.turns
+        server.before_turn(first)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert did == [f"first {before}", f"second {before + 1}"]
+        assert core.turns == before + 2
+
+
 async def test_a_local_peer_is_answered_like_a_socket() -> None:
     async with serving() as harness:
         peer = harness.server.local_peer()

@@ -38,6 +38,7 @@ from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.headers.client_headers import AckMessageRequestHeader
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import finished
+from mqspark_server.proxy import messaging_pb2 as pb
 from tests.support.clocks import ManualClock
 from tests.unit.broker_kit import Bench, Peer, namesrv_peer, pull_ext
 
@@ -519,8 +520,16 @@ def key_of(memo: Memo[Any, Any], text: str) -> object:
         return f"0 1 2 3 0 {text} 0"
     if memo.name in ("grpc.topics", "grpc.groups"):
         return text.replace("é", "e")  # other names are refused
+    if memo.name == "grpc.ackResources":
+        return pb.AckMessageRequest(topic=pb.Resource(name=text)).SerializeToString()
+    if memo.name == "grpc.acks":
+        return ACK_RESOURCES, f"0 1 2 3 0 {text.replace('é', 'e')} 0".encode()
     return text.encode() if memo.name.startswith(("record", "delays")) else text
 
+
+ACK_RESOURCES = pb.AckMessageRequest(
+    topic=pb.Resource(name="T"), group=pb.Resource(name="G")
+).SerializeToString()
 
 NO_TEXTS = "message.hosts", "record.hosts", "filter.sql", "grpc.identities", "send.forms", "proxy.instants"
 

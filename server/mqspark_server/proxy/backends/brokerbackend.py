@@ -3,7 +3,7 @@ figures are those of a connection of remoting."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from mqspark.base.clock import Clock
 from mqspark.broker.broker import BrokerCore
@@ -76,6 +76,9 @@ class BrokerLink:
             return False
         self._server.schedule()
         return True
+
+    def at_turn_end(self, work: Callable[[], None]) -> None:
+        self._server.before_turn(work)
 
     def answer(self, broker: str, frame: bytes) -> None:
         self._peer.answer(frame)

@@ -8,7 +8,7 @@ Before a cluster with users its requests are signed by its own account, and it j
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from mqspark.auth.config import AuthConfig
 from mqspark.base.clock import Clock, SystemClock
@@ -95,6 +95,9 @@ class ClusterLink:
             return False
         acknowledge(connection, run)
         return True
+
+    def at_turn_end(self, work: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(work)
 
     def _connection(self, broker: str) -> Outbound | None:
         """None: it has to be opened first, or there is none."""

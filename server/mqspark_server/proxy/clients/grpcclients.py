@@ -17,6 +17,7 @@ from mqspark.protocol.command import Command
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.backend import GrpcCaller, Link, ProxyBackend
 from mqspark_server.proxy.clients.grpcmetadata import GrpcMetadata
+from mqspark_server.proxy.clients.turnacks import TurnAcks
 from mqspark_server.proxy.grpcstatus import GrpcRefusal
 
 log = sparing("mqspark.grpc")
@@ -72,6 +73,8 @@ class GrpcClient:
         self.came_at_ms = wall_ms()
         self.calls = 0
         """Calls that are being served."""
+        self.acks: dict[str, TurnAcks] = {}
+        """Acknowledgements of this turn, by brokers."""
         self._asked: dict[str, asyncio.Future[pb.TelemetryCommand]] = {}
         """Commands that it has to answer, by their nonces."""
 

@@ -13,8 +13,8 @@ from mqspark.errors import ProtocolError
 from mqspark.message import parse_number
 from mqspark.protocol.receipts import MAX_RECEIPT_LENGTH, Receipt, parse_receipt
 
-_POP_PARTS, _RECEIPT_PARTS = 7, 8
-_SURE_DIGITS = 18
+POP_PARTS, _RECEIPT_PARTS = 7, 8
+SURE_DIGITS = 18
 """So many fit into 64 bits, whatever they are."""
 
 
@@ -65,14 +65,14 @@ def parse_parts(text: str) -> PoppedReceipt:
     if len(text) <= MAX_RECEIPT_LENGTH:
         start, _, position = text.rpartition(" ")
         start, _, offset = start.rpartition(" ")
-        if _is_plain(offset) and _is_plain(position) and start.count(" ") == _POP_PARTS - 1:
+        if _is_plain(offset) and _is_plain(position) and start.count(" ") == POP_PARTS - 1:
             return PoppedReceipt(_pops[start], int(offset), int(position))
     receipt, place = parse_handle(text)
     return PoppedReceipt(receipt._replace(offset=-1), receipt.offset, place)
 
 
 def _is_plain(number: str) -> bool:
-    return number.isdecimal() and len(number) <= _SURE_DIGITS
+    return number.isdecimal() and len(number) <= SURE_DIGITS
 
 
 def parse_handle(text: str) -> ReceiptHandle:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 from google.protobuf.duration_pb2 import Duration
@@ -26,11 +27,13 @@ from mqspark.protocol.receipts import Receipt, real_topic
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.backend import ANSWER_TIMEOUT_S, Link, ProxyBackend
 from mqspark_server.proxy.clients.grpccalls import GrpcCall
-from mqspark_server.proxy.clients.grpcclients import GrpcClients
+from mqspark_server.proxy.clients.grpcclients import GrpcClient, GrpcClients
 from mqspark_server.proxy.clients.renewals import ClientKey, ReceiptPlace, Renewals, place_of
+from mqspark_server.proxy.clients.turnacks import TurnAcks
+from mqspark_server.proxy.content.grpcacks import SingleAck, ack_response, acked_pops
 from mqspark_server.proxy.content.receipthandles import ReceiptHandle, parse_handle, parse_parts
 from mqspark_server.proxy.content.resources import group_of, topic_of
-from mqspark_server.proxy.grpcstatus import OK, GrpcRefusal, checked, refusal_of, status
+from mqspark_server.proxy.grpcstatus import OK, GrpcRefusal, ack_refusal, checked, refusal_of
 
 MAX_INVISIBLE_MS = 12 * 3_600_000
 """maxInvisibleTimeMills"""
@@ -38,11 +41,6 @@ ACKS_AT_ONCE = 64
 """Entries of one request that are with brokers at the same time."""
 
 _TO_DEAD_LETTERS = -1
-_ACKNOWLEDGED = pb.AckMessageResponse(
-    status=OK, entries=[pb.AckMessageResultEntry(status=OK)]
-).SerializeToString()
-"""Cheaper to complete than a response that is made of its fields."""
-
 T = TypeVar("T")
 
 
@@ -58,8 +56,15 @@ def invisible_ms_of(duration: Duration, least_ms: int = 0) -> int:
     return invisible_ms
 
 
-def ack_at_once(call: GrpcCall, request: pb.AckMessageRequest) -> bool:
+def ack_at_once(call: GrpcCall, request: SingleAck | pb.AckMessageRequest) -> bool:
     """``ack_message`` for messages of one broker that are not renewed."""
+    if isinstance(request, SingleAck):
+        if _ack_with_turn(call, request):
+            return True
+        whole = request.whole
+        if not ack_at_once(call, whole):
+            call.serve(whole)
+        return True
     entries, renewals = request.entries, call.shared.renewals
     if not 0 < len(entries) <= ACKS_AT_ONCE or renewals.held_by(call.client.key):
         return False
@@ -87,6 +92,30 @@ def ack_at_once(call: GrpcCall, request: pb.AckMessageRequest) -> bool:
     return True
 
 
+def _ack_with_turn(call: GrpcCall, given: SingleAck) -> bool:
+    """False: something about it is unusual."""
+    client, renewals, parts = call.client, call.shared.renewals, given.parts()
+    if parts is None or (renewals and renewals.held_by(client.key)):
+        return False
+    try:
+        pop = acked_pops[given.resources, parts[0]]
+    except (GrpcRefusal, ProtocolError):
+        return False
+    if pop.receipt.visible_again_ms <= call.backend.clock.now_ms():
+        return False
+    broker = pop.receipt.broker_name
+    acks = client.acks.get(broker)
+    if acks is None:
+        acks = client.acks[broker] = TurnAcks()
+        client.link.at_turn_end(partial(_tell, client, broker))
+    acks.add(call, given, pop, parts[1])
+    return True
+
+
+def _tell(client: GrpcClient, broker: str) -> None:
+    client.acks.pop(broker).tell(client.link, broker)
+
+
 class _AtOnce(AckRun):
     """Answers a call when it is done. A function in its place would be garbage that only a collection finds."""
 
@@ -106,8 +135,8 @@ class _AtOnce(AckRun):
 
     def done(self) -> None:
         for number, answer in self.answers.items():
-            self._outcomes[number] = _refused(answer).status
-        self._call.answer(_response(self._entries, self._outcomes).SerializeToString())
+            self._outcomes[number] = ack_refusal(answer).status
+        self._call.answer(ack_response(self._entries, self._outcomes).SerializeToString())
 
 
 async def ack_message(call: GrpcCall, request: pb.AckMessageRequest) -> pb.AckMessageResponse:
@@ -116,31 +145,7 @@ async def ack_message(call: GrpcCall, request: pb.AckMessageRequest) -> pb.AckMe
     entries, outcomes = request.entries, list[pb.Status]()
     for first in range(0, len(entries), ACKS_AT_ONCE):
         outcomes += await _acknowledged(call, topic, group, entries[first : first + ACKS_AT_ONCE])
-    return _response(entries, outcomes)
-
-
-def _response(entries: Sequence[pb.AckMessageEntry], outcomes: Sequence[pb.Status]) -> pb.AckMessageResponse:
-    if len(entries) == 1 and outcomes[0] is OK:
-        return _acknowledged_alone(entries[0])
-    response = pb.AckMessageResponse()
-    for entry, outcome in zip(entries, outcomes, strict=True):
-        response.entries.add(message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=outcome)
-    codes = [*{outcome.code for outcome in outcomes}]
-    if codes == [pb.OK]:
-        response.status.CopyFrom(OK)
-    elif codes:
-        response.status.CopyFrom(status(codes[0] if len(codes) == 1 else pb.MULTIPLE_RESULTS))
-    else:
-        response.status.CopyFrom(status(pb.INTERNAL_SERVER_ERROR, "ack message result is empty"))
-    return response
-
-
-def _acknowledged_alone(entry: pb.AckMessageEntry) -> pb.AckMessageResponse:
-    response: pb.AckMessageResponse = pb.AckMessageResponse.FromString(_ACKNOWLEDGED)
-    outcome = response.entries[0]
-    outcome.message_id = entry.message_id
-    outcome.receipt_handle = entry.receipt_handle
-    return response
+    return ack_response(entries, outcomes)
 
 
 class _Acks:
@@ -182,7 +187,7 @@ async def _acknowledged(
         answers = await _without_requests(call.client.link, broker, of_broker.values())
         if answers is not None:
             for number, answer in answers.items():
-                outcomes[number] = _refused(answer).status
+                outcomes[number] = ack_refusal(answer).status
             continue
         for receipt, acked in of_broker.items():
             for number, offset in zip(acked.numbers, acked.offsets, strict=True):
@@ -320,17 +325,7 @@ async def acknowledge(link: Link, place: ReceiptPlace, handle: ReceiptHandle) ->
         place.broker_name, RequestCode.ACK_MESSAGE, header, timeout_s=ANSWER_TIMEOUT_S
     )
     if answer.code != ResponseCode.SUCCESS:
-        raise _refused(answer)
-
-
-def _refused(answer: Command | Exception) -> GrpcRefusal:
-    if isinstance(answer, Exception):
-        return (
-            answer if isinstance(answer, GrpcRefusal) else GrpcRefusal(pb.INTERNAL_SERVER_ERROR, str(answer))
-        )
-    if answer.code == ResponseCode.NO_PERMISSION:
-        return refusal_of(answer)
-    return GrpcRefusal(pb.INTERNAL_SERVER_ERROR, f"ack failed: status is abnormal: {answer.remark}")
+        raise ack_refusal(answer)
 
 
 async def change(
