@@ -12,19 +12,17 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from fastapi import FastAPI, Request, Response
+from fastapi import Request, Response
 from fastapi.responses import JSONResponse
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from mqspark.base.logs import sparing
 from mqspark_server.hosting.childserver import ChildServer
 from mqspark_server.hosting.mergedmetrics import LABEL, merge_metrics
 from mqspark_server.net.httpget import NotAnswered, WebAnswer, WebServer
 from mqspark_server.process.diskwork import Worker
+from mqspark_server.web.families import CONTENT_TYPE, Families, exposition
 from mqspark_server.web.httpguard import ASGIApp, Guarded
-from mqspark_server.web.problems import Problem, answer_on
+from mqspark_server.web.problems import Problem, new_api
 
 log = sparing("mqspark.host.page", lines=10)
 
@@ -51,29 +49,6 @@ class HostNode(Protocol):
         """What to trust where the brokers' HTTP uses TLS. Raises OSError."""
 
 
-class _OwnMetrics:
-    """Collected for each scrape."""
-
-    def __init__(self, brokers: Sequence[ChildServer], read: set[str]) -> None:
-        self._brokers = brokers
-        self._read = read
-
-    def describe(self) -> list[Metric]:
-        return []
-
-    def collect(self) -> list[Metric]:
-        up = GaugeMetricFamily(
-            "mqspark_host_broker_up", "1 if this broker's metrics are on this page", labels=(LABEL,)
-        )
-        restarts = CounterMetricFamily(
-            "mqspark_host_broker_restarts", "starts of this broker after an end", labels=(LABEL,)
-        )
-        for each in self._brokers:
-            up.add_metric((each.name,), float(each.name in self._read))
-            restarts.add_metric((each.name,), each.restarts)
-        return [up, restarts]
-
-
 class HostPage:
     """What the paths show. One scrape is under way at a time, so that their sizes do not add up."""
 
@@ -97,10 +72,20 @@ class HostPage:
                     raise _refusal(broker.name, answer)
                 if answer.status == _OK:
                     texts.append((broker.name, answer.body.decode("utf-8", "replace")))
-            registry = CollectorRegistry()
-            registry.register(_OwnMetrics(brokers, {name for name, _ in texts}))
+            read = {name for name, _ in texts}
+            families = Families((), (), "mqspark_host_")
+            is_read = {each.name: float(each.name in read) for each in brokers}
+            restarts = {each.name: each.restarts for each in brokers}
+            own = exposition(
+                (
+                    families.levels(
+                        "broker_up", "1 if this broker's metrics are on this page", LABEL, is_read
+                    ),
+                    families.counts("broker_restarts", "starts of this broker after an end", LABEL, restarts),
+                )
+            )
             merged = await self._worker.run(partial(merge_metrics, texts))
-            return generate_latest(registry) + merged.encode()
+            return own + merged.encode()
 
     async def health(self, authorization: str | None) -> tuple[bool, dict[str, Any]]:
         """Whether all brokers are ready, and what is the matter with each that is not."""
@@ -154,23 +139,8 @@ def _refusal(name: str, answer: WebAnswer) -> Problem:
 
 def create_host_api(host: HostNode, worker: Worker, hosts: tuple[str, ...]) -> ASGIApp:
     """``hosts``: host names that requests may use, in addition to loopback's."""
-    from importlib.metadata import version
-
-    # FastAPI's own pages of documentation would load scripts from elsewhere.
-    api = FastAPI(
-        title="mqspark host",
-        version=version("mqspark"),
-        openapi_url="/openapi.json",
-        docs_url=None,
-        redoc_url=None,
-    )
-    answer_on(api)
+    api = new_api("mqspark host")
     page = HostPage(host, worker)
-
-    @api.get("/health/live", tags=["health"])
-    async def live() -> dict[str, str]:
-        """The supervisor runs and its event loop turns."""
-        return {"status": "live"}
 
     @api.get("/health", tags=["health"], responses={503: {"description": "not ready"}})
     @api.get("/health/ready", tags=["health"], responses={503: {"description": "not ready"}})
@@ -184,7 +154,7 @@ def create_host_api(host: HostNode, worker: Worker, hosts: tuple[str, ...]) -> A
     async def metrics(request: Request) -> Response:
         """Prometheus text of all brokers, with a label for the broker."""
         text = await page.metrics(request.headers.get("authorization"))
-        return Response(text, media_type=CONTENT_TYPE_LATEST)
+        return Response(text, media_type=CONTENT_TYPE)
 
     return Guarded(api, hosts)
 

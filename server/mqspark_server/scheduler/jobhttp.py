@@ -16,16 +16,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 import msgspec
 from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
 
 from mqspark_jobs.tables.tabledefs import TableDirectory
 from mqspark_server.scheduler.jobrecords import JobOverview, JobRow, JobState, RunPage, RunRecord
 from mqspark_server.scheduler.servedtables import metrics_of_tables, readable_tables, table_row
 from mqspark_server.scheduler.tablechanges import TableChange, change, check_may_change, defined
+from mqspark_server.web.families import CONTENT_TYPE, Families, exposition
 from mqspark_server.web.httpguard import ASGIApp, Guarded
-from mqspark_server.web.problems import answer_on
+from mqspark_server.web.problems import new_api
 
 if TYPE_CHECKING:
     from mqspark_server.process.phases import ProcessLifecycle
@@ -62,16 +61,9 @@ _After = Annotated[str | None, Query(max_length=MAX_PLACE)]
 
 def create_job_api(app: ServedJobs) -> ASGIApp:
     """/health/live, /health/ready, /metrics, and below /api/v1 overview, jobs, runs, jobs/{name}/runs and tables."""
-    # FastAPI's own pages of documentation would load scripts from elsewhere.
-    api = FastAPI(title="mqspark job server", openapi_url="/openapi.json", docs_url=None, redoc_url=None)
-    answer_on(api)
+    api = new_api("mqspark job server")
     reading = threading.Lock()
     tables = TableDirectory(app.file.server.tables_directory)
-
-    @api.get("/health/live", tags=["health"])
-    async def live() -> dict[str, str]:
-        """Whether the process and its event loop are running."""
-        return {"status": "live"}
 
     @api.get("/health/ready", tags=["health"])
     def ready() -> JSONResponse:
@@ -88,10 +80,8 @@ def create_job_api(app: ServedJobs) -> ASGIApp:
     @api.get("/metrics", tags=["metrics"], response_class=Response)
     def metrics() -> Response:
         """Prometheus text."""
-        registry = CollectorRegistry()
-        registry.register(_JobMetrics(app, tables))
         with reading:
-            return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+            return Response(exposition(_metrics(app, tables)), media_type=CONTENT_TYPE)
 
     @api.get("/api/v1/jobs", tags=["jobs"])
     def jobs() -> list[dict[str, Any]]:
@@ -194,56 +184,45 @@ def _without_figures(record: R) -> R:
     return record if record is None else msgspec.structs.replace(record, summary={})
 
 
-class _JobMetrics:
-    def __init__(self, app: ServedJobs, tables: TableDirectory) -> None:
-        self._app = app
-        self._tables = tables
-
-    def describe(self) -> list[Metric]:
-        return []
-
-    def collect(self) -> Iterator[Metric]:
-        app = self._app
-        up = GaugeMetricFamily("mqspark_jobs_ready", "1 if jobs are started when they are due")
-        up.add_metric([], float(app.lifecycle.ready and app.problem is None))
-        yield up
-        runs = CounterMetricFamily("mqspark_jobs_runs", "finished runs by outcome", labels=["job", "outcome"])
-        gauges = {
-            name: GaugeMetricFamily(f"mqspark_jobs_{name}", text, labels=["job"])
-            for name, text in (
-                ("running", "1 while the job runs, here or elsewhere on this host"),
-                ("failures", "finished runs since the last successful one"),
-                ("next_run_timestamp_seconds", "start of the next run"),
-                ("last_success_timestamp_seconds", "end of the last successful run; 0: never"),
-                ("last_duration_seconds", "duration of the last run"),
-            )
+def _metrics(app: ServedJobs, tables: TableDirectory) -> Iterator[Metric]:
+    families = Families((), (), "mqspark_jobs_")
+    good = app.lifecycle.ready and app.problem is None
+    yield families.level("ready", "1 if jobs are started when they are due", good)
+    runs = families.counter("runs", "finished runs by outcome", "job", "outcome")
+    gauges = {
+        name: families.gauge(name, text, "job")
+        for name, text in (
+            ("running", "1 while the job runs, here or elsewhere on this host"),
+            ("failures", "finished runs since the last successful one"),
+            ("next_run_timestamp_seconds", "start of the next run"),
+            ("last_success_timestamp_seconds", "end of the last successful run; 0: never"),
+            ("last_duration_seconds", "duration of the last run"),
+        )
+    }
+    figures: dict[str, GaugeMetricFamily] = {}
+    for job, state in _states(app):
+        for outcome, count in sorted(state.runs.items()):
+            runs.add_metric([job.name, outcome], count)
+        last = state.last
+        values = {
+            "running": float(app.is_running_here(job.name) or app.directory.is_locked(job.name)),
+            "failures": float(state.failures),
+            "next_run_timestamp_seconds": app.next_run(job, state).at_ms / 1000 if job.enabled else None,
+            "last_success_timestamp_seconds": state.last_good_ms / 1000,
+            "last_duration_seconds": None if last is None else (last.finished_ms - last.started_ms) / 1000,
         }
-        figures: dict[str, GaugeMetricFamily] = {}
-        for job, state in _states(app):
-            for outcome, count in sorted(state.runs.items()):
-                runs.add_metric([job.name, outcome], count)
-            last = state.last
-            values = {
-                "running": float(app.is_running_here(job.name) or app.directory.is_locked(job.name)),
-                "failures": float(state.failures),
-                "next_run_timestamp_seconds": app.next_run(job, state).at_ms / 1000 if job.enabled else None,
-                "last_success_timestamp_seconds": state.last_good_ms / 1000,
-                "last_duration_seconds": None
-                if last is None
-                else (last.finished_ms - last.started_ms) / 1000,
-            }
-            for name, value in values.items():
-                if value is not None:
-                    gauges[name].add_metric([job.name], value)
-            for name, value in {} if last is None else last.summary.items():
-                is_number = isinstance(value, int | float) and not isinstance(value, bool)
-                if is_number and _FIGURE.fullmatch(name) and (name in figures or len(figures) < _MAX_FIGURES):
-                    family = figures.setdefault(
-                        name,
-                        GaugeMetricFamily(f"mqspark_job_{name}", f"{name} of the last run", labels=["job"]),
-                    )
-                    family.add_metric([job.name], float(value))
-        yield runs
-        yield from gauges.values()
-        yield from figures.values()
-        yield from metrics_of_tables(self._tables)
+        for name, value in values.items():
+            if value is not None:
+                gauges[name].add_metric([job.name], value)
+        for name, value in {} if last is None else last.summary.items():
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if is_number and _FIGURE.fullmatch(name) and (name in figures or len(figures) < _MAX_FIGURES):
+                text = f"{name} of the last run"
+                family = figures.setdefault(
+                    name, GaugeMetricFamily(f"mqspark_job_{name}", text, labels=["job"])
+                )
+                family.add_metric([job.name], float(value))
+    yield runs
+    yield from gauges.values()
+    yield from figures.values()
+    yield from metrics_of_tables(tables)

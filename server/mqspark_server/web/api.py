@@ -28,11 +28,12 @@ from mqspark.protocol.headers.client_headers import SendMessageResponseHeader
 from mqspark.store.tools.diverged import saved_parts
 from mqspark_server.web import login, problems
 from mqspark_server.web.callers import CLUSTER, Callers
+from mqspark_server.web.families import CONTENT_TYPE
 from mqspark_server.web.httpguard import ASGIApp, Guarded, Receive, Scope, Send
 from mqspark_server.web.login import CallerNow
-from mqspark_server.web.metrics import CONTENT_TYPE, render
+from mqspark_server.web.metrics import render
 from mqspark_server.web.places import Places
-from mqspark_server.web.problems import Problem, as_problem
+from mqspark_server.web.problems import Problem, as_problem, new_api
 from mqspark_server.web.schemaapi import (
     BrokerSchemas,
     Connect,
@@ -142,17 +143,7 @@ def create_api(app: BrokerNode, connect: Connect, more: Sequence[APIRouter] = ()
 
 def described_api(more: Sequence[APIRouter] = ()) -> FastAPI:
     """The paths of a broker, without one that answers: for their document."""
-    from importlib.metadata import version
-
-    api = FastAPI(
-        title="mqspark broker",
-        version=version("mqspark"),
-        summary="Health, metrics and a small API beside the remoting port",
-        openapi_url="/openapi.json",
-        docs_url=None,  # its page would load scripts from elsewhere
-        redoc_url=None,
-    )
-    problems.answer_on(api)
+    api = new_api("mqspark broker", summary="Health, metrics and a small API beside the remoting port")
     own = (
         login,
         topicapi,
@@ -186,12 +177,6 @@ _schemas_router = schema_router(_schema_door)
 async def enter() -> RedirectResponse:
     """The console, which links everything else."""
     return RedirectResponse("/console")
-
-
-@_own_router.get("/health/live", tags=["health"])
-async def live() -> dict[str, str]:
-    """The process runs and its event loop turns."""
-    return {"status": "live"}
 
 
 @_own_router.get(

@@ -11,13 +11,11 @@ import heapq
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.core import Metric
 from prometheus_client.samples import Sample
 
 from mqspark.protocol.slices import Work
-from mqspark_server.web.families import NODE, OTHER, SERIES_AT_ONCE, Families, extension_calls
+from mqspark_server.web.families import NODE, OTHER, SERIES_AT_ONCE, Families, exposition, extension_calls
 from mqspark_server.web.trafficmetrics import clients, consumers, requests, traffic, transactions
 
 if TYPE_CHECKING:
@@ -28,9 +26,6 @@ if TYPE_CHECKING:
     from mqspark_server.node import BrokerNode, BrokerParts
     from mqspark_server.tiered.archivetier import ArchivedMessages
 
-CONTENT_TYPE = CONTENT_TYPE_LATEST
-
-_NODE = NODE
 _STORAGE = {"storage_type": "local", "storage_medium": "disk"}
 """Labels that RocketMQ gives the metrics of its store (DefaultStoreMetricsManager)."""
 _STORE_METRICS = frozenset(
@@ -55,27 +50,10 @@ def render(app: BrokerNode) -> Work[bytes]:
     for metric in collector.collect():
         if metric is not None:
             over += _limit(metric, limit)
-            parts.append(_text([metric]))
+            parts.append(exposition([metric]))
         yield
-    parts.append(_text(collector.limits(limit, over)))
+    parts.append(exposition(collector.limits(limit, over)))
     return b"".join(parts)
-
-
-def _text(metrics: list[Metric]) -> bytes:
-    registry = CollectorRegistry()
-    registry.register(_MetricList(metrics))
-    return generate_latest(registry)
-
-
-class _MetricList:
-    def __init__(self, metrics: list[Metric]) -> None:
-        self._metrics = metrics
-
-    def describe(self) -> list[Metric]:
-        return []
-
-    def collect(self) -> list[Metric]:
-        return self._metrics
 
 
 def _limit(metric: Metric, limit: int) -> int:
@@ -87,7 +65,7 @@ def _limit(metric: Metric, limit: int) -> int:
         return _limit_histogram(metric, limit)
     kept = heapq.nlargest(limit, samples, key=lambda sample: sample.value)
     first = samples[0]
-    labels = {name: value if name in _NODE else OTHER for name, value in first.labels.items()}
+    labels = {name: value if name in NODE else OTHER for name, value in first.labels.items()}
     rest = sum(sample.value for sample in samples) - sum(sample.value for sample in kept)
     metric.samples = [*kept, Sample(first.name, labels, max(0.0, rest))]
     return len(samples) - limit
@@ -106,7 +84,7 @@ def _limit_histogram(metric: Metric, limit: int) -> int:
         return 0
     summed: list[Sample] = []
     for number, first in enumerate(rest[0]):
-        labels = {name: value if name in (*_NODE, "le") else OTHER for name, value in first.labels.items()}
+        labels = {name: value if name in (*NODE, "le") else OTHER for name, value in first.labels.items()}
         summed.append(Sample(first.name, labels, sum(samples[number].value for samples in rest)))
     metric.samples = [*(sample for key in kept for sample in series[key]), *summed]
     return len(rest) * each
@@ -227,11 +205,12 @@ def _traffic_figures(core: BrokerCore) -> tuple[_Figure, ...]:
 class _Collector:
     def __init__(self, app: BrokerNode) -> None:
         self._app = app
-        self._node = (app.config.broker_cluster_name, "broker", app.config.broker_name)
+        node = (app.config.broker_cluster_name, "broker", app.config.broker_name)
+        self._rocketmq, self._own = Families(node), Families(node, prefix="mqspark_")
 
     def collect(self) -> Iterator[Metric | None]:
         """None where other work may run before the next."""
-        yield self._level("rocketmq_broker_ready", "1 if the broker is serving", self._app.lifecycle.ready)
+        yield self._rocketmq.level("broker_ready", "1 if the broker is serving", self._app.lifecycle.ready)
         parts = self._app.parts
         if parts is None:
             return
@@ -241,7 +220,7 @@ class _Collector:
         if self._app.lifecycle.ready:
             core = parts.core
             yield from self._tables(core)
-            families = Families(self._node)
+            families = self._rocketmq
             yield from traffic(core, families)
             yield from requests(core, families)
             yield from transactions(core, families)
@@ -256,124 +235,83 @@ class _Collector:
 
     def limits(self, limit: int, over: int) -> list[Metric]:
         return [
-            self._level(
-                "rocketmq_metrics_max_series", "limit of series per family (metricsMaxSeries)", limit
+            self._rocketmq.level(
+                "metrics_max_series", "limit of series per family (metricsMaxSeries)", limit
             ),
-            self._level(
-                "rocketmq_metrics_series_put_together", f"series summed up in those of {OTHER}", over
+            self._rocketmq.level(
+                "metrics_series_put_together", f"series summed up in those of {OTHER}", over
             ),
         ]
 
-    def _gauge(self, name: str, text: str, *labels: str) -> GaugeMetricFamily:
-        return Families(self._node).gauge(name, text, *labels)
-
-    def _counter(self, name: str, text: str, *labels: str) -> CounterMetricFamily:
-        return Families(self._node).counter(name, text, *labels)
-
-    def _level(self, name: str, text: str, value: float) -> Metric:
-        """A gauge of one value."""
-        gauge = GaugeMetricFamily(name, text, labels=_NODE)
-        gauge.add_metric(self._node, float(value))
-        return gauge
-
-    def _count(self, name: str, text: str, value: float) -> Metric:
-        """A counter of one value."""
-        counter = CounterMetricFamily(name, text, labels=_NODE)
-        counter.add_metric(self._node, value)
-        return counter
-
     def _remoting(self, parts: BrokerParts) -> Iterator[Metric]:
-        server, node = parts.server, self._node
+        server = parts.server
         counts = server.counts
-        yield self._level("rocketmq_remoting_connections", "open connections", server.connections)
-        yield self._count(
-            "rocketmq_remoting_connections_refused", "connections refused because of a limit", counts.refused
+        yield self._rocketmq.level("remoting_connections", "open connections", server.connections)
+        yield self._rocketmq.count(
+            "remoting_connections_refused", "connections refused because of a limit", counts.refused
         )
-        yield self._count(
-            "rocketmq_replication_connections_refused",
+        yield self._rocketmq.count(
+            "replication_connections_refused",
             "connections to haListenPort that were refused, or closed before they reported a position",
             parts.slaves.refused_connections,
         )
         text = "connections closed for unread answers or incomplete frames"
-        yield self._count("rocketmq_remoting_connections_dropped", text, counts.dropped)
+        yield self._rocketmq.count("remoting_connections_dropped", text, counts.dropped)
         text = "bytes of answers that peers have not read yet"
-        yield self._level("rocketmq_remoting_unsent_bytes", text, server.unread.budget.total)
-        for name, text, times in (
-            (
-                "mqspark_fsync_duration_seconds",
-                "from the write of a group of messages to the end of its sync",
-                parts.flusher.sync_times,
-            ),
-            (
-                "mqspark_loop_lag_seconds",
-                "how much later than due the event loop runs its timers",
-                server.lags,
-            ),
-        ):
-            histogram = HistogramMetricFamily(name, text, labels=_NODE)
-            histogram.add_metric(node, times.buckets(), times.total)
-            yield histogram
+        yield self._rocketmq.level("remoting_unsent_bytes", text, server.unread.budget.total)
+        text = "from the write of a group of messages to the end of its sync"
+        yield self._own.spread("fsync_duration_seconds", text, parts.flusher.sync_times)
+        text = "how much later than due the event loop runs its timers"
+        yield self._own.spread("loop_lag_seconds", text, server.lags)
         text = "connections closed for malformed frames"
-        yield self._count("rocketmq_remoting_protocol_errors", text, counts.malformed)
+        yield self._rocketmq.count("remoting_protocol_errors", text, counts.malformed)
         text = "requests refused because they waited too long"
-        yield self._count(
-            "rocketmq_remoting_requests_refused", text, parts.core.requests.overload.refused_count
+        yield self._rocketmq.count(
+            "remoting_requests_refused", text, parts.core.requests.overload.refused_count
         )
 
     def _grpc(self, counts: GrpcCounts) -> Iterator[Metric]:
-        yield self._level("rocketmq_grpc_connections", "open connections of gRPC", counts.connections)
+        yield self._rocketmq.level("grpc_connections", "open connections of gRPC", counts.connections)
         text = "calls of gRPC that are served now; those that wait for messages count"
-        yield self._level("rocketmq_grpc_calls_open", text, counts.calls)
-        yield self._level("rocketmq_grpc_clients", "clients of gRPC that are known", counts.clients)
-        yield self._count("rocketmq_grpc_calls", "calls of gRPC that have begun", counts.begun_calls)
+        yield self._rocketmq.level("grpc_calls_open", text, counts.calls)
+        yield self._rocketmq.level("grpc_clients", "clients of gRPC that are known", counts.clients)
+        yield self._rocketmq.count("grpc_calls", "calls of gRPC that have begun", counts.begun_calls)
         text = "connections of gRPC refused because of a limit"
-        yield self._count("rocketmq_grpc_connections_refused", text, counts.refused)
+        yield self._rocketmq.count("grpc_connections_refused", text, counts.refused)
         text = "connections of gRPC closed for what they hold"
-        yield self._count("rocketmq_grpc_connections_dropped", text, counts.dropped)
+        yield self._rocketmq.count("grpc_connections_dropped", text, counts.dropped)
         text = "connections of gRPC closed for what they sent"
-        yield self._count("rocketmq_grpc_protocol_errors", text, counts.malformed)
+        yield self._rocketmq.count("grpc_protocol_errors", text, counts.malformed)
 
     def _tables(self, core: BrokerCore) -> Iterator[Metric]:
         """Tables that peers can make grow."""
-        labels = (*_NODE, "table")
-        size = GaugeMetricFamily("mqspark_table_bytes", "estimated bytes of a table or cache", labels=labels)
-        bound = GaugeMetricFamily("mqspark_table_bound_bytes", "limit of these bytes", labels=labels)
-        entries = GaugeMetricFamily("mqspark_table_entries", "entries of a table or cache", labels=labels)
-        refused = CounterMetricFamily(
-            "mqspark_table_refused", "entries refused because the table was full", labels=labels
-        )
+        own = self._own
+        size = own.gauge("table_bytes", "estimated bytes of a table or cache", "table")
+        bound = own.gauge("table_bound_bytes", "limit of these bytes", "table")
+        entries = own.gauge("table_entries", "entries of a table or cache", "table")
+        refused = own.counter("table_refused", "entries refused because the table was full", "table")
         for table in core.tables:
-            of_table = (*self._node, table.name)
+            of_table = (*own.node, table.name)
             size.add_metric(of_table, table.bytes)
             bound.add_metric(of_table, table.bound)
             entries.add_metric(of_table, table.entries)
             refused.add_metric(of_table, table.refused)
         yield from (size, bound, entries, refused)
         budget = core.bounds.budget
-        yield self._level("mqspark_tables_bytes", "estimated bytes of all tables", budget.bytes)
-        yield self._level("mqspark_tables_bound_bytes", "limit of these bytes", budget.bound)
+        yield self._own.level("tables_bytes", "estimated bytes of all tables", budget.bytes)
+        yield self._own.level("tables_bound_bytes", "limit of these bytes", budget.bound)
         text = "entries refused because all tables together were too large"
-        yield self._count("mqspark_tables_refused", text, budget.refused)
-        decisions = core.decisions
-        if decisions is not None:
-            counted = CounterMetricFamily(
-                "mqspark_auth_decisions", "requests by decision", labels=(*_NODE, "decision")
-            )
-            for decision, count in sorted(decisions.items()):
-                counted.add_metric([*self._node, decision], count)
-            yield counted
-            shares = CounterMetricFamily(
-                "mqspark_user_share_refused",
-                "entries refused because their user has used up its share",
-                labels=(*_NODE, "kind"),
-            )
-            for share in core.shares:
-                shares.add_metric([*self._node, share.kind], share.refused)
-            yield shares
-        yield from extension_calls(core.extensions, self._node)
+        yield self._own.count("tables_refused", text, budget.refused)
+        if core.decisions is not None:
+            decisions = dict(sorted(core.decisions.items()))
+            yield own.counts("auth_decisions", "requests by decision", "decision", decisions)
+            text = "entries refused because their user has used up its share"
+            refusals = {share.kind: share.refused for share in core.shares}
+            yield own.counts("user_share_refused", text, "kind", refusals)
+        yield from extension_calls(core.extensions, own)
 
     def _storage(self, core: BrokerCore) -> Iterator[Metric]:
-        store, node = core.store, self._node
+        store, node = core.store, self._rocketmq.node
         figures = (
             *_log_figures(store, self._reserve_time_ms(store)),
             *_state_figures(store),
@@ -381,10 +319,10 @@ class _Collector:
         )
         for name, text, value in figures:
             labels = _STORAGE if name in _STORE_METRICS else {}
-            gauge = self._gauge(name, text, *labels)
+            gauge = self._rocketmq.gauge(name, text, *labels)
             gauge.add_metric((*node, *labels.values()), float(value))
             yield gauge
-        damage = self._gauge(
+        damage = self._rocketmq.gauge(
             "storage_damage", "damage found since the start; /health/ready lists it", "kind", "outcome"
         )
         for (kind, outcome), count in sorted(store.damages.counts.items()):
@@ -392,34 +330,32 @@ class _Collector:
         yield damage
 
     def _compaction(self, duty: CompactDuty) -> Iterator[Metric]:
-        yield self._count("mqspark_compaction_runs", "runs of the broker's own compaction", duty.runs)
+        yield self._own.count("compaction_runs", "runs of the broker's own compaction", duty.runs)
         text = "runs that left a queue because of an error, or did not end"
-        yield self._count("mqspark_compaction_failures", text, duty.failures)
+        yield self._own.count("compaction_failures", text, duty.failures)
         text = "queues for which runs published a new generation"
-        yield self._count("mqspark_compaction_queues", text, duty.queues)
+        yield self._own.count("compaction_queues", text, duty.queues)
         text = "bytes of records in these generations"
-        yield self._count("mqspark_compaction_written_bytes", text, duty.bytes_written)
+        yield self._own.count("compaction_written_bytes", text, duty.bytes_written)
         text = "expired segments that wait for their compaction"
-        yield self._level("mqspark_compaction_held_segments", text, duty.held_segments)
+        yield self._own.level("compaction_held_segments", text, duty.held_segments)
         text = "end of the last run without an error"
-        yield self._level(
-            "mqspark_compaction_last_success_timestamp_seconds", text, duty.last_success_ms / 1000
-        )
+        yield self._own.level("compaction_last_success_timestamp_seconds", text, duty.last_success_ms / 1000)
 
     def _archived(self, archived: ArchivedMessages) -> Iterator[Metric | None]:
         text = "bytes of fetched messages on disk"
-        yield self._level("mqspark_archive_cache_bytes", text, archived.cached_bytes)
+        yield self._own.level("archive_cache_bytes", text, archived.cached_bytes)
         text = "1 if the last check of the archive succeeded"
-        yield self._level("mqspark_archive_readable", text, archived.problem is None)
+        yield self._own.level("archive_readable", text, archived.problem is None)
         text = "messages served from the archive"
-        yield self._count("mqspark_archive_messages_out", text, archived.messages_out)
+        yield self._own.count("archive_messages_out", text, archived.messages_out)
         text = "requests to the process that reads the archive"
-        yield self._count("mqspark_archive_fetches", text, archived.fetches)
-        yield self._count("mqspark_archive_failures", "requests that failed", archived.failures)
+        yield self._own.count("archive_fetches", text, archived.fetches)
+        yield self._own.count("archive_failures", "requests that failed", archived.failures)
 
     def _timers(self, core: BrokerCore) -> Iterator[Metric | None]:
         table, counts = core.runtime_info(), core.timers.metrics
-        node = (*self._node, *_STORAGE.values())
+        node = (*self._rocketmq.node, *_STORAGE.values())
         for name, text, value in (
             ("enqueue_lag", "timer messages not yet in the wheel", int(table["timerOffsetBehind"])),
             ("dequeue_lag", "messages in the wheel", int(table["timerCongestNum"])),
@@ -434,10 +370,10 @@ class _Collector:
                 int(table["timerReadBehind"]) * 1000,
             ),
         ):
-            gauge = self._gauge(f"timer_{name}", text, *_STORAGE)
+            gauge = self._rocketmq.gauge(f"timer_{name}", text, *_STORAGE)
             gauge.add_metric(node, value)
             yield gauge
-        snapshot = self._gauge(
+        snapshot = self._rocketmq.gauge(
             "timer_message_snapshot",
             "messages in the wheel by remaining delay",
             *_STORAGE,
@@ -447,14 +383,16 @@ class _Collector:
             snapshot.add_metric((*node, str(bound_s)), count)
         yield snapshot
         yield None
-        delays = Families(self._node).histogram(
+        delays = self._rocketmq.histogram(
             "delay_message_latency_seconds", "delays that timer messages ask for", *_STORAGE, "topic"
         )
         for topic, events in list(core.state.stats.of_topics.items()):
             if events.delays_s.count:
                 delays.add_metric((*node, topic), events.delays_s.buckets(), events.delays_s.total)
         yield delays
-        waiting = self._gauge("timing_messages", "timer messages that wait, by target", *_STORAGE, "topic")
+        waiting = self._rocketmq.gauge(
+            "timing_messages", "timer messages that wait, by target", *_STORAGE, "topic"
+        )
         for topic, count in counts.counts().items():
             waiting.add_metric((*node, topic), count)
         yield waiting
@@ -462,15 +400,17 @@ class _Collector:
             ("timer_enqueue", "messages and recalls that entered the wheel since start", counts.enqueued),
             ("timer_dequeue", "messages and recalls that left the wheel since start", counts.dequeued),
         ):
-            counter = self._counter(name, text, *_STORAGE, "topic")
+            counter = self._rocketmq.counter(name, text, *_STORAGE, "topic")
             for topic, count in totals.items():
                 counter.add_metric((*node, topic), count)
             yield counter
 
     def _pop(self, core: BrokerCore) -> Iterator[Metric | None]:
-        node = self._node
-        lag = self._gauge("pop_revive_lag_milliseconds", "unprocessed records of the revive log", "queue_id")
-        latency = self._gauge(
+        node = self._rocketmq.node
+        lag = self._rocketmq.gauge(
+            "pop_revive_lag_milliseconds", "unprocessed records of the revive log", "queue_id"
+        )
+        latency = self._rocketmq.gauge(
             "pop_revive_latency_milliseconds", "ms since the oldest unprocessed record was due", "queue_id"
         )
         for queue_id, (records, late_ms) in enumerate(core.pop.revive_behind()):
@@ -479,22 +419,19 @@ class _Collector:
         yield lag
         yield latency
         text = "offsets of popped queues that are not on disk yet"
-        yield self._level("rocketmq_pop_offset_buffer_size", text, core.pop.unsettled)
+        yield self._rocketmq.level("pop_offset_buffer_size", text, core.pop.unsettled)
         text = "check points whose answers wait for the disk"
-        yield self._level("rocketmq_pop_checkpoint_buffer_size", text, core.pop.unanswered)
-        scans = Families(node).histogram(
-            "pop_buffer_scan_time_consume_milliseconds", "duration of a scan of the revive log"
-        )
-        scans.add_metric(node, core.pop.scans_ms.buckets(), core.pop.scans_ms.total)
-        yield scans
+        yield self._rocketmq.level("pop_checkpoint_buffer_size", text, core.pop.unanswered)
+        text = "duration of a scan of the revive log"
+        yield self._rocketmq.spread("pop_buffer_scan_time_consume_milliseconds", text, core.pop.scans_ms)
         who = "consumer_group", "topic"
-        put = self._counter(
+        put = self._rocketmq.counter(
             "pop_revive_in_message", "put into the revive log", *who, "revive_message_type", "put_status"
         )
-        read = self._counter(
+        read = self._rocketmq.counter(
             "pop_revive_out_message", "read from the revive log", *who, "queue_id", "revive_message_type"
         )
-        revived = self._counter(
+        revived = self._rocketmq.counter(
             "pop_revive_retry_messages",
             "not acknowledged in time, put into a retry topic",
             *who,

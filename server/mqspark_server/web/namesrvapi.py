@@ -5,18 +5,17 @@ It is served when httpPort is set, and is read-only.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fastapi import FastAPI, Response
+from fastapi import Response
 from fastapi.responses import JSONResponse
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.core import Metric
 
 from mqspark.protocol.bodies.body import to_document
-from mqspark_server.web.families import extension_calls
+from mqspark_server.web.families import CONTENT_TYPE, Families, exposition, extension_calls
 from mqspark_server.web.httpguard import ASGIApp, Guarded
-from mqspark_server.web.problems import answer_on
+from mqspark_server.web.problems import new_api
 
 if TYPE_CHECKING:
     from mqspark.namesrv.namesrv import NameServer
@@ -35,71 +34,30 @@ class NamesrvNode(Protocol):
     server: RemotingServer | None
 
 
-class _Families:
-    """Collected for each scrape."""
-
-    def __init__(self, app: NamesrvNode) -> None:
-        self._app = app
-
-    def describe(self) -> list[Metric]:
-        return []
-
-    def collect(self) -> list[Metric]:
-        core, server = self._app.core, self._app.server
-        node = ("nameserver", self._app.address)
-        ready = GaugeMetricFamily("mqspark_namesrv_ready", "1 if the name server is serving", labels=_NODE)
-        ready.add_metric(node, float(self._app.lifecycle.ready))
-        families: list[Metric] = [ready]
-        if core is None or server is None:
-            return families
-        for name, text, value in (
-            ("brokers", "live broker addresses, including slaves", len(core.routes.live_brokers())),
-            ("topics", "topics that some broker has registered", len(core.routes.topic_names())),
-            ("connections", "open connections", server.connections),
-            ("unsent_bytes", "bytes of answers that peers have not read yet", server.unread.budget.total),
-        ):
-            gauge = GaugeMetricFamily(f"mqspark_namesrv_{name}", text, labels=_NODE)
-            gauge.add_metric(node, value)
-            families.append(gauge)
-        for name, text, value in (
-            ("connections_refused", "connections refused because of a limit", server.counts.refused),
-            ("connections_dropped", "connections closed for unread answers", server.counts.dropped),
-            ("protocol_errors", "connections closed for malformed frames", server.counts.malformed),
-        ):
-            counter = CounterMetricFamily(f"mqspark_namesrv_{name}", text, labels=_NODE)
-            counter.add_metric(node, value)
-            families.append(counter)
-        lag = HistogramMetricFamily(
-            "mqspark_namesrv_loop_lag_seconds", "how late the event loop runs its timers", labels=_NODE
-        )
-        lag.add_metric(node, server.lags.buckets(), server.lags.total)
-        families.append(lag)
-        size = GaugeMetricFamily("mqspark_namesrv_table_bytes", "bytes of a table", labels=(*_NODE, "table"))
-        for table in core.tables:
-            size.add_metric((*node, table.name), table.bytes)
-        families.append(size)
-        families += extension_calls(core.extensions, node, _NODE)
-        return families
+def _metrics(app: NamesrvNode) -> Iterator[Metric]:
+    core, server = app.core, app.server
+    families = Families(("nameserver", app.address), _NODE, "mqspark_namesrv_")
+    yield families.level("ready", "1 if the name server is serving", app.lifecycle.ready)
+    if core is None or server is None:
+        return
+    live, counts = len(core.routes.live_brokers()), server.counts
+    yield families.level("brokers", "live broker addresses, including slaves", live)
+    yield families.level("topics", "topics that some broker has registered", len(core.routes.topic_names()))
+    yield families.level("connections", "open connections", server.connections)
+    text = "bytes of answers that peers have not read yet"
+    yield families.level("unsent_bytes", text, server.unread.budget.total)
+    yield families.count("connections_refused", "connections refused because of a limit", counts.refused)
+    yield families.count("connections_dropped", "connections closed for unread answers", counts.dropped)
+    yield families.count("protocol_errors", "connections closed for malformed frames", counts.malformed)
+    yield families.spread("loop_lag_seconds", "how late the event loop runs its timers", server.lags)
+    sizes = {table.name: table.bytes for table in core.tables}
+    yield families.levels("table_bytes", "bytes of a table", "table", sizes)
+    yield from extension_calls(core.extensions, Families(families.node, _NODE, "mqspark_"))
 
 
 def create_namesrv_api(app: NamesrvNode, hosts: tuple[str, ...]) -> ASGIApp:
     """``hosts``: host names that requests may use, in addition to loopback's."""
-    from importlib.metadata import version
-
-    # FastAPI's own pages of documentation would load scripts from elsewhere.
-    api = FastAPI(
-        title="mqspark name server",
-        version=version("mqspark"),
-        openapi_url="/openapi.json",
-        docs_url=None,
-        redoc_url=None,
-    )
-    answer_on(api)
-
-    @api.get("/health/live", tags=["health"])
-    async def live() -> dict[str, str]:
-        """The process runs and its event loop turns."""
-        return {"status": "live"}
+    api = new_api("mqspark name server")
 
     @api.get("/health/ready", tags=["health"], responses={503: {"description": "not ready"}})
     async def ready() -> JSONResponse:
@@ -111,9 +69,7 @@ def create_namesrv_api(app: NamesrvNode, hosts: tuple[str, ...]) -> ASGIApp:
     @api.get("/metrics", tags=["metrics"], response_class=Response)
     async def metrics() -> Response:
         """Prometheus text."""
-        registry = CollectorRegistry()
-        registry.register(_Families(app))
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+        return Response(exposition(_metrics(app)), media_type=CONTENT_TYPE)
 
     @api.get("/api/v1/brokers", tags=["cluster"])
     async def brokers() -> dict[str, Any]:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
@@ -59,7 +59,35 @@ def response(status: int, detail: str, headers: Mapping[str, str] | None = None,
     return Response(json.dumps(document), status, headers, MEDIA_TYPE)
 
 
-def answer_on(api: FastAPI) -> None:
+def new_api(title: str, **more: Any) -> FastAPI:
+    """An application of this project, whose errors are problems. It says whether it lives."""
+    from importlib.metadata import version
+
+    # FastAPI's own pages of documentation would load scripts from elsewhere.
+    api = FastAPI(
+        title=title,
+        version=version("mqspark"),
+        openapi_url="/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        **more,
+    )
+    api.router.routes.extend(_life.routes)
+    _answer_on(api)
+    return api
+
+
+_life = APIRouter()
+"""Its routes are made once: FastAPI would build them again for each application, within its first request."""
+
+
+@_life.get("/health/live", tags=["health"])
+async def live() -> dict[str, str]:
+    """The process runs and its event loop turns."""
+    return {"status": "live"}
+
+
+def _answer_on(api: FastAPI) -> None:
     """Make every error of an application a problem, in its OpenAPI document as well."""
     plain = api.openapi
 

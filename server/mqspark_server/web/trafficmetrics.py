@@ -68,34 +68,18 @@ def traffic(core: BrokerCore, families: Families) -> Iterator[Metric | None]:
             yield None
         dead.add_metric((*node, name, group, _is_system(state, name, group)), count)
     yield dead
-    unfit = families.counter(
-        "unfit_messages", "messages that did not fit the schemas of their topic since start", "topic"
-    )
-    for name, count in list(state.stats.unfit_messages.items()):
-        unfit.add_metric((*node, name), count)
-    yield unfit
-    failures = families.counter("send_failures", "sends that were refused since start")
-    failures.add_metric(node, state.stats.put_failures)
-    yield failures
-    junk = families.counter("broker_junk_records", "invalid records found in the broker's own topics", "kind")
-    for kind, count in state.stats.junk.items():
-        junk.add_metric((*node, kind), count)
-    yield junk
-    permission = families.gauge("broker_permission", "bits: 4 read, 2 write")
-    permission.add_metric(node, core.config.broker_permission)
-    yield permission
-    numbers = [
-        ("topic_number", "topics, including system topics", len(state.topics)),
-        ("consumer_group_number", "groups that are configured", len(state.subscriptions.names())),
-    ]
+    text = "messages that did not fit the schemas of their topic since start"
+    yield families.counts("unfit_messages", text, "topic", state.stats.unfit_messages)
+    yield families.count("send_failures", "sends that were refused since start", state.stats.put_failures)
+    text = "invalid records found in the broker's own topics"
+    yield families.counts("broker_junk_records", text, "kind", state.stats.junk)
+    yield families.level("broker_permission", "bits: 4 read, 2 write", core.config.broker_permission)
+    yield families.level("topic_number", "topics, including system topics", len(state.topics))
+    configured = len(state.subscriptions.names())
+    yield families.level("consumer_group_number", "groups that are configured", configured)
     if state.store_config.enable_lmq:
-        numbers.append(
-            ("lmq_number", "light queues, also those of lite topics", len(state.store.table.light))
-        )
-    for name, text, number in numbers:
-        gauge = families.gauge(name, text)
-        gauge.add_metric(node, number)
-        yield gauge
+        text = "light queues, also those of lite topics"
+        yield families.level("lmq_number", text, len(state.store.table.light))
 
 
 def requests(core: BrokerCore, families: Families) -> Iterator[Metric | None]:
@@ -118,9 +102,6 @@ def requests(core: BrokerCore, families: Families) -> Iterator[Metric | None]:
         labels = (*node, _REMOTING, *names, _boolean(rpc.waited), result)
         times.add_metric(labels, found.buckets(), found.total)
     yield times
-    watermark = families.gauge(
-        "processor_watermark", "requests of a kind that wait in the broker", "processor"
-    )
     waiting = {
         "send": len(core.acks),
         "pull": core.pulls.parked.count,
@@ -135,9 +116,8 @@ def requests(core: BrokerCore, families: Families) -> Iterator[Metric | None]:
         "reply": 0,
         "transaction": 0,
     }
-    for processor, count in waiting.items():
-        watermark.add_metric((*node, processor), count)
-    yield watermark
+    text = "requests of a kind that wait in the broker"
+    yield families.levels("processor_watermark", text, "processor", waiting)
     created = {
         True: families.histogram(
             "topic_create_execution_time_milliseconds",
