@@ -19,9 +19,10 @@ from fastapi.responses import JSONResponse
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from mqspark_jobs.tables.tabledefs import TableDirectory
+from mqspark_server.actions.tablechanges import DROP, PAUSE, RESUME, TableChange
 from mqspark_server.scheduler.jobrecords import JobOverview, JobRow, JobState, RunPage, RunRecord
 from mqspark_server.scheduler.servedtables import metrics_of_tables, readable_tables, table_row
-from mqspark_server.scheduler.tablechanges import TableChange, change, check_may_change, defined
+from mqspark_server.scheduler.tablechanges import change, check_may_change, defined
 from mqspark_server.web.families import CONTENT_TYPE, Families, exposition
 from mqspark_server.web.httpguard import ASGIApp, Guarded
 from mqspark_server.web.problems import new_api
@@ -129,28 +130,25 @@ def _add_tables(api: FastAPI, tables: TableDirectory, reading: threading.Lock) -
         with reading:
             return [msgspec.to_builtins(table_row(tables, each)) for each in readable_tables(tables)]
 
-    @api.post("/api/v1/tables/{name}/pause", tags=["tables"])
-    async def pause_table(name: str, request: Request) -> Any:
-        """Stop the query of a table until it is resumed. Needs Update on the cluster that the table follows: Basic
-        credentials of a user, unless that has no users."""
-        return await changed(request, name, TableChange.PAUSE)
+    def add(wanted: TableChange) -> None:
+        needs = "Needs Update on the cluster that the table follows: Basic credentials of a user, unless that has none."
 
-    @api.post("/api/v1/tables/{name}/resume", tags=["tables"])
-    async def resume_table(name: str, request: Request) -> Any:
-        """Go on where the query of a table stopped. Needs what pause needs."""
-        return await changed(request, name, TableChange.RESUME)
+        @api.api_route(
+            f"/api/v1/tables/{{name}}{wanted.step}",
+            methods=[wanted.method],
+            tags=["tables"],
+            name=f"{wanted.verb}_table",
+            description=f"{wanted.text} {needs}",
+        )
+        async def changed(name: str, request: Request) -> Any:
+            """The table after the change."""
+            definition = await asyncio.to_thread(defined, tables, name)
+            await check_may_change(request, definition.nameserver)
+            definition = await asyncio.to_thread(change, tables, name, wanted)
+            return msgspec.to_builtins(await asyncio.to_thread(table_row, tables, definition))
 
-    @api.delete("/api/v1/tables/{name}", tags=["tables"])
-    async def drop_table(name: str, request: Request) -> Any:
-        """Forget a table, so that it follows its topic no longer. Its files stay. Needs what pause needs."""
-        return await changed(request, name, TableChange.DROP)
-
-    async def changed(request: Request, name: str, wanted: TableChange) -> Any:
-        """The table after the change."""
-        definition = await asyncio.to_thread(defined, tables, name)
-        await check_may_change(request, definition.nameserver)
-        definition = await asyncio.to_thread(change, tables, name, wanted)
-        return msgspec.to_builtins(await asyncio.to_thread(table_row, tables, definition))
+    for each in (PAUSE, RESUME, DROP):
+        add(each)
 
 
 def _states(app: ServedJobs) -> Iterator[tuple[ScheduledJob, JobState]]:

@@ -6,7 +6,6 @@ brokers (Update on the cluster), and everybody in a cluster without users. The k
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from fastapi import Request
@@ -16,6 +15,7 @@ from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.errors import BrokerError, ConfigError, MQError
 from mqspark.protocol.codes import ResponseCode
+from mqspark_server.actions.tablechanges import DROP, PAUSE, TableChange
 from mqspark_server.settings.serverconfig import is_loopback
 from mqspark_server.survey.brokersurvey import masters_of
 from mqspark_server.web.callers import keys_of
@@ -25,12 +25,6 @@ if TYPE_CHECKING:
     from mqspark_jobs.tables.tabledefs import TableDefinition, TableDirectory
 
 TIMEOUT_MS = 5_000
-
-
-class TableChange(StrEnum):
-    PAUSE = "pause"
-    RESUME = "resume"
-    DROP = "drop"
 
 
 def defined(directory: TableDirectory, name: str) -> TableDefinition:
@@ -69,9 +63,9 @@ def change(directory: TableDirectory, name: str, wanted: TableChange) -> TableDe
     """Blocking. Raises Problem."""
     defined(directory, name)
     try:
-        if wanted is TableChange.DROP:
+        if wanted is DROP:
             return directory.remove(name)
-        return directory.change(name, is_paused=wanted is TableChange.PAUSE)
+        return directory.change(name, is_paused=wanted is PAUSE)
     except ConfigError:
         raise Problem(404, "there is no such table") from None
     except (MQError, OSError) as error:

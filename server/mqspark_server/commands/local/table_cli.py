@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import click
 import msgspec
 
+from mqspark_server.actions.tablechanges import DROP, PAUSE, RESUME, TableChange
 from mqspark_server.commands.administration.config_cli import assignments
 from mqspark_server.commands.completing import TopicName
 from mqspark_server.commands.local.job_cli import need_spark
@@ -105,21 +106,19 @@ async def table_describe(shell: ClusterShell, name: Name, tables: _Directory) ->
     shell.output.record({**msgspec.to_builtins(definition), **await _row(shell, directory, definition)})
 
 
-@table.command("pause")
-def table_pause(name: Name, tables: _Directory, output: OutputFormat) -> None:
-    """Stop the query of table NAME until it is resumed."""
-    _set_paused(name, tables, output, is_paused=True)
+def _pausing(change: TableChange) -> None:
+    @table.command(change.verb, help=change.text)
+    def run(name: Name, tables: _Directory, output: OutputFormat) -> None:
+        _opened(tables).change(name, is_paused=change is PAUSE)
+        Output(output).done(f"table {name} {change.done}", {"name": name, "state": f"{change.verb}d"})
 
 
-@table.command("resume")
-def table_resume(name: Name, tables: _Directory, output: OutputFormat) -> None:
-    """Go on where the query of table NAME stopped."""
-    _set_paused(name, tables, output, is_paused=False)
+_pausing(PAUSE)
+_pausing(RESUME)
 
 
-@table.command("drop")
+@table.command(DROP.verb, help=DROP.text)
 def table_drop(name: Name, tables: _Directory, yes: Yes, output: OutputFormat) -> None:
-    """Forget table NAME, so that it follows its topic no longer. Its files stay, and its name in a catalog."""
     directory = _opened(tables)
     definition = directory.load(name)
     kept = f"its files at {definition.url}"
@@ -151,12 +150,6 @@ def _passed_on(job: str, text: str) -> click.Command:
 table.add_command(_passed_on("tables", "Keep tables until stopped."), "run")
 table.add_command(_passed_on("table-verify", "Compare a table with the log of its topic."), "verify")
 table.add_command(_passed_on("table-upkeep", "Compact small files and remove old ones."), "upkeep")
-
-
-def _set_paused(name: str, tables: str, output: str | None, *, is_paused: bool) -> None:
-    _opened(tables).change(name, is_paused=is_paused)
-    state = "paused" if is_paused else "resumed"
-    Output(output).done(f"table {name} is {state}", {"name": name, "state": state})
 
 
 def _opened(tables: str) -> TableDirectory:

@@ -15,6 +15,7 @@ import msgspec
 from mqspark.client.remoting.credentials import Credentials
 from mqspark_server.actions.fields import Text
 from mqspark_server.actions.operating import Done, Preview
+from mqspark_server.actions.tablechanges import DROP, PAUSE, RESUME, TableChange
 from mqspark_server.console.clusteraccess import Trouble
 from mqspark_server.console.sections.jobpages import answer_of, job_server_of
 from mqspark_server.console.site import Asking, ListView, Section
@@ -55,47 +56,43 @@ class TableList(ListView, frozen=True):
 
 
 class ChangeTable(msgspec.Struct, frozen=True):
-    """``verb``: of the button. ``method``, ``step``: of the request, and what follows the name in its path."""
-
-    verb: ClassVar[str]
-    method: ClassVar[str] = "POST"
-    step: ClassVar[str]
-    text: ClassVar[str]
-    is_dangerous: ClassVar[bool] = False
+    change: ClassVar[TableChange]
     name: Text
 
     async def preview(self, asked: Asking) -> Preview:
         _, row = await _of_cluster(asked, self.name)
-        facts = [("Topic", row.topic), ("Place", row.url), ("State", row.state), ("Then", self.text)]
-        return Preview(
-            f"{self.verb} the table {self.name}?", self.verb, facts, is_dangerous=self.is_dangerous
-        )
+        verb = self.change.verb.capitalize()
+        facts = [
+            ("Topic", row.topic),
+            ("Place", row.url),
+            ("State", row.state),
+            ("Then", f"it {self.change.done}"),
+        ]
+        return Preview(f"{verb} the table {self.name}?", verb, facts, is_dangerous=self.change.is_dangerous)
 
     async def apply(self, asked: Asking) -> Done:
         server, _ = await _of_cluster(asked, self.name)
-        target = f"/api/v1/tables/{quote(self.name, safe='')}{self.step}"
+        target = f"/api/v1/tables/{quote(self.name, safe='')}{self.change.step}"
+        method = self.change.method
         try:
-            answer = await server.ask(target, _keys(asked, server), method=self.method, timeout_s=_CHANGE_S)
+            answer = await server.ask(target, _keys(asked, server), method=method, timeout_s=_CHANGE_S)
         except NotAnswered as error:
             raise Trouble(502, "The job server cannot be asked", str(error)) from None
         if answer.status != _OK:
             raise Trouble(answer.status, "The table was not changed", _detail(answer.body))
-        return Done(f"table {self.name}: {self.text}")
+        return Done(f"table {self.name} {self.change.done}")
 
 
 class PauseTable(ChangeTable, frozen=True):
-    verb, step = "Pause", "/pause"
-    text = "The table follows its topic no longer, until it is resumed"
+    change = PAUSE
 
 
 class ResumeTable(ChangeTable, frozen=True):
-    verb, step = "Resume", "/resume"
-    text = "The table goes on where it stopped"
+    change = RESUME
 
 
 class DropTable(ChangeTable, frozen=True):
-    verb, method, step, is_dangerous = "Drop", "DELETE", "", True
-    text = "The table is forgotten and follows its topic no longer. Its files stay"
+    change = DROP
 
 
 async def _of_cluster(asked: Asking, name: str) -> tuple[WebServer, TableRow]:
