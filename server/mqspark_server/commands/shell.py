@@ -321,18 +321,10 @@ def clustered(function: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
 class ClusterCommand(DeclaredCommand):
     """A command that is async is one on a cluster."""
 
-    def __init__(
-        self,
-        name: str | None,
-        *,
-        callback: Callable[..., Any],
-        params: list[click.Parameter] | None = None,
-        **more: Any,
-    ) -> None:
-        given = list(params or ())
+    def __init__(self, name: str | None, *, callback: Callable[..., Any], **more: Any) -> None:
         if inspect.iscoroutinefunction(callback):
-            callback, given = clustered(callback), [*given, *COMMON]
-        super().__init__(name, callback=callback, params=given, **more)
+            callback, more["params"] = clustered(callback), [*(more.get("params") or ()), *COMMON]
+        super().__init__(name, callback=callback, **more)
 
 
 class Nouns(LazyCommands):

@@ -11,6 +11,12 @@ from typing import Any
 from mqspark.errors import InvalidMessage
 from mqspark.message import MessageExt
 
+MESSAGE_FIELDS = (
+    "topic", "broker", "queue", "offset", "message_id", "offset_id", "tags", "keys", "born_ms", "stored_ms",
+    "born_host", "store_host", "reconsume_times", "properties", "size", "body", "body_base64", "body_error",
+)  # fmt: skip
+"""The names in such a row."""
+
 
 def message_row(message: MessageExt) -> dict[str, Any]:
     """``body`` is text; bytes that are not UTF-8 are in ``body_base64``. ``body_error``: why there is none."""

@@ -45,12 +45,7 @@ async def message_key(
     shell: ClusterShell, topic: TopicName, key: Name, begin_ms: _Since, end_ms: _Until, count: _Limit
 ) -> None:
     """Show the newest messages of TOPIC with KEY, by the brokers' index."""
-    found = await shell.admin.messages_by_key(
-        topic, key, max_messages=count + 1, begin_ms=begin_ms, end_ms=_end(begin_ms, end_ms)
-    )
-    if not found:
-        raise Missing(f"message in topic {topic} with key", key)
-    _print(shell, cut(found, count, _OLDER, newest=True))
+    await _by_index(shell, "key", topic, key, begin_ms, end_ms, count)
 
 
 @message.command("tag")
@@ -58,11 +53,16 @@ async def message_tag(
     shell: ClusterShell, topic: TopicName, tag: Name, begin_ms: _Since, end_ms: _Until, count: _Limit
 ) -> None:
     """Show the newest messages of TOPIC with TAG, by the brokers' index."""
-    found = await shell.admin.messages_by_tag(
-        topic, tag, max_messages=count + 1, begin_ms=begin_ms, end_ms=_end(begin_ms, end_ms)
-    )
+    await _by_index(shell, "tag", topic, tag, begin_ms, end_ms, count)
+
+
+async def _by_index(
+    shell: ClusterShell, what: str, topic: str, value: str, begin_ms: int, end_ms: int | None, count: int
+) -> None:
+    ask = shell.admin.messages_by_tag if what == "tag" else shell.admin.messages_by_key
+    found = await ask(topic, value, max_messages=count + 1, begin_ms=begin_ms, end_ms=_end(begin_ms, end_ms))
     if not found:
-        raise Missing(f"message in topic {topic} with tag", tag)
+        raise Missing(f"message in topic {topic} with {what}", value)
     _print(shell, cut(found, count, _OLDER, newest=True))
 
 

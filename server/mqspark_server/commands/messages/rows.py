@@ -16,7 +16,7 @@ import click
 from mqspark.message import SET_BY_BROKERS, Message, MessageExt
 from mqspark_server.commands.output import Column, columns, json_text
 from mqspark_server.commands.times import parse_duration_ms, parse_time_ms
-from mqspark_server.shown.messagerow import message_row
+from mqspark_server.shown.messagerow import MESSAGE_FIELDS, message_row
 
 _BODY_IN_TABLE = 60
 MESSAGE_COLUMNS = columns(
@@ -43,21 +43,6 @@ _SENT = (
     "priority",
 )
 """Keys of a row that describe a message to be sent."""
-_STORED = (
-    "topic",
-    "broker",
-    "queue",
-    "offset",
-    "message_id",
-    "offset_id",
-    "born_ms",
-    "stored_ms",
-    "born_host",
-    "store_host",
-    "reconsume_times",
-    "size",
-    "body_error",
-)
 
 
 def _shortened(text: str) -> str:
@@ -74,7 +59,7 @@ def parse_row(line: bytes, topic: str, number: int) -> Message:
         raise click.UsageError(f"line {number} is not JSON: {error}") from None
     if not isinstance(row, dict):
         raise click.UsageError(f"line {number} is not a JSON object")
-    if unknown := sorted(set(row) - {*_SENT, *_STORED}):
+    if unknown := sorted(set(row) - {*_SENT, *MESSAGE_FIELDS}):
         raise click.UsageError(
             f"line {number}: unknown key {unknown[0][:80]!r}; the keys are {', '.join(_SENT)}"
         )

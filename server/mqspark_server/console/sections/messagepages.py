@@ -23,7 +23,7 @@ from mqspark_server.console.rendering import MESSAGES, path_of
 from mqspark_server.console.site import Asking, Download, Section, View
 from mqspark_server.shown.bodies.bodyviews import VIEWS
 from mqspark_server.shown.bodies.charsets import charset_of, decoded
-from mqspark_server.shown.messagerow import message_row
+from mqspark_server.shown.messagerow import MESSAGE_FIELDS, message_row
 from mqspark_server.shown.nouns import WholeNumbers, place_of
 from mqspark_server.survey.messagesurvey import Bounds, Places, Walked, Wanted, walk
 from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of
@@ -226,10 +226,7 @@ def deleted(bounds: Bounds, places: Places, *, is_back: bool) -> list[str]:
 
 # --- downloads ---
 
-COLUMNS = (
-    "topic", "broker", "queue", "offset", "message_id", "offset_id", "tags", "keys", "born_ms", "stored_ms",
-    "born_host", "store_host", "reconsume_times", "properties", "size", "body", "body_base64", "body_error", "problem",
-)  # fmt: skip
+COLUMNS = (*MESSAGE_FIELDS, "problem")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "'", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 """A spreadsheet takes a cell that begins with one of these for a formula, or for an escaped text."""
 
