@@ -19,7 +19,7 @@ from fastapi.responses import JSONResponse
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from mqspark_jobs.tables.tabledefs import TableDirectory
-from mqspark_server.actions.tablechanges import DROP, PAUSE, RESUME, TableChange
+from mqspark_server.actions.tableactions import DROP, PAUSE, RESUME, TableChange
 from mqspark_server.scheduler.jobrecords import JobOverview, JobRow, JobState, RunPage, RunRecord
 from mqspark_server.scheduler.servedtables import metrics_of_tables, readable_tables, table_row
 from mqspark_server.scheduler.tablechanges import change, check_may_change, defined

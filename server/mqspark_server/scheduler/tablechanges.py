@@ -15,7 +15,7 @@ from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.errors import BrokerError, ConfigError, MQError
 from mqspark.protocol.codes import ResponseCode
-from mqspark_server.actions.tablechanges import DROP, PAUSE, TableChange
+from mqspark_server.actions.tableactions import DROP, PAUSE, TableChange
 from mqspark_server.settings.serverconfig import is_loopback
 from mqspark_server.survey.brokersurvey import masters_of
 from mqspark_server.web.callers import keys_of

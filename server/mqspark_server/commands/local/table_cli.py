@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import click
 import msgspec
 
-from mqspark_server.actions.tablechanges import DROP, PAUSE, RESUME, TableChange
+from mqspark_server.actions.tableactions import DROP, PAUSE, RESUME, TableChange
 from mqspark_server.commands.administration.config_cli import assignments
 from mqspark_server.commands.completing import TopicName
 from mqspark_server.commands.local.job_cli import need_spark

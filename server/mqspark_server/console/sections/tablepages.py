@@ -15,7 +15,7 @@ import msgspec
 from mqspark.client.remoting.credentials import Credentials
 from mqspark_server.actions.fields import Text
 from mqspark_server.actions.operating import Done, Preview
-from mqspark_server.actions.tablechanges import DROP, PAUSE, RESUME, TableChange
+from mqspark_server.actions.tableactions import DROP, PAUSE, RESUME, TableChange
 from mqspark_server.console.clusteraccess import Trouble
 from mqspark_server.console.sections.jobpages import answer_of, job_server_of
 from mqspark_server.console.site import Asking, ListView, Section
