@@ -72,7 +72,7 @@ def registrations(config: BrokerConfig, topics: Topics, mappings: Mappings) -> I
     size = piece = 0
     # A name server without this broker would take a first piece of one topic for an addition.
     most = max(2, config.split_registration_size) if config.enable_split_registration else 1 << 60
-    for number, topic in enumerate([topic.config for topic in topics]):
+    for number, topic in enumerate(topic.config for topic in topics):
         if number % TOPICS_A_SLICE == TOPICS_A_SLICE - 1:
             yield None
         part = b"%b:%b" % (_encode(topic.topic_name), encode_body(_permitted(topic, config)))

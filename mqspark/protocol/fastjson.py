@@ -180,6 +180,19 @@ def members_in_order(
     )
 
 
+def members_there(
+    pages: Iterable[Iterable[str]], value_of: Callable[[str], Any]
+) -> Iterator[tuple[str, Any] | None]:
+    """The same of names that are in order, in pages. Those that have gone meanwhile, and so have no value, are left
+    out."""
+    for page in pages:
+        for name in page:
+            value = value_of(name)
+            if value is not None:
+                yield name, value
+        yield None
+
+
 def pretty_pieces(document: Mapping[str, Any]) -> Iterator[bytes]:
     """``dumps_pretty`` of an object in pieces, so that a thread which encodes a long table can pause between them. A
     value may be an iterator of an object's members, (name, value) in the order in which they are written, and None for

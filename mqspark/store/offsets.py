@@ -5,6 +5,10 @@ Only visible messages count, but for ``stored_bounds``. Must not know how anythi
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
+
 import numpy as np
 
 from mqspark.store.compaction.compacted import CompactedQueues
@@ -151,12 +155,25 @@ class QueueOffsets:
         found = (table.queues.get((topic, queue_id)) for table in self._tables)
         return any(queue is not None and queue.file_starts for queue in found)
 
+    def queue_ids(self, topic: str) -> list[int]:
+        """Ascending, of every queue of a topic that ever got a message."""
+        return [
+            key[1] for table in self._tables for key in table.keys_of(topic) if table.queues[key].file_starts
+        ]
+
+    def topics(self) -> Iterator[str]:
+        """Those of every queue that ever got a message. Queues may come and go between two topics."""
+        for table in self._tables:
+            for topic, keys in groupby(table.in_order, key=itemgetter(0)):
+                if any(queue.file_starts for queue in filter(None, map(table.queues.get, keys))):
+                    yield topic
+
     def queues(self) -> dict[str, list[int]]:
         """Topic → ascending queue ids, of every queue that ever got a message."""
         topics: dict[str, list[int]] = {}
         for table in self._tables:
-            for (topic, queue_id), queue in sorted(table.queues.items(), key=_queue_key):
-                if queue.file_starts:
+            for topic, queue_id in table.in_order:
+                if table.queues[topic, queue_id].file_starts:
                     topics.setdefault(topic, []).append(queue_id)
         return topics
 
@@ -169,7 +186,3 @@ class QueueOffsets:
                 if newest is not None and newest[0] >= position:
                     topics.setdefault(topic, []).append(queue_id)
         return topics
-
-
-def _queue_key(item: tuple[tuple[str, int], ConsumeQueue]) -> tuple[str, int]:
-    return item[0]

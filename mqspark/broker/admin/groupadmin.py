@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mqspark.broker.admin.change import AnswerWhenSafe
 from mqspark.broker.admin.paging import page_of
-from mqspark.broker.admin.topicadmin import CHANGED_AT_ONCE, check_list_size, listed_once
+from mqspark.broker.admin.topicadmin import CHANGED_AT_ONCE, LISTED_AT_ONCE, check_list_size, listed_once
 from mqspark.broker.state.litenames import bound_topic
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.tables.attributes import check_group_attribute
@@ -115,22 +115,27 @@ class GroupAdminProcessor:
 
     def all_groups(self, session: Session, command: Command) -> Slices:
         subscriptions = self._state.subscriptions
-        whole = subscriptions.wrapper()
-        table = whole.subscription_group_table
+        version, count = subscriptions.data_version, len(subscriptions)
         page = page_of(
             command,
             subscriptions.page,
-            subscriptions.data_version,
+            version,
             self._state.config.split_metadata_size,
             first_key="groupSeq",
             limit_key="maxGroupNum",
         )
+        table: dict[str, SubscriptionGroupConfig] = {}
+        groups = subscriptions if page is None else filter(None, map(subscriptions.configured, page))
+        for number, group in enumerate(groups, 1):
+            table[group.group_name] = group
+            if number % LISTED_AT_ONCE == 0:
+                yield
         body = SubscriptionGroupWrapper(
-            data_version=whole.data_version,
-            forbidden_table=whole.forbidden_table,
-            subscription_group_table=table if page is None else {name: table[name] for name in page},
+            data_version=version,
+            forbidden_table=(yield from subscriptions.forbidden_in_slices()),
+            subscription_group_table=table,
         )
-        return ok(command, {"totalGroupNum": str(len(table))}, (yield from encode_in_slices(body)))
+        return ok(command, {"totalGroupNum": str(count)}, (yield from encode_in_slices(body)))
 
     def group_config(self, session: Session, command: Command) -> bytes:
         name = command.header(GetSubscriptionGroupConfigRequestHeader).group

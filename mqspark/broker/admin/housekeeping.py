@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mqspark.broker.admin.change import AnswerWhenSafe
-from mqspark.broker.admin.topicadmin import CHANGED_AT_ONCE
+from mqspark.broker.admin.topicadmin import CHANGED_AT_ONCE, SOUGHT_AT_ONCE
 from mqspark.broker.state.state import BrokerState
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
@@ -31,11 +31,12 @@ class HousekeepingProcessor:
         if not self._knows_topics():
             raise Refusal(ResponseCode.SYSTEM_BUSY, "this slave does not know its master's topics yet")
         state = self._state
-        unused = [
-            name
-            for name in state.store.offsets.queues()
-            if state.topics.get(name) is None and not state.topics.is_system(name)
-        ]
+        unused: list[str] = []
+        for number, name in enumerate(state.store.offsets.topics(), 1):
+            if state.topics.get(name) is None and not state.topics.is_system(name):
+                unused.append(name)
+            if number % SOUGHT_AT_ONCE == 0:
+                yield
         for first in range(0, len(unused), CHANGED_AT_ONCE):
             some = [name for name in unused[first : first + CHANGED_AT_ONCE] if name not in state.topics]
             for name in some:

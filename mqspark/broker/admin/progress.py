@@ -72,8 +72,10 @@ def all_progress(state: BrokerState) -> Iterator[Progress | None]:
     """The progress of every group and topic with offsets, and of the subscriptions of connected groups. None marks a
     point where other work may run."""
     traffic = state.stats.traffic()
-    pairs = dict.fromkeys(state.offsets.pairs())
-    yield None
+    pairs: dict[tuple[str, str], None] = {}
+    for page in state.offsets.pairs().pages():
+        pairs.update(dict.fromkeys(page))
+        yield None
     for group in list(state.clients.consumers()):
         pairs.update(
             dict.fromkeys((topic, group.name) for topic in group.subscriptions if topic in state.topics)

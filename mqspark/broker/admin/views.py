@@ -22,16 +22,13 @@ View = Iterator[dict[str, Any] | None]
 def topics_view(state: BrokerState, only: str | None = None) -> View:
     """One entry per topic: configuration, queues with min and max offset, messages stored since start."""
     store = state.store
-    existing = store.offsets.queues() if only is None else {}
-    names = sorted(topic.name for topic in state.topics) if only is None else [only]
-    yield None
-    for name in names:
+    for name in state.topics.names() if only is None else [only]:
         topic = state.topics.get(name)
         if topic is None:
             continue
         config = topic.config
         queues = []
-        ids = existing.get(name, ()) if only is None else range(topic.queue_limit)
+        ids = store.offsets.queue_ids(name) if only is None else range(topic.queue_limit)
         for number, queue_id in enumerate(ids, 1):
             if store.offsets.has_queue(name, queue_id):
                 queues.append(
@@ -69,22 +66,29 @@ def extent_of(state: BrokerState, topic: Topic) -> Work[tuple[int, int | None]]:
     return count, newest if newest > 0 else None
 
 
-def group_names(state: BrokerState) -> set[str]:
+def group_names(state: BrokerState) -> Work[set[str]]:
     """Groups that have members, offsets or a configuration."""
-    with_offsets = {group for _, group in state.offsets.pairs()}
-    return {*state.subscriptions.names(), *with_offsets, *(group.name for group in state.clients.consumers())}
+    names = {group.name for group in state.clients.consumers()}
+    for page in state.subscriptions.names().pages():
+        names.update(page)
+        yield
+    for pairs in state.offsets.pairs().pages():
+        names.update(group for _, group in pairs)
+        yield
+    return names
 
 
 def groups_view(state: BrokerState, only: Collection[str] | None = None) -> View:
     """One entry per group that has members, offsets or a configuration: members, and the offset and lag of each
     queue."""
     topics_of: dict[str, list[str]] = {}
-    for topic, group in state.offsets.pairs():
-        if only is None or group in only:
-            topics_of.setdefault(group, []).append(topic)
-    yield None
+    for page in state.offsets.pairs().pages():
+        for topic, group in page:
+            if only is None or group in only:
+                topics_of.setdefault(group, []).append(topic)
+        yield None
     clients = state.clients
-    names = group_names(state)
+    names = yield from group_names(state)
     for name in sorted(names) if only is None else sorted(names.intersection(only)):
         topics = []
         for topic in sorted(topics_of.get(name, ())):

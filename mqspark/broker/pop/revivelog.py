@@ -208,7 +208,7 @@ class ReviveLog:
         state, topic = self._state, self._state.topics.get(self.topic)
         if topic is None:
             return
-        stored = max(state.store.offsets.queues().get(self.topic, [-1])) + 1
+        stored = max(state.store.offsets.queue_ids(self.topic), default=-1) + 1
         most = max(MAX_EMPTY_QUEUES, state.config.revive_queue_num)
         queues = max(stored, min(topic.write_queue_nums, most))
         if (topic.read_queue_nums, topic.write_queue_nums) != (queues, queues):

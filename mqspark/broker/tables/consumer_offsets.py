@@ -14,6 +14,7 @@ from typing import Any
 
 from mqspark.base.bounded import BoundedMap, Ledger
 from mqspark.base.clock import Clock
+from mqspark.base.keyorder import KeyOrder
 from mqspark.base.names import sound_only
 from mqspark.broker.tables.offset_row import MAX_QUEUE_BYTES, OffsetRow, decode_offsets
 from mqspark.errors import TableFull
@@ -36,8 +37,8 @@ COPIED_AT_ONCE = 4_096
 Table = BoundedMap[tuple[str, str], OffsetRow]
 """(topic, group) → queue id → offset. A pair belongs to the user who was the first to consume it since the start."""
 
-SEARCHED_AT_ONCE = 8_192
-"""Pairs of topic and group that are compared in one slice."""
+SEARCHED_PAGES = 16
+"""Pages of pairs of topic and group that are compared in one slice: up to 8,192 pairs."""
 
 DROPPED_AT_ONCE = 512
 """Pairs whose offsets are removed in one slice."""
@@ -75,9 +76,9 @@ class ConsumerOffsets:
         self._lmq = lmq
         self._version_step = version_step
         self._commits = 0
-        self._table: Table = self.ledger.map(_PAIR_BYTES, _queues_bytes)
-        self._pulled: Table = self.ledger.map(_PAIR_BYTES, _queues_bytes)
-        self._resets: Table = self.ledger.map(_PAIR_BYTES, _queues_bytes)
+        self._table: Table = self.ledger.map(_PAIR_BYTES, _queues_bytes, in_order=True)
+        self._pulled: Table = self.ledger.map(_PAIR_BYTES, _queues_bytes, in_order=True)
+        self._resets: Table = self.ledger.map(_PAIR_BYTES, _queues_bytes, in_order=True)
         self.data_version = DataVersion(state_version=0, timestamp=clock.now_ms(), counter=0)
         self.generation = 0
 
@@ -207,9 +208,9 @@ class ConsumerOffsets:
         """The (topic, group) of these topics that have offsets."""
         return (yield from self._search(self._table, lambda key: key[0] in topics))
 
-    def pairs(self) -> list[tuple[str, str]]:
-        """Every (topic, group) that has offsets."""
-        return list(self._table)
+    def pairs(self) -> KeyOrder[tuple[str, str]]:
+        """Every (topic, group) that has offsets, in their order; nothing is copied."""
+        return self._table.in_order
 
     def clone(self, session: Session, source: str, target: str, topic: str) -> int:
         """Replace the target's offsets of ``topic`` with the source's. Returns their number. Raises TableFull."""
@@ -224,11 +225,11 @@ class ConsumerOffsets:
         self, table: Table, is_wanted: Callable[[tuple[str, str]], bool], *, is_essential: bool = False
     ) -> Work[list[tuple[str, str]]]:
         """Keys of a table, in slices: peers may have made a million."""
-        keys = list(table)
-        found = list(filter(is_wanted, keys[:SEARCHED_AT_ONCE]))
-        for first in range(SEARCHED_AT_ONCE, len(keys), SEARCHED_AT_ONCE):
-            yield is_essential
-            found += filter(is_wanted, keys[first : first + SEARCHED_AT_ONCE])
+        found: list[tuple[str, str]] = []
+        for number, page in enumerate(table.in_order.pages()):
+            if number % SEARCHED_PAGES == SEARCHED_PAGES - 1:
+                yield is_essential
+            found += filter(is_wanted, page)
         return found
 
     def remove_topics(self, topics: Set[str]) -> Work[None]:
@@ -262,17 +263,18 @@ class ConsumerOffsets:
     def snapshot(self) -> Callable[[], Iterable[bytes]]:
         """Returns the encoder of the file. It copies the queues of one topic and group at once; each entry is an offset
         that the queue had from now on."""
-        version, keys, tables = self.data_version, list(self._table), list(self._table.values())
+        version, pages, table = self.data_version, self._table.in_order.pages(), self._table
 
         def members(of_light: bool) -> Iterator[tuple[str, Any] | None]:
             # No tuple an entry here and above: a hundred thousand new containers start a full garbage collection.
             rows: dict[str, OffsetRow] = {}
-            for number, ((topic, group), queues) in enumerate(zip(keys, tables, strict=True), 1):
-                name = f"{topic}@{group}"
-                if not self._lmq or _is_light(name) == of_light:
-                    rows[name] = queues
-                if number % fastjson.SORTED_AT_ONCE == 0:
-                    yield None
+            for page in pages:
+                for key in page:
+                    name = "@".join(key)
+                    queues = table.get(key)
+                    if queues is not None and (not self._lmq or _is_light(name) == of_light):
+                        rows[name] = queues
+                yield None
             if of_light:
                 yield from fastjson.members_in_order(rows, lambda name: rows[name].get(LMQ_QUEUE_ID, 0))
             else:
@@ -289,21 +291,15 @@ class ConsumerOffsets:
 
         return encode
 
-    def wrapper(self) -> ConsumerOffsetSerializeWrapper:
-        """A copy of the table."""
-        return ConsumerOffsetSerializeWrapper(
-            offset_table={
-                f"{topic}@{group}": queues.as_dict() for (topic, group), queues in self._table.items()
-            },
-            data_version=self.data_version,
-        )
-
     def wrapper_in_slices(self) -> Work[ConsumerOffsetSerializeWrapper]:
-        """Like ``wrapper``, in slices. Offsets may be committed between slices; each entry is an offset that the
-        queue had during the call."""
+        """A copy of the table. Offsets may be committed between slices; each entry is an offset that the queue had
+        during the call."""
         table: dict[str, dict[int, int]] = {}
         done = 0
-        for (topic, group), queues in list(self._table.items()):
+        for topic, group in self.pairs():
+            queues = self._table.get((topic, group))
+            if queues is None:
+                continue
             table[f"{topic}@{group}"] = queues.as_dict()
             done += 1 + len(queues)
             if done >= COPIED_AT_ONCE:

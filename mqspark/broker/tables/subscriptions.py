@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from mqspark.base.bounded import BoundedMap, Ledger, weigh
 from mqspark.base.clock import Clock
+from mqspark.base.keyorder import KeyOrder
 from mqspark.base.names import sound_only
 from mqspark.broker.config import BrokerConfig
 from mqspark.errors import InvalidMessage
@@ -20,6 +21,7 @@ from mqspark.protocol.bodies.topic_bodies import (
     SubscriptionGroupWrapper,
 )
 from mqspark.protocol.session import Session
+from mqspark.protocol.slices import Work
 from mqspark.store.queue.multidispatch import is_lmq
 
 _MADE = "groupsMade"
@@ -33,19 +35,21 @@ class SubscriptionGroups:
         self.ledger = Ledger(
             "groups",
             lambda: config.max_group_table_bytes,
-            "SubscriptionGroups._in_order",
             "SubscriptionGroupConfig.attributes",
             "SubscriptionGroupConfig.subscription_data_set",
             setting="maxGroupTableBytes",
         )
         self._table: BoundedMap[str, SubscriptionGroupConfig] = self.ledger.map(
-            100, weigh, most=lambda: config.max_subscription_groups, setting="maxSubscriptionGroups"
+            100,
+            weigh,
+            most=lambda: config.max_subscription_groups,
+            setting="maxSubscriptionGroups",
+            in_order=True,
         )
         """Replaced, never modified."""
         self._table.refill({name: SubscriptionGroupConfig(group_name=name) for name in BUILT_IN_GROUPS})
-        self._forbidden: BoundedMap[str, dict[str, int]] = self.ledger.map(0, weigh)
+        self._forbidden: BoundedMap[str, dict[str, int]] = self.ledger.map(0, weigh, in_order=True)
         """group → topic → bits; bit 0 forbids reading (code 353). The inner tables are replaced, never modified."""
-        self._in_order = sorted(self._table)
         self.data_version = DataVersion(state_version=0, timestamp=clock.now_ms(), counter=0)
         self.generation = 0
         self.lmq = False
@@ -59,14 +63,21 @@ class SubscriptionGroups:
         return group in self._table or (self.lmq and is_lmq(group))
 
     def __iter__(self) -> Iterator[SubscriptionGroupConfig]:
-        return iter(list(self._table.values()))
+        """In the order of their names. Groups may come and go meanwhile."""
+        for name in self.names():
+            if (config := self._table.get(name)) is not None:
+                yield config
 
-    def names(self) -> list[str]:
-        return list(self._table)
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def names(self) -> KeyOrder[str]:
+        """In ascending order; nothing is copied."""
+        return self._table.in_order
 
     def page(self, first: int, end: int) -> list[str]:
         """Some of the names, in ascending order."""
-        return self._in_order[first:end]
+        return self._table.in_order.page(first, end)
 
     def find(self, group: str, session: Session) -> SubscriptionGroupConfig | None:
         """The group's configuration; created here for the peer of ``session`` if auto-creation allows it. None
@@ -113,14 +124,12 @@ class SubscriptionGroups:
         old = self._table.get(config.group_name)
         if old != config:
             self._table.put(config.group_name, config, session if old is None else None)
-            if old is None:
-                insort(self._in_order, config.group_name)
             self._changed()
 
     def remove(self, group: str) -> None:
         self._forbidden.pop(group, None)
         if group in self._table:
-            del self._table[group], self._in_order[bisect_left(self._in_order, group)]
+            del self._table[group]
             self._changed()
 
     def is_read_forbidden(self, group: str, topic: str) -> bool:
@@ -159,7 +168,7 @@ class SubscriptionGroups:
     ) -> None:
         """Become a copy of a master's table. Raises TableFull."""
         table = sound_only("groups", table)
-        for name in reversed([name for name in self._in_order if name not in table]):
+        for name in [name for name in self.names() if name not in table]:
             self.remove(name)
         for name, config in table.items():
             config.group_name = name
@@ -177,24 +186,29 @@ class SubscriptionGroups:
 
     # --- file ---
 
-    def wrapper(self) -> SubscriptionGroupWrapper:
-        return SubscriptionGroupWrapper(
-            data_version=self.data_version,
-            forbidden_table=self._forbidden.copy(),
-            subscription_group_table=dict(self._table),
-        )
+    def forbidden_in_slices(self) -> Work[dict[str, dict[str, int]]]:
+        """A copy of what ``forbid_read`` keeps."""
+        found: dict[str, dict[str, int]] = {}
+        for number, page in enumerate(self._forbidden.in_order.pages()):
+            if number:
+                yield
+            found |= {group: topics for group in page if (topics := self._forbidden.get(group)) is not None}
+        return found
 
     def snapshot(self) -> Callable[[], Iterable[bytes]]:
-        """Returns the encoder of the file. Configurations are replaced, never modified, so another thread may
-        read them."""
+        """Returns the encoder of the file. Configurations are replaced, never modified, so another thread may read
+        them; it writes each as it is then."""
         document = to_document(SubscriptionGroupWrapper(data_version=self.data_version))
-        groups, forbidden = self._table.copy(), self._forbidden.copy()
+        pages, groups = self._table.in_order.pages(), self._table
+        forbidden_pages, forbidden = self._forbidden.in_order.pages(), self._forbidden
+
+        def config_of(name: str) -> Any:
+            config = groups.get(name)
+            return None if config is None else to_document(config)
 
         def encode() -> Iterator[bytes]:
-            document["forbiddenTable"] = fastjson.members_in_order(forbidden, forbidden.__getitem__)
-            document["subscriptionGroupTable"] = fastjson.members_in_order(
-                groups, lambda name: to_document(groups[name])
-            )
+            document["forbiddenTable"] = fastjson.members_there(forbidden_pages, forbidden.get)
+            document["subscriptionGroupTable"] = fastjson.members_there(pages, config_of)
             return fastjson.pretty_pieces(document)
 
         return encode
@@ -205,7 +219,6 @@ class SubscriptionGroups:
         for name, config in sound_only("groups", wrapper.subscription_group_table).items():
             config.group_name = name
             self._table.keep(name, config)
-        self._in_order = sorted(self._table)
         forbidden = sound_only("forbidden groups", wrapper.forbidden_table or {})
         self._forbidden.refill(
             {group: sound_only("topics of a forbidden group", topics) for group, topics in forbidden.items()}

@@ -5,14 +5,15 @@ A ``Topic`` is for the hot paths: plain attributes copied from the configuration
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct
 
 from mqspark.base.bounded import BoundedMap, Ledger, weigh
 from mqspark.base.clock import Clock
 from mqspark.base.histogram import Histogram
+from mqspark.base.keyorder import KeyOrder
 from mqspark.base.names import sound_only
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.tables.attributes import SCHEMA_VALIDATION, VALIDATION_OFF
@@ -58,8 +59,6 @@ NORMAL = "normal"
 SIZE_BOUNDS = (1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20)
 """The buckets of rocketmq_message_size (BrokerMetricsManager)."""
 BENCHMARK_QUEUES = 1024
-PAGE_TOPICS = 256
-"""Topics that an iterator looks up at once."""
 
 
 class OfKind:
@@ -239,13 +238,12 @@ class Topics:
             "topics",
             lambda: config.max_topic_table_bytes,
             "Topics._table",
-            "Topics._in_order",
             "Topics._compacted",
             "TopicConfig.attributes",
             setting="maxTopicTableBytes",
         )
         self._configs: BoundedMap[str, TopicConfig] = self.ledger.map(
-            300, weigh, most=lambda: config.max_topics, setting="maxTopics"
+            300, weigh, most=lambda: config.max_topics, setting="maxTopics", in_order=True
         )
         """Replaced, never modified."""
         self._table: dict[str, Topic] = {}
@@ -257,7 +255,6 @@ class Topics:
         for topic in self._system_topics():
             self._table[topic.topic_name] = Topic(topic)
         self._built_in = frozenset(self._table)
-        self._in_order: list[str] = []
         self._compacted: set[str] = set()
         """Kept with every change: the table is too long to be searched once a second."""
         self._refill()
@@ -295,14 +292,10 @@ class Topics:
         return name in self._built_in or is_system_topic(name)
 
     def __iter__(self) -> Iterator[Topic]:
-        """In the order of their names, page by page: topics may come and go meanwhile."""
-        order, at = self._in_order, 0
-        while names := order[at : at + PAGE_TOPICS]:
-            for name in names:
-                if (topic := self._table.get(name)) is not None:
-                    yield topic
-            order = self._in_order
-            at = bisect_right(order, names[-1])
+        """In the order of their names. Topics may come and go meanwhile."""
+        for name in self.names():
+            if (topic := self._table.get(name)) is not None:
+                yield topic
 
     def __len__(self) -> int:
         return len(self._table)
@@ -317,8 +310,9 @@ class Topics:
         """Whether the table has a row for it; light message queues have none."""
         return name in self._table
 
-    def names(self) -> list[str]:
-        return list(self._table)
+    def names(self) -> KeyOrder[str]:
+        """In ascending order; nothing is copied."""
+        return self._configs.in_order
 
     def compacted(self) -> list[str]:
         """The topics that keep the last value of each key. Those with BatchCQ queues are not compacted."""
@@ -332,7 +326,7 @@ class Topics:
 
     def page(self, first: int, end: int) -> list[str]:
         """Some of the names, in ascending order."""
-        return self._in_order[first:end]
+        return self._configs.in_order.page(first, end)
 
     def put(self, config: TopicConfig, *, needed: bool = False, session: Session | None = None) -> Topic:
         """Create or replace a topic. An equal configuration changes nothing; neither does the configuration of a
@@ -351,7 +345,6 @@ class Topics:
             self._configs.put(config.topic_name, config, session if topic is None else None)
         if topic is None:
             topic = self._table[config.topic_name] = Topic(config)
-            insort(self._in_order, config.topic_name)
         else:
             topic.configure(config)
         self._note_compacted(topic)
@@ -359,7 +352,6 @@ class Topics:
         return topic
 
     def _refill(self) -> None:
-        self._in_order = sorted(self._table)
         self._configs.refill({name: topic.config for name, topic in self._table.items()})
         self._compacted.clear()
         for topic in self._table.values():
@@ -367,7 +359,7 @@ class Topics:
 
     def remove(self, name: str) -> None:
         if name in self._table:
-            del self._table[name], self._configs[name], self._in_order[bisect_left(self._in_order, name)]
+            del self._table[name], self._configs[name]
             self._compacted.discard(name)
             self._changed()
 
@@ -470,7 +462,6 @@ class Topics:
             del self._table[name], self._configs[name]
             self._compacted.discard(name)
             self._changed()
-        self._in_order = sorted(self._table)
         for name, config in table.items():
             config.topic_name = name
             self.put(config)
@@ -478,22 +469,18 @@ class Topics:
 
     # --- file ---
 
-    def wrapper(self) -> TopicConfigSerializeWrapper:
-        return TopicConfigSerializeWrapper(
-            data_version=self.data_version,
-            topic_config_table=dict(self._configs),
-        )
-
     def snapshot(self) -> Callable[[], Iterable[bytes]]:
-        """Returns the encoder of the file. Configurations are replaced, never modified, so another thread may
-        read them."""
+        """Returns the encoder of the file. Configurations are replaced, never modified, so another thread may read
+        them; it writes each as it is then."""
         document = to_document(TopicConfigSerializeWrapper(data_version=self.data_version))
-        configs = self._configs.copy()
+        pages, configs = self._configs.in_order.pages(), self._configs
+
+        def config_of(name: str) -> Any:
+            config = configs.get(name)
+            return None if config is None else to_document(config)
 
         def encode() -> Iterator[bytes]:
-            document["topicConfigTable"] = fastjson.members_in_order(
-                configs, lambda name: to_document(configs[name])
-            )
+            document["topicConfigTable"] = fastjson.members_there(pages, config_of)
             return fastjson.pretty_pieces(document)
 
         return encode

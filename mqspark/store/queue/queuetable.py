@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Set
+from itertools import takewhile
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from mqspark.base.bounded import Ledger, require, text_bytes
 from mqspark.base.config import INT32_MAX
+from mqspark.base.keyorder import KeyOrder
 from mqspark.base.names import path_below
 from mqspark.errors import InvalidMessage
 from mqspark.store.disk.files import FileLayer
@@ -66,6 +68,8 @@ class QueueTable(Unsynced):
         self.maps = MappedFiles(files, max_mapped, dtype, self._budget)
         self.ledger = ledger if ledger is not None else Ledger("queues", lambda: sys.maxsize)
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self.in_order = KeyOrder[tuple[str, int]]()
+        """Their keys."""
         self.light: dict[str, None] = {}
         """The light message queues among them, by name."""
         self.hidden: dict[str, list[ConsumeQueue]] = {}
@@ -103,7 +107,7 @@ class QueueTable(Unsynced):
                 for name in sorted(names)[:_FILES_SAMPLE]:
                     lengths.setdefault(self._length(path / name), []).append(int(name))
         self.file_bytes = self._likely_length(lengths)
-        for topic, queue_id in found:
+        for topic, queue_id in sorted(found):
             self.create(topic, queue_id).load()
 
     def _likely_length(self, lengths: dict[int, list[int]]) -> int:
@@ -162,6 +166,7 @@ class QueueTable(Unsynced):
         queue = ConsumeQueue(self, topic, queue_id)
         if queue.key not in self.queues:
             self.ledger.note(_queue_bytes(topic))
+            self.in_order.add(queue.key)
         self.queues[queue.key] = queue
         if queue_id == LMQ_QUEUE_ID and is_lmq(topic):
             self.light[topic] = None
@@ -196,19 +201,22 @@ class QueueTable(Unsynced):
         for key, queue in self.queues.items():
             require(key == queue.key, f"{queue!r} is in the table as {key}")
             queue.validate()
+        require(list(self.in_order) == sorted(self.queues), "the keys of the queues are not in order")
         hidden = [queue for queues in self.hidden.values() for queue in queues]
         visible = set(map(id, self.queues.values()))
         require(not any(id(queue) in visible for queue in hidden), "a deleted queue is visible")
 
     def hide_topics(self, topics: Set[str]) -> None:
         """Hide the queues of these topics at once; their files stay until ``remove_topic``."""
-        doomed = [(topic, LMQ_QUEUE_ID) for topic in topics if topic in self.light]
-        if len(doomed) < len(topics):  # a light queue is found without a look at all others
-            doomed = [key for key in self.queues if key[0] in topics]
-        for key in doomed:
+        for key in [key for topic in topics for key in self.keys_of(topic)]:
+            self.in_order.remove(key)
             self.light.pop(key[0], None)
             self.hidden.setdefault(key[0], []).append(self.queues.pop(key))
             self.ledger.free(_queue_bytes(key[0]))
+
+    def keys_of(self, topic: str) -> list[tuple[str, int]]:
+        """Of the queues of a topic, found without a look at all others."""
+        return list(takewhile(lambda key: key[0] == topic, self.in_order.since((topic, 0))))
 
     def remove_topic(self, topic: str, most: int = sys.maxsize) -> bool:
         """Remove the queues of a topic and their files, at most so many of them. Returns whether some are left.
@@ -236,6 +244,7 @@ class QueueTable(Unsynced):
             queue.file_starts = [start for start in queue.file_starts if start not in old]
             if old and not queue.file_starts:
                 del self.queues[key]
+                self.in_order.remove(key)
                 self.light.pop(queue.topic, None)
                 self.ledger.free(_queue_bytes(queue.topic))
                 if remove:

@@ -296,7 +296,7 @@ class LogCopier(Recovery):
         table = self._table
         if topic in table.batch_topics:
             return
-        keys = [key for key in table.queues if key[0] == topic]
+        keys = table.keys_of(topic)
         moved: dict[tuple[str, int], list[BatchEntry]] = {}
         for key in keys:
             queue = table.queues[key]

@@ -259,7 +259,7 @@ class EndsBlock:
 
     def keys(self, changed: Iterable[Key]) -> Iterator[Key]:
         """The queues to ``take``. One with several files may come again, which does no harm."""
-        return iter(self._file.all_keys()) if self._is_whole else chain(self._noted, changed)
+        return self._file.all_keys() if self._is_whole else chain(self._noted, changed)
 
     def take(self, keys: Iterable[Key], visible: int) -> None:
         """Shots of these queues. ``visible``: end of the last record that is in a queue now. What was put behind the
@@ -359,8 +359,8 @@ class EndsFile:
         """Whether a queue was noted since the last block was begun."""
         return key in self._changed
 
-    def all_keys(self) -> list[Key]:
-        return [*self._table.queues, *self._batch_table.queues]
+    def all_keys(self) -> Iterator[Key]:
+        return chain(self._table.in_order, self._batch_table.in_order)
 
     def block(self, durable: int) -> EndsBlock:
         """The block for a checkpoint at ``durable``, the durable end of the log."""

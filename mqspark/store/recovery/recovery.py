@@ -493,7 +493,7 @@ class Recovery(LogReader):
         if topic in table.batch_topics or self._batch_table is None:
             return
         self._settle_all()
-        for key in [key for key in table.queues if key[0] == topic]:
+        for key in table.keys_of(topic):
             queue = table.queues[key]
             for offset in range(queue.min_offset, queue.max_offset):
                 entry = queue.entry(offset)

@@ -166,10 +166,11 @@ class Checkpoints:
             block.take(part, self._pipeline.visible_end)
             yield
         for table in self._tables:
-            queues = iter(list(table.queues.values()))
-            while some := list(islice(queues, COUNTED_QUEUES)):
+            counted = iter(table.in_order)
+            while some := list(islice(counted, COUNTED_QUEUES)):
+                there = filter(None, map(table.queues.get, some))
                 # A queue that got its first file since is not on disk with this checkpoint.
-                checkpoint.queue_count += sum(1 for queue in some if queue.file_starts and queue.is_settled)
+                checkpoint.queue_count += sum(1 for queue in there if queue.file_starts and queue.is_settled)
                 yield
 
     def _done(self, job: CheckpointJob) -> None:

@@ -133,11 +133,10 @@ class MasterCopy:
     def _begun(self) -> list[_Lacking]:
         """The queues whose log does not begin at offset 0."""
         topics = self._store.upkeep.compact_duty.topics()
-        queues = self._store.offsets.queues() if topics else {}
         begun = {
             _Lacking(topic, queue_id, low)
             for topic in topics
-            for queue_id in queues.get(topic, ())
+            for queue_id in self._store.offsets.queue_ids(topic)
             if (low := self._store.offsets.log_bounds(topic, queue_id)[0])
         }
         self._given_up &= begun

@@ -75,8 +75,8 @@ def traffic(core: BrokerCore, families: Families) -> Iterator[Metric | None]:
     yield families.counts("broker_junk_records", text, "kind", state.stats.junk)
     yield families.level("broker_permission", "bits: 4 read, 2 write", core.config.broker_permission)
     yield families.level("topic_number", "topics, including system topics", len(state.topics))
-    configured = len(state.subscriptions.names())
-    yield families.level("consumer_group_number", "groups that are configured", configured)
+    text = "groups that are configured"
+    yield families.level("consumer_group_number", text, len(state.subscriptions))
     if state.store_config.enable_lmq:
         text = "light queues, also those of lite topics"
         yield families.level("lmq_number", text, len(state.store.table.light))

@@ -51,7 +51,5 @@ async def test_a_group_that_has_only_consumers(mq_broker: Broker, mq_topic: str)
             broker = mq_broker.apps[0].parts.core
             assert broker is not None
             groups = broker.state.subscriptions
-            await eventually_async(
-                lambda: "idle" in groups.wrapper().subscription_group_table, "the group is known"
-            )
+            await eventually_async(lambda: "idle" in groups, "the group is known")
             assert await admin.group_lag("idle", mq_topic) == 0

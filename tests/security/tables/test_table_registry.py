@@ -125,6 +125,7 @@ SERVERS = BOTH | {
     "ChangedSettings._values": "the settings that may be changed",
     "Saves._tables": "made at the start",
     "Memo": "a memo is bounded by itself",
+    "KeyOrder._blocks": "the keys of a table, which its ledger holds",
     "Ledger._maps": "made at the start",
     "BoundedMap": "by its ledger",
     "BoundedSet": "by its ledger",

@@ -19,6 +19,7 @@ from mqspark.message import encode_properties
 from mqspark.protocol import fastjson
 from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.slices import finished
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.retention import DiskUsage
 from mqspark.store.disk.savedtables import BLOCK_BYTES, PAUSE_S, SavedTable
@@ -130,7 +131,7 @@ def test_a_store_of_the_real_broker(tmp_path: Path) -> None:
     assert bench.peer().ask(SEND, send_ext("GsBcq"), b"x").code == 0
     offsets = fastjson.loads((tmp_path / "config" / "consumerOffset.json").read_bytes())["offsetTable"]
     assert offsets
-    wrapper = bench.broker.state.offsets.wrapper()
+    wrapper = finished(bench.broker.state.offsets.wrapper_in_slices())
     assert wrapper.offset_table == {
         key: {int(queue_id): offset for queue_id, offset in queues.items()} for key, queues in offsets.items()
     }
@@ -228,7 +229,7 @@ def test_retention_settings_are_checked_when_they_are_changed(bench: Bench) -> N
 
 
 def test_long_tables_are_encoded_in_pieces_beside_the_loop(bench: Bench) -> None:
-    """On the loop only tables are copied: topics as they are then, offsets of each topic as they are in the thread."""
+    """On the loop only the names are noted; the thread writes what it finds under each then."""
     topics, offsets = bench.broker.state.topics, bench.broker.state.offsets
     for number in range(200):
         topics.put(TopicConfig(topic_name=f"T{number:03}", read_queue_nums=4, write_queue_nums=4))
@@ -236,14 +237,16 @@ def test_long_tables_are_encoded_in_pieces_beside_the_loop(bench: Bench) -> None
     in_topics, in_offsets = topics.snapshot()(), offsets.snapshot()()
     topics.put(TopicConfig(topic_name="T150", read_queue_nums=8, write_queue_nums=8))
     topics.put(TopicConfig(topic_name="Later", read_queue_nums=4, write_queue_nums=4))
+    topics.remove("T151")
     offsets.commit("CG", "T150", 0, 1_000)
     pieces = list(in_topics)
     assert len(pieces) > 200 // fastjson.PIECE_ENTRIES
     table = fastjson.loads(b"".join(pieces))["topicConfigTable"]
     assert list(table) == sorted(table)
     assert {name for name in table if name.startswith("T0")} == {f"T0{number:02}" for number in range(100)}
-    assert table["T150"]["readQueueNums"] == 4
+    assert table["T150"]["readQueueNums"] == 8
     assert "Later" not in table
+    assert "T151" not in table
     pieces = list(in_offsets)
     assert len(pieces) > 200 // fastjson.PIECE_ENTRIES
     assert fastjson.loads(b"".join(pieces))["offsetTable"]["T150@CG"] == {"0": 1_000}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping
+from itertools import islice, takewhile
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from mqspark.auth.policies import Action, Kind
 from mqspark.auth.users import MAX_NAME_LENGTH
+from mqspark.base.keyorder import KeyOrder
 from mqspark.base.logs import printable
 from mqspark.broker.admin.views import View
 from mqspark.broker.state.state import BrokerState
@@ -113,10 +114,15 @@ class Paging:
     def of(self, names: Iterable[str]) -> tuple[list[str], str | None]:
         """The names of the page, and the cursor of the next one. Names that are created or deleted meanwhile do not
         move others to another page. Raises Problem for an invalid cursor."""
-        ordered = sorted(names)
-        first = 0 if self._after is None else bisect_right(ordered, decoded(self._after))
-        page = ordered[first : first + self._limit]
-        return page, cursor(page[-1]) if first + self._limit < len(ordered) else None
+        return self.of_order(KeyOrder(names))
+
+    def of_order(self, names: KeyOrder[str], prefix: str = "") -> tuple[list[str], str | None]:
+        """The same of those that begin with ``prefix``, without a look at the others."""
+        after = "" if self._after is None else decoded(self._after)
+        rest = takewhile(lambda name: name.startswith(prefix), names.since(max(prefix, after)))
+        some = list(islice((name for name in rest if self._after is None or name > after), self._limit + 1))
+        page = some[: self._limit]
+        return page, cursor(page[-1]) if len(some) > self._limit else None
 
 
 PagingNow = Annotated[Paging, Depends()]

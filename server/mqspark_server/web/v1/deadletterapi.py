@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Collection
+from itertools import takewhile
 from typing import Literal
 
 from fastapi import APIRouter, Query
@@ -116,8 +117,8 @@ async def list_dead_letters(asker: AskerNow, paging: PagingNow) -> ItemPage[Dead
     """Groups that have dead letters."""
     asker.authorize(CLUSTER, Action.GET, Action.LIST)
     state = asker.state
-    names = [name.removeprefix(DLQ_PREFIX) for name in state.topics.names() if name.startswith(DLQ_PREFIX)]
-    page, following = paging.of(names)
+    letters = takewhile(lambda name: name.startswith(DLQ_PREFIX), state.topics.names().since(DLQ_PREFIX))
+    page, following = paging.of(name.removeprefix(DLQ_PREFIX) for name in letters)
     items = []
     for group in page:
         found = state.topics.get(dlq_topic(group))

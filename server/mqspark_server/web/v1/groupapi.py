@@ -115,7 +115,7 @@ async def list_groups(asker: AskerNow, paging: PagingNow, prefix: Prefix = "") -
     """Groups that have settings, members or offsets, in the order of their names."""
     asker.authorize(CLUSTER, Action.GET, Action.LIST)
     state = asker.state
-    names = [name for name in group_names(state) if name.startswith(prefix)]
+    names = [name for name in await between_turns(group_names(state)) if name.startswith(prefix)]
     page, following = paging.of(names)
     items = [GroupView(**entry) for entry in await entries_of(groups_view(state, page))]
     return ItemPage(items=items, next=following)

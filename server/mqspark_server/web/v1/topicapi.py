@@ -80,8 +80,7 @@ async def list_topics(asker: AskerNow, paging: PagingNow, prefix: Prefix = "") -
     """Topics in the order of their names."""
     asker.authorize(CLUSTER, Action.GET, Action.LIST)
     state = asker.state
-    names = [name for name in state.topics.names() if name.startswith(prefix)]
-    page, following = paging.of(names)
+    page, following = paging.of_order(state.topics.names(), prefix)
 
     def collected() -> Work[tuple[list[dict[str, Any]], str | None]]:
         items: list[dict[str, Any]] = []
