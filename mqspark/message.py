@@ -21,7 +21,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, NewType, overload
+from typing import Any, NamedTuple, NewType, overload
 
 from mqspark.base.bounded import Memo
 from mqspark.base.clock import wall_ms
@@ -815,19 +815,6 @@ class MessageExt(Message):
     offset_message_id: str
     broker_name: str = ""
 
-    if not TYPE_CHECKING:  # type checkers see ordinary fields
-
-        def __getattr__(self, name: str) -> Any:
-            if name == "properties":
-                self.properties = value = decode_properties(self.encoded_properties)
-                return value
-            if name == "offset_message_id":
-                self.offset_message_id = value = encode_offset_id(
-                    parse_host(self.store_host), self.physical_offset
-                )
-                return value
-            raise AttributeError(f"{type(self).__name__} has no {name}", name=name, obj=self)
-
     @property
     def value(self) -> Any:
         """What the consumer's ``serializer`` makes of the body: made once. Raises InvalidMessage for a body that does
@@ -859,3 +846,32 @@ class MessageExt(Message):
     def queue(self) -> MessageQueue:
         """The queue that the message was read from."""
         return MessageQueue(self.topic, self.broker_name, self.queue_id)
+
+
+def _late(name: str, doc: str, make: Callable[[MessageExt], Any]) -> None:
+    """Have ``make`` make this field when it is first read. ``__getattr__`` would do that too, but it makes each read of
+    any field five times as slow."""
+    slot: Any = getattr(MessageExt, name)
+    read, write = slot.__get__, slot.__set__
+
+    def field_of(message: MessageExt) -> Any:
+        try:
+            return read(message)
+        except AttributeError:
+            value = make(message)
+            write(message, value)
+            return value
+
+    setattr(MessageExt, name, property(field_of, write, slot.__delete__, doc))
+
+
+_late(
+    "properties",
+    "Of the producer and of the brokers, tags and keys included.",
+    lambda message: decode_properties(message.encoded_properties),
+)
+_late(
+    "offset_message_id",
+    "The broker's own id: its address and the message's place in its CommitLog.",
+    lambda message: encode_offset_id(parse_host(message.store_host), message.physical_offset),
+)
