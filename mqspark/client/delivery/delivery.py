@@ -1,9 +1,9 @@
-"""Delivers cached messages to the listener with bounded concurrency and reports each finished chunk.
+"""Delivers cached messages to the listener with bounded concurrency and reports how each call ended.
 
 A listener is a function (run in threads of its own) or a coroutine function (run on the loop). What a function returns
 may still have to be awaited: a lambda or a decorator may hide a coroutine function. Then it is awaited on the loop
-while its thread waits. Must not know about offsets, queues or retries: it gets chunks and returns them with their
-outcome.
+while its thread waits. Must not know about offsets, queues or retries: it gets arguments and returns them with their
+outcomes.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextvars import Context, copy_context
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from itertools import repeat
+from typing import Any, Protocol
 
 from mqspark.base.valuetypes import check_fields
 from mqspark.client.delivery.awaiting import awaited, is_coroutine_function
@@ -60,7 +61,7 @@ class RetryLater:
 
 
 class Skipped(Exception):
-    """The outcome of a chunk that never reached the listener: its queue was dropped, or the consumer is stopping."""
+    """The outcome of what never reached the listener: its queue was dropped, or the consumer is stopping."""
 
 
 Returned = ConsumeStatus | RetryLater | None
@@ -115,21 +116,23 @@ class Around(Protocol):
         """After the call, and after what it returned was awaited. Must not raise."""
 
 
-class Chunk(NamedTuple):
-    process: ProcessQueue
-    messages: Sequence[MessageExt]
-    argument: Any
-    """The listener's argument: the only message, or the list."""
+Ended = tuple[ProcessQueue, Any, Outcome, float]
+"""A queue, what the listener got of it, the outcome, and how long the listener took in seconds."""
+
+Finished = Callable[[Sequence[Ended]], None]
+"""Called with the calls that have ended since the last time, in their order."""
 
 
-Finished = Callable[[Chunk, Outcome, float], None]
-"""Called with a chunk, its outcome and the listener's duration in seconds."""
+def messages_of(argument: Any) -> Sequence[MessageExt]:
+    """Of a listener's argument: one message, or a list."""
+    return argument if isinstance(argument, list) else (argument,)
 
 
 class Delivery(Protocol):
-    def submit(self, chunks: Iterable[Chunk]) -> None: ...
+    def submit(self, process: ProcessQueue, arguments: Collection[Any]) -> None:
+        """Call the listener with each of these, unless the queue is dropped first."""
 
-    def running(self) -> list[tuple[Chunk, float]]:
+    def running(self) -> list[tuple[ProcessQueue, Any, float]]:
         """What listeners are processing, and since when, by ``now_s``."""
 
     async def run_now(self, argument: Any) -> Outcome:
@@ -149,7 +152,7 @@ def make_delivery(
     around: Sequence[Around] = (),
     now_s: Callable[[], float] = time.monotonic,
 ) -> Delivery:
-    """``finished`` is called on the running loop, once for every chunk that was submitted before ``stop``. ``now_s``
+    """``finished`` is called on the running loop; it gets everything that was submitted before ``stop``. ``now_s``
     reads the monotonic time, from any thread. ``within``: the client whose listener it is. ``around``: the first one
     is the outermost."""
     on_loop = is_coroutine_function(listener)
@@ -169,6 +172,8 @@ class _Heard:
         self._around = around
         self.here: Callable[[Any], Awaitable[Outcome]] = self._between if around else self._alone
         """Call it on the loop. Raises what the listener raises, Skipped, and TypeError for what is no outcome."""
+        self.in_thread = self._between_in_thread if around else self._alone_in_thread
+        """As ``here``, in a thread other than that of the loop."""
 
     async def _alone(self, argument: Any) -> Outcome:
         returned = self._listener(argument)
@@ -190,14 +195,15 @@ class _Heard:
             self._end(notes, outcome)
         return outcome
 
-    def in_thread(self, argument: Any, loop: asyncio.AbstractEventLoop) -> Outcome:
-        """As ``here``, in a thread other than that of ``loop``."""
-        if not self._around:
-            return understood(self._returned(argument, loop))
+    def _alone_in_thread(self, argument: Any, loop: asyncio.AbstractEventLoop) -> Outcome:
+        returned = self._listener(argument)
+        return None if returned is None else _understood_of(returned, loop)
+
+    def _between_in_thread(self, argument: Any, loop: asyncio.AbstractEventLoop) -> Outcome:
         notes = [each.begin(argument) for each in self._around]
         outcome: Outcome = None
         try:
-            outcome = understood(self._returned(argument, loop))
+            outcome = _understood_of(self._listener(argument), loop)
         except BaseException as error:
             outcome = error
             raise
@@ -205,15 +211,16 @@ class _Heard:
             self._end(notes, outcome)
         return outcome
 
-    def _returned(self, argument: Any, loop: asyncio.AbstractEventLoop) -> Any:
-        returned = self._listener(argument)
-        if returned is not None and inspect.isawaitable(returned):
-            returned = asyncio.run_coroutine_threadsafe(_settled(returned), loop).result()
-        return returned
-
     def _end(self, notes: list[Any], outcome: Outcome) -> None:
         for each, note in zip(reversed(self._around), reversed(notes), strict=True):
             each.end(note, outcome)
+
+
+def _understood_of(returned: Any, loop: asyncio.AbstractEventLoop) -> Outcome:
+    """What a listener returned in a thread of its own, awaited if need be."""
+    if inspect.isawaitable(returned):
+        returned = asyncio.run_coroutine_threadsafe(_settled(returned), loop).result()
+    return understood(returned)
 
 
 async def _settled(returned: Awaitable[Any]) -> Any:
@@ -226,8 +233,29 @@ async def _settled(returned: Awaitable[Any]) -> Any:
 
 _SKIPPED = Skipped()
 
-_CHUNKS_A_TURN = 64
-"""After this many chunks without a real wait, a coroutine listener yields to other tasks of the loop."""
+_CALLS_A_TURN = 64
+"""After this many calls without a real wait, a coroutine listener yields to other tasks of the loop."""
+
+Call = tuple[ProcessQueue, Any]
+"""What to call the listener with. It gets a copy of a list, which is its own to change."""
+
+
+class _Caller:
+    """A thread or a task that calls the listener."""
+
+    __slots__ = ("call", "since_s")
+
+    def __init__(self) -> None:
+        self.since_s = 0.0
+        self.call: Call | None = None
+        """Set after the time: whoever sees the call sees no older time."""
+
+
+def _running(callers: Iterable[_Caller]) -> Iterator[tuple[ProcessQueue, Any, float]]:
+    for caller in callers:
+        call = caller.call
+        if call is not None:
+            yield *call, caller.since_s
 
 
 class _LoopDelivery:
@@ -245,57 +273,82 @@ class _LoopDelivery:
         self._heard = heard
         self._concurrency = concurrency
         self._finished = finished
-        self._chunks: deque[Chunk] = deque()
+        self._calls: deque[Call] = deque()
         self._loop = asyncio.get_running_loop()
         self._workers: set[asyncio.Task[None]] = set()
         self._is_asked = False
-        self._running: dict[object, tuple[Chunk, float]] = {}
+        self._callers: set[_Caller] = set()
+        self._ended: list[Ended] = []
+        self._is_reporting = False
+        """The loop is about to report what has ended: a listener may wait long after the next call began."""
         self._stopping = False
 
-    def submit(self, chunks: Iterable[Chunk]) -> None:
-        self._chunks.extend(chunks)
+    def submit(self, process: ProcessQueue, arguments: Collection[Any]) -> None:
+        self._calls.extend(zip(repeat(process), arguments))
         self._employ()
 
     def _employ(self) -> None:
         """Start one more worker if there is work. Each worker requests the next one before it begins; that
         happens about when it first has to wait, so a listener that never waits keeps only one busy."""
         self._is_asked = False
-        if self._chunks and len(self._workers) < self._concurrency:
+        if self._calls and len(self._workers) < self._concurrency:
             worker = self._loop.create_task(self._work(), context=self._context.copy())
             self._workers.add(worker)
             worker.add_done_callback(self._workers.discard)
 
     async def _work(self) -> None:
+        caller = _Caller()
+        self._callers.add(caller)
+        try:
+            await self._call_as(caller)
+        finally:
+            self._callers.discard(caller)
+
+    async def _call_as(self, caller: _Caller) -> None:
         turns = 0
-        me = object()
-        while self._chunks:
-            chunk = self._chunks.popleft()
-            if self._chunks and not self._is_asked:
+        while True:
+            if not self._calls:
+                self._report()  # what has ended may bring the next call of its queue
+                if not self._calls:
+                    return
+            call = process, argument = self._calls.popleft()
+            if self._calls and not self._is_asked:
                 self._is_asked = True
                 self._loop.call_soon(self._employ)
             outcome: Outcome = _SKIPPED
             elapsed_s = 0.0
-            if not chunk.process.dropped:
-                since = self._now_s()
-                self._running[me] = (chunk, since)
+            if not process.dropped:
+                since_s = caller.since_s = self._now_s()
+                caller.call = call
                 try:
-                    outcome = await self._heard.here(chunk.argument)
+                    outcome = await self._heard.here([*argument] if argument.__class__ is list else argument)
                 except (Exception, SystemExit) as error:
                     outcome = error
                 except asyncio.CancelledError as error:
                     if self._stopping:
                         raise
                     outcome = error  # raised by the listener: a failure like any other
-                finally:
-                    del self._running[me]
-                elapsed_s = self._now_s() - since
-            self._finished(chunk, outcome, elapsed_s)
+                caller.call = None
+                elapsed_s = self._now_s() - since_s
+            self._ended.append((process, argument, outcome, elapsed_s))
+            if not self._is_reporting:
+                self._is_reporting = True
+                self._loop.call_soon(self._report_now)
             turns += 1
-            if turns % _CHUNKS_A_TURN == 0:
+            if turns % _CALLS_A_TURN == 0:
                 await asyncio.sleep(0)
 
-    def running(self) -> list[tuple[Chunk, float]]:
-        return list(self._running.values())
+    def _report_now(self) -> None:
+        self._is_reporting = False
+        self._report()
+
+    def _report(self) -> None:
+        ended, self._ended = self._ended, []
+        if ended:
+            self._finished(ended)
+
+    def running(self) -> list[tuple[ProcessQueue, Any, float]]:
+        return list(_running(self._callers))
 
     async def run_now(self, argument: Any) -> Outcome:
         return await self._loop.create_task(self._run_now(argument), context=self._context.copy())
@@ -308,12 +361,13 @@ class _LoopDelivery:
 
     async def stop(self, timeout_ms: int) -> bool:
         self._stopping = True
-        self._chunks.clear()
-        if not self._workers:
-            return True
-        _, late = await asyncio.wait(self._workers, timeout=timeout_ms / 1000)
+        self._calls.clear()
+        late: set[asyncio.Task[None]] = set()
+        if self._workers:
+            _, late = await asyncio.wait(self._workers, timeout=timeout_ms / 1000)
         for worker in late:
             worker.cancel()
+        self._report()
         return not late
 
 
@@ -333,78 +387,96 @@ class _ThreadDelivery:
         self._concurrency = concurrency
         self._finished = finished
         self._loop = asyncio.get_running_loop()
-        self._chunks: deque[Chunk] = deque()
-        self._calls: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._calls: deque[Call] = deque()
+        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
         """Each item wakes one thread; a surplus item is harmless, a missing one is not."""
-        self._done: deque[tuple[Chunk, Outcome, float]] = deque()
-        self._wake_scheduled = False
+        self._ended: deque[Ended] = deque()
+        self._is_looked_after = False
+        """The loop is about to look at what has ended and at what is left."""
         self._threads: list[threading.Thread] = []
-        self._running: dict[int, tuple[Chunk, float]] = {}
+        self._callers: list[_Caller] = []
         self._outstanding = 0
         self._stopping = False
 
-    def submit(self, chunks: Iterable[Chunk]) -> None:
-        fresh = list(chunks)
-        self._outstanding += len(fresh)
-        self._chunks.extend(fresh)
-        self._call()
+    def submit(self, process: ProcessQueue, arguments: Collection[Any]) -> None:
+        self._outstanding += len(arguments)
+        self._calls.extend(zip(repeat(process), arguments))
+        self._wake()
         while len(self._threads) < min(self._outstanding, self._concurrency):
             # Daemon threads: a listener that never returns must not keep the process from exiting.
             name = f"mqspark-listener-{len(self._threads)}"
+            caller = _Caller()
             thread = threading.Thread(
-                target=self._context.copy().run, args=(self._work,), name=name, daemon=True
+                target=self._context.copy().run, args=(self._work, caller), name=name, daemon=True
             )
+            self._callers.append(caller)
             self._threads.append(thread)
             thread.start()
 
-    def _call(self) -> None:
-        """Wake a thread unless one is about to look for work. A thread wakes the next before it begins; that one
-        waits until the first has to wait, so a fast listener keeps few threads busy."""
-        if self._calls.empty():
-            self._calls.put(None)
+    def _wake(self) -> None:
+        """Wake a thread unless one is about to look for work."""
+        if self._wakes.empty():
+            self._wakes.put(None)
 
-    def _work(self) -> None:
-        me = threading.get_ident()
-        chunks = self._chunks
+    def _work(self, caller: _Caller) -> None:
+        calls, ended, now_s, loop = self._calls, self._ended, self._now_s, self._loop
+        heard = self._heard.in_thread
+        since_s = now_s()
         while True:
             try:
-                chunk = chunks.popleft()
+                call = process, argument = calls.popleft()
             except IndexError:
                 if self._stopping:
                     return
-                self._calls.get()
+                self._wakes.get()
+                since_s = now_s()
                 continue
-            if chunks:
-                self._call()
+            # The listener may wait: the loop runs then, and wakes a thread for the next call. With a listener that
+            # does not wait it runs when all is done, and no other thread has to.
+            if calls and not self._is_looked_after and not self._look_after():
+                return
             outcome: Outcome = _SKIPPED
             elapsed_s = 0.0
-            if not (self._stopping or chunk.process.dropped):
-                since = self._now_s()
-                self._running[me] = (chunk, since)
+            if not (self._stopping or process.dropped):
+                caller.since_s = since_s
+                caller.call = call
                 try:
-                    outcome = self._heard.in_thread(chunk.argument, self._loop)
+                    outcome = heard([*argument] if argument.__class__ is list else argument, loop)
                 except BaseException as error:
                     outcome = error
-                del self._running[me]
-                elapsed_s = self._now_s() - since
-            self._done.append((chunk, outcome, elapsed_s))
-            # The order of these two lines and of the first two in _report ensures that one wake-up is enough.
-            if not self._wake_scheduled:
-                self._wake_scheduled = True
-                try:
-                    self._loop.call_soon_threadsafe(self._report)
-                except RuntimeError:
-                    return  # the loop is closed: there is no receiver any more
+                caller.call = None
+                now = now_s()
+                elapsed_s = now - since_s
+                since_s = now
+            ended.append((process, argument, outcome, elapsed_s))
+            if not self._is_looked_after and not self._look_after():
+                return
+
+    def _look_after(self) -> bool:
+        """In a thread: have the loop look. False if it is closed: there is nobody to report to any more. The flag is
+        read after something has changed here, and cleared before the loop looks: so once is enough."""
+        self._is_looked_after = True
+        try:
+            self._loop.call_soon_threadsafe(self._look)
+        except RuntimeError:
+            return False
+        return True
+
+    def _look(self) -> None:
+        self._is_looked_after = False
+        if self._calls:
+            self._wake()
+        self._report()
 
     def _report(self) -> None:
-        self._wake_scheduled = False
-        while self._done:
-            chunk, outcome, elapsed_s = self._done.popleft()
-            self._outstanding -= 1
-            self._finished(chunk, outcome, elapsed_s)
+        take = self._ended.popleft
+        ended = [take() for _ in range(len(self._ended))]
+        if ended:
+            self._outstanding -= len(ended)
+            self._finished(ended)
 
-    def running(self) -> list[tuple[Chunk, float]]:
-        return list(self._running.values())
+    def running(self) -> list[tuple[ProcessQueue, Any, float]]:
+        return list(_running(self._callers))
 
     async def run_now(self, argument: Any) -> Outcome:
         call = self._context.copy().run
@@ -413,7 +485,7 @@ class _ThreadDelivery:
     async def stop(self, timeout_ms: int) -> bool:
         self._stopping = True
         for _ in self._threads:
-            self._calls.put(None)
+            self._wakes.put(None)
         ended = await asyncio.to_thread(self._join, self._loop.time() + timeout_ms / 1000)
         self._report()
         return ended

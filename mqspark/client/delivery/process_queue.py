@@ -78,22 +78,24 @@ class ProcessQueue:
         pending = self._pending
         return bool(pending) and pending[0] <= offset <= pending[-1] and offset not in self._done
 
-    def complete(self, message: MessageExt) -> None:
-        """This message needs no further delivery."""
-        offset = message.queue_offset
-        pending = self._pending
-        if pending and pending[0] == offset:
-            pending.popleft()
-            done = self._done
-            while pending and pending[0] in done:
-                done.remove(pending.popleft())
-        elif offset in self._done or not pending or not pending[0] < offset < self.next_offset:
-            return
-        else:
-            self._done.add(offset)
-        self.message_count -= 1
-        is_plain = message.__class__ is MessageExt
-        self.size_bytes -= len(message.body) if is_plain else message.stored_body_bytes
+    def complete(self, *messages: MessageExt) -> None:
+        """These messages need no further delivery."""
+        pending, done = self._pending, self._done
+        count = size_bytes = 0
+        for message in messages:
+            offset = message.queue_offset
+            if pending and pending[0] == offset:
+                pending.popleft()
+                while done and pending[0] in done:
+                    done.remove(pending.popleft())
+            elif offset in done or not pending or not pending[0] < offset < self.next_offset:
+                continue
+            else:
+                done.add(offset)
+            count += 1
+            size_bytes += len(message.body) if message.__class__ is MessageExt else message.stored_body_bytes
+        self.message_count -= count
+        self.size_bytes -= size_bytes
 
     @property
     def commit_offset(self) -> int:

@@ -63,10 +63,10 @@ class ConsumeStatistics:
         each.pulled += messages
         each.pull_ms += elapsed_ms
 
-    def consumed(self, topic: str, consumed: int, failed: int, elapsed_ms: float) -> None:
-        """One call of the listener."""
+    def consumed(self, topic: str, consumed: int, failed: int, elapsed_ms: float, *, calls: int = 1) -> None:
+        """Messages that the listener got in ``calls`` calls."""
         each = self._topic(topic)
-        each.calls += 1
+        each.calls += calls
         each.consumed += consumed
         each.failed += failed
         each.listener_ms += elapsed_ms

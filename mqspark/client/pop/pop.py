@@ -19,8 +19,8 @@ from mqspark.client.consumer.running_info import running_info, stacks
 from mqspark.client.consumer.subscriber import Listening
 from mqspark.client.delivery.delivery import (
     Around,
-    Chunk,
     Delivery,
+    Ended,
     Listener,
     Outcome,
     Skipped,
@@ -222,7 +222,7 @@ class PopConsumer(Listening):
             self._ordered.stop()
         if not await self._delivery.stop(timeout_ms):
             log.warning("a listener of %s is still running after %d ms", self.group, timeout_ms)
-        busy = {id(message) for chunk, _ in self._delivery.running() for message in chunk.messages}
+        busy = {id(message) for _, message, _ in self._delivery.running()}
         for number, work in list(self._held.items()):
             if number not in busy:
                 self._acks.put_off(work.topic, work.receipt, 0)
@@ -287,7 +287,7 @@ class PopConsumer(Listening):
             self._helpers.discard(asyncio.current_task())
 
     def _submit(self, *works: Popped) -> None:
-        self._delivery.submit(Chunk(self._process, (work.message,), work.message) for work in works)
+        self._delivery.submit(self._process, [work.message for work in works])
 
     def _release(self, work: Popped) -> None:
         """The message is no longer held; there may be room for others."""
@@ -389,8 +389,11 @@ class PopConsumer(Listening):
     def _is_ours(self, work: Popped) -> bool:
         return self._ordered.is_ours(work) if self._ordered is not None else self._now_s() < work.deadline
 
-    def _finished(self, chunk: Chunk, outcome: Outcome, elapsed_s: float) -> None:
-        (message,) = chunk.messages
+    def _finished(self, ended: Sequence[Ended]) -> None:
+        for _, message, outcome, elapsed_s in ended:
+            self._ended(message, outcome, elapsed_s)
+
+    def _ended(self, message: MessageExt, outcome: Outcome, elapsed_s: float) -> None:
         if isinstance(outcome, Skipped) and not self._running:
             return  # ``stop`` handles it
         work, ordered = self._held[id(message)], self._ordered

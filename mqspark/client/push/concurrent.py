@@ -11,11 +11,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from mqspark.base.clock import wall_ms
 from mqspark.base.logs import escaping
-from mqspark.client.delivery.delivery import Around, Chunk, Outcome, Skipped, failure_of, make_delivery
+from mqspark.client.delivery.delivery import (
+    Around,
+    Ended,
+    Outcome,
+    RetryLater,
+    Skipped,
+    failure_of,
+    make_delivery,
+    messages_of,
+)
 from mqspark.client.delivery.process_queue import ProcessQueue
 from mqspark.client.delivery.statistics import ConsumeStatistics
 from mqspark.client.remoting.lifecycle import Within
@@ -33,12 +43,19 @@ _EXPIRED_LEVEL = 3
 """The delay level of a message whose listener timed out (ProcessQueue.cleanExpiredMsg)."""
 
 
-def chunks(process: ProcessQueue, messages: Sequence[MessageExt], batch_size: int) -> list[Chunk]:
-    """The listener's arguments; ``batch_size`` 0: single messages, not lists."""
-    if not batch_size:
-        return [Chunk(process, (message,), message) for message in messages]
-    parts = [messages[start : start + batch_size] for start in range(0, len(messages), batch_size)]
-    return [Chunk(process, part, part) for part in parts]
+@dataclass(slots=True)
+class _Successes:
+    """Messages of a queue that the listener consumed one after the other: a fast one leaves many."""
+
+    process: ProcessQueue
+    topic: str
+    """In the queue of a group's retries it may change from message to message."""
+    messages: list[MessageExt] = field(default_factory=list)
+    calls: int = 0
+    elapsed_s: float = 0.0
+
+
+_NO_QUEUE = ProcessQueue(0)
 
 
 class Concurrent:
@@ -84,8 +101,13 @@ class Concurrent:
         """Messages being sent back, so that none is sent twice."""
         self._stopping = False
 
-    def add(self, process: ProcessQueue, messages: Sequence[MessageExt]) -> None:
-        self._delivery.submit(chunks(process, messages, self._batch_size))
+    def add(self, process: ProcessQueue, messages: list[MessageExt]) -> None:
+        size = self._batch_size
+        if size:
+            parts = [messages[start : start + size] for start in range(0, len(messages), size)]
+            self._delivery.submit(process, parts)
+        else:
+            self._delivery.submit(process, messages)
 
     async def run_now(self, argument: Any) -> Outcome:
         return await self._delivery.run_now(argument)
@@ -105,9 +127,9 @@ class Concurrent:
         """Send back messages whose listener has exceeded its time. The listener continues, but its result is
         ignored."""
         oldest = self._now_s() - self._consume_timeout_ms / 1000
-        for chunk, since in self._delivery.running():
-            if since <= oldest and not chunk.process.dropped:
-                messages = self._open(chunk.process, chunk.messages)
+        for process, argument, since in self._delivery.running():
+            if since <= oldest and not process.dropped:
+                messages = self._open(process, messages_of(argument))
                 if messages:
                     log.warning(
                         "listener of %s has processed %s for more than %d ms: sent back",
@@ -115,36 +137,52 @@ class Concurrent:
                         _names(messages),
                         self._consume_timeout_ms,
                     )
-                    self._return(chunk.process, messages, _EXPIRED_LEVEL)
+                    self._return(process, messages, _EXPIRED_LEVEL)
 
     # --- outcomes ---------------------------------------------------------------------------------------
 
-    def _finished(self, chunk: Chunk, outcome: Outcome, elapsed_s: float) -> None:
-        process = chunk.process
-        if process.dropped or isinstance(outcome, Skipped):
-            return
-        process.last_consume_ms = wall_ms()
-        messages = chunk.messages
-        if outcome is None:
-            self._statistics.consumed(messages[0].topic, len(messages), 0, elapsed_s * 1000)
-            for message in messages:
-                process.complete(message)
-            self._consumed(process)
-            return
-        failure = failure_of(outcome)
-        done = len(messages) if failure is None else max(0, failure.consumed)
-        self._statistics.consumed(
-            messages[0].topic, len(messages[:done]), len(messages[done:]), elapsed_s * 1000
-        )
-        if failure is None:
-            for message in messages:
-                process.complete(message)
-        else:
-            for message in messages[:done]:
-                process.complete(message)
-            failed = self._open(process, messages[done:])
-            if failed:
-                self._failed(process, failed, failure.delay_level, outcome)
+    def _finished(self, ended: Sequence[Ended]) -> None:
+        now_ms = wall_ms()
+        run = _Successes(_NO_QUEUE, "")
+        for process, argument, outcome, elapsed_s in ended:
+            if process.dropped or isinstance(outcome, Skipped):
+                continue
+            messages = messages_of(argument)
+            topic = messages[0].topic
+            if process is not run.process or topic != run.topic:
+                self._succeeded(run)
+                process.last_consume_ms = now_ms
+                run = _Successes(process, topic)
+            failure = None if outcome is None else failure_of(outcome)
+            if failure is None:
+                run.messages += messages
+                run.calls += 1
+                run.elapsed_s += elapsed_s
+            else:
+                self._failed(process, messages, failure, outcome, elapsed_s)
+        self._succeeded(run)
+
+    def _succeeded(self, run: _Successes) -> None:
+        if run.calls:
+            elapsed_ms = run.elapsed_s * 1000
+            self._statistics.consumed(run.topic, len(run.messages), 0, elapsed_ms, calls=run.calls)
+            run.process.complete(*run.messages)
+            self._consumed(run.process)
+
+    def _failed(
+        self,
+        process: ProcessQueue,
+        messages: Sequence[MessageExt],
+        failure: RetryLater,
+        outcome: Outcome,
+        elapsed_s: float,
+    ) -> None:
+        done = max(0, failure.consumed)
+        left = messages[done:]
+        self._statistics.consumed(messages[0].topic, len(messages) - len(left), len(left), elapsed_s * 1000)
+        process.complete(*messages[:done])
+        if failed := self._open(process, left):
+            self._retry(process, failed, failure.delay_level, outcome)
         self._consumed(process)
 
     def _open(self, process: ProcessQueue, messages: Iterable[MessageExt]) -> list[MessageExt]:
@@ -155,7 +193,7 @@ class Concurrent:
             if process.holds(message) and (process, message.queue_offset) not in self._returning
         ]
 
-    def _failed(
+    def _retry(
         self, process: ProcessQueue, messages: list[MessageExt], delay_level: int, outcome: Outcome
     ) -> None:
         log.warning(
@@ -167,8 +205,7 @@ class Concurrent:
             exc_info=outcome if isinstance(outcome, BaseException) else None,
         )
         if self._send_back is None:
-            for message in messages:
-                process.complete(message)
+            process.complete(*messages)
         else:
             self._return(process, messages, delay_level)
 

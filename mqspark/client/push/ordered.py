@@ -17,12 +17,13 @@ from mqspark.base.clock import SystemClock, wall_ms
 from mqspark.base.logs import escaping
 from mqspark.client.delivery.delivery import (
     Around,
-    Chunk,
     ConsumeStatus,
+    Ended,
     Outcome,
     Skipped,
     failure_of,
     make_delivery,
+    messages_of,
 )
 from mqspark.client.delivery.process_queue import ProcessQueue
 from mqspark.client.delivery.statistics import ConsumeStatistics
@@ -123,8 +124,7 @@ class OrderedQueue:
         were taken, is still the current one."""
         messages, self.running = self.running, ()
         if self._current(process):
-            for message in (*self.held, *messages):
-                process.complete(message)
+            process.complete(*self.held, *messages)
             self.held.clear()
 
     def hold(self, process: ProcessQueue) -> None:
@@ -346,7 +346,7 @@ class Ordered:
         messages = ordered.next(now_ms)
         if messages:
             argument = messages if self._batch_size else messages[0]
-            self._delivery.submit([Chunk(process, messages, argument)])
+            self._delivery.submit(process, [argument])
         elif now_ms < ordered.resume_ms and ordered not in self._timers:
             pause_s = (ordered.resume_ms - now_ms) / 1000
             self._timers[ordered] = self._timing.call_later(pause_s, self._rested, ordered)
@@ -356,15 +356,20 @@ class Ordered:
         ordered.resume_ms = 0
         self._advance(ordered)
 
-    def _finished(self, chunk: Chunk, outcome: Outcome, elapsed_s: float) -> None:
-        process = chunk.process
+    def _finished(self, ended: Sequence[Ended]) -> None:
+        for process, argument, outcome, elapsed_s in ended:
+            self._ended(process, messages_of(argument), outcome, elapsed_s)
+
+    def _ended(
+        self, process: ProcessQueue, messages: Sequence[MessageExt], outcome: Outcome, elapsed_s: float
+    ) -> None:
         ordered = self._of[process]
         failure = failure_of(outcome)
         if not isinstance(outcome, Skipped):
             process.last_consume_ms = wall_ms()
-            count, failed = len(chunk.messages), failure is not None
+            count, failed = len(messages), failure is not None
             self._statistics.consumed(
-                chunk.messages[0].topic, 0 if failed else count, count if failed else 0, elapsed_s * 1000
+                messages[0].topic, 0 if failed else count, count if failed else 0, elapsed_s * 1000
             )
         if isinstance(outcome, Skipped):
             ordered.put_back(process, 0)
@@ -377,15 +382,15 @@ class Ordered:
             log.warning(
                 "listener of %s did not consume %s (delivery %d)",
                 self._group,
-                ", ".join(message.message_id for message in chunk.messages),
-                chunk.messages[0].reconsume_times + 1,
+                ", ".join(message.message_id for message in messages),
+                messages[0].reconsume_times + 1,
                 exc_info=outcome if isinstance(outcome, BaseException) else None,
             )
             pause_ms = self._suspend_queue_ms if failure.suspend_ms is None else failure.suspend_ms
             if (
                 limit is not None
                 and self._send_back is not None
-                and all(message.reconsume_times >= limit for message in chunk.messages)
+                and all(message.reconsume_times >= limit for message in messages)
             ):
                 task = self._loop.create_task(self._give_up(ordered, process, self._send_back, pause_ms))
                 self._giving_up.add(task)

@@ -361,9 +361,9 @@ CLIENTS = BOTH | {
     "PopConsumer._held": "maxUnacknowledged",
     "ProcessQueue._done": "flow control",
     "ProcessQueue._pending": "flow control",
-    "_ThreadDelivery._chunks": "flow control",
-    "_ThreadDelivery._done": "flow control",
-    "_ThreadDelivery._running": "threads",
+    "_ThreadDelivery._calls": "flow control",
+    "_ThreadDelivery._ended": "flow control",
+    "_ThreadDelivery._callers": "threads",
     "_ThreadDelivery._threads": "threads",
     # --- what is remembered of brokers
     "ConsumeStatistics._topics": "_MAX_TOPICS",

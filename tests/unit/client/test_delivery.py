@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from mqspark.client.delivery.delivery import Chunk, Delivery, Listener, Outcome, Skipped, make_delivery
+from mqspark.client.delivery.delivery import Delivery, Ended, Listener, Outcome, Skipped, make_delivery
 from mqspark.client.delivery.process_queue import ProcessQueue
 
 pytestmark = pytest.mark.anyio
 PROCESS = ProcessQueue(0)
 WAIT_S = 60
-
-
-def chunks(numbers: range) -> list[Chunk]:
-    return [Chunk(PROCESS, (), number) for number in numbers]
 
 
 class Finished:
@@ -28,9 +25,10 @@ class Finished:
         self._expected = expected
         self._over = asyncio.Event()
 
-    def __call__(self, chunk: Chunk, outcome: Outcome, elapsed_s: float) -> None:
-        assert chunk.argument not in self.outcomes
-        self.outcomes[chunk.argument] = outcome
+    def __call__(self, ended: Sequence[Ended]) -> None:
+        for _, argument, outcome, _ in ended:
+            assert argument not in self.outcomes
+            self.outcomes[argument] = outcome
         if len(self.outcomes) == self._expected:
             self._over.set()
 
@@ -58,8 +56,8 @@ async def test_coroutines_that_wait_run_as_many_at_a_time_as_are_allowed() -> No
         running.discard(number)
 
     delivering = delivery(listen, finished)
-    delivering.submit(chunks(range(2)))
-    delivering.submit(chunks(range(2, 10)))
+    delivering.submit(PROCESS, range(2))
+    delivering.submit(PROCESS, range(2, 10))
     await finished.all()
     assert finished.outcomes == dict.fromkeys(range(10))
     assert await delivering.stop(1_000)
@@ -75,7 +73,7 @@ async def test_coroutines_that_do_not_wait_run_in_order() -> None:
 
     delivering = delivery(listen, finished)
     for start in range(0, 300, 30):
-        delivering.submit(chunks(range(start, start + 30)))
+        delivering.submit(PROCESS, range(start, start + 30))
     await finished.all()
     assert seen == list(range(300))
     assert set(finished.outcomes.values()) == {None}
@@ -89,8 +87,8 @@ async def test_functions_that_block_run_as_many_at_a_time_as_are_allowed() -> No
         barrier.wait(WAIT_S)
 
     delivering = delivery(listen, finished)
-    delivering.submit(chunks(range(1)))
-    delivering.submit(chunks(range(1, 12)))
+    delivering.submit(PROCESS, range(1))
+    delivering.submit(PROCESS, range(1, 12))
     await finished.all()
     assert finished.outcomes == dict.fromkeys(range(12))
     assert await delivering.stop(WAIT_S * 1000)
@@ -107,7 +105,7 @@ async def test_functions_get_each_chunk_once() -> None:
 
     delivering = delivery(listen, finished)
     for start in range(0, 3_000, 30):
-        delivering.submit(chunks(range(start, start + 30)))
+        delivering.submit(PROCESS, range(start, start + 30))
         await asyncio.sleep(0)
     await finished.all()
     assert sorted(seen) == list(range(3_000))
@@ -125,7 +123,7 @@ async def test_what_no_function_has_begun_is_skipped_when_it_stops() -> None:
         go_on.wait(WAIT_S)
 
     delivering = delivery(listen, finished)
-    delivering.submit(chunks(range(20)))
+    delivering.submit(PROCESS, range(20))
     for _ in range(4):
         assert await asyncio.to_thread(begun.acquire, timeout=WAIT_S)
     stopping = asyncio.ensure_future(delivering.stop(WAIT_S * 1000))

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from mqspark.client.delivery.delivery import (
-    Chunk,
     ConsumeStatus,
     Outcome,
     RetryLater,
@@ -77,10 +76,10 @@ async def outcome_of(
     delivery = make_delivery(
         listener,
         concurrency=2,
-        finished=lambda chunk, outcome, elapsed_s: reported.set_result(outcome),
+        finished=lambda ended: reported.set_result(ended[0][2]),
         around=around,
     )
-    delivery.submit([Chunk(ProcessQueue(0), (), argument)])
+    delivery.submit(ProcessQueue(0), [argument])
     async with asyncio.timeout(WAIT_S):
         outcome = await reported
     assert await delivery.stop(WAIT_S * 1_000)
@@ -168,9 +167,7 @@ async def test_interceptors_see_the_outcome_of_what_was_awaited() -> None:
 
 
 async def test_a_tool_is_told_that_an_outcome_is_none() -> None:
-    delivery = make_delivery(
-        lambda argument: argument, concurrency=1, finished=lambda chunk, outcome, elapsed_s: None
-    )
+    delivery = make_delivery(lambda argument: argument, concurrency=1, finished=lambda ended: None)
     assert await delivery.run_now(None) is None
     with pytest.raises(TypeError, match="counts as a failure"):
         await delivery.run_now(False)

@@ -203,7 +203,7 @@ async def test_interceptors_see_how_each_call_ends(is_coroutine: bool) -> None:
         delivery = make_delivery(
             judge_later if is_coroutine else judge,
             concurrency=1,
-            finished=lambda chunk, outcome, elapsed_s: None,
+            finished=lambda ended: None,
             around=[Intercepted([notes], "G", timeout_ms)],
         )
         return await delivery.run_now(argument)
