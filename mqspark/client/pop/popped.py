@@ -57,7 +57,7 @@ class PopAnswer:
 
     def __init__(self, response: Command, queue: MessageQueue, group: str) -> None:
         """Raises ProtocolError."""
-        self._body = response.body
+        self.body = response.body
         self._queue, self._group = queue, group
         self._header = header = response.header(PopMessageResponseHeader)
         self.pop_time_ms = header.pop_time
@@ -66,13 +66,12 @@ class PopAnswer:
         self._counts = parse_order_counts(header.order_count_info)
         self._known: dict[tuple[str, int], PoppedFrom] = {}
 
-    def messages(self, limits: InflateLimits = LIMITS) -> list[MessageExt]:
-        """If inner batches decompress to too much at once, the rest is left to be redelivered, and so are damaged
-        messages."""
+    def messages(self, begin: int = 0, limits: InflateLimits = LIMITS) -> list[MessageExt]:
+        """Those of the records that begin there in the body. If inner batches decompress to too much at once, the rest
+        is left to be redelivered, and so are damaged messages."""
         queue, damaged = self._queue, list[InvalidMessage]()
-        messages, rest = decode_pull(
-            self._body, broker_name=queue.broker_name, limits=limits, damaged=damaged
-        )
+        body = self.body[begin:] if begin else self.body
+        messages, rest = decode_pull(body, broker_name=queue.broker_name, limits=limits, damaged=damaged)
         for error in damaged:
             log.error("a pop of %s: %s; it is left to be redelivered", queue, error)
         if rest is not None:
@@ -85,7 +84,11 @@ class PopAnswer:
 
     def origin(self, message: MessageExt) -> PoppedFrom:
         """Raises ProtocolError for a message that was not asked for."""
-        key = message.topic, message.queue_id
+        return self.origin_of(message.topic, message.queue_id)
+
+    def origin_of(self, stored_in: str, queue_id: int) -> PoppedFrom:
+        """Raises ProtocolError for a queue that was not asked for."""
+        key = stored_in, queue_id
         known = self._known.get(key)
         if known is None:
             known = self._known[key] = self._origin(*key)
@@ -137,7 +140,7 @@ def popped_of(
     answer = PopAnswer(response, queue, group)
     pop_time = str(answer.pop_time_ms)
     works = []
-    for message in answer.messages(limits):
+    for message in answer.messages(limits=limits):
         origin = answer.origin(message)
         stored_in, properties = origin.stored_in, message.properties
         given = properties.get(POP_CK)

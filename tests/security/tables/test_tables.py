@@ -524,6 +524,8 @@ def key_of(memo: Memo[Any, Any], text: str) -> object:
         return pb.AckMessageRequest(topic=pb.Resource(name=text)).SerializeToString()
     if memo.name == "grpc.acks":
         return ACK_RESOURCES, f"0 1 2 3 0 {text.replace('é', 'e')} 0".encode()
+    if memo.name == "proxy.forms":
+        return f"UNIQ_KEY\x01\x02TAGS\x01{text}\x02color\x01{text}\x02".encode()
     return text.encode() if memo.name.startswith(("record", "delays")) else text
 
 
@@ -531,7 +533,10 @@ ACK_RESOURCES = pb.AckMessageRequest(
     topic=pb.Resource(name="T"), group=pb.Resource(name="G")
 ).SerializeToString()
 
-NO_TEXTS = "message.hosts", "record.hosts", "filter.sql", "grpc.identities", "send.forms", "proxy.instants"
+NO_TEXTS = (
+    "message.hosts", "record.hosts", "filter.sql", "grpc.identities", "send.forms", "proxy.instants", "proxy.bornHosts",
+    "proxy.storeHosts",
+)  # fmt: skip
 
 
 def test_the_memos_of_the_process_are_bounded_by_what_they_weigh() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -62,6 +62,9 @@ _OPTIONAL = frozenset(
     }
 )
 """Properties that say the type of a message, or are fields that most messages do not have."""
+
+_NOTHING_ELSE = _HIDDEN - _OPTIONAL - {TAGS}
+"""Properties without which the message would look the same, or that are fields of all messages."""
 
 _MESSAGE, _PROPERTIES = pb.Message.DESCRIPTOR, pb.SystemProperties.DESCRIPTOR
 _SYSTEM, _BODY = tag(_MESSAGE, "system_properties"), tag(_MESSAGE, "body")
@@ -116,42 +119,118 @@ def encoded_message(message: MessageExt, now_ms: int, offset: int | None = None,
     encoded takes half as much time again; so only what few messages have is made by one."""
     properties = message.properties
     body, encoding = _body(message)
-    digest = hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
-    kind, optional = pb.NORMAL, b""
+    if _NOTHING_ELSE.issuperset(properties) and encoding == pb.IDENTITY:
+        extras = _NONE
+    else:
+        extras = _extras(properties, encoding, now_ms)
+    return assembled(
+        _topics[message.topic],
+        extras,
+        message.message_id.encode(),
+        message.born_timestamp_ms,
+        properties.get(BORN_HOST) or host_of(message.born_host),
+        message.store_timestamp_ms,
+        message.store_host,
+        message.queue_id,
+        message.queue_offset if offset is None else offset,
+        message.reconsume_times,
+        handle.encode(),
+        body,
+    )
+
+
+class Extras(NamedTuple):
+    """Fields that depend on properties."""
+
+    kind: bytes
+    """The encoding of the body and the type."""
+    system: bytes
+    own: bytes
+    """The program's own properties."""
+
+
+_NONE = Extras(_KINDS[pb.IDENTITY, pb.NORMAL], b"", b"")
+
+
+def _extras(properties: Mapping[str, str], encoding: pb.Encoding, now_ms: int) -> Extras:
+    kind, system, own = pb.NORMAL, b"", b""
     if not _OPTIONAL.isdisjoint(properties):
-        kind, optional = type_of(properties), _optional(properties, now_ms)
-    host = properties.get(BORN_HOST) or message.born_host.rpartition(":")[0].strip("[]")
-    system = [
+        kind, system = type_of(properties), _optional(properties, now_ms)
+    if (label := properties.get(TAGS)) is not None:
+        system += _TAG + sized(label.encode())
+    users = {key: value for key, value in properties.items() if key not in _HIDDEN}
+    if users:
+        own = pb.Message(user_properties=users).SerializeToString()
+    return Extras(_KINDS[encoding, kind], system, own)
+
+
+def usual_extras(properties: Mapping[str, str]) -> Extras | None:
+    """Those of a message with a body that is as it was sent. None: they depend on the time, or are more than most
+    messages have."""
+    return _extras(properties, pb.IDENTITY, 0) if _OPTIONAL.isdisjoint(properties) else None
+
+
+def assembled(
+    topic: bytes,
+    extras: Extras,
+    message_id: bytes,
+    born_ms: int,
+    born_host: str,
+    stored_ms: int,
+    store_host: str,
+    queue_id: int,
+    offset: int,
+    reconsume_times: int,
+    handle: bytes,
+    body: bytes,
+) -> bytes:
+    """An encoded message; ``topic``: as ``topic_field``; ``handle``: empty for a message that has none."""
+    digest = hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
+    system = b"%b%b%b%b%b%b%b%b%b%b%b%b%b%b%b%b%b%b%b%b%b%b%b%b" % (
         _MESSAGE_ID,
-        sized(message.message_id.encode()),
+        varint(len(message_id)),
+        message_id,
         _DIGEST,
         digest.encode(),
-        _KINDS[encoding, kind],
+        extras.kind,
         _BORN,
-        _instants[message.born_timestamp_ms],
+        _instants[born_ms],
         _BORN_HOST,
-        _hosts[host],
+        _hosts[born_host],
         _STORED,
-        _instants[message.store_timestamp_ms],
+        _instants[stored_ms],
         _STORE_HOST,
-        _hosts[message.store_host],
+        _hosts[store_host],
         _QUEUE_ID,
-        varint(message.queue_id),
+        varint(queue_id),
         _OFFSET,
-        varint(message.queue_offset if offset is None else offset),
+        varint(offset),
         _ATTEMPT,
-        varint(min(message.reconsume_times + 1, _MAX_ATTEMPTS)),
-        optional,
-    ]
-    if handle:
-        system += (_HANDLE, sized(handle.encode()))
-    if (label := properties.get(TAGS)) is not None:
-        system += (_TAG, sized(label.encode()))
-    users = {key: value for key, value in properties.items() if key not in _HIDDEN}
-    own = pb.Message(user_properties=users).SerializeToString() if users else b""
-    fields = b"".join(system)
-    topic = _topics[message.topic]
-    return b"".join((topic, own, _SYSTEM, varint(len(fields)), fields, _BODY, varint(len(body)), body))
+        varint(min(reconsume_times + 1, _MAX_ATTEMPTS)),
+        extras.system,
+        _HANDLE if handle else b"",
+        varint(len(handle)) if handle else b"",
+        handle,
+    )
+    return b"%b%b%b%b%b%b%b%b" % (
+        topic,
+        extras.own,
+        _SYSTEM,
+        varint(len(system)),
+        system,
+        _BODY,
+        varint(len(body)),
+        body,
+    )
+
+
+def host_of(address: str) -> str:
+    """Without the port."""
+    return address.rpartition(":")[0].strip("[]")
+
+
+def topic_field(name: str) -> bytes:
+    return _topics[name]
 
 
 def _instant(millis: int) -> bytes:

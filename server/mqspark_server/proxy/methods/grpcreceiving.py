@@ -14,7 +14,7 @@ from typing import Protocol
 from mqspark.base.logs import sparing
 from mqspark.broker.state.litenames import bound_topic
 from mqspark.errors import InvalidMessage, ProtocolError, TableFull
-from mqspark.message import LITE_TOPIC, PERM_READ, TAGS, MessageQueue
+from mqspark.message import PERM_READ, MessageQueue
 from mqspark.protocol.bodies.client_bodies import SubscriptionData, build_subscription
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -23,8 +23,7 @@ from mqspark.protocol.headers.client_headers import PopLiteMessageRequestHeader,
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.clients.grpccalls import GrpcCall
 from mqspark_server.proxy.clients.renewals import GIVEN_BACK_MS, INVISIBLE_MS, ReceiptPlace, place_of
-from mqspark_server.proxy.content.grpcmessages import may_inflate
-from mqspark_server.proxy.content.handedout import HandedOut, delivered, handed_out, lite_handed_out
+from mqspark_server.proxy.content.handedout import Given, delivered, handed_out, lite_handed_out
 from mqspark_server.proxy.content.resources import group_of, topic_of
 from mqspark_server.proxy.content.subscribed import filter_of
 from mqspark_server.proxy.grpcstatus import OK, GrpcRefusal, refusal_of, status
@@ -123,9 +122,7 @@ def _filter(topic: str, given: pb.FilterExpression) -> SubscriptionData:
 # --- popping --------------------------------------------------------------------------------------------------
 
 
-async def _popped(
-    call: GrpcCall, reception: _Reception, request: pb.ReceiveMessageRequest
-) -> list[HandedOut]:
+async def _popped(call: GrpcCall, reception: _Reception, request: pb.ReceiveMessageRequest) -> list[Given]:
     """Raises GrpcRefusal."""
     reception.config = await call.backend.group(reception.group)
     reception.is_lite = _is_lite(call, reception)
@@ -169,7 +166,7 @@ async def _broker(call: GrpcCall, topic: str, named: str) -> str:
     return readable[next(_turns) % len(readable)]
 
 
-async def _pop(call: GrpcCall, reception: _Reception) -> list[HandedOut]:
+async def _pop(call: GrpcCall, reception: _Reception) -> list[Given]:
     """Raises GrpcRefusal."""
     now_ms = call.backend.clock.now_ms()
     header: PopLiteMessageRequestHeader | PopMessageRequestHeader
@@ -209,7 +206,7 @@ async def _pop(call: GrpcCall, reception: _Reception) -> list[HandedOut]:
     return _messages(reception, answer)
 
 
-def _messages(reception: _Reception, answer: Command) -> list[HandedOut]:
+def _messages(reception: _Reception, answer: Command) -> list[Given]:
     """Raises GrpcRefusal."""
     if answer.code == ResponseCode.POLLING_FULL:
         raise GrpcRefusal(pb.TOO_MANY_REQUESTS, "polling full")
@@ -226,17 +223,16 @@ def _messages(reception: _Reception, answer: Command) -> list[HandedOut]:
         raise GrpcRefusal(pb.INTERNAL_SERVER_ERROR, str(error)) from None
 
 
-async def _wanted(call: GrpcCall, reception: _Reception, given: Sequence[HandedOut]) -> list[HandedOut]:
+async def _wanted(call: GrpcCall, reception: _Reception, given: Sequence[Given]) -> list[Given]:
     """Without messages whose tag has but the hash of a wanted one, and those that were tried often enough."""
     config = reception.config
     most = DEFAULT_ATTEMPTS if config is None else config.retry_max_times + 1
     wanted, others = [], []
     for each in given:
-        if reception.tags and each.message.properties.get(TAGS) not in reception.tags:
+        if reception.tags and each.tags not in reception.tags:
             others.append(acknowledge(call.client.link, _place(reception, each), each.handle))
-        elif each.message.reconsume_times >= most:
-            message_id = each.message.message_id
-            others.append(forward(call.client.link, _place(reception, each), each.handle, message_id))
+        elif each.reconsume_times >= most:
+            others.append(forward(call.client.link, _place(reception, each), each.handle, each.message_id))
         else:
             wanted.append(each)
     for outcome in await asyncio.gather(*others, return_exceptions=True):
@@ -247,15 +243,15 @@ async def _wanted(call: GrpcCall, reception: _Reception, given: Sequence[HandedO
     return wanted
 
 
-def _place(reception: _Reception, given: HandedOut) -> ReceiptPlace:
-    lite_topic = given.message.properties.get(LITE_TOPIC, "") if reception.is_lite else ""
+def _place(reception: _Reception, given: Given) -> ReceiptPlace:
+    lite_topic = given.lite_topic if reception.is_lite else ""
     return place_of(reception.group, reception.topic, lite_topic, given.handle)
 
 
 # --- delivery -------------------------------------------------------------------------------------------------
 
 
-async def _deliver(call: GrpcCall, reception: _Reception, given: Sequence[HandedOut], write: Write) -> None:
+async def _deliver(call: GrpcCall, reception: _Reception, given: Sequence[Given], write: Write) -> None:
     if not given:
         await write(pb.ReceiveMessageResponse(status=status(pb.MESSAGE_NOT_FOUND, "no match message")))
         return
@@ -265,7 +261,7 @@ async def _deliver(call: GrpcCall, reception: _Reception, given: Sequence[Handed
         responses, size = [_RECEIVED], 0
         for number, each in enumerate(given, 1):
             now_ms = call.backend.clock.now_ms()
-            if may_inflate(each.message):
+            if each.may_inflate:
                 made = await asyncio.to_thread(delivered, each, now_ms)
             else:
                 made = delivered(each, now_ms)
@@ -279,7 +275,7 @@ async def _deliver(call: GrpcCall, reception: _Reception, given: Sequence[Handed
         raise
 
 
-def _hold(call: GrpcCall, reception: _Reception, given: Sequence[HandedOut]) -> None:
+def _hold(call: GrpcCall, reception: _Reception, given: Sequence[Given]) -> None:
     if not reception.auto_renew:
         return
     try:
@@ -289,12 +285,12 @@ def _hold(call: GrpcCall, reception: _Reception, given: Sequence[HandedOut]) -> 
         log.warning("%s gets messages that are not renewed: %s", call.client.caller.client_id, error)
 
 
-def _came_too_late(call: GrpcCall, reception: _Reception, popping: asyncio.Task[list[HandedOut]]) -> None:
+def _came_too_late(call: GrpcCall, reception: _Reception, popping: asyncio.Task[list[Given]]) -> None:
     if not popping.cancelled() and popping.exception() is None and popping.result():
         call.shared.spawn(_give_back(call, reception, popping.result()))
 
 
-async def _give_back(call: GrpcCall, reception: _Reception, given: Sequence[HandedOut]) -> None:
+async def _give_back(call: GrpcCall, reception: _Reception, given: Sequence[Given]) -> None:
     """Make visible soon what the client did not get."""
     for each in given:
         place = _place(reception, each)
@@ -302,4 +298,4 @@ async def _give_back(call: GrpcCall, reception: _Reception, given: Sequence[Hand
         try:
             await change(call.client.link, place, handle, GIVEN_BACK_MS)
         except GrpcRefusal as refused:
-            log.warning("%s comes again only when its time is over: %s", each.message.message_id, refused)
+            log.warning("%s comes again only when its time is over: %s", each.message_id, refused)
