@@ -47,6 +47,9 @@ COLUMNS: dict[str, str] = {
 """Name to Spark type. The columns from ``broker`` on are present only if an option or ``.schema(...)`` selects
 them."""
 
+PLACE = ("topic", "partition", "offset")
+"""What an error says of a message."""
+
 _DEFAULT = ("key", "value", "topic", "partition", "offset", "timestamp", "tags")
 STORE_COLUMNS = ("broker", "bornTimestamp", "msgId", "physicalOffset", "sysFlag")
 """What a read of a store has in addition."""

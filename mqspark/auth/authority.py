@@ -14,6 +14,7 @@ from mqspark.auth.usercopy import UserCopy, UserSource
 from mqspark.auth.users import Cipher, Users, UserStatus, UserType
 from mqspark.base.bounded import Ledger
 from mqspark.base.clock import Clock, SystemClock
+from mqspark.base.config import Limit
 from mqspark.errors import ConfigError, IllegalName, InvalidMessage, ProtocolError, StoreCorrupt
 from mqspark.extensions import AuthenticationProvider
 from mqspark.protocol.codes import ResponseCode
@@ -51,14 +52,14 @@ class Authority:
         self._cipher = cipher
         self._clock = clock or SystemClock()
         self._audit = audit
-        self.users = Users(cipher, lambda: config.max_auth_table_bytes)
+        self.users = Users(cipher, Limit(config, "max_auth_table_bytes"))
         self.saved = SavedTable(self.users, file, self._answer_saved)
         self._load(file)
         migrate(self.users, accounts)
         if needs_a_user:
             self._make_first_users()
         self._waiting: list[tuple[Session, bytes, int]] = []
-        self.ledger = Ledger("changedUsers", lambda: MAX_WAITING_BYTES, "Authority._waiting")
+        self.ledger = Ledger("changedUsers", MAX_WAITING_BYTES, "Authority._waiting")
         self.provider: Loaded[AuthenticationProvider] | None = None
         """Called before a signature is checked. Set before the first ``guard``."""
         self.gate: Gate | None = None

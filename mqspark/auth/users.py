@@ -23,6 +23,7 @@ import msgspec
 
 from mqspark.auth.policies import Acl, AclPolicy, Entry, PolicyType, Resource, named
 from mqspark.base.bounded import BoundedMap, Ledger
+from mqspark.base.config import Bound
 from mqspark.base.crc import crc32
 from mqspark.base.names import check
 from mqspark.errors import InvalidMessage, ProtocolError
@@ -103,9 +104,9 @@ class Users:
     """All users and policies of a server; the table of a ``SavedTable``. A method that raises InvalidMessage,
     IllegalName or TableFull has changed nothing."""
 
-    def __init__(self, cipher: Cipher, max_bytes: Callable[[], int]) -> None:
+    def __init__(self, cipher: Cipher, max_bytes: Bound) -> None:
         self._cipher = cipher
-        self.ledger = Ledger("users", max_bytes, setting="maxAuthTableBytes")
+        self.ledger = Ledger("users", max_bytes)
         self._users: BoundedMap[str, User] = self.ledger.map(_USER_BYTES)
         self._acls: BoundedMap[str, Acl] = self.ledger.map(_ENTRY_BYTES, _acl_bytes)
         self.generation = 0

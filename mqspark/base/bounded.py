@@ -22,6 +22,7 @@ import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from mqspark.base.config import Bound, key_of, reader
 from mqspark.base.keyorder import KeyOrder
 from mqspark.base.shares import NOBODY, Holders, Shares
 from mqspark.errors import TableFull
@@ -68,8 +69,8 @@ class TableBudget:
     for all, so that one that fills its share leaves room for others (the dynamic thresholds of shared-memory
     switches). RESERVED_BYTES of each table are never refused: deleting a topic needs a little room, too."""
 
-    def __init__(self, bound: Callable[[], int], setting: str) -> None:
-        self._bound = bound
+    def __init__(self, bound: Bound, setting: str = "") -> None:
+        self._bound = reader(bound)
         self.setting = setting
         self.bytes = 0
         self.refused = 0
@@ -86,9 +87,9 @@ class TableBudget:
 
 
 class Ledger:
-    """``holds``: the attributes it accounts for beside its bounded maps and sets, as ``Class.attribute``.
-    ``setting``: the configuration key of its limit. ``most``: how many entries there are for all users; None: as many
-    as have room. ``shares``: what each user holds of it."""
+    """``holds``: the attributes it accounts for beside its bounded maps and sets, as ``Class.attribute``. ``setting``:
+    the key of its limit, if ``bound`` does not say it. ``most``: how many entries there are for all users; None: as
+    many as have room. ``shares``: what each user holds of it."""
 
     __slots__ = (
         "_bound", "_budget", "_maps", "bytes", "entries", "holds", "name", "refused", "setting", "shares",
@@ -97,16 +98,16 @@ class Ledger:
     def __init__(
         self,
         name: str,
-        bound: Callable[[], int],
+        bound: Bound,
         *holds: str,
         setting: str = "",
-        most: Callable[[], int] | None = None,
+        most: Bound | None = None,
     ) -> None:
         self.name = name
         self.holds = holds
-        self.setting = setting
-        self._bound = bound
-        self._budget = TableBudget(lambda: sys.maxsize, "")
+        self.setting = setting or key_of(bound)
+        self._bound = reader(bound)
+        self._budget = TableBudget(sys.maxsize)
         self.entries = 0
         self.bytes = 0
         self.refused = 0
@@ -119,14 +120,11 @@ class Ledger:
         entry_bytes: int = 0,
         value_bytes: Callable[[V], int] | None = None,
         *,
-        most: Callable[[], int] | None = None,
-        setting: str = "",
+        most: Bound | None = None,
         in_order: bool = False,
     ) -> BoundedMap[Any, V]:
         """A new map of this table: see there."""
-        return self.include(
-            BoundedMap(self, entry_bytes, value_bytes, most=most, setting=setting, in_order=in_order)
-        )
+        return self.include(BoundedMap(self, entry_bytes, value_bytes, most=most, in_order=in_order))
 
     def set(self, entry_bytes: int = 0, key_bytes: Callable[[K], int] | None = None) -> BoundedSet[K]:
         """A new set of this table: see there."""
@@ -229,21 +227,19 @@ class BoundedMap(dict[K, V]):
         value_bytes: Callable[[V], int] | None = None,
         *,
         share_bytes: int = 0,
-        most: Callable[[], int] | None = None,
-        setting: str = "",
+        most: Bound | None = None,
         in_order: bool = False,
     ) -> None:
         """``entry_bytes``: of an entry, without that of a dict, the texts of its key and ``value_bytes(value)``.
         ``share_bytes``: how much more an entry takes of its user's share. ``most``: how many entries there may be, of
-        which one user makes a share; the key ``setting`` sets that. ``in_order``: it has ``in_order``, at the cost of
-        some 8 bytes a key."""
+        which one user makes a share. ``in_order``: it has ``in_order``, at the cost of some 8 bytes a key."""
         super().__init__()
         self._ledger = ledger
         self._entry_bytes = ENTRY_BYTES + entry_bytes
         self._value_bytes = value_bytes
         self.share_bytes = share_bytes
-        self._most = most
-        self._setting = setting
+        self._most = None if most is None else reader(most)
+        self._setting = key_of(most)
         if most is not None:
             ledger.shares.limit_entries(most)
         self._owners: dict[K, str] | None = None

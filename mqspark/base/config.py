@@ -109,6 +109,33 @@ def rocketmq_key(field: dataclasses.Field[Any]) -> str:
     return key if isinstance(key, str) else camel_case(field.name)
 
 
+class Limit:
+    """A number among settings, which may change while the process runs: read whenever it is needed."""
+
+    __slots__ = ("key", "read")
+
+    def __init__(self, settings: Any, field: str) -> None:
+        """Raises KeyError for a field that ``settings`` do not have."""
+        self.key = rocketmq_key(settings.__dataclass_fields__[field])
+        """How operators know it."""
+        self.read: Callable[[], int] = functools.partial(getattr, settings, field)
+
+
+Bound = Limit | Callable[[], int] | int
+"""How much there may be: of settings, computed, or always the same."""
+
+
+def reader(bound: Bound) -> Callable[[], int]:
+    if isinstance(bound, Limit):
+        return bound.read
+    return bound if callable(bound) else functools.partial(int, bound)
+
+
+def key_of(bound: Bound | None) -> str:
+    """How operators know it, if they can set it."""
+    return bound.key if isinstance(bound, Limit) else ""
+
+
 def is_live(field: dataclasses.Field[Any]) -> bool:
     """Whether requests may change the setting while the process runs."""
     return bool(field.metadata.get("live"))

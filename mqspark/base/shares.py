@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mqspark.base.clock import MINUTE_MS
+from mqspark.base.config import Bound, Limit, reader
 from mqspark.errors import TableFull
 
 NOBODY = ""
@@ -31,16 +32,16 @@ class Holders:
         self,
         user_of: Callable[[Any], str],
         refused: Callable[[Any, str, str], None],
-        percent: Callable[[], int],
-        bound: Callable[[], int],
+        percent: Bound,
+        bound: Bound,
     ) -> None:
         """``user_of(session)``: whose entries a session makes, or NOBODY. ``refused(session, kind, remark)`` is called
         for each refusal. ``percent``: the part that one user may hold of each table, and of the ``bound`` in bytes of
         all tables together; 0: no limit."""
         self.user_of = user_of
         self.refused = refused
-        self._percent = percent
-        self._bound = bound
+        self._percent = reader(percent)
+        self._bound = reader(bound)
         self.bytes: Counter[str] = Counter()
         """By user, in all tables."""
 
@@ -72,21 +73,19 @@ class Shares:
 
     __slots__ = ("_bound", "_held", "_most", "holders", "kind", "refused")
 
-    def __init__(
-        self, kind: str, bound: Callable[[], int] | None = None, most: Callable[[], int] | None = None
-    ) -> None:
+    def __init__(self, kind: str, bound: Bound | None = None, most: Bound | None = None) -> None:
         """``bound``: the bytes, and ``most`` the entries, of all users together; None: no limit."""
         self.kind = kind
         self.holders: Holders | None = None
         """None: nobody is counted."""
-        self._bound = bound
-        self._most = most
+        self._bound = None if bound is None else reader(bound)
+        self._most = None if most is None else reader(most)
         self._held: dict[str, _Held] = {}
         self.refused = 0
         """Number of refused entries."""
 
-    def limit_entries(self, most: Callable[[], int]) -> None:
-        self._most = most
+    def limit_entries(self, most: Bound) -> None:
+        self._most = reader(most)
 
     def admit(self, session: object, size_bytes: int = 0, entries: int = 1) -> str:
         """The user to whom the new entry belongs. Changes nothing. Raises TableFull when the user holds their share."""
@@ -164,26 +163,23 @@ class Shares:
 class TimedShares(Shares):
     """What each user holds until a time, to the minute."""
 
-    __slots__ = ("_ends", "_now_ms", "_per_user", "_setting")
+    __slots__ = ("_ends", "_now_ms", "_per_user")
 
-    def __init__(
-        self, kind: str, per_user: Callable[[], int], setting: str, now_ms: Callable[[], int]
-    ) -> None:
+    def __init__(self, kind: str, per_user: Limit, now_ms: Callable[[], int]) -> None:
         """``per_user``: the entries of one user; 0: no limit. ``now_ms``: wall time."""
         super().__init__(kind)
         self._per_user = per_user
-        self._setting = setting
         self._now_ms = now_ms
         self._ends: dict[str, dict[int, int]] = {}
         """user → minute → entries that end before it."""
 
     def _problem(self, holders: Holders, user: str, size_bytes: int, entries: int) -> TableFull | None:
-        most = self._per_user()
+        most = self._per_user.read()
         if most and self.held(user)[0] + entries > most:
             self._end(user)
             if self.held(user)[0] + entries > most:
                 name = f"{self.kind} of User:{user}"
-                return TableFull(name, self.held(user)[0], most, self._setting, unit="entries")
+                return TableFull(name, self.held(user)[0], most, self._per_user.key, unit="entries")
         return None
 
     def hold_until(self, user: str, end_ms: int) -> None:

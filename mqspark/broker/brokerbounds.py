@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from mqspark.base.bounded import Bounded, Ledger, TableBudget, Tables
+from mqspark.base.config import Limit
 from mqspark.base.shares import Holders, Shares
 from mqspark.broker.state.state import BrokerState
 
@@ -36,7 +37,7 @@ class BrokerBounds:
             holders = Holders(
                 authority.limited_user,
                 authority.limited,
-                lambda: config.max_table_share_per_user,
+                Limit(config, "max_table_share_per_user"),
                 lambda: budget.bound,
             )
         for shares in self._timed_shares:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mqspark.base.clock import Clock
+from mqspark.base.config import Limit
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.group.membership import MemberNotices
 from mqspark.broker.pop.assignment import RequestModes
@@ -60,7 +61,7 @@ class BrokerTables:
         )
         self.publication = Publication(config, state.topics, state.mappings, self.changes)
         store.upkeep.compact_duty.topics = state.topics.compacted
-        self.modes = RequestModes(lambda: config.max_group_table_bytes)
+        self.modes = RequestModes(Limit(config, "max_group_table_bytes"))
         self.saved = SavedState(state, self.modes, config_file, self.changes.answer_due, settings_file)
         if authority is not None:
             self.saved.watch(authority.saved)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from mqspark.base.bounded import CONTAINER_BYTES, BoundedMap, Ledger, text_bytes
+from mqspark.base.config import Bound
 from mqspark.base.names import ID, sound_only
 from mqspark.protocol import fastjson
 
@@ -21,8 +22,8 @@ MAX_KV_BYTES = 32 << 20
 class KVConfig:
     """The table. ``generation`` counts changes, so that a caller can tell whether they are saved."""
 
-    def __init__(self, max_bytes: Callable[[], int] = lambda: MAX_KV_BYTES) -> None:
-        self.ledger = Ledger("kv", max_bytes, setting="maxKvTableBytes")
+    def __init__(self, max_bytes: Bound = MAX_KV_BYTES) -> None:
+        self.ledger = Ledger("kv", max_bytes)
         self._table: BoundedMap[str, BoundedMap[str, str]] = self.ledger.map(CONTAINER_BYTES)
         self.generation = 0
 

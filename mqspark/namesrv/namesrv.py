@@ -17,6 +17,7 @@ from mqspark.base.bounded import Memo, Tables
 from mqspark.base.clock import Clock
 from mqspark.base.config import (
     ForeignKeys,
+    Limit,
     change_settings,
     known_keys,
     no_foreign_keys,
@@ -111,7 +112,7 @@ class NameServer:
         self.outbox: list[Session] = outbox if outbox is not None else []
         self._clock = clock
         self.routes = RouteTable(config, clock)
-        self.kv = KVConfig(lambda: config.max_kv_table_bytes)
+        self.kv = KVConfig(Limit(config, "max_kv_table_bytes"))
         self._saves = Saves(clock)
         self._saved_kv: SavedTable | None = None
         if config.kv_config_path:

@@ -26,7 +26,7 @@ from types import MappingProxyType
 
 from mqspark.base.bounded import ENTRY_BYTES, Ledger, text_bytes, weigh
 from mqspark.base.clock import Clock
-from mqspark.base.config import INT64_MAX
+from mqspark.base.config import INT64_MAX, Limit
 from mqspark.base.logs import printable, sparing
 from mqspark.base.names import is_address
 from mqspark.message import MASTER_ID, MEMBER_GROUP_PREFIX, PERM_READ, PERM_WRITE
@@ -130,9 +130,8 @@ class RouteTable:
         self._mappings: dict[str, dict[str, TopicQueueMappingInfo]] = {}
         self.ledger = Ledger(
             "topicQueueMappings",
-            lambda: config.max_mapping_table_bytes,
+            Limit(config, "max_mapping_table_bytes"),
             "RouteTable._mappings",
-            setting="maxMappingTableBytes",
         )
         self._clusters: dict[str, set[str]] = {}
         self._live: dict[tuple[str, str], LiveBroker] = {}

@@ -33,7 +33,7 @@ class Saves:
         self._clock = clock
         self._tables: list[SavedTable] = []
         self._waiting: list[_HeldAnswer] = []
-        self.ledger = Ledger("changes", lambda: MAX_WAITING_BYTES, "Saves._waiting")
+        self.ledger = Ledger("changes", MAX_WAITING_BYTES, "Saves._waiting")
 
     def add(self, table: SavedTable) -> None:
         self._tables.append(table)

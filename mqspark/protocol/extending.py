@@ -253,7 +253,7 @@ class Extensions:
     counts: dict[str, ExtensionCalls] = field(default_factory=dict)
     """By name."""
     ledger: Ledger = field(
-        default_factory=lambda: Ledger("hookedRequests", lambda: MAX_AWAITED_BYTES, "TappedSession._awaited")
+        default_factory=lambda: Ledger("hookedRequests", MAX_AWAITED_BYTES, "TappedSession._awaited")
     )
 
     def add(self, name: str, extension: object, roles: Collection[type] = EVERY_ROLE) -> bool:

@@ -17,6 +17,8 @@ from mqspark.protocol.codes import RequestCode
 STATUS_FIELD = "status"
 """The field of an answer with the HTTP status."""
 MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
+DELETED = {"deleted": "true"}
+"""The option of a question that counts what was deleted."""
 MAX_BODY_BYTES = 4 << 20
 """The most of a request. A schema has 1 MiB at most; JSON may need several characters for one of a text."""
 _OF_TOPICS = ("-value", "-key")

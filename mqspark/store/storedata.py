@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mqspark.base.bounded import Ledger
 from mqspark.base.clock import Clock
+from mqspark.base.config import Limit
 from mqspark.store.config import FlushDiskType, StoreConfig
 from mqspark.store.disk.damage import Note
 from mqspark.store.disk.files import FileLayer, descriptor_limit
@@ -62,11 +63,10 @@ class StoreData:
         """What of the log holds no valid record now."""
         queues = Ledger(
             "queues",
-            lambda: config.max_queue_table_bytes,
+            Limit(config, "max_queue_table_bytes"),
             "QueueTable.queues",
             "BatchTable.queues",
             "BatchTable.batch_queues",
-            setting="maxQueueTableBytes",
         )
         self.table = QueueTable(
             paths.consume_queue,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import pyarrow as pa
 
-from mqspark.arrow.messagecolumns import COLUMNS
+from mqspark.arrow.messagecolumns import COLUMNS, PLACE
 from mqspark.arrow.payload.bodyrows import BodyDecoder, slices
 from mqspark.errors import ConfigError, InvalidMessage, InvalidSchema, NoSchemaRegistry, SchemaRefused
 from mqspark.schemas.avro.avroschema import AvroSchema
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from mqspark.client.remoting.credentials import Credentials
     from mqspark.client.typed.registeredschemas import RegisteredSchemas
 
-_PLACE = ("topic", "partition", "offset")
-"""What an error says of a message."""
 _MAX_FILE_BYTES = 16 << 20
 
 
@@ -374,7 +372,7 @@ class TypedRows:
     @property
     def columns(self) -> tuple[str, ...]:
         """What is read of messages."""
-        more: tuple[str, ...] = _PLACE if self.options.mode == FAILFAST else ()
+        more: tuple[str, ...] = PLACE if self.options.mode == FAILFAST else ()
         if self.dead is not None:
             more = self.dead.needed
         return tuple(dict.fromkeys((*self.message.values(), *more, "value")))
@@ -415,7 +413,7 @@ class TypedRows:
 
     def _fail(self, batch: pa.RecordBatch, reasons: pa.StringArray) -> None:
         at = reasons.is_valid().index(True).as_py()
-        topic, queue, offset = (batch.column(name)[at] for name in _PLACE)
+        topic, queue, offset = (batch.column(name)[at] for name in PLACE)
         raise InvalidMessage(
             f"payloadFormat: the message at offset {offset} of queue {queue} of {topic}: {reasons[at]}; "
             f"mode={PERMISSIVE} makes its columns null, mode={DROPMALFORMED} leaves it out",

@@ -6,17 +6,14 @@ Rows and progress are one atomic write, so neither can be lost without the other
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 
 import msgspec
 
-from mqspark.arrow.files.deltafiles import MAX_COMMIT_BYTES
+from mqspark.arrow.files.deltafiles import COMMIT, MAX_COMMIT_BYTES
 from mqspark.arrow.files.locations import join, names, read_bytes
 from mqspark.errors import MQError
 from mqspark.protocol.headers.header import I64
-
-_COMMIT = re.compile(r"(\d{20})\.json")
 
 
 class TableRecord(msgspec.Struct, frozen=True):
@@ -55,7 +52,7 @@ def newest_version(url: str) -> TableVersion:
     """Raises MQError for a log that cannot be read, OSError."""
     log = join(url, "_delta_log")
     numbers = sorted(
-        (int(commit[1]) for name in names(log) if (commit := _COMMIT.fullmatch(name))), reverse=True
+        (int(commit[1]) for name in names(log) if (commit := COMMIT.fullmatch(name))), reverse=True
     )
     for number in numbers:
         found = _record_of(log, number, None)

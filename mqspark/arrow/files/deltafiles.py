@@ -16,7 +16,7 @@ from typing import Any
 from mqspark.arrow.files.locations import join, names, open_input, read_bytes
 from mqspark.errors import MQError
 
-_COMMIT = re.compile(r"(\d{20})\.json")
+COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.\d{10})?\.parquet")
 
 MAX_COMMIT_BYTES = 256 << 20
@@ -46,7 +46,7 @@ def delta_table(url: str) -> DeltaTable:
     """Raises MQError for a table of another kind."""
     log = join(url, "_delta_log")
     found = names(log)
-    commits = sorted((int(match[1]), match[0]) for name in found if (match := _COMMIT.fullmatch(name)))
+    commits = sorted((int(match[1]), match[0]) for name in found if (match := COMMIT.fullmatch(name)))
     checkpoints: dict[int, list[str]] = {}
     for name in found:
         if match := _CHECKPOINT.fullmatch(name):

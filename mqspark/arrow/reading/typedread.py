@@ -6,14 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
+from mqspark.arrow.messagecolumns import PLACE
 from mqspark.arrow.payload.bodyrows import BodyDecoder, slices
 from mqspark.arrow.reading.fromregistry import FromRegistry
 from mqspark.errors import ConfigError, InvalidMessage, InvalidSchema
 from mqspark.schemas.avro.avroschema import AvroSchema
 
 VALUE = "value"
-_PLACE = ("topic", "partition", "offset")
-"""What an error says of a message."""
 
 
 class TypedRead:
@@ -30,7 +29,7 @@ class TypedRead:
     @property
     def needs(self) -> tuple[str, ...]:
         """The columns of messages that it reads."""
-        return (VALUE,) if self._reason_column is not None else (VALUE, *_PLACE)
+        return (VALUE,) if self._reason_column is not None else (VALUE, *PLACE)
 
     def rows(self, batches: Iterable[pa.RecordBatch], wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The ``wanted`` columns of batches that have ``needs``. Raises InvalidMessage for a body that does not fit the
@@ -74,7 +73,7 @@ def _decoder(schema: object, topics: Sequence[str]) -> BodyDecoder:
 
 def _fail(batch: pa.RecordBatch, reasons: pa.StringArray) -> None:
     at = reasons.is_valid().index(True).as_py()
-    topic, queue, offset = (batch.column(name)[at] for name in _PLACE)
+    topic, queue, offset = (batch.column(name)[at] for name in PLACE)
     raise InvalidMessage(
         f"schema: the message at offset {offset} of queue {queue} of {topic}: {reasons[at]}; with reason_column its "
         "columns are null",

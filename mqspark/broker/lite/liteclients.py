@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 from mqspark.base.bounded import BoundedMap, BoundedSet, Ledger, require, weigh
+from mqspark.base.config import Limit
 from mqspark.base.logs import printable, sparing
 from mqspark.broker.state.litenames import flag, is_exclusive, is_wildcard, most_events, parent_and_lite
 from mqspark.broker.state.state import BrokerState
@@ -112,14 +113,13 @@ class LiteClients:
         self._moved = moved
         self.ledger = Ledger(
             "liteSubscriptions",
-            lambda: state.config.max_lite_table_bytes,
+            Limit(state.config, "max_lite_table_bytes"),
             "LiteClients._by_queue",
             "LiteClients._holders",
             "LiteClients._wildcards",
             "LiteClients._full_due_ms",
             "LiteClient.events",
-            setting="maxLiteTableBytes",
-            most=lambda: state.config.max_lite_subscription_count,
+            most=Limit(state.config, "max_lite_subscription_count"),
         )
         self._clients: LiteClientsById = self.ledger.map(_CLIENT_BYTES, _names_bytes)
         """A client belongs to the user over whose connection it came, with all its queues and events."""

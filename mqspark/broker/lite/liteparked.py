@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from mqspark.base.bounded import BoundedSet, Ledger, require, weigh
+from mqspark.base.config import Limit
 from mqspark.broker.lite.liteclients import LiteClients
 from mqspark.broker.state.state import BrokerState
 from mqspark.protocol.codes import ResponseCode
@@ -71,12 +72,11 @@ class LiteParked(Generic[W]):
         self._code = code
         self.ledger = Ledger(
             name,
-            lambda: state.config.max_parked_bytes,
+            Limit(state.config, "max_parked_bytes"),
             "LiteParked._waiting",
             "LiteParked._deadlines",
             *holds,
-            setting="maxParkedBytes",
-            most=lambda: state.config.max_pop_polling_size,
+            most=Limit(state.config, "max_pop_polling_size"),
         )
         self._all: BoundedSet[W] = self.ledger.set(0, attrgetter("size_bytes"))
         self._waiting: dict[str, deque[W]] = {}

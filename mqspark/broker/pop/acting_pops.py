@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from mqspark.base.bounded import BoundedMap, Ledger
+from mqspark.base.config import Limit
 from mqspark.base.shares import NOBODY
 from mqspark.broker.pop.ack import AckProcessor
 from mqspark.broker.pop.acting_revival import ActingAcks, ActingRevival
@@ -73,10 +74,9 @@ class _EscapingLog(ReviveLog):
         """A heap of (when it may be forgotten, wall ms; check point)."""
         self.ledger = Ledger(
             "escapedCheckPoints",
-            lambda: state.config.max_pop_table_bytes,
+            Limit(state.config, "max_pop_table_bytes"),
             "_EscapingLog._ends",
             "_EscapingLog._under_way",
-            setting="maxPopTableBytes",
         )
         self._places: BoundedMap[CheckKey, RevivePlace | None] = self.ledger.map(_PLACE_BYTES)
         """Check points that were put from here, to their places; None: under way."""

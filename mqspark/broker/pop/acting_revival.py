@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from mqspark.base.bounded import BoundedMap, Ledger
+from mqspark.base.config import Limit
 from mqspark.broker.pop.revive import EARLY_BYTES, MAX_EARLY_ACKS, PopRevival, ReviveQueue
 from mqspark.broker.pop.revivelog import MAX_MESSAGES, CheckKey, ReviveLog
 from mqspark.broker.service import READ_MESSAGES
@@ -62,10 +63,8 @@ class ActingAcks:
     def __init__(self, state: BrokerState) -> None:
         self._state = state
         self._forget_ms = 0
-        self.ledger = Ledger(
-            "actingAcknowledgements", lambda: state.config.max_pop_table_bytes, setting="maxPopTableBytes"
-        )
-        self._kept: BoundedMap[CheckKey, _KeptAck] = self.ledger.map(EARLY_BYTES, most=lambda: MAX_EARLY_ACKS)
+        self.ledger = Ledger("actingAcknowledgements", Limit(state.config, "max_pop_table_bytes"))
+        self._kept: BoundedMap[CheckKey, _KeptAck] = self.ledger.map(EARLY_BYTES, most=MAX_EARLY_ACKS)
 
     def admit(self, session: Session, key: CheckKey, revive_ms: int) -> None:
         """Make a place for the acknowledgements of a check point that is due at ``revive_ms``, wall time. Raises

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from mqspark.base.bounded import BoundedMap, Ledger, weigh
+from mqspark.base.config import Bound
 from mqspark.base.names import sound_only
 from mqspark.broker.pop.cluster_routes import KnownRoutes
 from mqspark.broker.pop.parked_pops import ANY_QUEUE
@@ -73,8 +74,8 @@ def allocate_for_pop(
 class RequestModes:
     """The modes that operators set, and their file ``messageRequestMode.json``. A Table of ``SavedTable``."""
 
-    def __init__(self, max_bytes: Callable[[], int]) -> None:
-        self.ledger = Ledger("requestModes", max_bytes, setting="maxGroupTableBytes")
+    def __init__(self, max_bytes: Bound) -> None:
+        self.ledger = Ledger("requestModes", max_bytes)
         self._modes: BoundedMap[str, dict[str, SetMessageRequestModeRequestBody]] = self.ledger.map(0, weigh)
         self.generation = 0
 

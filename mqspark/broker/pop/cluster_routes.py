@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mqspark.base.bounded import BoundedMap, Ledger, weigh
+from mqspark.base.config import Limit
 from mqspark.base.logs import sparing
 from mqspark.broker.state.state import BrokerState
 from mqspark.message import PERM_READ, Queues
@@ -51,10 +52,9 @@ class KnownRoutes:
         self._state = state
         self.ledger = Ledger(
             "clusterRoutes",
-            lambda: state.config.max_waiting_bytes,
+            Limit(state.config, "max_waiting_bytes"),
             "_Route.waiting",
             "_Route.queue_datas",
-            setting="maxWaitingBytes",
         )
         self._routes: BoundedMap[str, _Route] = self.ledger.map(_ROUTE_BYTES, _Route.size_bytes)
         self._next_due_ms = 0

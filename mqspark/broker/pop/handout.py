@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
+from mqspark.base.config import Limit
 from mqspark.base.logs import sparing
 from mqspark.base.propertystring import find_property, item
 from mqspark.broker.pop.checks import (
@@ -175,8 +176,8 @@ class PopProcessor:
         self.parked: ParkedPops[Pop] = ParkedPops(
             state.clock,
             name,
-            max_bytes=lambda: state.config.max_parked_bytes,
-            most=lambda: state.config.max_pop_polling_size,
+            max_bytes=Limit(state.config, "max_parked_bytes"),
+            most=Limit(state.config, "max_pop_polling_size"),
         )
         self._grown: dict[tuple[str, str, int], None] = {}
         """(topic, group, queue id): queues with new messages, whose parked pops are not served yet."""

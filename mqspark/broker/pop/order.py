@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from msgspec import field
 
 from mqspark.base.bounded import BoundedMap, Ledger, require, weigh
+from mqspark.base.config import Limit
 from mqspark.base.names import sound_only
 from mqspark.broker.state.state import BrokerState
 from mqspark.protocol import fastjson
@@ -84,13 +85,12 @@ class PopOrder:
         self._state = state
         self.ledger = Ledger(
             name,
-            lambda: state.config.max_pop_table_bytes,
+            Limit(state.config, "max_pop_table_bytes"),
             "PopOrder._free",
             "PopOrder._free_at",
             "_Info.steps",
             "_Info.counts",
             "_Info.next_visible_ms",
-            setting="maxPopTableBytes",
         )
         self._infos: BoundedMap[_Key, _Info] = self.ledger.map(_QUEUE_BYTES, _info_bytes)
         self._free: list[tuple[int, _Key]] = []

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from mqspark.base.bounded import BoundedMap, Ledger, require, text_bytes
 from mqspark.base.clock import Clock
+from mqspark.base.config import Bound
 from mqspark.base.shares import NOBODY
 from mqspark.broker.state.selection import HeldRequests, Wanted
 from mqspark.protocol.receipts import retry_topic_v1, retry_topic_v2
@@ -92,8 +93,8 @@ class ParkedPops(Generic[W]):
         self,
         clock: Clock,
         name: str = "parkedPops",
-        max_bytes: Callable[[], int] = lambda: MAX_WAITERS_BYTES,
-        most: Callable[[], int] = lambda: sys.maxsize,
+        max_bytes: Bound = MAX_WAITERS_BYTES,
+        most: Bound = sys.maxsize,
     ) -> None:
         """``most``: how many there may be, of which one user parks a share; the caller refuses more."""
         self.ledger = Ledger(
@@ -101,7 +102,6 @@ class ParkedPops(Generic[W]):
             max_bytes,
             "ParkedPops._groups",
             "ParkedPops._retries",
-            setting="maxParkedBytes",
             most=most,
         )
         self._requests: HeldRequests[W] = HeldRequests(self.ledger, _PAIR_BYTES)

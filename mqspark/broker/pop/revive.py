@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from mqspark.base.bounded import BoundedMap, Ledger, require
+from mqspark.base.config import Limit
 from mqspark.base.logs import sparing
 from mqspark.base.propertystring import find_property
 from mqspark.base.shares import NOBODY
@@ -175,11 +176,10 @@ class PopRevival:
         self._host = state.store.store_host
         self.ledger = Ledger(
             "revivals",
-            lambda: state.config.max_pop_table_bytes,
+            Limit(state.config, "max_pop_table_bytes"),
             "ReviveQueue.by_time",
             "CheckPoint.diffs",
-            setting="maxPopTableBytes",
-            most=lambda: MAX_EARLY_ACKS,
+            most=MAX_EARLY_ACKS,
         )
         self._queues: list[ReviveQueue] = []
         self._away: set[tuple[int, int]] = set()

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
+from mqspark.base.config import Limit
 from mqspark.base.logs import sparing
 from mqspark.broker.pop.checks import check_group, check_readable, check_time, check_topic
 from mqspark.broker.pop.handout import MAX_MESSAGES, PopProcessor
@@ -75,8 +76,8 @@ class PopWatchProcessor:
         self.parked: ParkedPops[_Notification] = ParkedPops(
             state.clock,
             "parkedNotifications",
-            lambda: state.config.max_parked_bytes,
-            lambda: state.config.max_pop_polling_size,
+            Limit(state.config, "max_parked_bytes"),
+            Limit(state.config, "max_pop_polling_size"),
         )
         self._grown: dict[tuple[str, str, int], None] = {}
         """(topic, group, queue id) of which notifications are to be woken."""

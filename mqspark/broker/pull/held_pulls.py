@@ -22,10 +22,10 @@ class HeldPulls:
     def __init__(self, clock: Clock) -> None:
         self.ledger = Ledger(
             "heldPulls",
-            lambda: MAX_PARKED_BYTES,
+            MAX_PARKED_BYTES,
             "HeldPulls._held",
             setting="maxParkedBytes",
-            most=lambda: MAX_HELD,
+            most=MAX_HELD,
         )
         self._requests: HeldRequests[Pull] = HeldRequests(self.ledger)
         self._clock = clock

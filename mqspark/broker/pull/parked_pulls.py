@@ -9,11 +9,11 @@ Facts: docs/rocketmq/broker.md#long-polling.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mqspark.base.bounded import Ledger, require
 from mqspark.base.clock import Clock
+from mqspark.base.config import Bound
 from mqspark.base.shares import NOBODY
 from mqspark.broker.state.selection import HeldRequests, Wanted
 from mqspark.broker.statictopic.logicreads import LogicRead
@@ -92,8 +92,8 @@ class ParkedPulls:
     def __init__(
         self,
         clock: Clock,
-        max_bytes: Callable[[], int] = lambda: MAX_PARKED_BYTES,
-        most: Callable[[], int] = lambda: sys.maxsize,
+        max_bytes: Bound = MAX_PARKED_BYTES,
+        most: Bound = sys.maxsize,
     ) -> None:
         """``max_bytes``: the limit for the filters of parked pulls. ``most``: how many there may be, of which one user
         parks a share; the caller refuses more."""
@@ -102,7 +102,6 @@ class ParkedPulls:
             max_bytes,
             "ParkedPulls._waiting",
             "ParkedPulls._slots",
-            setting="maxParkedBytes",
             most=most,
         )
         self._requests: HeldRequests[Pull] = HeldRequests(self.ledger)

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from mqspark.base.config import Limit
 from mqspark.base.logs import sparing
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.pull.elsewhere import ReadsElsewhere
@@ -128,8 +129,8 @@ class PullProcessor:
         self._at_once = state.stats.rpc.row(Rpc(_PULL, int(ResponseCode.SUCCESS), waited=False))
         self.parked = ParkedPulls(
             state.clock,
-            lambda: state.config.max_parked_bytes,
-            lambda: state.config.pull_thread_pool_queue_capacity,
+            Limit(state.config, "max_parked_bytes"),
+            Limit(state.config, "pull_thread_pool_queue_capacity"),
         )
         self.held = HeldPulls(state.clock)
         self._woken: deque[tuple[Pull, Callable[[Pull], None]]] = deque()

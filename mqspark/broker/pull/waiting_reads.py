@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from mqspark.base.bounded import BoundedSet, Ledger, text_bytes
+from mqspark.base.config import Limit
 from mqspark.broker.state.state import BrokerState
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import ONEWAY_FLAG, Command, encode_response
@@ -56,10 +57,9 @@ class WaitingReads:
         self._state = state
         self.ledger = Ledger(
             "waitingReads",
-            lambda: state.config.max_parked_bytes,
+            Limit(state.config, "max_parked_bytes"),
             "WaitingReads._waiting",
-            setting="maxParkedBytes",
-            most=lambda: MAX_SHARED,
+            most=MAX_SHARED,
         )
         self._all: BoundedSet[_WaitingRead] = self.ledger.set(0, attrgetter("size_bytes"))
         self._waiting: dict[Hashable, list[_WaitingRead]] = {}

@@ -156,7 +156,7 @@ class EscapeBridge:
         """``name``: of its table."""
         self._precision_ms = precision_ms
         self._producer_group = f"InnerProducerGroup_{config.broker_name}_{config.broker_id}"
-        self.ledger = Ledger(name, lambda: MAX_ESCAPEES_BYTES, "EscapeBridge._new")
+        self.ledger = Ledger(name, MAX_ESCAPEES_BYTES, "EscapeBridge._new")
         self._open: BoundedMap[int, int] = self.ledger.map(0, lambda size_bytes: size_bytes)
         """End position → bytes, of what is not stored yet, in order."""
         self._new: list[Escapee] = []

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from mqspark.auth.policies import Action, Kind
+from mqspark.base.config import Limit
 from mqspark.base.logs import sparing
 from mqspark.base.propertystring import find_property
 from mqspark.base.shares import NOBODY
@@ -108,7 +109,7 @@ class SchemaRegistry:
         self._state = state
         self._acks = acks
         self._compute = compute or self._compute_here
-        self.subjects = Subjects(lambda: state.config.max_schema_table_bytes)
+        self.subjects = Subjects(Limit(state.config, "max_schema_table_bytes"))
         self._answers = SchemaAnswers(self.subjects, state.clock.monotonic_ms)
         self.copy = None if state.config.schema_registry_enable else SchemaCopy(state, self.subjects)
         """Where another broker keeps the registry."""

@@ -9,11 +9,12 @@ Must not know where records are kept, and must not parse a schema.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from mqspark.base.bounded import BoundedMap, Ledger, require, text_bytes
+from mqspark.base.config import Bound
 from mqspark.base.shares import NOBODY
 from mqspark.broker.schemaregistry.schemarecords import (
     CONFIG,
@@ -73,7 +74,7 @@ def version_record(subject: str, number: int, schema: StoredSchema, *, deleted: 
 
 
 class Subjects:
-    def __init__(self, max_bytes: Callable[[], int]) -> None:
+    def __init__(self, max_bytes: Bound) -> None:
         self.ledger = Ledger(
             "schemas",
             max_bytes,
@@ -81,7 +82,6 @@ class Subjects:
             "Subjects._numbers",
             "Subjects._places",
             "Subjects._referrers",
-            setting="maxSchemaTableBytes",
         )
         self._schemas: BoundedMap[int, StoredSchema] = self.ledger.map(0, lambda schema: schema.size_bytes)
         self._ids: BoundedMap[bytes, int] = self.ledger.map(100)

@@ -37,7 +37,7 @@ class Calls:
         self._clock = clock
         self._waiting: dict[tuple[int, int], tuple[Done, int, str]] = {}
         """(session id, opaque) → who waits, until when (monotonic ms), and the user whose call it is."""
-        self.shares = Shares("clientCalls", most=lambda: MAX_CALLS)
+        self.shares = Shares("clientCalls", most=MAX_CALLS)
 
     def __len__(self) -> int:
         return len(self._waiting)

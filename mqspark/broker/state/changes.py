@@ -13,6 +13,7 @@ from operator import attrgetter
 
 from mqspark.base.bounded import BoundedSet, Ledger
 from mqspark.base.clock import Clock
+from mqspark.base.config import Limit
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.state.acks import Receiver
 from mqspark.broker.stats.rpctimes import RpcTimes
@@ -100,9 +101,7 @@ class PendingChanges:
         self._waiting: dict[_Kind, deque[_Change]] = {}
         """By what they wait for: the first of a kind is answered first, so only the first is looked at."""
         self._is_due = self._is_answering = False
-        self.ledger = Ledger(
-            "changes", lambda: config.max_waiting_bytes, "PendingChanges._waiting", setting="maxWaitingBytes"
-        )
+        self.ledger = Ledger("changes", Limit(config, "max_waiting_bytes"), "PendingChanges._waiting")
         self._unanswered: BoundedSet[_Change] = self.ledger.set(0, attrgetter("size_bytes"))
 
     def answer_when_safe(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from mqspark.base.bounded import BoundedMap, Ledger
 from mqspark.base.clock import Clock
+from mqspark.base.config import Limit
 from mqspark.broker.config import BrokerConfig
 from mqspark.message import is_system_group
 from mqspark.protocol.bodies.admin_bodies import ColdDataFlowInfo, ColdRead
@@ -51,7 +52,7 @@ class _ColdReader:
 
 class ColdReads:
     def __init__(self, config: BrokerConfig, store_config: StoreConfig, clock: Clock) -> None:
-        self.ledger = Ledger("cold reads", lambda: config.max_statistics_bytes, setting="maxStatisticsBytes")
+        self.ledger = Ledger("cold reads", Limit(config, "max_statistics_bytes"))
         self._config = config
         self._store_config = store_config
         self._clock = clock

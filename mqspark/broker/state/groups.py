@@ -18,6 +18,7 @@ from types import MappingProxyType
 
 from mqspark.base.bounded import CODE_BYTES, CONTAINER_BYTES, BoundedMap, BoundedSet, Ledger, require, weigh
 from mqspark.base.clock import Clock
+from mqspark.base.config import Limit
 from mqspark.base.logs import printable
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.state.selection import Wanted
@@ -186,10 +187,9 @@ class ClientGroups:
     ) -> None:
         self.ledger = Ledger(
             "clients",
-            lambda: config.max_client_table_bytes,
+            Limit(config, "max_client_table_bytes"),
             "SubscriptionData.code_set",
             "SubscriptionData.tags_set",
-            setting="maxClientTableBytes",
         )
         self._clock = clock
         self._filters = filters

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from mqspark.base.bounded import BoundedMap, Ledger
 from mqspark.base.clock import Clock
+from mqspark.base.config import Bound
 from mqspark.base.shares import NOBODY
 from mqspark.protocol.session import Session
 
@@ -30,9 +31,9 @@ class _OpenHalf(NamedTuple):
 
 
 class HeldHalves:
-    def __init__(self, clock: Clock, max_bytes: Callable[[], int], longest_ms: Callable[[], int]) -> None:
+    def __init__(self, clock: Clock, max_bytes: Bound, longest_ms: Callable[[], int]) -> None:
         """``longest_ms``: after this time every transaction is given up."""
-        self.ledger = Ledger("halfMessages", max_bytes, setting="maxHalfTableBytes")
+        self.ledger = Ledger("halfMessages", max_bytes)
         self._clock = clock
         self._longest_ms = longest_ms
         self._open: BoundedMap[Key, _OpenHalf] = self.ledger.map(0, lambda half: _HALF_BYTES * half.times)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 
 from mqspark.base.bounded import BoundedMap, Ledger, require, weigh
 from mqspark.base.clock import Clock
+from mqspark.base.config import Limit
 from mqspark.broker.config import BrokerConfig
 from mqspark.message import MessageQueue
 from mqspark.protocol.session import Session
@@ -28,7 +29,7 @@ class QueueLocks:
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
         self._config = config
         self._clock = clock
-        self.ledger = Ledger("queueLocks", lambda: config.max_lock_table_bytes, setting="maxLockTableBytes")
+        self.ledger = Ledger("queueLocks", Limit(config, "max_lock_table_bytes"))
         self._holders: BoundedMap[str, BoundedMap[MessageQueue, tuple[str, int]]] = self.ledger.map(
             _GROUP_BYTES
         )

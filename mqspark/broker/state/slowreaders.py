@@ -13,6 +13,7 @@ import msgspec
 
 from mqspark.base.bounded import BoundedMap, Ledger
 from mqspark.base.clock import Clock
+from mqspark.base.config import Limit
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.tables.subscriptions import SubscriptionGroups
 from mqspark.errors import TableFull
@@ -29,9 +30,7 @@ class SlowReaders:
     def __init__(
         self, config: BrokerConfig, clock: Clock, store: MessageStore, groups: SubscriptionGroups
     ) -> None:
-        self.ledger = Ledger(
-            "slow readers", lambda: config.max_statistics_bytes, setting="maxStatisticsBytes"
-        )
+        self.ledger = Ledger("slow readers", Limit(config, "max_statistics_bytes"))
         self._config = config
         self._clock = clock
         self._store = store

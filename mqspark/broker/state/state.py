@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from mqspark.auth.policies import Action, Kind
 from mqspark.base.clock import Clock
+from mqspark.base.config import Limit
 from mqspark.base.shares import TimedShares
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.state.calls import Calls
@@ -113,7 +114,7 @@ def new_state(
         clock,
         store.log.position,
         cluster=config.broker_cluster_name,
-        max_bytes=lambda: config.max_statistics_bytes,
+        max_bytes=Limit(config, "max_statistics_bytes"),
         utc_offset_ms=utc_offset_ms,
     )
     return BrokerState(
@@ -131,7 +132,7 @@ def new_state(
             clock,
             version_step=config.consumer_offset_update_version_step,
             lmq=store_config.enable_lmq,
-            max_bytes=lambda: config.max_offset_table_bytes,
+            max_bytes=Limit(config, "max_offset_table_bytes"),
         ),
         filters=filters,
         clients=ClientGroups(config, clock, filters, members_changed),
@@ -143,25 +144,22 @@ def new_state(
         cold_reads=ColdReads(config, store_config, clock),
         halves=HeldHalves(
             clock,
-            lambda: config.max_half_table_bytes,
+            Limit(config, "max_half_table_bytes"),
             lambda: store_config.file_reserved_time * 3_600_000,
         ),
         delayed=TimedShares(
             "delayedMessages",
-            lambda: config.max_delayed_messages_per_user,
-            "maxDelayedMessagesPerUser",
+            Limit(config, "max_delayed_messages_per_user"),
             clock.now_ms,
         ),
         check_points=TimedShares(
             "checkPoints",
-            lambda: config.max_check_points_per_user,
-            "maxCheckPointsPerUser",
+            Limit(config, "max_check_points_per_user"),
             clock.now_ms,
         ),
         acknowledgements=TimedShares(
             "acknowledgements",
-            lambda: config.max_acknowledgements_per_user,
-            "maxAcknowledgementsPerUser",
+            Limit(config, "max_acknowledgements_per_user"),
             clock.now_ms,
         ),
     )

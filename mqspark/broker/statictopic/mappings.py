@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from mqspark.base.bounded import BoundedMap, Ledger, weigh
 from mqspark.base.clock import Clock
+from mqspark.base.config import Limit
 from mqspark.base.logs import sparing
 from mqspark.base.names import check, sound_only
 from mqspark.broker.config import BrokerConfig
@@ -116,11 +117,10 @@ class Mappings:
         self._clock = clock
         self.ledger = Ledger(
             "topicQueueMappings",
-            lambda: config.max_topic_table_bytes,
+            Limit(config, "max_topic_table_bytes"),
             "StaticTopic.queues",
             "StaticTopic.led",
             "LogicQueue.readable",
-            setting="maxTopicTableBytes",
         )
         self.table: BoundedMap[str, StaticTopic] = self.ledger.map(_MAPPING_BYTES, _bytes_of)
         """By topic; empty on a broker without static topics, so that hot paths only test its truth."""

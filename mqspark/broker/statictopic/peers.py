@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from mqspark.base.bounded import BoundedSet, Ledger, weigh
 from mqspark.base.clock import Clock
+from mqspark.base.config import Limit
 from mqspark.base.logs import sparing
 from mqspark.broker.config import BrokerConfig
 from mqspark.errors import MQError, TableFull
@@ -66,11 +67,10 @@ class Peers:
         self._clock = clock
         self.ledger = Ledger(
             "talksWithBrokers",
-            lambda: config.max_waiting_bytes,
+            Limit(config, "max_waiting_bytes"),
             "Peers._open",
             "Peers._due",
-            setting="maxWaitingBytes",
-            most=lambda: MAX_TALKS,
+            most=MAX_TALKS,
         )
         self._talks: BoundedSet[_OpenTalk] = self.ledger.set(0, attrgetter("size_bytes"))
         self._open: dict[int, _OpenTalk] = {}

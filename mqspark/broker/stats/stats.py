@@ -13,6 +13,7 @@ from typing import Any
 
 from mqspark.base.bounded import BoundedMap, Ledger
 from mqspark.base.clock import DAY_MS, Clock
+from mqspark.base.config import Bound
 from mqspark.base.histogram import Histogram
 from mqspark.broker.stats.meters import MINUTE_SAMPLES, TEN_MINUTE_SAMPLES, Meter, Totals
 from mqspark.broker.stats.rpctimes import RpcTimes
@@ -195,7 +196,7 @@ class Stats:
         log_end: int = 0,
         *,
         cluster: str = "DefaultCluster",
-        max_bytes: Callable[[], int] = lambda: MAX_COUNTER_BYTES,
+        max_bytes: Bound = MAX_COUNTER_BYTES,
         utc_offset_ms: Callable[[int], int] = lambda now_ms: 0,
     ) -> None:
         """``log_end``: the end of the log at start. ``max_bytes``: the limit of rows by topic and group; beyond
@@ -207,7 +208,6 @@ class Stats:
             "Stats._tables",
             "Revival.put",
             "Revival.read",
-            setting="maxStatisticsBytes",
         )
         rows = self.ledger.map
         self._clock = clock

@@ -12,6 +12,7 @@ import msgspec
 
 from mqspark.base.bounded import CONTAINER_BYTES, BoundedMap, Ledger, require, weigh
 from mqspark.base.clock import Clock
+from mqspark.base.config import Limit
 from mqspark.base.names import sound_only
 from mqspark.broker.config import BrokerConfig
 from mqspark.errors import InvalidFilter
@@ -61,8 +62,7 @@ class ConsumerFilters:
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
         self.ledger = Ledger(
             "consumer filters",
-            lambda: config.max_group_table_bytes,
-            setting="maxGroupTableBytes",
+            Limit(config, "max_group_table_bytes"),
         )
         self._config = config
         self._clock = clock

@@ -14,6 +14,7 @@ from typing import Any
 
 from mqspark.base.bounded import BoundedMap, Ledger
 from mqspark.base.clock import Clock
+from mqspark.base.config import Bound
 from mqspark.base.keyorder import KeyOrder
 from mqspark.base.names import sound_only
 from mqspark.broker.tables.offset_row import MAX_QUEUE_BYTES, OffsetRow, decode_offsets
@@ -61,7 +62,7 @@ class ConsumerOffsets:
         *,
         version_step: int,
         lmq: bool = False,
-        max_bytes: Callable[[], int] = lambda: MAX_OFFSET_BYTES,
+        max_bytes: Bound = MAX_OFFSET_BYTES,
     ) -> None:
         """``lmq``: a group that reads light message queues has one offset per topic, whatever the queue id, in a
         table of its own in the file (LmqConsumerOffsetManager)."""
@@ -70,7 +71,6 @@ class ConsumerOffsets:
             max_bytes,
             "OffsetRow._first",
             "OffsetRow._others",
-            setting="maxOffsetTableBytes",
         )
         self._clock = clock
         self._lmq = lmq

@@ -8,6 +8,7 @@ from typing import Any
 
 from mqspark.base.bounded import BoundedMap, Ledger, weigh
 from mqspark.base.clock import Clock
+from mqspark.base.config import Limit
 from mqspark.base.keyorder import KeyOrder
 from mqspark.base.names import sound_only
 from mqspark.broker.config import BrokerConfig
@@ -34,17 +35,12 @@ class SubscriptionGroups:
         self._clock = clock
         self.ledger = Ledger(
             "groups",
-            lambda: config.max_group_table_bytes,
+            Limit(config, "max_group_table_bytes"),
             "SubscriptionGroupConfig.attributes",
             "SubscriptionGroupConfig.subscription_data_set",
-            setting="maxGroupTableBytes",
         )
         self._table: BoundedMap[str, SubscriptionGroupConfig] = self.ledger.map(
-            100,
-            weigh,
-            most=lambda: config.max_subscription_groups,
-            setting="maxSubscriptionGroups",
-            in_order=True,
+            100, weigh, most=Limit(config, "max_subscription_groups"), in_order=True
         )
         """Replaced, never modified."""
         self._table.refill({name: SubscriptionGroupConfig(group_name=name) for name in BUILT_IN_GROUPS})

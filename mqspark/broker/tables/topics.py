@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from mqspark.base.bounded import BoundedMap, Ledger, weigh
 from mqspark.base.clock import Clock
+from mqspark.base.config import Limit
 from mqspark.base.histogram import Histogram
 from mqspark.base.keyorder import KeyOrder
 from mqspark.base.names import sound_only
@@ -236,14 +237,13 @@ class Topics:
         self._lmq = lmq
         self.ledger = Ledger(
             "topics",
-            lambda: config.max_topic_table_bytes,
+            Limit(config, "max_topic_table_bytes"),
             "Topics._table",
             "Topics._compacted",
             "TopicConfig.attributes",
-            setting="maxTopicTableBytes",
         )
         self._configs: BoundedMap[str, TopicConfig] = self.ledger.map(
-            300, weigh, most=lambda: config.max_topics, setting="maxTopics", in_order=True
+            300, weigh, most=Limit(config, "max_topics"), in_order=True
         )
         """Replaced, never modified."""
         self._table: dict[str, Topic] = {}

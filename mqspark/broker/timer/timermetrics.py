@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from mqspark.base.bounded import BoundedMap, Ledger
 from mqspark.base.clock import Clock
+from mqspark.base.config import Bound
 from mqspark.base.names import sound_only
 from mqspark.broker.tables.topics import Topics
 from mqspark.protocol.bodies.admin_bodies import TimerMetric, TimerMetricsSerializeWrapper
@@ -18,15 +19,12 @@ MAX_METRICS_BYTES = 64 << 20
 class TimerMetrics:
     """Counts of deleted topics are removed when the table is saved. Topics beyond the size limit are not counted."""
 
-    def __init__(
-        self, clock: Clock, topics: Topics, max_bytes: Callable[[], int] = lambda: MAX_METRICS_BYTES
-    ) -> None:
+    def __init__(self, clock: Clock, topics: Topics, max_bytes: Bound = MAX_METRICS_BYTES) -> None:
         self.ledger = Ledger(
             "timerMetrics",
             max_bytes,
             "TimerMetrics.enqueued",
             "TimerMetrics.dequeued",
-            setting="maxStatisticsBytes",
         )
         self._clock = clock
         self._topics = topics

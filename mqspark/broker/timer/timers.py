@@ -34,6 +34,7 @@ from dataclasses import replace
 import numpy as np
 
 from mqspark.base.bounded import require
+from mqspark.base.config import Limit
 from mqspark.base.logs import sparing
 from mqspark.base.propertystring import find_property, item, joined
 from mqspark.broker.state.state import BrokerState
@@ -165,7 +166,7 @@ class TimerService:
         most = SLOTS // 2 - BLANK_SLOTS
         self._window = window if 2 <= window <= most else most
         self.metrics = metrics = TimerMetrics(
-            state.clock, state.topics, lambda: state.config.max_statistics_bytes
+            state.clock, state.topics, Limit(state.config, "max_statistics_bytes")
         )
         self._stats = state.stats
         self._stats.watch("timer_enqueued", lambda: sum(metrics.enqueued.values()))

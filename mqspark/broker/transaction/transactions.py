@@ -114,7 +114,7 @@ class TransactionService:
         self._acks = acks
         self._store_host = store_host
         self.decisions = Decisions(0, 0)
-        self.ledger = Ledger("transactionCopies", lambda: MAX_COPIES_BYTES)
+        self.ledger = Ledger("transactionCopies", MAX_COPIES_BYTES)
         self._copies: BoundedMap[Identity, int] = self.ledger.map(_COPY_BYTES)
         """The current copy of each open transaction that was stored again."""
         self._unwritten: deque[int] = deque()

@@ -13,13 +13,13 @@ from typing import Any
 
 from mqspark.client.typed.registryclient import RegistryClient
 from mqspark.errors import InvalidMessage, InvalidSchema, NoSchemaRegistry, SchemaRefused
+from mqspark.protocol.schemaoperations import DELETED
 from mqspark.schemas.parsedschema import AVRO, KINDS, MAX_DEPTH, MAX_REFERENCES, Reference, Schema
 from mqspark.schemas.parsing import parse
 
 MAX_REFUSED_S = 10.0
 """How long an id that is not known is not asked for again."""
 _MAX_REFUSED = 1_000
-_DELETED = {"deleted": "true"}
 _UNKNOWN = "it is not registered"
 
 
@@ -50,7 +50,7 @@ class RegisteredSchemas:
         self._check_asked(schema_id, subject)
         with self._lock:
             try:
-                found = self._client.ask("list_id_versions", schema_id=schema_id, options=_DELETED)
+                found = self._client.ask("list_id_versions", schema_id=schema_id, options=DELETED)
             except SchemaRefused as error:
                 if error.status != 404:
                     raise
@@ -120,7 +120,7 @@ class RegisteredSchemas:
                 asked[0] += 1
                 if asked[0] > MAX_REFERENCES:
                     raise InvalidSchema(f"it needs more than {MAX_REFERENCES} schemas", kind=kind)
-                inner = self._client.ask("get_version", subject=place[0], version=place[1], options=_DELETED)
+                inner = self._client.ask("get_version", subject=place[0], version=place[1], options=DELETED)
                 known[place] = self._parsed(inner, depth + 1, asked, known)
             needed.append((reference, known[place]))
         return parse(kind, found["schema"], needed)

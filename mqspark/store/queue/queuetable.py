@@ -66,7 +66,7 @@ class QueueTable(Unsynced):
         self.ext_enabled = ext_enabled
         self._budget = budget if budget is not None else MapBudget()
         self.maps = MappedFiles(files, max_mapped, dtype, self._budget)
-        self.ledger = ledger if ledger is not None else Ledger("queues", lambda: sys.maxsize)
+        self.ledger = ledger if ledger is not None else Ledger("queues", sys.maxsize)
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
         self.in_order = KeyOrder[tuple[str, int]]()
         """Their keys."""

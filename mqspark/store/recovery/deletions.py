@@ -149,7 +149,7 @@ class Deletions:
         self._generation = self._saved_generation = 0
         self.ledger = Ledger(
             "deletions",
-            lambda: MAX_DELETIONS_BYTES,
+            MAX_DELETIONS_BYTES,
             "Deletions.positions",
             "Deletions._pending",
             "QueueTable.hidden",

@@ -14,7 +14,7 @@ from typing import Any
 from mqspark.client.admin import AdminClient
 from mqspark.errors import InvalidMessage, MQError, ProtocolError, SchemaRefused
 from mqspark.message import MessageExt
-from mqspark.protocol.schemaoperations import topic_of
+from mqspark.protocol.schemaoperations import DELETED, topic_of
 from mqspark.schemas.parsedschema import AVRO, PROTOBUF, Reference
 from mqspark.schemas.schemaprefix import decode_prefix
 from mqspark_server.shown.bodies.bodyviews import KnownSchema
@@ -27,7 +27,6 @@ __all__ = [
 Row = dict[str, Any]
 PAGE_ENTRIES = 200
 """Versions in one request."""
-DELETED = {"deleted": "true"}
 MAX_SCHEMAS = 20
 """Looked up for one page of messages."""
 ENDINGS = {".avsc": AVRO, ".proto": PROTOBUF}

@@ -17,8 +17,8 @@ from mqspark.auth.gate import Audited
 from mqspark.base.bounded import Ledger
 from mqspark.base.shares import NOBODY, Holders, Shares
 from mqspark.broker.config import BrokerConfig
-from mqspark.broker.pop import acting_revival, revive
-from mqspark.broker.pull import held_pulls, waiting_reads
+from mqspark.broker.pop import acting_revival
+from mqspark.broker.pull import held_pulls
 from mqspark.broker.statictopic.peers import Question, Talk
 from mqspark.message import (
     TRANSACTION_COMMIT_TYPE,
@@ -333,8 +333,8 @@ def test_locks(greed: Greed) -> None:
     assert locked(greed.mallory, "GM", 1).code == 0
 
 
-def test_reads_of_an_archive(greed: Greed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting_reads, "MAX_SHARED", 400)
+def test_reads_of_an_archive(greed: Greed) -> None:
+    greed.shares("waitingReads").limit_entries(400)
     waiting, is_there = greed.bench.broker.requests.waiting_reads, False
 
     def read(session: Session, command: Command) -> bytes:
@@ -562,10 +562,10 @@ def test_acknowledgements_of_one_turn(greed: Greed) -> None:
     assert greed.shares("acknowledgements").held("mallory") == (3, 0)
 
 
-def test_acknowledgements_without_a_check_point(greed: Greed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acknowledgements_without_a_check_point(greed: Greed) -> None:
     """They wait a moment for it, in a table in which one user's leave room for those of others."""
-    monkeypatch.setattr(revive, "MAX_EARLY_ACKS", 400)
     bench = greed.bench
+    greed.shares("revivals").limit_entries(400)
     for who, group in ((greed.mallory, "m"), (greed.mallory, "m2"), (greed.bob, "b"), (greed.root, "r")):
         made_group(who, group)
     sent(greed.root)
@@ -697,9 +697,8 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
     pair.close()
 
 
-def test_acknowledgements_at_an_acting_slave(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acknowledgements_at_an_acting_slave(pair: Pair) -> None:
     """Of what the dead master handed out: they wait for its check points, which may never come."""
-    monkeypatch.setattr(acting_revival, "MAX_EARLY_ACKS", 400)
     pop_kit.put(pair.master, "a", "b")
     real, other = handed_out(
         pair.master.peer().ask(R.POP_MESSAGE, pop_ext(pair.master, invisibleTime="60000"))
@@ -722,6 +721,7 @@ def test_acknowledgements_at_an_acting_slave(pair: Pair, monkeypatch: pytest.Mon
             if isinstance(table, Ledger) and table.name == "actingAcknowledgements"
         ],
     )
+    kept.limit_entries(400)
     timed.holders = kept.holders = holders
 
     def forged(number: int) -> Popped:

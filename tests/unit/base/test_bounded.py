@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from mqspark.base.bounded import BoundedMap, Ledger, Tables, weigh
+from mqspark.base.config import Limit
 from mqspark.base.shares import Holders
 from mqspark.errors import TableFull
+
+
+@dataclass
+class Settings:
+    max_rows: int = 3
 
 
 class Room:
@@ -59,7 +66,8 @@ def test_every_way_in_is_charged_and_every_way_out_frees() -> None:
 
 def test_a_refusal_changes_nothing() -> None:
     room = Room(700)
-    table: BoundedMap[str, str] = room.ledger.map(0, weigh, most=lambda: 3, setting="most")
+    settings = Settings()
+    table: BoundedMap[str, str] = room.ledger.map(0, weigh, most=Limit(settings, "max_rows"))
     table["a"] = "x" * 100
     before = room.figures
     for key, value in (("a", "x" * 900), ("b", "x" * 900)):
@@ -70,9 +78,13 @@ def test_a_refusal_changes_nothing() -> None:
     table.keep("b", "x" * 900)
     table.keep("c", "")
     room.room = 1 << 20
-    with pytest.raises(TableFull, match=r"t is full: 3 of 3 entries; most sets that"):
+    with pytest.raises(TableFull, match=r"t is full: 3 of 3 entries; maxRows sets that"):
         table["d"] = ""
-    assert room.figures[0] == 3
+    settings.max_rows = 4
+    table["d"] = ""
+    with pytest.raises(KeyError):
+        Limit(settings, "max_columns")
+    assert room.figures[0] == 4
 
 
 def test_an_entry_counts_for_the_user_who_made_it_until_it_goes() -> None:

@@ -24,6 +24,7 @@ from mqspark.auth.gate import Audited, Gate
 from mqspark.auth.policies import named
 from mqspark.auth.usercopy import UserCopy
 from mqspark.auth.users import Users, UserStatus, UserType, user_subject
+from mqspark.base.config import Limit
 from mqspark.base.logs import sparing
 from mqspark.errors import ConfigError, IllegalName, InvalidMessage, ProtocolError
 from mqspark.protocol.bodies.body import decode_body
@@ -112,7 +113,7 @@ class ClusterUsers:
             )
         cipher = AesGcm(os.urandom(KEY_BYTES))
         self._ask = ask
-        self._users = Users(cipher, lambda: config.max_auth_table_bytes)
+        self._users = Users(cipher, Limit(config, "max_auth_table_bytes"))
         self._copy = UserCopy(self._users, cipher, signer, lambda: None)
         self._facts = _ClusterFacts()
         self._gate = Gate(config, self._users, self._facts, _log_refusal)

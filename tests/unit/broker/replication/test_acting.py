@@ -456,9 +456,14 @@ def test_what_consumers_acknowledge_at_the_slave_does_not_come_back(pair: Pair, 
     assert peer.ask(ACK, ack_ext(popped[0])).code == ResponseCode.SERVICE_NOT_AVAILABLE
 
 
-def test_acknowledgements_of_nothing_are_forgotten(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slave cannot know which check points are still to come from the log."""
+@pytest.fixture
+def few_early_acks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acting_revival, "MAX_EARLY_ACKS", 3)
+
+
+@pytest.mark.usefixtures("few_early_acks")
+def test_acknowledgements_of_nothing_are_forgotten(pair: Pair) -> None:
+    """A slave cannot know which check points are still to come from the log."""
     put(pair.master, "a")
     (real,) = handed_out(pair.master.peer().ask(POP, pop_ext(pair.master, invisibleTime="7000")))
     pair.lose_master()
