@@ -86,6 +86,7 @@ def send_at_once(call: GrpcCall, request: pb.SendMessageRequest) -> bool:
     topic = direct.topic(name)
     if topic is None:
         return False
+    body = _checked_body(call, message)
     properties = _properties(call, message, name)
     kind = _kind(properties)
     if kind != "NORMAL":
@@ -99,7 +100,7 @@ def send_at_once(call: GrpcCall, request: pb.SendMessageRequest) -> bool:
         int(properties[BORN_TIMESTAMP]),
         text_of(properties),
         properties.get(TAGS, ""),
-        _checked_body(call, message),
+        body,
         _sys_flag(message, kind),
         _Sent(call, request),
     )
