@@ -12,7 +12,7 @@ from google.protobuf.duration_pb2 import Duration
 from mqspark.testing import Broker
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.content.resources import MAX_NAMESPACE_LENGTH
-from mqspark_server.proxy.methods.grpcrouting import MAX_HOST_LENGTH
+from mqspark_server.proxy.methods.grpcrouting import MAX_ADDRESSES, MAX_HOST_LENGTH
 from tests.support.grpcclients import bare_caller, message, receive_request, resource
 
 FAR_S = 1 << 62
@@ -60,11 +60,16 @@ def test_answers_do_not_repeat_what_is_long(broker: Broker, topic_of_type: Calla
     """A request of some megabytes would be answered by as many for each queue of the topic."""
     topic = topic_of_type("wide", queues=64)
     far = pb.Endpoints(addresses=[pb.Address(host="h" * (MAX_HOST_LENGTH + 1), port=1)])
+    many = pb.Endpoints(addresses=[pb.Address(host="\U0001f600" * MAX_HOST_LENGTH, port=1)] * MAX_ADDRESSES)
     named = pb.Resource(name=topic, resource_namespace="n" * (MAX_NAMESPACE_LENGTH + 1))
     group = pb.Resource(name="wide", resource_namespace=named.resource_namespace)
     plain = resource(topic)
     with bare_caller(broker.grpc_address) as caller:
-        for endpoints, code in ((far, pb.ILLEGAL_ACCESS_POINT), (pb.Endpoints(), pb.OK)):
+        for endpoints, code in (
+            (far, pb.ILLEGAL_ACCESS_POINT),
+            (many, pb.ILLEGAL_ACCESS_POINT),
+            (pb.Endpoints(), pb.OK),
+        ):
             route = caller.QueryRoute(pb.QueryRouteRequest(topic=plain, endpoints=endpoints))
             assert route.status.code == code, route.status.message
             asked = pb.QueryAssignmentRequest(topic=plain, group=resource("wide"), endpoints=endpoints)

@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Iterator
 
 from mqspark.message import PERM_READ, PERM_WRITE
-from mqspark.protocol.bodies.topic_bodies import QueueData
+from mqspark.protocol.bodies.topic_bodies import QueueData, TopicRouteData
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.backend import Doors
 from mqspark_server.proxy.clients.grpccalls import GrpcCall
@@ -18,6 +18,8 @@ MAX_ADDRESSES = 64
 
 MAX_HOST_LENGTH = 255
 """As in the DNS."""
+MAX_ANSWER_BYTES = 4 << 20
+"""Limit of what an answer repeats for each queue: clients take no larger ones."""
 ACCEPTED: dict[str, tuple[pb.MessageType, ...]] = {
     "NORMAL": (pb.NORMAL,),
     "FIFO": (pb.FIFO,),
@@ -34,7 +36,7 @@ async def query_route(call: GrpcCall, request: pb.QueryRouteRequest) -> pb.Query
     topic = topic_of(request.topic)
     route, doors = await call.whole_route(topic)
     accepted = ACCEPTED.get(await call.backend.message_type(topic), (pb.MESSAGE_TYPE_UNSPECIFIED,))
-    here = _endpoints(call, request.endpoints)
+    here = _endpoints(call, request, route)
     response = pb.QueryRouteResponse(status=OK)
     for queues in route.queue_datas:
         broker = _broker(queues.broker_name, doors, here)
@@ -54,7 +56,7 @@ async def query_assignment(call: GrpcCall, request: pb.QueryAssignmentRequest) -
     topic, group = topic_of(request.topic), group_of(request.group)
     route, doors = await call.whole_route(topic)
     config = await call.backend.group(group)
-    here = _endpoints(call, request.endpoints)
+    here = _endpoints(call, request, route)
     response = pb.QueryAssignmentResponse(status=OK)
     for queues in route.queue_datas:
         if not queues.perm & PERM_READ or queues.read_queue_nums <= 0:
@@ -71,16 +73,25 @@ async def query_assignment(call: GrpcCall, request: pb.QueryAssignmentRequest) -
     return response
 
 
-def _endpoints(call: GrpcCall, asked: pb.Endpoints) -> pb.Endpoints:
-    """The hosts by which the client has reached this server, or says so, with the port of this server."""
+def _endpoints(
+    call: GrpcCall, request: pb.QueryRouteRequest | pb.QueryAssignmentRequest, route: TopicRouteData
+) -> pb.Endpoints:
+    """The hosts by which the client has reached this server, or says so, with the port of this server. The answer
+    repeats them, and the topic's name, for each queue of the route."""
+    asked = request.endpoints
     if len(asked.addresses) > MAX_ADDRESSES:
         raise GrpcRefusal(pb.ILLEGAL_ACCESS_POINT, f"more than {MAX_ADDRESSES} addresses")
     if any(len(each.host) > MAX_HOST_LENGTH for each in asked.addresses):
         raise GrpcRefusal(pb.ILLEGAL_ACCESS_POINT, f"a host has more than {MAX_HOST_LENGTH} characters")
-    return pb.Endpoints(
+    here = pb.Endpoints(
         scheme=asked.scheme,
         addresses=[pb.Address(host=each.host, port=call.shared.port) for each in asked.addresses],
     )
+    queues = sum(max(each.read_queue_nums, each.write_queue_nums) for each in route.queue_datas)
+    if (here.ByteSize() + request.topic.ByteSize()) * queues > MAX_ANSWER_BYTES:
+        text = f"the addresses and the topic's name are too long to be repeated for {queues} queues"
+        raise GrpcRefusal(pb.ILLEGAL_ACCESS_POINT, text)
+    return here
 
 
 def _broker(name: str, doors: Doors, here: pb.Endpoints) -> pb.Broker:
