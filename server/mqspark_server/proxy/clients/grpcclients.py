@@ -35,12 +35,16 @@ MAX_PUSHES = 256
 """Commands that a telemetry stream may hold back while its client does not read."""
 _CLIENT_BYTES = 8_000
 """Memory of a client without its settings: link, session, streams."""
+_COMMAND_BYTES = 1_000
+"""Memory of a command without what it says."""
 
 
 class TelemetryStream:
-    """What is to be written to one telemetry stream."""
+    """What is to be written to one telemetry stream. ``clear`` it at the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, ledger: Ledger) -> None:
+        """``ledger``: of what all streams hold back. A command may have the body of a message."""
+        self._ledger = ledger
         self.commands: asyncio.Queue[pb.TelemetryCommand | None] = asyncio.Queue(MAX_PUSHES + 1)
         """None: it ends here."""
 
@@ -48,12 +52,40 @@ class TelemetryStream:
         """Whether there is room for the command."""
         if self.commands.qsize() >= MAX_PUSHES:
             return False
+        try:
+            self._ledger.charge(_pushed_bytes(command))
+        except TableFull:
+            return False
         self.commands.put_nowait(command)
         return True
+
+    async def next(self) -> pb.TelemetryCommand | None:
+        """What to write; None: nothing more comes."""
+        return self._taken(await self.commands.get())
+
+    async def emptied(self) -> None:
+        """All that was pushed has been taken."""
+        await self.commands.join()
 
     def end(self) -> None:
         """What was pushed is the rest. Nothing is pushed from now on."""
         self.commands.put_nowait(None)
+
+    def clear(self) -> None:
+        """Nobody takes the rest."""
+        while not self.commands.empty():
+            self._taken(self.commands.get_nowait())
+
+    def _taken(self, command: pb.TelemetryCommand | None) -> pb.TelemetryCommand | None:
+        self.commands.task_done()
+        if command is not None:
+            self._ledger.free(_pushed_bytes(command))
+        return command
+
+
+def _pushed_bytes(command: pb.TelemetryCommand) -> int:
+    size: int = command.ByteSize()
+    return _COMMAND_BYTES + size
 
 
 class GrpcClient:
@@ -136,6 +168,8 @@ class GrpcClients:
         self.ledger = Ledger("grpcClients", max_bytes, setting="grpcMaxClientBytes")
         self._clients: BoundedMap[tuple[str, str], GrpcClient] = self.ledger.map(_CLIENT_BYTES)
         self._settings: BoundedMap[tuple[str, str], pb.Settings] = self.ledger.map(0, _bytes)
+        self.pushes = Ledger("grpcPushes", max_bytes, setting="grpcMaxClientBytes")
+        """What telemetry streams hold back."""
         self._scan: asyncio.TimerHandle | None = None
 
     def __iter__(self) -> Iterator[GrpcClient]:

@@ -59,7 +59,7 @@ CONSUMERS = (
 
 async def telemetry(call: GrpcCall, commands: AsyncIterator[pb.TelemetryCommand], write: Write) -> None:
     """Serve one stream until its client ends it. Raises GrpcRefusal."""
-    client, stream = call.client, TelemetryStream()
+    client, stream = call.client, TelemetryStream(call.shared.clients.pushes)
     if len(client.streams) >= MAX_STREAMS:
         raise GrpcRefusal(pb.TOO_MANY_REQUESTS, f"{MAX_STREAMS} telemetry streams of this client are open")
     writer = asyncio.create_task(_write_out(stream, write))
@@ -73,7 +73,10 @@ async def telemetry(call: GrpcCall, commands: AsyncIterator[pb.TelemetryCommand]
     finally:
         client.streams.remove(stream)
         stream.end()
-        await asyncio.gather(writer, return_exceptions=True)
+        try:
+            await asyncio.gather(writer, return_exceptions=True)
+        finally:
+            stream.clear()
 
 
 async def _listen(
@@ -84,7 +87,10 @@ async def _listen(
     async for command in commands:
         kind = command.WhichOneof("command")
         if kind == "settings":
-            stream.push(pb.TelemetryCommand(status=OK, settings=await _agreed(call, command.settings)))
+            agreed = await _agreed(call, command.settings)
+            await stream.emptied()  # who does not read is not read from
+            if not stream.push(pb.TelemetryCommand(status=OK, settings=agreed)):
+                raise GrpcRefusal(pb.TOO_MANY_REQUESTS, "too many clients do not read what they are told")
         elif kind == "thread_stack_trace":
             client.answered(command.thread_stack_trace.nonce, command)
         elif kind == "verify_message_result":
@@ -92,7 +98,7 @@ async def _listen(
 
 
 async def _write_out(stream: TelemetryStream, write: Write) -> None:
-    while (command := await stream.commands.get()) is not None:
+    while (command := await stream.next()) is not None:
         await write(command)
 
 

@@ -153,7 +153,7 @@ def command_of(code: int, **ext: str) -> Command:
 
 async def test_a_client_is_told_that_it_has_lost_a_lite_topic(proxy: ProxyBench) -> None:
     client = proxy.client(settings=settings())
-    stream = TelemetryStream()
+    stream = TelemetryStream(proxy.clients.pushes)
     client.streams.append(stream)
     lost = command_of(
         RequestCode.NOTIFY_UNSUBSCRIBE_LITE, liteTopic="a", consumerGroup="G", clientId="client"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from mqspark.protocol.connection import Connection
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.clients.grpcclients import MAX_ASKED, GrpcClient, TelemetryStream
 from mqspark_server.proxy.methods import grpcrelays
-from mqspark_server.proxy.methods.telemetry import asked_by_broker
+from mqspark_server.proxy.methods.telemetry import asked_by_broker, telemetry
 from tests.unit.broker_kit import Bench
 from tests.unit.proxy_kit import ProxyBench, settled
 
@@ -63,7 +63,7 @@ async def test_a_client_without_a_stream_cannot_be_asked(proxy: ProxyBench, clie
 
 
 async def test_an_answer_that_comes_too_late_is_dropped(proxy: ProxyBench, client: GrpcClient) -> None:
-    stream = TelemetryStream()
+    stream = TelemetryStream(proxy.clients.pushes)
     client.streams.append(stream)
     answer = await answer_to(proxy, client, asked())
     assert answer.code == ResponseCode.SYSTEM_BUSY
@@ -74,7 +74,7 @@ async def test_an_answer_that_comes_too_late_is_dropped(proxy: ProxyBench, clien
 
 
 async def test_nobody_answers_for_another_client(proxy: ProxyBench, client: GrpcClient) -> None:
-    stream = TelemetryStream()
+    stream = TelemetryStream(proxy.clients.pushes)
     client.streams.append(stream)
     other = proxy.client("other")
     waiting = asyncio.ensure_future(grpcrelays.relay(client, "broker", asked()))
@@ -90,7 +90,7 @@ async def test_unanswered_requests_of_a_client_are_bounded(
     proxy: ProxyBench, client: GrpcClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(grpcrelays, "RELAY_S", 60)
-    stream = TelemetryStream()
+    stream = TelemetryStream(proxy.clients.pushes)
     client.streams.append(stream)
     waiting = [
         asyncio.ensure_future(grpcrelays.relay(client, "broker", asked(opaque=number)))
@@ -116,3 +116,29 @@ async def test_what_cannot_be_relayed_is_refused_at_once(
 ) -> None:
     answer = await answer_to(proxy, client, asked(code, body=b"no message"))
     assert answer.code == expected
+
+
+async def test_what_a_client_does_not_read_is_bounded(proxy: ProxyBench, client: GrpcClient) -> None:
+    read = 0
+
+    async def commands() -> AsyncIterator[pb.TelemetryCommand]:
+        nonlocal read
+        while True:
+            read += 1
+            yield pb.TelemetryCommand(
+                settings=pb.Settings(client_type=pb.PRODUCER, publishing=pb.Publishing())
+            )
+
+    async def write(command: pb.TelemetryCommand) -> None:
+        await asyncio.Event().wait()
+
+    serving = asyncio.ensure_future(telemetry(proxy.call(client), commands(), write))
+    await settled()
+    assert read == 3, "one is being written, one waits for that, and the third for the second"
+    told = pb.TelemetryCommand(
+        verify_message_command=pb.VerifyMessageCommand(message=pb.Message(body=bytes(1 << 20)))
+    )
+    assert [client.push(told) for _ in range(17)] == [True] * 15 + [False] * 2
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+    assert proxy.clients.pushes.bytes == 0
