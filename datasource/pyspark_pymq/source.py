@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark_pymq.reading.batch import BatchReader
     from pyspark_pymq.reading.keyread import KeyReader
     from pyspark_pymq.reading.storeread import StoreBatchReader
-    from pyspark_pymq.reading.stream import CheckpointedReader, RefusedReader
+    from pyspark_pymq.reading.stream import CheckpointedStreamReader, RefusedStreamReader
     from pyspark_pymq.typed.arrowrows import ArrowRows
     from pyspark_pymq.typed.typedcolumns import TypedRows
     from pyspark_pymq.work.deadbodies import DeadBodies
@@ -96,16 +96,16 @@ class DefaultSource(DataSource):  # type: ignore[misc]
 
         return BatchReader(options, columns)
 
-    def streamReader(self, schema: StructType) -> CheckpointedReader | RefusedReader:
-        """Never raises: Spark would show an error of its own (``RefusedReader``)."""
+    def streamReader(self, schema: StructType) -> CheckpointedStreamReader | RefusedStreamReader:
+        """Never raises: Spark would show an error of its own (``RefusedStreamReader``)."""
         try:
             return self._stream_reader(schema)
         except Exception as error:
-            from pyspark_pymq.reading.stream import RefusedReader
+            from pyspark_pymq.reading.stream import RefusedStreamReader
 
-            return RefusedReader(error)
+            return RefusedStreamReader(error)
 
-    def _stream_reader(self, schema: StructType) -> CheckpointedReader:
+    def _stream_reader(self, schema: StructType) -> CheckpointedStreamReader:
         from pyspark_pymq.catalog import options_of_read
         from pyspark_pymq.options import ReadOptions, StoreOptions
         from pyspark_pymq.reading.stream import stream_reader

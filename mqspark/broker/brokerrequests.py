@@ -12,7 +12,7 @@ from mqspark.broker.admin.relays import RelayProcessor
 from mqspark.broker.brokerservices import BrokerServices
 from mqspark.broker.brokertables import BrokerTables
 from mqspark.broker.changeanswers import ChangeAnswers
-from mqspark.broker.group.membership import ClientProcessor
+from mqspark.broker.group.membership import MembershipProcessor
 from mqspark.broker.hooked import BrokerHooks
 from mqspark.broker.pop.assignment import AssignmentProcessor
 from mqspark.broker.pop.cluster_routes import KnownRoutes
@@ -127,7 +127,7 @@ class BrokerRequests:
         return merged(
             admin,
             self._lookups.handlers,
-            ClientProcessor(state).handlers,
+            MembershipProcessor(state).handlers,
             self.pulls.handlers,
             RelayProcessor(state, state.calls, self._was_reset).handlers,
             self.sends.handlers,

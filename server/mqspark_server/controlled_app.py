@@ -20,7 +20,7 @@ from mqspark.base.clock import Clock
 from mqspark.base.config import parse_addresses
 from mqspark.base.logs import Outages, sparing
 from mqspark.broker.config import BrokerRole
-from mqspark.broker.replication.epochlink import ControlledReplicas, EpochFollower
+from mqspark.broker.replication.epochlink import EpochFollower, EpochReplicas
 from mqspark.broker.replication.manager import (
     ControllerRequest,
     LinkState,
@@ -386,7 +386,7 @@ class ControlledApp(BrokerApp):
             if follower.refusal is not None:  # a master that nobody can follow is as good as none
                 since_ms = min(since_ms, follower.refusal.since_ms)
             silences_ms[term.master_id] = self.clock.monotonic_ms() - since_ms
-        elif isinstance(replicas, ControlledReplicas):
+        elif isinstance(replicas, EpochReplicas):
             silences_ms = replicas.silences_ms()
         return LinkState(silences_ms, frozenset(self._reached))
 
@@ -429,7 +429,7 @@ class ControlledApp(BrokerApp):
         if core is None or core.role.epochs is None:
             return self._last_log
         store, replicas = core.store, core.role.replicas
-        epoch = replicas.confirmed_epoch if isinstance(replicas, ControlledReplicas) else -1
+        epoch = replicas.confirmed_epoch if isinstance(replicas, EpochReplicas) else -1
         self._last_log = LogState(
             core.role.epochs.last_number,
             store.log.position,
@@ -544,7 +544,7 @@ class ControlledApp(BrokerApp):
 
     def _set_is_wrong(self) -> bool:
         replicas = self.parts.core.role.replicas if self.parts is not None else None
-        if not isinstance(replicas, ControlledReplicas):
+        if not isinstance(replicas, EpochReplicas):
             return False
         is_unsettled = replicas.must_settle or (self.term is not None and self.term.is_unsure)
         return is_unsettled or replicas.wanted_set() is not None
@@ -552,7 +552,7 @@ class ControlledApp(BrokerApp):
     async def _alter(self) -> None:
         parts, term = self.parts, self.term
         replicas = None if parts is None else parts.core.role.replicas
-        if term is None or not isinstance(replicas, ControlledReplicas):
+        if term is None or not isinstance(replicas, EpochReplicas):
             return
         wanted = replicas.wanted_set()
         if wanted is None and not (term.holds and (term.is_unsure or replicas.must_settle)):

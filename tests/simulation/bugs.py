@@ -21,7 +21,7 @@ import mqspark_server.controlled_app as controlled_app
 from mqspark.base.config import INT64_MAX
 from mqspark.broker.pop.revive import PopRevival
 from mqspark.broker.pop.revivelog import ReviveLog
-from mqspark.broker.replication.epochlink import ControlledReplicas, EpochFollower
+from mqspark.broker.replication.epochlink import EpochFollower, EpochReplicas
 from mqspark.broker.replication.follower import Follower
 from mqspark.broker.replication.loghealing import Healing
 from mqspark.broker.replication.manager import ReplicasManager
@@ -84,7 +84,7 @@ def plant(title: str, owner: Any, name: str, new: Callable[[Any], Any], *, needs
 
 plant(
     "a master acknowledges what it alone has",
-    ControlledReplicas,
+    EpochReplicas,
     "confirmed",
     lambda right: property(
         lambda self: self._store.pipeline.stored_end if self._epoch_follower is None else right.fget(self)
@@ -92,7 +92,7 @@ plant(
 )
 plant(
     "a master waits for one slave, whichever it is",
-    ControlledReplicas,
+    EpochReplicas,
     "confirmed",
     lambda right: property(lambda self: _by_the_fastest(self, right)),
 )
@@ -248,13 +248,13 @@ plant(
 )
 plant(
     "a log that is being taken back is read",
-    ControlledReplicas,
+    EpochReplicas,
     "is_sure",
     lambda right: property(lambda self: True),
 )
 plant(
     "consumers see what is not confirmed (7689)",
-    ControlledReplicas,
+    EpochReplicas,
     "gates_readers",
     lambda right: property(lambda self: False),
 )
@@ -436,7 +436,7 @@ plant("a new master keeps the old SyncStateSet", ReplicaTable, "set_master", lam
 
 plant(
     "a master that was started again counts slaves in that lack something",
-    ControlledReplicas,
+    EpochReplicas,
     "__init__",
     lambda right: lambda self, *args: _knows_no_end(self, args, right),
     needs="return",

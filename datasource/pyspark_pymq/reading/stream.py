@@ -53,7 +53,7 @@ _MAX_PARKED_PULLS = 512
 """With more queues than this an idle query sleeps instead of parking a pull for each."""
 
 
-class CheckpointedReader(PickledToTask, DataSourceStreamReader):  # type: ignore[misc]
+class CheckpointedStreamReader(PickledToTask, DataSourceStreamReader):  # type: ignore[misc]
     """Everything except ``latestOffset``, which differs by Spark version."""
 
     def __init__(
@@ -291,7 +291,7 @@ class _Arrivals:
 
 if ADMISSION_CONTROL:
 
-    class StreamReader(CheckpointedReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    class StreamReader(CheckpointedStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
         """For Spark 4.2 and later."""
 
         def getDefaultReadLimit(self) -> ReadLimit:
@@ -324,7 +324,7 @@ if ADMISSION_CONTROL:
             return Positions(self._seen).to_json() if self._seen else None
 
 
-class LegacyStreamReader(CheckpointedReader):
+class LegacyStreamReader(CheckpointedStreamReader):
     """For Spark 4.1, whose ``latestOffset`` does not get the query's offset."""
 
     def __init__(
@@ -378,7 +378,7 @@ class LegacyStreamReader(CheckpointedReader):
         return super().partitions(start, until.to_json())
 
 
-class RefusedReader(DataSourceStreamReader):  # type: ignore[misc]
+class RefusedStreamReader(DataSourceStreamReader):  # type: ignore[misc]
     """The reader of a stream that cannot start: Spark's first call raises the reason.
 
     When ``streamReader`` itself raises, Spark's runner fails on its own unset variable, and that is the last error
@@ -399,7 +399,7 @@ class RefusedReader(DataSourceStreamReader):  # type: ignore[misc]
 
 def stream_reader(
     options: ReadOptions, columns: tuple[str, ...], payload: Payload | None = None
-) -> CheckpointedReader:
+) -> CheckpointedStreamReader:
     """The reader for the installed Spark."""
     kind = StreamReader if ADMISSION_CONTROL else LegacyStreamReader
     return kind(options, columns, payload)

@@ -108,7 +108,7 @@ class MemberNotices:
         self._is_notifying = False
 
 
-class ClientProcessor:
+class MembershipProcessor:
     def __init__(self, state: BrokerState) -> None:
         self._state = state
         self.handlers: dict[int, Handler] = {

@@ -258,7 +258,7 @@ class EpochReplica(Replica):
         store: MessageStore,
         clock: Clock,
         epochs: EpochFile,
-        owner: ControlledReplicas,
+        owner: EpochReplicas,
     ) -> None:
         super().__init__(address, config, store, clock)
         self._epochs = epochs
@@ -326,7 +326,7 @@ class EpochReplica(Replica):
         return epoch_data_head(position, size, epoch, self._owner.confirmed)
 
 
-class ControlledReplicas(Replicas):
+class EpochReplicas(Replicas):
     """All slaves of a broker in controller mode. On a slave it only says what is confirmed."""
 
     def __init__(
@@ -528,7 +528,7 @@ _READS = (
 )
 
 
-def reads_once_sure(handlers: dict[int, Handler], replicas: ControlledReplicas) -> dict[int, Handler]:
+def reads_once_sure(handlers: dict[int, Handler], replicas: EpochReplicas) -> dict[int, Handler]:
     """Handlers of requests that read messages. They refuse until no answer can be taken back by an election."""
 
     def check() -> None:

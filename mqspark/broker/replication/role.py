@@ -27,8 +27,8 @@ from mqspark.broker.pop.assignment import RequestModes
 from mqspark.broker.replication.acting import ActingMaster, others_answers
 from mqspark.broker.replication.epochlink import (
     UNSURE,
-    ControlledReplicas,
     EpochFollower,
+    EpochReplicas,
     HaViews,
     reads_once_sure,
 )
@@ -98,7 +98,7 @@ class Role:
             if self.metadata is not None:
                 follower = EpochFollower(config, store, clock, healing, term, epochs, self.metadata)
             self.follower = follower
-            self.replicas = ControlledReplicas(config, store, clock, term, epochs, follower)
+            self.replicas = EpochReplicas(config, store, clock, term, epochs, follower)
             self._views = HaViews(config, store, term, epochs)
         self.pre_online = PreOnline(config, state, delays, timers) if comes_back(config) else None
         """None from ``go_online`` of the broker on."""
@@ -148,9 +148,7 @@ class Role:
         """Why a read that has missed records may not lead its reader past them, or ''. ``missed``: their places, and
         since when reads miss them (monotonic)."""
         replicas = self.replicas
-        has_others = (
-            isinstance(replicas, ControlledReplicas) or self.follower is not None or len(replicas) > 0
-        )
+        has_others = isinstance(replicas, EpochReplicas) or self.follower is not None or len(replicas) > 0
         return UNHEALED if has_others and self.healing.may_come(missed) else ""
 
     def govern(self, handlers: dict[int, Handler]) -> dict[int, Handler]:
@@ -159,7 +157,7 @@ class Role:
         governed.update(self._notices.watching(governed))
         if self._views is not None:
             governed.update(self._views.handlers)
-        if isinstance(self.replicas, ControlledReplicas):
+        if isinstance(self.replicas, EpochReplicas):
             governed.update(reads_once_sure(governed, self.replicas))
         if self.acting is not None:
             governed.update(self.acting.handlers)

@@ -36,13 +36,13 @@ from mqspark.client.producer.send_window import Window
 from mqspark.client.producer.sending import Sender, Sending
 from mqspark.client.producer.targets import BATCH, PLAIN, REPLY, Targets
 from mqspark.client.remoting import ending
+from mqspark.client.remoting.channel import Channel
 from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.client.remoting.ending import LoopEnd, Pending
 from mqspark.client.remoting.instance import LAST_BEAT_S, ClientInstance, InstanceMember
 from mqspark.client.remoting.keywords import NAMES, changed, spelled_out
 from mqspark.client.remoting.lifecycle import Lifecycle, Tasks
 from mqspark.client.remoting.namespaces import Namespace
-from mqspark.client.remoting.remoting import Channel
 from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.client.typed.typedlistener import TypedMessages
 from mqspark.errors import ClientError, MQError, NoRoute, RequestTimeout

@@ -12,7 +12,7 @@ import uuid
 
 from mqspark.base.clock import wall_ms
 from mqspark.base.logs import escaping
-from mqspark.client.remoting.remoting import Channel
+from mqspark.client.remoting.channel import Channel
 from mqspark.errors import ConnectionLost, InvalidMessage, MQError
 from mqspark.message import (
     ARRIVE_TIME,

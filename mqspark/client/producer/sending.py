@@ -25,9 +25,9 @@ from mqspark.client.hooks.hooks import call as call_hooks
 from mqspark.client.producer.faults import SLOW_MS, FaultTable
 from mqspark.client.producer.send_window import Window
 from mqspark.client.producer.targets import BATCH, CODES, PublishTopic, Target, Targets
+from mqspark.client.remoting.channel import Channel, Outcome
 from mqspark.client.remoting.instance import ClientInstance
 from mqspark.client.remoting.lifecycle import Tasks
-from mqspark.client.remoting.remoting import Channel, Outcome
 from mqspark.client.remoting.topic_routes import is_logic_broker
 from mqspark.errors import (
     BrokerError,

@@ -11,9 +11,9 @@ from typing import overload
 import msgspec
 
 from mqspark.client.producer.faults import FaultTable, QueueChooser
+from mqspark.client.remoting.channel import Channel
 from mqspark.client.remoting.instance import ClientInstance
 from mqspark.client.remoting.namespaces import Namespace
-from mqspark.client.remoting.remoting import Channel
 from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.errors import ClientError, NoRoute
 from mqspark.message import DEFAULT_TOPIC, MessageQueue, Queues

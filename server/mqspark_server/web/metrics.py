@@ -46,7 +46,7 @@ def render(app: BrokerNode) -> Work[bytes]:
     """
     parts: list[bytes] = []
     limit, over = app.settings.server.metrics_max_series, 0
-    collector = _Collector(app)
+    collector = _BrokerMetrics(app)
     for metric in collector.collect():
         if metric is not None:
             over += _limit(metric, limit)
@@ -202,7 +202,7 @@ def _traffic_figures(core: BrokerCore) -> tuple[_Figure, ...]:
     )
 
 
-class _Collector:
+class _BrokerMetrics:
     def __init__(self, app: BrokerNode) -> None:
         self._app = app
         node = (app.config.broker_cluster_name, "broker", app.config.broker_name)

@@ -19,7 +19,7 @@ from mqspark.aio import (
     Producer,
     SendStatus,
 )
-from mqspark.client.remoting.remoting import Channel
+from mqspark.client.remoting.channel import Channel
 from mqspark.errors import (
     BrokerError,
     ClientError,

@@ -13,7 +13,7 @@ import pytest
 from mqspark.client.delivery.statistics import ConsumeStatistics
 from mqspark.client.producer import transaction
 from mqspark.client.producer.faults import FaultTable
-from mqspark.client.remoting import remoting
+from mqspark.client.remoting import channel as channels
 from mqspark.client.remoting.blockingconnection import BlockingConnection
 from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.client.remoting.heartbeats import Heartbeats
@@ -166,11 +166,11 @@ class Deaf(asyncio.Transport):
 async def test_requests_of_a_server_that_reads_no_answer_cost_nothing_more() -> None:
     """They would fill the client's memory with answers, each with a remark as long as the server likes."""
 
-    def refuse(channel: remoting.Channel, asked: Command) -> None:
+    def refuse(channel: channels.Channel, asked: Command) -> None:
         channel.respond(asked, ResponseCode.SYSTEM_ERROR, remark=f"no group {asked.ext['consumerGroup']}")
 
     transport = Deaf()
-    channel = remoting.Channel("b:1", asyncio.get_running_loop(), refuse, lambda lost: None)
+    channel = channels.Channel("b:1", asyncio.get_running_loop(), refuse, lambda lost: None)
     transport.protocol = channel
     channel.connection_made(transport)
     frames = encode_request(999, 1, {"consumerGroup": "g" * 10_000}) * 100

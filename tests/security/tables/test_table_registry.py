@@ -44,7 +44,6 @@ SERVERS = BOTH | {
     "ConnectionTurns._readers": "one entry a connection, with maxConnections",
     "ConnectionTurns._ring": "one entry a connection, with maxConnections",
     "ConnectionTurns._to_write": "one entry a connection, with maxConnections",
-    "GrpcListener._timers": "made at the start",
     "GrpcListener.methods": "one entry a method of the service",
     "DirectLink._messages": "one entry a call, with grpcMaxCalls, until the end of the turn",
     "DirectLink._topics": "one entry a call, with grpcMaxCalls, until the end of the turn",

@@ -16,10 +16,11 @@ from mqspark.client.consumer.offset_stores import LocalOffsets
 from mqspark.client.producer.producer import SendResult, SendStatus
 from mqspark.client.producer.send_window import ThreadWindow
 from mqspark.client.producer.targets import Target
+from mqspark.client.remoting.channel import Channel
 from mqspark.client.remoting.client_options import client_id_of, resolve_namesrv
 from mqspark.client.remoting.credentials import signer_of
 from mqspark.client.remoting.heartbeats import Heartbeats
-from mqspark.client.remoting.remoting import Channel, split_address
+from mqspark.client.remoting.remoting import split_address
 from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.errors import ClientError, ConfigError, ConnectionLost, RequestTimeout
 from mqspark.protocol.binding import BINDING, Binder, description_of

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from mqspark.client.remoting import silence
-from mqspark.client.remoting.remoting import Channel
+from mqspark.client.remoting.channel import Channel
 from mqspark.client.remoting.silence import LOOK_S, QUIET_S, SILENT_S, SilenceWatch
 from mqspark.errors import RequestTimeout
 from mqspark.protocol.command import encode_response

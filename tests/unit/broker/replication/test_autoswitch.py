@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqspark.broker.config import BrokerRole
-from mqspark.broker.replication.epochlink import ControlledReplicas, EpochFollower
+from mqspark.broker.replication.epochlink import EpochFollower, EpochReplicas
 from mqspark.broker.replication.follower import Diverged
 from mqspark.broker.replication.metadata import FRESH_MS
 from mqspark.broker.replication.term import Term
@@ -154,9 +154,9 @@ def change_part(bench: Bench, broker_id: int, master_id: int, epoch: int) -> Non
     bench.open()
 
 
-def replicas_of(bench: Bench) -> ControlledReplicas:
+def replicas_of(bench: Bench) -> EpochReplicas:
     replicas = bench.broker.role.replicas
-    assert isinstance(replicas, ControlledReplicas)
+    assert isinstance(replicas, EpochReplicas)
     return replicas
 
 
