@@ -342,10 +342,23 @@ class GroupConsumer(InstanceMember):
     # --- pull -------------------------------------------------------------------------------------------
 
     async def pull(
-        self, queue: MessageQueue, offset: int, *, commit_offset: int, broker_id: int, lite: bool
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        commit_offset: int,
+        broker_id: int,
+        lite: bool,
+        at_most: int | None = None,
     ) -> Pulled:
         """``QueueCalls.pull`` with the filter of the queue's topic."""
         subscription = self.subscriptions.get(queue.topic) or self._filters.get(queue.topic)
         return await self.calls.pull(
-            queue, offset, subscription, commit_offset=commit_offset, broker_id=broker_id, lite=lite
+            queue,
+            offset,
+            subscription,
+            commit_offset=commit_offset,
+            broker_id=broker_id,
+            lite=lite,
+            at_most=at_most,
         )

@@ -36,6 +36,8 @@ _STARTS = {
     "latest": ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
 }
 
+ANYBODYS_MESSAGES = 32
+"""Messages in a default pull of brokers. A larger pull asks for a bulk answer, which RocketMQ's brokers ignore."""
 MAX_POP_BATCH_SIZE = 32
 """Brokers refuse more."""
 MIN_INVISIBLE_MS, MAX_INVISIBLE_MS = 1_000, 12 * 3600 * 1000
@@ -94,7 +96,7 @@ class PullSettings(ConsumerSettings):
     files of this host."""
     consume_timestamp_ms: NonNegativeInt | None = None
     """For CONSUME_FROM_TIMESTAMP, since the epoch; None: half an hour before the start."""
-    pull_batch_size: PositiveInt = 32
+    pull_batch_size: PositiveInt = ANYBODYS_MESSAGES
     """Messages of one pull at most. More than 32 applies to mqspark brokers; RocketMQ's return at most 32 messages
     unless configured otherwise."""
     pull_interval_ms: Annotated[int, InRange(0, MAX_PULL_INTERVAL_MS)] = 0
@@ -114,6 +116,9 @@ class PullSettings(ConsumerSettings):
 class PushConsumerSettings(PullSettings):
     """What one push consumer does, blocking or not."""
 
+    pull_batch_size: PositiveInt = 256
+    """Messages of one pull at most, as far as they may be cached. RocketMQ's brokers return at most 32 messages unless
+    configured otherwise."""
     batch_size: PositiveInt = 1
     """Messages that ``batch_listener`` gets at most."""
     concurrency: PositiveInt = 20

@@ -7,7 +7,7 @@ import asyncio
 from typing import NamedTuple
 
 from mqspark.base.logs import escaping
-from mqspark.client.consumer.consumer_settings import GroupSettings
+from mqspark.client.consumer.consumer_settings import ANYBODYS_MESSAGES, GroupSettings
 from mqspark.client.producer.faults import FaultTable
 from mqspark.client.remoting.filters import require_sql
 from mqspark.client.remoting.instance import ClientInstance
@@ -47,8 +47,6 @@ DAMAGE_PATIENCE_MS = 30_000
 have just written within ten seconds."""
 _MAX_PULL_BYTES = 256 * 1024
 """``maxMsgBytes`` of a pull; current brokers use their own limit."""
-_ANYBODYS_MESSAGES = 32
-"""Messages in a default pull of brokers. A larger pull asks for a bulk answer, which RocketMQ's brokers ignore."""
 _OFFSET_TIMEOUT_MS = 5_000
 _LONG_POLL_SLACK_MS = 15_000
 """A long poll times out this long after the broker should have answered."""
@@ -212,18 +210,27 @@ class QueueCalls:
         commit_offset: int,
         broker_id: int,
         lite: bool,
+        at_most: int | None = None,
     ) -> Pulled:
         """One long poll. Raises BrokerError for a response code other than Pulled's, ClientError if the broker is
         too old for the filter.
 
-        ``commit_offset`` above 0 is committed with the request (clustering only, and by masters only). While a master
-        does not answer, one of its slaves is asked. A slave may be behind: only a master moves the reader's offset
-        back.
+        ``at_most``: messages, instead of the setting. ``commit_offset`` above 0 is committed with the request
+        (clustering only, and by masters only). While a master does not answer, one of its slaves is asked. A slave may
+        be behind: only a master moves the reader's offset back.
         """
         replica = await self._readable(queue, broker_id)
         if replica.broker_id != MASTER_ID or self._settings.broadcasting:
             commit_offset = 0
-        header = self._pull_header(queue, offset, subscription, replica, max(commit_offset, 0), lite=lite)
+        header = self._pull_header(
+            queue,
+            offset,
+            subscription,
+            replica,
+            max(commit_offset, 0),
+            lite=lite,
+            at_most=at_most or self._settings.pull_batch_size,
+        )
         self._instance.silence.uses(replica.address)
         clock = self._instance.clock
         began_ms = clock.monotonic_ms()
@@ -267,6 +274,7 @@ class QueueCalls:
         commit_offset: int,
         *,
         lite: bool,
+        at_most: int,
     ) -> PullMessageRequestHeader:
         """Raises ClientError if the broker is too old for the filter."""
         expression_type = "TAG"
@@ -283,7 +291,7 @@ class QueueCalls:
             topic=queue.topic,
             queue_id=queue.queue_id,
             queue_offset=offset,
-            max_msg_nums=self._settings.pull_batch_size,
+            max_msg_nums=at_most,
             sys_flag=flags,
             commit_offset=commit_offset,
             suspend_timeout_millis=self._settings.suspend_ms,
@@ -292,7 +300,7 @@ class QueueCalls:
             expression_type=expression_type,
             max_msg_bytes=_MAX_PULL_BYTES,
             bname=queue.broker_name,
-            mqspark_bulk=self._settings.pull_batch_size > _ANYBODYS_MESSAGES or None,
+            mqspark_bulk=at_most > ANYBODYS_MESSAGES or None,
         )
 
     async def _pulled_from(

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 
 from mqspark.message import MessageExt
 
+_LARGEST_PULL_BYTES = 2 * 1024 * 1024
+"""What mqspark's brokers return at most, to a pull of many messages."""
+
 
 @dataclass(frozen=True, slots=True)
 class FlowLimits:
@@ -121,6 +124,12 @@ class ProcessQueue:
             or self.size_bytes > limits.max_bytes
             or self.span > limits.max_span
         )
+
+    def room(self, limits: FlowLimits) -> int:
+        """How many messages may come within the limits, if none is large."""
+        if limits.max_bytes - self.size_bytes < _LARGEST_PULL_BYTES:
+            return 0
+        return min(limits.max_messages - self.message_count, limits.max_span - self.span)
 
     def drop(self) -> None:
         """Drop the cached messages; the offset to commit does not change."""

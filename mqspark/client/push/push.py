@@ -12,7 +12,11 @@ from typing import Unpack
 from mqspark.base.clock import wall_ms
 from mqspark.base.logs import escaping
 from mqspark.base.valuetypes import NonNegativeInt, checked
-from mqspark.client.consumer.consumer_settings import PushConsumerKeywords, PushConsumerSettings
+from mqspark.client.consumer.consumer_settings import (
+    ANYBODYS_MESSAGES,
+    PushConsumerKeywords,
+    PushConsumerSettings,
+)
 from mqspark.client.consumer.running_info import running_info
 from mqspark.client.consumer.subscriber import Listening
 from mqspark.client.delivery.delivery import Around, BatchListener, Listener, Outcome
@@ -328,7 +332,13 @@ class PushConsumer(Listening):
             began = self._loop.time()
             try:
                 pulled = await group.pull(
-                    queue, asked, commit_offset=process.commit_offset, broker_id=reader.broker_id, lite=False
+                    queue,
+                    asked,
+                    commit_offset=process.commit_offset,
+                    broker_id=reader.broker_id,
+                    lite=False,
+                    # A pull of many messages fills the cache, and no more than that.
+                    at_most=min(self.settings.pull_batch_size, max(ANYBODYS_MESSAGES, process.room(limits))),
                 )
             except MQError as error:
                 reader.broker_id = MASTER_ID

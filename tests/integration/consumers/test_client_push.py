@@ -406,7 +406,10 @@ async def test_a_message_that_never_succeeds_is_still_there_after_a_restart(
     assert seen.bodies == [b"2", b"3", b"4"]
 
 
-async def test_flow_control_bounds_what_is_cached(mq_broker: Broker, mq_topic: str) -> None:
+@pytest.mark.parametrize(("asked", "most"), [(16, 116), (256, 132)])
+async def test_flow_control_bounds_what_is_cached(
+    mq_broker: Broker, mq_topic: str, asked: int, most: int
+) -> None:
     await create(mq_broker, mq_topic, 1)
     await send_numbers(mq_broker, mq_topic, range(1_000))
     gate = asyncio.Event()
@@ -418,11 +421,11 @@ async def test_flow_control_bounds_what_is_cached(mq_broker: Broker, mq_topic: s
 
     consumer = PushConsumer(
         mq_broker.namesrv,
-        group="flow",
+        group=f"flow-{asked}",
         listener=listen,
         consume_from=FIRST,
         concurrency=2,
-        pull_batch_size=16,
+        pull_batch_size=asked,
         max_cached_messages=100,
     )
     consumer.subscribe(mq_topic)
@@ -431,7 +434,7 @@ async def test_flow_control_bounds_what_is_cached(mq_broker: Broker, mq_topic: s
             lambda: any(count > 100 for count in cached(consumer.running_info())), "a full queue"
         )
         await asyncio.sleep(0.2)
-        assert max(cached(consumer.running_info())) <= 116
+        assert max(cached(consumer.running_info())) <= most
         gate.set()
         await eventually_async(lambda: len(seen.messages) == 1_000, "everything")
     assert sorted(int(body) for body in seen.bodies) == list(range(1_000))

@@ -257,6 +257,19 @@ def test_flow_limits() -> None:
     assert wide.is_full(limits)
 
 
+def test_a_pull_has_the_room_that_is_left() -> None:
+    limits = FlowLimits(max_messages=100, max_bytes=3 << 20, max_span=50)
+    process = ProcessQueue(0)
+    assert process.room(limits) == 50
+    process.put([message(0)], 1)
+    process.put([message(n) for n in range(10, 40)], 40)
+    assert process.room(limits) == 50 - 39
+    assert process.room(FlowLimits(100, 3 << 20, 1_000)) == 100 - 31
+    heavy = ProcessQueue(0)
+    heavy.put([message(0, bytes((1 << 20) + 1))], 1)
+    assert heavy.room(limits) == 0
+
+
 def test_a_dropped_queue_is_empty() -> None:
     process = ProcessQueue(0)
     (only,) = process.put([message(0)], 1)
