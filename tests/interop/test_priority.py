@@ -21,7 +21,7 @@ from tests.interop.test_pop import MOVING, pop_group, popper
 from tests.interop.topics import create_group, create_topic
 from tests.support.clusters import Cluster, mqspark_broker
 from tests.support.processes import free_port
-from tests.support.remoting import SEND_MESSAGE_V2, UPDATE_AND_CREATE_TOPIC, RawConnection
+from tests.support.remoting import GET_MAX_OFFSET, SEND_MESSAGE_V2, UPDATE_AND_CREATE_TOPIC, RawConnection
 from tests.support.waiting import eventually
 
 Name = Callable[[str], str]
@@ -223,6 +223,8 @@ def _take(connection: RawConnection, turn: int, invisible_ms: int) -> list[Messa
 def _round(connection: RawConnection, turn: int, held: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
     """What the last round held comes back by priority; then what this one holds, the broker being about to die."""
     if held:
+        # They come back one by one: who takes the first before the last is there does not see their order.
+        eventually(lambda: _revived(connection) >= QUEUES * turn, timeout_s=60)
         back = _take(connection, turn - 1, 600_000)
         assert [(one.priority, one.body) for one in back] == held
         assert {one.reconsume_times for one in back} == {1}
@@ -232,6 +234,15 @@ def _round(connection: RawConnection, turn: int, held: list[tuple[int, bytes]]) 
     popped = _take(connection, turn, 15_000)
     assert [one.priority for one in popped] == DOWNWARDS
     return [(one.priority or 0, one.body) for one in popped]
+
+
+def _revived(connection: RawConnection) -> int:
+    """How many messages have come back to the group's queues of retries."""
+    ends = (
+        connection.request(GET_MAX_OFFSET, topic="%RETRY%movers_PriorityMoves", queueId=queue_id)
+        for queue_id in range(QUEUES)
+    )
+    return sum(int(end.ext["offset"]) for end in ends if end.code == 0)
 
 
 def _settled(cluster: Cluster) -> bool:
