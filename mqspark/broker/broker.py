@@ -43,7 +43,7 @@ from mqspark.broker.rounds import Rounds
 from mqspark.broker.schemaregistry.schemaregistry import Compute
 from mqspark.broker.send.directsends import DirectSends
 from mqspark.broker.service import TICK_MS
-from mqspark.broker.state.acks import Acks
+from mqspark.broker.state.acks import Acks, Deferred
 from mqspark.broker.state.state import Random
 from mqspark.message import new_unique_id
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -79,6 +79,8 @@ class _AtHand(Struct, frozen=True, gc=False):
     acknowledged: Collection[object]
     pulled: Collection[object]
     popped: Collection[object]
+    pops_to_answer: Deferred
+    pops_to_settle: Deferred
     parked_pulls: Collection[object]
 
     @staticmethod
@@ -90,6 +92,7 @@ class _AtHand(Struct, frozen=True, gc=False):
             pop.acknowledged,
             pulls.given,
             pop.given,
+            *pop.awaited,
             pulls.parked.requests,
         )
 
@@ -289,9 +292,11 @@ class BrokerCore:
 
     def progress(self, progress: StoreProgress) -> None:
         """The store has written or synced more: notify those who wait for it."""
+        at_hand = self._at_hand
         self._acked = progress.acked
         self.replicated()
-        self.pop.progress(progress)
+        if at_hand.pops_to_answer.waiting or at_hand.pops_to_settle.waiting or progress.failed is not None:
+            self.pop.progress(progress)
         if progress.failed is not None:
             self.acks.fail(f"the store failed: {progress.failed}")
         if progress.arrivals:
@@ -408,8 +413,13 @@ class BrokerCore:
     @property
     def jobs_due(self) -> bool:
         """Whether ``jobs`` should be called at once: an operator changed something, or the log needs space."""
-        is_auth_due = self.authority is not None and self.authority.jobs_due
-        return self.store.deletions.behind or self._saved.is_due or self.store.room_due or is_auth_due
+        store, authority = self.store, self.authority
+        return (
+            store.room_due
+            or self._saved.is_due
+            or store.deletions.behind
+            or (authority is not None and authority.jobs_due)
+        )
 
     def _auth_jobs(self) -> list[Job]:
         return [] if self.authority is None else self.authority.jobs()

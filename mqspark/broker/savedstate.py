@@ -75,6 +75,11 @@ class SavedState:
         self._timed = [self._offsets, SavedTable(state.filters, config_file("consumerFilter.json"))]
         for table in self._tables:
             table.load()
+        self._by_operators = (
+            (state.mappings, self._mappings), (state.topics, self.topics),
+            (state.subscriptions, self.groups), (modes, self.modes),
+        )  # fmt: skip
+        """What is saved at once, and its saves. Every turn looks at them, so it calls nothing."""
         store = state.store
         self._notes = TableNotes(
             store.root_file(store.paths.tables), store.paths.config, lambda: store.log.durable
@@ -163,8 +168,10 @@ class SavedState:
         """Whether an operator changed something."""
         if self.settings is not None and self.settings.behind:
             return True
-        is_behind = self._mappings.behind or self.topics.behind or self.groups.behind or self.modes.behind
-        return is_behind and self._state.clock.monotonic_ms() >= self._rest_until_ms
+        for table, saves in self._by_operators:
+            if table.generation != saves.saved_generation:
+                return self._state.clock.monotonic_ms() >= self._rest_until_ms
+        return False
 
     def _saved(self) -> None:
         now_ms = self._state.clock.monotonic_ms()

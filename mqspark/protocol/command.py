@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
 import msgspec
@@ -506,9 +506,12 @@ class SentFrames:
         )
         return _prefixes[len(text)] + text
 
-    def frames(self, sent: Iterable[SentMessage]) -> bytes:
+    def frames(self, sent: Sequence[SentMessage]) -> bytes:
         """A frame each."""
         template, prefixes = self._template_of_word, _prefixes
+        if len(sent) == 1:
+            text = template % sent[0]
+            return prefixes[len(text)] + text
         parts: list[bytes] = []
         for each in sent:
             text = template % each

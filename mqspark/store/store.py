@@ -4,7 +4,7 @@ may run in another.
 A message passes four positions of the log. Each position is at or behind the one before it:
 
     position  encoded into the pending buffer, offset assigned   appender.put
-    written   in the file, one pwritev for everything pending    pipeline.commit (SYNC_FLUSH: FlushJob.run)
+    written   in the file, one pwrite for everything pending    pipeline.commit (SYNC_FLUSH: FlushJob.run)
     durable   fdatasync returned                                 pipeline.begin_flush / FlushJob.run / .end_flush
     acked     the producer may be told OK                        written (ASYNC_FLUSH) or durable (SYNC_FLUSH)
 
@@ -235,8 +235,10 @@ class MessageStore:
     def catch_up(self) -> None:
         """Let the index follow what became visible. Call it after ``commit`` and ``end_flush``, once the
         answers are sent: nobody waits for the index."""
-        if (indexer := self.data.indexer) is not None and self.condition.read_only is None:
-            indexer.arrived(self.pipeline.visible_end, self.log.durable)
+        indexer, log = self.data.indexer, self.log
+        if indexer is None or log.written < indexer.next_end or self.condition.read_only is not None:
+            return
+        indexer.arrived(self.pipeline.visible_end, log.durable)
 
     def follow_with_index(self) -> Generator[None, None, None]:
         """What ``maintenance`` has begun: the index catches up, slice by slice."""

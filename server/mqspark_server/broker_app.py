@@ -612,17 +612,23 @@ class BrokerApp(ProcessApp):
             self.parts.server.write_outbox()
 
     def _after_turn(self) -> None:
-        self._end_spans()
+        """Most turns leave nothing to do, and to look costs less than to call."""
+        if self._spans is not None:
+            self._spans.progress()
         parts = self.parts
         if parts is not None:
+            core = parts.core
             parts.flusher.after_turn()
             parts.slaves.turned()
             if parts.following is not None:
                 parts.following.turned()
-            parts.registrar.after_turn()
+            if core.publication.due:
+                parts.registrar.after_turn()
             parts.housekeeper.after_turn()
-            parts.route_finder.after_turn()
-            parts.peers.after_turn()
+            if core.requests.routes.known:
+                parts.route_finder.after_turn()
+            if core.state.peers.unasked:
+                parts.peers.after_turn()
             if parts.schema_follower is not None:
                 parts.schema_follower.after_turn()
             if parts.escaping is not None:

@@ -6,7 +6,7 @@ queues are always read from its topic table.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from mqspark.base.bounded import BoundedMap, Ledger, weigh
 from mqspark.base.config import Limit
@@ -57,6 +57,8 @@ class KnownRoutes:
             "_Route.queue_datas",
         )
         self._routes: BoundedMap[str, _Route] = self.ledger.map(_ROUTE_BYTES, _Route.size_bytes)
+        self.known: Collection[object] = self._routes
+        """Topics that ``due`` may return. To be looked at only: every turn asks whether there are any."""
         self._next_due_ms = 0
 
     def answer(self, session: Session, topic: str, answer: Callable[[], bytes], question_bytes: int) -> None:

@@ -111,6 +111,11 @@ class PopService:
         return self._acks.records
 
     @property
+    def awaited(self) -> tuple[Deferred, Deferred]:
+        """What ``progress`` releases. To be looked at only."""
+        return self._answers, self._durably
+
+    @property
     def given(self) -> Collection[int]:
         """What ``end_turn`` forgets. To be looked at only."""
         return self.pops.given

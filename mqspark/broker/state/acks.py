@@ -189,10 +189,11 @@ class Acks:
             self.more -= count - 1
         receiver.send(answer)
         self.took_ms = took_ms = now_ms - added_ms
-        self.times.record(took_ms, count)
         if took_ms or others or self._sent is None:
+            self.times.record(took_ms, count)
             self._count(took_ms, count, others)
         else:
+            self.times.quick += count
             self._sent.quick += count
 
     def _count(self, took_ms: int, count: int, others: dict[int, int] | None) -> None:

@@ -11,7 +11,7 @@ Must not know sockets, nor what the questions are about.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -76,6 +76,8 @@ class Peers:
         self._open: dict[int, _OpenTalk] = {}
         """By the number of the question."""
         self._due: deque[tuple[int, Question]] = deque()
+        self.unasked: Collection[object] = self._due
+        """Questions for ``due``. To be looked at only: every turn asks whether there are any."""
         self._last = 0
 
     def talk(self, session: Session, command: Command, talk: Talk) -> bytes | None:

@@ -33,19 +33,22 @@ class PutTimes:
     def __init__(self) -> None:
         self._current = _no_counts()
         self._shown = _no_counts()
+        self.quick = 0
+        """Those below a millisecond of the current period, as far as callers counted them here themselves."""
         self.longest_ms = 0
         """The longest since the start."""
 
     def record(self, time_ms: int, count: int) -> None:
         if time_ms <= 0:
-            self._current[0] += count
+            self.quick += count
             return
         self._current[bisect_left(BOUNDS_MS, time_ms)] += count
         if time_ms > self.longest_ms:
             self.longest_ms = time_ms
 
     def end_period(self) -> None:
-        self._shown, self._current = self._current, _no_counts()
+        self._current[0] += self.quick
+        self._shown, self._current, self.quick = self._current, _no_counts(), 0
 
     def classes(self) -> str:
         """``[<=0ms]:2 [0~10ms]:0 …``; 0 in every class until the first period has ended."""

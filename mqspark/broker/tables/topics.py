@@ -219,7 +219,7 @@ class Topic(Struct, eq=False, gc=False):
 def count_stored(topics: Sequence[Topic], sizes: Sequence[int]) -> None:
     """Count a run of ordinary messages: the topic and the size of each. Topics of messages that were not stored may
     follow."""
-    if topics.count(topics[0]) == len(topics):
+    if len(topics) == 1 or topics.count(topics[0]) == len(topics):
         topics[0].count_run(sizes)
         return
     for topic, size in zip(topics, sizes, strict=False):

@@ -4,7 +4,7 @@ Why a full disk cannot cause SIGBUS. A process dies with SIGBUS when it touches 
 file system cannot back. The store maps files in two ways only:
 
 * CommitLog segments read-only. The store never reads past the position for which ``write`` has returned
-  (recovery: past ``data_ranges``). Those pages exist: ``pwritev`` made them, and it reports a full disk as
+  (recovery: past ``data_ranges``). Those pages exist: ``pwrite`` made them, and it reports a full disk as
   ENOSPC.
 * ConsumeQueue files writable. The store never writes outside a range for which ``allocate`` has returned.
   ``posix_fallocate`` reserves real blocks (or writes zeros where the file system has no such call) and
@@ -371,13 +371,13 @@ class OsFiles:
 
     def write(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> None:
         try:
-            written = os.pwritev(fd, (data,), offset)
+            written = os.pwrite(fd, data, offset)
             if written < len(data):
                 rest = memoryview(data)
                 while written < len(data):
-                    count = os.pwritev(fd, (rest[written:],), offset + written)
+                    count = os.pwrite(fd, rest[written:], offset + written)
                     if count == 0:
-                        raise OSError(errno.EIO, "pwritev wrote nothing")
+                        raise OSError(errno.EIO, "pwrite wrote nothing")
                     written += count
         except OSError as error:
             raise _named(error, fd) from error

@@ -87,8 +87,8 @@ class Indexer:
         self._monotonic_ms = monotonic_ms
         self._credit_ms = 0.0
         self._credited_ms = 0
-        self._next = 0
-        """End of the log from which on ``arrived`` does something."""
+        self.next_end = 0
+        """End of the log from which on ``arrived`` does something. To be looked at only."""
         self._collected_from = 0
         """End of the log when it did so last."""
         self._idle_stop = 0
@@ -128,7 +128,7 @@ class Indexer:
     def arrived(self, end: int, durable: int) -> None:
         """Call this after every dispatch. Small groups are collected, and the index gets its share of the
         time, a stage of a slice a call, and more only when it is too far behind."""
-        if end < self._next:
+        if end < self.next_end:
             return
         arrived = end - self._collected_from
         started_ms = self._monotonic_ms()
@@ -144,14 +144,14 @@ class Indexer:
         self._collect_from(end)
         is_behind = self._stages is not None or self.behind_bytes(end) >= self._collected_bytes
         if has_credit and self._index.failed is None and is_behind:
-            self._next = end  # the next call goes on
+            self.next_end = end  # the next call goes on
 
     @property
     def _collected_bytes(self) -> int:
         return max(self._slice_bytes, _STEP_BYTES)
 
     def _collect_from(self, end: int) -> None:
-        self._collected_from, self._next = end, end + self._collected_bytes
+        self._collected_from, self.next_end = end, end + self._collected_bytes
 
     def expect_no_keys(self, start: int, end: int) -> None:
         """The records that will be stored in [start, end) have no properties."""

@@ -2,7 +2,7 @@
 
 Appending has two steps. ``append`` takes encoded records into ``pending`` and moves ``position``. Then
 ``write_pending``, or a flush job with the result of ``take_pending``, writes everything into the active
-segment with one ``pwritev``. ``make_room`` reserves what an append needs on disk (the segment file, its
+segment with one ``pwrite``. ``make_room`` reserves what an append needs on disk (the segment file, its
 blocks) before the append is accepted, so a full disk refuses a message and never breaks one.
 
 Must not know topics or queues.
@@ -99,6 +99,8 @@ class CommitLog:
         self._directories = LogPaths((directories,)) if isinstance(directories, Path) else directories
         self._files = files
         self._step = max(4096, allocation_step)
+        self._ahead = _STEPS_AHEAD * self._step
+        """Nearer to its end than that, a segment needs the next one soon."""
         self._max_mapped = max_mapped
         self._budget = budget if budget is not None else MapBudget()
         self._views: OrderedDict[int, memoryview | None] = OrderedDict()
@@ -413,7 +415,7 @@ class CommitLog:
         self.hold()
 
     def write_pending(self) -> None:
-        """Write everything appended since the last write, with one pwritev. After an OSError any part may be
+        """Write everything appended since the last write, with one pwrite. After an OSError any part may be
         on disk."""
         if self.pending:
             self._files.write(self._fd, joined(self.pending), self.written - self.segments[-1].start)
@@ -497,6 +499,9 @@ class CommitLog:
     def room_due(self) -> bool:
         """Whether less than a step is reserved ahead of the position, or the next segment is needed soon, and no
         attempt was made yet."""
+        position = self.position
+        if self._allocated_end - position >= self._step and self.segments[-1].end - position >= self._ahead:
+            return False  # as for nearly every turn that asks
         return self._is_step_due or self._is_next_due
 
     @property
@@ -507,8 +512,7 @@ class CommitLog:
 
     @property
     def _is_next_due(self) -> bool:
-        ahead = _STEPS_AHEAD * self._step
-        end = self.segments[-1].end
+        ahead, end = self._ahead, self.segments[-1].end
         is_near, is_worth_it = end - self.position < ahead, 2 * ahead <= self.segment_bytes
         return is_near and is_worth_it and self._next is None and not is_beyond(end, self.segment_bytes)
 
