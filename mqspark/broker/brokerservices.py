@@ -47,9 +47,10 @@ class BrokerServices:
         self.timers = TimerService(state, _timer_files(state), config_file("timermetrics"))
         state.writer.diversions += [
             self.delays.divert,
-            self.timers.divert,
+            self.timers.gate.divert,
             self.transactions.check_draft,
         ]
+        state.writer.own_out_ms = self.timers.gate.own_out_ms
         self.pop = PopService(
             state,
             acks,

@@ -22,7 +22,7 @@ from mqspark.broker.pop.ack import AckProcessor
 from mqspark.broker.pop.acting_revival import ActingAcks, ActingRevival
 from mqspark.broker.pop.handout import PopProcessor
 from mqspark.broker.pop.order import PopOrder
-from mqspark.broker.pop.revivelog import CheckKey, ReviveLog
+from mqspark.broker.pop.revivelog import CheckKey, RemoteLog
 from mqspark.broker.pop.start_offsets import PopOffsets
 from mqspark.broker.state.acks import Acks, Deferred
 from mqspark.broker.state.state import BrokerState
@@ -60,7 +60,7 @@ _PLACE_BYTES = 600
 """What a check point weighs in all tables."""
 
 
-class _EscapingLog(ReviveLog):
+class _EscapingLog(RemoteLog):
     """A revive log at other brokers; its positions are the bridge's."""
 
     def __init__(self, state: BrokerState, bridge: RecordBridge) -> None:
@@ -112,7 +112,7 @@ class _EscapingLog(ReviveLog):
             raise NotNow("this broker is a slave: its master stores messages")
         return self.revival
 
-    def _store(self, draft: Draft, key: CheckKey, *, is_check_point: bool) -> int:
+    def _forward(self, draft: Draft, key: CheckKey, *, is_check_point: bool) -> int:
         self._forget()
         if not is_check_point:
             place = self._places.get(key)

@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 from mqspark.base.bounded import BoundedMap, Ledger
 from mqspark.base.config import Limit
 from mqspark.broker.pop.revive import EARLY_BYTES, MAX_EARLY_ACKS, PopRevival, ReviveQueue
-from mqspark.broker.pop.revivelog import MAX_MESSAGES, CheckKey, ReviveLog
+from mqspark.broker.pop.revivelog import MAX_MESSAGES, CheckKey, RemoteLog
 from mqspark.broker.service import READ_MESSAGES
 from mqspark.broker.state.acks import Deferred
 from mqspark.broker.state.state import BrokerState
@@ -40,14 +40,14 @@ class CopyBridge(Outlet, Protocol):
         """The position of the record. Raises NotNow."""
 
 
-class _ForwardedLog(ReviveLog):
+class _ForwardedLog(RemoteLog):
     """A revive log of which new records are stored at other brokers."""
 
     def __init__(self, state: BrokerState, bridge: CopyBridge) -> None:
         super().__init__(state)
         self._bridge = bridge
 
-    def _store(self, draft: Draft, key: CheckKey, *, is_check_point: bool) -> int:
+    def _forward(self, draft: Draft, key: CheckKey, *, is_check_point: bool) -> int:
         return self._bridge.send(draft, None)
 
 

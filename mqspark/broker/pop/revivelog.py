@@ -276,22 +276,31 @@ class ReviveLog:
         deliver_ms: int,
     ) -> int:
         topic, group, queue_id, _, pop_time_ms, broker = key
-        draft = Draft(
-            self.topic,
-            revive_queue,
-            body.encode(),
-            {
-                TAGS: tag,
-                UNIQ_KEY: f"{topic}@{queue_id}@{offset}@{group}@{pop_time_ms}@{broker}@{kind}",
-                TIMER_DELIVER_MS: str(deliver_ms),
-            },
-            self._state.clock.now_ms(),
-            self._host,
-        )
-        end = self._store(draft, key, is_check_point=kind == CK_TAG)
+        unique_id = f"{topic}@{queue_id}@{offset}@{group}@{pop_time_ms}@{broker}@{kind}"
+        end = self._store(revive_queue, key, tag, unique_id, body.encode(), deliver_ms)
         put = self._state.stats.revival(topic, group).put
         put[kind] = put.get(kind, 0) + 1
         return end
 
-    def _store(self, draft: Draft, key: CheckKey, *, is_check_point: bool) -> int:
-        return self._state.writer.put(draft).end_offset
+    def _store(
+        self, revive_queue: int, key: CheckKey, tag: str, unique_id: str, body: bytes, deliver_ms: int
+    ) -> int:
+        state = self._state
+        stored = state.writer.put_timed(
+            self.topic, revive_queue, body, tag, unique_id, deliver_ms, state.clock.now_ms(), self._host
+        )
+        return stored.end_offset
+
+
+class RemoteLog(ReviveLog):
+    """A revive log whose new records are stored elsewhere."""
+
+    def _store(
+        self, revive_queue: int, key: CheckKey, tag: str, unique_id: str, body: bytes, deliver_ms: int
+    ) -> int:
+        properties = {TAGS: tag, UNIQ_KEY: unique_id, TIMER_DELIVER_MS: str(deliver_ms)}
+        draft = Draft(self.topic, revive_queue, body, properties, self._state.clock.now_ms(), self._host)
+        return self._forward(draft, key, is_check_point=tag == CK_TAG)
+
+    def _forward(self, draft: Draft, key: CheckKey, *, is_check_point: bool) -> int:
+        raise NotImplementedError

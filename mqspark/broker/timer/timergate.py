@@ -51,8 +51,7 @@ class TimerGate:
             return
         if DELAY in properties and delay_level(properties[DELAY]) > 0:
             return
-        config = self._state.store_config
-        if not config.timer_wheel_enable:
+        if not self._state.store_config.timer_wheel_enable:
             if is_system_topic(draft.topic):
                 return  # POP's check points work without the wheel
             raise Refusal(
@@ -62,22 +61,34 @@ class TimerGate:
             )
         now_ms = self._clock.now_ms()
         deliver_ms = self._deliver_time_ms(properties, now_ms)
-        if deliver_ms <= self._store.appender.next_store_time_ms:
+        out_ms = self._out_ms(deliver_ms, now_ms)
+        if out_ms is None:
             if TIMER_DEL_UNIQKEY in properties:
                 raise self._illegal()
             return
-        if deliver_ms - now_ms > config.timer_max_delay_sec * 1000:
-            raise self._illegal()
-        tick = -(-deliver_ms // self._precision_ms) - 1
-        self._check_congestion(tick)
         if draft.session is not None:
             delayed = self._state.delayed
             delayed.hold_until(delayed.admit(draft.session), deliver_ms)
-        properties[TIMER_OUT_MS] = str(tick * self._precision_ms)
+        properties[TIMER_OUT_MS] = str(out_ms)
         properties[REAL_TOPIC] = draft.topic
         properties[REAL_QUEUE_ID] = str(draft.queue_id)
         draft.topic = TIMER_TOPIC
         draft.queue_id = 0
+
+    def own_out_ms(self, deliver_ms: int, now_ms: int) -> int | None:
+        """Where ``divert`` lets a message of the broker's own wait: TIMER_OUT_MS. None: it is stored at once. Raises
+        Refusal."""
+        return self._out_ms(deliver_ms, now_ms) if self._state.store_config.timer_wheel_enable else None
+
+    def _out_ms(self, deliver_ms: int, now_ms: int) -> int | None:
+        """None: it is due. Raises Refusal."""
+        if deliver_ms <= self._store.appender.next_store_time_ms:
+            return None
+        if deliver_ms - now_ms > self._state.store_config.timer_max_delay_sec * 1000:
+            raise self._illegal()
+        tick = -(-deliver_ms // self._precision_ms) - 1
+        self._check_congestion(tick)
+        return tick * self._precision_ms
 
     def _deliver_time_ms(self, properties: dict[str, str], now_ms: int) -> int:
         """``properties`` have one of the three."""
@@ -102,8 +113,7 @@ class TimerGate:
 
     def _check_congestion(self, tick: int) -> None:
         limit = self._state.store_config.timer_congest_num_each_slot
-        slot = self._wheel.get(tick)
-        excess = slot.messages - limit if slot is not None else 0
+        excess = self._wheel.messages(tick) - limit
         if excess <= 0:
             return
         # RocketMQ's formula: above the limit a random share is refused; above twice the limit, all.

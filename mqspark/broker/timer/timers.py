@@ -195,7 +195,7 @@ class TimerService:
         self._rebuilt_before = 0
         """Queue offsets below this were enqueued according to the checkpoint, but their records are lost."""
         self._next_flush_ms = 0
-        self.divert = TimerGate(state, files.wheel).divert
+        self.gate = TimerGate(state, files.wheel)
         self.handlers: dict[int, Handler] = {
             RequestCode.GET_TIMER_CHECK_POINT: self.saved_checkpoint,
             RequestCode.GET_TIMER_METRICS: self.all_metrics,

@@ -27,6 +27,7 @@ from mqspark.store.disk.files import FileLayer
 
 SLOTS = 7 * 86_400 * 2
 _SLOT = struct.Struct(">qqqii")
+_unpack = _SLOT.unpack_from
 _DTYPE = np.dtype([("tick", ">i8"), ("first", ">i8"), ("last", ">i8"), ("messages", ">i4"), ("magic", ">i4")])
 WHEEL_BYTES = SLOTS * _SLOT.size
 _PAGE_BYTES = 4096
@@ -112,6 +113,11 @@ class TimerWheel:
         """The slot of a tick, or None when it is empty."""
         slot = Slot._make(_SLOT.unpack_from(self._bytes, tick % SLOTS * _SLOT.size))
         return slot if slot.tick == tick and tick else None
+
+    def messages(self, tick: int) -> int:
+        """How many the slot of a tick has."""
+        stored, _, _, count, _ = _unpack(self._bytes, tick % SLOTS * _SLOT.size)
+        return int(count) if stored == tick and tick else 0
 
     def put(self, tick: int, first: int, last: int, count: int) -> None:
         at = tick % SLOTS * _SLOT.size

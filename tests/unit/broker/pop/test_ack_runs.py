@@ -115,7 +115,7 @@ def test_what_is_not_written_is_refused(bench: Bench, monkeypatch: pytest.Monkey
     def refuse(*_: object) -> None:
         raise StoreReadOnly("the disk is full")
 
-    monkeypatch.setattr(bench.broker.state.writer, "put", refuse)
+    monkeypatch.setattr(bench.broker.state.writer, "put_timed", refuse)
     settle(bench)
     assert ended == ["done"]
     assert {(each.code, each.remark) for each in run.answers.values()} == {
