@@ -33,7 +33,7 @@ _UNUSUAL = HOST_FLAGS | COMPRESSED | INNER_BATCH | NEED_UNWRAP
 _ID, _BORN = f"{UNIQ_KEY}\x01".encode(), f"\x02{BORN_TIMESTAMP}\x01".encode()
 
 
-class Form(NamedTuple):
+class UsualForm(NamedTuple):
     """What properties say that are the same but for the unique id and the born time."""
 
     tags: str | None
@@ -41,23 +41,25 @@ class Form(NamedTuple):
     extras: Extras
 
 
-def _form(rest: bytes) -> Form | None:
+def _form(rest: bytes) -> UsualForm | None:
     """``rest``: properties without the two values. None: those of a message that is not usual."""
     properties, at = decode_properties(rest), rest.find(_ID)
     extras = usual_extras(properties)
     if extras is None or POP_CK in properties or rest.count(_ID) != 1 or rest[:at][-1:] not in (b"", b"\x02"):
         return None
-    return Form(properties.get(TAGS), properties.get(BORN_HOST), extras)
+    return UsualForm(properties.get(TAGS), properties.get(BORN_HOST), extras)
 
 
-_forms: Memo[bytes, Form | None] = Memo("proxy.forms", _form, weigh=lambda rest, form: 1_000 + 4 * len(rest))
+_forms: Memo[bytes, UsualForm | None] = Memo(
+    "proxy.forms", _form, weigh=lambda rest, form: 1_000 + 4 * len(rest)
+)
 _born_hosts: Memo[bytes, str] = Memo(
     "proxy.bornHosts", lambda host: host_of(format_host(host)), max_bytes=1 << 20
 )
 _store_hosts: Memo[bytes, str] = Memo("proxy.storeHosts", format_host, max_bytes=1 << 20)
 
 
-UsualRecord = tuple[int, bytes, int, int, int, int, int, int, bytes, str, str, bytes, Form]
+UsualRecord = tuple[int, bytes, int, int, int, int, int, int, bytes, str, str, bytes, UsualForm]
 """Where the next record begins; topic's name, queue, queue offset, position, reconsume times, born time, store time,
 unique id, born host, store host, body, form. A tuple with names takes half as much time again."""
 
