@@ -30,7 +30,6 @@ from mqspark.errors import (
 )
 from mqspark.message import (
     CLIENT_TOPIC_QUEUES,
-    DEFAULT_TOPIC,
     PERM_READ,
     PERM_WRITE,
     RETRY_PREFIX,
@@ -73,10 +72,9 @@ from mqspark.protocol.bodies.topic_bodies import (
     TopicConfig,
     TopicList,
 )
-from mqspark.protocol.codes import PullFlag, RequestCode, ResponseCode
+from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, Fields
 from mqspark.protocol.headers.admin_headers import (
-    CreateTopicRequestHeader,
     DeleteSubscriptionGroupRequestHeader,
     DeleteTopicRequestHeader,
     GetConsumeStatsRequestHeader,
@@ -97,7 +95,6 @@ from mqspark.protocol.headers.client_headers import (
     GetMinOffsetRequestHeader,
     GetMinOffsetResponseHeader,
     GetProducerConnectionListRequestHeader,
-    PullMessageRequestHeader,
     PullMessageResponseHeader,
     QueryConsumerOffsetRequestHeader,
     QueryMessageRequestHeader,
@@ -106,6 +103,7 @@ from mqspark.protocol.headers.client_headers import (
     SearchOffsetResponseHeader,
     UpdateConsumerOffsetRequestHeader,
     ViewMessageRequestHeader,
+    pull_header,
 )
 from mqspark.protocol.headers.cluster_headers import (
     AddWritePermOfBrokerRequestHeader,
@@ -348,17 +346,15 @@ class AdminClient(Lifecycle):
         if is_system_topic(topic):
             raise ConfigError(f"{topic} is the name of a system topic", key="topic")
         masters = await self._masters(cluster, brokers)
-        header = CreateTopicRequestHeader(
-            topic=topic,
-            default_topic=DEFAULT_TOPIC,
+        config = TopicConfig(
+            topic_name=topic,
             read_queue_nums=read_queues or queues,
             write_queue_nums=write_queues or queues,
             perm=perm,
-            topic_filter_type="SINGLE_TAG",
-            topic_sys_flag=0,
             order=order,
-            attributes=",".join(f"+{key}={value}" for key, value in (attributes or {}).items()),
         )
+        added = ",".join(f"+{key}={value}" for key, value in (attributes or {}).items())
+        header = config.creation(attributes=added)
         for address in masters.values():
             await self._ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
         return await self._await_route(topic, set(masters), read_queues or queues)
@@ -476,19 +472,14 @@ class AdminClient(Lifecycle):
         ``expression`` filters by tags, or with ``expression_type="SQL92"`` by properties. ``wait_ms``: how long the
         broker may wait for a message where there is none. Raises NoRoute, BrokerError.
         """
-        header = PullMessageRequestHeader(
-            consumer_group=group,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            queue_offset=offset,
-            max_msg_nums=max_messages,
-            sys_flag=PullFlag.SUBSCRIPTION | (PullFlag.SUSPEND if wait_ms else 0),
-            commit_offset=0,
-            suspend_timeout_millis=wait_ms,
-            sub_version=0,
-            subscription=expression,
+        header = pull_header(
+            group,
+            queue,
+            offset,
+            max_messages=max_messages,
+            expression=expression,
             expression_type=expression_type,
-            bname=queue.broker_name,
+            suspend_ms=wait_ms,
         )
         response = await self._started().remoting.invoke(
             await self._address_of(queue),

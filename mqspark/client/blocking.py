@@ -40,8 +40,6 @@ from mqspark.message import (
     CLIENT_TOPIC_QUEUES,
     DEFAULT_TOPIC,
     MASTER_ID,
-    PERM_READ,
-    PERM_WRITE,
     MessageQueue,
     QueueOffset,
     no_such_topic,
@@ -56,25 +54,25 @@ from mqspark.protocol.bodies.body import decode_body, encode_body
 from mqspark.protocol.bodies.topic_bodies import (
     ClusterInfo,
     KVTable,
+    TopicConfig,
     TopicConfigAndQueueMapping,
     TopicList,
     TopicQueueMappingDetail,
     TopicRouteData,
 )
-from mqspark.protocol.codes import PullFlag, RequestCode, ResponseCode
+from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.headers.admin_headers import CreateTopicRequestHeader
 from mqspark.protocol.headers.client_headers import (
     GetMaxOffsetRequestHeader,
     GetMaxOffsetResponseHeader,
     GetMinOffsetRequestHeader,
     GetMinOffsetResponseHeader,
-    PullMessageRequestHeader,
     QueryConsumerOffsetRequestHeader,
     QueryMessageRequestHeader,
     SearchOffsetRequestHeader,
     SearchOffsetResponseHeader,
     UpdateConsumerOffsetRequestHeader,
+    pull_header,
 )
 from mqspark.protocol.headers.cluster_headers import (
     GetKVConfigRequestHeader,
@@ -602,16 +600,8 @@ class BlockingClient:
         first heartbeat creates. ``mqadmin consumerProgress`` finds groups by that topic (DefaultMQAdminExtImpl)."""
         if self._route_answer(topic).code == ResponseCode.SUCCESS:
             return
-        header = CreateTopicRequestHeader(
-            topic=topic,
-            default_topic=DEFAULT_TOPIC,
-            read_queue_nums=1,
-            write_queue_nums=1,
-            perm=PERM_READ | PERM_WRITE,
-            topic_filter_type="SINGLE_TAG",
-            topic_sys_flag=0,
-            order=False,
-        )
+        config = TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1)
+        header = config.creation()
         for address in addresses:
             self.request(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
 
@@ -670,40 +660,6 @@ def meet(nameservers: str, credentials: Credentials | None = None) -> None:
         client.meet(FIRST_CONTACT_MS)
     finally:
         client.close()
-
-
-def pull_header(
-    group: str,
-    queue: MessageQueue,
-    offset: int,
-    *,
-    max_messages: int,
-    max_bytes: int | None = None,
-    expression: str = "*",
-    expression_type: str = "TAG",
-    suspend_ms: int = 0,
-    bulk: bool = False,
-    lo: bool | None = None,
-) -> PullMessageRequestHeader:
-    """A pull that carries its own filter, so the group needs no heartbeat. ``bulk``: an mqspark broker may answer
-    with megabytes; other brokers ignore it. ``lo``: False for a physical queue of a static topic."""
-    return PullMessageRequestHeader(
-        consumer_group=group,
-        topic=queue.topic,
-        queue_id=queue.queue_id,
-        queue_offset=offset,
-        max_msg_nums=max_messages,
-        sys_flag=PullFlag.SUBSCRIPTION | (PullFlag.SUSPEND if suspend_ms else 0),
-        commit_offset=0,
-        suspend_timeout_millis=suspend_ms,
-        sub_version=0,
-        subscription=expression,
-        expression_type=expression_type,
-        max_msg_bytes=max_bytes,
-        bname=queue.broker_name,
-        lo=lo,
-        mqspark_bulk=bulk or None,
-    )
 
 
 def _route_of(topic: str, body: bytes | memoryview, *, max_queues: int | None = None) -> TopicRoute:

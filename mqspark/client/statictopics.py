@@ -26,13 +26,12 @@ from mqspark.client.staticplan import (
 )
 from mqspark.client.staticrepair import plan_repair
 from mqspark.errors import BrokerError
-from mqspark.message import DEFAULT_TOPIC, MASTER_ID, MessageQueue, check_topic
+from mqspark.message import MASTER_ID, MessageQueue, check_topic
 from mqspark.protocol.bodies.admin_bodies import TopicStatsTable
 from mqspark.protocol.bodies.body import decode_body, encode_body, queue_key
 from mqspark.protocol.bodies.topic_bodies import TopicConfigAndQueueMapping, TopicRemappingDetailWrapper
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers.admin_headers import (
-    CreateTopicRequestHeader,
     GetTopicConfigRequestHeader,
     GetTopicStatsInfoRequestHeader,
 )
@@ -140,17 +139,7 @@ class StaticTopics:
         return found
 
     async def _put(self, address: str, config: TopicConfigAndQueueMapping, *, force: bool) -> None:
-        header = CreateTopicRequestHeader(
-            topic=config.topic_name,
-            default_topic=DEFAULT_TOPIC,
-            read_queue_nums=config.read_queue_nums,
-            write_queue_nums=config.write_queue_nums,
-            perm=config.perm,
-            topic_filter_type=config.topic_filter_type,
-            topic_sys_flag=config.topic_sys_flag,
-            order=config.order,
-            force=force,
-        )
+        header = config.creation(force=force)
         body = encode_body(detail_of(address, config))
         await self._admin.ask(address, RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, header, body)
 

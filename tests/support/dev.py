@@ -9,11 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
-from mqspark.client.blocking import BlockingClient, pull_header
+from mqspark.client.blocking import BlockingClient
 from mqspark.message import DEFAULT_TOPIC, Message, MessageExt, MessageQueue
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers.admin_headers import CreateTopicRequestHeader
-from mqspark.protocol.headers.client_headers import PullMessageResponseHeader, SendMessageRequestHeaderV2
+from mqspark.protocol.headers.client_headers import (
+    PullMessageResponseHeader,
+    SendMessageRequestHeaderV2,
+    pull_header,
+)
 from mqspark.record.batchitems import encode_batch
 from mqspark.record.record import decode_records
 from tests.support.processes import mqspark_command, ready_line, start, stop

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqspark.base.clock import wall_ms
 from mqspark.base.logs import Outages, escaping
-from mqspark.client.blocking import BlockingClient, pull_header
+from mqspark.client.blocking import BlockingClient
 from mqspark.client.remoting.pullanswers import PULL_ANSWERS
 from mqspark.errors import (
     InvalidMessage,
@@ -49,13 +49,14 @@ from mqspark.message import (
     decode_offset_id,
     encode_properties,
 )
+from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.protocol.headers.admin_headers import CreateTopicRequestHeader
 from mqspark.protocol.headers.client_headers import (
     EndTransactionRequestHeader,
     PullMessageResponseHeader,
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
+    pull_header,
 )
 from mqspark.record.compression import ZLIB, decompress
 from mqspark.record.record import decode_records
@@ -327,16 +328,8 @@ class DecisionLog:
         address = route.master(first.broker_name)
         if address is None:
             return
-        header = CreateTopicRequestHeader(
-            topic=DECISIONS,
-            default_topic=DEFAULT_TOPIC,
-            read_queue_nums=1,
-            write_queue_nums=1,
-            perm=6,
-            topic_filter_type="SINGLE_TAG",
-            topic_sys_flag=0,
-            order=False,
-        )
+        config = TopicConfig(topic_name=DECISIONS, read_queue_nums=1, write_queue_nums=1)
+        header = config.creation()
         self._client.request(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
 
 

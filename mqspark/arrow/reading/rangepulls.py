@@ -26,7 +26,7 @@ from mqspark.arrow.records.records import (
     unwrap_inner_batches,
 )
 from mqspark.base.logs import Outages, escaping
-from mqspark.client.blocking import BUSY, BlockingClient, pull_header
+from mqspark.client.blocking import BUSY, BlockingClient
 from mqspark.client.remoting.blockingconnection import BlockingConnection
 from mqspark.client.remoting.pullanswers import check_offsets
 from mqspark.errors import (
@@ -38,7 +38,11 @@ from mqspark.errors import (
 )
 from mqspark.message import LMQ_PREFIX, MessageQueue
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.protocol.headers.client_headers import PullMessageRequestHeader, PullMessageResponseHeader
+from mqspark.protocol.headers.client_headers import (
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+    pull_header,
+)
 
 _MIN_PULLS_IN_FLIGHT, _MAX_PULLS_IN_FLIGHT = 6, 64
 _BYTES_IN_FLIGHT = 4 << 20

@@ -24,11 +24,18 @@ from mqspark.broker.pop.revivelog import (
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.statictopic.peers import Question
 from mqspark.errors import InvalidMessage, NotNow
-from mqspark.message import REVIVE_GROUP, TAGS, TIMER_DELIVER_MS, decode_properties, parse_number
-from mqspark.protocol.codes import FAQ, PullFlag, RequestCode, ResponseCode
+from mqspark.message import (
+    REVIVE_GROUP,
+    TAGS,
+    TIMER_DELIVER_MS,
+    MessageQueue,
+    decode_properties,
+    parse_number,
+)
+from mqspark.protocol.codes import FAQ, RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Refusal
-from mqspark.protocol.headers.client_headers import PullMessageRequestHeader
+from mqspark.protocol.headers.client_headers import pull_header
 from mqspark.protocol.headers.header import to_ext
 from mqspark.protocol.receipts import normal_topic
 from mqspark.protocol.session import Session
@@ -95,19 +102,8 @@ def _illegal(why: str) -> Refusal:
 
 def pull_question(key: CheckKey, offset: int) -> Question:
     """Asks the broker of a check point for one of its messages. The group exists everywhere."""
-    header = PullMessageRequestHeader(
-        consumer_group=REVIVE_GROUP,
-        topic=key.topic,
-        queue_id=key.queue_id,
-        queue_offset=offset,
-        max_msg_nums=1,
-        sys_flag=PullFlag.SUBSCRIPTION,
-        commit_offset=0,
-        suspend_timeout_millis=0,
-        sub_version=0,
-        subscription="*",
-        expression_type="TAG",
-    )
+    queue = MessageQueue(key.topic, "", key.queue_id)
+    header = pull_header(REVIVE_GROUP, queue, offset, max_messages=1)
     return Question(key.broker_name, RequestCode.PULL_MESSAGE, to_ext(header), any_replica=True)
 
 

@@ -6,7 +6,9 @@ import msgspec
 from msgspec import field
 
 from mqspark.base.config import INT64_MAX
+from mqspark.message import DEFAULT_TOPIC
 from mqspark.protocol.bodies.body import Body
+from mqspark.protocol.headers.admin_headers import CreateTopicRequestHeader
 from mqspark.protocol.headers.header import I32, I64
 
 # --- topics and routes ------------------------------------------------------------------------------------
@@ -42,6 +44,22 @@ class TopicConfig(Body):
     topic_sys_flag: I32 = 0
     order: bool = False
     attributes: dict[str, str] = {}
+
+    def creation(self, *, attributes: str | None = None, force: bool = False) -> CreateTopicRequestHeader:
+        """The header that creates such a topic. ``attributes``: the changes, in RocketMQ's form
+        (``+name=value,-name``)."""
+        return CreateTopicRequestHeader(
+            topic=self.topic_name,
+            default_topic=DEFAULT_TOPIC,
+            read_queue_nums=self.read_queue_nums,
+            write_queue_nums=self.write_queue_nums,
+            perm=self.perm,
+            topic_filter_type=self.topic_filter_type,
+            topic_sys_flag=self.topic_sys_flag,
+            order=self.order,
+            attributes=attributes,
+            force=force,
+        )
 
 
 class TopicQueueMappingInfo(Body):

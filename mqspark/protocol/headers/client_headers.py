@@ -6,6 +6,8 @@ from typing import ClassVar
 
 from msgspec import field
 
+from mqspark.message import MessageQueue
+from mqspark.protocol.codes import PullFlag
 from mqspark.protocol.headers.header import I32, I64, Header, QueuePlace, RpcHeader, TopicHeader
 
 # --- sending ---------------------------------------------------------------------------------------------
@@ -159,6 +161,40 @@ class PullMessageRequestHeader(TopicHeader):
     proxy_froward_client_id: str | None = None
     mqspark_bulk: bool | None = None
     """Extension of this project, ignored by RocketMQ's brokers: read up to maxTransferBytesOnBulkRead."""
+
+
+def pull_header(
+    group: str,
+    queue: MessageQueue,
+    offset: int,
+    *,
+    max_messages: int,
+    max_bytes: int | None = None,
+    expression: str = "*",
+    expression_type: str = "TAG",
+    suspend_ms: int = 0,
+    bulk: bool = False,
+    lo: bool | None = None,
+) -> PullMessageRequestHeader:
+    """A pull that carries its own filter, so the group needs no heartbeat. ``bulk``: an mqspark broker may answer
+    with megabytes; other brokers ignore it. ``lo``: False for a physical queue of a static topic."""
+    return PullMessageRequestHeader(
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        max_msg_nums=max_messages,
+        sys_flag=PullFlag.SUBSCRIPTION | (PullFlag.SUSPEND if suspend_ms else 0),
+        commit_offset=0,
+        suspend_timeout_millis=suspend_ms,
+        sub_version=0,
+        subscription=expression,
+        expression_type=expression_type,
+        max_msg_bytes=max_bytes,
+        bname=queue.broker_name or None,
+        lo=lo,
+        mqspark_bulk=bulk or None,
+    )
 
 
 class PullMessageResponseHeader(Header):

@@ -14,10 +14,10 @@ from mqspark.base.logs import Outages, sparing
 from mqspark.broker.broker import BrokerCore
 from mqspark.broker.schemaregistry.schemacopy import SchemaCopy
 from mqspark.errors import NoSchemaRegistry, ProtocolError
-from mqspark.message import MASTER_ID, SCHEMAS_TOPIC, TOOLS_GROUP
-from mqspark.protocol.codes import PullFlag, RequestCode, ResponseCode
+from mqspark.message import MASTER_ID, SCHEMAS_TOPIC, TOOLS_GROUP, MessageQueue
+from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.headers.client_headers import PullMessageRequestHeader, PullMessageResponseHeader
+from mqspark.protocol.headers.client_headers import PullMessageResponseHeader, pull_header
 from mqspark_server.net.outbound import PLAIN, REQUEST_ERRORS, Dialing, Outbound
 from mqspark_server.peers.routefinder import RouteFinder
 
@@ -158,19 +158,9 @@ class SchemaFollower:
 
     async def _pull(self, wait_ms: int) -> Command:
         """Raises REQUEST_ERRORS."""
-        header = PullMessageRequestHeader(
-            consumer_group=TOOLS_GROUP,
-            topic=SCHEMAS_TOPIC,
-            queue_id=0,
-            queue_offset=self._copy.next_offset,
-            max_msg_nums=MAX_MESSAGES,
-            sys_flag=PullFlag.SUBSCRIPTION | (PullFlag.SUSPEND if wait_ms else 0),
-            commit_offset=0,
-            suspend_timeout_millis=wait_ms,
-            sub_version=0,
-            subscription="*",
-            expression_type="TAG",
-        )
+        queue = MessageQueue(SCHEMAS_TOPIC, "", 0)
+        offset = self._copy.next_offset
+        header = pull_header(TOOLS_GROUP, queue, offset, max_messages=MAX_MESSAGES, suspend_ms=wait_ms)
         connection = self._connection
         if connection is None:
             raise ProtocolError("there is no connection")

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from mqspark import AdminClient, LitePullConsumer, Message, PopConsumer, Producer, PushConsumer
-from mqspark.client.blocking import BlockingClient, pull_header
+from mqspark.client.blocking import BlockingClient
 from mqspark.message import MessageExt, MessageQueue
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.headers.client_headers import PullMessageResponseHeader
+from mqspark.protocol.headers.client_headers import PullMessageResponseHeader, pull_header
 from mqspark.record.record import decode_records
 from mqspark.store.disk.notes.archivednote import ARCHIVED, encode_archived
 from mqspark.testing import Broker

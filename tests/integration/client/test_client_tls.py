@@ -31,10 +31,11 @@ from mqspark import (
     TransactionProducer,
     TransactionState,
 )
-from mqspark.client.blocking import BlockingClient, pull_header
+from mqspark.client.blocking import BlockingClient
 from mqspark.errors import ConfigError, ConnectionLost
 from mqspark.message import MessageQueue
 from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.headers.client_headers import pull_header
 from mqspark.testing import Broker
 from tests.support.waiting import eventually
 

@@ -21,11 +21,11 @@ import httpx
 import numpy as np
 import pytest
 
-from mqspark.client.blocking import pull_header
 from mqspark.client.remoting.blockingconnection import BlockingConnection
 from mqspark.errors import BrokerError, StoreReadOnly
 from mqspark.message import Message, MessageQueue, java_hash
 from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.headers.client_headers import pull_header
 from mqspark.record.record import decode_records
 from mqspark.store.compaction.compacted import KEPT_DTYPE, Current, GenerationWriter, publish
 from mqspark.store.disk.files import OsFiles, StrPath

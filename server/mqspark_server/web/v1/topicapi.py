@@ -11,10 +11,10 @@ from pydantic import BaseModel, Field
 from mqspark.auth.policies import Action
 from mqspark.broker.admin.views import extent_of, topics_view
 from mqspark.errors import InvalidMessage, NoSuchTopic
-from mqspark.message import DEFAULT_TOPIC, check_topic
+from mqspark.message import check_topic
 from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode
-from mqspark.protocol.headers.admin_headers import CreateTopicRequestHeader, DeleteTopicRequestHeader
+from mqspark.protocol.headers.admin_headers import DeleteTopicRequestHeader
 from mqspark.protocol.slices import Work
 from mqspark_server.shown.nouns import TOPIC_SETTINGS
 from mqspark_server.web.callers import CLUSTER
@@ -123,17 +123,7 @@ async def put_topic(
     config = old or TopicConfig(topic_name=topic, read_queue_nums=number, write_queue_nums=number)
     attributes = _attribute_changes(settings.pop("attributes"))
     new = msgspec.structs.replace(config, **settings)
-    header = CreateTopicRequestHeader(
-        topic=topic,
-        default_topic=DEFAULT_TOPIC,
-        read_queue_nums=new.read_queue_nums,
-        write_queue_nums=new.write_queue_nums,
-        perm=new.perm,
-        topic_filter_type=new.topic_filter_type,
-        topic_sys_flag=new.topic_sys_flag,
-        order=new.order,
-        attributes=attributes,
-    )
+    header = new.creation(attributes=attributes)
     await asker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
     return await _view(asker, topic)
 
