@@ -32,7 +32,7 @@ from mqspark.store.recovery.recoveryreport import RecoveryReport
 from mqspark.store.store import MessageStore
 from mqspark_server.compacting.compactrunner import CompactRunner
 from mqspark_server.compacting.mastercopy import MasterCopy
-from mqspark_server.net.addresses import BrokerSockets, bind, cannot_listen, listening, resolve_broker_ip
+from mqspark_server.net.addresses import BrokerSockets, listening, resolve_broker_ip
 from mqspark_server.net.descriptors import PROCESS
 from mqspark_server.net.servertls import Certificates, client_context
 from mqspark_server.net.slaveport import ReplicationServer
@@ -204,14 +204,8 @@ class BrokerApp(ProcessApp):
                     f"there is no port {port} (listenPort + 3) for HTTP: set httpPort", key="httpPort"
                 )
         tls = None if config.http_tls is None else Certificates(config.http_tls)
-        sock = bind("HTTP", host, port)
-        self._ends.always(sock.close)
-        http = HttpServer(sock, self._build_api, worker, config.http_max_connections, tls)
-        try:
-            http.start()
-        except OSError as error:
-            raise cannot_listen("HTTP", host, port, error) from None
-        self._ends.always(http.stop)
+        most = config.http_max_connections
+        http = HttpServer.begun(self._ends, "HTTP", host, port, self._build_api, worker, most, tls)
         self.http_url = http.url
         return http
 

@@ -141,13 +141,8 @@ class NameServerApp(ProcessApp):
         config = self.settings.server
         if config.http_port is None:
             return
-        sock = bind("HTTP", config.http_bind_address, config.http_port)
-        self._ends.always(sock.close)
-        http = HttpServer(sock, self._build_api, worker, config.http_max_connections)
-        with listening("HTTP", sock):
-            http.start()
-        self._ends.always(http.stop)
-        self.http_url = http.url
+        at, most = (config.http_bind_address, config.http_port), config.http_max_connections
+        self.http_url = HttpServer.begun(self._ends, "HTTP", *at, self._build_api, worker, most).url
 
     def _build_api(self) -> object:
         from mqspark_server.web.namesrvapi import create_namesrv_api

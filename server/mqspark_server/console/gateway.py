@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 from mqspark.base.clock import SystemClock
 from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.client.remoting.credentials import Credentials
-from mqspark_server.net.addresses import bind
 from mqspark_server.net.httpget import WebServer
 from mqspark_server.process.diskwork import Worker
+from mqspark_server.process.startup import ProcessApp
 from mqspark_server.web.http import HttpServer
 
 if TYPE_CHECKING:
     from mqspark.client.admin import AdminClient
-    from mqspark_server.console.history.sampler import Sampler
     from mqspark_server.console.pages import Console
 
 HOST = "127.0.0.1"
@@ -25,7 +24,7 @@ MAX_CONNECTIONS = 64
 TOKEN_VARIABLE = "MQSPARK_HTTP_TOKEN"  # noqa: S105 - its name
 
 
-class ConsoleApp:
+class ConsoleApp(ProcessApp):
     """``port`` 0: any free one. ``job_server``: whose jobs are shown.
 
     The keys of ``options`` or of the environment are used for the samples of the charts, and for visitors with the
@@ -35,16 +34,15 @@ class ConsoleApp:
     def __init__(
         self, namesrv: str, options: ClientOptions, port: int, job_server: WebServer | None = None
     ) -> None:
+        super().__init__(SystemClock(), ())
         given = options.credentials
         self._own = Credentials.from_environment() if given is None else given or None
         self._namesrv = namesrv
         self._options = dataclasses.replace(options, credentials=False)
         self._port = port
         self._job_server = job_server
-        self._worker: Worker | None = None
-        self._http: HttpServer | None = None
         self._console: Console | None = None
-        self._sampler: Sampler | None = None
+        self.url = ""
         self.token = os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe(24)
         """Lets its holder use the keys of the console, and change a cluster without users."""
 
@@ -52,17 +50,12 @@ class ConsoleApp:
     def has_keys(self) -> bool:
         return self._own is not None
 
-    @property
-    def url(self) -> str:
-        return "" if self._http is None else f"{self._http.url}/console"
-
-    async def start(self) -> None:
+    async def _start(self) -> None:
         from mqspark_server.console.clusteraccess import API_LINKS, ClusterAt
         from mqspark_server.console.doors import ClusterDoor
         from mqspark_server.console.history.sampler import Sampler
         from mqspark_server.console.pages import Console
 
-        sock = bind("HTTP", HOST, self._port)
         at = ClusterAt(
             self._namesrv,
             self._options,
@@ -70,14 +63,15 @@ class ConsoleApp:
             job_server=self._job_server,
             own_credentials=self._own,
         )
-        clock = SystemClock()
-        door = ClusterDoor(self._namesrv, self._options, self.token, clock, self._own)
-        self._sampler = Sampler(at, clock)
-        self._console = Console(at, door, clock, self._sampler)
-        self._worker = Worker("mqspark-console")
-        self._http = HttpServer(sock, self._build, self._worker, MAX_CONNECTIONS)
-        self._http.start()
-        self._sampler.begin()
+        door = ClusterDoor(self._namesrv, self._options, self.token, self.clock, self._own)
+        sampler = Sampler(at, self.clock)
+        self._console = Console(at, door, self.clock, sampler)
+        worker = Worker("mqspark-console")
+        self._ends.always(worker.close)
+        http = HttpServer.begun(self._ends, "HTTP", HOST, self._port, self._build, worker, MAX_CONNECTIONS)
+        self.url = f"{http.url}/console"
+        self._ends.always(sampler.stop)
+        sampler.begin()
 
     def _build(self) -> object:
         from fastapi import FastAPI
@@ -106,11 +100,3 @@ class ConsoleApp:
         from mqspark_server.web.schemaapi import TIMEOUT_MS
 
         return admin_of(ClusterAt(self._namesrv, self._options), credentials, TIMEOUT_MS)
-
-    async def stop(self) -> None:
-        if self._sampler is not None:
-            await self._sampler.stop()
-        if self._http is not None:
-            await self._http.stop()
-        if self._worker is not None:
-            self._worker.close()

@@ -12,7 +12,6 @@ import os
 import secrets
 import ssl
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -21,9 +20,9 @@ from mqspark.store.disk.files import OsFiles, is_locked_directory
 from mqspark_server.broker_app import LOOPBACK_TOKEN_VARIABLE
 from mqspark_server.hosting.childserver import ChildServer, PartFailed
 from mqspark_server.hosting.supervisor import Pauses, Supervisor
-from mqspark_server.net.addresses import bind
 from mqspark_server.net.servertls import Certificates
 from mqspark_server.process.diskwork import Worker
+from mqspark_server.process.startup import Ends
 from mqspark_server.web.http import HttpServer
 
 if TYPE_CHECKING:
@@ -52,20 +51,17 @@ class PageServer:
         self.url = "-"
         self._config = config
         self._hosts = (*config.http_allowed_hosts.split(";"), config.http_bind_address, *own_hosts)
-        self._ends = AsyncExitStack()
+        self._ends = Ends()
 
     def start(self, port: int) -> None:
         """Raises OSError. ``port`` 0: any free one."""
         config = self._config
-        sock = bind("the page of this host", config.http_bind_address, port)
-        self._ends.callback(sock.close)
         worker = Worker("mqspark-host")
-        self._ends.callback(worker.close)
+        self._ends.always(worker.close)
         tls = None if config.http_tls is None else Certificates(config.http_tls)
-        http = HttpServer(sock, partial(self._build, worker), worker, PAGE_CONNECTIONS, tls)
-        http.start()
-        self._ends.push_async_callback(http.stop)
-        self.url = http.url
+        what, build = "the page of this host", partial(self._build, worker)
+        at = config.http_bind_address, port
+        self.url = HttpServer.begun(self._ends, what, *at, build, worker, PAGE_CONNECTIONS, tls).url
 
     def _build(self, worker: Worker) -> object:
         from mqspark_server.hosting.hostpage import create_host_api
@@ -79,7 +75,7 @@ class PageServer:
         return None if tls is None else pinned(tls.cert_path)
 
     async def stop(self) -> None:
-        await self._ends.aclose()
+        await self._ends.stop()
 
 
 class BrokerHost:

@@ -12,7 +12,6 @@ import os
 
 from mqspark.base.clock import Clock, SystemClock
 from mqspark.base.logs import printable
-from mqspark_server.net.addresses import bind
 from mqspark_server.process.diskwork import Worker
 from mqspark_server.process.phases import Phase
 from mqspark_server.process.startup import ProcessApp
@@ -66,12 +65,10 @@ class JobServerApp(ProcessApp):
         if server.http_enable:
             from mqspark_server.scheduler.jobhttp import create_job_api
 
-            sock = bind("HTTP", server.http_bind_address, server.http_port)
             worker = Worker("mqspark-http")
             self._ends.always(worker.close)
-            self.http = HttpServer(sock, lambda: create_job_api(self), worker, server.http_max_connections)
-            self._ends.always(self.http.stop)
-            self.http.start()
+            at, most = (server.http_bind_address, server.http_port), server.http_max_connections
+            self.http = HttpServer.begun(self._ends, "HTTP", *at, lambda: create_job_api(self), worker, most)
         looking = asyncio.get_running_loop().create_task(
             self._start_due_jobs_repeatedly(), name="mqspark-jobs"
         )

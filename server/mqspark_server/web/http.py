@@ -18,8 +18,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from mqspark.base.logs import sparing
+from mqspark_server.net.addresses import bind, listening
 from mqspark_server.net.servertls import Certificates
 from mqspark_server.process.diskwork import Worker
+from mqspark_server.process.startup import Ends
 
 if TYPE_CHECKING:
     import uvicorn
@@ -84,6 +86,27 @@ class HttpServer:
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
         self._server: uvicorn.Server | None = None
+
+    @classmethod
+    def begun(
+        cls,
+        ends: Ends,
+        what: str,
+        host: str,
+        port: int,
+        build: Callable[[], Any],
+        worker: Worker,
+        max_connections: int,
+        tls: Certificates | None = None,
+    ) -> HttpServer:
+        """At this port; ``ends`` free it. ``what``: for errors. Raises OSError, ConfigError."""
+        sock = bind(what, host, port)
+        ends.always(sock.close)
+        http = cls(sock, build, worker, max_connections, tls)
+        with listening(what, sock):
+            http.start()
+        ends.always(http.stop)
+        return http
 
     @property
     def address(self) -> tuple[str, int]:
