@@ -39,7 +39,6 @@ from tests.spark.delta_jars import NO_DELTA, delta_jars
 
 TOPICS, QUEUES = 4, 4
 SEGMENT_BYTES = 256 << 20
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def fill(root: Path, records: int, size: int) -> int:

@@ -278,6 +278,26 @@ def test_nothing_is_there_that_nobody_uses() -> None:
     assert not needless, "these need no excuse"
 
 
+READ_BY_OTHERS = {
+    "local_port": "tests of sessions",
+    "stalls": "tests, for which a log line is too rare",
+    "suppressed": "tests, for which a log line is too rare",
+    "_done_callbacks": "concurrent.futures",
+}
+"""Attributes that objects set on themselves and nothing in the packages reads, and who does."""
+
+
+def test_every_attribute_is_read() -> None:
+    """A counter that only counts costs each request a step."""
+    attributes = [node for each in modules() for node in each.nodes if isinstance(node, ast.Attribute)]
+    own = {
+        node.attr
+        for node in attributes
+        if isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name) and node.value.id == "self"
+    }
+    assert own - {node.attr for node in attributes if isinstance(node.ctx, ast.Load)} == set(READ_BY_OTHERS)
+
+
 # --- modules and packages --------------------------------------------------------------------------------------
 
 

@@ -28,7 +28,7 @@ from mqspark_server.console.history.sampler import (
 from mqspark_server.console.history.samples import SPANS, History
 from mqspark_server.console.rendering import chart
 
-HOUR_STEP_MS, DAY_STEP_MS = (span.step_ms for span in SPANS.values())
+HOUR_STEP_MS = next(iter(SPANS.values())).step_ms
 GONE = "127.0.0.1:1"
 
 # --- rings ---
