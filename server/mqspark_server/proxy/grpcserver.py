@@ -17,6 +17,8 @@ from mqspark_server.settings.serverconfig import ServerConfig
 
 MORE_THAN_MESSAGES = 16 * 1024
 """Bytes of a request besides its messages."""
+UNREAD_FIELDS = frozenset({"x-mq-request-id"})
+"""Each call has another one."""
 STOP_S = 1.0
 
 
@@ -42,6 +44,7 @@ class GrpcServer:
             self.service.methods,
             self._tls,
             name="gRPC",
+            unread_fields=UNREAD_FIELDS,
             max_message_bytes=2 * self._backend.max_message_bytes + MORE_THAN_MESSAGES,
             max_calls=config.grpc_max_calls,
             max_age_s=config.grpc_max_connection_age_seconds,

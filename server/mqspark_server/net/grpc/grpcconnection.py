@@ -17,7 +17,7 @@ import contextlib
 import logging
 import socket
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from time import monotonic
 from typing import Protocol, cast
 
@@ -70,6 +70,7 @@ class GrpcHost(GuardHost["GrpcConnection"], Protocol):
 
     methods: Mapping[str, GrpcMethod]
     max_streams: int
+    unread_fields: Collection[str]
     max_message_bytes: int
     deadlines: Deadlines[ServedCall]
     turns: ConnectionTurns
@@ -118,7 +119,7 @@ class GrpcConnection(asyncio.Protocol):
 
     def __init__(self, host: GrpcHost) -> None:
         self._host = host
-        self._http2 = Http2Connection(host.max_streams)
+        self._http2 = Http2Connection(host.max_streams, host.unread_fields)
         self._gate: TlsGate[GrpcConnection] = TlsGate(host.tls, host.handshakes, self)
         self._transport: asyncio.Transport | None = None
         self.address = ("", 0)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from time import monotonic
 
 from mqspark_server.net.addresses import listening
@@ -27,7 +27,8 @@ _DOES_NOT_ARRIVE = GrpcAbort(GrpcCode.DEADLINE_EXCEEDED, "the request does not a
 
 
 class GrpcListener(GuardedServer[GrpcConnection]):
-    """Serves ``methods``, by their paths, with requests of at most ``max_message_bytes``."""
+    """Serves ``methods``, by their paths, with requests of at most ``max_message_bytes``. ``unread_fields`` of their
+    metadata are left out."""
 
     def __init__(
         self,
@@ -35,6 +36,7 @@ class GrpcListener(GuardedServer[GrpcConnection]):
         tls: Certificates | None,
         *,
         name: str,
+        unread_fields: Collection[str] = (),
         max_message_bytes: int,
         max_calls: int,
         max_age_s: float = 0.0,
@@ -44,6 +46,7 @@ class GrpcListener(GuardedServer[GrpcConnection]):
         super().__init__(name, tls, limits)
         self.methods = methods
         self.max_streams = MAX_STREAMS
+        self.unread_fields = unread_fields
         self.max_message_bytes = max_message_bytes
         self._max_calls = max_calls
         self._idle_s = limits.idle_s

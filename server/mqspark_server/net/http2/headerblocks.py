@@ -150,8 +150,8 @@ class HeaderDecoder:
                 else:
                     index = octet & 0x7F
                     if index == 0x7F:
-                        index, at = _integer(block, at, 0x7F)
-                    field = self._field(index)
+                        index, at = read_integer(block, at, 0x7F)
+                    field = self.field(index)
             elif octet >= 0x40:
                 field, at = self._literal(block, at, octet, 0x3F)
                 self.changes += 1
@@ -171,7 +171,34 @@ class HeaderDecoder:
                 fields.append(field)
         return fields if room >= 0 else None
 
-    def _field(self, index: int) -> ReadField:
+    def repeat(self, name_depth: int, name: str, value: str, deepest_before: int, deepest: int) -> bool:
+        """Put a field into the table as a literal with an index does, whose name is ``name_depth`` fields behind the
+        newest. The deepest fields that its block names, in front of it and at all, must be there, the latter when the
+        field is in the table. False: they are not, or the name is another one. Then nothing has changed."""
+        table = self._table
+        count = len(table)
+        if not 0 <= name_depth < count or deepest_before >= count or table[-1 - name_depth][0] != name:
+            return False
+        size = len(name) + len(value) + FIELD_BYTES
+        more, gone = self._bytes + size - self._limit, 0
+        while more > 0:
+            if gone == count:
+                return False
+            more -= table[gone][2]
+            gone += 1
+        if deepest > count - gone:
+            return False
+        table.append((name, value, size, True))
+        if gone:
+            self._bytes = self._limit + more
+            del table[:gone]
+        else:
+            self._bytes += size
+        self.changes += 1
+        return True
+
+    def field(self, index: int) -> ReadField:
+        """Raises ProtocolError."""
         if index < _DYNAMIC:
             if index:
                 return _STATIC[index - 1]
@@ -182,12 +209,12 @@ class HeaderDecoder:
     def _literal(self, block: bytes, at: int, octet: int, mask: int) -> tuple[ReadField, int]:
         index = octet & mask
         if index == mask:
-            index, at = _integer(block, at, mask)
+            index, at = read_integer(block, at, mask)
         if not index:
             name, at = _string(block, at)
             value, at = _string(block, at)
             return _read(name, value), at
-        known = self._field(index)
+        known = self.field(index)
         name = known[0]
         value, at = _string(block, at)
         # The name is as sound as it was; whether that is so, a field that is not sound does not say.
@@ -197,7 +224,7 @@ class HeaderDecoder:
     def _resize(self, block: bytes, at: int, octet: int) -> int:
         limit = octet & 0x1F
         if limit == 0x1F:
-            limit, at = _integer(block, at, limit)
+            limit, at = read_integer(block, at, limit)
         if limit > TABLE_BYTES:
             raise ProtocolError(f"a table of {limit} bytes, which must not have more than {TABLE_BYTES}")
         if limit != self._limit:
@@ -216,7 +243,7 @@ class HeaderDecoder:
             del self._table[:gone]
 
 
-def _integer(block: bytes, at: int, value: int) -> tuple[int, int]:
+def read_integer(block: bytes, at: int, value: int) -> tuple[int, int]:
     """The rest of an integer that does not fit into its prefix (5.1), and where it ends."""
     shift = 0
     while at < len(block) and shift < _MAX_INTEGER_BITS:
@@ -229,6 +256,15 @@ def _integer(block: bytes, at: int, value: int) -> tuple[int, int]:
     raise ProtocolError("an integer in a header block that is too large, or has no end")
 
 
+def behind_string(block: bytes, at: int) -> int:
+    """Where a string ends."""
+    length = block[at] & 0x7F
+    at += 1
+    if length == 0x7F:
+        length, at = read_integer(block, at, length)
+    return at + length
+
+
 def _string(block: bytes, at: int) -> tuple[str, int]:
     if at >= len(block):
         raise ProtocolError("a header block that ends amid a field")
@@ -236,7 +272,7 @@ def _string(block: bytes, at: int) -> tuple[str, int]:
     at += 1
     is_coded, length = octet >= 0x80, octet & 0x7F
     if length == 0x7F:
-        length, at = _integer(block, at, length)
+        length, at = read_integer(block, at, length)
     end = at + length
     if end > len(block):
         raise ProtocolError("a header block that ends amid a string")

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from mqspark_server.net.http2.allowance import FRAME_COST, RESET_COST, Allowance
 from mqspark_server.net.http2.http2frames import (
@@ -88,16 +88,16 @@ _PING_BYTES = 8
 
 
 class Http2Connection:
-    """``max_streams``: open at one time."""
+    """``max_streams``: open at one time. ``unread``: fields of requests whose values nobody reads."""
 
-    def __init__(self, max_streams: int) -> None:
+    def __init__(self, max_streams: int, unread: Collection[str] = ()) -> None:
         self._max_streams = max_streams
         self._rest = b""
         """The beginning of an incomplete frame, or of the preface."""
         self.has_begun = False
         """Whether the preface and the first settings have come."""
         self._preface_came = False
-        self._heads = RequestHeads()
+        self._heads = RequestHeads(unread)
         self._streams: dict[int, Http2Stream] = {}
         self._last = 0
         """The newest stream of the peer."""
