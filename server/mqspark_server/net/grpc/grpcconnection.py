@@ -23,7 +23,7 @@ from typing import Protocol, cast
 
 from mqspark.base.logs import sparing
 from mqspark.errors import ProtocolError
-from mqspark_server.net.deadlines import Deadlines
+from mqspark_server.net.deadlines import NO_SLOT, Deadlines
 from mqspark_server.net.grpc.connectionturns import ConnectionTurns
 from mqspark_server.net.grpc.grpcwords import (
     CONTENT_TYPE,
@@ -40,12 +40,12 @@ from mqspark_server.net.http2.http2connection import Http2Connection
 from mqspark_server.net.http2.http2frames import Http2Error
 from mqspark_server.net.http2.http2streams import (
     DataCame,
-    Event,
     Http2Stream,
     PingAnswered,
     RequestBegun,
     RequestEnded,
     RequestHead,
+    WindowOpened,
 )
 from mqspark_server.net.memory_budget import Pace
 from mqspark_server.net.tlsgate import TlsGate
@@ -113,7 +113,7 @@ class GrpcConnection(asyncio.Protocol):
     __slots__ = (
         "_began_at", "_closed_here", "_gate", "_held", "_host", "_http2", "_in_ring", "_is_noted",
         "_later", "_pace", "_pinged", "_queued", "_read", "_retires_at", "_some_began", "_transport",
-        "_waiting", "_write_paused", "_write_scheduled", "_written", "active_at", "address", "dropped",
+        "_unlimited", "_waiting", "_write_paused", "_write_scheduled", "_written", "active_at", "address", "dropped",
         "evicted", "is_unidentified",
     )  # fmt: skip
 
@@ -126,6 +126,8 @@ class GrpcConnection(asyncio.Protocol):
         """Of the peer."""
         self._waiting: deque[ServedCall] = deque()
         """Calls that have not begun."""
+        self._unlimited: list[ServedCall] = []
+        """Calls of this turn whose deadlines are not noted yet: most are answered before its end."""
         self._later = b""
         """Bytes that are read in later turns."""
         self._some_began = False
@@ -209,13 +211,18 @@ class GrpcConnection(asyncio.Protocol):
         if self.is_unidentified and self._http2.has_begun:
             self.is_unidentified = False
             host.know(self)
+        arriving = []
         for event in events:
-            self._happened(event)
-        for event in events:
-            if isinstance(event, RequestBegun) and not event.ended:
-                call: ServedCall | None = event.stream.call
-                if call is not None and not call.is_ready:  # most are: all has come in the same read
-                    self._limit_arriving(call)
+            if isinstance(event, RequestBegun):
+                self._begin_call(event)
+                if not event.ended:
+                    arriving.append(event.stream)
+            else:
+                self._happened(event)
+        for stream in arriving:  # few: all of most has come in the same read
+            call: ServedCall | None = stream.call
+            if call is not None and not call.is_ready:
+                self._limit_arriving(call)
 
     def _limit_arriving(self, call: ServedCall) -> None:
         """Its request has to be complete in time."""
@@ -223,10 +230,7 @@ class GrpcConnection(asyncio.Protocol):
         latest = host.loop.time() + host.request_s
         host.deadlines.add(call, latest if call.deadline is None else min(call.deadline, latest))
 
-    def _happened(self, event: Event) -> None:
-        if isinstance(event, RequestBegun):
-            self._begin_call(event)
-            return
+    def _happened(self, event: DataCame | RequestEnded | WindowOpened | PingAnswered) -> None:
         if isinstance(event, PingAnswered):
             if event.payload == LAST_PING and self._retires_at:
                 self._http2.refuse_streams()
@@ -314,12 +318,15 @@ class GrpcConnection(asyncio.Protocol):
         if meaning.method.takes_stream:
             self.ready(call)
         if event.ended:
-            call.received(b"", True)
+            call.received(event.data, True)
 
     def ready(self, call: ServedCall) -> None:
         """All is there that the call needs to begin."""
         call.is_ready = True
-        self._host.deadlines.move(call, call.deadline)
+        if call.slot != NO_SLOT:
+            self._host.deadlines.move(call, call.deadline)
+        elif call.deadline is not None:
+            self._unlimited.append(call)
         if not self._waiting and self._may_serve() and self._host.turns.may_start():
             self._some_began = True
             call.start()
@@ -329,8 +336,10 @@ class GrpcConnection(asyncio.Protocol):
             self._wait()
 
     def _may_serve(self) -> bool:
+        if self._write_paused:
+            return False
         unread = self._host.unread
-        return not self._write_paused and unread.high_water_bytes - self.unread_bytes > unread.floor
+        return unread.high_water_bytes - self.unread_bytes > unread.floor
 
     def _wait(self) -> None:
         """Let other connections go first."""
@@ -402,6 +411,8 @@ class GrpcConnection(asyncio.Protocol):
         """At the end of a turn: all that the turn has brought."""
         self._write_scheduled = False
         has_begun_calls, self._some_began = self._some_began, False
+        if self._unlimited:
+            self._limit_calls()
         transport = self._transport
         if transport is None or transport.is_closing() or self._gate.is_undecided:
             return
@@ -416,6 +427,12 @@ class GrpcConnection(asyncio.Protocol):
         is_much = unread.high_water_bytes - held < unread.noted_below
         if is_much or self in unread.budget:
             unread.note(self, held if is_much else 0)
+
+    def _limit_calls(self) -> None:
+        calls, self._unlimited = self._unlimited, []
+        for call in calls:
+            if not call.is_over and call.deadline is not None:
+                self._host.deadlines.add(call, call.deadline)
 
     def _write(self, transport: asyncio.Transport, out: list[bytes]) -> None:
         self.active_at = monotonic()

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
+from msgspec import Struct, field
+
 from mqspark.base.logs import sparing
 from mqspark_server.net.deadlines import NO_SLOT
 from mqspark_server.net.grpc.grpcwords import GOOD_END, HEAD, GrpcAbort, GrpcCode, end_block, failure_block
@@ -61,71 +63,42 @@ class CallHost(Protocol):
     def ended(self, call: ServedCall) -> None: ...
 
 
-class ServedCall:
-    __slots__ = (
-        "_arrived_bytes",
-        "_closed_bytes",
-        "_connection",
-        "_head_is_sent",
-        "_held",
-        "_kept",
-        "_method",
-        "_reader",
-        "_reading",
-        "_requests",
-        "_said_all",
-        "_stream",
-        "_taken",
-        "_task",
-        "_waiting_bytes",
-        "_writing",
-        "deadline",
-        "is_over",
-        "is_ready",
-        "metadata",
-        "slot",
-    )
-
-    def __init__(
-        self,
-        connection: CallHost,
-        stream: Http2Stream,
-        method: GrpcMethod,
-        metadata: Mapping[str, str],
-        deadline: float | None,
-    ) -> None:
-        """``deadline``: in the loop's time."""
-        self._connection = connection
-        self._stream = stream
-        self._method = method
-        self.metadata = metadata
-        self.deadline = deadline
-        self.slot = NO_SLOT
-        """Of its deadline (``deadlines``)."""
-        self._reader: MessageReader | None = None
-        """None: no message has begun."""
-        self._requests: deque[bytes] = deque()
-        """Messages that the method has not taken."""
-        self._waiting_bytes = 0
-        """Of these."""
-        self._taken = 0
-        """Messages of a stream that its method has taken without a pause."""
-        self._closed_bytes = 0
-        """By which the window of a stream of messages is closed: what has come, but for what was given back."""
-        self._arrived_bytes = 0
-        """Of a request that is not complete, at the last look."""
-        self._held = self._kept = 0
-        """Bytes of its messages, complete or not, and number of complete ones, as reported."""
-        self._said_all = False
-        """Whether the caller has sent all."""
-        self._task: asyncio.Task[None] | None = None
-        self._reading: asyncio.Future[None] | None = None
-        """Waits for a request."""
-        self._writing: asyncio.Future[None] | None = None
-        """Waits for room for an answer."""
-        self._head_is_sent = False
-        self.is_ready = self.is_over = False
-        """Whether all is there that it needs to begin, and whether it has ended."""
+class ServedCall(Struct, eq=False):
+    _connection: CallHost
+    _stream: Http2Stream
+    _method: GrpcMethod
+    metadata: Mapping[str, str]
+    deadline: float | None
+    """In the loop's time."""
+    slot: int = NO_SLOT
+    """Of its deadline (``deadlines``)."""
+    _reader: MessageReader | None = None
+    """None: no message has begun."""
+    _requests: deque[bytes] = field(default_factory=deque)
+    """Messages that the method has not taken."""
+    _waiting_bytes: int = 0
+    """Of these."""
+    _taken: int = 0
+    """Messages of a stream that its method has taken without a pause."""
+    _closed_bytes: int = 0
+    """By which the window of a stream of messages is closed: what has come, but for what was given back."""
+    _arrived_bytes: int = 0
+    """Of a request that is not complete, at the last look."""
+    _held: int = 0
+    """Bytes of its messages, complete or not, as reported."""
+    _kept: int = 0
+    """The number of complete ones among them."""
+    _said_all: bool = False
+    """Whether the caller has sent all."""
+    _task: asyncio.Task[None] | None = None
+    _reading: asyncio.Future[None] | None = None
+    """Waits for a request."""
+    _writing: asyncio.Future[None] | None = None
+    """Waits for room for an answer."""
+    _head_is_sent: bool = False
+    is_ready: bool = False
+    """Whether all is there that it needs to begin."""
+    is_over: bool = False
 
     @property
     def address(self) -> tuple[str, int]:
@@ -145,6 +118,13 @@ class ServedCall:
         if self.is_over:
             return
         self._said_all = ended
+        if ended and self._reader is None and not self._method.takes_stream:
+            message = only_message(data, self._connection.max_message_bytes)
+            if message is not None:  # as nearly all requests come
+                self._requests.append(message)
+                self._waiting_bytes = len(message)
+                self._connection.ready(self)
+                return
         try:
             self._read(data)
             if ended and self._reader is not None and self._reader.held_bytes:
@@ -160,14 +140,7 @@ class ServedCall:
     def _read(self, data: bytes) -> None:
         """Raises GrpcAbort."""
         if self._reader is None:
-            most_bytes = self._connection.max_message_bytes
-            if self._said_all and not self._method.takes_stream:
-                message = only_message(data, most_bytes)
-                if message is not None:
-                    self._requests.append(message)
-                    self._waiting_bytes = len(message)
-                    return
-            self._reader = MessageReader(most_bytes)
+            self._reader = MessageReader(self._connection.max_message_bytes)
         messages = self._reader.read(data)
         self._requests.extend(messages)
         self._waiting_bytes += sum(map(len, messages))
@@ -361,9 +334,11 @@ class ServedCall:
     def _over(self) -> None:
         self.is_over = True
         self._stream.call = None
-        self.may_write()
+        if self._writing is not None:
+            self.may_write()
         self._reader = None
-        self._requests.clear()
+        if self._requests:
+            self._requests.clear()
         self._waiting_bytes = 0
         if self._held:
             self.keep()

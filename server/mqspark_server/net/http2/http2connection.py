@@ -114,6 +114,8 @@ class Http2Connection:
         """Streams that wait only for the connection's window."""
         self._allowance = Allowance()
         self._events: list[Event] = []
+        self._begun: dict[int, RequestBegun] = {}
+        """Requests without data that this read has begun."""
         self._now = 0.0
         self.unsent_bytes = 0
         """What waits for the peer to open windows."""
@@ -159,6 +161,8 @@ class Http2Connection:
         if consumed >= CONNECTION_WINDOW_BYTES // 2:
             self._receive_window += consumed
             self._out.append(frame(WINDOW_UPDATE, 0, 0, _U32.pack(consumed)))
+        if self._begun:
+            self._begun.clear()
         events, self._events = self._events, []
         return events
 
@@ -272,7 +276,10 @@ class Http2Connection:
             STREAM_WINDOW_BYTES,
             ended,
         )
-        self._events.append(RequestBegun(stream, head, ended))
+        begun = RequestBegun(stream, head, ended)
+        if not ended:
+            self._begun[stream_id] = begun
+        self._events.append(begun)
 
     def _trailers(self, stream: Http2Stream, flags: int, block: bytes) -> None:
         """They end a request, and say nothing that is used."""
@@ -318,9 +325,15 @@ class Http2Connection:
             if stream.left < 0 or (ended and stream.left):
                 self._fail(stream, Http2Code.PROTOCOL_ERROR)
                 return
-        if ended:
-            self._ended(stream)
-        self._events.append(DataCame(stream, payload, ended))
+        begun = self._begun.pop(stream_id, None)
+        if not ended:
+            self._events.append(DataCame(stream, payload, False))
+            return
+        self._ended(stream)
+        if begun is None:
+            self._events.append(DataCame(stream, payload, True))
+        else:
+            begun.data, begun.ended = payload, True
 
     def _ended(self, stream: Http2Stream) -> None:
         """The peer has said all."""

@@ -78,6 +78,8 @@ class RequestBegun(Struct, gc=False):
     head: RequestHead | None
     """None: its fields are too long."""
     ended: bool
+    data: bytes = b""
+    """All of the request, if it has ended in the same read."""
 
 
 class DataCame(Struct, gc=False):
