@@ -123,7 +123,8 @@ def test_who_may_not_read_can_do_nothing_with_what_others_have(door: str) -> Non
         where["receipt_handle"] = given.receipt_handle
         acknowledge = pb.AckMessageRequest(topic=where["topic"], group=where["group"], entries=[entry])
         with bare_caller(door, **signed(*STRANGER)) as stranger:
-            assert sent(stranger, "open") == pb.FORBIDDEN
+            for topic in ("open", "decided", "nowhere"):  # nor learn which there are, and what they take
+                assert sent(stranger, topic) == pb.FORBIDDEN
             assert stranger.AckMessage(acknowledge).entries[0].status.code == pb.FORBIDDEN
             change = pb.ChangeInvisibleDurationRequest(**where)
             assert stranger.ChangeInvisibleDuration(change).status.code == pb.FORBIDDEN
