@@ -133,6 +133,18 @@ def test_who_may_not_read_can_do_nothing_with_what_others_have(door: str) -> Non
         assert reader.AckMessage(acknowledge).status.code == pb.OK
 
 
+def test_who_may_not_consume_does_not_learn_the_settings_of_a_group(door: str) -> None:
+    subscription = pb.Subscription(group=resource("readers"))
+    member = pb.Settings(client_type=pb.SIMPLE_CONSUMER, subscription=subscription)
+    said = pb.TelemetryCommand(settings=member)
+    with bare_caller(door, **signed(*READER)) as reader:
+        (told,) = reader.Telemetry(iter([said]))
+        assert told.settings.subscription.group.name == "readers"
+    with bare_caller(door, **signed(*STRANGER)) as stranger:
+        told = next(stranger.Telemetry(iter([said])))
+        assert (told.status.code, told.WhichOneof("command")) == (pb.FORBIDDEN, None)
+
+
 def test_a_message_of_another_topic_is_no_dead_letter_of_a_group(door: str, guarded: Broker) -> None:
     with AdminClient(guarded.namesrv, credentials=Credentials(*ROOT)) as admin:
         with Producer(guarded.namesrv, group="writers", credentials=Credentials(*ROOT)) as producer:

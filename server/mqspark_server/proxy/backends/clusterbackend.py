@@ -129,12 +129,12 @@ class ClusterLink:
         for topic in topics:
             route = await self._routes.route_or_none(topic)
             brokers.update({each.broker_name: None for each in route.queue_datas} if route else {})
+        code = RequestCode.HEART_BEAT
+        if not brokers and self._users is not None and self._session is not None:
+            # Nobody is told, but what it says of itself has to be true all the same.
+            await self._users.check(self._session, code, None, heartbeat, self._routes.ask_any)
         for broker in brokers:
-            checked(
-                await self.request(
-                    broker, RequestCode.HEART_BEAT, None, heartbeat, timeout_s=ANSWER_TIMEOUT_S
-                )
-            )
+            checked(await self.request(broker, code, None, heartbeat, timeout_s=ANSWER_TIMEOUT_S))
 
     def close(self) -> None:
         for _, server in self._brokers.values():
