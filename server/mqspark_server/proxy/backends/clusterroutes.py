@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from time import monotonic
 from typing import Generic, TypeVar
 
@@ -47,11 +48,15 @@ class Recent(Generic[V]):
             if len(self._known) >= MAX_KNOWN:
                 del self._known[next(iter(self._known))]
             self._known[name] = monotonic() + FRESH_S, found
-        try:
-            return found.result() if found.done() else await asyncio.shield(found)
-        except Exception:
-            self._known.pop(name, None)
-            raise
+            found.add_done_callback(partial(self._answered, name))
+        return found.result() if found.done() else await asyncio.shield(found)
+
+    def _answered(self, name: str, found: asyncio.Future[V]) -> None:
+        """Who asks next asks again, if there is no answer; those who have asked may all be gone."""
+        if found.cancelled() or found.exception() is not None:
+            _, known = self._known.get(name, (0.0, None))
+            if known is found:
+                del self._known[name]
 
     def known(self, name: str) -> tuple[float, V] | None:
         """What was answered within FRESH_S, and until when it is used; None: it has to be found."""

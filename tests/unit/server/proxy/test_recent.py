@@ -1,0 +1,48 @@
+"""What a proxy has learned lately, and answers that did not come."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from mqspark_server.proxy.backends.clusterroutes import Recent
+
+pytestmark = pytest.mark.anyio
+
+
+class Asked:
+    def __init__(self) -> None:
+        self.asked: list[asyncio.Future[int]] = []
+
+    def __call__(self, name: str) -> asyncio.Future[int]:
+        self.asked.append(asyncio.get_running_loop().create_future())
+        return self.asked[-1]
+
+
+async def test_one_question_serves_all_who_ask_meanwhile_and_for_a_while() -> None:
+    ask = Asked()
+    recent = Recent(ask)
+    waiting = [asyncio.ensure_future(recent.find("a")) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert recent.known("a") is None
+    ask.asked[0].set_result(7)
+    assert await asyncio.gather(*waiting) == [7, 7, 7]
+    assert await recent.find("a") == 7
+    assert len(ask.asked) == 1
+
+
+async def test_a_failure_is_forgotten_though_all_who_asked_are_gone(caplog: pytest.LogCaptureFixture) -> None:
+    ask = Asked()
+    recent = Recent(ask)
+    gone = asyncio.ensure_future(recent.find("a"))
+    await asyncio.sleep(0)
+    gone.cancel()
+    await asyncio.gather(gone, return_exceptions=True)
+    ask.asked.pop().set_exception(ConnectionError("an old story"))
+    await asyncio.sleep(0)
+    again = asyncio.ensure_future(recent.find("a"))
+    await asyncio.sleep(0)
+    ask.asked.pop().set_result(8)
+    assert await again == 8
+    assert "never retrieved" not in caplog.text
