@@ -91,6 +91,7 @@ class BrokerServer:
         self._on_request = on_request
         self._connection: Outbound | None = None
         self._connecting = asyncio.Lock()
+        self._is_closed = False
 
     def request(
         self,
@@ -143,9 +144,12 @@ class BrokerServer:
                     version=self._version,
                     as_error=_refused,
                 )
+                if self._is_closed:  # meanwhile
+                    self._connection.close()
             return self._connection
 
     def close(self) -> None:
+        self._is_closed = True
         if self._connection is not None:
             self._connection.close()
 

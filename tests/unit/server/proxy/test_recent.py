@@ -1,12 +1,18 @@
-"""What a proxy has learned lately, and answers that did not come."""
+"""What a proxy has learned lately, answers that did not come, and connections that come too late."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from mqspark_server.proxy.backends.clusterroutes import Recent
+from mqspark.errors import ConnectionLost
+from mqspark.protocol.codes import RequestCode
+from mqspark_server.net.outbound import Dialing, Outbound
+from mqspark_server.proxy.backends.clusterroutes import BrokerServer, Recent
+from mqspark_server.proxy.grpcstatus import GrpcRefusal
+from tests.unit.outbound_kit import connected
 
 pytestmark = pytest.mark.anyio
 
@@ -46,3 +52,24 @@ async def test_a_failure_is_forgotten_though_all_who_asked_are_gone(caplog: pyte
     ask.asked.pop().set_result(8)
     assert await again == 8
     assert "never retrieved" not in caplog.text
+
+
+async def test_a_connection_that_comes_after_its_client_has_left_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    outbound, wire = connected()
+    go_on = asyncio.Event()
+
+    async def connect(dialing: Dialing, address: str, **_: Any) -> Outbound:
+        await go_on.wait()
+        return outbound
+
+    monkeypatch.setattr(Dialing, "connect", connect)
+    server = BrokerServer(["host:1"], Dialing())
+    asked = asyncio.ensure_future(server.request(RequestCode.GET_MAX_OFFSET, None))
+    await asyncio.sleep(0)
+    server.close()
+    go_on.set()
+    with pytest.raises((GrpcRefusal, ConnectionLost)):
+        await asked
+    assert wire.closed
