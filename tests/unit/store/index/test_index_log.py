@@ -236,7 +236,7 @@ def test_a_busy_store_indexes_as_it_goes_and_after_a_burst(
 ) -> None:
     monkeypatch.setattr(indexer, "_STEP_BYTES", 2000)
     monkeypatch.setattr(indexer, "_MAX_BEHIND_BYTES", 6000)
-    monkeypatch.setitem(indexer.Indexer.__init__.__kwdefaults__, "bounds", indexer.Slice(10, 1 << 20, 10))
+    monkeypatch.setitem(indexer.Indexer.__init__.__kwdefaults__, "bounds", indexer.Slice(10, 1 << 20, 10, 10))
     clock = ManualClock()
     store = opened(tmp_path, clock)
     behind = []
@@ -268,7 +268,7 @@ def test_a_busy_store_indexes_as_it_goes_and_after_a_burst(
 
 def test_a_backlog_is_indexed_a_slice_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(indexer, "_STEP_BYTES", 2000)
-    monkeypatch.setitem(indexer.Indexer.__init__.__kwdefaults__, "bounds", indexer.Slice(10, 1 << 20, 10))
+    monkeypatch.setitem(indexer.Indexer.__init__.__kwdefaults__, "bounds", indexer.Slice(10, 1 << 20, 10, 10))
     store = opened(tmp_path)
     put_keys(store, 100)
     flush(store)

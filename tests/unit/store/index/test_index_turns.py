@@ -39,11 +39,15 @@ def log_of(folder: Path, properties: list[str]) -> tuple[CommitLog, list[int], i
     return log, positions, len(content)
 
 
+def number_of_keys(index: MessageIndex) -> int:
+    return sum(file.header.next_number - 1 for file in index.index_files)
+
+
 def stages(follower: Indexer, index: MessageIndex, end: int) -> Iterator[tuple[int, int]]:
     """After each turn: the position of the index, and the number of its keys."""
     follower.idle(end, end)
     while True:
-        yield index.position, sum(file.header.next_number - 1 for file in index.index_files)
+        yield index.position, number_of_keys(index)
         if not follower.has_more(end):
             return
         follower.step(end, end)
@@ -54,7 +58,7 @@ def test_a_turn_adds_few_keys_and_all_those_of_a_record(tmp_path: Path, words: i
     keys = [[f"k{n}-{word}" for word in range(words)] for n in range(60)]
     log, positions, end = log_of(tmp_path / "log", [f"KEYS\x01{' '.join(each)}\x02" for each in keys])
     index = loaded(tmp_path, ROOMY)
-    follower = Indexer(log, index, lambda: 0, bounds=Slice(100, 1 << 20, 16))
+    follower = Indexer(log, index, lambda: 0, bounds=Slice(100, 1 << 20, 16, 16))
     seen = [(0, 0), *stages(follower, index, end)]
     assert max(after - before for (_, before), (_, after) in itertools.pairwise(seen)) <= max(16, words)
     for position, count in seen:
@@ -72,18 +76,18 @@ def test_a_slice_of_long_properties_has_few_records(tmp_path: Path) -> None:
         tmp_path / "log", [f"KEYS\x01k{n:03d}\x02NOTE\x01{'x' * 1000}\x02" for n in range(100)]
     )
     index = loaded(tmp_path, ROOMY)
-    follower = Indexer(log, index, lambda: 0, bounds=Slice(1000, 5_500, 1000))
+    follower = Indexer(log, index, lambda: 0, bounds=Slice(1000, 5_500, 1000, 1000))
     seen = [0, *(position for position, _ in stages(follower, index, end))]
     assert seen[-1] == end
     assert max(after - before for before, after in itertools.pairwise(seen)) == positions[5]
-    one = Indexer(log, loaded(tmp_path / "other", ROOMY), lambda: 0, bounds=Slice(1000, 10, 1000))
+    one = Indexer(log, loaded(tmp_path / "other", ROOMY), lambda: 0, bounds=Slice(1000, 10, 1000, 1000))
     assert one.follow(end, end, end), "a record is never too long"
 
 
 def test_a_slice_has_few_records_however_short_they_are(tmp_path: Path) -> None:
     log, positions, end = log_of(tmp_path / "log", [f"KEYS\x01k{n}\x02" for n in range(300)])
     index = loaded(tmp_path, ROOMY)
-    follower = Indexer(log, index, lambda: 0, bounds=Slice(20, 1 << 20, 1000))
+    follower = Indexer(log, index, lambda: 0, bounds=Slice(20, 1 << 20, 1000, 1000))
     seen = [0, *(position for position, _ in stages(follower, index, end))]
     assert seen[-1] == end
     assert max(after - before for before, after in itertools.pairwise(seen)) <= positions[21] - positions[0]
@@ -110,7 +114,33 @@ def test_the_broker_s_slices_are_short(tmp_path: Path) -> None:
     assert seen[-1] == (end, 9_000)
     assert (
         max(after - before for (_, before), (_, after) in itertools.pairwise(seen))
-        <= indexer.SHORT.keys
+        <= indexer.SHORT.warm_keys
         <= 512
     )
     assert len(seen) > 3 * 3_000 // indexer.SHORT.records, "a slice has several stages"
+
+
+def test_a_turn_adds_more_keys_where_the_slots_were_touched(tmp_path: Path) -> None:
+    log, positions, end = log_of(tmp_path / "log", [f"KEYS\x01k{n}\x02" for n in range(600)])
+    index = loaded(tmp_path, Shape(20_000, 100_000))
+    bounds, warm_at = Slice(200, 1 << 20, 10, 50), 20_000 * 4 // 1024
+    follower = Indexer(log, index, lambda: 0, bounds=bounds)
+
+    def added(stop: int) -> list[int]:
+        counts = [number_of_keys(index)]
+        while index.position < stop:
+            follower.step(stop, stop)
+            counts.append(number_of_keys(index))
+        return [after - before for before, after in itertools.pairwise(counts) if after > before]
+
+    first = added(positions[200])
+    assert set(first[: warm_at // 10]) == {10}
+    assert max(first) == 50
+    index.note_durable(positions[200])
+    job = index.begin_sync()
+    assert job is not None
+    assert max(added(positions[300])) == 10, "a sync makes pages that have to be touched anew"
+    job.run()
+    job.done()
+    assert max(added(positions[360])) == 10
+    assert max(added(end)) == 50
