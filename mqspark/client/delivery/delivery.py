@@ -291,17 +291,18 @@ class _LoopDelivery:
         """Start one more worker if there is work. Each worker requests the next one before it begins; that
         happens about when it first has to wait, so a listener that never waits keeps only one busy."""
         self._is_asked = False
-        if self._calls and len(self._workers) < self._concurrency:
-            worker = self._loop.create_task(self._work(), context=self._context.copy())
+        if self._calls and len(self._callers) < self._concurrency:
+            caller = _Caller()
+            self._callers.add(caller)
+            worker = self._loop.create_task(self._work(caller), context=self._context.copy())
             self._workers.add(worker)
             worker.add_done_callback(self._workers.discard)
 
-    async def _work(self) -> None:
-        caller = _Caller()
-        self._callers.add(caller)
+    async def _work(self, caller: _Caller) -> None:
         try:
             await self._call_as(caller)
         finally:
+            # At once: until the task has ended, what is submitted would wait for a worker that looks no more.
             self._callers.discard(caller)
 
     async def _call_as(self, caller: _Caller) -> None:

@@ -79,6 +79,26 @@ async def test_coroutines_that_do_not_wait_run_in_order() -> None:
     assert set(finished.outcomes.values()) == {None}
 
 
+async def test_what_comes_as_the_last_coroutine_ends_is_not_forgotten() -> None:
+    finished = Finished(2)
+    submitted = False
+
+    def reported(ended: Sequence[Ended]) -> None:
+        nonlocal submitted
+        finished(ended)
+        if not submitted:  # after the worker has looked for more, and before its task counts as ended
+            submitted = True
+            asyncio.get_running_loop().call_soon(delivering.submit, PROCESS, [1])
+
+    async def listen(number: int) -> None:
+        pass
+
+    delivering = make_delivery(listen, concurrency=1, finished=reported)
+    delivering.submit(PROCESS, [0])
+    await finished.all()
+    assert await delivering.stop(WAIT_S * 1000)
+
+
 async def test_functions_that_block_run_as_many_at_a_time_as_are_allowed() -> None:
     finished = Finished(12)
     barrier = threading.Barrier(4)
