@@ -31,7 +31,7 @@ from mqspark.namesrv.config import NamesrvConfig
 from mqspark.namesrv.kv import ORDER_TOPICS, KVConfig
 from mqspark.namesrv.routes import BrokerIdentity, RouteTable, keep_zone
 from mqspark.namesrv.saves import Saves
-from mqspark.protocol.bodies.body import decode_body, encode_body
+from mqspark.protocol.bodies.body import decode_body, encode_body, encode_in_slices
 from mqspark.protocol.bodies.topic_bodies import (
     BrokerMemberGroup,
     DataVersion,
@@ -390,12 +390,12 @@ class NameServer:
 
     # --- topics ---
 
-    def all_topics(self, session: Session, command: Command) -> bytes:
+    def all_topics(self, session: Session, command: Command) -> Slices:
         if not self.config.enable_all_topic_list:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "disable")
-        return _topic_list(command, self.routes.topic_names())
+        return _topic_list(command, self.routes.all_topics())
 
-    def topics_by_cluster(self, session: Session, command: Command) -> bytes:
+    def topics_by_cluster(self, session: Session, command: Command) -> Slices:
         self._check_topic_list()
         return _topic_list(
             command, self.routes.topics_of_cluster(command.header(GetTopicsByClusterRequestHeader).cluster)
@@ -403,17 +403,17 @@ class NameServer:
 
     def system_topics(self, session: Session, command: Command) -> bytes:
         names, address = self.routes.system_topics()
-        return _topic_list(command, names, address)
+        return ok(command, None, encode_body(TopicList(topic_list=names, broker_addr=address)))
 
-    def unit_topics(self, session: Session, command: Command) -> bytes:
+    def unit_topics(self, session: Session, command: Command) -> Slices:
         self._check_topic_list()
         return _topic_list(command, self.routes.unit_topics(unit=True, unit_sub=None))
 
-    def unit_sub_topics(self, session: Session, command: Command) -> bytes:
+    def unit_sub_topics(self, session: Session, command: Command) -> Slices:
         self._check_topic_list()
         return _topic_list(command, self.routes.unit_topics(unit=None, unit_sub=True))
 
-    def unit_sub_ununit_topics(self, session: Session, command: Command) -> bytes:
+    def unit_sub_ununit_topics(self, session: Session, command: Command) -> Slices:
         self._check_topic_list()
         return _topic_list(command, self.routes.unit_topics(unit=False, unit_sub=True))
 
@@ -500,5 +500,6 @@ class _Routed(NoFacts):
         return None if data is None else data.cluster
 
 
-def _topic_list(command: Command, names: Iterable[str], address: str | None = None) -> bytes:
-    return ok(command, None, encode_body(TopicList(topic_list=list(names), broker_addr=address)))
+def _topic_list(command: Command, names: Work[list[str]]) -> Slices:
+    body = TopicList(topic_list=(yield from names))
+    return ok(command, None, (yield from encode_in_slices(body)))

@@ -27,6 +27,7 @@ from types import MappingProxyType
 from mqspark.base.bounded import ENTRY_BYTES, Ledger, text_bytes, weigh
 from mqspark.base.clock import Clock
 from mqspark.base.config import INT64_MAX, Limit
+from mqspark.base.keyorder import KeyOrder
 from mqspark.base.logs import printable, sparing
 from mqspark.base.names import is_address
 from mqspark.message import MASTER_ID, MEMBER_GROUP_PREFIX, PERM_READ, PERM_WRITE
@@ -54,6 +55,8 @@ MAX_TIMEOUT_FACTOR = 10
 """A broker may ask for a timeout of up to this multiple of brokerExpiryTimeout."""
 _PERM_BITS = 0xF
 TOPICS_A_SLICE = 256
+PAGES_A_SLICE = 4
+"""Pages of names that a list of topics looks at in one slice: up to 2,048 topics."""
 _UNKNOWN_VERSION = DataVersion(state_version=-1, timestamp=-1, counter=-1)
 """Version of a broker whose topics are not complete yet."""
 
@@ -127,6 +130,8 @@ class RouteTable:
         self._clock = clock
         self._brokers: dict[str, BrokerSet] = {}
         self._topics: dict[str, dict[str, QueueData]] = {}
+        self._in_order = KeyOrder[str]()
+        """Their names."""
         self._mappings: dict[str, dict[str, TopicQueueMappingInfo]] = {}
         self.ledger = Ledger(
             "topicQueueMappings",
@@ -381,7 +386,11 @@ class RouteTable:
             topic = intern(topic)  # one text for all brokers of a topic
             brokers.topics.add(topic)
             self.route_count += 1
-        self._topics.setdefault(topic, {})[brokers.name] = data
+        queues = self._topics.get(topic)
+        if queues is None:
+            queues = self._topics[topic] = {}
+            self._in_order.add(topic)
+        queues[brokers.name] = data
         return True
 
     def refresh(self, cluster: str, address: str) -> None:
@@ -564,7 +573,7 @@ class RouteTable:
                     queues.pop(name, None)
                     self._drop_mapping(topic, name)
                     if not queues:
-                        del self._topics[topic]
+                        self._forget(topic)
             if self._removed_brokers and self._removed_brokers[0][1] is topics:
                 self._removed_brokers.popleft()
         self.generation += 1
@@ -574,11 +583,15 @@ class RouteTable:
         if queues is not None and queues.pop(broker_name, None) is not None:
             self._drop_mapping(topic, broker_name)
             if not queues:
-                del self._topics[topic]
+                self._forget(topic)
             brokers = self._brokers.get(broker_name)
             if brokers is not None and topic in brokers.topics:
                 brokers.topics.discard(topic)
                 self.route_count -= 1
+
+    def _forget(self, topic: str) -> None:
+        del self._topics[topic]
+        self._in_order.remove(topic)
 
     # --- queries ---
 
@@ -635,12 +648,33 @@ class RouteTable:
     def live_brokers(self) -> list[LiveBroker]:
         return list(self._live.values())
 
-    def topic_names(self) -> list[str]:
-        return list(self._topics)
+    def topic_names(self) -> KeyOrder[str]:
+        """In ascending order; nothing is copied."""
+        return self._in_order
 
-    def topics_of_cluster(self, cluster: str) -> list[str]:
+    def all_topics(self) -> Work[list[str]]:
+        found: list[str] = []
+        for number, page in enumerate(self._in_order.pages(), 1):
+            found += page
+            if number % PAGES_A_SLICE == 0:
+                yield
+        return found
+
+    def topics_of_cluster(self, cluster: str) -> Work[list[str]]:
         names = self._clusters.get(cluster, set())
-        return [topic for topic, queues in self._topics.items() if not names.isdisjoint(queues)]
+        return self._topics_with(lambda queues: not names.isdisjoint(queues))
+
+    def _topics_with(self, is_wanted: Callable[[dict[str, QueueData]], bool]) -> Work[list[str]]:
+        """In the order of their names. Topics may come and go between two slices."""
+        found: list[str] = []
+        for number, page in enumerate(self._in_order.pages(), 1):
+            for topic in page:
+                queues = self._topics.get(topic)
+                if queues is not None and is_wanted(queues):
+                    found.append(topic)
+            if number % PAGES_A_SLICE == 0:
+                yield
+        return found
 
     def system_topics(self) -> tuple[list[str], str | None]:
         """Cluster and broker names, and the address of one broker (RouteInfoManager.getSystemTopicList)."""
@@ -651,14 +685,14 @@ class RouteTable:
         address = next((a for brokers in self._brokers.values() for a in brokers.addresses.values()), None)
         return names, address
 
-    def unit_topics(self, *, unit: bool | None, unit_sub: bool | None) -> list[str]:
+    def unit_topics(self, *, unit: bool | None, unit_sub: bool | None) -> Work[list[str]]:
         """Topics by their unit bits; None accepts either value."""
-        found = []
-        for topic, queues in self._topics.items():
+
+        def is_wanted(queues: dict[str, QueueData]) -> bool:
             flag = next(iter(queues.values())).topic_sys_flag
-            if unit in (None, bool(flag & UNIT)) and unit_sub in (None, bool(flag & UNIT_SUB)):
-                found.append(topic)
-        return found
+            return unit in (None, bool(flag & UNIT)) and unit_sub in (None, bool(flag & UNIT_SUB))
+
+        return self._topics_with(is_wanted)
 
 
 def _mapping_bytes(topic: str, info: TopicQueueMappingInfo) -> int:

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from mqspark.base.keyorder import BLOCK_KEYS
 from mqspark.errors import StoreCorrupt
 from mqspark.message import crc32
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.namesrv.namesrv import NameServer
-from mqspark.namesrv.routes import TOPICS_A_SLICE, BrokerIdentity, RouteTable
+from mqspark.namesrv.routes import PAGES_A_SLICE, TOPICS_A_SLICE, BrokerIdentity, RouteTable
 from mqspark.protocol import fastjson
 from mqspark.protocol.bodies.topic_bodies import (
     DataVersion,
@@ -417,6 +418,34 @@ def test_topic_lists() -> None:
     assert peer.ask(RequestCode.UPDATE_NAMESRV_CONFIG, None, settings).code == 0
     assert peer.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER).code == ResponseCode.SYSTEM_ERROR
     assert peer.ask(RequestCode.GET_UNIT_TOPIC_LIST).code == ResponseCode.SYSTEM_ERROR
+
+
+@pytest.mark.parametrize(
+    ("code", "ext"),
+    [
+        (RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}),
+        (RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "c1"}),
+        (RequestCode.GET_UNIT_TOPIC_LIST, {}),
+    ],
+)
+def test_a_list_of_very_many_topics_comes_in_slices(code: int, ext: dict[str, str]) -> None:
+    core, _, peer = namesrv_peer()
+    count = 2 * PAGES_A_SLICE * BLOCK_KEYS
+    names = [f"T{number:05d}" for number in range(count)]
+    register(peer, *(TopicConfig(topic_name=name, topic_sys_flag=1) for name in names))
+    asker = another(peer)
+    asker.give(code, ext)
+    assert asker.heard() == []
+    for gone in ("T00000", names[-1]):  # between two slices
+        core.routes.delete_topic(gone)
+    slices = 1
+    while not (answers := asker.heard()):
+        core.work()
+        slices += 1
+    assert slices > count // (PAGES_A_SLICE * BLOCK_KEYS) + count // 1_024
+    listed = json.loads(answers[0].body)["topicList"]
+    assert [name for name in listed if name not in ("T00000", names[-1])] == names[1:-1]
+    assert list(core.routes.topic_names()) == names[1:-1]
 
 
 def test_delete_and_register_a_topic() -> None:
