@@ -38,7 +38,6 @@ if TYPE_CHECKING:
         MachineRoom,
         MachineRoomNearby,
     )
-    from mqspark.client.consumer.consumer import ConsumeFromWhere, MessageModel
     from mqspark.client.consumer.consumer_settings import (
         ConsumerSettings,
         LitePullConsumerSettings,
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
         PushConsumerSettings,
     )
     from mqspark.client.delivery.delivery import ConsumeStatus, RetryLater
+    from mqspark.client.delivery.results import SendResult, SendStatus, TransactionState
     from mqspark.client.hooks.hooks import (
         ConsumeContext,
         EndTransactionContext,
@@ -55,9 +55,8 @@ if TYPE_CHECKING:
     )
     from mqspark.client.hooks.spans import OpenTelemetry
     from mqspark.client.producer.autobatch import AutoBatch
-    from mqspark.client.producer.producer import SendResult, SendStatus
     from mqspark.client.producer.producer_settings import ProducerSettings
-    from mqspark.client.producer.transaction import TransactionResult, TransactionState
+    from mqspark.client.producer.transaction import TransactionResult
     from mqspark.client.remoting.client_options import ClientOptions
     from mqspark.client.remoting.credentials import Credentials
     from mqspark.client.remoting.tls import TlsSettings
@@ -71,6 +70,7 @@ if TYPE_CHECKING:
     )
     from mqspark.client.typed.serializer import Serializer
     from mqspark.message import Message, MessageExt, MessageQueue
+    from mqspark.protocol.bodies.client_bodies import ConsumeFromWhere, MessageModel
 
 __version__ = "0.1.0"
 
@@ -142,7 +142,7 @@ _HOMES = {
     ),
     "mqspark.client.hooks.spans": ("OpenTelemetry",),
     "mqspark.message": ("Message", "MessageExt", "MessageQueue"),
-    "mqspark.client.producer.producer": ("SendResult", "SendStatus"),
+    "mqspark.client.delivery.results": ("SendResult", "SendStatus", "TransactionState"),
     "mqspark.client.producer.producer_settings": ("ProducerSettings",),
     "mqspark.client.consumer.consumer_settings": (
         "ConsumerSettings",
@@ -150,9 +150,9 @@ _HOMES = {
         "PopConsumerSettings",
         "LitePullConsumerSettings",
     ),
-    "mqspark.client.producer.transaction": ("TransactionResult", "TransactionState"),
+    "mqspark.client.producer.transaction": ("TransactionResult",),
     "mqspark.client.delivery.delivery": ("ConsumeStatus", "RetryLater"),
-    "mqspark.client.consumer.consumer": ("ConsumeFromWhere", "MessageModel"),
+    "mqspark.protocol.bodies.client_bodies": ("ConsumeFromWhere", "MessageModel"),
     "mqspark.client.admin": ("GroupOffset",),
     "mqspark.client.consumer.allocate": (
         "Allocation",

@@ -20,7 +20,6 @@ from mqspark.client.consumer.allocate import (
     MachineRoom,
     MachineRoomNearby,
 )
-from mqspark.client.consumer.consumer import ConsumeFromWhere, MessageModel
 from mqspark.client.consumer.consumer_settings import (
     ConsumerSettings,
     LitePullConsumerSettings,
@@ -28,6 +27,7 @@ from mqspark.client.consumer.consumer_settings import (
     PushConsumerSettings,
 )
 from mqspark.client.delivery.delivery import ConsumeStatus, RetryLater
+from mqspark.client.delivery.results import SendResult, SendStatus, TransactionState
 from mqspark.client.hooks.hooks import (
     ConsumeContext,
     EndTransactionContext,
@@ -39,15 +39,16 @@ from mqspark.client.hooks.spans import OpenTelemetry
 from mqspark.client.lite.litepull import LitePullConsumer
 from mqspark.client.pop.pop import PopConsumer
 from mqspark.client.producer.autobatch import AutoBatch
-from mqspark.client.producer.producer import Producer, SendResult, SendStatus
+from mqspark.client.producer.producer import Producer
 from mqspark.client.producer.producer_settings import ProducerSettings
-from mqspark.client.producer.transaction import TransactionProducer, TransactionResult, TransactionState
+from mqspark.client.producer.transaction import TransactionProducer, TransactionResult
 from mqspark.client.push.push import PushConsumer
 from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.client.remoting.tls import TlsSettings
 from mqspark.client.typed.serializer import Serializer
 from mqspark.message import Message, MessageExt, MessageQueue
+from mqspark.protocol.bodies.client_bodies import ConsumeFromWhere, MessageModel
 
 __all__ = [
     "Producer",

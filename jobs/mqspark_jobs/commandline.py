@@ -393,8 +393,9 @@ def _rebuild_index(parser: argparse.ArgumentParser) -> None:
 
     def prepare(options: argparse.Namespace) -> Run:
         from mqspark_jobs import rebuild_index
+        from mqspark_jobs.rebuild_plan import RebuildOptions
 
-        wanted = rebuild_index.RebuildOptions(
+        wanted = RebuildOptions(
             store=options.store,
             commit_log=options.commit_log,
             delay_levels=options.delay_levels,

@@ -55,7 +55,6 @@ from mqspark_jobs.swap import Swap, names_in
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["RebuildOptions", "check", "run"]
 
 _WORK = "mqspark.rebuild"
 _QUEUE_TASKS_PER_CORE = 3

@@ -53,9 +53,9 @@ from mqspark.protocol.extending import Extensions, TappedSession
 from mqspark.protocol.session import Session, Take
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.configfile import ConfigFile
-from mqspark.store.disk.diskjobs import Job
+from mqspark.store.disk.diskjobs import Job, StoreProgress
 from mqspark.store.disk.files import usable_memory_bytes
-from mqspark.store.store import MessageStore, StoreProgress
+from mqspark.store.store import MessageStore
 
 if TYPE_CHECKING:  # imported where users have to log in
     from mqspark.auth.authority import Authority

@@ -161,24 +161,3 @@ def needs_extra(kind: str, error: ImportError) -> ConfigError:
     return ConfigError(
         f"schemas of type {kind} need the package {error.name}: pip install 'mqspark[schemas]'", key="schemas"
     )
-
-
-__all__ = [
-    "AVRO",
-    "JSON",
-    "PROTOBUF",
-    "KINDS",
-    "Reference",
-    "Flaw",
-    "Check",
-    "Needed",
-    "Schema",
-    "MAX_TEXT_BYTES",
-    "MAX_REFERENCES",
-    "MAX_TOTAL_BYTES",
-    "MAX_NODES",
-    "MAX_DEPTH",
-    "MAX_PROBLEMS",
-    "size_in_bytes",
-    "needs_extra",
-]

@@ -4,8 +4,9 @@ from mqspark.store.config import FlushDiskType, StoreConfig
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.diskjobs import FlushJob, Job, StoreProgress
 from mqspark.store.disk.files import FileLayer, OsFiles
+from mqspark.store.messages.fetch import GetResult, GetStatus
 from mqspark.store.recovery.recoveryreport import RecoveryReport
-from mqspark.store.store import GetResult, GetStatus, MessageStore
+from mqspark.store.store import MessageStore
 from mqspark.store.tools.reader import StoreReader
 
 __all__ = [

@@ -31,14 +31,14 @@ from mqspark.store.config import StoreConfig
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.damage import Damages
 from mqspark.store.disk.directory import StoreDirectory
-from mqspark.store.disk.diskjobs import Job, StoreProgress, run_here
+from mqspark.store.disk.diskjobs import Job, run_here
 from mqspark.store.disk.files import FileLayer, OsFiles
 from mqspark.store.disk.notes.membernote import MemberNote
 from mqspark.store.maintenance import Maintenance
 from mqspark.store.messages.append import Appender
 from mqspark.store.messages.commit import Arrival, CommitPipeline
 from mqspark.store.messages.condition import Condition
-from mqspark.store.messages.fetch import Fetcher, GetResult, GetStatus
+from mqspark.store.messages.fetch import Fetcher
 from mqspark.store.messages.healing import EntryHealer
 from mqspark.store.messages.unsettled import Unsettled
 from mqspark.store.offsets import QueueOffsets
@@ -52,8 +52,6 @@ from mqspark.store.storedata import StoreData
 from mqspark.store.topicdeletion import TopicDeletion
 from mqspark.store.upkeep.checkpoints import Checkpoints
 from mqspark.store.upkeep.logcopy import LogCopy
-
-__all__ = ["GetResult", "GetStatus", "MessageStore", "StoreProgress"]
 
 
 class MessageStore:

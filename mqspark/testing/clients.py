@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
 from mqspark.base.clock import Clock
-from mqspark.client.consumer.consumer import ConsumeFromWhere
 from mqspark.client.consumer.consumer_settings import (
     LitePullConsumerKeywords,
     PopConsumerKeywords,
@@ -30,6 +29,7 @@ from mqspark.client.sync import (
 )
 from mqspark.client.sync.facade import Facade
 from mqspark.message import CLIENT_TOPIC_QUEUES
+from mqspark.protocol.bodies.client_bodies import ConsumeFromWhere
 
 _numbers = itertools.count(1)
 

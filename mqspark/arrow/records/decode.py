@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mqspark.arrow.messagecolumns import arrow_schema, arrow_type
-from mqspark.arrow.records.records import BODY, BODY_LENGTH, BORN_HOST_END, V6_EXTRA_BYTES, Ints, Records
+from mqspark.arrow.records.records import BODY, BODY_LENGTH, BORN_HOST_END, Ints, Records
 from mqspark.base.logs import sparing
 from mqspark.base.propertystring import ITEM_END, NAME_END
 from mqspark.errors import InvalidMessage
@@ -41,7 +41,7 @@ from mqspark.message import (
 )
 from mqspark.record.compression import LIMITS, InflateLimits, decompress
 from mqspark.record.record import decode_record
-from mqspark.record.recordlayout import MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES
+from mqspark.record.recordlayout import MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES, V6_EXTRA_BYTES
 
 log = sparing(__name__)
 

@@ -31,20 +31,6 @@ from mqspark.record.recordlayout import (
     spans,
 )
 
-__all__ = [
-    "BODY",
-    "BODY_LENGTH",
-    "BORN_HOST_END",
-    "Ints",
-    "QUEUE_OFFSET",
-    "Records",
-    "SYS_FLAG",
-    "V6_EXTRA_BYTES",
-    "has_inner_batches",
-    "record_positions",
-    "unwrap_inner_batches",
-]
-
 log = sparing(__name__)
 
 Ints = npt.NDArray[np.int64]

@@ -30,8 +30,8 @@ from mqspark.protocol.headers.client_headers import (
 from mqspark.protocol.receipts import ORDER_REVIVE_QUEUE, parse_receipt
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Work
+from mqspark.store.messages.fetch import GetResult, GetStatus
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID
-from mqspark.store.store import GetResult, GetStatus
 
 INIT_MAX = 1
 _MOVED = frozenset(

@@ -52,8 +52,8 @@ from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Work
 from mqspark.record.record import peek_properties, readdressed
 from mqspark.record.recordlayout import queue_offsets, spans
+from mqspark.store.messages.fetch import GetResult, GetStatus
 from mqspark.store.oldermessages import NotAtHand
-from mqspark.store.store import GetResult, GetStatus
 
 _log = sparing(__name__)
 

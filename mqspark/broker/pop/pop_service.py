@@ -20,8 +20,8 @@ from mqspark.broker.state.state import BrokerState
 from mqspark.protocol.dispatch import Handler, merged
 from mqspark.protocol.session import Session
 from mqspark.store.disk.configfile import ConfigFile
+from mqspark.store.disk.diskjobs import StoreProgress
 from mqspark.store.disk.savedtables import SavedTable
-from mqspark.store.store import StoreProgress
 
 SCAN_BOUNDS_MS = (1, 10, 100, 1_000, 2_000, 3_000)
 """Buckets of rocketmq_pop_buffer_scan_time_consume (PopMetricsManager)."""

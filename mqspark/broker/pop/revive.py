@@ -65,7 +65,7 @@ from mqspark.record.record import (
     take_members,
 )
 from mqspark.record.recordlayout import spans
-from mqspark.store.store import GetStatus
+from mqspark.store.messages.fetch import GetStatus
 
 _log = sparing(__name__)
 

@@ -30,7 +30,7 @@ from mqspark.protocol.headers.client_headers import (
 from mqspark.protocol.receipts import retry_topic_v1, retry_topic_v2
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Work
-from mqspark.store.store import GetStatus
+from mqspark.store.messages.fetch import GetStatus
 
 SEEN_AT_ONCE = 64
 """Queues that are looked at for parked notifications in one slice, or those of one notification."""

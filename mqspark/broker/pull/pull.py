@@ -35,8 +35,8 @@ from mqspark.protocol.headers.client_headers import PullMessageRequestHeader
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Work
 from mqspark.record.recordlayout import record_position
+from mqspark.store.messages.fetch import GetResult, GetStatus
 from mqspark.store.queue.consumequeue import ENTRY_BYTES
-from mqspark.store.store import GetResult, GetStatus
 
 _log = sparing(__name__)
 

@@ -65,7 +65,7 @@ from mqspark.record.record import parts_at
 from mqspark.record.recordlayout import spans
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.savedtables import SavedTable
-from mqspark.store.store import GetStatus
+from mqspark.store.messages.fetch import GetStatus
 
 _log = sparing(__name__)
 

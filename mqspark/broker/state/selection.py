@@ -18,9 +18,10 @@ from mqspark.filter.sql import SqlFilter, filter_bytes
 from mqspark.protocol.session import Session
 from mqspark.record.record import peek_properties
 from mqspark.record.recordlayout import record_size
+from mqspark.store.messages.fetch import GetResult, GetStatus
 from mqspark.store.oldermessages import NotAtHand
 from mqspark.store.queue.consumequeue import ENTRY_BYTES
-from mqspark.store.store import GetResult, GetStatus, MessageStore
+from mqspark.store.store import MessageStore
 
 Wanted = frozenset[int] | SqlFilter | None
 """What a subscription selects: tags by their hashes, records for which a filter is TRUE, or everything."""

@@ -16,7 +16,10 @@ from mqspark.base.logs import sparing
 from mqspark.broker.service import READ_BYTES, TICK_MS
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.writer import Outlet
-from mqspark.broker.transaction.halfmessages import CHECK_TIMES, FIRST_OFFSET, TRANSACTION_ID, Half
+from mqspark.broker.transaction.halfmessages import (
+    TRANSACTION_ID,
+    Half,
+)
 from mqspark.broker.transaction.openhalves import recover
 from mqspark.errors import NotNow
 from mqspark.message import (
@@ -24,6 +27,8 @@ from mqspark.message import (
     REAL_TOPIC,
     TRANS_GROUP,
     TRANS_HALF_TOPIC,
+    TRANSACTION_CHECK_TIMES,
+    TRANSACTION_FIRST_OFFSET,
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,
     TRANSACTION_PREPARED_TYPE,
@@ -94,7 +99,7 @@ class EscapedHalves:
         if target is None or half.group is None:
             _log.error("half message %d has no group or no real topic: nobody can be asked", half.offset)
             return
-        own = (REAL_TOPIC, REAL_QUEUE_ID, TRANSACTION_ID, CHECK_TIMES, FIRST_OFFSET)
+        own = (REAL_TOPIC, REAL_QUEUE_ID, TRANSACTION_ID, TRANSACTION_CHECK_TIMES, TRANSACTION_FIRST_OFFSET)
         properties = {name: value for name, value in half.properties.items() if name not in own}
         properties[TRANSACTION_PREPARED] = "true"
         parts = half.parts

@@ -27,29 +27,15 @@ from mqspark.message import (
     REAL_TOPIC,
     TRANS_HALF_TOPIC,
     TRANSACTION_BATCH,
+    TRANSACTION_CHECK_TIMES,
     TRANSACTION_COMMIT_TYPE,
+    TRANSACTION_FIRST_OFFSET,
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,
     UNIQ_KEY,
     decode_properties,
 )
-from mqspark.message import TRANSACTION_CHECK_TIMES as CHECK_TIMES
-from mqspark.message import TRANSACTION_FIRST_OFFSET as FIRST_OFFSET
 from mqspark.record.record import Parts
-
-__all__ = [
-    "CHECK_TIMES",
-    "FIRST_OFFSET",
-    "Decisions",
-    "Half",
-    "Identity",
-    "Rules",
-    "HalfDecision",
-    "divert_prepared",
-    "judge",
-    "op_body",
-    "op_offsets",
-]
 
 IMMUNITY_SECONDS = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 TRANSACTION_ID = "__transactionId__"
@@ -95,17 +81,20 @@ class Half:
 
     @property
     def is_copy(self) -> bool:
-        return CHECK_TIMES in self.properties or FIRST_OFFSET in self.properties
+        return TRANSACTION_CHECK_TIMES in self.properties or TRANSACTION_FIRST_OFFSET in self.properties
 
     @property
     def is_resumed(self) -> bool:
         """It was given up, and an operator wants it checked again."""
-        return self.properties.get(CHECK_TIMES) == "0" and FIRST_OFFSET not in self.properties
+        return (
+            self.properties.get(TRANSACTION_CHECK_TIMES) == "0"
+            and TRANSACTION_FIRST_OFFSET not in self.properties
+        )
 
     @property
     def first_offset(self) -> int | None:
         """Set on a copy made while it was immune."""
-        return _integer(self.properties.get(FIRST_OFFSET))
+        return _integer(self.properties.get(TRANSACTION_FIRST_OFFSET))
 
     @property
     def real_queue(self) -> tuple[str, int] | None:
@@ -119,7 +108,7 @@ class Half:
 
     @property
     def check_count(self) -> int:
-        text = self.properties.get(CHECK_TIMES)
+        text = self.properties.get(TRANSACTION_CHECK_TIMES)
         number = _integer(text)
         return 0 if text is None else -1 if number is None else number
 
@@ -178,24 +167,24 @@ class Half:
 
     def checked_properties(self) -> dict[str, str]:
         """Properties of the copy that a check is sent for."""
-        return {**self.properties, CHECK_TIMES: str(self.check_count + 1)}
+        return {**self.properties, TRANSACTION_CHECK_TIMES: str(self.check_count + 1)}
 
     def resumed_properties(self) -> dict[str, str]:
         """Properties of a message that was given up and will be checked again."""
-        kept = {name: value for name, value in self.properties.items() if name != FIRST_OFFSET}
-        return {**kept, CHECK_TIMES: "0"}
+        kept = {name: value for name, value in self.properties.items() if name != TRANSACTION_FIRST_OFFSET}
+        return {**kept, TRANSACTION_CHECK_TIMES: "0"}
 
     def immune_properties(self) -> dict[str, str]:
         """Properties of the copy of a message that is still immune. RocketMQ counts such copies as checks, so it
         can give up a transaction before its first check; here they are not counted."""
-        first = self.properties.get(FIRST_OFFSET, str(self.offset))
-        return {**self.properties, FIRST_OFFSET: first}
+        first = self.properties.get(TRANSACTION_FIRST_OFFSET, str(self.offset))
+        return {**self.properties, TRANSACTION_FIRST_OFFSET: first}
 
 
 def divert_prepared(draft: Draft) -> None:
     """Turn a producer's message into a half message, which the broker has not checked yet."""
     properties = draft.properties
-    for name in (CHECK_TIMES, FIRST_OFFSET):
+    for name in (TRANSACTION_CHECK_TIMES, TRANSACTION_FIRST_OFFSET):
         properties.pop(name, None)
     unique_id = properties.get(UNIQ_KEY)
     if unique_id:

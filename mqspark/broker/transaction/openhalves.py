@@ -17,8 +17,6 @@ from mqspark.broker.state.state import BrokerState
 from mqspark.broker.tables.consumer_offsets import NOT_FOUND
 from mqspark.broker.transaction.halfbatches import Item, member_count, members, still_missing
 from mqspark.broker.transaction.halfmessages import (
-    CHECK_TIMES,
-    FIRST_OFFSET,
     Decisions,
     Half,
     Identity,
@@ -34,7 +32,9 @@ from mqspark.message import (
     TRANS_GROUP,
     TRANS_HALF_TOPIC,
     TRANS_OP_HALF_TOPIC,
+    TRANSACTION_CHECK_TIMES,
     TRANSACTION_COMMIT_TYPE,
+    TRANSACTION_FIRST_OFFSET,
     TRANSACTION_MASK,
     parse_number,
 )
@@ -43,7 +43,7 @@ from mqspark.record.recordlayout import spans
 from mqspark.store.queue.delaylevels import DelayLevels
 from mqspark.store.store import MessageStore
 
-_COPY_MARKS = (CHECK_TIMES.encode(), FIRST_OFFSET.encode())
+_COPY_MARKS = (TRANSACTION_CHECK_TIMES.encode(), TRANSACTION_FIRST_OFFSET.encode())
 
 
 @dataclass(slots=True)

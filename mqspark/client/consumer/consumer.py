@@ -35,14 +35,11 @@ from mqspark.protocol.bodies.client_bodies import (
     ConsumerData,
     ConsumeType,
     GetConsumerListByGroupResponseBody,
-    MessageModel,
     SubscriptionData,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import GetConsumerListByGroupRequestHeader
-
-__all__ = ["ConsumeFromWhere", "GroupConsumer", "MessageModel", "QueueOwner"]
 
 log = escaping(__name__)
 

@@ -13,7 +13,6 @@ from typing import Unpack
 from mqspark.base.clock import wall_ms
 from mqspark.base.logs import escaping
 from mqspark.base.valuetypes import NonNegativeInt, checked
-from mqspark.client.consumer.consumer import ConsumeFromWhere
 from mqspark.client.consumer.consumer_settings import PopConsumerKeywords, PopConsumerSettings
 from mqspark.client.consumer.running_info import running_info, stacks
 from mqspark.client.consumer.subscriber import Listening
@@ -42,6 +41,7 @@ from mqspark.errors import ConfigError, MQError, NoRoute
 from mqspark.message import RETRY_PREFIX, TAGS, MessageExt, MessageQueue
 from mqspark.protocol.bodies.admin_bodies import PopProcessQueueInfo
 from mqspark.protocol.bodies.body import encode_body, queue_key
+from mqspark.protocol.bodies.client_bodies import ConsumeFromWhere
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import (

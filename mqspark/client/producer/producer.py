@@ -12,7 +12,7 @@ import msgspec
 from mqspark.base.logs import escaping
 from mqspark.base.propertystring import item
 from mqspark.base.valuetypes import NonNegativeInt, checked
-from mqspark.client.delivery.results import SendResult, SendStatus, SettleFuture
+from mqspark.client.delivery.results import SendResult, SettleFuture
 from mqspark.client.hooks.hooks import RecallContext, SendContext
 from mqspark.client.hooks.hooks import call as call_hooks
 from mqspark.client.hooks.trace import MAX_TRACE_BYTES, Tracer, trace_group
@@ -61,8 +61,6 @@ from mqspark.message import (
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import RecallMessageRequestHeader, RecallMessageResponseHeader
-
-__all__ = ["Producer", "QueueSelector", "SendResult", "SendStatus", "tracer_of"]
 
 log = escaping(__name__)
 

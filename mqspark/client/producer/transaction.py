@@ -58,8 +58,6 @@ from mqspark.protocol.headers.client_headers import (
 )
 from mqspark.record.record import decode_record
 
-__all__ = ["Check", "Execute", "Prepared", "TransactionProducer", "TransactionResult", "TransactionState"]
-
 log = escaping(__name__)
 
 MAX_WAITING_CHECKS = 2_000

@@ -33,18 +33,6 @@ from mqspark.protocol.bodies.topic_bodies import (
     TopicRouteData,
 )
 
-__all__ = [
-    "Queues",
-    "BrokerReplica",
-    "TopicRoute",
-    "address_of",
-    "is_logic_broker",
-    "place_in_logic_queue",
-    "replica_of",
-    "sound_queues",
-]
-
-
 LOGIC_PREFIX = "__syslo__"
 """Begins the names under which clients see the logic queues of static topics
 (MixAll.LOGICAL_QUEUE_MOCK_BROKER_PREFIX)."""

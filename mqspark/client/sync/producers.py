@@ -11,16 +11,11 @@ from typing import Any
 from mqspark.base.logs import escaping
 from mqspark.base.valuetypes import NonNegativeInt, checked
 from mqspark.client.delivery.awaiting import awaited, is_coroutine_function
-from mqspark.client.delivery.results import SendResult, SendStatus
+from mqspark.client.delivery.results import SendResult, SendStatus, TransactionState
 from mqspark.client.producer import producer, transaction
 from mqspark.client.producer.outgoing import QueueSelector, body_bytes, check_batch
 from mqspark.client.producer.send_window import ThreadWindow
-from mqspark.client.producer.transaction import (
-    Execute,
-    TransactionResult,
-    TransactionState,
-    state_of,
-)
+from mqspark.client.producer.transaction import Execute, TransactionResult, state_of
 from mqspark.client.remoting.keywords import NAMES
 from mqspark.client.remoting.lifecycle import Lifecycle
 from mqspark.client.sync.facade import Facade

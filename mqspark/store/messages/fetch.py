@@ -27,7 +27,8 @@ from mqspark.store.messages.commit import CommitPipeline
 from mqspark.store.messages.healing import EntryHealer
 from mqspark.store.messages.soundness import are_surely_sound, is_surely_sound
 from mqspark.store.queue.batchqueue import BATCH_DTYPE, BatchQueue
-from mqspark.store.queue.consumequeue import ENTRY_BYTES, FILLER_SIZE, ConsumeQueue, Entries
+from mqspark.store.queue.consumequeue import ENTRY_BYTES, FILLER_SIZE, ConsumeQueue
+from mqspark.store.queue.mapped import Entries
 from mqspark.store.queue.multidispatch import is_lmq
 from mqspark.store.queue.queueext import EXT_ADDRESS_BELOW, QueueExt, resolve_tags_codes
 from mqspark.store.storedata import StoreData

@@ -26,7 +26,8 @@ from mqspark.base.bounded import Ledger
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.files import FileLayer
 from mqspark.store.disk.mapping import MapBudget
-from mqspark.store.queue.consumequeue import ConsumeQueue, Entries
+from mqspark.store.queue.consumequeue import ConsumeQueue
+from mqspark.store.queue.mapped import Entries
 from mqspark.store.queue.queuetable import QueueTable
 
 BATCH_ENTRY = struct.Struct(">qiqqqhii")

@@ -41,16 +41,6 @@ from mqspark.store.queue.queueext import EXT_ADDRESS_BELOW
 if TYPE_CHECKING:
     from mqspark.store.queue.queuetable import QueueTable
 
-__all__ = [
-    "ENTRY",
-    "ENTRY_BYTES",
-    "ENTRY_DTYPE",
-    "FILLER",
-    "FILLER_SIZE",
-    "ConsumeQueue",
-    "Doubt",
-    "Entries",
-]
 
 ENTRY = struct.Struct(">qiq")
 ENTRY_BYTES = ENTRY.size

@@ -53,9 +53,9 @@ from mqspark.store.queue.consumequeue import (
     FILLER_SIZE,
     ConsumeQueue,
     Doubt,
-    Entries,
 )
 from mqspark.store.queue.delaylevels import DelayLevels
+from mqspark.store.queue.mapped import Entries
 from mqspark.store.queue.multidispatch import DISPATCH_MARK, LMQ_QUEUE_ID, dispatched_queues, is_lmq
 from mqspark.store.queue.queueext import QueueExt
 from mqspark.store.queue.queuetable import QueueTable

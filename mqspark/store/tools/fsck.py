@@ -35,7 +35,8 @@ from mqspark.store.log.commitlog import Segment, missing_begin, missing_parts
 from mqspark.store.log.scan import Run
 from mqspark.store.messages.fetch import heads_agree
 from mqspark.store.queue.batchqueue import BatchEntry
-from mqspark.store.queue.consumequeue import ENTRY_DTYPE, FILLER_SIZE, ConsumeQueue, Entries
+from mqspark.store.queue.consumequeue import ENTRY_DTYPE, FILLER_SIZE, ConsumeQueue
+from mqspark.store.queue.mapped import Entries
 from mqspark.store.queue.multidispatch import is_lmq
 from mqspark.store.queue.queueext import resolve_tags_codes
 from mqspark.store.recovery.recoveryreport import lost_offsets

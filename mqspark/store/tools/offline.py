@@ -28,8 +28,8 @@ from mqspark.store.index.indexfile import HEADER_BYTES, IndexFile, IndexHeader, 
 from mqspark.store.log.commitlog import CommitLog, Segment, segment_size
 from mqspark.store.log.scan import Run
 from mqspark.store.queue.batchqueue import BatchTable, batch_topics
-from mqspark.store.queue.consumequeue import Entries
 from mqspark.store.queue.delaylevels import DelayLevels
+from mqspark.store.queue.mapped import Entries
 from mqspark.store.queue.queuetable import QueueTable
 from mqspark.store.recovery.deletions import read_deletions
 from mqspark.store.recovery.queueends import QueueEnds

@@ -35,7 +35,8 @@ from mqspark.store.disk.files import OsFiles, StrPath
 from mqspark.store.disk.layout import StorePaths, file_name, file_start, is_storable_topic
 from mqspark.store.disk.mapping import MapBudget
 from mqspark.store.disk.trusted import Trust
-from mqspark.store.queue.consumequeue import ENTRY_BYTES, ENTRY_DTYPE, FILLER_SIZE, Entries
+from mqspark.store.queue.consumequeue import ENTRY_BYTES, ENTRY_DTYPE, FILLER_SIZE
+from mqspark.store.queue.mapped import Entries
 from mqspark.store.queue.queueext import EXT_ADDRESS_BELOW, QueueExt, Unsynced
 
 Int64s = npt.NDArray[np.int64]

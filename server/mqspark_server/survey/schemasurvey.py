@@ -19,11 +19,6 @@ from mqspark.schemas.parsedschema import AVRO, PROTOBUF, Reference
 from mqspark.schemas.schemaprefix import decode_prefix
 from mqspark_server.shown.bodies.bodyviews import KnownSchema
 
-__all__ = [
-    "asked", "difference", "level_of", "numbers_of", "readable", "schemas_of", "subject_rows", "topic_of", "version_of",
-    "versions_of",
-]  # fmt: skip
-
 Row = dict[str, Any]
 PAGE_ENTRIES = 200
 """Versions in one request."""

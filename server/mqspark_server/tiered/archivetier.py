@@ -27,9 +27,10 @@ from mqspark.base.logs import printable, sparing, without_secrets
 from mqspark.errors import ConfigError, StoreCorrupt, StoreUnreadable
 from mqspark.message import is_system_topic
 from mqspark.store.disk.configfile import ConfigFile
+from mqspark.store.messages.fetch import GetResult, GetStatus
 from mqspark.store.oldermessages import NotAtHand
 from mqspark.store.queue.consumequeue import ENTRY_BYTES
-from mqspark.store.store import GetResult, GetStatus, MessageStore
+from mqspark.store.store import MessageStore
 from mqspark_server.process.diskwork import Worker
 from mqspark_server.tiered.archivechunks import ArchiveChunk
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mqspark.client.producer.transaction import TransactionState
+from mqspark.client.delivery.results import TransactionState
 from mqspark.message import Message, MessageExt
 from mqspark.protocol.bodies.topic_bodies import (
     CustomizedRetryPolicy,

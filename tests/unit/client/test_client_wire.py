@@ -13,7 +13,7 @@ import pytest
 from mqspark import Credentials
 from mqspark.aio import ClientOptions, ConsumeFromWhere, Message, MessageQueue, Producer, PushConsumer
 from mqspark.client.consumer.offset_stores import LocalOffsets
-from mqspark.client.producer.producer import SendResult, SendStatus
+from mqspark.client.delivery.results import SendResult, SendStatus
 from mqspark.client.producer.send_window import ThreadWindow
 from mqspark.client.producer.targets import Target
 from mqspark.client.remoting.channel import Channel

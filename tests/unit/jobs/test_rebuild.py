@@ -24,8 +24,8 @@ from mqspark.store.recovery import rebuild
 from mqspark.store.recovery.rebuild import QueuePart, QueueShape, ScanManifest
 from mqspark_jobs.archive import ArchiveOptions, safe_end
 from mqspark_jobs.job import write_metrics
-from mqspark_jobs.rebuild_index import RebuildOptions, run
-from mqspark_jobs.rebuild_plan import index_names, plan_queues, plan_scans
+from mqspark_jobs.rebuild_index import run
+from mqspark_jobs.rebuild_plan import RebuildOptions, index_names, plan_queues, plan_scans
 from mqspark_jobs.swap import Swap
 from tests.support.draws import some
 from tests.support.jobs_tools import InProcessSpark, Killed, filled_store, quiet, tree

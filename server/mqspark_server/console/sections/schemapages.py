@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from mqspark.errors import MQError, NoSchemaRegistry
+from mqspark.protocol.schemaoperations import topic_of
 from mqspark_server.actions.fields import LineField
 from mqspark_server.console.site import Asking, ListView, Section, View
 from mqspark_server.shown.nouns import WholeNumbers
@@ -43,7 +44,7 @@ class SubjectVersions(View, frozen=True):
         numbers = await schemasurvey.numbers_of(admin, self.subject)
         values: Row = {
             "subject": self.subject,
-            "topic": schemasurvey.topic_of(self.subject),
+            "topic": topic_of(self.subject),
             "level": await schemasurvey.level_of(admin, self.subject),
             "chosen": chosen,
             "numbers": numbers[-VERSIONS_SHOWN:][::-1],

@@ -19,7 +19,8 @@ from mqspark.filter.tags import tag_codes
 from mqspark.message import MessageExt, split_tags
 from mqspark.protocol.dispatch import Refusal
 from mqspark.record.record import decode_pull, decode_records
-from mqspark.store.store import GetStatus, MessageStore
+from mqspark.store.messages.fetch import GetStatus
+from mqspark.store.store import MessageStore
 from mqspark_server.shown.messagerow import message_row
 from mqspark_server.web.problems import Problem, as_problem
 from mqspark_server.web.v1.asking import Asker, cursor

@@ -14,7 +14,7 @@ from mqspark.message import encode_properties
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.record.record import decode_records
-from mqspark.store.store import GetStatus
+from mqspark.store.messages.fetch import GetStatus
 from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
 
 FILTER = "a > 2 AND TAGS IS NOT NULL"

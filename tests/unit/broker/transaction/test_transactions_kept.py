@@ -32,8 +32,8 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.connection import Connection
 from mqspark.record.record import decode_record, encode_record, take_apart
 from mqspark.store.messages.append import Appender
+from mqspark.store.messages.fetch import GetResult, GetStatus
 from mqspark.store.reads import Reads
-from mqspark.store.store import GetResult, GetStatus
 from tests.unit.broker_kit import SEND, send_ext
 from tests.unit.transaction_kit import COMMIT, ROLLBACK, Kit
 
