@@ -10,7 +10,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Generic, Protocol, TypeVar
 
-from mqspark_server.net.memory_budget import MemoryBudget
+from mqspark_server.net.memory_budget import MemoryBudget, Pace
 
 MIN_BYTES_PER_S = 1024
 """A peer that reads or sends at this rate is slow; a slower one counts as stalled."""
@@ -32,6 +32,11 @@ class AnswerReader(Protocol):
     """A connection, as the one that reads answers."""
 
     dropped: bool
+
+    pace: Pace
+    """The rate at which the peer reads."""
+    read_bytes: int
+    """How many bytes the peer had read at the last check."""
 
     def measure(self, now: float) -> None: ...
     def does_not_read(self, now: float) -> bool: ...
@@ -116,6 +121,17 @@ class UnreadAnswers(Generic[R]):
             if connection.does_not_read(now):
                 self._drop(connection, f"its answers were not read for {self.unread_s:.0f} s")
         self._set_floor()
+
+    def is_stalled(self, connection: R, read_bytes: int, now: float) -> bool:
+        """Whether the peer has read nothing, or almost nothing, for too long. ``read_bytes``: so far."""
+        count, _ = self.budget.held(connection)
+        if not count:
+            connection.pace.rest()
+            return False
+        if read_bytes - connection.read_bytes >= count // 8:  # it makes progress
+            self.budget.keep(connection, count, now, afresh=True)
+        connection.read_bytes = read_bytes
+        return connection.pace.is_too_slow(read_bytes, now)
 
     def block(self, connection: R) -> None:
         """Check the connection for room again after BLOCKED_S."""

@@ -71,9 +71,9 @@ class ConnectionHost(GuardHost["RemotingConnection"], Protocol):
 class RemotingConnection(asyncio.Protocol):
     __slots__ = (
         "_address", "_closed_here", "_fast", "_gate", "_in_ring", "_is_noted", "_iteration", "_local_port",
-        "_pace", "_parser", "_read", "_server", "_session", "_transport", "_unread", "_until",
+        "_parser", "_server", "_session", "_transport", "_unread", "_until",
         "_waiting", "_waiting_bytes", "_write_paused", "_written", "active_at", "dropped", "evicted",
-        "is_unidentified",
+        "is_unidentified", "pace", "read_bytes",
     )  # fmt: skip
 
     def __init__(self, server: ConnectionHost, local_port: int, fast: bool) -> None:
@@ -98,10 +98,10 @@ class RemotingConnection(asyncio.Protocol):
         self._is_noted = False
         """Its last read ended in an incomplete frame."""
         self.evicted = False
-        self._written = self._read = 0
+        self._written = self.read_bytes = 0
         """Bytes written, and how many of them the peer had read at the last check."""
         self.dropped = False
-        self._pace = Pace(MIN_BYTES_PER_S, server.unread.unread_s)
+        self.pace = Pace(MIN_BYTES_PER_S, server.unread.unread_s)
         """The rate at which the peer reads."""
         self._in_ring = False
         self._iteration = -1
@@ -330,16 +330,8 @@ class RemotingConnection(asyncio.Protocol):
         if self._transport is None:
             return False
         self.measure(now)
-        unsent = self._unread.budget
-        count, _ = unsent.held(self)
-        if not count:
-            self._pace.rest()
-            return False
         read = self._written - self._transport.get_write_buffer_size()
-        if read - self._read >= count // 8:  # it makes progress
-            unsent.keep(self, count, now, afresh=True)
-        self._read = read
-        return self._pace.is_too_slow(read, now)
+        return self._unread.is_stalled(self, read, now)
 
     @property
     def waits(self) -> bool:

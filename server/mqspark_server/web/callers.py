@@ -30,7 +30,7 @@ from mqspark.auth.gate import changes_more
 from mqspark.auth.policies import Action, Kind
 from mqspark.base.logs import printable, sparing
 from mqspark.client.remoting.credentials import Credentials
-from mqspark.errors import ConfigError
+from mqspark.errors import ConfigError, FrameTooLarge
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Refusal
 from mqspark.protocol.headers.header import Header
@@ -347,13 +347,20 @@ class Callers:
         timeout_s: float = 5.0,
     ) -> Command:
         """The broker's answer to one request of remoting, whatever its code. Raises Problem when the caller may not ask
-        that; and as ``LocalPeer.request``."""
+        that, or there is no answer."""
         gate = self._gate()
         if gate is None:
             self._check_anonymous(caller, changes_more(code))
         elif not caller.user:
             raise _denied(caller, "")
-        with self.peer(caller) as peer:
+        with (
+            self.peer(caller) as peer,
+            as_problem(
+                504, TimeoutError, text="the broker did not answer in time; a change may have been made"
+            ),
+            as_problem(503, ConnectionError),
+            as_problem(413, FrameTooLarge),
+        ):
             return await peer.request(code, header, body, timeout_s=timeout_s)
 
     def _check_anonymous(self, caller: Caller, is_change: bool) -> None:

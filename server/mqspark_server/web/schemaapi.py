@@ -100,14 +100,7 @@ class BrokerSchemas:
                 )
             return await self._relay.answer(request, operation, header, body)
         await self._check_alone()
-        try:
-            answer = await self._callers.ask(
-                caller, operation.code, header, body, timeout_s=TIMEOUT_MS / 1000
-            )
-        except TimeoutError:
-            raise Problem(504, "the broker did not answer in time; a change may have been made") from None
-        except ConnectionError as error:
-            raise Problem(503, str(error)) from None
+        answer = await self._callers.ask(caller, operation.code, header, body, timeout_s=TIMEOUT_MS / 1000)
         if answer.code != ResponseCode.SUCCESS:
             raise refused(answer)
         return parse_number(answer.ext.get(STATUS_FIELD)) or 500, bytes(answer.body)

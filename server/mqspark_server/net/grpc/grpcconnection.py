@@ -112,9 +112,9 @@ _TOO_MANY = failure_block(GrpcCode.RESOURCE_EXHAUSTED, "too many calls are being
 class GrpcConnection(asyncio.Protocol):
     __slots__ = (
         "_began_at", "_closed_here", "_gate", "_held", "_host", "_http2", "_in_ring", "_is_noted",
-        "_later", "_pace", "_pinged", "_queued", "_read", "_retires_at", "_some_began", "_transport",
-        "_unlimited", "_waiting", "_write_paused", "_write_scheduled", "_written", "active_at", "address", "dropped",
-        "evicted", "is_unidentified",
+        "_later", "_pinged", "_queued", "_retires_at", "_some_began", "_transport", "_unlimited",
+        "_waiting", "_write_paused", "_write_scheduled", "_written", "active_at", "address", "dropped",
+        "evicted", "is_unidentified", "pace", "read_bytes",
     )  # fmt: skip
 
     def __init__(self, host: GrpcHost) -> None:
@@ -138,9 +138,9 @@ class GrpcConnection(asyncio.Protocol):
         self._is_noted = False
         self._pinged = False
         """Whether it has not answered a ping."""
-        self._written = self._read = 0
+        self._written = self.read_bytes = 0
         """Bytes written, and how many of them the peer had read at the last check."""
-        self._pace = Pace(MIN_BYTES_PER_S, host.unread.unread_s)
+        self.pace = Pace(MIN_BYTES_PER_S, host.unread.unread_s)
         self.is_unidentified = True
         """It has not spoken HTTP/2 so far."""
         self.dropped = self.evicted = False
@@ -463,16 +463,8 @@ class GrpcConnection(asyncio.Protocol):
         if self._transport is None:
             return False
         self.measure(now)
-        budget = self._host.unread.budget
-        count, _ = budget.held(self)
-        if not count:
-            self._pace.rest()
-            return False
         read = self._written - self._transport.get_write_buffer_size()
-        if read - self._read >= count // 8:  # it makes progress
-            budget.keep(self, count, now, afresh=True)
-        self._read = read
-        return self._pace.is_too_slow(read, now)
+        return self._host.unread.is_stalled(self, read, now)
 
     @property
     def waits(self) -> bool:

@@ -21,7 +21,7 @@ from mqspark.base.logs import printable
 from mqspark.broker.admin.views import View
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.tables.topics import Topic
-from mqspark.errors import FrameTooLarge, NoSuchTopic
+from mqspark.errors import NoSuchTopic
 from mqspark.message import CLIENT_TOPIC_QUEUES, DEFAULT_TOPIC
 from mqspark.protocol.codes import Reason, ResponseCode
 from mqspark.protocol.command import Command
@@ -186,14 +186,7 @@ class Asker(NamedTuple):
         also: Collection[int] = (),
     ) -> Command:
         """The answer of the broker's handler, of success or of a code in ``also``. Raises Problem."""
-        try:
-            answer = await self.callers.ask(self.caller, code, header, body)
-        except TimeoutError:
-            raise Problem(504, "the broker did not answer in time; a change may have been made") from None
-        except ConnectionError as error:
-            raise Problem(503, str(error)) from None
-        except FrameTooLarge as error:
-            raise Problem(413, str(error)) from None
+        answer = await self.callers.ask(self.caller, code, header, body)
         if answer.code != ResponseCode.SUCCESS and answer.code not in also:
             raise refused(answer)
         return answer
