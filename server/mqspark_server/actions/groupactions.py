@@ -25,6 +25,12 @@ class PutGroup(Act, frozen=True, kw_only=True):
         default_factory=dict
     )
 
+    def config(self, old: SubscriptionGroupConfig | None) -> SubscriptionGroupConfig:
+        """What a broker is sent. ``old``: None if there is no such group."""
+        config = old or SubscriptionGroupConfig(group_name=self.group)
+        # The attributes of a request are changes to the present ones.
+        return msgspec.structs.replace(config, attributes={}, **self.settings)
+
     async def preview(self, at: Operated) -> Preview:
         old = (await at.admin.groups()).get(self.group) or SubscriptionGroupConfig()
         rows = [
@@ -39,9 +45,7 @@ class PutGroup(Act, frozen=True, kw_only=True):
 
     async def apply(self, at: Operated) -> Done:
         known = await at.admin.groups()
-        old = known.get(self.group) or SubscriptionGroupConfig()
-        # The attributes of a request are changes to the present ones.
-        config = msgspec.structs.replace(old, attributes={}, **self.settings)
+        config = self.config(known.get(self.group))
         await at.admin.create_group(self.group, cluster=at.cluster, config=config)
         is_new = self.group not in known
         verb = "was created" if is_new else "was changed" if self.settings else "exists already"

@@ -19,6 +19,7 @@ from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.admin_headers import DeleteSubscriptionGroupRequestHeader
 from mqspark.protocol.headers.client_headers import ResetOffsetRequestHeader
 from mqspark.protocol.slices import Work
+from mqspark_server.actions.groupactions import PutGroup
 from mqspark_server.actions.offsetmoves import BEGINNING_MS, END_MS, OffsetMove
 from mqspark_server.shown.nouns import GROUP_SETTINGS, MAX_NAME, OFFSETS, QUEUE_IDS, place_of
 from mqspark_server.web.callers import CLUSTER
@@ -151,9 +152,7 @@ async def put_group(
         check_group(group)
     old = asker.state.subscriptions.configured(group)
     asker.check_match(old)
-    config = old or SubscriptionGroupConfig(group_name=group)
-    # The attributes of a request are changes to the present ones.
-    new = msgspec.structs.replace(config, attributes={}, **settings)
+    new = PutGroup(group=group, settings=settings).config(old)
     await asker.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, encode_body(new))
     return _settings_view(asker, group)
 
