@@ -32,7 +32,7 @@ MODULES = (
     "mqspark_server.commands.administration.controller_cli",
     "mqspark_server.commands.local.servers_cli",
     "mqspark_server.commands.output",
-    "mqspark_server.commands.shell",
+    "mqspark_server.commands.clustercommand",
     "mqspark_server.console.history.sampler",
     "mqspark_server.process.collector",
     "mqspark_server.process.stalls",

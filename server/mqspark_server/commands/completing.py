@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import click
 
 from mqspark.errors import MQError
+from mqspark_server.commands.clustercommand import connection_of
 from mqspark_server.commands.parameters import Argument
-from mqspark_server.commands.shell import connection_of
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

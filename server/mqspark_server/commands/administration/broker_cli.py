@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from mqspark.errors import BrokerError
+from mqspark_server.commands.clustercommand import ClusterShell, confirm, noun
 from mqspark_server.commands.output import columns
 from mqspark_server.commands.parameters import Argument, Name, OnlyBrokers, Yes
 from mqspark_server.commands.refusals import Missing
-from mqspark_server.commands.shell import ClusterShell, confirm, noun
 
 broker = noun(
     "broker",

@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 from mqspark.message import MASTER_ID
+from mqspark_server.commands.clustercommand import ClusterShell, noun
 from mqspark_server.commands.output import columns
-from mqspark_server.commands.shell import ClusterShell, noun
 from mqspark_server.survey.brokersurvey import add_figures, known_brokers
 from mqspark_server.survey.surveying import without_no_error
 

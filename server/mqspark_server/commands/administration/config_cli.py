@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from mqspark_server.actions.settingactions import ChangeSettings
+from mqspark_server.commands.clustercommand import ClusterShell, noun
 from mqspark_server.commands.output import Output, OutputFormat, columns
 from mqspark_server.commands.parameters import Argument, Name, OnlyBrokers, Option, Yes
 from mqspark_server.commands.refusals import Missing
-from mqspark_server.commands.shell import ClusterShell, noun
 
 if TYPE_CHECKING:
     from mqspark_server.settings.settings import Layer

@@ -11,10 +11,10 @@ from mqspark.errors import BrokerError, ClientError, MQError
 from mqspark.protocol.bodies.replica_bodies import ReplicasInfo
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers.cluster_headers import ElectMasterRequestHeader, ElectMasterResponseHeader
+from mqspark_server.commands.clustercommand import ClusterShell, confirm, noun
 from mqspark_server.commands.output import columns
 from mqspark_server.commands.parameters import Argument, Name, Option, Yes
 from mqspark_server.commands.refusals import CommandFailed, Missing
-from mqspark_server.commands.shell import ClusterShell, confirm, noun
 from mqspark_server.survey.replicasurvey import (
     controller_metadata,
     leading_controller,

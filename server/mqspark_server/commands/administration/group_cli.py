@@ -11,11 +11,17 @@ from mqspark.message import MessageQueue, is_system_group
 from mqspark.protocol.codes import ResponseCode
 from mqspark_server.actions.groupactions import CloneOffsets, DeleteGroup, PutGroup, SetMode
 from mqspark_server.actions.offsetmoves import BEGINNING_MS, END_MS, OffsetMove
+from mqspark_server.commands.clustercommand import (
+    ClusterShell,
+    given_settings,
+    matching,
+    noun,
+    setting_options,
+)
 from mqspark_server.commands.completing import GroupName, TopicName, complete_groups, complete_topics
 from mqspark_server.commands.output import columns
 from mqspark_server.commands.parameters import Argument, MaybeName, Name, OnlyBrokers, OnlyQueues, Option, Yes
 from mqspark_server.commands.refusals import Missing, MissingGroup
-from mqspark_server.commands.shell import ClusterShell, given_settings, matching, noun, setting_options
 from mqspark_server.commands.times import FORMS, TIME
 from mqspark_server.shown.nouns import GROUP_SETTINGS, OFFSETS, SHARED_QUEUES, place_of, settings_row
 from mqspark_server.survey.groupsurvey import group_rows, lag_of, member_rows, offset_rows

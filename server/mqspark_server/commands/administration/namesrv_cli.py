@@ -8,9 +8,9 @@ from typing import Annotated, Any
 from mqspark.errors import MQError
 from mqspark_server.actions.settingactions import ChangeNameServer
 from mqspark_server.commands.administration.config_cli import assignments, shown_settings
+from mqspark_server.commands.clustercommand import ClusterShell, noun
 from mqspark_server.commands.output import columns
 from mqspark_server.commands.parameters import Argument, Yes
-from mqspark_server.commands.shell import ClusterShell, noun
 
 namesrv = noun(
     "namesrv",

@@ -12,10 +12,10 @@ import click
 
 from mqspark.errors import SchemaRefused
 from mqspark.schemas.parsedschema import KINDS, MAX_TEXT_BYTES
+from mqspark_server.commands.clustercommand import ClusterShell, matching, noun
 from mqspark_server.commands.output import columns
 from mqspark_server.commands.parameters import Argument, MaybeName, Name, Option
 from mqspark_server.commands.refusals import CommandFailed, Missing
-from mqspark_server.commands.shell import ClusterShell, matching, noun
 from mqspark_server.survey import schemasurvey
 
 schema = noun("schema", "Schemas of topics.")

@@ -13,9 +13,9 @@ import click
 from mqspark.errors import MQError
 from mqspark.message import RETRY_PREFIX
 from mqspark_server.commands.administration.cluster_cli import BROKER_COLUMNS, broker_rows
+from mqspark_server.commands.clustercommand import ClusterCommand, ClusterShell
 from mqspark_server.commands.output import columns, cut
 from mqspark_server.commands.parameters import Option
-from mqspark_server.commands.shell import ClusterCommand, ClusterShell
 
 _ASKED_AT_ONCE = 16
 _TOPICS = columns("topic", "in_tps", "messages", "queues")

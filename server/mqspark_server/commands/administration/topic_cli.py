@@ -12,11 +12,17 @@ import click
 from mqspark.errors import BrokerError, MQError
 from mqspark.message import MESSAGE_TYPES, NEW_TOPIC_QUEUES
 from mqspark_server.actions.topicactions import ConfigureTopic, CreateTopic, DeleteTopic
+from mqspark_server.commands.clustercommand import (
+    ClusterShell,
+    given_settings,
+    matching,
+    noun,
+    setting_options,
+)
 from mqspark_server.commands.completing import TopicName, complete_topics
 from mqspark_server.commands.output import columns
 from mqspark_server.commands.parameters import Argument, MaybeName, Name, OnlyBrokers, Option, Yes
 from mqspark_server.commands.refusals import CommandFailed, Missing, describe
-from mqspark_server.commands.shell import ClusterShell, given_settings, matching, noun, setting_options
 from mqspark_server.shown.nouns import PERMS, QUEUES, TOPIC_SETTINGS, perm_text
 from mqspark_server.survey.groupsurvey import client_rows
 from mqspark_server.survey.surveying import each_of, without_no_error

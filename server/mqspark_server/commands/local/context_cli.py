@@ -13,6 +13,7 @@ from mqspark.base.config import did_you_mean
 from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.client.remoting.tls import tls_context
 from mqspark.errors import MQError
+from mqspark_server.commands.clustercommand import client_options, confirm, noun
 from mqspark_server.commands.contexts import (
     ClusterContext,
     Contexts,
@@ -23,7 +24,6 @@ from mqspark_server.commands.contexts import (
 )
 from mqspark_server.commands.output import Column, Output, OutputFormat, columns
 from mqspark_server.commands.parameters import MaybeName, Name, Option, Yes
-from mqspark_server.commands.shell import client_options, confirm, noun
 
 context = noun("context", "Named clusters in a configuration file; one of them is current.")
 _PATIENCE_MS = 2_000

@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
+from mqspark_server.commands.clustercommand import Connecting, Printing, connection_of
 from mqspark_server.commands.loading import HELP, LazyCommands
 from mqspark_server.commands.output import Output
 from mqspark_server.commands.parameters import declaring
 from mqspark_server.commands.refusals import MISSING
-from mqspark_server.commands.shell import Connecting, Printing, connection_of
 
 _LAZY = {"spark": ("local.job_cli:doctor_spark", 'Check whether format("pymq") works here.')}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mqspark_server.commands.shell import noun
+from mqspark_server.commands.clustercommand import noun
 
 host = noun(
     "host",

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar, ca
 import click
 
 from mqspark.base.logs import JsonLines, OneLine, sparing
+from mqspark_server.commands.clustercommand import Connecting, connection_of, noun
 from mqspark_server.commands.parameters import Assignments, DeclaredCommand, Option, ServerConfig, declaring
-from mqspark_server.commands.shell import Connecting, connection_of, noun
 from mqspark_server.process.collector import Collector
 from mqspark_server.process.stalls import StallWatch
 

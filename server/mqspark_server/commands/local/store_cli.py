@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import click
 
 from mqspark.base.logs import printable
+from mqspark_server.commands.clustercommand import noun
 from mqspark_server.commands.output import MAX_LINE, as_time
 from mqspark_server.commands.parameters import Argument, Assignments, Name, Option, StoreDirectory
-from mqspark_server.commands.shell import noun
 
 if TYPE_CHECKING:
     from mqspark.store.config import StoreConfig

@@ -10,11 +10,11 @@ import msgspec
 
 from mqspark_server.actions.tableactions import DROP, PAUSE, RESUME, TableChange
 from mqspark_server.commands.administration.config_cli import assignments
+from mqspark_server.commands.clustercommand import ClusterShell, confirm, noun
 from mqspark_server.commands.completing import TopicName
 from mqspark_server.commands.local.job_cli import need_spark
 from mqspark_server.commands.output import Column, Output, OutputFormat, columns
 from mqspark_server.commands.parameters import Argument, DeclaredCommand, Name, Option, Yes
-from mqspark_server.commands.shell import ClusterShell, confirm, noun
 from mqspark_server.shown.nouns import place_of
 from mqspark_server.survey.groupsurvey import lag_of
 

@@ -18,9 +18,16 @@ import click
 from mqspark.errors import ConfigError
 from mqspark_server.accounts import ACTIONS
 from mqspark_server.actions.useractions import DeleteRule, DeleteUser, PutRule, PutUser, everywhere
+from mqspark_server.commands.clustercommand import (
+    ClusterShell,
+    Connecting,
+    Printing,
+    clustered,
+    interruptible,
+    noun,
+)
 from mqspark_server.commands.output import Column, Output, columns
 from mqspark_server.commands.parameters import Argument, Name, Option, Yes, declaring
-from mqspark_server.commands.shell import ClusterShell, Connecting, Printing, clustered, interruptible, noun
 from mqspark_server.shown.nouns import rule_text
 
 if TYPE_CHECKING:

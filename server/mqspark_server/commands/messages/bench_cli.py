@@ -14,11 +14,11 @@ import click
 from mqspark.errors import MQError
 from mqspark.message import Message
 from mqspark_server.commands.administration.group_cli import chosen_queues
+from mqspark_server.commands.clustercommand import ClusterShell, noun
 from mqspark_server.commands.completing import TopicName
 from mqspark_server.commands.messages.reading import WHERE, Span, Where, spans
 from mqspark_server.commands.parameters import Option
 from mqspark_server.commands.refusals import CommandFailed, describe
-from mqspark_server.commands.shell import ClusterShell, noun
 from mqspark_server.commands.times import DURATION
 
 bench = noun("bench", "Measure a cluster from here: rates and percentiles.")

@@ -13,6 +13,7 @@ import click
 from mqspark.errors import InvalidMessage
 from mqspark.message import MessageExt
 from mqspark_server.commands.administration.group_cli import chosen_queues
+from mqspark_server.commands.clustercommand import ClusterCommand, ClusterShell
 from mqspark_server.commands.completing import TopicName
 from mqspark_server.commands.messages.reading import (
     EARLIEST,
@@ -29,7 +30,6 @@ from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS, parse_format,
 from mqspark_server.commands.output import counted, cut
 from mqspark_server.commands.parameters import OnlyQueues, Option
 from mqspark_server.commands.refusals import CommandFailed
-from mqspark_server.commands.shell import ClusterCommand, ClusterShell
 from mqspark_server.shown.messagerow import message_row
 
 MAX_ROWS = 10_000

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import click
 
+from mqspark_server.commands.clustercommand import ClusterShell, noun
 from mqspark_server.commands.output import Output, OutputFormat, columns, cut
 from mqspark_server.commands.parameters import MaybeName, Name, Option, StoreDirectory, Yes
 from mqspark_server.commands.refusals import CommandFailed, Missing
-from mqspark_server.commands.shell import ClusterShell, noun
 
 if TYPE_CHECKING:
     from mqspark.store.tools.diverged import SavedPart

@@ -9,6 +9,7 @@ import click
 from mqspark.errors import NoRoute
 from mqspark.message import DLQ_PREFIX, MessageExt, dlq_topic
 from mqspark_server.actions.letteractions import ResendLetters
+from mqspark_server.commands.clustercommand import ClusterShell, matching, noun
 from mqspark_server.commands.completing import GroupName
 from mqspark_server.commands.messages.consume_cli import Sql, Tag, filter_of
 from mqspark_server.commands.messages.reading import END, WHERE, Where, read_spans, spans
@@ -16,7 +17,6 @@ from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS
 from mqspark_server.commands.output import Column, columns, cut
 from mqspark_server.commands.parameters import MaybeName, Option, Yes, declaring
 from mqspark_server.commands.refusals import Missing
-from mqspark_server.commands.shell import ClusterShell, matching, noun
 from mqspark_server.shown.deadletters import LetterChoice, origin_of
 from mqspark_server.shown.messagerow import message_row
 

@@ -10,13 +10,13 @@ import click
 from mqspark.errors import BrokerError, InvalidMessage, NoRoute
 from mqspark.message import TRACE_TOPIC, MessageExt, is_system_topic
 from mqspark_server.commands.administration.group_cli import chosen_queues
+from mqspark_server.commands.clustercommand import ClusterShell, noun
 from mqspark_server.commands.completing import TopicName, complete_topics
 from mqspark_server.commands.messages.reading import Filter, Where, read_spans, spans
 from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS
 from mqspark_server.commands.output import as_time, columns, cut
 from mqspark_server.commands.parameters import Argument, Name, Option
 from mqspark_server.commands.refusals import Missing
-from mqspark_server.commands.shell import ClusterShell, noun
 from mqspark_server.commands.times import FORMS, TIME
 from mqspark_server.shown.messagerow import message_row
 from mqspark_server.survey.tracesurvey import MAX_RECORDS, traced

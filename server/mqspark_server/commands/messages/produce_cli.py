@@ -14,12 +14,12 @@ from mqspark.errors import MQError
 from mqspark.message import Message, MessageQueue
 from mqspark_server.commands.administration.config_cli import assignments
 from mqspark_server.commands.administration.group_cli import chosen_queues
+from mqspark_server.commands.clustercommand import ClusterCommand, ClusterShell
 from mqspark_server.commands.completing import TopicName
 from mqspark_server.commands.messages.rows import parse_row
 from mqspark_server.commands.output import counted
 from mqspark_server.commands.parameters import Argument, Option
 from mqspark_server.commands.refusals import CommandFailed, describe
-from mqspark_server.commands.shell import ClusterCommand, ClusterShell
 from mqspark_server.commands.times import DURATION, FORMS, TIME
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import click
 
 from mqspark.errors import ConnectionLost, RequestTimeout
 from mqspark.message import MessageExt, MessageQueue
+from mqspark_server.commands.clustercommand import ClusterShell
 from mqspark_server.commands.refusals import describe
-from mqspark_server.commands.shell import ClusterShell
 from mqspark_server.commands.times import parse_time_ms, parsed_by
 
 if TYPE_CHECKING:
