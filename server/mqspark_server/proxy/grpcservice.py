@@ -128,7 +128,7 @@ class MessagingService:
     async def _change_log_level(self, request: pb.ChangeLogLevelRequest, context: Any) -> Any:
         """Its response has no status, so a refusal ends the call."""
         try:
-            client = self.clients.of(GrpcMetadata(context))
+            client = self.clients.of(_metadata(context))
             return await change_log_level(GrpcCall(self._shared, client, context), request)
         except GrpcRefusal as refusal:
             may_not = refusal.code in (pb.FORBIDDEN, pb.UNAUTHORIZED)
@@ -146,7 +146,7 @@ class MessagingService:
                 return response_type(status=_not_served(name).status)
             client: GrpcClient | None = None
             try:
-                client = self.clients.of(GrpcMetadata(context))
+                client = self.clients.of(_metadata(context))
                 client.calls += 1
                 return await function(GrpcCall(self._shared, client, context), request)
             except Exception as error:
@@ -164,7 +164,7 @@ class MessagingService:
 
         def serve(request: Any, context: Any) -> bool:
             try:
-                client = self.clients.of(GrpcMetadata(context))
+                client = self.clients.of(_metadata(context))
                 return function(GrpcCall(self._shared, client, context), request)
             except Exception as error:
                 context.answer(response_type(status=_refusal(name, error).status).SerializeToString())
@@ -181,7 +181,7 @@ class MessagingService:
                 return
             client: GrpcClient | None = None
             try:
-                client = self.clients.of(GrpcMetadata(context))
+                client = self.clients.of(_metadata(context))
                 client.calls += 1
                 await function(GrpcCall(self._shared, client, context), request, context.write)
             except Exception as error:
@@ -194,7 +194,7 @@ class MessagingService:
 
     async def _telemetry(self, requests: AsyncIterator[pb.TelemetryCommand], context: Any) -> None:
         try:
-            client = self.clients.of(GrpcMetadata(context))
+            client = self.clients.of(_metadata(context))
             await telemetry(GrpcCall(self._shared, client, context), requests, context.write)
         except Exception as error:
             refused = _refusal("Telemetry", error)
@@ -202,6 +202,15 @@ class MessagingService:
             is_ours = refused.code >= pb.INTERNAL_ERROR
             code = GrpcCode.INTERNAL if is_ours else GrpcCode.INVALID_ARGUMENT
             raise GrpcAbort(code, refused.text) from None
+
+
+def _metadata(context: Any) -> GrpcMetadata:
+    """Made once for calls that share it. Raises GrpcRefusal."""
+    fields = context.metadata
+    known: GrpcMetadata | None = fields.meaning
+    if known is None:
+        known = fields.meaning = GrpcMetadata(context)
+    return known
 
 
 def _not_served(name: str) -> GrpcRefusal:

@@ -15,6 +15,16 @@ class Malformed(ValueError):
     """A request that is none: its stream is reset (RFC 9113, 8.1.1)."""
 
 
+class Fields(dict[str, str]):
+    """By their names. Requests of one connection whose heads are the same share them."""
+
+    __slots__ = ("meaning",)
+
+    def __init__(self) -> None:
+        self.meaning: Any = None
+        """What those above make of them, to be made once."""
+
+
 class RequestHead:
     """The fields of a request, checked (RFC 9113, 8.2 and 8.3). Raises Malformed."""
 
@@ -22,7 +32,7 @@ class RequestHead:
 
     def __init__(self, given: Sequence[ReadField]) -> None:
         pseudo: dict[str, str] = {}
-        fields: dict[str, str] = {}
+        fields = Fields()
         """A name that is there more than once has all values, with commas between them (RFC 9110, 5.3)."""
         size = 0
         for name, value, counts, is_sound in given:
