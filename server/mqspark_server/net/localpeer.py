@@ -11,10 +11,10 @@ from typing import Protocol
 
 import msgspec
 
-from mqspark.errors import ProtocolError
+from mqspark.errors import FrameTooLarge, ProtocolError
 from mqspark.protocol.codes import CURRENT_VERSION, Language
 from mqspark.protocol.command import Command, encode_request
-from mqspark.protocol.connection import MAX_ANSWER_HEADER_BYTES, Connection
+from mqspark.protocol.connection import MAX_ANSWER_HEADER_BYTES, MAX_HEADER_BYTES, Connection
 from mqspark.protocol.headers.header import Header
 from mqspark.protocol.session import Core, Session
 from mqspark_server.net.deadlines import NO_SLOT, Deadlines
@@ -81,7 +81,7 @@ class LocalPeer:
         *,
         timeout_s: float = 5.0,
     ) -> Command:
-        """Raises TimeoutError, and ConnectionError when the server ends first."""
+        """Raises TimeoutError, ConnectionError when the server ends first, and FrameTooLarge."""
         self._opaque += 1
         opaque = self._opaque
         server = self._server
@@ -98,10 +98,12 @@ class LocalPeer:
     def _commands(
         self, code: int, opaque: int, header: Header | Mapping[str, str] | None, body: bytes
     ) -> Sequence[Command]:
-        """The request as it comes out of a socket. That of a typed header needs no frame: it is read from JSON as any
-        other, so its values are checked."""
+        """The request as it comes out of a socket, and no larger. That of a typed header needs no frame: it is read
+        from JSON as any other, so its values are checked."""
         if isinstance(header, Header):
             fields = msgspec.Raw(msgspec.json.encode(header))
+            if len(fields) > MAX_HEADER_BYTES:
+                raise FrameTooLarge("header", len(fields), MAX_HEADER_BYTES)
             return (Command(code, opaque, 0, self.language, self.version, raw_ext=fields, body=body),)
         frame = encode_request(code, opaque, header, body, language=self.language, version=self.version)
         return self._requests.receive_data(frame)

@@ -150,6 +150,13 @@ class GrpcClient:
         return self.caller.client_id, self.caller.user
 
 
+def check_size(settings: pb.Settings) -> None:
+    """Raises GrpcRefusal."""
+    if settings.ByteSize() > MAX_SETTINGS_BYTES:
+        text = f"settings of more than {MAX_SETTINGS_BYTES} bytes"
+        raise GrpcRefusal(pb.INVALID_CLIENT_PROPERTIES, text)
+
+
 Pushed = Callable[[GrpcClient, str, Command], None]
 """Called with a request of a broker to a client."""
 
@@ -210,11 +217,7 @@ class GrpcClients:
         return lambda broker, command: self._pushed(client, broker, command)
 
     def told(self, client: GrpcClient, settings: pb.Settings) -> None:
-        """Keep what a client says about itself. Raises GrpcRefusal."""
-        if settings.ByteSize() > MAX_SETTINGS_BYTES:
-            raise GrpcRefusal(
-                pb.INVALID_CLIENT_PROPERTIES, f"settings of more than {MAX_SETTINGS_BYTES} bytes"
-            )
+        """Keep what a client says about itself, which is sound. Raises GrpcRefusal."""
         try:
             self._settings[client.key] = settings
         except TableFull as error:

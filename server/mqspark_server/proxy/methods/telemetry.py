@@ -20,7 +20,7 @@ from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.clients.grpccalls import GrpcCall, Shared
-from mqspark_server.proxy.clients.grpcclients import GrpcClient, TelemetryStream
+from mqspark_server.proxy.clients.grpcclients import GrpcClient, TelemetryStream, check_size
 from mqspark_server.proxy.content.resources import group_of, topic_of
 from mqspark_server.proxy.content.subscribed import consume_type_of, subscription_of
 from mqspark_server.proxy.grpcstatus import OK, GrpcRefusal
@@ -104,6 +104,7 @@ async def _write_out(stream: TelemetryStream, write: Write) -> None:
 
 async def _agreed(call: GrpcCall, given: pb.Settings) -> pb.Settings:
     """The settings that the client is to use, from its own."""
+    check_size(given)
     kind = given.WhichOneof("pub_sub")
     if kind is None:
         raise GrpcRefusal(pb.BAD_REQUEST, "settings with neither publishing nor subscription")
@@ -114,6 +115,7 @@ async def _agreed(call: GrpcCall, given: pb.Settings) -> pb.Settings:
         group_of(given.subscription.group)
         for entry in given.subscription.subscriptions:
             topic_of(entry.topic)
+            subscription_of(entry)
     call.shared.clients.told(call.client, given)
     agreed = pb.Settings()
     agreed.CopyFrom(given)

@@ -15,6 +15,7 @@ from mqspark_server.proxy.clients.grpccalls import GrpcCall
 from mqspark_server.proxy.clients.grpcclients import GrpcClient
 from mqspark_server.proxy.clients.renewals import GIVEN_BACK_MS, INVISIBLE_MS
 from mqspark_server.proxy.content.receipthandles import parse_handle
+from mqspark_server.proxy.content.subscribed import MAX_FILTER_LENGTH
 from mqspark_server.proxy.grpcstatus import GrpcRefusal
 from mqspark_server.proxy.methods.grpcreceipts import (
     ack_at_once,
@@ -175,13 +176,14 @@ async def test_a_deadline_that_is_too_near_is_refused(proxy: ProxyBench, version
         (request(topic="rmq_sys_wheel_timer"), pb.ILLEGAL_TOPIC),
         (request(of=""), pb.ILLEGAL_CONSUMER_GROUP),
         (request(expression="||"), pb.ILLEGAL_FILTER_EXPRESSION),
+        (request(expression="t||" * MAX_FILTER_LENGTH), pb.ILLEGAL_FILTER_EXPRESSION),
         (request(filter_expression=pb.FilterExpression(type=pb.SQL)), pb.ILLEGAL_FILTER_EXPRESSION),
         (
             request(filter_expression=pb.FilterExpression(type=pb.SQL, expression="a >")),
             pb.INTERNAL_SERVER_ERROR,
         ),
     ],
-    ids=["short", "long", "missing", "illegal", "system", "group", "tags", "no sql", "bad sql"],
+    ids=["short", "long", "missing", "illegal", "system", "group", "tags", "many tags", "no sql", "bad sql"],
 )
 async def test_what_cannot_be_received_is_refused(
     proxy: ProxyBench, client: GrpcClient, asked: pb.ReceiveMessageRequest, code: int

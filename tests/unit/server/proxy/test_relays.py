@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from mqspark.errors import InvalidMessage
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.connection import Connection
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.clients.grpcclients import MAX_ASKED, GrpcClient, TelemetryStream
+from mqspark_server.proxy.content.subscribed import MAX_FILTER_LENGTH
+from mqspark_server.proxy.grpcstatus import GrpcRefusal
 from mqspark_server.proxy.methods import grpcrelays
 from mqspark_server.proxy.methods.telemetry import asked_by_broker, telemetry
 from tests.unit.broker_kit import Bench
@@ -142,3 +145,22 @@ async def test_what_a_client_does_not_read_is_bounded(proxy: ProxyBench, client:
     serving.cancel()
     await asyncio.gather(serving, return_exceptions=True)
     assert proxy.clients.pushes.bytes == 0
+
+
+@pytest.mark.parametrize("expression", ["||", "t||" * MAX_FILTER_LENGTH])
+async def test_what_a_client_says_of_itself_is_sound_when_it_is_kept(
+    proxy: ProxyBench, expression: str
+) -> None:
+    async def commands() -> AsyncIterator[pb.TelemetryCommand]:
+        entry = pb.SubscriptionEntry(topic=pb.Resource(name="T"))
+        entry.expression.type, entry.expression.expression = pb.TAG, expression
+        subscription = pb.Subscription(group=pb.Resource(name="G"), subscriptions=[entry])
+        said = pb.Settings(client_type=pb.SIMPLE_CONSUMER, subscription=subscription)
+        yield pb.TelemetryCommand(settings=said)
+
+    async def write(command: pb.TelemetryCommand) -> None: ...
+
+    client = proxy.client("new")
+    with pytest.raises((GrpcRefusal, InvalidMessage)):
+        await telemetry(proxy.call(client), commands(), write)
+    assert client.settings is None
