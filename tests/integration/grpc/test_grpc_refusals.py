@@ -61,6 +61,7 @@ def test_messages_that_the_proxy_refuses(broker: Broker, topic_of_type: Callable
         (pb.ILLEGAL_MESSAGE_PROPERTY_KEY, [with_properties(normal, TAGS="x")]),
         (pb.ILLEGAL_MESSAGE_PROPERTY_KEY, [with_properties(normal, ours="\x02")]),
         (pb.MESSAGE_PROPERTIES_TOO_LARGE, [with_properties(normal, ours="v" * (16 * 1024 + 1))]),
+        (pb.MESSAGE_PROPERTIES_TOO_LARGE, [message(normal, keys=[""] * (16 * 1024 + 1))]),
         (pb.MESSAGE_PROPERTIES_TOO_LARGE, [with_properties(normal, **{f"k{n}": "v" for n in range(129)})]),
         (pb.ILLEGAL_DELIVERY_TIME, [delayed(delay, DAY_MS + 60_000)]),
     ]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from mqspark.base.bounded import Memo
 from mqspark.errors import InvalidMessage
 from mqspark.message import check_group, check_topic, is_system_group, is_system_topic
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.grpcstatus import GrpcRefusal
 
-_CONTROLS = {*range(0x20), *range(0x7F, 0xA0)}
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 """Java's Character.isISOControl."""
 
 
@@ -60,4 +62,4 @@ _groups: Memo[str, str] = Memo("grpc.groups", _checked_group)
 
 def has_control(text: str) -> bool:
     """Whether a control character is in the text."""
-    return not text.isprintable() and any(ord(each) in _CONTROLS for each in text)
+    return not text.isprintable() and _CONTROL.search(text) is not None

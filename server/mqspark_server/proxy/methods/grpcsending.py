@@ -327,7 +327,7 @@ def _user_properties(given: pb.Message) -> dict[str, str]:
         raise GrpcRefusal(
             pb.MESSAGE_PROPERTIES_TOO_LARGE, f"too many user properties, max is {MAX_USER_PROPERTIES}"
         )
-    size = 0
+    _check_size(system, own)
     for key, value in own.items():
         if key in SYSTEM_KEYS or key in _OURS:
             raise GrpcRefusal(pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property is used by system: {key}")
@@ -337,21 +337,27 @@ def _user_properties(given: pb.Message) -> dict[str, str]:
                     pb.ILLEGAL_MESSAGE_PROPERTY_KEY,
                     f"the {what} of property cannot contain control character",
                 )
-        size += len(key.encode()) + len(value.encode())
     _check_tag(system.tag)
-    size += len(system.tag.encode())
     for key in system.keys:
         if key and not key.strip():
             raise GrpcRefusal(pb.ILLEGAL_MESSAGE_KEY, "key cannot be the char sequence of whitespace")
         if has_control(key):
             raise GrpcRefusal(pb.ILLEGAL_MESSAGE_KEY, "key cannot contain control character")
-        size += len(key.encode())
+    return dict(own)
+
+
+def _check_size(system: pb.SystemProperties, own: Mapping[str, str]) -> None:
+    """Before anybody looks at the letters: those of a request can be millions, as its keys. A key takes a place also
+    when it is empty. Raises GrpcRefusal."""
+    size = len(system.keys)
+    if size <= MAX_USER_PROPERTY_BYTES:
+        texts = (*own, *own.values(), *system.keys, system.tag)
+        size = sum(len(text.encode()) for text in texts)
     if size > MAX_USER_PROPERTY_BYTES:
         raise GrpcRefusal(
             pb.MESSAGE_PROPERTIES_TOO_LARGE,
             f"the total size of user property is too large, max is {MAX_USER_PROPERTY_BYTES}",
         )
-    return dict(own)
 
 
 def _check_tag(tag: str) -> None:
