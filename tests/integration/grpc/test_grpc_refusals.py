@@ -14,6 +14,8 @@ import pytest
 
 from mqspark.testing import Broker
 from mqspark_server.proxy import messaging_pb2 as pb
+from mqspark_server.proxy.methods.grpcreceipts import MAX_ACKS
+from mqspark_server.proxy.methods.grpcsending import MAX_BATCH
 from mqspark_server.proxy.methods.telemetry import MAX_STREAMS
 from tests.support.grpcclients import BareCaller, bare_caller, message, resource
 from tests.support.waiting import eventually
@@ -38,10 +40,19 @@ def delayed(topic: str, ahead_ms: int) -> pb.Message:
     return given
 
 
+def test_a_request_acknowledges_no_more_than_a_client_can_have(broker: Broker) -> None:
+    asked = pb.AckMessageRequest(topic=resource("T"), group=resource("many"))
+    asked.entries.extend([pb.AckMessageEntry()] * (MAX_ACKS + 1))
+    with bare_caller(broker.grpc_address) as caller:
+        told = caller.AckMessage(asked)
+    assert (told.status.code, len(told.entries)) == (pb.BAD_REQUEST, 0)
+
+
 def test_messages_that_the_proxy_refuses(broker: Broker, topic_of_type: Callable[..., str]) -> None:
     normal, fifo, delay = (topic_of_type(f"rules-{kind}", kind) for kind in ("NORMAL", "FIFO", "DELAY"))
     refused: list[tuple[int, list[pb.Message]]] = [
         (pb.MESSAGE_CORRUPTED, []),
+        (pb.BAD_REQUEST, [message(normal)] * (MAX_BATCH + 1)),
         (pb.MESSAGE_CORRUPTED, [message(normal), message(fifo)]),
         (pb.ILLEGAL_TOPIC, [message("with space")]),
         (pb.ILLEGAL_TOPIC, [message("t" * 128)]),

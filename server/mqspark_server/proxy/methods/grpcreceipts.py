@@ -39,6 +39,8 @@ MAX_INVISIBLE_MS = 12 * 3_600_000
 """maxInvisibleTimeMills"""
 ACKS_AT_ONCE = 64
 """Entries of one request that are with brokers at the same time."""
+MAX_ACKS = 1_024
+"""Entries of one request. A client acknowledges what it has received, 32 at a time at most."""
 
 _TO_DEAD_LETTERS = -1
 T = TypeVar("T")
@@ -143,6 +145,10 @@ async def ack_message(call: GrpcCall, request: pb.AckMessageRequest) -> pb.AckMe
     """Each entry has its own outcome."""
     topic, group = topic_of(request.topic), group_of(request.group)
     entries, outcomes = request.entries, list[pb.Status]()
+    if len(entries) > MAX_ACKS:
+        raise GrpcRefusal(
+            pb.BAD_REQUEST, f"{len(entries)} acknowledgements in one request, at most {MAX_ACKS}"
+        )
     for first in range(0, len(entries), ACKS_AT_ONCE):
         outcomes += await _acknowledged(call, topic, group, entries[first : first + ACKS_AT_ONCE])
     return ack_response(entries, outcomes)

@@ -53,6 +53,8 @@ from mqspark_server.proxy.content.systemkeys import BORN_HOST, SYSTEM_KEYS, TRAC
 from mqspark_server.proxy.grpcstatus import OK, GrpcRefusal, checked, refusal, status
 from mqspark_server.proxy.methods.grpclite import check_lite_topic
 
+MAX_BATCH = 1_024
+"""Messages of one request."""
 MAX_USER_PROPERTIES = 128
 MAX_USER_PROPERTY_BYTES = 16 * 1024
 MAX_MESSAGE_GROUP_BYTES = 63
@@ -140,6 +142,8 @@ async def send_message(call: GrpcCall, request: pb.SendMessageRequest) -> pb.Sen
     given = request.messages
     if not given:
         raise GrpcRefusal(pb.MESSAGE_CORRUPTED, "no message to send")
+    if len(given) > MAX_BATCH:
+        raise GrpcRefusal(pb.BAD_REQUEST, f"{len(given)} messages in one request, at most {MAX_BATCH}")
     topic = topic_of(given[0].topic)
     messages = [_message(call, each, topic) for each in given]
     kind = _kind(messages[0].properties)
