@@ -117,3 +117,25 @@ def test_elsewhere_it_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(OSError, match=os.strerror(errno.ENOSYS)):
             KernelSync()
         assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_to_ask_for_what_has_not_ended_calls_nothing(
+    kernel: KernelSync, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    calls: list[object] = []
+    call = kernel._call
+
+    def counted(*arguments: object) -> int:
+        calls.append(arguments)
+        return call(*arguments)
+
+    monkeypatch.setattr(kernel, "_call", counted)
+    assert kernel.poll() is None
+    assert calls == []
+    fd = os.open(tmp_path / "log", os.O_RDWR | os.O_CREAT, 0o600)
+    os.write(fd, b"x")
+    kernel.submit(fd)
+    assert result(kernel) == 0
+    assert kernel.poll() is None
+    assert len(calls) == 2, "io_submit, and io_getevents once"
+    os.close(fd)
