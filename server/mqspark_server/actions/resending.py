@@ -24,7 +24,7 @@ Sending = Callable[[Message], Awaitable[Awaitable[object]]]
 class NotAllSent(MQError):
     """``first``: the first failure."""
 
-    def __init__(self, sent: int, failed: int, first: BaseException) -> None:
+    def __init__(self, sent: int, failed: int, first: Exception) -> None:
         super().__init__(f"{sent} were sent, then {failed} failed: {first}")
         self.sent, self.first = sent, first
 
@@ -58,5 +58,8 @@ async def _outcome(waiting: list[Awaitable[object]], before: int) -> int:
     outcomes = await asyncio.gather(*waiting, return_exceptions=True)
     failures = [each for each in outcomes if isinstance(each, BaseException)]
     if failures:
-        raise NotAllSent(before + len(outcomes) - len(failures), len(failures), failures[0])
+        first = failures[0]
+        if not isinstance(first, Exception):  # a send was cancelled
+            raise first
+        raise NotAllSent(before + len(outcomes) - len(failures), len(failures), first)
     return len(outcomes)
