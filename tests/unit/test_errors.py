@@ -34,6 +34,7 @@ VALUES = {
     "GrpcCode": st.sampled_from(GrpcCode),
     "Http2Code": st.sampled_from(Http2Code),
     "Exception": st.sampled_from([OSError(28, "full"), MemoryError(), ValueError("no")]),
+    "BaseException": st.sampled_from([OSError(28, "full"), MemoryError(), ValueError("no")]),
     "Iterable[str]": st.lists(st.text(max_size=5), max_size=3),
     "Hashable": st.tuples(st.text(max_size=5), st.integers()),
     "list[int]": st.lists(st.integers(), max_size=3),
