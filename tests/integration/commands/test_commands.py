@@ -19,20 +19,13 @@ from tests.support.waiting import eventually
 
 NOWHERE = "127.0.0.1:9"
 
+pytestmark = pytest.mark.usefixtures("environment")
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     with Cluster(2, settings={"autoCreateTopicEnable": True}) as running:
         yield running
-
-
-@pytest.fixture(autouse=True)
-def environment(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The cluster is the environment's; contexts are in a file of the test."""
-    monkeypatch.setenv("NAMESRV_ADDR", cluster.namesrv)
-    monkeypatch.setenv("MQSPARK_CONTEXTS", str(tmp_path / "contexts.toml"))
-    monkeypatch.delenv("MQSPARK_CONTEXT", raising=False)
-    return tmp_path / "contexts.toml"
 
 
 def filled(topic: str, count: int) -> str:

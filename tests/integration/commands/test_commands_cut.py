@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,17 +14,13 @@ from tests.support.waiting import eventually
 COUNT = 150
 """More than the 64 messages of one answer."""
 
+pytestmark = pytest.mark.usefixtures("environment")
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     with Cluster(1, settings={"autoCreateTopicEnable": True}) as running:
         yield running
-
-
-@pytest.fixture(autouse=True)
-def environment(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NAMESRV_ADDR", cluster.namesrv)
-    monkeypatch.setenv("MQSPARK_CONTEXTS", str(tmp_path / "contexts.toml"))
 
 
 @pytest.fixture(scope="module")

@@ -25,17 +25,13 @@ COMPRESSED = 1
 """The bit of a message's system flag."""
 COMMAND = [sys.executable, "-m", "mqspark_server.cli"]
 
+pytestmark = pytest.mark.usefixtures("environment")
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     with Cluster(1, settings={"autoCreateTopicEnable": True}) as running:
         yield running
-
-
-@pytest.fixture(autouse=True)
-def environment(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NAMESRV_ADDR", cluster.namesrv)
-    monkeypatch.setenv("MQSPARK_CONTEXTS", str(tmp_path / "contexts.toml"))
 
 
 def topic(name: str) -> str:

@@ -21,17 +21,13 @@ from tests.support.commands import Outcome, mqspark
 from tests.support.pace import slowness
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.usefixtures("environment")
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     with Cluster(1, settings={"autoCreateTopicEnable": True, "messageDelayLevel": "1s"}) as running:
         yield running
-
-
-@pytest.fixture(autouse=True)
-def environment(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NAMESRV_ADDR", cluster.namesrv)
-    monkeypatch.setenv("MQSPARK_CONTEXTS", str(tmp_path / "contexts.toml"))
 
 
 def topic(name: str, queues: int = 3) -> str:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -23,17 +22,13 @@ from tests.support.commands import Outcome, mqspark
 from tests.support.scripted import Answer, Scripted
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.usefixtures("environment")
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     with Cluster(1) as running:
         yield running
-
-
-@pytest.fixture(autouse=True)
-def environment(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NAMESRV_ADDR", cluster.namesrv)
-    monkeypatch.setenv("MQSPARK_CONTEXTS", str(tmp_path / "contexts.toml"))
 
 
 def ok(outcome: Outcome) -> Outcome:
