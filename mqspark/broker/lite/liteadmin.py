@@ -82,7 +82,7 @@ class LiteAdminProcessor:
         topic = command.header(GetParentTopicInfoRequestHeader).topic
         config = self._parent(topic)
         count = 0
-        for number, queue in enumerate(list(self._state.store.table.light), 1):
+        for number, queue in enumerate(self._state.store.table.light_names(), 1):
             parts = parent_and_lite(queue)
             count += parts is not None and parts[0] == topic
             if number % QUEUES_AT_ONCE == 0:

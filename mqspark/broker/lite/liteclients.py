@@ -561,7 +561,7 @@ class LiteClients:
             self.schedule_full(client, delay_ms if silent_ms < ACTIVE_MS else delay_ms + 10_000)
             return
         wildcard = config is not None and is_wildcard(config)
-        queues = list(state.store.table.light if wildcard else client.queues)
+        queues = state.store.table.light_names() if wildcard else iter(list(client.queues))
         for number, queue in enumerate(queues, 1):
             if number % QUEUES_AT_ONCE == 0:
                 yield

@@ -64,7 +64,7 @@ class LiteLife:
         state, groups, removed = self._state, self.groups(), 0
         now_ms, least_ms = state.clock.now_ms(), state.config.min_lite_ttl
         try:
-            for number, queue in enumerate(list(state.store.table.light), 1):
+            for number, queue in enumerate(state.store.table.light_names(), 1):
                 if number % QUEUES_AT_ONCE == 0:
                     yield ESSENTIAL
                 parts = parent_and_lite(queue)
@@ -97,7 +97,7 @@ class LiteLife:
         """These parent topics are deleted. Raises TableFull."""
         groups = self.groups()
         doomed: dict[str, list[str]] = {}
-        for number, queue in enumerate(list(self._state.store.table.light), 1):
+        for number, queue in enumerate(self._state.store.table.light_names(), 1):
             if (parts := parent_and_lite(queue)) is not None and parts[0] in parents:
                 doomed.setdefault(parts[0], []).append(queue)
             if number % QUEUES_AT_ONCE == 0:

@@ -19,6 +19,7 @@ from mqspark.base.config import INT32_MAX
 from mqspark.base.keyorder import KeyOrder
 from mqspark.base.names import path_below
 from mqspark.errors import InvalidMessage
+from mqspark.message import LMQ_PREFIX
 from mqspark.store.disk.files import FileLayer
 from mqspark.store.disk.layout import file_start, is_storable_topic
 from mqspark.store.disk.mapping import MapBudget
@@ -201,6 +202,7 @@ class QueueTable(Unsynced):
         for key, queue in self.queues.items():
             require(key == queue.key, f"{queue!r} is in the table as {key}")
             queue.validate()
+        require(list(self.light_names()) == sorted(self.light), "the light queues are not in order")
         require(list(self.in_order) == sorted(self.queues), "the keys of the queues are not in order")
         hidden = [queue for queues in self.hidden.values() for queue in queues]
         visible = set(map(id, self.queues.values()))
@@ -217,6 +219,11 @@ class QueueTable(Unsynced):
     def keys_of(self, topic: str) -> list[tuple[str, int]]:
         """Of the queues of a topic, found without a look at all others."""
         return list(takewhile(lambda key: key[0] == topic, self.in_order.since((topic, 0))))
+
+    def light_names(self) -> Iterator[str]:
+        """The light queues in the order of their names; nothing is copied."""
+        keys = takewhile(lambda key: is_lmq(key[0]), self.in_order.since((LMQ_PREFIX, LMQ_QUEUE_ID)))
+        return (topic for topic, queue_id in keys if queue_id == LMQ_QUEUE_ID)
 
     def remove_topic(self, topic: str, most: int = sys.maxsize) -> bool:
         """Remove the queues of a topic and their files, at most so many of them. Returns whether some are left.

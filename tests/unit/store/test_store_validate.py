@@ -97,3 +97,25 @@ def test_a_store_asks_its_parts(tmp_path: Path) -> None:
     store.validate()
     store.close()
     store.validate()
+
+
+def test_queues_of_a_topic_and_light_queues_are_found_without_a_walk_over_all(tmp_path: Path) -> None:
+    table = QueueTable(tmp_path, OsFiles(), file_bytes=40, max_mapped=0)
+    for number in range(1_500):
+        table.create(f"T{number:04d}", number % 3)
+    for queue_id in (2, 0, 10):
+        table.create("Orders", queue_id)
+    for name in ("%LMQ%b", "%LMQ%a"):
+        table.create(name, 0)
+    table.create("%Z", 0)
+    table.validate()
+    assert table.keys_of("Orders") == [("Orders", 0), ("Orders", 2), ("Orders", 10)]
+    assert table.keys_of("Order") == []
+    seen = table.light_names()
+    assert next(seen) == "%LMQ%a"
+    table.hide_topics({"Orders", "%LMQ%b", "T0001", "Missing"})
+    assert [*seen] == ["%LMQ%b"]  # as it was when the walk began
+    assert [*table.light_names()] == ["%LMQ%a"]
+    assert len(table.queues) == 1_501
+    assert sorted(table.hidden) == ["%LMQ%b", "Orders", "T0001"]
+    table.validate()
