@@ -35,7 +35,7 @@ SPANS = {
 }
 
 
-class _Ring:
+class _SampleRing:
     """Rows of a time and ``width - 1`` figures; NaN: not known. A new row replaces the oldest when there is no room."""
 
     def __init__(self, span: SampleSpan, width: int) -> None:
@@ -92,7 +92,7 @@ class _Ring:
 class _Series:
     def __init__(self, width: int) -> None:
         self.width = width
-        self.rings = {name: _Ring(span, width) for name, span in SPANS.items()}
+        self.rings = {name: _SampleRing(span, width) for name, span in SPANS.items()}
         self.bytes = SERIES_BYTES + sum(span.steps for span in SPANS.values()) * width * NUMBER_BYTES
 
 
