@@ -53,7 +53,7 @@ class _AioEvent(ctypes.Structure):
     )
 
 
-class _Ring(ctypes.Structure):
+class _AioRing(ctypes.Structure):
     """``struct aio_ring`` (fs/aio.c): what the kernel maps where a context points, for libraries to look at."""
 
     _fields_ = (
@@ -88,7 +88,7 @@ class KernelSync:
         except OSError:
             os.close(self.event_fd)
             raise
-        ring = _Ring.from_address(self._context.value)
+        ring = _AioRing.from_address(self._context.value)
         self._ring = ring if ring.magic == _RING_MAGIC else None
         """None: only a call tells whether a sync has ended."""
         self._request = _Request(opcode=_FDSYNC, flags=_FLAG_RESFD, result_fd=self.event_fd)

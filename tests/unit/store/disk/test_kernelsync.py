@@ -98,6 +98,7 @@ def test_a_signal_is_no_failed_sync(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     kernel = kernel_sync()
     fd = os.open(tmp_path / "log", os.O_RDWR | os.O_CREAT, 0o600)
     kernel.submit(fd)
+    assert select.select([kernel.event_fd], [], [], 60)[0], "before it ends nobody asks the kernel"
     assert kernel.poll() is None
     assert kernel.poll() is None
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
@@ -123,13 +124,13 @@ def test_to_ask_for_what_has_not_ended_calls_nothing(
     kernel: KernelSync, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     calls: list[object] = []
-    call = kernel._call
+    call = vars(KernelSync)["_call"]
 
-    def counted(*arguments: object) -> int:
+    def counted(self: KernelSync, *arguments: object) -> int:
         calls.append(arguments)
-        return call(*arguments)
+        return int(call(self, *arguments))
 
-    monkeypatch.setattr(kernel, "_call", counted)
+    monkeypatch.setattr(KernelSync, "_call", counted)
     assert kernel.poll() is None
     assert calls == []
     fd = os.open(tmp_path / "log", os.O_RDWR | os.O_CREAT, 0o600)
