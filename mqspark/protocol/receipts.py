@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from mqspark.errors import ProtocolError
-from mqspark.message import RETRY_PREFIX
+from mqspark.message import MAX_DIGITS, RETRY_PREFIX
 
 ORDER_REVIVE_QUEUE = 999
 """The revive queue in receipts of ordered pops, which have no check point in the log."""
@@ -24,8 +24,6 @@ ORDER_REVIVE_QUEUE = 999
 NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
 
 MAX_RECEIPT_LENGTH = 4096
-_SURE_DIGITS = 18
-"""So many fit into 64 bits, whatever they are."""
 _MAX_DIGITS = 20
 
 
@@ -172,7 +170,7 @@ def _entries(text: str | None) -> list[str]:
 
 def _i64(text: str) -> int:
     """As Java's Long.parseLong. Raises ValueError, also for values too large for an offset or time."""
-    if len(text) <= _SURE_DIGITS and text.isdecimal():
+    if len(text) <= MAX_DIGITS and text.isdecimal():
         return int(text)
     if len(text) > _MAX_DIGITS or not text.lstrip("+-").isdecimal():
         raise ValueError(text[:80])

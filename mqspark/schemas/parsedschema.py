@@ -39,6 +39,9 @@ class Reference(NamedTuple):
     version: int
 
 
+ENDS_EARLY = "the payload ends early"
+
+
 class Flaw(NamedTuple):
     """Why a payload does not fit its schema."""
 

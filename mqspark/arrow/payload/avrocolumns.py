@@ -24,6 +24,7 @@ from typing import NoReturn
 
 import pyarrow as pa
 
+from mqspark.arrow.payload.bodyrows import MAX_COLUMNS, MAX_DIGITS
 from mqspark.errors import InvalidSchema
 from mqspark.schemas.avro.avrotypes import AvroType
 from mqspark.schemas.parsedschema import AVRO
@@ -47,10 +48,6 @@ _LOGICAL = {
     ("long", "local-timestamp-millis"): pa.timestamp("us"),
     ("long", "local-timestamp-micros"): pa.timestamp("us"),
 }
-MAX_DIGITS = 38
-"""The digits of a decimal in Arrow's decimal128 and in Spark."""
-MAX_COLUMNS = 10_000
-"""Nested ones included. A few types that contain each other twice make billions of columns."""
 
 
 class AvroColumns:

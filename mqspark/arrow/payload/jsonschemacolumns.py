@@ -29,14 +29,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from mqspark.arrow.payload.bodyrows import MAX_COLUMNS, MAX_DIGITS
 from mqspark.errors import InvalidSchema
 from mqspark.schemas.jsonschema.jsonschemas import JsonSchema
 from mqspark.schemas.parsedschema import JSON
 
-MAX_COLUMNS = 10_000
 """Schemas that are looked at, for one that names another many times."""
 _MAX_DEPTH = 60
-MAX_DIGITS = 38
 _CONNECT = "connect.type"
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
 _PARAMETERS, _PRECISION = "connect.parameters", "connect.decimal.precision"

@@ -28,13 +28,12 @@ from typing import Any, NoReturn
 import numpy as np
 import pyarrow as pa
 
-from mqspark.arrow.payload.bodyrows import NO_BODY, BodyRows, built
+from mqspark.arrow.payload.bodyrows import MAX_COLUMNS, NO_BODY, BodyRows, built
 from mqspark.errors import InvalidSchema
 from mqspark.schemas.parsedschema import PROTOBUF, needs_extra
 from mqspark.schemas.protobuf.prototext import descriptors
 from mqspark.schemas.schemaprefix import decode_indexes
 
-MAX_COLUMNS = 10_000
 """Nested ones included."""
 WRAPPERS = frozenset(
     f"google.protobuf.{each}Value"

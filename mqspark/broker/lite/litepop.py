@@ -22,6 +22,7 @@ from mqspark.protocol.codes import FAQ, RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response, encode_response_head
 from mqspark.protocol.dispatch import Refusal, ok
 from mqspark.protocol.headers.client_headers import (
+    INIT_MAX,
     AckMessageRequestHeader,
     ChangeInvisibleTimeRequestHeader,
     ChangeInvisibleTimeResponseHeader,
@@ -33,7 +34,6 @@ from mqspark.protocol.slices import Work
 from mqspark.store.messages.fetch import GetResult, GetStatus
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID
 
-INIT_MAX = 1
 _MOVED = frozenset(
     {
         GetStatus.OFFSET_TOO_SMALL,

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from mqspark.base.bounded import require
 from mqspark.broker.state.state import BrokerState
 from mqspark.message import RETRY_PREFIX
+from mqspark.protocol.headers.client_headers import INIT_MIN
 from mqspark.protocol.session import Session
 
-INIT_MIN = 0
 """ConsumeInitMode: a group without an offset starts at the queue's first message; otherwise at its last."""
 
 _Key = tuple[str, str, int]

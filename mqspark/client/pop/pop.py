@@ -45,6 +45,8 @@ from mqspark.protocol.bodies.client_bodies import ConsumeFromWhere
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import (
+    INIT_MAX,
+    INIT_MIN,
     GetConsumerRunningInfoRequestHeader,
     PopMessageRequestHeader,
 )
@@ -56,7 +58,6 @@ RETRY_DELAYS_MS = tuple(
     for seconds in (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 )
 """How long a failed message stays invisible, by the number of its deliveries (popDelayLevel)."""
-INIT_MIN, INIT_MAX = 0, 1
 
 MAX_IN_FLIGHT = 4
 """Concurrent pops of one queue (or of all of a broker's queues)."""

@@ -426,6 +426,10 @@ class GetAllProducerInfoRequestHeader(Header):
 # --- POP -------------------------------------------------------------------------------------------------
 
 
+INIT_MIN, INIT_MAX = 0, 1
+"""Where a group begins to pop a queue (ConsumeInitMode)."""
+
+
 class PopMessageRequestHeader(TopicHeader):
     """Request 200050."""
 

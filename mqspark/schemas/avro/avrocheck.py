@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mqspark.schemas.avro.avrotypes import AvroType, all_types
-from mqspark.schemas.parsedschema import Check, Flaw
+from mqspark.schemas.parsedschema import ENDS_EARLY, Check, Flaw
 
 MAX_NESTING = 100
 """Values of a recursive type inside each other; Protobuf has the same limit."""
@@ -24,7 +24,6 @@ _MAX_DIGITS = 1_000
 """A decimal of more digits is bytes."""
 
 _Walk = Callable[[bytes, int], int]
-_ENDS_EARLY = "the payload ends early"
 _WIDTHS = {"float": 4, "double": 8}
 
 
@@ -51,7 +50,7 @@ def payload_check(root: AvroType) -> Check:
         except _ValueMisfit as error:
             return Flaw("".join(reversed(error.path)).removeprefix("."), error.problem)
         except IndexError:
-            return Flaw("", _ENDS_EARLY)
+            return Flaw("", ENDS_EARLY)
         except RecursionError:
             return Flaw("", "the value has too many types inside each other")
         if end == len(data):
@@ -106,7 +105,7 @@ class _Walks:
                     error.path.append(f".{name}")
                     raise
                 except IndexError:
-                    raise _ValueMisfit(_ENDS_EARLY, f".{name}") from None
+                    raise _ValueMisfit(ENDS_EARLY, f".{name}") from None
             return at
 
         def counted(data: bytes, at: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from mqspark.schemas.parsedschema import Check, Flaw
+from mqspark.schemas.parsedschema import ENDS_EARLY, Check, Flaw
 from mqspark.schemas.protobuf.prototext import ENUM, GROUP, MAX_FIELD, MESSAGE, SCALARS
 
 MAX_NESTING = 100
@@ -34,7 +34,6 @@ _WIRE_NAMES = (
     "four bytes",
 )
 _WIDTHS = {_FIXED64: 8, _FIXED32: 4}
-_ENDS_EARLY = "the payload ends early"
 _PLAIN, _TEXT, _INNER, _PACKED = range(4)
 """What is done with the value of a field."""
 
@@ -146,7 +145,7 @@ def _walk(data: bytes, at: int, end: int, fields: _WireFields, depth: int, group
             error.path.append(f".{field.name}")
             raise
     if group > 0:
-        raise _WireMisfit(_ENDS_EARLY)
+        raise _WireMisfit(ENDS_EARLY)
     if missing:
         raise _WireMisfit(f"the required field {next(iter(missing.values()))} is missing")
     return at
@@ -161,7 +160,7 @@ def _value(data: bytes, at: int, end: int, tag: int, field: _WireField, depth: i
     size, at = _varint(data, at, end)
     stop = at + size
     if stop > end:
-        raise _WireMisfit(_ENDS_EARLY)
+        raise _WireMisfit(ENDS_EARLY)
     action = field.action
     if action == _TEXT:
         try:
@@ -190,7 +189,7 @@ def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
         shift += 7
         if shift > 63:
             raise _WireMisfit("a number has more than ten bytes")
-    raise _WireMisfit(_ENDS_EARLY)
+    raise _WireMisfit(ENDS_EARLY)
 
 
 def _skip(data: bytes, at: int, end: int, wire: int) -> int:
@@ -202,7 +201,7 @@ def _skip(data: bytes, at: int, end: int, wire: int) -> int:
     else:
         at += _WIDTHS[wire]
     if at > end:
-        raise _WireMisfit(_ENDS_EARLY)
+        raise _WireMisfit(ENDS_EARLY)
     return at
 
 

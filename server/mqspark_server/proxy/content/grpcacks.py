@@ -12,9 +12,10 @@ from msgspec import Struct
 
 from mqspark.base.bounded import Memo
 from mqspark.errors import ProtocolError
+from mqspark.message import MAX_DIGITS
 from mqspark.protocol.receipts import Receipt, parse_receipt, real_topic
 from mqspark_server.proxy import messaging_pb2 as pb
-from mqspark_server.proxy.content.receipthandles import POP_PARTS, SURE_DIGITS
+from mqspark_server.proxy.content.receipthandles import POP_PARTS
 from mqspark_server.proxy.content.resources import group_of, topic_of
 from mqspark_server.proxy.content.wirefields import sized, tag, varint
 from mqspark_server.proxy.grpcstatus import OK, status
@@ -45,7 +46,7 @@ class SingleAck(NamedTuple):
         """What the handle shares with others of its pop and queue, and the offset. None: it has another form."""
         pop, _, position = self.handle.rpartition(b" ")
         pop, _, offset = pop.rpartition(b" ")
-        if not offset.isdigit() or not position.isdigit() or len(offset) > SURE_DIGITS:
+        if not offset.isdigit() or not position.isdigit() or len(offset) > MAX_DIGITS:
             return None
         return pop, int(offset)
 

@@ -10,12 +10,10 @@ from typing import NamedTuple
 
 from mqspark.base.bounded import Memo
 from mqspark.errors import ProtocolError
-from mqspark.message import parse_number
+from mqspark.message import MAX_DIGITS, parse_number
 from mqspark.protocol.receipts import MAX_RECEIPT_LENGTH, Receipt, parse_receipt
 
 POP_PARTS, _RECEIPT_PARTS = 7, 8
-SURE_DIGITS = 18
-"""So many fit into 64 bits, whatever they are."""
 
 
 class ReceiptHandle(NamedTuple):
@@ -72,7 +70,7 @@ def parse_parts(text: str) -> PoppedReceipt:
 
 
 def _is_plain(number: str) -> bool:
-    return number.isdecimal() and len(number) <= SURE_DIGITS
+    return number.isdecimal() and len(number) <= MAX_DIGITS
 
 
 def parse_handle(text: str) -> ReceiptHandle:

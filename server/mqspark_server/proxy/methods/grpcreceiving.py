@@ -19,7 +19,11 @@ from mqspark.protocol.bodies.client_bodies import SubscriptionData, build_subscr
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.headers.client_headers import PopLiteMessageRequestHeader, PopMessageRequestHeader
+from mqspark.protocol.headers.client_headers import (
+    INIT_MAX,
+    PopLiteMessageRequestHeader,
+    PopMessageRequestHeader,
+)
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.clients.grpccalls import GrpcCall
 from mqspark_server.proxy.clients.renewals import GIVEN_BACK_MS, INVISIBLE_MS, ReceiptPlace, place_of
@@ -43,7 +47,6 @@ _turns = itertools.count()
 """Brokers take turns."""
 _RECEIVED = pb.ReceiveMessageResponse(status=OK).SerializeToString()
 _SLACK_S = 3.0
-_INIT_MAX = 1
 _NO_MESSAGE = frozenset({ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND})
 
 log = sparing("mqspark.grpc")
@@ -194,7 +197,7 @@ async def _pop(call: GrpcCall, reception: _Reception) -> list[Given]:
             invisible_time=reception.invisible_ms,
             poll_time=reception.poll_ms,
             born_time=now_ms,
-            init_mode=_INIT_MAX,
+            init_mode=INIT_MAX,
             exp_type=reception.filter.expression_type,
             exp=reception.filter.sub_string,
             order=config is not None and config.consume_message_orderly,
