@@ -117,8 +117,8 @@ class PushConsumerSettings(PullSettings):
     """What one push consumer does, blocking or not."""
 
     pull_batch_size: PositiveInt = 256
-    """Messages of one pull at most, as far as they may be cached. RocketMQ's brokers return at most 32 messages unless
-    configured otherwise."""
+    """Messages of one pull at most. More than 32 applies to mqspark brokers and queues with a backlog, as far as the
+    messages may be cached; RocketMQ's brokers return at most 32 messages unless configured otherwise."""
     batch_size: PositiveInt = 1
     """Messages that ``batch_listener`` gets at most."""
     concurrency: PositiveInt = 20

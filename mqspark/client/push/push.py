@@ -48,12 +48,14 @@ _EXPIRE_INTERVAL_MS = 60_000
 class _Reader:
     """One assigned queue."""
 
-    __slots__ = ("broker_id", "process", "queue", "task")
+    __slots__ = ("broker_id", "has_backlog", "process", "queue", "task")
 
     def __init__(self, queue: MessageQueue, process: ProcessQueue) -> None:
         self.queue = queue
         self.process = process
         self.broker_id = MASTER_ID
+        self.has_backlog = False
+        """The last pull brought as much as any broker gives: a larger one is worth it."""
         self.task: asyncio.Task[None]
 
 
@@ -337,8 +339,7 @@ class PushConsumer(Listening):
                     commit_offset=process.commit_offset,
                     broker_id=reader.broker_id,
                     lite=False,
-                    # A pull of many messages fills the cache, and no more than that.
-                    at_most=min(self.settings.pull_batch_size, max(ANYBODYS_MESSAGES, process.room(limits))),
+                    at_most=self._at_most(reader, limits),
                 )
             except MQError as error:
                 reader.broker_id = MASTER_ID
@@ -350,6 +351,7 @@ class PushConsumer(Listening):
                 elapsed_ms = (self._loop.time() - began) * 1000
                 self._statistics.pulled(pulled.messages[0].topic, len(pulled.messages), elapsed_ms)
             reader.broker_id = pulled.suggested_broker_id
+            reader.has_backlog = len(pulled.messages) >= ANYBODYS_MESSAGES
             if pulled.code == ResponseCode.PULL_OFFSET_MOVED:
                 log.warning("%s continues %s at %d, not %d", self.group, queue, pulled.next_offset, asked)
                 await self._move(reader, pulled.next_offset)
@@ -362,6 +364,13 @@ class PushConsumer(Listening):
                     await asyncio.sleep(self.settings.pull_interval_ms / 1000)
             else:
                 process.advance(pulled.next_offset)
+
+    def _at_most(self, reader: _Reader, limits: FlowLimits) -> int:
+        """How many messages to pull: with a backlog what may be cached, otherwise what RocketMQ's clients ask for."""
+        most = ANYBODYS_MESSAGES
+        if reader.has_backlog:
+            most = max(most, reader.process.room(limits))
+        return min(most, self.settings.pull_batch_size)
 
     async def _send_back(self, message: MessageExt, delay_level: int) -> None:
         await self._group.calls.send_back(message, delay_level, self.settings.max_reconsume_times)

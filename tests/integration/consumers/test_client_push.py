@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,7 @@ from mqspark.aio import (
     Producer,
     PushConsumer,
 )
+from mqspark.client.consumer import queuecalls
 from mqspark.client.consumer.queuecalls import QueueCalls
 from mqspark.errors import (
     BrokerError,
@@ -438,6 +440,29 @@ async def test_flow_control_bounds_what_is_cached(
         gate.set()
         await eventually_async(lambda: len(seen.messages) == 1_000, "everything")
     assert sorted(int(body) for body in seen.bodies) == list(range(1_000))
+
+
+async def test_a_backlog_comes_in_larger_pulls(
+    mq_broker: Broker, mq_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create(mq_broker, mq_topic, 1)
+    await send_numbers(mq_broker, mq_topic, range(400))
+    decode = queuecalls.decode_pull
+    pulled = []
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        messages, rest = decode(*arguments, **options)
+        pulled.append(len(messages))
+        return messages, rest
+
+    monkeypatch.setattr(queuecalls, "decode_pull", counted)
+    seen = Seen()
+    consumer = PushConsumer(mq_broker.namesrv, group="backlog", listener=seen, consume_from=FIRST)
+    consumer.subscribe(mq_topic)
+    async with consumer:
+        await eventually_async(lambda: len(seen.messages) == 400, "everything")
+    assert pulled == [32, 256, 112]
+    assert [int(body) for body in seen.bodies] == list(range(400))
 
 
 async def test_suspended_consumers_pull_no_more(mq_broker: Broker, mq_topic: str) -> None:
