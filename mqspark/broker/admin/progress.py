@@ -71,7 +71,7 @@ class Progress:
 def all_progress(state: BrokerState) -> Iterator[Progress | None]:
     """The progress of every group and topic with offsets, and of the subscriptions of connected groups. None marks a
     point where other work may run."""
-    traffic = state.stats.traffic()
+    traffic = yield from state.stats.traffic()
     pairs: dict[tuple[str, str], None] = {}
     for page in state.offsets.pairs().pages():
         pairs.update(dict.fromkeys(page))

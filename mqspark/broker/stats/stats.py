@@ -219,13 +219,13 @@ class Stats:
         self.get_messages = 0
         self.pulls_found = 0
         self.pulls_missed = 0
-        self.gets: BoundedMap[tuple[str, str, int], Traffic] = rows(_TRAFFIC_BYTES)
+        self.gets: BoundedMap[tuple[str, str, int], Traffic] = rows(_TRAFFIC_BYTES, in_order=True)
         """(topic, group, queue id) → traffic."""
         self.disk_reads: BoundedMap[tuple[str, str], Traffic] = rows(_TRAFFIC_BYTES)
         """(topic, group) → what it read that is probably not in memory."""
-        self.put_latencies: BoundedMap[tuple[str, int], PutLatency] = rows(_COUNTER_BYTES)
+        self.put_latencies: BoundedMap[tuple[str, int], PutLatency] = rows(_COUNTER_BYTES, in_order=True)
         """(topic, queue id) → of queues whose messages ever took a millisecond."""
-        self.queue_puts: BoundedMap[tuple[str, int], tuple[int, int]] = rows(_COUNTER_BYTES)
+        self.queue_puts: BoundedMap[tuple[str, int], tuple[int, int]] = rows(_COUNTER_BYTES, in_order=True)
         """(topic, queue id) → messages and bytes of delayed messages and of those sent back (RocketMQ counts no others
         by queue)."""
         self.sent_back: BoundedMap[tuple[str, str], int] = rows(_COUNTER_BYTES)
@@ -377,11 +377,14 @@ class Stats:
         revival = self.revivals.get(key)
         return max(0, popped - self.acks.get(key, 0) - (0 if revival is None else revival.revived))
 
-    def traffic(self) -> dict[tuple[str, str], Traffic]:
+    def traffic(self) -> Work[dict[tuple[str, str], Traffic]]:
         """(topic, group) → the sum of its queues."""
         sums: dict[tuple[str, str], Traffic] = {}
-        for (topic, group, _), found in list(self.gets.items()):
-            sums.setdefault((topic, group), Traffic()).add(found)
+        for number, key in enumerate(self.gets.in_order, 1):
+            if (found := self.gets.get(key)) is not None:
+                sums.setdefault(key[:2], Traffic()).add(found)
+            if number % ROWS_AT_ONCE == 0:
+                yield
         return sums
 
     def was_sent_back(self, topic: str, group: str) -> None:
@@ -512,7 +515,7 @@ class Stats:
 
     def _sample_gets(self, now_ms: int, tick: int) -> Work[None]:
         sums: dict[tuple[str, str], Traffic] = {}
-        for number, key in enumerate(list(self.gets), 1):
+        for number, key in enumerate(self.gets.in_order, 1):
             if (traffic := self.gets.get(key)) is not None:
                 topic, group, queue_id = key
                 sums.setdefault((topic, group), Traffic()).add(traffic)
@@ -542,14 +545,14 @@ class Stats:
         self._system_gets = system_gets
 
     def _sample_queues(self, now_ms: int, tick: int) -> Work[None]:
-        for number, key in enumerate(list(self.put_latencies), 1):
+        for number, key in enumerate(self.put_latencies.in_order, 1):
             if (latency := self.put_latencies.get(key)) is not None:
                 row = f"{key[1]}@{key[0]}"
                 self._note("TOPIC_PUT_LATENCY", row, now_ms, latency.total_ms, tick)
                 self._note("QUEUE_PUT_TIMES", row, now_ms, latency.max_offset, tick)
             if number % ROWS_AT_ONCE == 0:
                 yield
-        for number, key in enumerate(list(self.queue_puts), 1):
+        for number, key in enumerate(self.queue_puts.in_order, 1):
             if (put := self.queue_puts.get(key)) is not None:
                 row = f"{key[0]}@{key[1]}"
                 self._note("QUEUE_PUT_NUMS", row, now_ms, put[0], tick)

@@ -49,7 +49,8 @@ def traffic(core: BrokerCore, families: Families) -> Iterator[Metric | None]:
     of_reads = "topic", "consumer_group", "is_system", "is_retry"
     messages = families.counter("messages_out", "messages sent to consumers since start", *of_reads)
     size = families.counter("throughput_out", "bytes sent to consumers since start", *of_reads)
-    for number, ((name, group), read) in enumerate(state.stats.traffic().items()):
+    traffic = yield from state.stats.traffic()
+    for number, ((name, group), read) in enumerate(traffic.items()):
         if number % SERIES_AT_ONCE == 0:
             yield None
         given = (*node, name, group, _is_system(state, name, group), _is_retry(name))

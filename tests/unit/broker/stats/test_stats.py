@@ -3,7 +3,7 @@
 from mqspark.base.histogram import Histogram
 from mqspark.broker.stats.meters import SAMPLE_INTERVAL_MS
 from mqspark.broker.stats.rpctimes import Rpc, RpcTimes
-from mqspark.broker.stats.stats import Stats
+from mqspark.broker.stats.stats import ROWS_AT_ONCE, Stats
 from mqspark.broker.tables.topics import Topic
 from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -208,3 +208,26 @@ def test_a_histogram() -> None:
         found.record(value)
     assert found.buckets() == [("1.0", 4.0), ("3.0", 6.0), ("+Inf", 8.0)]
     assert (found.count, found.total) == (8, 15)
+
+
+def test_traffic_of_very_many_queues_is_added_up_in_slices() -> None:
+    stats = Stats(ManualClock())
+    queues, groups = 3 * ROWS_AT_ONCE, 4
+    for queue_id in range(queues):
+        for group in range(groups):
+            stats.got("T", f"G{group}", 2, 10 * group, queue_id)
+    adding, slices = stats.traffic(), 1
+    next(adding)
+    stats.got("T", "Later", 1, 1, 0)
+    while True:
+        try:
+            next(adding)
+        except StopIteration as end:
+            sums = end.value
+            break
+        slices += 1
+    assert slices == queues * groups // ROWS_AT_ONCE
+    assert {key: (each.messages, each.bytes) for key, each in sums.items()} == {
+        ("T", f"G{group}"): (2 * queues, 10 * group * queues) for group in range(groups)
+    }
+    assert ("T", "Later") in finished(stats.traffic())
