@@ -18,6 +18,7 @@ import pytest
 from mqspark.client.sync import AdminClient
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.grpcservice import SERVICE
+from mqspark_server.proxy.methods.grpcreceipts import MAX_ACKS
 from tests.support.barehttp2 import (
     BEGIN,
     DATA,
@@ -81,7 +82,11 @@ def _ack(caller: BareCaller, topic: str, *handles: str) -> Codes:
 
 
 def unknown_handles(caller: BareCaller, address: str) -> Codes:
-    return _ack(caller, NORMAL, *(f"{os.urandom(40).hex()} {number}" for number in range(20 * TIMES)))
+    """Of full requests."""
+    codes = set()
+    for _ in range(20 * TIMES // MAX_ACKS):
+        codes |= _ack(caller, NORMAL, *(f"{os.urandom(40).hex()} {number}" for number in range(MAX_ACKS)))
+    return codes
 
 
 def _handle(popped_ms: int, broker: str = "broker-a", queue: int = 0) -> str:
