@@ -26,6 +26,7 @@ systemctl() {
                 mkdir -p "$ROOT/var/lib/mqspark-backup"
                 $(unit_command "$unit") ;;
             start:* | enable:*)
+                : > "$ROOT/$unit.out"  # what an earlier start said must not be taken for this one
                 $(unit_command "$unit") > "$ROOT/$unit.out" 2>> "$ROOT/$unit.err" &
                 echo $! > "$ROOT/$unit.pid"
                 for _ in $(seq 900); do
