@@ -57,6 +57,8 @@ MAX_BATCH = 1_024
 """Messages of one request."""
 MAX_USER_PROPERTIES = 128
 MAX_USER_PROPERTY_BYTES = 16 * 1024
+_MAX_LETTER_BYTES = 4
+"""In UTF-8."""
 MAX_MESSAGE_GROUP_BYTES = 63
 MAX_DELAY_MS = 24 * 3600 * 1000
 MAX_RECOVERY_S = 3600
@@ -353,10 +355,13 @@ def _user_properties(given: pb.Message) -> dict[str, str]:
 def _check_size(system: pb.SystemProperties, own: Mapping[str, str]) -> None:
     """Before anybody looks at the letters: those of a request can be millions, as its keys. A key takes a place also
     when it is empty. Raises GrpcRefusal."""
-    size = len(system.keys)
+    keys, tag = system.keys, system.tag
+    size = len(keys)
     if size <= MAX_USER_PROPERTY_BYTES:
-        texts = (*own, *own.values(), *system.keys, system.tag)
-        size = sum(len(text.encode()) for text in texts)
+        letters = len(tag) + sum(map(len, keys)) + sum(map(len, own)) + sum(map(len, own.values()))
+        if letters * _MAX_LETTER_BYTES <= MAX_USER_PROPERTY_BYTES:
+            return
+        size = sum(len(text.encode()) for text in (*own, *own.values(), *keys, tag))
     if size > MAX_USER_PROPERTY_BYTES:
         raise GrpcRefusal(
             pb.MESSAGE_PROPERTIES_TOO_LARGE,
