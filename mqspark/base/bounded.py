@@ -321,12 +321,12 @@ class BoundedMap(dict[K, V]):
 
     def keep(self, key: K, value: V, owner: str = NOBODY) -> None:
         """Put what must not be refused: from a file, of the broker itself, or what ``admit`` has allowed ``owner``."""
+        size_bytes = self.size_of(key, value)  # before anything changes: a value may have no size
         if key in self:
             owner = owner or self.owner_of(key)
             self._free(key, self[key])
         elif self._order is not None:
             self._order.add(key)
-        size_bytes = self.size_of(key, value)
         self._ledger.note(size_bytes)
         if owner:
             if self._owners is None:
@@ -355,11 +355,13 @@ class BoundedMap(dict[K, V]):
         """Have these entries, which must not be refused, and no others."""
         self.clear()
         order, self._order = self._order, None
-        for key, value in entries.items():
-            self.keep(key, value)
-        if order is not None:
-            order.refill(self)
-            self._order = order
+        try:
+            for key, value in entries.items():
+                self.keep(key, value)
+        finally:
+            if order is not None:
+                order.refill(self)
+                self._order = order
 
     def _free(self, key: K, value: V) -> None:
         size_bytes = self.size_of(key, value)

@@ -86,3 +86,19 @@ def test_a_table_keeps_its_keys_in_order_whatever_is_done_to_it() -> None:
     assert keys() == []
     with pytest.raises(ValueError, match="does not keep its keys in order"):
         assert BoundedMap[str, int](ledger).in_order
+
+
+def test_a_value_without_a_size_changes_neither_the_table_nor_its_order() -> None:
+    ledger = Ledger("t", 1 << 20)
+    table: BoundedMap[str, str | None] = ledger.map(0, len, in_order=True)
+    table["b"] = "x"
+    with pytest.raises(TypeError):
+        table.keep("a", None)
+    with pytest.raises(TypeError):
+        table.keep("b", None)
+    ledger.validate()
+    assert list(table.in_order) == ["b"]
+    with pytest.raises(TypeError):
+        table.refill({"d": "x", "c": "y", "e": None})
+    ledger.validate()
+    assert list(table.in_order) == ["c", "d"]
