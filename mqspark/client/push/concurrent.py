@@ -159,6 +159,8 @@ class Concurrent:
                 run.calls += 1
                 run.elapsed_s += elapsed_s
             else:
+                self._succeeded(run)  # first: a message that was delivered twice may be among them
+                run = _Successes(process, topic)
                 self._failed(process, messages, failure, outcome, elapsed_s)
         self._succeeded(run)
 

@@ -230,3 +230,30 @@ async def test_a_listener_may_change_its_list(listener: Callable[[Any], Any]) ->
         world.add(64)
         await world.left(0)
         assert world.process.commit_offset == 64
+
+
+async def test_a_message_that_one_of_its_two_listeners_consumed_is_not_sent_back() -> None:
+    """It was delivered again after a timeout, and both calls end in one run."""
+    calls = 0
+    both, go_on = asyncio.Event(), asyncio.Event()
+
+    async def listen(message: MessageExt) -> None:
+        nonlocal calls
+        calls += 1
+        number = calls
+        if number == 2:
+            both.set()
+        if number <= 2:
+            await go_on.wait()
+        await asyncio.sleep(0)
+        if number == 2:
+            raise ValueError("the second one")
+
+    async with consuming(listen, concurrency=2) as world:
+        twice, other = world.process.put([message(0), message(1)], 2)
+        for each in (twice, twice, other):
+            world.consumption.add(world.process, [each])
+        await both.wait()
+        go_on.set()
+        await world.left(0)
+    assert world.sent_back == []
