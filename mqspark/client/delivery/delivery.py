@@ -362,6 +362,7 @@ class _LoopDelivery:
 
     async def stop(self, timeout_ms: int) -> bool:
         self._stopping = True
+        self._ended += [(process, argument, _SKIPPED, 0.0) for process, argument in self._calls]
         self._calls.clear()
         late: set[asyncio.Task[None]] = set()
         if self._workers:

@@ -142,7 +142,7 @@ class PopConsumer(Listening):
         self._held: dict[int, Popped] = {}
         """Keyed by ``id`` of the message."""
         self._process = ProcessQueue(0)
-        """Chunks require one. Nothing is dropped, because receipts stay valid when the queue is assigned to another
+        """Calls require one. Nothing is dropped, because receipts stay valid when the queue is assigned to another
         member."""
         self._room = asyncio.Event()
         self._statistics: ConsumeStatistics

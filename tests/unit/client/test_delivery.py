@@ -1,4 +1,4 @@
-"""Listeners get every chunk once, as many at a time as are allowed when they wait."""
+"""Listeners get every argument once, as many at a time as are allowed when they wait."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ async def test_functions_that_block_run_as_many_at_a_time_as_are_allowed() -> No
     assert await delivering.stop(WAIT_S * 1000)
 
 
-async def test_functions_get_each_chunk_once() -> None:
+async def test_functions_get_each_argument_once() -> None:
     finished = Finished(3_000)
     seen: list[int] = []
 
@@ -146,6 +146,27 @@ async def test_what_no_function_has_begun_is_skipped_when_it_stops() -> None:
     delivering.submit(PROCESS, range(20))
     for _ in range(4):
         assert await asyncio.to_thread(begun.acquire, timeout=WAIT_S)
+    stopping = asyncio.ensure_future(delivering.stop(WAIT_S * 1000))
+    await asyncio.sleep(0)
+    go_on.set()
+    assert await stopping
+    await finished.all()
+    skipped = [number for number, outcome in finished.outcomes.items() if isinstance(outcome, Skipped)]
+    assert len(skipped) == 16
+
+
+async def test_what_no_coroutine_has_begun_is_skipped_when_it_stops() -> None:
+    finished = Finished(20)
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def listen(number: int) -> None:
+        if len(delivering.running()) == 4:
+            begun.set()
+        await go_on.wait()
+
+    delivering = delivery(listen, finished)
+    delivering.submit(PROCESS, range(20))
+    await begun.wait()
     stopping = asyncio.ensure_future(delivering.stop(WAIT_S * 1000))
     await asyncio.sleep(0)
     go_on.set()
