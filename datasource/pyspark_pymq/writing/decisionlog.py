@@ -23,17 +23,13 @@ import secrets
 import time
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mqspark.base.clock import wall_ms
 from mqspark.base.logs import Outages, escaping
 from mqspark.client.blocking import BlockingClient
 from mqspark.client.remoting.pullanswers import PULL_ANSWERS
-from mqspark.errors import (
-    InvalidMessage,
-    MQError,
-    NoRoute,
-)
+from mqspark.errors import InvalidMessage, MQError, NoRoute
 from mqspark.message import (
     DEFAULT_TOPIC,
     KEYS,
@@ -62,9 +58,6 @@ from mqspark.record.compression import ZLIB, decompress
 from mqspark.record.record import decode_records
 from pyspark_pymq.writing.decisionnote import LogNote
 from pyspark_pymq.writing.reports import Halves
-
-if TYPE_CHECKING:
-    pass
 
 log = escaping("pyspark_pymq")
 

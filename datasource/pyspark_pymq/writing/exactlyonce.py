@@ -34,12 +34,7 @@ from mqspark.arrow.writing.pipeline import EXACTLY_ONCE, Pipeline, Send, send_he
 from mqspark.arrow.writing.routing import Router
 from mqspark.base.logs import Outages, escaping
 from mqspark.client.blocking import BlockingClient
-from mqspark.errors import (
-    ClientError,
-    ConfigError,
-    MQError,
-    NoRoute,
-)
+from mqspark.errors import ClientError, ConfigError, MQError, NoRoute
 from mqspark.message import (
     PRODUCER_GROUP,
     TRANSACTION_BATCH,
@@ -54,10 +49,7 @@ from mqspark.message import (
 )
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.headers.client_headers import (
-    EndTransactionRequestHeader,
-    SendMessageResponseHeader,
-)
+from mqspark.protocol.headers.client_headers import EndTransactionRequestHeader, SendMessageResponseHeader
 from pyspark_pymq.options import WriteOptions
 from pyspark_pymq.writing.decisionlog import DecisionLog
 from pyspark_pymq.writing.reports import Half, Halves, Sent, Task

@@ -11,13 +11,8 @@ import pyarrow as pa
 from mqspark.arrow.cluster.queueranges import QueueRange
 from mqspark.arrow.cluster.readtasks import LOG_BYTES
 from mqspark.arrow.records.decode import Decoder
-from mqspark.arrow.records.records import (
-    Records,
-)
-from mqspark.errors import (
-    InvalidMessage,
-    StoreError,
-)
+from mqspark.arrow.records.records import Records
+from mqspark.errors import InvalidMessage, StoreError
 from mqspark.message import java_hash
 from mqspark.store.compaction.compacted import is_compacted
 from mqspark.store.tools.reader import Piece, StoreReader

@@ -17,10 +17,7 @@ from mqspark.arrow.reading.lookout import Watch
 from mqspark.base.logs import escaping
 from mqspark.client.remoting.blockingconnection import BlockingConnection
 from mqspark.client.remoting.credentials import Credentials
-from mqspark.errors import (
-    ConnectionLost,
-    StoreError,
-)
+from mqspark.errors import ConnectionLost, StoreError
 from mqspark.store.disk.trusted import Trust, prove
 from mqspark.store.tools.reader import StoreReader
 

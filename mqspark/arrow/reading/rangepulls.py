@@ -29,13 +29,7 @@ from mqspark.base.logs import Outages, escaping
 from mqspark.client.blocking import BUSY, BlockingClient
 from mqspark.client.remoting.blockingconnection import BlockingConnection
 from mqspark.client.remoting.pullanswers import check_offsets
-from mqspark.errors import (
-    BrokerError,
-    ConnectionLost,
-    MQError,
-    ProtocolError,
-    RequestTimeout,
-)
+from mqspark.errors import BrokerError, ConnectionLost, MQError, ProtocolError, RequestTimeout
 from mqspark.message import LMQ_PREFIX, MessageQueue
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers.client_headers import (

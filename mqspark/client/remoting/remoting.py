@@ -39,7 +39,8 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 class Remoting:
-    """One channel per address. ``greet`` runs first on each new channel; ``on_request`` and ``on_lost`` as above."""
+    """One channel per address. ``greet`` runs first on each new channel. ``on_request`` gets requests by servers, and
+    ``on_lost`` the address of an open channel that has ended."""
 
     def __init__(
         self,
