@@ -1,11 +1,18 @@
 """What may run of an ordered queue, step by step."""
 
+import asyncio
+from collections.abc import Collection
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mqspark.client.delivery.process_queue import ProcessQueue
-from mqspark.client.push.ordered import LOCK_LIFETIME_MS, OrderedQueue
+from mqspark.client.delivery.statistics import ConsumeStatistics
+from mqspark.client.push.ordered import LOCK_LIFETIME_MS, Ordered, OrderedQueue
+from mqspark.client.remoting.pauses import Timers
+from mqspark.message import MessageExt, MessageQueue
+from tests.support.clocks import ManualClock
 from tests.unit.client.test_decisions import message
 
 
@@ -176,3 +183,61 @@ def test_the_offset_to_commit_is_the_one_after_the_last_commit(
             consumed = batch[-1] + 1
         assert process.commit_offset == committed
         assert process.message_count == 30 - committed
+
+
+class AllLocks:
+    """Gives every lock; ``held`` are those that were not released."""
+
+    def __init__(self) -> None:
+        self.held: set[MessageQueue] = set()
+
+    async def lock(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, bool]:
+        self.held.update(queues)
+        return dict.fromkeys(queues, True)
+
+    async def unlock(self, queues: Collection[MessageQueue]) -> None:
+        self.held.difference_update(queues)
+
+
+@pytest.mark.anyio
+async def test_a_stop_releases_the_locks_of_queues_whose_coroutine_has_not_begun() -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def listen(message: MessageExt) -> None:
+        begun.set()
+        await go_on.wait()
+
+    async def regained(queue: MessageQueue) -> None:
+        raise AssertionError(f"{queue} was never lost")
+
+    locks, clock = AllLocks(), ManualClock()
+    ordered = Ordered(
+        "G",
+        listen,
+        locks,
+        None,
+        timers=Timers(clock),
+        batch_size=0,
+        concurrency=1,
+        suspend_queue_ms=1_000,
+        max_reconsume_times=None,
+        auto_commit=True,
+        lock_interval_ms=20_000,
+        statistics=ConsumeStatistics(clock),
+        consumed=lambda process: None,
+        regained=regained,
+    )
+    queues = [MessageQueue("T", "b", number) for number in range(3)]
+    processes = [ProcessQueue(0) for _ in queues]
+    assert await ordered.claim(queues) == set(queues)
+    for queue, process in zip(queues, processes, strict=True):
+        ordered.restart(queue, process)
+        ordered.add(process, process.put([message(0)], 1))
+    await begun.wait()
+    stopping = asyncio.ensure_future(ordered.stop(60_000))
+    await asyncio.sleep(0)
+    go_on.set()
+    assert await stopping
+    await ordered.unclaim_idle()
+    assert locks.held == set()
+    assert [process.commit_offset for process in processes] == [1, 0, 0]
