@@ -94,6 +94,11 @@ class SavedState:
             if table is not self.topics:
                 self.watch(table)
         self._heal(self._notes.watch(self.topics))
+        if not store.status.was_clean:
+            # A save writes each row as it is then, under the version of its beginning. So a slave may have other rows
+            # of the version that was read.
+            state.topics.touch()
+            state.subscriptions.touch()
         self._next_ms = state.clock.monotonic_ms() + state.config.flush_consumer_offset_interval
 
     @property

@@ -149,7 +149,7 @@ class SubscriptionGroups:
         self._changed()
 
     def touch(self) -> None:
-        """A configuration was modified in place."""
+        """Have another version: a configuration was healed in place, or slaves may know other rows of this one."""
         self._changed()
 
     def _changed(self) -> None:

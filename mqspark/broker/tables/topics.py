@@ -442,7 +442,8 @@ class Topics:
                 self.put(config)
 
     def touch(self) -> None:
-        """Something else in the registration has changed (the broker's own permission)."""
+        """Have another version, so that name servers and slaves take the table again: something else in a registration
+        has changed (the broker's own permission), or they may know other rows of this version."""
         self._changed()
 
     def begin_epoch(self, epoch: int) -> None:

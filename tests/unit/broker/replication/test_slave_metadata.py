@@ -14,9 +14,12 @@ from mqspark.broker.replication.tablenotices import is_table_notice
 from mqspark.broker.tables.consumer_offsets import NOT_FOUND
 from mqspark.errors import ProtocolError, TableFull
 from mqspark.protocol.bodies.body import encode_body
+from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.connection import Connection
+from mqspark.store.disk.configfile import ConfigFile
+from mqspark.store.disk.savedtables import SavedTable
 from tests.unit.broker.replication.test_follower import STORE, connected, make_master, make_slave, pieces
 from tests.unit.broker_kit import SEND, Bench, expire_segments, send_ext
 from tests.unit.static_kit import TOPIC, mapping, part
@@ -110,6 +113,33 @@ def test_a_slave_has_its_masters_topics_and_groups(pair: tuple[Bench, Bench]) ->
     slave.close()
     slave.open()
     assert names(slave) == names(master)
+
+
+def test_a_slave_gets_what_a_save_wrote_before_its_master_was_killed(pair: tuple[Bench, Bench]) -> None:
+    """A save writes each row as it is then, under the version of its beginning, which the slave has already."""
+    master, slave = pair
+    put_topic(master, "Orders")
+    put_topic(master, "Gone")
+    peer = master.peer()
+    assert peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, encode_body(GROUP)).code == 0
+    one_round(master, slave)
+    state = master.broker.state
+    saves = [
+        SavedTable(table, ConfigFile(master.store.paths.config / name)).job()
+        for table, name in ((state.topics, "topics.json"), (state.subscriptions, "subscriptionGroup.json"))
+    ]
+    state.topics.put(TopicConfig(topic_name="Orders", read_queue_nums=7, write_queue_nums=7))
+    state.topics.remove("Gone")
+    state.subscriptions.remove("G")
+    for save in saves:
+        save.run()
+    master.crash()
+    one_round(master, slave)
+    restarted, copied = master.broker.state, slave.broker.state
+    assert [topic.config for topic in copied.topics] == [topic.config for topic in restarted.topics]
+    assert "Gone" not in names(slave)
+    assert "G" not in copied.subscriptions
+    assert list(copied.subscriptions) == list(restarted.subscriptions)
 
 
 def test_a_slave_has_its_masters_static_topics(pair: tuple[Bench, Bench]) -> None:
