@@ -121,15 +121,17 @@ class RequestHeads:
         return kinds[-1]
 
     def _again(self, repeated: RepeatedHead, block: bytes) -> RequestHead | None:
+        """Raises Http2Error, and Malformed, of a block that is read nevertheless."""
+        before = self._decoder.changes
         try:
-            head = repeated.again(block)
+            return repeated.again(block)
         except ProtocolError as error:
             raise Http2Error(Http2Code.COMPRESSION_ERROR, str(error)) from None
-        if head is not None:
-            self._forget_known()
-            if repeated.is_spent:
-                self._repeated = None
-        return head
+        finally:
+            if self._decoder.changes != before:
+                self._forget_known()
+                if repeated.is_spent:
+                    self._repeated = None
 
     def decoded(self, block: bytes) -> list[ReadField] | None:
         """Its fields; None: they are too long. Raises Http2Error: no later block can be understood."""

@@ -222,6 +222,35 @@ def test_a_path_behind_an_unread_field_is_no_request(hits: list[bytes]) -> None:
         heads.head(encoder.block([*fields, (UNREAD, "000000009"), (":authority", "")]))
 
 
+def test_no_request_changes_the_table_all_the_same(hits: list[bytes]) -> None:
+    """What was known by its block means something else then."""
+    encoder, plain, heads = Encoder(), RequestHeads(), RequestHeads({UNREAD})
+    fields = [(":method", "POST"), (":path", "/"), (":scheme", "http")]
+    blocks = [encoder.block([*fields, ("a", str(number))]) for number in range(9)]
+    blocks += [encoder.block([*fields, (UNREAD, f"{number:09}"), ("a", "8")]) for number in range(2)]
+    known = encoder.block([*fields, ("a", "8")])
+    blocks += [known, known, encoder.block([*fields, (UNREAD, "000000009"), (":authority", "")]), known]
+    for block in blocks:
+        assert outcome(heads, block) == outcome(plain, block)
+    assert hits == [blocks[10]]
+    assert outcome(heads, known)[-1] == {}
+
+
+def test_what_is_too_old_for_an_octet_is_not_compared(hits: list[bytes]) -> None:
+    """Though none of those that made it so old was a request."""
+    encoder, plain, heads = Encoder(), RequestHeads(), RequestHeads({UNREAD})
+    fields = [(":method", "POST"), (":path", "/"), (":scheme", "http"), ("a", "b")]
+    for number in range(100):
+        last = ("c", "d") if number < 2 else (":authority", "")
+        block = encoder.block([*fields, (UNREAD, f"{number:09}"), last])
+        if block[3] == 0xFF:
+            break
+        assert outcome(heads, block) == outcome(plain, block)
+    assert number > 60
+    block = b"\x83\x84\x86\xfe\x7e\x09000000009\x90"
+    assert outcome(heads, block) == outcome(plain, block)
+
+
 def test_long_heads_are_not_kept(hits: list[bytes]) -> None:
     encoder, heads = Encoder(), RequestHeads({UNREAD})
     for number in range(20):
