@@ -54,7 +54,7 @@ class TurnAcks(AckRun):
         except Exception as error:
             log.exception("acknowledgements failed")
             self.answers = dict.fromkeys(range(len(self._calls)), error)
-            self.waiting = []
+            self.waiting, self.asked = [], 0
         if not self.waiting and not self.asked:
             self.done()
 

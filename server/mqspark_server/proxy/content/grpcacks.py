@@ -66,7 +66,8 @@ def _single(data: bytes) -> SingleAck | None:
             size, begin = size & 0x7F | data[begin] << 7, begin + 1
         handle = begin + 2 + data[begin + 1]
         if (
-            data[0] != _GROUP
+            (data[1] | data[topic + 1]) >= 0x80
+            or data[0] != _GROUP
             or data[topic] != _TOPIC
             or data[entries] != _ENTRIES
             or data[begin] != _ID

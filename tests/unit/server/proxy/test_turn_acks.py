@@ -162,6 +162,36 @@ async def test_a_broker_that_fails_leaves_no_call_without_an_answer(
     assert "acknowledgements failed" in caplog.text
 
 
+async def test_a_broker_that_fails_amid_its_requests_leaves_no_call_without_an_answer(
+    proxy: ProxyBench, client: GrpcClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = await handles(proxy, client)
+
+    def acknowledge(broker: str, run: AckRun) -> bool:
+        run.asked = len(given)
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(client.link, "acknowledge", acknowledge)
+    contexts = await asked(proxy, client, *map(request_of, given))
+    assert {answer_of(context).status.code for context in contexts} == {pb.INTERNAL_SERVER_ERROR}
+
+
+def test_a_length_that_is_longer_than_it_must_be_hides_nothing() -> None:
+    """A second entry, where the first byte of the group's length says that the group is."""
+    group, topic = resource("G").SerializeToString(), resource("T").SerializeToString()
+    entry = request_of("1 2 3 4 5 b 7 8 9")[2 + len(group) + 2 + len(topic) :]
+    behind_group = b"\x12%c%b" % (len(topic), topic)
+    rest = 0x80 + len(group) - 1 - len(group) - len(behind_group)
+    hidden = b"\x1a%c\x12%c%b" % (rest - 2, rest - 4, b"i" * (rest - 4))
+    data = b"\x0a%c\x00%b%b%b%b%b" % (
+        0x80 | len(group), group, behind_group, hidden, behind_group, entry
+    )  # fmt: skip
+    assert data[2 + data[1]] == 0x12
+    whole = pb.AckMessageRequest.FromString(data)
+    assert len(whole.entries) == 2
+    assert parse_ack(data) == whole
+
+
 def test_requests_are_read_as_objects_are() -> None:
     """Whatever they are; the usual form as bytes."""
     chance, singles = random.Random(7), 0
