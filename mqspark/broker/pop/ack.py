@@ -105,7 +105,7 @@ class AckProcessor:
         known = self._known
         for acked in run.acks:
             record = known.get(acked[:3])
-            if record is not None and record.takes(acked.offsets) and not self._is_busy:
+            if record is not None and not self._is_busy and record.takes(acked.offsets):
                 run.waiting.append((record, acked.numbers))
                 continue
             try:

@@ -75,6 +75,24 @@ def test_each_of_a_run_has_its_own_answer(bench: Bench) -> None:
     assert [each.body for each in pop(bench, bench.peer())] == [b"b", b"d"]
 
 
+def test_what_a_busy_broker_refuses_is_not_acknowledged(tmp_path: Path) -> None:
+    """Though its record is there, and would take it."""
+    bench = Bench(tmp_path, send_thread_pool_queue_capacity=1)
+    put(bench, *"ab")
+    popped = pop(bench, bench.peer())
+    first, _ = run_of(bench, popped[:1])
+    bench.peer().give(SEND, send_ext("T", 0, ""), b"c")
+    second, _ = run_of(bench, popped[1:])
+    assert [answer.code for answer in second.answers.values()] == [ResponseCode.SYSTEM_BUSY]
+    settle(bench)
+    assert first.answers == {}
+    pass_time(bench, INVISIBLE_MS + 5_000)
+    bodies = [each.body for each in pop(bench, bench.peer())]
+    assert b"b" in bodies
+    assert b"a" not in bodies
+    bench.close()
+
+
 def test_an_ordered_run_is_answered_at_once(bench: Bench) -> None:
     put(bench, *"ab")
     popped = pop(bench, bench.peer(), order="true")
