@@ -22,9 +22,10 @@ _LITERAL, _LONG_INDEX = 0x40, 0x7F
 """A field that goes to the table: its octet has the index of its name, or says that it goes on in the next octet."""
 _FIRST_DYNAMIC = 62
 _MOST_LAST = 16
-"""Heads of one kind."""
+"""Heads of one kind that are kept."""
+_MOST_LAST_BYTES = 256
+"""Of the last field of one that is kept. It may be as long as the decoder's table."""
 _MOST_LITERAL_BYTES = 64
-
 
 _NO_FIELD: ReadField = ("", "", 0, False)
 """A field that is too long."""
@@ -46,6 +47,8 @@ class HeadKind:
             if last[0][:1] == ":":
                 raise Malformed(f"{last[0]} behind other fields")
             head = RequestHead([*self.fields, last])
+            if last[2] > _MOST_LAST_BYTES:
+                return head
             if len(self._heads) == _MOST_LAST:
                 self._heads.clear()
             self._heads[last] = head

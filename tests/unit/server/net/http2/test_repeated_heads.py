@@ -258,3 +258,15 @@ def test_long_heads_are_not_kept(hits: list[bytes]) -> None:
         assert heads.head(encoder.block(fields)) is not None
     assert hits == []
     assert MAX_KIND_BYTES < 3_000
+
+
+@pytest.mark.parametrize(("letters", "is_kept"), [(100, True), (1_000, False)])
+def test_heads_with_a_long_last_field_are_not_kept(letters: int, is_kept: bool, hits: list[bytes]) -> None:
+    encoder, heads = Encoder(), RequestHeads({UNREAD})
+    fields = [(":method", "POST"), (":path", "/"), (":scheme", "http"), ("a", "b")]
+    found = [
+        heads.head(encoder.block([*fields, (UNREAD, f"{number:09}"), ("c", "d" * letters)]))
+        for number in range(4)
+    ]
+    assert len(hits) == 3
+    assert (found[3] is found[2]) == is_kept
