@@ -43,7 +43,7 @@ class _Import:
     def run(self) -> None:
         import uvicorn
 
-        from mqspark_server.web.httpguard import bounded_protocol
+        from mqspark_server.web.httpguard import HEAD_BYTES, bounded_protocol
 
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
         sparing("uvicorn.error")
@@ -57,6 +57,7 @@ class _Import:
             self._build(),
             http=bounded_protocol(self._max_connections, self._tls),
             ws="none",
+            h11_max_incomplete_event_size=HEAD_BYTES,
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -99,7 +100,8 @@ class HttpServer:
         max_connections: int,
         tls: Certificates | None = None,
     ) -> HttpServer:
-        """At this port; ``ends`` free it. ``what``: for errors. Raises OSError, ConfigError."""
+        """A started server at this port. ``ends`` stop it and free the port. ``what`` names it in errors. Raises
+        OSError, ConfigError."""
         sock = bind(what, host, port)
         ends.always(sock.close)
         http = cls(sock, build, worker, max_connections, tls)

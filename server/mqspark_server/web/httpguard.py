@@ -28,6 +28,8 @@ from mqspark.errors import ProtocolError
 from mqspark_server.net.servertls import HANDSHAKE_BYTE, Certificates, TlsStream
 
 HEAD_S = 10.0
+HEAD_BYTES = 64 << 10
+"""The head of a request that comes in several reads: a place in 1,000 queues makes an address of 32 KiB."""
 IDLE_S = 30.0
 """Longer than uvicorn's keep-alive: a connection still open then does not read its answer."""
 BODY_S = 30.0

@@ -8,6 +8,8 @@ import html
 import io
 import json
 import re
+import socket
+import time
 from collections.abc import Iterator
 
 import httpx
@@ -161,6 +163,17 @@ def test_what_is_no_place_is_refused(broker: Broker, offsets: str) -> None:
         for path in ("messages", "messages/download"):
             answer = get(f"{broker.http_url}/console/topics/Paged/{path}?{name}={offsets}")
             assert (answer.status_code, "this is no place of a page" in answer.text) == (400, True)
+
+
+def test_an_address_with_a_place_in_very_many_queues_may_come_in_pieces(broker: Broker) -> None:
+    places = {MessageQueue("Paged", "dev", number): 10**12 + number for number in range(1_000)}
+    url = httpx.URL(broker.http_url)
+    target = f"/console/topics/Paged/messages?before={offsets_text(places)}"
+    with socket.create_connection((url.host, url.port or 80), 30) as sock:
+        sock.sendall(f"GET {target[:20_000]}".encode())
+        time.sleep(0.2)  # the server has read this piece
+        sock.sendall(f"{target[20_000:]} HTTP/1.1\r\nHost: {url.host}\r\nConnection: close\r\n\r\n".encode())
+        assert sock.recv(64).startswith(b"HTTP/1.1 200 ")
 
 
 # --- filters ---
