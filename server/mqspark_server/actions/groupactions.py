@@ -26,7 +26,7 @@ class PutGroup(Act, frozen=True, kw_only=True):
     )
 
     def config(self, old: SubscriptionGroupConfig | None) -> SubscriptionGroupConfig:
-        """What a broker is sent. ``old``: None if there is no such group."""
+        """The configuration to send to a broker. ``old``: the present one; None if there is no such group."""
         config = old or SubscriptionGroupConfig(group_name=self.group)
         # The attributes of a request are changes to the present ones.
         return msgspec.structs.replace(config, attributes={}, **self.settings)

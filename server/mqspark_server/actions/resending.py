@@ -18,7 +18,7 @@ IN_FLIGHT_BYTES = 16 << 20
 
 
 Sending = Callable[[Message], Awaitable[Awaitable[object]]]
-"""Sends a message, and says when it is stored."""
+"""Begins to send a message. Returns what to wait for until the message is stored."""
 
 
 class NotAllSent(MQError):

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 
 class TableChange(NamedTuple):
-    """``done``: what a sentence about the table says afterwards. ``method``, ``step``: of the request to a job server,
-    and what follows the name in its path."""
+    """``done`` follows the table's name in the sentence that reports the change. ``method`` and ``step`` belong to the
+    request to a job server; ``step`` follows the name in its path."""
 
     verb: str
     text: str

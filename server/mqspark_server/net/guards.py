@@ -1,5 +1,5 @@
-"""What protects a server from its connections: how many there are, what they hold in memory, how slow they may be. The
-same for remoting (``tcp``) and gRPC (``grpc/grpclistener``).
+"""What protects a server from its connections: limits of their number, of the memory that they hold, and of how slow
+they may be. Remoting (``tcp``) and gRPC (``grpc/grpclistener``) share it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mqspark_server.net.servertls import Certificates
 
 CONNECTION_S = 0.005
 """Time in one iteration of the loop for the commands of one connection: enough for several hundred sends. Commands
-beyond it wait until the other connections have been served. As much time is for all handshakes together."""
+beyond it wait until the other connections have been served. All handshakes together get as much time."""
 
 WATCH_S = 0.5
 """Interval of the checks of connections with unread answers, incomplete frames or unfinished handshakes."""

@@ -35,7 +35,7 @@ STEP_S = 0.02
 FEW_PENDING = 1024
 """With twice as many requests as after the last look, those that nobody waits for are looked for as well."""
 NOTED_BYTES = 64 << 10
-"""What a peer has not read counts from this size on."""
+"""What a peer has not read is counted when it is at least this large."""
 
 
 class Waiting(Protocol):
@@ -196,8 +196,8 @@ class Outbound(asyncio.Protocol):
                 self._note_unread(self._unread)
 
     def _note_unread(self, unread: MemoryBudget[Outbound]) -> None:
-        """Requests that are given up are still on their way: nobody else bounds what waits for a peer that does not
-        read."""
+        """Bound what waits for peers that do not read. A request that was given up still waits there, and nothing else
+        bounds it."""
         now = self._loop.time()
         if self._keep_unread(unread, now) and unread.total > unread.most:
             for each in unread:
@@ -293,7 +293,7 @@ class Outbound(asyncio.Protocol):
                 if found is not None and not found[0].done():
                     found[0].set_result(command)
             except Exception:  # the others wait for theirs
-                log.exception("what %s says could not be used", self.address)
+                log.exception("a message from %s could not be used", self.address)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None

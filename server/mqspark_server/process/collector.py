@@ -3,8 +3,9 @@
 A full collection visits every object, so its pause grows with the tables: 100 ms for some 100,000 groups with their
 members, and peers decide how often it is due. Nearly everything here is freed by its reference count, and what
 survives a full collection mostly stays. So the survivors are set aside, and the next collection visits only what came
-later. Survivors that become cyclic garbage later are found by a visit of all, which is due when as many were set aside
-again, and waits until little happens. Tables of very many entries are made of objects that are never visited.
+later. Survivors that become cyclic garbage later are found by a visit of all objects. It is due when as many objects as
+it saw the last time have been set aside, and it waits until the process is quiet. Tables of very many entries are made
+of objects that are never visited.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class Link(Protocol):
         ...
 
     def at_turn_end(self, work: Callable[[], None]) -> None:
-        """Do this once what has arrived so far is read."""
+        """Call ``work`` when everything that has arrived so far has been read."""
         ...
 
     async def announce(self, topics: Iterable[str], heartbeat: bytes) -> None:

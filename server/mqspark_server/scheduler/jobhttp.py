@@ -131,7 +131,10 @@ def _add_tables(api: FastAPI, tables: TableDirectory, reading: threading.Lock) -
             return [msgspec.to_builtins(table_row(tables, each)) for each in readable_tables(tables)]
 
     def add(wanted: TableChange) -> None:
-        needs = "Needs Update on the cluster that the table follows: Basic credentials of a user, unless that has none."
+        needs = (
+            "Needs Update on the cluster that the table follows: Basic credentials of a user, unless the cluster has no"
+            " users."
+        )
 
         @api.api_route(
             f"/api/v1/tables/{{name}}{wanted.step}",

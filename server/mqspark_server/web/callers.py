@@ -347,7 +347,7 @@ class Callers:
         timeout_s: float = 5.0,
     ) -> Command:
         """The broker's answer to one request of remoting, whatever its code. Raises Problem when the caller may not ask
-        that, or there is no answer."""
+        that, when the request is too large, and when there is no answer."""
         gate = self._gate()
         if gate is None:
             self._check_anonymous(caller, changes_more(code))

@@ -23,8 +23,8 @@ SERIES_AT_ONCE = 256
 
 
 class Families:
-    """``node``: the values of ``labels``, with which the values of every series begin. ``prefix``: of the names that a
-    family of several series is asked for."""
+    """``node``: the values of ``labels``, with which the values of every series begin. ``prefix`` is put in front of
+    every name."""
 
     def __init__(
         self, node: tuple[str, ...], labels: tuple[str, ...] = NODE, prefix: str = "rocketmq_"
@@ -90,7 +90,7 @@ def extension_calls(extensions: Extensions | None, families: Families) -> Iterat
 
 
 def exposition(metrics: Iterable[Metric]) -> bytes:
-    """As Prometheus reads it."""
+    """The text that Prometheus reads."""
     registry = CollectorRegistry()
     registry.register(_Collected(metrics))
     return generate_latest(registry)

@@ -60,7 +60,7 @@ def response(status: int, detail: str, headers: Mapping[str, str] | None = None,
 
 
 def new_api(title: str, **more: Any) -> FastAPI:
-    """An application of this project, whose errors are problems. It says whether it lives."""
+    """An application whose errors are problems and which answers ``/health/live``."""
     from importlib.metadata import version
 
     # FastAPI's own pages of documentation would load scripts from elsewhere.

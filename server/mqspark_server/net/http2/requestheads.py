@@ -102,7 +102,7 @@ class RequestHeads:
         if not all(fields[each][3] for each in unread) or any(
             field[0][:1] == ":" for field in fields[place:]
         ):
-            raise Malformed("an unread field that no request has, or has there")
+            raise Malformed(f"{fields[place][0]} is malformed, or stands before a pseudo-header field")
         if len(unread) > 1 or place == len(fields) - 1 or sum(field[2] for field in fields) > MAX_KIND_BYTES:
             return RequestHead([field for number, field in enumerate(fields) if number not in unread])
         kind = self._kind([*fields[:place], *fields[place + 1 : -1]])

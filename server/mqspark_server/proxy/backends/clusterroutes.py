@@ -52,7 +52,7 @@ class Recent(Generic[V]):
         return found.result() if found.done() else await asyncio.shield(found)
 
     def _answered(self, name: str, found: asyncio.Future[V]) -> None:
-        """Who asks next asks again, if there is no answer; those who have asked may all be gone."""
+        """Forget a failure, so that the next caller asks again. All who have asked may be gone by now."""
         if found.cancelled() or found.exception() is not None:
             _, known = self._known.get(name, (0.0, None))
             if known is found:
