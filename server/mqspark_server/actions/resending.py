@@ -41,25 +41,37 @@ async def send_all(producer: Producer, messages: AsyncIterable[Message]) -> int:
 
 
 async def send_each(send: Sending, messages: AsyncIterable[Message]) -> int:
-    """How many were sent: all. Raises NotAllSent."""
+    """How many were sent: all. Raises NotAllSent. What ``messages`` or ``send`` raise is a failure, too, and is raised
+    as it is if nothing was sent before."""
     sent = size = 0
     waiting: list[Awaitable[object]] = []
-    async for message in messages:
-        waiting.append(await send(message))
-        size += len(message.body)
-        if len(waiting) >= IN_FLIGHT or size >= IN_FLIGHT_BYTES:
-            sent += await _outcome(waiting, sent)
-            waiting, size = [], 0
-    return sent + await _outcome(waiting, sent)
+    end: Exception | None = None
+    try:
+        async for message in messages:
+            waiting.append(await send(message))
+            size += len(message.body)
+            if len(waiting) >= IN_FLIGHT or size >= IN_FLIGHT_BYTES:
+                begun, waiting, size = waiting, [], 0
+                sent += await _outcome(begun, sent)
+    except NotAllSent:
+        raise
+    except Exception as error:
+        if not sent and not waiting:
+            raise
+        end = error
+    return sent + await _outcome(waiting, sent, end)
 
 
-async def _outcome(waiting: list[Awaitable[object]], before: int) -> int:
-    """How many of these were sent: all. Raises NotAllSent."""
+async def _outcome(waiting: list[Awaitable[object]], before: int, end: Exception | None = None) -> int:
+    """How many of these were sent: all. ``end``: why no more follow. Raises NotAllSent."""
     outcomes = await asyncio.gather(*waiting, return_exceptions=True)
     failures = [each for each in outcomes if isinstance(each, BaseException)]
+    stored = len(outcomes) - len(failures)
+    if end is not None:
+        failures.append(end)
     if failures:
         first = failures[0]
         if not isinstance(first, Exception):  # a send was cancelled
             raise first
-        raise NotAllSent(before + len(outcomes) - len(failures), len(failures), first)
-    return len(outcomes)
+        raise NotAllSent(before + stored, len(failures), first)
+    return stored

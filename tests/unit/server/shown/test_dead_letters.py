@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ from mqspark.errors import InvalidMessage
 from mqspark.message import DLQ_ORIGIN_TOPIC, RETRY_TOPIC, Message, MessageExt, PhysicalOffset, QueueOffset
 from mqspark_server.actions import letteractions
 from mqspark_server.actions.letteractions import ResendLetters
+from mqspark_server.actions.resending import NotAllSent, send_each
 from mqspark_server.shown.deadletters import LetterChoice, foreign_origins, origin_of, resent_copy
 
 
@@ -107,3 +109,26 @@ def test_a_body_that_cannot_be_read_stops_no_other(monkeypatch: pytest.MonkeyPat
     assert producer.sent == ["Orders", "Orders"]
     assert (done.text, done.left[:15]) == ("dead letters sent again: 2", "2 were not sent")
     assert "body cannot be read" in done.left
+
+
+@pytest.mark.parametrize("readable", [0, 3])
+def test_what_was_sent_before_a_message_that_cannot_be_read_counts(readable: int) -> None:
+    stored: list[bytes] = []
+
+    async def store(message: Message) -> None:
+        await asyncio.sleep(0)
+        stored.append(message.body)
+
+    async def send(message: Message) -> asyncio.Task[None]:
+        return asyncio.create_task(store(message))
+
+    async def messages() -> AsyncIterator[Message]:
+        for number in range(readable):
+            yield Message.of("Orders", str(number))
+        raise InvalidMessage("the body does not decompress")
+
+    with pytest.raises(InvalidMessage if not readable else NotAllSent) as failed:
+        asyncio.run(send_each(send, messages()))
+    assert len(stored) == readable
+    if isinstance(failed.value, NotAllSent):
+        assert (failed.value.sent, str(failed.value.first)) == (readable, "the body does not decompress")
