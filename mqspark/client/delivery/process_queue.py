@@ -31,12 +31,11 @@ class ProcessQueue:
     """Offsets go in by ``put`` in ascending order and out by ``complete`` in any order."""
 
     __slots__ = (
-        "_done",
         "_pending",
+        "_sizes",
         "dropped",
         "last_consume_ms",
         "last_pull_ms",
-        "message_count",
         "next_offset",
         "size_bytes",
     )
@@ -44,7 +43,6 @@ class ProcessQueue:
     def __init__(self, start_offset: int) -> None:
         self.next_offset = start_offset
         """The offset to pull next."""
-        self.message_count = 0
         self.size_bytes = 0
         self.dropped = False
         """The queue is no longer assigned: results of its listeners change no offset."""
@@ -52,8 +50,8 @@ class ProcessQueue:
         self.last_consume_ms = 0
         self._pending: deque[int] = deque()
         """Ascending; the head is never done."""
-        self._done: set[int] = set()
-        """Consumed, while an earlier one is not."""
+        self._sizes: dict[int, int] = {}
+        """Of those that are not done, the size of each: listeners may change their messages."""
 
     def put(self, messages: Iterable[MessageExt], next_offset: int) -> list[MessageExt]:
         """Cache the messages of a pull, up to ``next_offset``. Returns the new ones.
@@ -62,12 +60,12 @@ class ProcessQueue:
         """
         floor = self.next_offset
         fresh = [message for message in messages if message.queue_offset >= floor]
-        self._pending.extend([message.queue_offset for message in fresh])
-        self.message_count += len(fresh)
+        offsets = [message.queue_offset for message in fresh]
         # The compressed size: a body is decompressed only for its listener.
-        self.size_bytes += sum(
-            [len(each.body) if each.__class__ is MessageExt else each.stored_body_bytes for each in fresh]
-        )
+        sizes = [len(each.body) if each.__class__ is MessageExt else each.stored_body_bytes for each in fresh]
+        self._pending.extend(offsets)
+        self._sizes.update(zip(offsets, sizes, strict=True))
+        self.size_bytes += sum(sizes)
         self.advance(next_offset)
         return fresh
 
@@ -76,29 +74,20 @@ class ProcessQueue:
         self.next_offset = max(self.next_offset, next_offset)
 
     def holds(self, message: MessageExt) -> bool:
-        """Whether this cached message still needs a delivery. Only for messages that ``put`` returned."""
-        offset = message.queue_offset
-        pending = self._pending
-        return bool(pending) and pending[0] <= offset <= pending[-1] and offset not in self._done
+        """Whether this cached message still needs a delivery."""
+        return message.queue_offset in self._sizes
 
     def complete(self, *messages: MessageExt) -> None:
         """These messages need no further delivery."""
-        pending, done = self._pending, self._done
-        count = size_bytes = 0
+        pending, sizes = self._pending, self._sizes
         for message in messages:
-            offset = message.queue_offset
-            if pending and pending[0] == offset:
-                pending.popleft()
-                while done and pending[0] in done:
-                    done.remove(pending.popleft())
-            elif offset in done or not pending or not pending[0] < offset < self.next_offset:
-                continue
-            else:
-                done.add(offset)
-            count += 1
-            size_bytes += len(message.body) if message.__class__ is MessageExt else message.stored_body_bytes
-        self.message_count -= count
-        self.size_bytes -= size_bytes
+            self.size_bytes -= sizes.pop(message.queue_offset, 0)
+        while pending and pending[0] not in sizes:
+            pending.popleft()
+
+    @property
+    def message_count(self) -> int:
+        return len(self._sizes)
 
     @property
     def commit_offset(self) -> int:
@@ -136,5 +125,5 @@ class ProcessQueue:
         self.dropped = True
         self.next_offset = self.commit_offset
         self._pending.clear()
-        self._done.clear()
-        self.message_count = self.size_bytes = 0
+        self._sizes.clear()
+        self.size_bytes = 0

@@ -358,7 +358,7 @@ CLIENTS = BOTH | {
     "PopAcks._tasks": "acknowledgements on their way",
     "PopAcks._waiting": "acknowledgements of one iteration of the loop",
     "PopConsumer._held": "maxUnacknowledged",
-    "ProcessQueue._done": "flow control",
+    "ProcessQueue._sizes": "flow control",
     "ProcessQueue._pending": "flow control",
     "_ThreadDelivery._calls": "flow control",
     "_ThreadDelivery._ended": "flow control",

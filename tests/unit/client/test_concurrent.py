@@ -257,3 +257,14 @@ async def test_a_message_that_one_of_its_two_listeners_consumed_is_not_sent_back
         go_on.set()
         await world.left(0)
     assert world.sent_back == []
+
+
+@pytest.mark.parametrize("left", [None, b"", b"x" * 1_000])
+async def test_a_listener_may_change_the_body_of_its_message(left: bytes | None) -> None:
+    async def listen(message: MessageExt) -> None:
+        message.body = left  # type: ignore[assignment]
+
+    async with consuming(listen) as world:
+        world.add(64)
+        await world.left(0)
+        assert (world.process.commit_offset, world.process.size_bytes) == (64, 0)
