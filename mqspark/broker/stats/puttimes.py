@@ -34,7 +34,7 @@ class PutTimes:
         self._current = _no_counts()
         self._shown = _no_counts()
         self.quick = 0
-        """Those below a millisecond of the current period, as far as callers counted them here themselves."""
+        """Those below a millisecond in the current period. Callers of ``record`` may add them here themselves."""
         self.longest_ms = 0
         """The longest since the start."""
 
