@@ -16,9 +16,14 @@ from mqspark_server.net.grpc.grpclistener import GrpcListener
 from mqspark_server.net.grpc.grpcwords import GrpcAbort, GrpcCode
 from mqspark_server.net.grpc.messagereader import message_bytes
 from mqspark_server.net.grpc.servedcalls import MESSAGE_COST_BYTES, TAKEN_AT_ONCE
+from mqspark_server.net.http2.headerblocks import literal_block
 from mqspark_server.net.http2.http2connection import STREAM_WINDOW_BYTES
 from mqspark_server.net.http2.http2frames import (
     DATA,
+    END_HEADERS,
+    END_STREAM,
+    GOAWAY,
+    HEADERS,
     LAST_STREAM,
     PING,
     RST_STREAM,
@@ -213,6 +218,55 @@ async def test_failures_of_methods_are_told_with_and_without_answers_before() ->
     stream = client.call(b"")
     assert await client.answers(stream) == [b"first"]
     assert await client.status(stream) == (GrpcCode.INVALID_ARGUMENT, "then no more")
+
+
+M = message_bytes(b"m")
+FORMS: dict[str, list[bytes]] = {
+    "whole": [data(1, M, ended=True)],
+    "ended by itself": [data(1, M), data(1, b"", ended=True)],
+    "in parts": [data(1, M[:3]), data(1, M[3:], ended=True)],
+    "ended by fields": [data(1, M), frame(HEADERS, END_HEADERS | END_STREAM, 1, literal_block([("a", "b")]))],
+    "nothing": [data(1, b"", ended=True)],
+    "two": [data(1, M), data(1, M, ended=True)],
+    "two at once": [data(1, M + M, ended=True)],
+    "cut": [data(1, M[:4], ended=True)],
+    "wrong": [data(1, message_bytes(b"wrong"), ended=True)],
+    "not ended": [data(1, M)],
+    "taken back": [data(1, M, ended=True), u32(RST_STREAM, 1, Http2Code.CANCEL)],
+    "taken back before its end": [data(1, M), u32(RST_STREAM, 1, Http2Code.CANCEL)],
+    "more than all": [data(1, M, ended=True), data(1, M)],
+    "by one who leaves": [data(1, M, ended=True), frame(GOAWAY, 0, 0, bytes(8))],
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", ["task", "at once", "stream"])
+async def test_a_call_ends_the_same_however_its_frames_are_read(form: str, kind: str) -> None:
+    async def serve(requests: Any, call: Any) -> None:
+        await call.write(*[each async for each in requests])
+
+    def at_once(request: Text, call: Any) -> bool:
+        call.answer(b"echo " + request.text)
+        return True
+
+    found = method(serve, takes_stream=True) if kind == "stream" else method(echo)
+    if kind == "at once":
+        found = found._replace(at_once=at_once)
+    block = request_block(content_type="application/grpc", grpc_timeout="10S")
+    said = [http2_request(1, block=block), *FORMS[form]]
+    is_whole = form not in ("taken back", "more than all")  # else it may be answered before
+    ends = []
+    for parts in ([b"".join(said)], said, [b"%c" % octet for octet in b"".join(said)]):
+        listener = listener_of([("/service/Method", found)])
+        client = GrpcClientBench(listener)
+        for part in parts:
+            client.say(part)
+        ends.append((await client.status(1), await client.answers(1)) if is_whole else None)
+        is_open = form == "not ended"
+        assert listener.calls == is_open
+        client.hang_up()
+        assert listener.calls == 0
+    assert ends == [ends[0]] * 3
 
 
 async def test_a_call_whose_time_is_over_is_cancelled() -> None:
