@@ -295,7 +295,7 @@ TOOLS_GROUP = "TOOLS_CONSUMER"
 TRANS_GROUP = "CID_RMQ_SYS_TRANS"
 """The group whose offsets say how far half messages and decisions were read."""
 REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
-"""The group whose offsets say how far POP's check points were read."""
+"""The group whose offsets say how far POP's check points were read. Each is that of the last one, not of the next."""
 BUILT_IN_GROUPS = (
     TOOLS_GROUP,
     "FILTERSRV_CONSUMER",

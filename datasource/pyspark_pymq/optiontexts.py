@@ -61,7 +61,6 @@ _SPELLINGS = {
     )
 }
 """Spark passes names in lower case; errors show this documented spelling."""
-"""Offsets and times are longs at the broker."""
 _MAX_DIGITS = 40
 _SHOWN_LENGTH = 200
 SECRETS = ("accessKey", "secretKey", "securityToken", "schemaAccessKey", "schemaSecretKey")

@@ -163,10 +163,10 @@ class BlockingClient:
         self._one_by_one: set[str] = set()
         """Brokers that answer for one queue per request only."""
         self._known_routes: dict[str, tuple[bytes, TopicRoute]] = {}
+        """The answers to the last call of ``routes``."""
         self._names: list[str] = []
         self._names_at = time.monotonic() - _NAMES_LIFE_S
         """For errors: names of topics, and when they were asked for."""
-        """The answers to the last call of ``routes``."""
         self._broker_names: dict[str, str] = {}
         """Addresses in the routes of the last calls, to the names of their brokers."""
 

@@ -34,7 +34,6 @@ from mqspark.errors import InvalidSchema
 from mqspark.schemas.jsonschema.jsonschemas import JsonSchema
 from mqspark.schemas.parsedschema import JSON
 
-"""Schemas that are looked at, for one that names another many times."""
 _MAX_DEPTH = 60
 _CONNECT = "connect.type"
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"

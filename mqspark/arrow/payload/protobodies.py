@@ -34,7 +34,6 @@ from mqspark.schemas.parsedschema import PROTOBUF, needs_extra
 from mqspark.schemas.protobuf.prototext import descriptors
 from mqspark.schemas.schemaprefix import decode_indexes
 
-"""Nested ones included."""
 WRAPPERS = frozenset(
     f"google.protobuf.{each}Value"
     for each in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")

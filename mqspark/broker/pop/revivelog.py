@@ -22,8 +22,6 @@ from mqspark.message import REVIVE_LOG_PREFIX, TAGS, TIMER_DELIVER_MS, UNIQ_KEY,
 from mqspark.protocol.bodies.body import Body, decode_body
 from mqspark.protocol.session import Session
 
-"""Its offset in a revive queue is that of the last processed message, not of the next one."""
-
 CK_TAG, ACK_TAG, BATCH_ACK_TAG = "ck", "ack", "bAck"
 
 MAX_EMPTY_QUEUES = 256

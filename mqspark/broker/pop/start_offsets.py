@@ -14,8 +14,6 @@ from mqspark.message import RETRY_PREFIX
 from mqspark.protocol.headers.client_headers import INIT_MIN
 from mqspark.protocol.session import Session
 
-"""ConsumeInitMode: a group without an offset starts at the queue's first message; otherwise at its last."""
-
 _Key = tuple[str, str, int]
 
 

@@ -129,10 +129,10 @@ class ClientInstance:
         )
         self._members: list[InstanceMember] = []
         self._routes: dict[str, TopicRoute] = {}
+        """In the order of their last change."""
         self._names: list[str] = []
         self._names_at_ms = self.clock.monotonic_ms() - _NAMES_LIFE_MS
         """For errors: names of topics, and when they were asked for."""
-        """In the order of their last change."""
         self._brokers: dict[str, dict[int, str]] = {}
         self.outages = Outages(log)
         """Outages of what its members ask for again and again."""

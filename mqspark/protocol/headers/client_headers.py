@@ -427,7 +427,7 @@ class GetAllProducerInfoRequestHeader(Header):
 
 
 INIT_MIN, INIT_MAX = 0, 1
-"""Where a group begins to pop a queue (ConsumeInitMode)."""
+"""Where a group without an offset begins to pop a queue: at its first message, or at its last (ConsumeInitMode)."""
 
 
 class PopMessageRequestHeader(TopicHeader):

@@ -53,7 +53,6 @@ _STEPS_AHEAD = 4
 """The next segment is made so many steps before the end of the active one, when a segment has twice as many."""
 _MARK = -1
 """Marker in ``_views``, which is ordered by last use: see ``drop_idle``."""
-"""System flag and store timestamp of a record whose born host is IPv4 (12 bytes later for IPv6)."""
 
 
 def _beyond(path: Path) -> StoreCorrupt:

@@ -45,7 +45,6 @@ RETRY_S = 10.0
 TIMEOUT_S = 10.0
 WAIT_S = 0.1
 """Interval of checks whether a compaction has ended."""
-"""The group of tools, which every broker knows."""
 MAX_MESSAGES = 1000
 _SUBSCRIPTION = 4
 """PullSysFlag.FLAG_SUBSCRIPTION."""

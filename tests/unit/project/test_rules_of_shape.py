@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterable, Iterator
 
 import pytest
@@ -80,6 +81,17 @@ def names_of_later_parts(nodes: Iterable[ast.AST]) -> Iterator[str]:
                     yield f"line {function.lineno}: self.{each.attr}"
 
 
+def texts_of_nothing(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Texts that stand behind no name which they could describe, as when it has moved away."""
+    for node in nodes:
+        body = getattr(node, "body", None)
+        for before, each in itertools.pairwise(body if isinstance(body, list) else ()):
+            value = each.value if isinstance(each, ast.Expr) else None
+            is_text = isinstance(value, ast.Constant) and isinstance(value.value, str)
+            if is_text and not isinstance(before, ast.Assign | ast.AnnAssign | ast.AugAssign):
+                yield f"line {each.lineno}"
+
+
 def test_no_function_is_longer_than_a_page() -> None:
     found = {each.name: list(long_functions(each.nodes)) for each in modules()}
     assert {path: names for path, names in found.items() if names} == {}
@@ -92,6 +104,24 @@ def test_a_class_has_few_attributes_or_a_reason() -> None:
 def test_no_constructor_names_a_part_that_does_not_exist_yet() -> None:
     found = {each.name: list(names_of_later_parts(each.nodes)) for each in modules()}
     assert {path: names for path, names in found.items() if names} == {}
+
+
+def test_each_text_stands_behind_the_name_that_it_describes() -> None:
+    found = {each.name: list(texts_of_nothing(each.nodes)) for each in modules()}
+    assert {path: lines for path, lines in found.items() if lines} == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("'of all'\nA = 1\n'of A'", []),
+        ("class C:\n 'of C'\n a: int\n 'of a'", []),
+        ("import os\n'of what?'", ["line 2"]),
+        ("A = 1\n'of A'\n'of what?'", ["line 3"]),
+    ],
+)
+def test_a_text_of_nothing_is_seen(source: str, found: list[str]) -> None:
+    assert list(texts_of_nothing(ast.walk(ast.parse(source)))) == found
 
 
 @pytest.mark.parametrize(
