@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from collections.abc import Callable
 
 import pytest
 
+from mqspark.store.disk.damage import Damage
 from mqspark.store.disk.diskjobs import PreparedJob
+from mqspark.store.disk.layout import StorePaths
+from mqspark.store.disk.notes.checkpoint import Checkpoint
 from mqspark.store.upkeep import checkpoints
 from tests.crash.disk import MemoryFiles
 from tests.crash.power import BATCHES, QUEUES, ROOT, Script, assert_images, images, opened_image
@@ -87,6 +91,17 @@ def departures(sync: bool, rounds: int) -> Script:
 
 ALARMS = {"queue.lost", "queue.short", "queue.long", "queue.file-gone"}
 """What a start finds where a checkpoint and the queues disagree."""
+GAP = re.compile(r"queue (.*)/(.*): one of its files is missing; rebuilt from (.*) on")
+
+
+def is_newer(script: Script, damage: Damage, position: int) -> bool:
+    """Whether it is a file that no checkpoint up to ``position`` speaks of: the name of the one behind it may survive a
+    power cut that takes its own."""
+    found = GAP.fullmatch(damage.text)
+    sent = script.sent.get((found[1], int(found[2]), int(found[3])), ()) if found else ()
+    return any(each.position >= position for each in sent)
+
+
 ROUNDS = [3, pytest.param(7, marks=pytest.mark.slow("the same with more rounds"))]
 
 
@@ -96,9 +111,11 @@ def test_a_late_slice_says_nothing_of_what_came_late(sync: bool, rounds: int) ->
     script = arrivals(sync, rounds)
     assert_images(script, 4, at_least=60)
     for image in images(script, 4, random.Random(5)):
-        store, _ = opened_image(script, MemoryFiles(ROOT, image.tree))
-        alarms = [kind for kind, _ in store.damages.counts if kind in ALARMS]
-        assert alarms == [], f"event {image.event}: {store.damages.found}"
+        files, paths = MemoryFiles(ROOT, image.tree), StorePaths(ROOT)
+        position = Checkpoint.load(paths.checkpoint, paths.mark, files).position
+        store, _ = opened_image(script, files)
+        alarms = [each for each in store.damages.found if each.kind in ALARMS]
+        assert all(is_newer(script, each, position) for each in alarms), f"event {image.event}: {alarms}"
         crash(store)
 
 
