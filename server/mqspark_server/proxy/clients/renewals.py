@@ -216,7 +216,9 @@ class Renewals:
         except Exception as error:  # the others are given back
             if not isinstance(error, GrpcRefusal):
                 _log.exception("%s cannot be given back", held.place)
-            _log.warning("%s comes again only when its time is over: %s", held.place, error)
+            _log.warning(
+                "a message of %s is delivered again only after its invisible time: %s", held.place, error
+            )
 
     def _is_held(self, held: HeldReceipt) -> bool:
         return self._held.get((held.client, held.place)) is held

@@ -301,4 +301,6 @@ async def _give_back(call: GrpcCall, reception: _Reception, given: Sequence[Give
         try:
             await change(call.client.link, place, handle, GIVEN_BACK_MS)
         except GrpcRefusal as refused:
-            log.warning("%s comes again only when its time is over: %s", each.message_id, refused)
+            log.warning(
+                "message %s is delivered again only after its invisible time: %s", each.message_id, refused
+            )
