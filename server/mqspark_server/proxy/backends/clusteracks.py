@@ -16,9 +16,8 @@ _SUCCESS = int(ResponseCode.SUCCESS)
 
 def acknowledge(connection: Outbound, run: AckRun) -> None:
     """``run`` is done when all are answered, or it is known that they are not."""
-    acks = [*run.acks]
-    run.asked = sum(len(numbers) for *_, numbers, _ in acks)
-    for topic, group, receipt, numbers, offsets in acks:
+    run.asked = 1  # until all are asked: a connection that is lost answers at once
+    for topic, group, receipt, numbers, offsets in run.acks:
         pop = receipt.encode()
         for number, offset in zip(numbers, offsets, strict=True):
             header = AckMessageRequestHeader(
@@ -30,10 +29,12 @@ def acknowledge(connection: Outbound, run: AckRun) -> None:
                 bname=receipt.broker_name,
             )
             waiting = _Acknowledgement(run, number)
+            run.asked += 1
             try:
                 connection.ask(waiting, _ACK, header, b"", timeout_s=ANSWER_TIMEOUT_S)
             except (ValueError, MQError) as error:
                 waiting.set_exception(error)
+    run.asked -= 1
 
 
 class _Acknowledgement:

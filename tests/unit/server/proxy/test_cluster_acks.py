@@ -16,17 +16,38 @@ from tests.unit.outbound_kit import connected
 POP = Receipt(0, 1_700_000_000_000, 60_000, 3, "0", "b", 2)
 
 
+class Noted(AckRun):
+    def __init__(self, ended: list[bool]) -> None:
+        super().__init__(
+            [AckedTogether("T", "g", POP, [4, 2], [5, 6]), AckedTogether("U", "g", POP, [0], [7])]
+        )
+        self._ended = ended
+
+    def done(self) -> None:
+        self._ended.append(True)
+
+
+def test_what_is_known_at_once_is_no_end() -> None:
+    """Whoever gives the acknowledgements sees it."""
+
+    async def scene() -> None:
+        outbound, wire = connected()
+        wire.close()
+        ended: list[bool] = []
+        run = Noted(ended)
+        acknowledge(outbound, run)
+        assert (run.asked, ended) == (0, [])
+        assert {type(each) for each in run.answers.values()} == {ConnectionLost}
+        assert run.answers.keys() == {4, 2, 0}
+
+    asyncio.run(scene())
+
+
 def test_the_outcome_of_each() -> None:
     async def scene() -> None:
         outbound, wire = connected()
         ended: list[bool] = []
-        acks = [AckedTogether("T", "g", POP, [4, 2], [5, 6]), AckedTogether("U", "g", POP, [0], [7])]
-
-        class Noted(AckRun):
-            def done(self) -> None:
-                ended.append(True)
-
-        run = Noted(acks)
+        run = Noted(ended)
         acknowledge(outbound, run)
         assert run.asked
         await asyncio.sleep(0)
