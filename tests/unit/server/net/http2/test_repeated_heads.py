@@ -130,7 +130,7 @@ def test_calls_of_a_client_are_compared(hits: list[bytes]) -> None:
 @pytest.mark.parametrize("limit", [200, 1_000, TABLE_BYTES])
 @pytest.mark.parametrize("seed", range(3))
 def test_whatever_the_fields_are(seed: int, limit: int, hits: list[bytes]) -> None:
-    """Other places, lengths, forms; two of them; sizes of the table that change."""
+    """Other places, lengths, forms; two of them; sizes of the table that change; a last field that no request has."""
     chance = random.Random(seed)
     encoder = Encoder(limit)
     plain, heads = RequestHeads(), RequestHeads({UNREAD})
@@ -148,7 +148,10 @@ def test_whatever_the_fields_are(seed: int, limit: int, hits: list[bytes]) -> No
         )
         fields = [(name, value if name == UNREAD else given) for name, given in fields]
         unindexed = chance.choices(((), (UNREAD,), ("grpc-timeout",)), (20, 1, 1))[0]
-        block = start + encoder.block(fields, unindexed=unindexed)
+        odd = chance.choices(
+            (None, (":authority", ""), ("te", "no"), ("connection", "close")), (20, 1, 1, 1)
+        )[0]
+        block = start + encoder.block([*fields[:-1], odd] if odd else fields, unindexed=unindexed)
         start = b""
         expected = outcome(plain, block)
         assert outcome(heads, block) == expected
