@@ -42,7 +42,7 @@ def start(
     log.parent.mkdir(parents=True, exist_ok=True)
     inherited = {key: value for key, value in os.environ.items() if key != "NAMESRV_ADDR"}
     is_forked = IS_SUPPORTED and list(command[:1]) == mqspark_command()
-    with log.open("a") as sink:
+    with log.open("a") as sink, _taking_ctrl_c():
         return (Forked if is_forked else subprocess.Popen)(
             command,
             env=inherited | dict(env or {}),
@@ -53,6 +53,20 @@ def start(
             cwd=cwd or log.parent,
             start_new_session=new_session,
         )
+
+
+@contextmanager
+def _taking_ctrl_c() -> Iterator[None]:
+    """A shell has what it runs in the background ignore SIGINT, and children would inherit that."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @contextmanager

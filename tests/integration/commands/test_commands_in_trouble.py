@@ -152,15 +152,7 @@ def test_ctrl_c_answers_a_question(cluster: Cluster, tmp_path: Path) -> None:
     assert mqspark("topic", "describe", name).code == 0
 
 
-@pytest.fixture
-def ctrl_c() -> Iterator[None]:
-    """Children take SIGINT. A shell has what it runs in the background ignore it, and children would inherit that."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-def test_an_interrupted_produce_says_how_many_it_sent(cluster: Cluster, ctrl_c: None, tmp_path: Path) -> None:
+def test_an_interrupted_produce_says_how_many_it_sent(cluster: Cluster, tmp_path: Path) -> None:
     name, log = topic("Half"), tmp_path / "errors"
     with processes.process([*COMMAND, "produce", name, "-n", cluster.namesrv], log) as child:
         assert child.stdin is not None
