@@ -21,11 +21,14 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Protocol
 
+from mqspark.base.logs import escaping
 from mqspark.base.valuetypes import check_fields
 from mqspark.client.delivery.awaiting import awaited, is_coroutine_function
 from mqspark.client.delivery.process_queue import ProcessQueue
 from mqspark.client.remoting.lifecycle import Within
 from mqspark.message import MessageExt
+
+log = escaping(__name__)
 
 
 class ConsumeStatus(enum.Enum):
@@ -119,8 +122,19 @@ class Around(Protocol):
 Ended = tuple[ProcessQueue, Any, Outcome, float]
 """A queue, what the listener got of it, the outcome, and how long the listener took in seconds."""
 
-Finished = Callable[[Sequence[Ended]], None]
+Finished = Callable[[Iterator[Ended]], None]
 """Called with the calls that have ended since the last time, in their order."""
+
+
+def _tell(finished: Finished, ended: Sequence[Ended]) -> None:
+    """A call whose outcome cannot be handled takes none of the others along."""
+    rest = iter(ended)
+    for _ in ended:
+        try:
+            finished(rest)
+            return
+        except Exception:  # what a listener has done to its message may be its cause
+            log.exception("the outcome of a listener's call could not be handled")
 
 
 def messages_of(argument: Any) -> Sequence[MessageExt]:
@@ -346,7 +360,7 @@ class _LoopDelivery:
     def _report(self) -> None:
         ended, self._ended = self._ended, []
         if ended:
-            self._finished(ended)
+            _tell(self._finished, ended)
 
     def running(self) -> list[tuple[ProcessQueue, Any, float]]:
         return list(_running(self._callers))
@@ -475,7 +489,7 @@ class _ThreadDelivery:
         ended = [take() for _ in range(len(self._ended))]
         if ended:
             self._outstanding -= len(ended)
-            self._finished(ended)
+            _tell(self._finished, ended)
 
     def running(self) -> list[tuple[ProcessQueue, Any, float]]:
         return list(_running(self._callers))

@@ -390,7 +390,7 @@ class PopConsumer(Listening):
     def _is_ours(self, work: Popped) -> bool:
         return self._ordered.is_ours(work) if self._ordered is not None else self._now_s() < work.deadline
 
-    def _finished(self, ended: Sequence[Ended]) -> None:
+    def _finished(self, ended: Iterable[Ended]) -> None:
         for _, message, outcome, elapsed_s in ended:
             self._ended(message, outcome, elapsed_s)
 

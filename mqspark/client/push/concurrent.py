@@ -141,7 +141,7 @@ class Concurrent:
 
     # --- outcomes ---------------------------------------------------------------------------------------
 
-    def _finished(self, ended: Sequence[Ended]) -> None:
+    def _finished(self, ended: Iterable[Ended]) -> None:
         now_ms = wall_ms()
         run = _Successes(_NO_QUEUE, "")
         for process, argument, outcome, elapsed_s in ended:

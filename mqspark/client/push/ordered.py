@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any, Protocol
 
 from mqspark.base.clock import SystemClock, wall_ms
@@ -356,7 +356,7 @@ class Ordered:
         ordered.resume_ms = 0
         self._advance(ordered)
 
-    def _finished(self, ended: Sequence[Ended]) -> None:
+    def _finished(self, ended: Iterable[Ended]) -> None:
         for process, argument, outcome, elapsed_s in ended:
             self._ended(process, messages_of(argument), outcome, elapsed_s)
 

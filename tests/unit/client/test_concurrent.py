@@ -144,6 +144,27 @@ async def test_a_failure_amid_successes_returns_alone(listener: Callable[[Any], 
     assert (rates.consume_ok_tps, rates.consume_failed_tps, rates.consume_failed_msgs) == (90, 10, 10)
 
 
+def spoil(message: MessageExt) -> None:
+    if message.queue_offset == 3:
+        del message.properties
+        raise ValueError("spoilt")
+
+
+async def spoil_later(message: MessageExt) -> None:
+    spoil(message)
+
+
+@pytest.mark.parametrize("listener", [spoil, spoil_later])
+async def test_an_outcome_that_cannot_be_handled_takes_no_other_along(
+    listener: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with consuming(listener) as world:
+        world.add(32)
+        await world.left(1)
+    assert world.process.commit_offset == 3
+    assert caplog.text.count("could not be handled") == 1
+
+
 async def test_each_topic_of_a_retry_queue_is_counted() -> None:
     async with consuming(lambda message: None) as world:
         messages = [message(offset, topic="TU"[offset % 3 == 0]) for offset in range(30)]
