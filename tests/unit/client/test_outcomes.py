@@ -76,7 +76,7 @@ async def outcome_of(
     delivery = make_delivery(
         listener,
         concurrency=2,
-        finished=lambda ended: reported.set_result(ended[0][2]),
+        finished=lambda ended: reported.set_result(next(ended)[2]),
         around=around,
     )
     delivery.submit(ProcessQueue(0), [argument])
