@@ -14,8 +14,9 @@ from mqspark.client.delivery.process_queue import ProcessQueue
 from mqspark.client.delivery.statistics import ConsumeStatistics
 from mqspark.client.push.concurrent import Concurrent
 from mqspark.client.remoting.pauses import Timers
-from mqspark.message import MessageExt, PhysicalOffset, QueueOffset
+from mqspark.message import MessageExt
 from tests.support.clocks import ManualClock
+from tests.support.receivedmessages import received
 
 pytestmark = pytest.mark.anyio
 WAIT_S = 60
@@ -23,24 +24,7 @@ TIMEOUT_MS = 1_000
 
 
 def message(offset: int, topic: str = "T") -> MessageExt:
-    return MessageExt(
-        topic=topic,
-        body=b"x",
-        properties={"UNIQ_KEY": str(offset)},
-        queue_id=0,
-        queue_offset=QueueOffset(offset),
-        physical_offset=PhysicalOffset(0),
-        sys_flag=0,
-        born_timestamp_ms=0,
-        born_host="",
-        store_timestamp_ms=0,
-        store_host="",
-        reconsume_times=0,
-        prepared_transaction_offset=PhysicalOffset(0),
-        body_crc=0,
-        store_size_bytes=0,
-        offset_message_id="",
-    )
+    return received(offset, topic=topic, properties={"UNIQ_KEY": str(offset)})
 
 
 class World:

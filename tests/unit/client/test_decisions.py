@@ -26,30 +26,15 @@ from mqspark.client.consumer.rebalance import RebalanceTimer, plan
 from mqspark.client.delivery.process_queue import FlowLimits, ProcessQueue
 from mqspark.client.producer.faults import FaultTable, QueueChooser
 from mqspark.errors import ConfigError
-from mqspark.message import MessageExt, MessageQueue, PhysicalOffset, QueueOffset
+from mqspark.message import MessageExt, MessageQueue
 from tests.support.clocks import ManualClock
+from tests.support.receivedmessages import received
 
 VECTORS = Path(__file__).parents[2] / "golden" / "vectors" / "allocate.jsonl"
 
 
 def message(offset: int, body: bytes = b"x") -> MessageExt:
-    return MessageExt(
-        topic="T",
-        body=body,
-        queue_id=0,
-        queue_offset=QueueOffset(offset),
-        physical_offset=PhysicalOffset(0),
-        sys_flag=0,
-        born_timestamp_ms=0,
-        born_host="",
-        store_timestamp_ms=0,
-        store_host="",
-        reconsume_times=0,
-        prepared_transaction_offset=PhysicalOffset(0),
-        body_crc=0,
-        store_size_bytes=0,
-        offset_message_id="",
-    )
+    return received(offset, body=body)
 
 
 # --- allocation ------------------------------------------------------------------------------------------

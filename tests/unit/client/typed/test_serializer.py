@@ -18,6 +18,7 @@ from mqspark.errors import ConfigError, InvalidMessage, NoSchemaRegistry, Schema
 from mqspark.message import Message, MessageExt
 from mqspark.schemas.parsedschema import MAX_DEPTH
 from mqspark.schemas.parsing import parse
+from tests.support.receivedmessages import received
 from tests.unit.registry_kit import FIRST, SECOND, RegistryBench, field, record
 
 ORDERS = "Orders"
@@ -187,11 +188,7 @@ def test_a_schema_is_a_schema() -> None:
 
 
 def stored(body: bytes) -> MessageExt:
-    return MessageExt(
-        topic=ORDERS, body=body, queue_id=0, queue_offset=0, physical_offset=0, sys_flag=0,
-        born_timestamp_ms=0, born_host="", store_timestamp_ms=0, store_host="", reconsume_times=0,
-        prepared_transaction_offset=0, body_crc=0, store_size_bytes=0, offset_message_id="",
-    )  # fmt: skip
+    return received(topic=ORDERS, body=body)
 
 
 def test_a_listener_gets_values_and_a_registry_that_is_away_is_its_failure(registry: Asked) -> None:

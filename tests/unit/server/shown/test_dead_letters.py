@@ -10,33 +10,17 @@ from typing import Any
 import pytest
 
 from mqspark.errors import InvalidMessage
-from mqspark.message import DLQ_ORIGIN_TOPIC, RETRY_TOPIC, Message, MessageExt, PhysicalOffset, QueueOffset
+from mqspark.message import DLQ_ORIGIN_TOPIC, RETRY_TOPIC, Message, MessageExt
 from mqspark_server.actions import letteractions
 from mqspark_server.actions.letteractions import ResendLetters
 from mqspark_server.actions.resending import NotAllSent, send_each
 from mqspark_server.shown.deadletters import LetterChoice, foreign_origins, origin_of, resent_copy
+from tests.support.receivedmessages import received
 
 
 def letter(message_id: str = "1", origin: str | None = "Orders", **properties: str) -> MessageExt:
     given = {"UNIQ_KEY": message_id, **({} if origin is None else {DLQ_ORIGIN_TOPIC: origin}), **properties}
-    return MessageExt(
-        topic="%DLQ%g",
-        body=b"",
-        properties=given,
-        queue_id=0,
-        queue_offset=QueueOffset(0),
-        physical_offset=PhysicalOffset(0),
-        sys_flag=0,
-        born_timestamp_ms=0,
-        born_host="",
-        store_timestamp_ms=0,
-        store_host="",
-        reconsume_times=0,
-        prepared_transaction_offset=PhysicalOffset(0),
-        body_crc=0,
-        store_size_bytes=0,
-        offset_message_id=f"at-{message_id}",
-    )
+    return received(topic="%DLQ%g", body=b"", properties=given, offset_message_id=f"at-{message_id}")
 
 
 def test_the_origin_is_the_one_of_the_broker_before_that_of_a_client() -> None:
