@@ -20,6 +20,7 @@ from mqspark_server.namesrv_app import NameServerApp
 from mqspark_server.settings.settings import Layer, controller_settings, namesrv_settings
 from tests.support.processes import HOST, free_port
 from tests.support.remoting import RawConnection, Reply
+from tests.support.waiting import eventually
 
 ROOT = Credentials("root", "root-secret")
 INNER = Signer("inner", "inner-secret")
@@ -101,6 +102,7 @@ def test_a_new_master_is_told_and_goes_on(tmp_path: Path) -> None:
         assert first is not None
         with Producer(cluster.namesrv, group="p", credentials=ROOT, send_timeout_ms=60_000) as producer:
             assert producer.send(Message("Kept", b"0")).status is SendStatus.SEND_OK
+            eventually(lambda: cluster.sync_state_set == {0, 1})  # before, nobody may take its place
             cluster.kill(first)
             assert producer.send(Message("Kept", b"1")).status is SendStatus.SEND_OK
         assert cluster.master == 1 - first
