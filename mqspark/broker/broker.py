@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -24,7 +24,6 @@ from mqspark.base.config import ForeignKeys, no_foreign_keys
 from mqspark.base.shares import Shares
 from mqspark.broker.admin.processors import admin_handlers
 from mqspark.broker.admin.runtime import runtime_table
-from mqspark.broker.admin.views import groups_view, topics_view
 from mqspark.broker.brokerbounds import BrokerBounds
 from mqspark.broker.brokerrequests import BrokerRequests
 from mqspark.broker.brokerservices import BrokerServices
@@ -479,12 +478,6 @@ class BrokerCore:
     def delay_problem(self) -> str | None:
         """Why due delayed or timed messages are not delivered; None if they are."""
         return self.services.delays.problem or self.timers.problem
-
-    def topics_view(self) -> list[dict[str, Any]]:
-        return [topic for topic in topics_view(self.state) if topic is not None]
-
-    def groups_view(self) -> list[dict[str, Any]]:
-        return [group for group in groups_view(self.state) if group is not None]
 
     def _settings_changed(self) -> None:
         """UPDATE_BROKER_CONFIG has changed the settings objects."""

@@ -1,11 +1,13 @@
-"""Snapshots for the HTTP API: topics with their queues, groups with their lag. Plain dicts, ready for JSON."""
+"""What HTTP shows of topics and groups: each noun is declared here with its fields, and read from a broker's state."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import TypeVar
 
-from mqspark.broker.state.groups import ConsumerGroup, GroupMember
+from mqspark.base.document import Document
+from mqspark.broker.state.groups import GroupMember
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.tables.consumer_offsets import NOT_FOUND
 from mqspark.broker.tables.topics import Topic
@@ -14,43 +16,64 @@ from mqspark.protocol.slices import Work
 
 QUEUES_AT_ONCE = 256
 
-
-View = Iterator[dict[str, Any] | None]
+T = TypeVar("T")
+View = Iterator[T | None]
 """Entries; None marks a point where other work may run before the next entry."""
 
 
-def topics_view(state: BrokerState, only: str | None = None) -> View:
-    """One entry per topic: configuration, queues with min and max offset, messages stored since start."""
-    store = state.store
-    for name in state.topics.names() if only is None else [only]:
-        topic = state.topics.get(name)
-        if topic is None:
-            continue
-        config = topic.config
-        queues = []
-        ids = store.offsets.queue_ids(name) if only is None else range(topic.queue_limit)
-        for number, queue_id in enumerate(ids, 1):
-            if store.offsets.has_queue(name, queue_id):
-                queues.append(
-                    {
-                        "queueId": queue_id,
-                        "minOffset": store.offsets.min_offset(name, queue_id),
-                        "maxOffset": store.offsets.max_offset(name, queue_id),
-                    }
-                )
-            if number % QUEUES_AT_ONCE == 0:
-                yield None
-        yield {
-            "topic": name,
-            "system": state.topics.is_system(name),
-            "perm": config.perm,
-            "readQueueNums": config.read_queue_nums,
-            "writeQueueNums": config.write_queue_nums,
-            "order": config.order,
-            "attributes": dict(config.attributes),
-            "putTps": state.stats.per_second("TOPIC_PUT_NUMS", name),
-            "queues": queues,
-        }
+@dataclass(slots=True)
+class QueueBounds(Document):
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    """of the next message"""
+
+
+@dataclass(slots=True)
+class QueueLag(Document):
+    queue_id: int
+    offset: int
+    pull_offset: int | None
+    max_offset: int
+    lag: int
+
+
+@dataclass(slots=True)
+class TopicLag(Document):
+    topic: str
+    lag: int
+    queues: list[QueueLag]
+
+
+@dataclass(slots=True)
+class Member(Document):
+    client_id: str
+    address: str
+    language: str
+    version: int
+
+
+@dataclass(slots=True)
+class GroupView(Document):
+    group: str
+    online: bool
+    consume_type: str | None
+    message_model: str | None
+    subscriptions: dict[str, str]
+    members: list[Member]
+    lag: int
+    topics: list[TopicLag]
+
+
+def queues_of(state: BrokerState, topic: Topic) -> Work[list[QueueBounds]]:
+    offsets, found = state.store.offsets, []
+    for number, queue_id in enumerate(range(topic.queue_limit), 1):
+        if offsets.has_queue(topic.name, queue_id):
+            low, high = offsets.bounds(topic.name, queue_id)
+            found.append(QueueBounds(queue_id, low, high))
+        if number % QUEUES_AT_ONCE == 0:
+            yield
+    return found
 
 
 def extent_of(state: BrokerState, topic: Topic) -> Work[tuple[int, int | None]]:
@@ -78,18 +101,18 @@ def group_names(state: BrokerState) -> Work[set[str]]:
     return names
 
 
-def groups_view(state: BrokerState, only: Collection[str] | None = None) -> View:
-    """One entry per group that has members, offsets or a configuration: members, and the offset and lag of each
-    queue."""
-    topics_of: dict[str, list[str]] = {}
+def groups_view(state: BrokerState, names: Collection[str]) -> View[GroupView]:
+    """An entry for each of these groups that has members, offsets or a configuration, in the order of their names."""
+    wanted, topics_of = frozenset(names), dict[str, list[str]]()
     for page in state.offsets.pairs().pages():
-        for topic, group in page:
-            if only is None or group in only:
-                topics_of.setdefault(group, []).append(topic)
+        for topic, name in page:
+            if name in wanted:
+                topics_of.setdefault(name, []).append(topic)
         yield None
-    clients = state.clients
-    names = yield from group_names(state)
-    for name in sorted(names) if only is None else sorted(names.intersection(only)):
+    for name in sorted(wanted):
+        group = state.clients.consumer(name)
+        if group is None and name not in topics_of and state.subscriptions.configured(name) is None:
+            continue
         topics = []
         for topic in sorted(topics_of.get(name, ())):
             queues = []
@@ -97,55 +120,31 @@ def groups_view(state: BrokerState, only: Collection[str] | None = None) -> View
                 queues.append(_queue_lag(state, name, topic, queue_id, offset))
                 if number % QUEUES_AT_ONCE == 0:
                     yield None
-            topics.append({"topic": topic, "lag": sum(queue["lag"] for queue in queues), "queues": queues})
+            topics.append(TopicLag(topic, sum(queue.lag for queue in queues), queues))
             yield None
-        yield {
-            "group": name,
-            **_membership(clients.consumer(name)),
-            "lag": sum(topic["lag"] for topic in topics),
-            "topics": topics,
-        }
+        subscriptions = {} if group is None else group.subscriptions
+        yield GroupView(
+            name,
+            online=group is not None,
+            consume_type=None if group is None else group.consume_type,
+            message_model=None if group is None else group.message_model,
+            subscriptions={topic: each.data.sub_string for topic, each in subscriptions.items()},
+            members=[] if group is None else [member_view(each) for each in group.members.values()],
+            lag=sum(topic.lag for topic in topics),
+            topics=topics,
+        )
 
 
-def _queue_lag(state: BrokerState, group: str, topic: str, queue_id: int, offset: int) -> dict[str, Any]:
-    max_offset = state.store.offsets.max_offset(topic, queue_id)
+def _queue_lag(state: BrokerState, group: str, topic: str, queue_id: int, offset: int) -> QueueLag:
+    end = state.store.offsets.max_offset(topic, queue_id)
     pulled = state.offsets.pull_offset(group, topic, queue_id)
-    return {
-        "queueId": queue_id,
-        "offset": offset,
-        "pullOffset": None if pulled == NOT_FOUND else pulled,
-        "maxOffset": max_offset,
-        "lag": max(0, max_offset - offset),
-    }
+    return QueueLag(queue_id, offset, None if pulled == NOT_FOUND else pulled, end, max(0, end - offset))
 
 
-def _membership(group: ConsumerGroup | None) -> dict[str, Any]:
-    if group is None:
-        return {
-            "online": False,
-            "consumeType": None,
-            "messageModel": None,
-            "subscriptions": {},
-            "members": [],
-        }
-    return {
-        "online": True,
-        "consumeType": group.consume_type,
-        "messageModel": group.message_model,
-        "subscriptions": {
-            topic: subscription.data.sub_string for topic, subscription in group.subscriptions.items()
-        },
-        "members": [member_view(member) for member in group.members.values()],
-    }
-
-
-def member_view(member: GroupMember) -> dict[str, Any]:
-    return {
-        "clientId": member.client_id,
-        "address": member.session.peer,
-        "language": language_name(member.language),
-        "version": member.version,
-    }
+def member_view(member: GroupMember) -> Member:
+    return Member(
+        member.client_id, member.session.peer, language_name(member.language), version=member.version
+    )
 
 
 def language_name(number: int) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
+from mqspark.base.document import Document
 from mqspark.errors import BrokerError, ClientError, InvalidMessage
 from mqspark.message import MessageQueue, is_system_topic
 from mqspark.protocol.codes import ResponseCode
@@ -67,17 +69,15 @@ class ClusterOffsets:
         return dict(sorted(found.items()))
 
 
-class MovedQueue(NamedTuple):
-    queue: MessageQueue
-    first: int
-    end: int
+@dataclass(frozen=True, slots=True)
+class QueueMove(Document):
+    queue_id: int
     before: int | None
-    """None: nothing is committed."""
+    """null: the group has no offset yet"""
     after: int
-
-    @property
-    def lag_after(self) -> int:
-        return max(0, self.end - self.after)
+    min_offset: int
+    max_offset: int
+    lag_after: int
 
 
 _COLUMNS = {
@@ -100,7 +100,7 @@ class OffsetMove(Act, frozen=True):
     queues: Sequence[str] = ()
     """As ``place_of`` writes them; none: all."""
 
-    async def moves(self, offsets: TopicOffsets) -> list[MovedQueue]:
+    async def moves(self, offsets: TopicOffsets) -> dict[MessageQueue, QueueMove]:
         """What would happen. Raises InvalidMessage for a queue or an offset that is not there, MQError."""
         if is_system_topic(self.topic):
             raise InvalidMessage(f"{self.topic} is a system topic", field="topic")
@@ -115,15 +115,16 @@ class OffsetMove(Act, frozen=True):
         if self.offset is not None and len(chosen) > 1:
             text = f"these are {len(chosen)} queues: choose the one queue that has this offset"
             raise InvalidMessage(text, field="queue")
-        found: dict[MessageQueue, MovedQueue] = {}
+        found: dict[MessageQueue, QueueMove] = {}
 
         async def add(queue: MessageQueue) -> None:
             low, high = bounds[queue]
             before = await offsets.query_offset(self.group, queue)
-            found[queue] = MovedQueue(queue, low, high, before, await self._target(offsets, queue, low, high))
+            after = await self._target(offsets, queue, low, high)
+            found[queue] = QueueMove(queue.queue_id, before, after, low, high, max(0, high - after))
 
         await each_of(chosen, add)
-        return [found[queue] for queue in chosen]
+        return {queue: found[queue] for queue in chosen}
 
     async def _target(self, offsets: TopicOffsets, queue: MessageQueue, low: int, high: int) -> int:
         if self.offset is not None:
@@ -141,7 +142,7 @@ class OffsetMove(Act, frozen=True):
         members = len(await member_rows(at.admin, self.group))
         facts = [
             ("Topic", self.topic),
-            ("Messages to be consumed afterwards", f"{sum(each.lag_after for each in moves):,}"),
+            ("Messages to be consumed afterwards", f"{sum(each.lag_after for each in moves.values()):,}"),
             (
                 "Members that are connected",
                 f"{members}, which continue from there at once" if members else "none",
@@ -150,14 +151,14 @@ class OffsetMove(Act, frozen=True):
         rows = [
             {
                 "topic": self.topic,
-                "broker": each.queue.broker_name,
-                "queue": each.queue.queue_id,
+                "broker": queue.broker_name,
+                "queue": queue.queue_id,
                 "from_offset": each.before,
                 "to_offset": each.after,
                 "change": each.after - (each.before or 0),
                 "lag": each.lag_after,
             }
-            for each in moves
+            for queue, each in moves.items()
         ]
         title = f"Move {self.group} to other offsets?"
         return Preview(title, "Move", facts, _COLUMNS, rows, is_dangerous=True)
@@ -167,7 +168,7 @@ class OffsetMove(Act, frozen=True):
         await self.make(at.admin, moves)
         return Done(f"group {self.group} was moved in {len(moves)} queues of {self.topic}")
 
-    async def make(self, admin: AdminClient, moves: Sequence[MovedQueue]) -> None:
+    async def make(self, admin: AdminClient, moves: Mapping[MessageQueue, QueueMove]) -> None:
         """Make these moves. Members continue from the new offsets. Raises MovesAllQueues, MQError."""
         is_online = bool(await member_rows(admin, self.group))
         try:
@@ -176,22 +177,22 @@ class OffsetMove(Act, frozen=True):
                 return
             broker = await _moving_all(admin, self.topic, moves)
             if broker is None:
-                for move in moves:
-                    await admin.reset_offset(self.group, move.queue, move.after)
+                for queue, move in moves.items():
+                    await admin.reset_offset(self.group, queue, move.after)
                 return
             if is_online:
                 raise MovesAllQueues(broker)
         except BrokerError as error:
             if is_online or error.code not in _NEED_MEMBERS:
                 raise
-        for move in moves:  # without members, what is committed is where the next one begins
-            await admin.update_offset(self.group, move.queue, move.after)
+        for queue, move in moves.items():  # without members, what is committed is where the next one begins
+            await admin.update_offset(self.group, queue, move.after)
 
 
-async def _moving_all(admin: AdminClient, topic: str, moves: Sequence[MovedQueue]) -> str | None:
+async def _moving_all(admin: AdminClient, topic: str, queues: Iterable[MessageQueue]) -> str | None:
     """A broker that moves all queues when it is asked for one, as RocketMQ's do that leave it to the members."""
     route = await admin.topic_route(topic)
-    for broker in sorted({move.queue.broker_name for move in moves}):
+    for broker in sorted({queue.broker_name for queue in queues}):
         address = route.master(broker)
         settings = {} if address is None else await admin.broker_config(address)
         if settings.get(_SERVER_SIDE) != "true":

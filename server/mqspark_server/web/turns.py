@@ -6,8 +6,6 @@ import asyncio
 from time import monotonic
 from typing import TypeVar
 
-import msgspec
-
 from mqspark.broker.admin.views import View
 from mqspark.protocol.slices import Work
 
@@ -30,11 +28,15 @@ async def between_turns(work: Work[T]) -> T:
         await asyncio.sleep(0)
 
 
-def listed(view: View) -> Work[bytes]:
-    """As a JSON array."""
-    parts: list[bytes] = []
-    for entry in view:
-        if entry is not None:
-            parts.append(msgspec.json.encode(entry))
-        yield
-    return b"[%b]" % b",".join(parts)
+async def entries_of(view: View[T]) -> list[T]:
+    """What a view shows, collected without delaying others."""
+
+    def collected() -> Work[list[T]]:
+        entries = []
+        for entry in view:
+            if entry is not None:
+                entries.append(entry)
+            yield
+        return entries
+
+    return await between_turns(collected())

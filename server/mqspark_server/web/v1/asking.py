@@ -18,7 +18,6 @@ from mqspark.auth.policies import Action, Kind
 from mqspark.auth.users import MAX_NAME_LENGTH
 from mqspark.base.keyorder import KeyOrder
 from mqspark.base.logs import printable
-from mqspark.broker.admin.views import View
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.tables.topics import Topic
 from mqspark.errors import NoSuchTopic
@@ -27,12 +26,10 @@ from mqspark.protocol.codes import Reason, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
 from mqspark.protocol.headers.header import Header
-from mqspark.protocol.slices import Work
 from mqspark_server.node import BrokerNode, BrokerParts
 from mqspark_server.shown.nouns import MAX_NAME, QUEUE_IDS
 from mqspark_server.web.callers import Caller, Callers, Subject
 from mqspark_server.web.problems import Problem, ProblemDetails
-from mqspark_server.web.turns import between_turns
 
 MAX_PAGE = 1_000
 PRODUCER_GROUP = "HTTP_PRODUCER"
@@ -213,20 +210,6 @@ class Asker(NamedTuple):
             properties=properties,
             batch=batch,
         )
-
-
-async def entries_of(view: View) -> list[dict[str, Any]]:
-    """What a view shows, collected without delaying others."""
-
-    def collected() -> Work[list[dict[str, Any]]]:
-        entries = []
-        for entry in view:
-            if entry is not None:
-                entries.append(entry)
-            yield
-        return entries
-
-    return await between_turns(collected())
 
 
 def refused(answer: Command) -> Problem:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -10,7 +11,8 @@ from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, Field
 
 from mqspark.auth.policies import Action
-from mqspark.broker.admin.views import group_names, groups_view
+from mqspark.base.document import Document
+from mqspark.broker.admin.views import GroupView, group_names, groups_view
 from mqspark.errors import InvalidMessage
 from mqspark.message import MessageQueue, check_group
 from mqspark.protocol.bodies.body import encode_body
@@ -20,11 +22,11 @@ from mqspark.protocol.headers.admin_headers import DeleteSubscriptionGroupReques
 from mqspark.protocol.headers.client_headers import ResetOffsetRequestHeader
 from mqspark.protocol.slices import Work
 from mqspark_server.actions.groupactions import PutGroup
-from mqspark_server.actions.offsetmoves import BEGINNING_MS, END_MS, OffsetMove
+from mqspark_server.actions.offsetmoves import BEGINNING_MS, END_MS, OffsetMove, QueueMove
 from mqspark_server.shown.nouns import GROUP_SETTINGS, MAX_NAME, OFFSETS, QUEUE_IDS, place_of
 from mqspark_server.web.callers import CLUSTER
 from mqspark_server.web.problems import Problem, as_problem
-from mqspark_server.web.turns import between_turns
+from mqspark_server.web.turns import between_turns, entries_of
 from mqspark_server.web.v1.asking import (
     ERRORS,
     Asker,
@@ -34,43 +36,10 @@ from mqspark_server.web.v1.asking import (
     ItemPage,
     PagingNow,
     Prefix,
-    entries_of,
 )
 from mqspark_server.web.v1.documents import SettingsDocuments, given_by
 
 router = APIRouter(prefix="/api/v1/groups", tags=["groups"], responses=ERRORS)
-
-
-class QueueLag(BaseModel):
-    queueId: int
-    offset: int
-    pullOffset: int | None
-    maxOffset: int
-    lag: int
-
-
-class TopicLag(BaseModel):
-    topic: str
-    lag: int
-    queues: list[QueueLag]
-
-
-class Member(BaseModel):
-    clientId: str
-    address: str
-    language: str
-    version: int
-
-
-class GroupView(BaseModel):
-    group: str
-    online: bool
-    consumeType: str | None
-    messageModel: str | None
-    subscriptions: dict[str, str]
-    members: list[Member]
-    lag: int
-    topics: list[TopicLag]
 
 
 _SETTINGS = SettingsDocuments(SubscriptionGroupConfig, GROUP_SETTINGS)
@@ -94,20 +63,13 @@ class Reset(Given):
     dryRun: bool = Field(default=False, description="only report what would happen")
 
 
-class QueueMove(BaseModel):
-    queueId: int
-    before: int | None = Field(description="null: the group has no offset yet")
-    after: int
-    minOffset: int
-    maxOffset: int
-    lagAfter: int
-
-
-class ResetOutcome(BaseModel):
+@dataclass(slots=True)
+class ResetOutcome(Document):
     group: str
     topic: str
-    dryRun: bool
-    online: bool = Field(description="whether members are connected, which continue from the new offsets")
+    dry_run: bool
+    online: bool
+    """whether members are connected, which continue from the new offsets"""
     queues: list[QueueMove]
 
 
@@ -118,8 +80,7 @@ async def list_groups(asker: AskerNow, paging: PagingNow, prefix: Prefix = "") -
     state = asker.state
     names = [name for name in await between_turns(group_names(state)) if name.startswith(prefix)]
     page, following = paging.of(names)
-    items = [GroupView(**entry) for entry in await entries_of(groups_view(state, page))]
-    return ItemPage(items=items, next=following)
+    return ItemPage(items=await entries_of(groups_view(state, page)), next=following)
 
 
 @router.get("/{group}")
@@ -129,7 +90,7 @@ async def describe_group(group: GroupName, asker: AskerNow) -> GroupView:
     found = await entries_of(groups_view(asker.state, [group]))
     if not found:
         raise Problem(404, f"no group {group!r}")
-    return GroupView(**found[0])
+    return found[0]
 
 
 @router.get("/{group}/settings", response_model=GroupSettingsView)
@@ -188,29 +149,15 @@ async def reset_group(group: GroupName, reset: Reset, asker: AskerNow) -> ResetO
     queues = [] if reset.queueId is None else [place_of(offsets.queue(reset.topic, reset.queueId))]
     move = OffsetMove(group, reset.topic, at_ms, reset.offset, queues)
     with as_problem(400, InvalidMessage):
-        moves = await move.moves(offsets)
+        moves = [*(await move.moves(offsets)).values()]
     if not reset.dryRun:
         header = ResetOffsetRequestHeader(group=group, topic=reset.topic, timestamp=at_ms, is_force=True)
         if reset.queueId is not None:
-            header.queue_id, header.offset = reset.queueId, moves[0].after
+            (only,) = moves
+            header.queue_id, header.offset = only.queue_id, only.after
         await asker.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
-    return ResetOutcome(
-        group=group,
-        topic=reset.topic,
-        dryRun=reset.dryRun,
-        online=state.clients.consumer(group) is not None,
-        queues=[
-            QueueMove(
-                queueId=each.queue.queue_id,
-                before=each.before,
-                after=each.after,
-                minOffset=each.first,
-                maxOffset=each.end,
-                lagAfter=each.lag_after,
-            )
-            for each in moves
-        ],
-    )
+    online = state.clients.consumer(group) is not None
+    return ResetOutcome(group, reset.topic, reset.dryRun, online=online, queues=moves)
 
 
 class _BrokerOffsets:

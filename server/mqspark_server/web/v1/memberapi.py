@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from mqspark.auth.policies import Action
-from mqspark.broker.admin.views import member_view
+from mqspark.base.document import Document
+from mqspark.broker.admin.views import Member, member_view
 from mqspark.errors import IllegalName, ProtocolError
 from mqspark.protocol.bodies.admin_bodies import ConsumerRunningInfo
 from mqspark.protocol.bodies.body import decode_body, encode_body, queue_of
@@ -19,7 +21,6 @@ from mqspark_server.shown.nouns import MAX_NAME, SHARED_QUEUES
 from mqspark_server.survey.groupsurvey import modes_of
 from mqspark_server.web.problems import Problem, as_problem
 from mqspark_server.web.v1.asking import ERRORS, AskerNow, Given, GroupName, ItemPage, PagingNow
-from mqspark_server.web.v1.groupapi import Member
 
 MAX_QUEUES = 4_096
 MAX_PROPERTIES = 256
@@ -28,30 +29,39 @@ MAX_STACKS_LENGTH = 1 << 20
 router = APIRouter(prefix="/api/v1/groups", tags=["groups"], responses=ERRORS)
 
 
-class MemberQueue(BaseModel):
+@dataclass(slots=True)
+class MemberQueue(Document):
     topic: str
     broker: str
-    queueId: int
-    cached: int = Field(description="messages that wait for the listener")
+    queue_id: int
+    cached: int
+    """messages that wait for the listener"""
     committed: int
-    lastPull: int = Field(description="ms since 1970")
-    lastConsume: int
+    last_pull: int
+    """ms since 1970"""
+    last_consume: int
 
 
-class MemberState(BaseModel):
+@dataclass(slots=True)
+class MemberState(Document):
     """What a consumer reports about itself."""
 
-    clientId: str
+    client_id: str
     properties: dict[str, str]
     queues: list[MemberQueue]
-    rates: dict[str, dict[str, float]] = Field(description="by topic")
-    stacks: str | None = Field(description="of its threads, if requested")
+    rates: dict[str, dict[str, float]]
+    """by topic"""
+    stacks: str | None
+    """of its threads, if requested"""
 
 
-class Mode(BaseModel):
+@dataclass(slots=True)
+class Mode(Document):
     topic: str
-    mode: str = Field(description="PULL or POP")
-    shareQueues: int = Field(description="of how many neighbours a consumer shares the queues; 0: of all")
+    mode: str
+    """PULL or POP"""
+    share_queues: int
+    """of how many neighbours a consumer shares the queues; 0: of all"""
 
 
 class ModeChange(Given):
@@ -73,7 +83,7 @@ async def list_members(group: GroupName, asker: AskerNow, paging: PagingNow) -> 
         raise Problem(404, f"no group {group!r}")
     members = {} if found is None else {member.client_id: member for member in found.members.values()}
     page, following = paging.of(members)
-    return ItemPage(items=[Member(**member_view(members[name])) for name in page], next=following)
+    return ItemPage(items=[member_view(members[name]) for name in page], next=following)
 
 
 @router.get("/{group}/members/{clientId}")
@@ -96,13 +106,13 @@ async def show_member(
         info = decode_body(ConsumerRunningInfo, answer.body)
         queues = [
             MemberQueue(
-                topic=queue.topic,
-                broker=queue.broker_name,
-                queueId=queue.queue_id,
+                queue.topic,
+                queue.broker_name,
+                queue.queue_id,
                 cached=each.cached_msg_count,
                 committed=each.commit_offset,
-                lastPull=each.last_pull_timestamp,
-                lastConsume=each.last_consume_timestamp,
+                last_pull=each.last_pull_timestamp,
+                last_consume=each.last_consume_timestamp,
             )
             for queue, each in [(queue_of(key), each) for key, each in info.mq_table.items()][:MAX_QUEUES]
         ]
@@ -116,13 +126,9 @@ async def show_member(
         }
         for topic, each in info.status_table.items()
     }
-    return MemberState(
-        clientId=clientId,
-        properties=dict(list(info.properties.items())[:MAX_PROPERTIES]),
-        queues=queues,
-        rates=rates,
-        stacks=None if info.jstack is None else info.jstack[:MAX_STACKS_LENGTH],
-    )
+    properties = dict(list(info.properties.items())[:MAX_PROPERTIES])
+    text = None if info.jstack is None else info.jstack[:MAX_STACKS_LENGTH]
+    return MemberState(clientId, properties, queues, rates, stacks=text)
 
 
 @router.get("/{group}/modes")
@@ -131,9 +137,7 @@ async def show_modes(group: GroupName, asker: AskerNow) -> Modes:
     asker.authorize_group(group, Action.GET)
     answer = await asker.ask(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
     rows = modes_of(group, answer.body)
-    return Modes(
-        items=[Mode(topic=each["topic"], mode=each["mode"], shareQueues=each["share"]) for each in rows]
-    )
+    return Modes(items=[Mode(each["topic"], each["mode"], each["share"]) for each in rows])
 
 
 @router.put("/{group}/modes")

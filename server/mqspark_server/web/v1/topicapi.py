@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
@@ -9,8 +10,11 @@ from fastapi import APIRouter, Depends
 from pydantic import BaseModel, Field
 
 from mqspark.auth.policies import Action
-from mqspark.broker.admin.views import extent_of, topics_view
-from mqspark.errors import InvalidMessage, NoSuchTopic
+from mqspark.base.document import Document
+from mqspark.broker.admin.views import QueueBounds, extent_of, queues_of
+from mqspark.broker.state.state import BrokerState
+from mqspark.broker.tables.topics import Topic
+from mqspark.errors import InvalidMessage
 from mqspark.message import check_topic
 from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode
@@ -29,22 +33,16 @@ from mqspark_server.web.v1.asking import (
     Prefix,
     TopicName,
     cursor,
-    entries_of,
 )
 from mqspark_server.web.v1.documents import SettingsDocuments, given_by
 
 MAX_QUEUES_SHOWN = 10_000
 """Queues of all topics of one page; a page ends early after the topic that exceeds this number."""
 
+MAX_GROUPS_SHOWN = 1_000
 _SEPARATORS = (",", "=")
 
 router = APIRouter(prefix="/api/v1/topics", tags=["topics"], responses=ERRORS)
-
-
-class QueueBounds(BaseModel):
-    queueId: int
-    minOffset: int
-    maxOffset: int = Field(description="of the next message")
 
 
 _SETTINGS = SettingsDocuments(TopicConfig, TOPIC_SETTINGS)
@@ -65,14 +63,19 @@ TopicChange = _SETTINGS.change(
 )
 
 
-class TopicFigures(BaseModel):
+@dataclass(slots=True)
+class TopicFigures(Document):
     topic: str
-    messagesStored: int = Field(description="in all queues now")
-    messagesIn: int = Field(description="since the broker started")
-    bytesIn: int
-    putTps: float
-    lastStored: int | None = Field(description="when the newest message was stored, ms since 1970")
-    groups: list[str] = Field(description="groups with offsets in the topic, the first thousand")
+    messages_stored: int
+    """in all queues now"""
+    messages_in: int
+    """since the broker started"""
+    bytes_in: int
+    put_tps: float
+    last_stored: int | None
+    """when the newest message was stored, ms since 1970"""
+    groups: list[str]
+    """groups with offsets in the topic, the first thousand"""
 
 
 @router.get("", response_model=ItemPage.__class_getitem__(TopicView))
@@ -82,28 +85,27 @@ async def list_topics(asker: AskerNow, paging: PagingNow, prefix: Prefix = "") -
     state = asker.state
     page, following = paging.of_order(state.topics.names(), prefix)
 
-    def collected() -> Work[tuple[list[dict[str, Any]], str | None]]:
-        items: list[dict[str, Any]] = []
+    def collected() -> Work[tuple[list[BaseModel], str | None]]:
+        items: list[BaseModel] = []
         shown = 0
-        for name in page:
-            for entry in topics_view(state, name):
-                if entry is not None:
-                    items.append(entry)
-                    shown += len(entry["queues"])
-                yield
-            if shown > MAX_QUEUES_SHOWN and name != page[-1]:
-                return items, cursor(name)
+        for found in filter(None, map(state.topics.get, page)):
+            queues = yield from queues_of(state, found)
+            items.append(_view(state, found, queues))
+            shown += len(queues)
+            if shown > MAX_QUEUES_SHOWN and found.name != page[-1]:
+                return items, cursor(found.name)
+            yield
         return items, following
 
     items, following = await between_turns(collected())
-    return ItemPage(items=[TopicView.model_validate(item) for item in items], next=following)
+    return ItemPage(items=items, next=following)
 
 
 @router.get("/{topic}", response_model=TopicView)
 async def describe_topic(topic: TopicName, asker: AskerNow) -> BaseModel:
     """Its settings and queues; the ETag is of the settings."""
     asker.authorize_topic(topic, Action.GET)
-    return await _view(asker, topic)
+    return await _tagged(asker, topic)
 
 
 @router.put(
@@ -125,7 +127,7 @@ async def put_topic(
     new = msgspec.structs.replace(config, **settings)
     header = new.creation(attributes=attributes)
     await asker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
-    return await _view(asker, topic)
+    return await _tagged(asker, topic)
 
 
 @router.delete("/{topic}", status_code=204)
@@ -142,35 +144,26 @@ async def topic_stats(topic: TopicName, asker: AskerNow) -> TopicFigures:
     """The number of messages in a topic, its incoming traffic, and the groups that read it."""
     asker.authorize_topic(topic, Action.GET)
     state, found = asker.state, asker.topic(topic)
-
-    def reading() -> Work[list[str]]:
-        groups: list[str] = []
-        for number, (name, group) in enumerate(state.offsets.pairs()):
-            if name == topic and len(groups) < 1_000:
-                groups.append(group)
-            if number % 1_000 == 0:
-                yield
-        return sorted(groups)
-
     stored, newest = await between_turns(extent_of(state, found))
-    return TopicFigures(
-        topic=topic,
-        messagesStored=stored,
-        messagesIn=found.put_count,
-        bytesIn=found.put_bytes,
-        putTps=state.stats.per_second("TOPIC_PUT_NUMS", topic),
-        lastStored=newest,
-        groups=await between_turns(reading()),
-    )
+    groups = sorted(await between_turns(state.offsets.groups_of(topic)))[:MAX_GROUPS_SHOWN]
+    rate = _put_tps(state, topic)
+    return TopicFigures(topic, stored, found.put_count, found.put_bytes, rate, newest, groups)
 
 
-async def _view(asker: Asker, topic: str) -> BaseModel:
-    config = asker.topic(topic).config
-    found = await entries_of(topics_view(asker.state, topic))
-    if not found:
-        raise Problem(404, str(NoSuchTopic(topic)))
-    asker.tag(config)
-    return TopicView.model_validate(found[0])
+async def _tagged(asker: Asker, topic: str) -> BaseModel:
+    found = asker.topic(topic)
+    asker.tag(found.config)
+    return _view(asker.state, found, await between_turns(queues_of(asker.state, found)))
+
+
+def _view(state: BrokerState, found: Topic, queues: list[QueueBounds]) -> BaseModel:
+    more = {"topic": found.name, "system": state.topics.is_system(found.name), "queues": queues}
+    settings = msgspec.to_builtins(found.config)
+    return TopicView.model_validate(settings | more | {"putTps": _put_tps(state, found.name)})
+
+
+def _put_tps(state: BrokerState, topic: str) -> float:
+    return state.stats.per_second("TOPIC_PUT_NUMS", topic)
 
 
 def _attribute_changes(attributes: dict[str, str | None]) -> str | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from mqspark.broker.admin.views import QueueBounds, QueueLag, TopicLag, groups_view, queues_of
 from mqspark.protocol.bodies.admin_bodies import (
     MAX_QUEUES_ASKED,
     OffsetsOfQueues,
@@ -17,6 +17,7 @@ from mqspark.protocol.bodies.admin_bodies import (
 from mqspark.protocol.bodies.body import decode_body, encode_body, queue_of
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
+from mqspark.protocol.slices import finished
 from mqspark.record.record import decode_record
 from tests.unit.broker.admin.admin_kit import body_of, commit, group
 from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
@@ -296,15 +297,13 @@ def test_views(bench: Bench) -> None:
         peer.ask(SEND, send_ext(), b"a")
     group(peer, "CG")
     commit(peer, "CG", "T", 0, 2)
-    topic = next(topic for topic in bench.broker.topics_view() if topic["topic"] == "T")
-    assert topic["queues"] == [{"queueId": 0, "minOffset": 0, "maxOffset": 5}]
-    assert not topic["system"]
-    shown = next(group for group in bench.broker.groups_view() if group["group"] == "CG")
-    assert (shown["online"], shown["lag"]) == (False, 3)
-    assert shown["topics"][0]["queues"] == [
-        {"queueId": 0, "offset": 2, "pullOffset": None, "maxOffset": 5, "lag": 3}
-    ]
-    json.dumps([bench.broker.topics_view(), bench.broker.groups_view()])
+    state = bench.broker.state
+    topic = state.topics.get("T")
+    assert topic is not None
+    assert finished(queues_of(state, topic)) == [QueueBounds(0, 0, 5)]
+    (shown,) = filter(None, groups_view(state, ["CG", "nobody"]))
+    assert (shown.group, shown.online, shown.members, shown.lag) == ("CG", False, [], 3)
+    assert shown.topics == [TopicLag("T", 3, [QueueLag(0, 2, None, 5, 3)])]
 
 
 def test_what_does_not_exist(bench: Bench) -> None:

@@ -15,9 +15,9 @@ from mqspark_server.actions.offsetmoves import (
     BEGINNING_MS,
     END_MS,
     ClusterOffsets,
-    MovedQueue,
     MovesAllQueues,
     OffsetMove,
+    QueueMove,
 )
 
 ONE, TWO = MessageQueue("T", "a", 0), MessageQueue("T", "b", 0)
@@ -86,7 +86,7 @@ class Cluster:
         self.changes.append(("commit", queue, offset))
 
 
-def moves_of(move: OffsetMove, cluster: Any) -> list[MovedQueue]:
+def moves_of(move: OffsetMove, cluster: Any) -> dict[MessageQueue, QueueMove]:
     return asyncio.run(move.moves(ClusterOffsets(cluster)))
 
 
@@ -107,15 +107,15 @@ def changes_of(move: OffsetMove, cluster: Any) -> list[tuple[object, ...]]:
 )
 def test_all_queues_that_are_read_move(at_ms: int, after: list[int], lags: list[int], static: bool) -> None:
     found = moves_of(OffsetMove("g", "T", at_ms), Cluster(static=static))
-    assert [(each.queue, each.before, each.after, each.lag_after) for each in found] == [
+    assert [(queue, each.before, each.after, each.lag_after) for queue, each in found.items()] == [
         (ONE, 20, after[0], lags[0]),
         (TWO, None, after[1], lags[1]),
     ]
 
 
 def test_chosen_queues_move_once_each() -> None:
-    (found,) = moves_of(OffsetMove("g", "T", offset=5, queues=["b:0", "b:0"]), Cluster())
-    assert found == MovedQueue(TWO, 0, 5, None, 5)
+    found = moves_of(OffsetMove("g", "T", offset=5, queues=["b:0", "b:0"]), Cluster())
+    assert found == {TWO: QueueMove(0, before=None, after=5, min_offset=0, max_offset=5, lag_after=0)}
 
 
 @pytest.mark.parametrize(
