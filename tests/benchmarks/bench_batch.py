@@ -104,18 +104,13 @@ def pass_of(shape: Shape) -> tuple[list[bytes], int]:
         is_batch = shape.members > 1
         if not is_batch:
             members = [body]
-        header = SendMessageRequestHeaderV2(
-            producer_group="benchmark_batch_producer",
-            topic="BenchmarkTest",
-            default_topic="TBW102",
-            default_topic_queue_nums=QUEUES,
-            queue_id=batch % QUEUES,
-            sys_flag=0,
-            born_timestamp=NOW_MS,
-            flag=0,
-            properties="WAIT\x01true\x02" if is_batch else properties.decode(),
-            reconsume_times=0,
-            unit_mode=False,
+        header = SendMessageRequestHeaderV2.of(
+            "benchmark_batch_producer",
+            "BenchmarkTest",
+            batch % QUEUES,
+            NOW_MS,
+            "WAIT\x01true\x02" if is_batch else properties.decode(),
+            default_queues=QUEUES,
             batch=is_batch,
             bname="broker-a",
         )

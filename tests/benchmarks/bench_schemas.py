@@ -85,18 +85,13 @@ def frames_of(topic: str, size: int, alike: bool) -> list[bytes]:
                 + struct.pack(">h", len(properties))
                 + properties
             )
-        header = SendMessageRequestHeaderV2(
-            producer_group="benchmark",
-            topic=topic,
-            default_topic="TBW102",
-            default_topic_queue_nums=8,
-            queue_id=batch % 8,
-            sys_flag=0,
-            born_timestamp=NOW_MS,
-            flag=0,
-            properties="WAIT\x01true\x02" if size > 1 else properties.decode(),
-            reconsume_times=0,
-            unit_mode=False,
+        header = SendMessageRequestHeaderV2.of(
+            "benchmark",
+            topic,
+            batch % 8,
+            NOW_MS,
+            "WAIT\x01true\x02" if size > 1 else properties.decode(),
+            default_queues=8,
             batch=size > 1,
             bname="broker-a",
         )

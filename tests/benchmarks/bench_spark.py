@@ -35,8 +35,8 @@ from typing import Any, NamedTuple
 
 import pyspark_pymq
 from mqspark.arrow.messagecolumns import COLUMNS, default_columns
+from mqspark.base.clock import wall_ms
 from mqspark.client.blocking import BlockingClient
-from mqspark.message import DEFAULT_TOPIC
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
 from pyspark_pymq.options import columns_of
@@ -493,18 +493,7 @@ class Bench:
         lock = threading.Lock()
 
         def send(number: int) -> None:
-            header = SendMessageRequestHeaderV2(
-                producer_group="bench",
-                topic=topic,
-                default_topic=DEFAULT_TOPIC,
-                default_topic_queue_nums=PARTITIONS,
-                queue_id=number % PARTITIONS,
-                sys_flag=0,
-                born_timestamp=time.time_ns() // 1_000_000,
-                flag=0,
-                properties="",
-                batch=False,
-            )
+            header = SendMessageRequestHeaderV2.of("bench", topic, number % PARTITIONS, wall_ms())
             with lock:
                 client.request(
                     self.cluster.address, RequestCode.SEND_MESSAGE_V2, header, str(number).encode()

@@ -88,16 +88,8 @@ class Producer(Client):
         body = b"%s-%d" % (name.encode(), number) + b"." * self.chance.choice((0, 50, 400))
         sent = Sent(name, body, behind=self.history.last_offsets(name))
         self.history.sent += 1
-        header = SendMessageRequestHeaderV2(
-            producer_group="senders",
-            topic=ORDERS,
-            default_topic="TBW102",
-            default_topic_queue_nums=len(QUEUES),
-            queue_id=self.chance.choice(QUEUES),
-            sys_flag=0,
-            born_timestamp=self.process.clock.now_ms(),
-            flag=0,
-            properties="",
+        header = SendMessageRequestHeaderV2.of(
+            "senders", ORDERS, self.chance.choice(QUEUES), self.process.clock.now_ms()
         )
         try:
             answer = await self.ask(address, RequestCode.SEND_MESSAGE_V2, header, body)

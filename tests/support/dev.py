@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
+from mqspark.base.clock import wall_ms
 from mqspark.client.blocking import BlockingClient
 from mqspark.message import DEFAULT_TOPIC, Message, MessageExt, MessageQueue
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -104,18 +104,7 @@ class DevCluster:
 
     def send(self, topic: str, queue_id: int, messages: list[Message]) -> None:
         """Send one batch to one queue, and wait for its acknowledgement."""
-        header = SendMessageRequestHeaderV2(
-            producer_group="tests",
-            topic=topic,
-            default_topic=DEFAULT_TOPIC,
-            default_topic_queue_nums=4,
-            queue_id=queue_id,
-            sys_flag=0,
-            born_timestamp=time.time_ns() // 1_000_000,
-            flag=0,
-            properties="",
-            batch=True,
-        )
+        header = SendMessageRequestHeaderV2.of("tests", topic, queue_id, wall_ms(), batch=True)
         self.client.request(self.address, RequestCode.SEND_BATCH_MESSAGE, header, encode_batch(messages))
 
     def send_numbers(self, topic: str, numbers: range, queues: int = 4) -> None:

@@ -20,7 +20,6 @@ from mqspark.message import (
     COMPRESSED,
     COMPRESSION_SHIFT,
     CRC32,
-    DEFAULT_TOPIC,
     DELAY,
     FIRST_RETRY_LEVEL,
     KEYS,
@@ -217,22 +216,17 @@ class SendBack:
         if len(body) > _PLAIN_BYTES:
             body, sys_flag = compress(body, ZLIB), COMPRESSED | ZLIB << COMPRESSION_SHIFT
         queue = self._queues.next_of(message.broker)
-        header = SendMessageRequestHeaderV2(
-            producer_group=self._group,
-            topic=queue.topic,
-            default_topic=DEFAULT_TOPIC,
-            default_topic_queue_nums=1,
-            queue_id=queue.queue_id,
-            sys_flag=sys_flag,
-            born_timestamp=round(message.bornTimestamp.timestamp() * 1000)
-            if message.bornTimestamp
-            else now_ms,
-            flag=0,
-            properties=_encoded(properties),
+        born = message.bornTimestamp
+        header = SendMessageRequestHeaderV2.of(
+            self._group,
+            queue.topic,
+            queue.queue_id,
+            round(born.timestamp() * 1000) if born else now_ms,
+            _encoded(properties),
+            default_queues=1,
             reconsume_times=message.attempt,
-            unit_mode=False,
             max_reconsume_times=NEVER_DEAD,
-            batch=False,
+            sys_flag=sys_flag,
             bname=queue.broker_name,
         )
         return Send(queue, RequestCode.SEND_MESSAGE_V2, header, body, 1, mark=message.place)

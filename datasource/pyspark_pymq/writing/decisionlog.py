@@ -31,7 +31,6 @@ from mqspark.client.blocking import BlockingClient
 from mqspark.client.remoting.pullanswers import PULL_ANSWERS
 from mqspark.errors import InvalidMessage, MQError, NoRoute
 from mqspark.message import (
-    DEFAULT_TOPIC,
     KEYS,
     PRODUCER_GROUP,
     SINK_DECISIONS_TOPIC,
@@ -129,19 +128,14 @@ class DecisionLog:
             TRANSACTION_PREPARED: "true",
             PRODUCER_GROUP: self._group,
         }
-        header = SendMessageRequestHeaderV2(
-            producer_group=self._group,
-            topic=queue.topic,
-            default_topic=DEFAULT_TOPIC,
-            default_topic_queue_nums=1,
-            queue_id=queue.queue_id,
+        header = SendMessageRequestHeaderV2.of(
+            self._group,
+            queue.topic,
+            queue.queue_id,
+            wall_ms(),
+            encode_properties(properties).decode(),
+            default_queues=1,
             sys_flag=TRANSACTION_PREPARED_TYPE,
-            born_timestamp=wall_ms(),
-            flag=0,
-            properties=encode_properties(properties).decode(),
-            reconsume_times=0,
-            unit_mode=False,
-            batch=False,
             bname=queue.broker_name,
         )
         # A repetition is harmless: parts carry their decision's token, and the first of each counts. A half

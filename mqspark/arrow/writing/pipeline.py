@@ -23,7 +23,7 @@ from mqspark.client.blocking import BlockingClient
 from mqspark.client.remoting.blockingconnection import SILENT_S, BlockingConnection
 from mqspark.client.remoting.topic_routes import is_logic_broker
 from mqspark.errors import BrokerError, ClientError, ConnectionLost, ProtocolError, RequestTimeout
-from mqspark.message import CLIENT_TOPIC_QUEUES, DEFAULT_TOPIC, MessageQueue
+from mqspark.message import MessageQueue
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
@@ -128,19 +128,15 @@ def send_header(
     properties: str = "",
     sys_flag: int = 0,
 ) -> SendMessageRequestHeaderV2:
-    return SendMessageRequestHeaderV2(
-        producer_group=options.group,
-        topic=queue.topic,
-        default_topic=DEFAULT_TOPIC,
-        default_topic_queue_nums=CLIENT_TOPIC_QUEUES,
-        queue_id=queue.queue_id,
-        sys_flag=sys_flag,
-        born_timestamp=wall_ms(),
-        flag=0,
-        properties=properties,
+    return SendMessageRequestHeaderV2.of(
+        options.group,
+        queue.topic,
+        queue.queue_id,
+        wall_ms(),
+        properties,
         reconsume_times=1 if options.as_dead_letters else 0,
         max_reconsume_times=0 if options.as_dead_letters else None,
-        unit_mode=False,
+        sys_flag=sys_flag,
         batch=batch,
         bname=queue.broker_name,
     )

@@ -27,7 +27,6 @@ from mqspark.broker.state.writer import Draft, StoredPosition
 from mqspark.errors import NotNow
 from mqspark.message import (
     CRC32,
-    DEFAULT_TOPIC,
     DELAY,
     HOST_FLAGS,
     MASTER_ID,
@@ -103,19 +102,16 @@ class Escapee(NamedTuple):
     """Where it has to go; None: to any master that takes it."""
 
     def header(self, target: OtherMaster, random: Random) -> SendMessageRequestHeaderV2:
-        return SendMessageRequestHeaderV2(
-            producer_group=self.group,
-            topic=self.topic,
-            default_topic=DEFAULT_TOPIC,
-            default_topic_queue_nums=1,
-            queue_id=self._queue_of(target, random),
-            sys_flag=self.sys_flag,
-            born_timestamp=self.born_timestamp_ms,
-            flag=self.flag,
-            properties=self.properties,
+        return SendMessageRequestHeaderV2.of(
+            self.group,
+            self.topic,
+            self._queue_of(target, random),
+            self.born_timestamp_ms,
+            self.properties,
+            default_queues=1,
             reconsume_times=self.reconsume_times,
-            unit_mode=False,
-            batch=False,
+            sys_flag=self.sys_flag,
+            flag=self.flag,
         )
 
     def _queue_of(self, target: OtherMaster, random: Random) -> int:

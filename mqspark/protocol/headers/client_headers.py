@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 from msgspec import field
 
-from mqspark.message import MessageQueue
+from mqspark.message import CLIENT_TOPIC_QUEUES, DEFAULT_TOPIC, MessageQueue
 from mqspark.protocol.codes import PullFlag
 from mqspark.protocol.headers.header import I32, I64, Header, QueuePlace, RpcHeader, TopicHeader
 
@@ -53,6 +53,39 @@ class SendMessageRequestHeaderV2(Header):
     ns: str | None = None
     nsd: bool | None = None
     oway: bool | None = None
+
+    @classmethod
+    def of(
+        cls,
+        group: str,
+        topic: str,
+        queue_id: int,
+        born_ms: int,
+        properties: str = "",
+        *,
+        default_queues: int = CLIENT_TOPIC_QUEUES,
+        reconsume_times: int = 0,
+        sys_flag: int = 0,
+        flag: int = 0,
+        batch: bool = False,
+        **more: Any,
+    ) -> Self:
+        """As clients send it. ``default_queues``: of a topic that the broker creates for it. ``more``: other fields."""
+        return cls(
+            producer_group=group,
+            topic=topic,
+            default_topic=DEFAULT_TOPIC,
+            default_topic_queue_nums=default_queues,
+            queue_id=queue_id,
+            sys_flag=sys_flag,
+            born_timestamp=born_ms,
+            flag=flag,
+            properties=properties,
+            reconsume_times=reconsume_times,
+            unit_mode=False,
+            batch=batch,
+            **more,
+        )
 
 
 class SendMessageResponseHeader(Header):

@@ -16,6 +16,7 @@ import lz4.frame
 import pytest
 import zstandard
 
+from mqspark.base.clock import wall_ms
 from mqspark.client.blocking import BlockingClient
 from mqspark.errors import InvalidMessage
 from mqspark.message import COMPRESSED, COMPRESSION_SHIFT, INNER_BATCH, NEED_UNWRAP, MessageExt
@@ -189,20 +190,7 @@ def broker() -> Iterator[Cluster]:
 
 def send(cluster: Cluster, topic: str, body: bytes, sys_flag: int) -> None:
     client = BlockingClient(cluster.namesrv)
-    header = SendMessageRequestHeaderV2(
-        producer_group="evil",
-        topic=topic,
-        default_topic="TBW102",
-        default_topic_queue_nums=1,
-        queue_id=0,
-        sys_flag=sys_flag,
-        born_timestamp=time.time_ns() // 1_000_000,
-        flag=0,
-        properties="",
-        reconsume_times=0,
-        unit_mode=False,
-        batch=False,
-    )
+    header = SendMessageRequestHeaderV2.of("evil", topic, 0, wall_ms(), sys_flag=sys_flag)
     client.request(cluster.addresses[0], RequestCode.SEND_MESSAGE_V2, header, body)
     client.close()
 

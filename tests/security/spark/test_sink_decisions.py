@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from mqspark.base.clock import wall_ms
 from mqspark.client.blocking import BlockingClient
 from mqspark.errors import BrokerError
 from mqspark.message import SINK_DECISIONS_TOPIC, MessageQueue, decode_offset_id, encode_properties
@@ -93,19 +94,13 @@ def send(
     properties: dict[str, str],
     sys_flag: int,
 ) -> SendMessageResponseHeader:
-    header = SendMessageRequestHeaderV2(
-        producer_group="evil",
-        topic=queue.topic,
-        default_topic="TBW102",
-        default_topic_queue_nums=1,
-        queue_id=queue.queue_id,
+    header = SendMessageRequestHeaderV2.of(
+        "evil",
+        queue.topic,
+        queue.queue_id,
+        wall_ms(),
+        encode_properties(properties).decode(),
         sys_flag=sys_flag,
-        born_timestamp=time.time_ns() // 1_000_000,
-        flag=0,
-        properties=encode_properties(properties).decode(),
-        reconsume_times=0,
-        unit_mode=False,
-        batch=False,
     )
     return client.request(address, RequestCode.SEND_MESSAGE_V2, header, body).header(
         SendMessageResponseHeader

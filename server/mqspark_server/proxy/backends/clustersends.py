@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mqspark.errors import MQError
-from mqspark.message import CLIENT_TOPIC_QUEUES, DEFAULT_TOPIC
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
@@ -73,19 +72,8 @@ class ClusterSends:
         connection = self._connection(broker)
         if connection is None:
             return False
-        header = SendMessageRequestHeaderV2(
-            producer_group=ready.name,
-            topic=ready.name,
-            default_topic=DEFAULT_TOPIC,
-            default_topic_queue_nums=CLIENT_TOPIC_QUEUES,
-            queue_id=queue_id,
-            sys_flag=sys_flag,
-            born_timestamp=born_ms,
-            flag=0,
-            properties=properties,
-            reconsume_times=0,
-            unit_mode=False,
-            batch=False,
+        header = SendMessageRequestHeaderV2.of(
+            ready.name, ready.name, queue_id, born_ms, properties, sys_flag=sys_flag
         )
         connection.ask(_AskedSend(sender), _SEND, header, body, timeout_s=ANSWER_TIMEOUT_S)
         return True

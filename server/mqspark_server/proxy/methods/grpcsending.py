@@ -12,9 +12,7 @@ from mqspark.broker.transaction.halfmessages import IMMUNITY_SECONDS
 from mqspark.errors import InvalidMessage
 from mqspark.message import (
     BORN_TIMESTAMP,
-    CLIENT_TOPIC_QUEUES,
     COMPRESSED,
-    DEFAULT_TOPIC,
     DELAY,
     KEYS,
     LITE_TOPIC,
@@ -157,18 +155,13 @@ async def send_message(call: GrpcCall, request: pb.SendMessageRequest) -> pb.Sen
     answer = await call.request(
         queue.broker_name,
         RequestCode.SEND_BATCH_MESSAGE if is_batch else RequestCode.SEND_MESSAGE_V2,
-        SendMessageRequestHeaderV2(
-            producer_group=topic,
-            topic=topic,
-            default_topic=DEFAULT_TOPIC,
-            default_topic_queue_nums=CLIENT_TOPIC_QUEUES,
-            queue_id=queue.queue_id,
+        SendMessageRequestHeaderV2.of(
+            topic,
+            topic,
+            queue.queue_id,
+            int(messages[0].properties[BORN_TIMESTAMP]),
+            encode_properties(messages[0].properties).decode(),
             sys_flag=_sys_flag(given[0], kind),
-            born_timestamp=int(messages[0].properties[BORN_TIMESTAMP]),
-            flag=0,
-            properties=encode_properties(messages[0].properties).decode(),
-            reconsume_times=0,
-            unit_mode=False,
             batch=is_batch,
         ),
         encode_batch(messages) if is_batch else messages[0].body,

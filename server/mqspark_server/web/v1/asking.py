@@ -21,7 +21,6 @@ from mqspark.base.logs import printable
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.tables.topics import Topic
 from mqspark.errors import NoSuchTopic
-from mqspark.message import CLIENT_TOPIC_QUEUES, DEFAULT_TOPIC
 from mqspark.protocol.codes import Reason, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
@@ -195,20 +194,13 @@ class Asker(NamedTuple):
         *,
         queue_id: int | None = None,
         flag: int = 0,
-        batch: bool | None = None,
+        batch: bool = False,
     ) -> SendMessageRequestHeaderV2:
         """The header of a send. ``queue_id``: None lets the broker choose."""
-        return SendMessageRequestHeaderV2(
-            producer_group=PRODUCER_GROUP,
-            topic=topic,
-            default_topic=DEFAULT_TOPIC,
-            default_topic_queue_nums=CLIENT_TOPIC_QUEUES,
-            queue_id=-1 if queue_id is None else queue_id,
-            sys_flag=0,
-            born_timestamp=self.app.clock.now_ms(),
-            flag=flag,
-            properties=properties,
-            batch=batch,
+        queue_id = -1 if queue_id is None else queue_id
+        now_ms = self.app.clock.now_ms()
+        return SendMessageRequestHeaderV2.of(
+            PRODUCER_GROUP, topic, queue_id, now_ms, properties, flag=flag, batch=batch
         )
 
 
