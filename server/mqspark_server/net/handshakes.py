@@ -56,12 +56,14 @@ class Handshakes(Generic[C]):
         """As many as the time allows in this iteration of the loop, at least one."""
         ready = self._ready
         end = monotonic() + self._turn_s
-        while ready:
-            ready.popleft().shake_hands()
-            if monotonic() >= end:
-                break
-        if ready:
-            self._loop.call_soon(self._serve)
+        try:
+            while ready:
+                ready.popleft().shake_hands()
+                if monotonic() >= end:
+                    break
+        finally:  # one that fails costs the others their turn in this iteration, but not for ever
+            if ready:
+                self._loop.call_soon(self._serve)
 
     def watch(self, now: float) -> None:
         """Drop the connections whose handshakes take too long."""

@@ -27,6 +27,15 @@ HANDSHAKE_BYTE = 0x16
 MAX_HANDSHAKE_BYTES = 128 * 1024
 """Limit of received bytes in a handshake; the largest part is a client's certificate chain."""
 
+STATE_BYTES = 48 * 1024
+"""What OpenSSL holds for an unfinished handshake, besides twice the bytes received (measured with OpenSSL 3.0)."""
+
+RECORD_HEADER_BYTES = 5
+TLS_MAJOR = b"\x03"
+"""The second byte of every record."""
+MAX_RECORD_BYTES = 16 * 1024
+"""Limit of a record that is not encrypted yet."""
+
 READ_BYTES = 64 * 1024
 RELOAD_CHECK_S = 1.0
 """Shortest interval between two checks of the certificate files."""
@@ -53,6 +62,8 @@ class ServerTls:
         context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
         _load(context, "tls.server", self.cert_path, self.key_path, self.key_password, self.trust_cert_path)
         if self.client_auth != "none":
+            # A resumed session is not verified again: it would outlive its certificate, and the lists' time.
+            context.num_tickets = 0
             context.verify_mode = ssl.CERT_REQUIRED if self.client_auth == "require" else ssl.CERT_OPTIONAL
         if self.crl_path:
             _load_lists(context, self.crl_path)
@@ -204,6 +215,11 @@ class TlsStream:
             if self._received > MAX_HANDSHAKE_BYTES:
                 raise ProtocolError(f"a TLS handshake of over {MAX_HANDSHAKE_BYTES} bytes")
 
+    @property
+    def held_bytes(self) -> int:
+        """About what an unfinished handshake takes."""
+        return STATE_BYTES + 2 * self._received
+
     def shake_hands(self) -> bool:
         """Continue the handshake: about a millisecond of processor time. Returns whether it is complete. Raises
         ProtocolError."""
@@ -218,11 +234,15 @@ class TlsStream:
 
     @property
     def peer_name(self) -> str | None:
-        """The common name in the subject of the peer's certificate, which is trusted; None without one, or with
-        several."""
-        parts: Any = (self._tls.getpeercert() or {}).get("subject") or ()
+        """The common name in the subject of the peer's certificate, which is trusted; None without one, with
+        several, and for a certificate that cannot be read."""
+        try:
+            certificate: Any = self._tls.getpeercert() or {}
+        except (ssl.SSLError, UnicodeError):  # texts in it are not what they are declared as
+            return None
+        parts = certificate.get("subject") or ()
         names = [value for part in parts for key, value in part if key == "commonName"]
-        return names[0] if len(names) == 1 else None
+        return names[0] if len(names) == 1 and isinstance(names[0], str) else None
 
     def read(self) -> bytes:
         """The decrypted bytes. Raises ProtocolError; EOFError when the peer has ended the TLS stream."""
@@ -264,6 +284,13 @@ class TlsStream:
     def to_send(self) -> bytes:
         """Ciphertext of the protocol itself: handshake, alerts, key updates."""
         return self._cipher_out.read()
+
+
+def has_record(data: bytes) -> bool:
+    """Whether data begins with a complete record (RFC 8446, 5.1), or with what will never be one."""
+    size = int.from_bytes(data[RECORD_HEADER_BYTES - 2 : RECORD_HEADER_BYTES], "big")
+    is_possible = data[1:2] == TLS_MAJOR and size <= MAX_RECORD_BYTES
+    return len(data) >= RECORD_HEADER_BYTES + (size if is_possible else 0)
 
 
 def _reason(error: ssl.SSLError) -> str:

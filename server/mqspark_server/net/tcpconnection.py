@@ -297,8 +297,11 @@ class RemotingConnection(asyncio.Protocol):
             self._received(first)
 
     def write_cipher(self, data: bytes) -> None:
-        if data and self._transport is not None:
+        if data and self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
+
+    def hold(self, count: int) -> None:
+        self._server.partial.note(self, count, afresh=False)
 
     def end_of_stream(self) -> None:
         if self._transport is not None:  # once the last requests have been handled

@@ -16,8 +16,15 @@ from typing import Any
 
 import pytest
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from cryptography.x509 import (
     CertificateRevocationListBuilder,
     RevokedCertificateBuilder,
@@ -30,7 +37,8 @@ from mqspark.protocol.connection import Connection
 from mqspark.protocol.session import Session
 from mqspark_server.net import handshakes, servertls
 from mqspark_server.net.addresses import bind_socket
-from mqspark_server.net.servertls import MAX_HANDSHAKE_BYTES, Certificates, ServerTls
+from mqspark_server.net.guards import ConnectionLimits
+from mqspark_server.net.servertls import MAX_HANDSHAKE_BYTES, STATE_BYTES, Certificates, ServerTls
 from mqspark_server.net.tcp import RemotingServer
 from mqspark_server.settings.settings import Layer, broker_settings, file_layer, namesrv_settings
 from tests.support.waiting import eventually_async
@@ -98,7 +106,12 @@ class Secured:
 
 @contextlib.asynccontextmanager
 async def serving(
-    folder: Path, *, required: bool = False, client_auth: str = "none", revoking: bool = False
+    folder: Path,
+    *,
+    required: bool = False,
+    client_auth: str = "none",
+    revoking: bool = False,
+    limits: ConnectionLimits | None = None,
 ) -> AsyncIterator[Secured]:
     authority = trustme.CA()
     authority.cert_pem.write_to_path(folder / "ca.pem")
@@ -111,7 +124,7 @@ async def serving(
         str(folder / "server.pem"), "", "", trusted, client_auth, required=required, crl_path=str(lists or "")
     )
     core, outbox = Echo(), list[Session]()
-    server = RemotingServer(core, outbox, name="echo", tls=Certificates(settings))
+    server = RemotingServer(core, outbox, name="echo", tls=Certificates(settings), limits=limits)
     listener = await server.listen(bind_socket(HOST, 0))
     server.start()
     secured = Secured(server, core, listener.port, authority, folder)
@@ -331,6 +344,104 @@ async def test_a_handshake_has_a_size_limit(tmp_path: Path) -> None:
             writer.write(b"\x16\x03\x01" + len(fragment).to_bytes(2, "big") + fragment)
         assert await is_closed(reader)
         assert secured.server.counts.malformed == 1
+
+
+async def test_unfinished_handshakes_have_a_limit_in_bytes(tmp_path: Path) -> None:
+    """OpenSSL keeps 48 KB for each, and more for a long hello: 2 GB for 10,000 connections that nobody knows."""
+    limits = ConnectionLimits(max_stranger_bytes=20 * STATE_BYTES)
+    async with serving(tmp_path, limits=limits) as secured:
+        strangers, most = secured.server.partial.strangers, 0
+        hello = b"\x01" + (100_000).to_bytes(3, "big") + bytes(16_000)
+        for _ in range(40):
+            _, writer = await secured.connect(None)
+            writer.write(b"\x16\x03\x01" + len(hello).to_bytes(2, "big") + hello)
+            await asyncio.sleep(0)
+            most = max(most, strangers.total)
+        await eventually_async(lambda: secured.server.counts.dropped >= 20)
+        assert max(most, strangers.total) <= limits.max_stranger_bytes + STATE_BYTES
+        reader, writer = await secured.connect(secured.trust())
+        writer.write(encode_request(1, 1))
+        await answers(reader, 1)
+
+
+async def test_a_first_record_that_is_not_complete_costs_its_bytes_alone(tmp_path: Path) -> None:
+    async with serving(tmp_path) as secured:
+        for sent in (b"\x16", b"\x16\x03\x01\x40\x00\x01"):
+            _, writer = await secured.connect(None)
+            writer.write(sent)
+        await eventually_async(lambda: secured.server.partial.strangers.total == 7)
+
+
+async def test_the_end_of_a_handshake_frees_its_bytes(tmp_path: Path) -> None:
+    async with serving(tmp_path) as secured:
+        reader, writer = await secured.connect(secured.trust())
+        writer.write(encode_request(1, 1))
+        await answers(reader, 1)
+        assert (secured.server.partial.strangers.total, secured.server.partial.budget.total) == (0, 0)
+
+
+def unreadable(authority: trustme.CA) -> bytes:
+    """A certificate that is trusted, with its key, and with an address that is not UTF-8."""
+    issuer = load_pem_x509_certificate(authority.cert_pem.bytes())
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    signer: Any = load_pem_private_key(authority.private_key_pem.bytes(), None)
+    made = (
+        x509.CertificateBuilder(issuer.subject, x509.Name([]), key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("ADDRESS")]), critical=False)
+    ).sign(signer, SHA256())
+    asked_for = made.tbs_certificate_bytes.replace(b"ADDRESS", b"\xff" * 7)
+    signature = b"\0" + signer.sign(asked_for, ec.ECDSA(SHA256()))
+    ecdsa_with_sha256 = bytes.fromhex("300a06082a8648ce3d040302")
+    content = asked_for + ecdsa_with_sha256 + b"\x03" + bytes([len(signature)]) + signature
+    der = b"\x30\x82" + len(content).to_bytes(2, "big") + content
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return pem + ssl.DER_cert_to_PEM_cert(der).encode()
+
+
+async def test_a_certificate_that_cannot_be_read_names_nobody(tmp_path: Path) -> None:
+    async with serving(tmp_path, client_auth="require") as secured:
+        (tmp_path / "odd.pem").write_bytes(unreadable(secured.authority))
+        context = secured.trust()
+        context.load_cert_chain(tmp_path / "odd.pem")
+        reader, writer = await secured.connect(context)
+        writer.write(encode_request(1, 1))
+        await answers(reader, 1)
+
+
+async def test_a_handshake_that_fails_unforeseen_leaves_others_their_turns() -> None:
+    class Connection:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def shake_hands(self) -> None:
+            served.append(self.name)
+            if self.name == "bad":
+                raise MemoryError
+
+    served: list[str] = []
+    loop, failed = asyncio.get_running_loop(), list[object]()
+    loop.set_exception_handler(lambda _, context: failed.append(context["exception"]))
+    queue = handshakes.Handshakes[Connection](loop, lambda *_: None, turn_s=1.0)
+    for name in ("good", "bad", "other"):
+        queue.schedule(Connection(name))
+    await eventually_async(lambda: served == ["good", "bad", "other"])
+    queue.schedule(Connection("later"))
+    await eventually_async(lambda: served[-1] == "later")
+    assert [type(error) for error in failed] == [MemoryError]
+
+
+async def test_a_session_of_a_certificate_is_not_resumed(tmp_path: Path) -> None:
+    """Who resumes a session is not verified again, however long ago the certificate or the list ended."""
+    async with serving(tmp_path, client_auth="require") as secured:
+        context = secured.trust()
+        secured.authority.issue_cert("client@example.com").configure_cert(context)
+        reader, writer = await secured.connect(context)
+        writer.write(encode_request(1, 1))
+        await answers(reader, 1)
+        session = writer.get_extra_info("ssl_object").session
+        assert not session.has_ticket
 
 
 async def test_many_handshakes_leave_others_their_turns(tmp_path: Path) -> None:

@@ -489,6 +489,9 @@ class GrpcConnection(asyncio.Protocol):
         if data and self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
+    def hold(self, count: int) -> None:
+        self._host.partial.note(self, count, afresh=False)
+
     def end_of_stream(self) -> None:
         if self._transport is not None:
             self._host.loop.call_soon(self._transport.close)
