@@ -212,12 +212,12 @@ class AdminClient(Lifecycle):
 
     async def broker_config(self, address: str) -> dict[str, str]:
         """The broker's settings under RocketMQ's names."""
-        return _properties((await self._ask(address, RequestCode.GET_BROKER_CONFIG)).body)
+        return settings_in((await self._ask(address, RequestCode.GET_BROKER_CONFIG)).body)
 
     async def update_broker_config(self, address: str, settings: Mapping[str, str]) -> None:
         """Change settings of the broker at ``address`` (``host:port``), by RocketMQ's names. Raises BrokerError for
         settings that the broker does not take while it runs."""
-        await self._ask(address, RequestCode.UPDATE_BROKER_CONFIG, body=_lines(settings))
+        await self._ask(address, RequestCode.UPDATE_BROKER_CONFIG, body=lines_of(settings))
 
     async def broker_stats(self, address: str, name: str, key: str) -> BrokerStatsData:
         """One counter of a broker over the last minute, hour and day. ``name`` is RocketMQ's, e.g. TOPIC_PUT_NUMS with
@@ -256,11 +256,11 @@ class AdminClient(Lifecycle):
 
     async def namesrv_config(self, address: str) -> dict[str, str]:
         """The settings of the name server at ``address``, under RocketMQ's names."""
-        return _properties((await self._ask(address, RequestCode.GET_NAMESRV_CONFIG)).body)
+        return settings_in((await self._ask(address, RequestCode.GET_NAMESRV_CONFIG)).body)
 
     async def update_namesrv_config(self, address: str, settings: Mapping[str, str]) -> None:
         """Change settings of the name server at ``address``. Raises BrokerError for those that it does not take."""
-        await self._ask(address, RequestCode.UPDATE_NAMESRV_CONFIG, body=_lines(settings))
+        await self._ask(address, RequestCode.UPDATE_NAMESRV_CONFIG, body=lines_of(settings))
 
     # --- schemas ----------------------------------------------------------------------------------------
 
@@ -900,7 +900,8 @@ class AdminClient(Lifecycle):
         raise RequestTimeout(f"the name server (route of {topic})", self._timeout_ms)
 
 
-def _properties(body: bytes | memoryview) -> dict[str, str]:
+def settings_in(body: bytes | memoryview) -> dict[str, str]:
+    """Those of a server, by RocketMQ's names."""
     lines = (line.partition("=") for line in bytes(body).decode(errors="replace").splitlines())
     return {key.strip(): value.strip() for key, separator, value in lines if separator}
 
@@ -911,7 +912,7 @@ def several_registries(brokers: Iterable[str]) -> str:
     return f"the brokers {names} keep a schema registry each: set schemaRegistryEnable=false on all but one"
 
 
-def _lines(settings: Mapping[str, str]) -> bytes:
+def lines_of(settings: Mapping[str, str]) -> bytes:
     """Raises ConfigError for a value that would be a second setting."""
     for key, value in settings.items():
         if "\n" in key + value or "\r" in key + value or "=" in key:

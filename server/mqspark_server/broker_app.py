@@ -256,16 +256,15 @@ class BrokerApp(ProcessApp):
         console = Console(self, door, self.clock, self._load_sampler())
         return create_api(self, self._admin_with, [console.router, docs_router])
 
-    def _admin_with(self, credentials: Credentials | None) -> AdminClient:
+    def _admin_with(self, credentials: Credentials | None, timeout_ms: int) -> AdminClient:
         """A client of the cluster with a caller's keys."""
         from mqspark_server.console.clusteraccess import admin_of
         from mqspark_server.web.problems import Problem
-        from mqspark_server.web.schemaapi import TIMEOUT_MS
 
         at = self.cluster_to_show()
         if at.problem is not None:
             raise Problem(503, at.problem)
-        return admin_of(at, credentials, TIMEOUT_MS)
+        return admin_of(at, credentials, timeout_ms)
 
     def _load_sampler(self) -> Sampler:
         """In the thread of housekeeping, because it loads the client."""

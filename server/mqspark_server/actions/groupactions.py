@@ -63,6 +63,14 @@ class CreateGroup(PutGroup, frozen=True, kw_only=True):
         return Preview(f"Create the group {self.group}?", "Create", facts)
 
 
+def check_deletable(group: str, *, is_online: bool) -> None:
+    """Raises InvalidMessage, NotDone."""
+    if is_system_group(group):
+        raise InvalidMessage(f"{group} is one of the brokers' own groups", field="group")
+    if is_online:
+        raise NotDone(Why.NOT_POSSIBLE, f"group {group} has members online: stop them first")
+
+
 class DeleteGroup(Act, frozen=True):
     title, button, is_dangerous = "Delete the group {0.group}?", "Delete", True
     done = "group {0.group} was deleted"
@@ -73,10 +81,7 @@ class DeleteGroup(Act, frozen=True):
         known = await at.admin.groups()
         if self.group not in known:
             raise absent("consumer group", self.group, known)
-        if is_system_group(self.group):
-            raise InvalidMessage(f"{self.group} is one of the brokers' own groups", field="group")
-        if await member_rows(at.admin, self.group):
-            raise NotDone(Why.NOT_POSSIBLE, f"group {self.group} has members online: stop them first")
+        check_deletable(self.group, is_online=bool(await member_rows(at.admin, self.group)))
         return [
             ("Messages that it has not consumed", f"{await lag_of(at.admin, self.group) or 0:,}"),
             ("Its offsets", "stay" if self.keeps_offsets else "are deleted, too"),

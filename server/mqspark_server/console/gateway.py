@@ -94,9 +94,8 @@ class ConsoleApp(ProcessApp):
 
         return Guarded(app, ())
 
-    def _admin_with(self, credentials: Credentials | None) -> AdminClient:
+    def _admin_with(self, credentials: Credentials | None, timeout_ms: int) -> AdminClient:
         """A client of the cluster with a caller's keys."""
         from mqspark_server.console.clusteraccess import ClusterAt, admin_of
-        from mqspark_server.web.schemaapi import TIMEOUT_MS
 
-        return admin_of(ClusterAt(self._namesrv, self._options), credentials, TIMEOUT_MS)
+        return admin_of(ClusterAt(self._namesrv, self._options), credentials, timeout_ms)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from mqspark.auth.policies import Action
 from mqspark.errors import InvalidMessage, MessageTooLarge
@@ -27,16 +27,14 @@ from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.client_headers import SendMessageResponseHeader
 from mqspark.store.tools.diverged import saved_parts
 from mqspark_server.web import login, problems
-from mqspark_server.web.callers import CLUSTER, Callers
+from mqspark_server.web.callers import CLUSTER, Callers, Connect
 from mqspark_server.web.families import CONTENT_TYPE
 from mqspark_server.web.httpguard import ASGIApp, Guarded, Receive, Scope, Send
-from mqspark_server.web.login import CallerNow
 from mqspark_server.web.metrics import render
 from mqspark_server.web.places import Places
 from mqspark_server.web.problems import Problem, as_problem, new_api
 from mqspark_server.web.schemaapi import (
     BrokerSchemas,
-    Connect,
     SchemaDoor,
     is_registry_path,
     problem_response,
@@ -54,7 +52,7 @@ from mqspark_server.web.v1 import (
     topicapi,
     userapi,
 )
-from mqspark_server.web.v1.asking import ERRORS, AskerNow, TopicName
+from mqspark_server.web.v1.asking import ERRORS, AskerNow, Given, TopicName
 
 if TYPE_CHECKING:
     from mqspark_server.node import BrokerNode
@@ -63,10 +61,8 @@ ENVELOPE_BYTES = 256 * 1024
 """How much larger than maxMessageSize in base64 a request may be, for names and properties."""
 
 
-class NewMessage(BaseModel):
+class NewMessage(Given):
     """A message to store: exactly one of ``body`` and ``bodyBase64``."""
-
-    model_config = ConfigDict(extra="forbid")
 
     body: str | None = Field(default=None, description="text, stored as UTF-8")
     bodyBase64: str | None = Field(default=None, description="any bytes")
@@ -134,7 +130,7 @@ def create_api(app: BrokerNode, connect: Connect, more: Sequence[APIRouter] = ()
     api = described_api(more)
     callers = api.state.callers = Callers(app, app.loopback_token)
     api.state.schemas = BrokerSchemas(app, callers, connect)
-    api.state.broker = app
+    api.state.broker, api.state.connect = app, connect
     api.state.ingests, api.state.tails = Places("requests are being stored"), Places("tails are open")
     api.state.scrapes = []
     hosts = (*app.settings.server.http_allowed_hosts.split(";"), app.config.broker_ip1)
@@ -234,14 +230,10 @@ async def metrics(request: Request) -> Response:
 
 
 @_own_router.get("/api/v1/cluster", tags=["cluster"], responses=ERRORS)
-async def cluster(request: Request, caller: CallerNow) -> dict[str, Any]:
+async def cluster(asker: AskerNow) -> dict[str, Any]:
     """The state of this broker, as the admin tools show it."""
-    app: BrokerNode = request.app.state.broker
-    callers: Callers = request.app.state.callers
-    callers.authorize(caller, CLUSTER, Action.GET)
-    parts, config = app.parts, app.config
-    if not app.lifecycle.ready or parts is None:
-        raise Problem(503, f"the broker is {app.lifecycle.phase.name.lower()}")
+    asker.authorize(CLUSTER, Action.GET)
+    app, parts, config = asker.app, asker.parts, asker.app.config
     return {
         "cluster": config.broker_cluster_name,
         "broker": config.broker_name,

@@ -20,7 +20,7 @@ import contextlib
 import hmac
 import ipaddress
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from fastapi import Request
 
     from mqspark.auth.gate import Gate
+    from mqspark.client.admin import AdminClient
     from mqspark_server.net.localpeer import LocalPeer
     from mqspark_server.node import BrokerNode, BrokerParts
 
@@ -57,6 +58,10 @@ _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="mqspark"'}
 
 log = logging.getLogger("mqspark.http")
 _changes_log = sparing("mqspark.http.changes", lines=20)
+
+
+Connect = Callable[[Credentials | None, int], "AdminClient"]
+"""A client of the cluster with the keys of a caller, and its limit of a request in ms; None: without keys."""
 
 
 class How(StrEnum):

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from mqspark_server.web.callers import Caller, Callers
 from mqspark_server.web.problems import Problem, ProblemDetails
 from mqspark_server.web.sessions import LONGEST_MS
+from mqspark_server.web.v1.asking import Given
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     401: {"model": ProblemDetails, "description": "the credentials are wrong"},
@@ -34,10 +35,8 @@ CallerNow = Annotated[Caller, Depends(_caller)]
 """The caller of the request, who may be anonymous: a route has to use ``Callers.authorize`` or ``Callers.ask``."""
 
 
-class NewSession(BaseModel):
+class NewSession(Given):
     """An access key with its secret; or the loopback token that `mqspark dev` prints."""
-
-    model_config = ConfigDict(extra="forbid")
 
     accessKey: str | None = Field(default=None, min_length=1, max_length=128)
     secretKey: str | None = Field(default=None, min_length=1, max_length=512, repr=False)

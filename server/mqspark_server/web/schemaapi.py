@@ -19,7 +19,7 @@ from starlette.routing import Match
 
 from mqspark.base.names import check
 from mqspark.broker.config import BrokerRole
-from mqspark.client.admin import AdminClient, several_registries
+from mqspark.client.admin import several_registries
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.errors import BrokerError, IllegalName, MQError, NoSchemaRegistry, RequestTimeout
 from mqspark.message import SCHEMAS_TOPIC, parse_number
@@ -27,7 +27,7 @@ from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.headers.admin_headers import SchemaRequestHeader
 from mqspark.protocol.schemaoperations import MAX_BODY_BYTES, MEDIA_TYPE, OPERATIONS, STATUS_FIELD, Operation
 from mqspark_server.node import BrokerNode
-from mqspark_server.web.callers import Callers, How, keys_of
+from mqspark_server.web.callers import Callers, Connect, How, keys_of
 from mqspark_server.web.problems import Problem
 from mqspark_server.web.v1.asking import ERRORS, refused
 
@@ -38,9 +38,6 @@ _ILLEGAL_SUBJECT = 42208
 _SUBJECT_RULE = "the name of a subject has up to 255 characters, no control characters, slash or @"
 TIMEOUT_MS = 30_000
 """A schema may have to be compared with many versions."""
-
-Connect = Callable[[Credentials | None], AdminClient]
-"""A client of the cluster with the keys of a caller; None: without keys."""
 
 
 class SchemaDoor(Protocol):
@@ -64,7 +61,7 @@ class SchemaRelay:
     ) -> tuple[int, bytes]:
         keys = keys_of(request)
         with _cluster_problems(keys):
-            async with self._connect(keys) as admin:
+            async with self._connect(keys, TIMEOUT_MS) as admin:
                 answer = await admin.ask_schemas(
                     operation.name,
                     subject=header.schema_subject,
@@ -115,7 +112,7 @@ class BrokerSchemas:
             with suppress(MQError, Problem, TimeoutError):
                 async with (
                     asyncio.timeout(LOOK_S),
-                    self._connect(None if keys is None else Credentials(*keys)) as admin,
+                    self._connect(None if keys is None else Credentials(*keys), TIMEOUT_MS) as admin,
                 ):
                     self._keepers = sorted((await admin.topic_route(SCHEMAS_TOPIC)).brokers)
         if len(self._keepers) > 1:

@@ -193,6 +193,21 @@ def test_groups_are_made_changed_and_deleted(http: httpx.Client) -> None:
     check_problem(http.get(path), 404)
 
 
+def test_groups_that_are_not_deleted(http: httpx.Client, clients: Clients) -> None:
+    http.put("/topics/Busy", json={"readQueueNums": 1, "writeQueueNums": 1})
+    http.put("/groups/busy/settings", json={})
+    consumer = clients.lite_pull_consumer("Busy", group="busy")
+    consumer.poll(timeout_ms=0)
+    answer = http.delete("/groups/busy")
+    check_problem(answer, 409)
+    assert "stop them first" in answer.json()["detail"]
+    assert http.get("/groups/busy/settings").status_code == 200
+    consumer.stop()
+    assert http.delete("/groups/busy").status_code == 204
+    check_problem(http.delete("/groups/TOOLS_CONSUMER"), 400)
+    assert http.get("/groups/TOOLS_CONSUMER/settings").status_code == 200
+
+
 def test_a_group_is_moved_after_a_look(http: httpx.Client) -> None:
     http.put("/topics/Moved", json={"readQueueNums": 1, "writeQueueNums": 1})
     http.put("/groups/movers/settings", json={})

@@ -498,6 +498,21 @@ def test_secrets_from_other_hosts_in_clear_are_refused(tmp_path: Path, consents:
 # --- users, over HTTP ---
 
 
+@pytest.mark.parametrize("auth", [None, READER])
+@pytest.mark.parametrize("headers", [{}, {"if-match": '"x"'}, {"if-none-match": "*"}])
+@pytest.mark.parametrize("path", ["/api/v1/topics/{}", "/api/v1/groups/{}/settings"])
+def test_who_may_not_change_something_learns_not_whether_it_is_there(
+    http: httpx.Client, auth: tuple[str, str] | None, headers: dict[str, str], path: str
+) -> None:
+    assert http.put(path.format("There"), json={}, auth=ROOT).status_code in (200, 201)
+    refused = 401 if auth is None else 403
+    for name in ("There", "Elsewhere-not"):
+        assert http.put(path.format(name), json={}, headers=headers, auth=auth).status_code == refused
+        gone = path.format(name).removesuffix("/settings")
+        assert http.delete(gone, headers=headers, auth=auth).status_code == refused
+    assert http.put(path.format("There"), json={}, headers={"if-match": '"x"'}, auth=ROOT).status_code == 412
+
+
 def test_users_and_policies_over_http(http: httpx.Client) -> None:
     http.auth = ROOT
     made = http.put(

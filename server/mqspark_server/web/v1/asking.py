@@ -27,7 +27,7 @@ from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
 from mqspark.protocol.headers.header import Header
 from mqspark_server.node import BrokerNode, BrokerParts
 from mqspark_server.shown.nouns import MAX_NAME, QUEUE_IDS
-from mqspark_server.web.callers import Caller, Callers, Subject
+from mqspark_server.web.callers import CLUSTER, Caller, Callers, Subject
 from mqspark_server.web.problems import Problem, ProblemDetails
 
 MAX_PAGE = 1_000
@@ -157,15 +157,22 @@ class Asker(NamedTuple):
             raise Problem(404, str(NoSuchTopic(name)))
         return found
 
-    def check_match(self, current: Any) -> None:
+    def refusal(self, status: int, text: str, subject: Subject, action: Action) -> Problem:
+        """Says what there is or is not, to callers who may do the action. Raises Problem: others learn that they may
+        not, and nothing else."""
+        self.authorize(subject, action)
+        return Problem(status, text)
+
+    def check_match(self, current: Any, subject: Subject = CLUSTER, action: Action = Action.GET) -> None:
         """If-Match and If-None-Match against the present document; None: there is nothing yet. The answer to a change
-        is a 201 then. Raises Problem."""
+        is a 201 then. ``action``: what a caller must be allowed who learns that they do not match. Raises Problem."""
         tag = None if current is None else _etag(current)
         wanted, unwanted = (self.request.headers.get(name) for name in ("if-match", "if-none-match"))
         if wanted is not None and (tag is None or not {"*", tag}.intersection(_parts(wanted))):
-            raise Problem(412, "it has changed since it was read: read it again before you change it")
+            text = "it has changed since it was read: read it again before you change it"
+            raise self.refusal(412, text, subject, action)
         if unwanted is not None and tag is not None and {"*", tag}.intersection(_parts(unwanted)):
-            raise Problem(412, "it already exists")
+            raise self.refusal(412, "it already exists", subject, action)
         if current is None:
             self.response.status_code = 201
 

@@ -39,7 +39,7 @@ from mqspark_server.web.v1.asking import (
     Limit,
     PagingNow,
 )
-from mqspark_server.web.v1.messageapi import EVER_MS, Filtering, Since, Until, place_after, spans_of
+from mqspark_server.web.v1.messageapi import EVER_MS, Filtering, Since, Until, spans_of
 from mqspark_server.web.v1.storedmessages import MessagesFound, MessageView, Place, choose, read_some, views
 
 MAX_RESENT = 10_000
@@ -146,7 +146,7 @@ async def show_dead_letters(
         asker,
         group,
         Resend(topic=topic, key=key, tags=tags, sql=sql, since=since, until=until),
-        place_after(after),
+        Place.after(after),
         limit,
     )
     shown, following = await views(found)
@@ -165,7 +165,7 @@ async def resend(group: GroupName, wanted: Resend, asker: AskerNow) -> ResendOut
     outcome = ResendOutcome(
         group=group, dryRun=wanted.dryRun, matched=0, resent=0, withoutOrigin=0, items=[], next=None
     )
-    place, clock = place_after(wanted.after), asyncio.get_running_loop()
+    place, clock = Place.after(wanted.after), asyncio.get_running_loop()
     consumed = {wanted.topic, *await between_turns(asker.state.offsets.topics_of(group))}
     if (live := asker.state.clients.consumer(group)) is not None:
         consumed |= live.subscriptions.keys()

@@ -10,7 +10,7 @@ import msgspec
 from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, Field
 
-from mqspark.auth.policies import Action
+from mqspark.auth.policies import Action, Kind
 from mqspark.base.document import Document
 from mqspark.broker.admin.views import GroupView, group_names, groups_view
 from mqspark.errors import InvalidMessage
@@ -21,10 +21,11 @@ from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.admin_headers import DeleteSubscriptionGroupRequestHeader
 from mqspark.protocol.headers.client_headers import ResetOffsetRequestHeader
 from mqspark.protocol.slices import Work
-from mqspark_server.actions.groupactions import PutGroup
+from mqspark_server.actions.groupactions import PutGroup, check_deletable
 from mqspark_server.actions.offsetmoves import BEGINNING_MS, END_MS, OffsetMove, QueueMove
+from mqspark_server.actions.operating import NotDone
 from mqspark_server.shown.nouns import GROUP_SETTINGS, MAX_NAME, OFFSETS, QUEUE_IDS, place_of
-from mqspark_server.web.callers import CLUSTER
+from mqspark_server.web.callers import CLUSTER, Subject
 from mqspark_server.web.problems import Problem, as_problem
 from mqspark_server.web.turns import between_turns, entries_of
 from mqspark_server.web.v1.asking import (
@@ -112,7 +113,7 @@ async def put_group(
     with as_problem(400, InvalidMessage):
         check_group(group)
     old = asker.state.subscriptions.configured(group)
-    asker.check_match(old)
+    asker.check_match(old, Subject(Kind.GROUP, group), Action.CREATE)
     new = PutGroup(group=group, settings=settings).config(old)
     await asker.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, encode_body(new))
     return _settings_view(asker, group)
@@ -124,10 +125,16 @@ async def delete_group(
     asker: AskerNow,
     cleanOffsets: bool = Query(default=False, description="delete its offsets, too"),
 ) -> None:
-    """Delete the settings of a group."""
-    if asker.state.subscriptions.configured(group) is None:
-        asker.authorize_group(group, Action.DELETE)
-    asker.check_match(_configured(asker, group))
+    """Delete the settings of a group without members."""
+    found, subject = asker.state.subscriptions.configured(group), Subject(Kind.GROUP, group)
+    if found is None:
+        raise asker.refusal(404, f"group {group!r} has no settings", subject, Action.DELETE)
+    asker.check_match(found, subject, Action.DELETE)
+    try:
+        check_deletable(group, is_online=asker.state.clients.consumer(group) is not None)
+    except (InvalidMessage, NotDone) as error:
+        status = 409 if isinstance(error, NotDone) else 400
+        raise asker.refusal(status, str(error), subject, Action.DELETE) from None
     header = DeleteSubscriptionGroupRequestHeader(group_name=group, clean_offset=cleanOffsets)
     await asker.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
 
@@ -191,15 +198,10 @@ class _BrokerOffsets:
         return None if found < 0 else found
 
 
-def _configured(asker: Asker, group: str) -> SubscriptionGroupConfig:
+def _settings_view(asker: Asker, group: str) -> BaseModel:
     """Raises Problem."""
     config = asker.state.subscriptions.configured(group)
     if config is None:
         raise Problem(404, f"group {group!r} has no settings")
-    return config
-
-
-def _settings_view(asker: Asker, group: str) -> BaseModel:
-    config = _configured(asker, group)
     asker.tag(config)
     return GroupSettingsView.model_validate({**msgspec.to_builtins(config), "group": group})

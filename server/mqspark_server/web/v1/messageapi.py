@@ -19,9 +19,8 @@ from mqspark.record.recordlayout import record_position
 from mqspark.store.index.keys import Sought
 from mqspark_server.web.problems import Problem, as_problem
 from mqspark_server.web.turns import between_turns
-from mqspark_server.web.v1.asking import ERRORS, After, Asker, AskerNow, TopicName, decoded
+from mqspark_server.web.v1.asking import ERRORS, After, Asker, AskerNow, TopicName
 from mqspark_server.web.v1.storedmessages import (
-    KEY_MARK,
     PAGE_BYTES,
     Chosen,
     KeyPlace,
@@ -40,7 +39,6 @@ MAX_MESSAGES = 1_000
 MAX_LOOKUPS = 64
 """Searches of the index for one page."""
 EVER_MS = (1 << 62) - 1
-_MAX_NUMBER_LENGTH = 19
 
 router = APIRouter(prefix="/api/v1/topics", tags=["messages"], responses=ERRORS)
 
@@ -96,7 +94,7 @@ async def list_messages(
     if key is not None:
         between_ms = since or 0, EVER_MS if until is None else max(0, until - 1)
         messages, place_of_last = await _by_key(
-            asker, topic, key, between_ms, limit, chosen.takes, _key_place_after(after)
+            asker, topic, key, between_ms, limit, chosen.takes, KeyPlace.after(after)
         )
         items = await views_of(messages)
         if len(items) < len(messages):
@@ -105,7 +103,7 @@ async def list_messages(
     queue_ids = range(found.queue_limit) if queueId is None else range(queueId, queueId + 1)
     if last is not None:
         return await page_of(MessagesFound(await _newest(asker, topic, queue_ids, last), None))
-    place = place_after(after)
+    place = Place.after(after)
     spans = spans_of(asker, topic, queue_ids, place, offset, since, until)
     return await page_of(await read_some(asker, topic, spans, limit, chosen))
 
@@ -126,31 +124,6 @@ async def one_message(topic: TopicName, messageId: str, asker: AskerNow) -> Mess
         if messages:
             return (await page_of(MessagesFound(messages[:1], None))).items[0]
     raise Problem(404, f"topic {topic} has no message {messageId[:100]!r}")
-
-
-def place_after(after: str | None) -> Place | None:
-    """The place of a cursor. Raises Problem for an invalid one."""
-    return None if after is None else Place(*_numbers(decoded(after), _MAX_NUMBER_LENGTH))
-
-
-def _key_place_after(after: str | None) -> KeyPlace | None:
-    """Raises Problem."""
-    if after is None:
-        return None
-    text = decoded(after)
-    numbers = text.removeprefix(KEY_MARK) if text.startswith(KEY_MARK) else ""
-    return KeyPlace(*_numbers(numbers, 2 * _MAX_NUMBER_LENGTH))
-
-
-def _numbers(text: str, max_digits: int) -> tuple[int, int]:
-    first, colon, second = text.partition(":")
-    if not (
-        colon
-        and all(each.isascii() and each.isdecimal() for each in (first, second))
-        and len(first) + len(second) <= max_digits
-    ):
-        raise Problem(400, "the cursor is not of such a page: leave `after` out for the first page")
-    return int(first), int(second)
 
 
 def spans_of(

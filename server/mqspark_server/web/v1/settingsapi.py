@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter
 from pydantic import BaseModel, Field, StringConstraints
 
+from mqspark.client.admin import lines_of, settings_in
 from mqspark.errors import InvalidMessage
 from mqspark.protocol.codes import RequestCode
 from mqspark_server.actions.settingactions import check_keys
@@ -46,12 +47,9 @@ async def change_settings(change: SettingsChange, asker: AskerNow) -> SettingsVi
     asker.check_match(known)
     with as_problem(400, InvalidMessage):
         check_keys(asker.app.config.broker_name, known, change.settings)
-    text = "".join(f"{key}={value}\n" for key, value in change.settings.items())
-    await asker.ask(RequestCode.UPDATE_BROKER_CONFIG, None, text.encode("utf-8", "replace"))
+    await asker.ask(RequestCode.UPDATE_BROKER_CONFIG, None, lines_of(change.settings))
     return await show_settings(asker)
 
 
 async def _settings(asker: Asker) -> dict[str, str]:
-    answer = await asker.ask(RequestCode.GET_BROKER_CONFIG)
-    lines = (line.partition("=") for line in bytes(answer.body).decode("utf-8", "replace").splitlines())
-    return {key: value for key, separator, value in lines if separator}
+    return settings_in((await asker.ask(RequestCode.GET_BROKER_CONFIG)).body)

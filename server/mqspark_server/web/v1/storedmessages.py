@@ -6,6 +6,7 @@ A step reads the store on the loop, within the limits of a pull; bodies are infl
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, NamedTuple
 
@@ -23,13 +24,13 @@ from mqspark.store.messages.fetch import GetStatus
 from mqspark.store.store import MessageStore
 from mqspark_server.shown.messagerow import message_row
 from mqspark_server.web.problems import Problem, as_problem
-from mqspark_server.web.v1.asking import Asker, cursor
+from mqspark_server.web.v1.asking import Asker, cursor, decoded
 
 PAGE_BYTES = 4 << 20
 """The most of the bodies of one page, but at least one message."""
 STEP_MESSAGES = 256
 STEP_BYTES = 1 << 20
-KEY_MARK = "key:"
+_KEY_MARK = "key:"
 """Begins the cursor of a page of a look-up by key."""
 SMALL_BYTES = 64 << 10
 """The largest records that are decoded on the loop. An inner batch of some hundred KB becomes 32,767 messages."""
@@ -84,6 +85,11 @@ class Place(NamedTuple):
     def cursor(self) -> str:
         return cursor(f"{self.queue_id}:{self.offset}")
 
+    @classmethod
+    def after(cls, text: str | None) -> Place | None:
+        """Raises Problem for an invalid cursor."""
+        return None if text is None else cls(*_numbers(text, ""))
+
 
 class KeyPlace(NamedTuple):
     """The message of a look-up that comes before the ones that a read goes on with: its position in the log and its
@@ -98,7 +104,19 @@ class KeyPlace(NamedTuple):
 
     @property
     def cursor(self) -> str:
-        return cursor(f"{KEY_MARK}{self.position}:{self.offset}")
+        return cursor(f"{_KEY_MARK}{self.position}:{self.offset}")
+
+    @classmethod
+    def after(cls, text: str | None) -> KeyPlace | None:
+        """Raises Problem for an invalid cursor."""
+        return None if text is None else cls(*_numbers(text, _KEY_MARK))
+
+
+def _numbers(text: str, mark: str) -> map[int]:
+    found = re.fullmatch(rf"{mark}([0-9]{{1,19}}):([0-9]{{1,19}})", decoded(text))
+    if found is None:
+        raise Problem(400, "the cursor is not of such a page: leave `after` out for the first page")
+    return map(int, found.groups())
 
 
 class Chosen(NamedTuple):

@@ -9,19 +9,19 @@ import msgspec
 from fastapi import APIRouter, Depends
 from pydantic import BaseModel, Field
 
-from mqspark.auth.policies import Action
+from mqspark.auth.policies import Action, Kind
 from mqspark.base.document import Document
 from mqspark.broker.admin.views import QueueBounds, extent_of, queues_of
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.tables.topics import Topic
-from mqspark.errors import InvalidMessage
+from mqspark.errors import InvalidMessage, NoSuchTopic
 from mqspark.message import check_topic
 from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.admin_headers import DeleteTopicRequestHeader
 from mqspark.protocol.slices import Work
 from mqspark_server.shown.nouns import TOPIC_SETTINGS
-from mqspark_server.web.callers import CLUSTER
+from mqspark_server.web.callers import CLUSTER, Subject
 from mqspark_server.web.problems import Problem, as_problem
 from mqspark_server.web.turns import between_turns
 from mqspark_server.web.v1.asking import (
@@ -120,7 +120,7 @@ async def put_topic(
         check_topic(topic)
     found = asker.state.topics.get(topic)
     old = None if found is None else found.config
-    asker.check_match(old)
+    asker.check_match(old, Subject(Kind.TOPIC, topic), Action.CREATE)
     number = asker.app.config.default_topic_queue_nums
     config = old or TopicConfig(topic_name=topic, read_queue_nums=number, write_queue_nums=number)
     attributes = _attribute_changes(settings.pop("attributes"))
@@ -133,9 +133,10 @@ async def put_topic(
 @router.delete("/{topic}", status_code=204)
 async def delete_topic(topic: TopicName, asker: AskerNow) -> None:
     """Delete a topic with its messages."""
-    if asker.state.topics.get(topic) is None:
-        asker.authorize_topic(topic, Action.DELETE)
-    asker.check_match(asker.topic(topic).config)
+    found, subject = asker.state.topics.get(topic), Subject(Kind.TOPIC, topic)
+    if found is None:
+        raise asker.refusal(404, str(NoSuchTopic(topic)), subject, Action.DELETE)
+    asker.check_match(found.config, subject, Action.DELETE)
     await asker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic=topic))
 
 

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from mqspark.auth.authadmin import AclInfo, PolicyInfo, UserInfo
 from mqspark.auth.policies import Action, PolicyType, Ruling
 from mqspark.auth.users import MAX_PASSWORD_LENGTH, UserStatus, UserType
+from mqspark.base.document import Document
 from mqspark.client.admin import AdminClient
-from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.errors import MQError
 from mqspark.protocol.bodies.body import decode_body
@@ -30,8 +31,8 @@ from mqspark.protocol.headers.admin_headers import (
     ListUsersRequestHeader,
 )
 from mqspark_server.accounts import Accounts, ChangedInPart
-from mqspark_server.net.servertls import client_context
 from mqspark_server.shown.nouns import MAX_RESOURCE
+from mqspark_server.web.callers import Connect
 from mqspark_server.web.problems import Problem, as_problem
 from mqspark_server.web.v1.asking import ERRORS, Asker, AskerNow, Given, ItemPage, PagingNow, UserName
 
@@ -45,10 +46,17 @@ HereOnly = Annotated[bool, Query(description="leave the name servers and the oth
 router = APIRouter(prefix="/api/v1/users", tags=["users"], responses=ERRORS)
 
 
-class UserView(BaseModel):
+@dataclass(slots=True)
+class UserView(Document):
     user: str
-    type: str = Field(description="Super, which needs no policy, or Normal")
-    status: str = Field(description="enable or disable")
+    type: str
+    """Super, which needs no policy, or Normal"""
+    status: str
+    """enable or disable"""
+
+    @classmethod
+    def of(cls, info: UserInfo) -> UserView:
+        return cls(info.username or "", info.user_type or "", info.user_status or "")
 
 
 class UserChange(Given):
@@ -82,14 +90,16 @@ async def list_users(asker: AskerNow, paging: PagingNow) -> ItemPage[UserView]:
     """Users in the order of their names; never a password."""
     answer = await asker.ask(RequestCode.AUTH_LIST_USER, ListUsersRequestHeader(filter=""))
     infos = decode_body(list[UserInfo], answer.body) if len(answer.body) else []
-    found = {info.username or "": info for info in infos}
+    found = {view.user: view for view in map(UserView.of, infos)}
     page, following = paging.of(found)
-    return ItemPage(items=[_view(found[name]) for name in page], next=following)
+    return ItemPage(items=[found[name] for name in page], next=following)
 
 
 @router.get("/{user}")
 async def show_user(user: UserName, asker: AskerNow) -> UserView:
-    return _tagged(asker, await _must_be_user(asker, user))
+    found = await _must_be_user(asker, user)
+    asker.tag(found)
+    return found
 
 
 @router.put("/{user}", responses={201: {"model": UserView, "description": "made"}})
@@ -99,21 +109,18 @@ async def put_user(
     """Create or change a user: with If-Match only if it is unchanged since it was read, with `If-None-Match: *` only if
     it is new."""
     old = await _user(asker, user)
-    asker.check_match(None if old is None else _view(old).model_dump())
+    asker.check_match(old)
     if old is None and change.password is None:
         raise Problem(422, "a new user needs a password")
     async with _accounts(asker, here_only=hereOnly) as accounts:
         await accounts.put(user, password=change.password, kind=change.type, status=change.status)
-    new = await _user(asker, user)
-    if new is None:
-        raise Problem(409, f"user {user!r} was deleted meanwhile")
-    return _tagged(asker, new)
+    return await show_user(user, asker)
 
 
 @router.delete("/{user}", status_code=204)
 async def delete_user(user: UserName, asker: AskerNow, hereOnly: HereOnly = False) -> None:
     """Delete a user, and its policies."""
-    asker.check_match(_view(await _must_be_user(asker, user)).model_dump())
+    asker.check_match(await _must_be_user(asker, user))
     async with _accounts(asker, here_only=hereOnly) as accounts:
         await accounts.remove(user)
 
@@ -171,12 +178,8 @@ async def _accounts(asker: Asker, *, here_only: bool) -> AsyncIterator[Accounts]
     if here_only or not user or authority is None or not app.config.namesrv_addr:
         yield Accounts(_HereFirst(asker, None), here)
         return
-    client_tls = app.settings.server.client_tls
-    options = ClientOptions(
-        credentials=Credentials(user, authority.users.secret_of(user)),
-        tls=False if client_tls is None else client_context(client_tls),
-    )
-    admin = AdminClient(app.config.namesrv_addr, timeout_ms=_OTHERS_TIMEOUT_MS, options=options)
+    connect: Connect = asker.request.app.state.connect
+    admin = connect(Credentials(user, authority.users.secret_of(user)), _OTHERS_TIMEOUT_MS)
     with as_problem(502, MQError, text=_NOTHING), as_problem(502, ChangedInPart):
         async with admin:
             brokers = (await admin.cluster_info()).broker_addr_table
@@ -185,12 +188,12 @@ async def _accounts(asker: Asker, *, here_only: bool) -> AsyncIterator[Accounts]
             yield found.after(here, _HereFirst(asker, admin))
 
 
-async def _user(asker: Asker, name: str) -> UserInfo | None:
+async def _user(asker: Asker, name: str) -> UserView | None:
     answer = await asker.ask(RequestCode.AUTH_GET_USER, GetUserRequestHeader(username=name))
-    return decode_body(UserInfo, answer.body) if len(answer.body) else None
+    return UserView.of(decode_body(UserInfo, answer.body)) if len(answer.body) else None
 
 
-async def _must_be_user(asker: Asker, name: str) -> UserInfo:
+async def _must_be_user(asker: Asker, name: str) -> UserView:
     """Raises Problem."""
     found = await _user(asker, name)
     if found is None:
@@ -203,13 +206,3 @@ async def _policies(asker: Asker, name: str) -> UserPolicies:
     answer = await asker.ask(RequestCode.AUTH_GET_ACL, GetAclRequestHeader(subject=f"User:{name}"))
     info = decode_body(AclInfo, answer.body) if len(answer.body) else AclInfo()
     return UserPolicies.model_validate({"policies": msgspec.to_builtins(info.policies or [])})
-
-
-def _view(info: UserInfo) -> UserView:
-    return UserView(user=info.username or "", type=info.user_type or "", status=info.user_status or "")
-
-
-def _tagged(asker: Asker, info: UserInfo) -> UserView:
-    view = _view(info)
-    asker.tag(view.model_dump())
-    return view
