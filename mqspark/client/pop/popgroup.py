@@ -31,7 +31,7 @@ class AssignedGroup(GroupConsumer):
         """Queue → PULL or POP; None if the broker has no answer, and then the previous assignment stays. Raises
         MQError."""
         route = await self.instance.route(topic)
-        masters = [address for name in route.brokers if (address := route.master(name)) is not None]
+        masters = list(route.masters.values())
         if not masters:
             raise NoRoute(topic, "no master serves it")
         question = QueryAssignmentRequestBody(

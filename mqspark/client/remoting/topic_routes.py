@@ -140,6 +140,11 @@ class TopicRoute:
         """That broker, else any other with this name, else None."""
         return address_of(self.brokers.get(broker_name), broker_id)
 
+    @property
+    def masters(self) -> dict[str, str]:
+        """Addresses by the names of their brokers, in the order of these."""
+        return {name: ids[MASTER_ID] for name, ids in sorted(self.brokers.items()) if MASTER_ID in ids}
+
     def master(self, broker_name: str) -> str | None:
         return self.brokers.get(broker_name, {}).get(MASTER_ID)
 

@@ -197,6 +197,24 @@ class ClusterShell:
             self.namesrv, group="mqspark_resend", send_timeout_ms=self.timeout_ms, options=self.options
         )
 
+    async def show_matching(
+        self,
+        columns: Sequence[Column],
+        rows: Iterable[dict[str, Any]],
+        pattern: str | None,
+        fill: Callable[[dict[str, Any]], Awaitable[None]] | None = None,
+    ) -> None:
+        """Rows whose first column matches. ``fill`` adds what a table shows only if it is wide."""
+        from mqspark_server.survey.surveying import each_of
+
+        key = columns[0].key
+        found = [row for row in rows if pattern is None or fnmatch.fnmatchcase(row[key], pattern)]
+        if fill is not None and self.output.format != "table":
+            await each_of(found, fill)
+        self.output.rows(
+            columns, found, empty=f"no {key}" if pattern is None else f"no {key} matches {pattern}"
+        )
+
     async def carry_out(self, action: Act, yes: bool | None = None) -> None:
         """``yes``: whether a dangerous action is not asked for; None: it is never."""
         await self._ask_for([action], yes)
@@ -351,14 +369,6 @@ async def _with_similar_names(
         if isinstance(group, str):
             return MissingGroup(group, await shell.admin.groups())
     return None
-
-
-def matching(
-    rows: Iterable[dict[str, Any]], key: str, pattern: str | None
-) -> tuple[list[dict[str, Any]], str]:
-    """The rows whose ``key`` matches, and what to say when there is none."""
-    found = [row for row in rows if pattern is None or fnmatch.fnmatchcase(row[key], pattern)]
-    return found, f"no {key}" if pattern is None else f"no {key} matches {pattern}"
 
 
 def confirm(question: str, yes: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import click
@@ -16,49 +16,39 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 _PATIENCE_MS = 800
+_HIDDEN = ("%", "rmq_", "CID_", "RMQ_")
+"""How names begin that people rarely want."""
 
 
-def complete_topics(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from mqspark.client.admin import AdminClient
+def _completing(question: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """``question``: the method of AdminClient that knows the names."""
 
-    return _matching(ctx, incomplete, AdminClient.topic_list)
+    def complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
 
+        from mqspark.client.admin import AdminClient
 
-def complete_groups(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from mqspark.client.admin import AdminClient
+        async def work() -> list[str]:
+            namesrv, options, _, _ = connection_of({**ctx.params, "timeout_s": _PATIENCE_MS / 1000})
+            async with (
+                asyncio.timeout(_PATIENCE_MS / 1000),
+                AdminClient(namesrv, timeout_ms=_PATIENCE_MS, options=options) as admin,
+            ):
+                return list(await getattr(admin, question)())
 
-    async def names(admin: AdminClient) -> list[str]:
-        return list(await admin.groups())
+        try:
+            names = asyncio.run(work())
+        except (MQError, OSError, TimeoutError):
+            return []  # a completion cannot show an error
+        shown = [name for name in names if incomplete.startswith(_HIDDEN) or not name.startswith(_HIDDEN)]
+        return [CompletionItem(name) for name in shown if name.startswith(incomplete)]
 
-    return _matching(ctx, incomplete, names)
-
-
-def _matching(
-    ctx: click.Context, incomplete: str, ask: Callable[..., Awaitable[list[str]]]
-) -> list[CompletionItem]:
-    from click.shell_completion import CompletionItem
-
-    from mqspark.client.admin import AdminClient
-
-    async def work() -> list[str]:
-        namesrv, options, _, _ = connection_of({**ctx.params, "timeout_s": _PATIENCE_MS / 1000})
-        async with (
-            asyncio.timeout(_PATIENCE_MS / 1000),
-            AdminClient(namesrv, timeout_ms=_PATIENCE_MS, options=options) as admin,
-        ):
-            return await ask(admin)
-
-    try:
-        names = asyncio.run(work())
-    except (MQError, OSError, TimeoutError):
-        return []  # a completion cannot show an error
-    hidden = not incomplete.startswith(("%", "rmq_", "CID_", "RMQ_"))
-    return [
-        CompletionItem(name)
-        for name in names
-        if name.startswith(incomplete) and not (hidden and name.startswith(("%", "rmq_", "CID_", "RMQ_")))
-    ]
+    return complete
 
 
+complete_topics, complete_groups = _completing("topic_list"), _completing("groups")
 TopicName = Annotated[str, Argument(shell_complete=complete_topics)]
+MaybeTopic = Annotated[str | None, Argument(shell_complete=complete_topics)]
+TopicNames = Annotated[tuple[str, ...], Argument(required=True, shell_complete=complete_topics)]
 GroupName = Annotated[str, Argument(shell_complete=complete_groups)]
+GroupNames = Annotated[tuple[str, ...], Argument(required=True, shell_complete=complete_groups)]

@@ -74,17 +74,11 @@ class Output:
 
     def rows(self, columns: Sequence[Column], rows: Iterable[Row], *, empty: str = "nothing") -> None:
         """Print a list. ``empty`` is printed to standard error when a table has no row."""
-        if self.format == "jsonl":
-            for row in rows:
-                click.echo(json_text(row))
-            return
-        all_rows = list(rows)
-        if self.format == "json":
-            click.echo(json_text(all_rows, indent=2))
-        elif self.format == "yaml":
-            for line in yaml_lines(all_rows):
-                click.echo(line)
-        elif all_rows:
+        if not self.is_table:
+            with self.listing() as listing:
+                for row in rows:
+                    listing.add(row)
+        elif all_rows := list(rows):
             for line in self.table(columns, all_rows):
                 click.echo(line)
         else:
@@ -128,17 +122,17 @@ class Output:
     def table(self, columns: Sequence[Column], rows: Sequence[Row]) -> list[str]:
         shown = [column for column in columns if self.is_wide or not column.wide]
         cells = [[_cell(column, row.get(column.key)) for column in shown] for row in rows]
+        titles = [column.title for column in shown]
+        widths = [max(map(_width, texts)) for texts in zip(titles, *cells, strict=True)]
         numeric = [
-            all(isinstance(row.get(column.key), (int, float, type(None))) for row in rows) for column in shown
+            column.text is None
+            and all(isinstance(row.get(column.key), (int, float, type(None))) for row in rows)
+            for column in shown
         ]
-        numeric = [each and column.text is None for each, column in zip(numeric, shown, strict=True)]
-        widths = [
-            max(_width(column.title), *(_width(line[place]) for line in cells))
-            for place, column in enumerate(shown)
+        return [
+            _bold(_joined(titles, widths, numeric)),
+            *(_joined(line, widths, numeric) for line in cells),
         ]
-        lines = [_bold(_joined([column.title for column in shown], widths, numeric))]
-        lines += [_joined(line, widths, numeric) for line in cells]
-        return lines
 
 
 class Listing:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mqspark.errors import MQError
 from mqspark.message import MASTER_ID, parse_number
-from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of, number_of
+from mqspark_server.survey.surveying import MAX_ROWS, Row, add_to_each, each_of, number_of
 
 if TYPE_CHECKING:
     from mqspark.client.admin import AdminClient
@@ -57,16 +57,11 @@ async def broker_rows(admin: AdminClient, most: int = MAX_ROWS) -> tuple[list[Ro
 async def add_figures(admin: AdminClient, rows: Sequence[Row]) -> None:
     """``error`` says why a broker has none."""
 
-    async def fill(row: Row) -> None:
-        figures: dict[str, str] = {}
-        row["error"] = ""
-        try:
-            figures = await admin.broker_runtime_info(row["address"])
-        except MQError as error:
-            row["error"] = str(error)
-        row |= figures_of(figures)
+    async def ask(row: Row) -> Row:
+        row |= {"error": "", **figures_of({})}
+        return figures_of(await admin.broker_runtime_info(row["address"]))
 
-    await each_of(rows, fill)
+    await add_to_each(rows, ask)
 
 
 def figures_of(runtime: Mapping[str, str]) -> Row:

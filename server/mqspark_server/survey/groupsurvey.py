@@ -65,7 +65,7 @@ async def add_waits(admin: AdminClient, rows: Sequence[Row], now_ms: int) -> Non
         header = QueryConsumeTimeSpanRequestHeader(topic=topic, group=behind[0]["group"])
         with contextlib.suppress(MQError):  # the lag in messages is shown without its time
             route = await admin.topic_route(topic)
-            for address in filter(None, map(route.master, sorted(route.brokers))):
+            for address in route.masters.values():
                 answer = await admin.ask(address, RequestCode.QUERY_CONSUME_TIME_SPAN, header)
                 for each in decode_body(QueryConsumeTimeSpanBody, answer.body).consume_time_span_set:
                     if (queue := each.message_queue) is not None:

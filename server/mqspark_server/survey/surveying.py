@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
+from mqspark.errors import MQError
+
 ASKED_AT_ONCE = 8
 MAX_ROWS = 256
 """The most rows of a table for people that has no pages."""
@@ -27,6 +29,18 @@ async def each_of(items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> N
             await work(item)
 
     await asyncio.gather(*map(one, items))
+
+
+async def add_to_each(rows: Iterable[Row], ask: Callable[[Row], Awaitable[Row]]) -> None:
+    """Adds to each row what is said about it, or why nothing is, as ``error``."""
+
+    async def add(row: Row) -> None:
+        try:
+            row |= await ask(row)
+        except MQError as error:
+            row["error"] = str(error)
+
+    await each_of(rows, add)
 
 
 def number_of(text: str | None) -> float | None:

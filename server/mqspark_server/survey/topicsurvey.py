@@ -18,7 +18,7 @@ from mqspark.message import (
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.client_headers import GetEarliestMsgStoretimeRequestHeader
 from mqspark_server.shown import nouns
-from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of
+from mqspark_server.survey.surveying import MAX_ROWS, Row, add_to_each
 
 if TYPE_CHECKING:
     from mqspark.client.admin import AdminClient
@@ -67,8 +67,7 @@ async def topic_figures(admin: AdminClient, topic: str) -> Row:
     if found["error"]:
         return found
     try:
-        route = await admin.topic_route(topic)
-        masters = [address for broker in sorted(route.brokers) if (address := route.master(broker))]
+        masters = list((await admin.topic_route(topic)).masters.values())
         config = await admin.topic_config(topic, masters[0]) if masters else None
         groups = await groups_of(admin, topic)
         rates = [await _put_tps(admin, topic, address) for address in masters]
@@ -199,17 +198,11 @@ async def topic_settings(admin: AdminClient, topic: str) -> list[Row]:
     route = await admin.topic_route(topic)
     rows: list[Row] = [{"broker": broker, "error": ""} for broker in sorted(route.brokers)[:MAX_ROWS]]
 
-    async def fill(row: Row) -> None:
+    async def ask(row: Row) -> Row:
         address = route.master(row["broker"])
         if address is None:
-            row["error"] = "no master is known"
-            return
-        try:
-            config = await admin.topic_config(topic, address)
-        except MQError as error:
-            row["error"] = str(error)
-            return
-        row |= settings_row(config)
+            return {"error": "no master is known"}
+        return settings_row(await admin.topic_config(topic, address))
 
-    await each_of(rows, fill)
+    await add_to_each(rows, ask)
     return rows

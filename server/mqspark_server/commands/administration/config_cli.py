@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from mqspark_server.settings.settings import Layer
 
 config = noun("config", "Settings of brokers, under RocketMQ's names.")
+Keys = Annotated[tuple[str, ...], Argument(required=False)]
+Changes = Annotated[tuple[str, ...], Argument(required=True, metavar="KEY=VALUE...")]
 _COLUMNS = columns("server", "key", "value")
 _DIFFERENCES = columns(*_COLUMNS, "default")
 
@@ -46,24 +48,13 @@ def shown_settings(output: Output, servers: Mapping[str, Mapping[str, str]], key
 
 
 @config.command("get")
-async def config_get(
-    shell: ClusterShell, keys: Annotated[tuple[str, ...], Argument(required=False)], brokers: OnlyBrokers
-) -> None:
+async def config_get(shell: ClusterShell, keys: Keys, brokers: OnlyBrokers) -> None:
     """Show all settings of every master, or only KEYS."""
-    servers = {
-        name: await shell.admin.broker_config(addresses[min(addresses)])
-        for name, addresses in (await shell.brokers(brokers)).items()
-    }
-    shown_settings(shell.output, servers, keys)
+    shown_settings(shell.output, await _settings_of(shell, brokers), keys)
 
 
 @config.command("set")
-async def config_set(
-    shell: ClusterShell,
-    settings: Annotated[tuple[str, ...], Argument(required=True, metavar="KEY=VALUE...")],
-    brokers: OnlyBrokers,
-    yes: Yes,
-) -> None:
+async def config_set(shell: ClusterShell, settings: Changes, brokers: OnlyBrokers, yes: Yes) -> None:
     """Change settings of every running master, or only of --broker. mqspark saves them if it runs with -c FILE."""
     changes = assignments(settings)
     servers = (await shell.brokers(brokers)).items()
@@ -73,23 +64,31 @@ async def config_set(
 @config.command("diff")
 async def config_diff(shell: ClusterShell, brokers: OnlyBrokers) -> None:
     """Show settings that differ from the defaults of mqspark broker run."""
-    defaults = _defaults()
-    rows = []
-    for name, addresses in (await shell.brokers(brokers)).items():
-        found = await shell.admin.broker_config(addresses[min(addresses)])
-        rows += [
-            {"server": name, "key": key, "value": found[key], "default": default}
-            for key, default in sorted(defaults.items())
-            if key in found and found[key] != default
-        ]
-    shell.output.rows(_DIFFERENCES, rows, empty="everything is as it is by default")
-
-
-def _defaults() -> dict[str, str]:
     from mqspark_server.settings.settings import broker_settings, production
 
     settings = broker_settings(production())
-    return _properties(settings.store, settings.broker)
+    defaults = _properties(settings.store, settings.broker)
+    servers = await _settings_of(shell, brokers)
+    known = {name: {key: found[key] for key in defaults if key in found} for name, found in servers.items()}
+    _show_differences(shell.output, known, defaults)
+
+
+async def _settings_of(shell: ClusterShell, brokers: tuple[str, ...]) -> dict[str, dict[str, str]]:
+    """Of the masters, by name."""
+    asked = await shell.brokers(brokers)
+    return {name: await shell.admin.broker_config(each[min(each)]) for name, each in asked.items()}
+
+
+def _show_differences(
+    output: Output, servers: Mapping[str, Mapping[str, str]], defaults: Mapping[str, str]
+) -> None:
+    rows = [
+        {"server": name, "key": key, "value": value, "default": defaults.get(key, "")}
+        for name, found in servers.items()
+        for key, value in sorted(found.items())
+        if value != defaults.get(key, "")
+    ]
+    output.rows(_DIFFERENCES, rows, empty="everything is as it is by default")
 
 
 def _properties(*parts: Any) -> dict[str, str]:
@@ -151,12 +150,7 @@ def config_check(
     )
     warning = consent_to_anonymous(settings.server, settings.auth, *layers)
     defaults = _properties(*_parts_of(kind, [])[1])
-    rows = [
-        {"server": path.name, "key": key, "value": value, "default": defaults.get(key, "")}
-        for key, value in sorted(_properties(*parts).items())
-        if value != defaults.get(key, "")
-    ]
-    Output(output).rows(_DIFFERENCES, rows, empty="everything is as it is by default")
+    _show_differences(Output(output), {path.name: _properties(*parts)}, defaults)
     for key in sorted(set(settings.unused)):
         click.echo(f"without effect: {key}", err=True)
     if warning is not None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Annotated, Any
+from typing import Annotated
 
 import click
 
-from mqspark.errors import BrokerError, ClientError, MQError
+from mqspark.errors import BrokerError, ClientError
 from mqspark.protocol.bodies.replica_bodies import ReplicasInfo
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers.cluster_headers import ElectMasterRequestHeader, ElectMasterResponseHeader
@@ -22,6 +21,7 @@ from mqspark_server.survey.replicasurvey import (
     replica_rows,
     replica_sets,
 )
+from mqspark_server.survey.surveying import Row, add_to_each
 
 controller = noun(
     "controller",
@@ -89,19 +89,14 @@ async def _cluster(shell: ClusterShell, broker: str) -> str:
 async def controller_list(shell: ClusterShell, addresses: _Controllers) -> None:
     """List the controllers, and which of them leads."""
 
-    async def row(address: str) -> dict[str, Any]:
-        try:
-            found = await controller_metadata(shell.admin, address)
-        except MQError as error:
-            return {"address": address, "leads": False, "error": str(error)}
-        return {
-            "address": address,
-            "leads": found.is_leader,
-            "leader": found.controller_leader_address,
-            "group": found.group,
-        }
+    async def ask(row: Row) -> Row:
+        found = await controller_metadata(shell.admin, row["address"])
+        leader = found.controller_leader_address
+        return {"leads": found.is_leader, "leader": leader, "group": found.group}
 
-    shell.output.rows(_LIST, await asyncio.gather(*map(row, await _addresses(shell, addresses))))
+    rows = [{"address": each, "leads": False} for each in await _addresses(shell, addresses)]
+    await add_to_each(rows, ask)
+    shell.output.rows(_LIST, rows)
 
 
 @controller.command("replicas")
@@ -150,12 +145,8 @@ async def controller_elect(
             raise
         raise CommandFailed(f"nothing was changed: {error.remark}; give the ID of another replica") from None
     elected = answer.header(ElectMasterResponseHeader)
+    number, address, epoch = elected.master_broker_id, elected.master_address, elected.master_epoch
     shell.output.done(
-        f"{elected.master_broker_id} ({elected.master_address}) is master of {broker} in epoch {elected.master_epoch}",
-        {
-            "broker": broker,
-            "id": elected.master_broker_id,
-            "address": elected.master_address,
-            "epoch": elected.master_epoch,
-        },
+        f"{number} ({address}) is master of {broker} in epoch {epoch}",
+        {"broker": broker, "id": number, "address": address, "epoch": epoch},
     )

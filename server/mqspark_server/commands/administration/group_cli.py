@@ -11,21 +11,21 @@ from mqspark.message import MessageQueue, is_system_group
 from mqspark.protocol.codes import ResponseCode
 from mqspark_server.actions.groupactions import CloneOffsets, DeleteGroup, PutGroup, SetMode
 from mqspark_server.actions.offsetmoves import BEGINNING_MS, END_MS, OffsetMove
-from mqspark_server.commands.clustercommand import (
-    ClusterShell,
-    given_settings,
-    matching,
-    noun,
-    setting_options,
+from mqspark_server.commands.clustercommand import ClusterShell, given_settings, noun, setting_options
+from mqspark_server.commands.completing import (
+    GroupName,
+    GroupNames,
+    TopicName,
+    complete_groups,
+    complete_topics,
 )
-from mqspark_server.commands.completing import GroupName, TopicName, complete_groups, complete_topics
 from mqspark_server.commands.output import columns
 from mqspark_server.commands.parameters import Argument, MaybeName, Name, OnlyBrokers, OnlyQueues, Option, Yes
 from mqspark_server.commands.refusals import Missing, MissingGroup
 from mqspark_server.commands.times import FORMS, TIME
 from mqspark_server.shown.nouns import GROUP_SETTINGS, OFFSETS, SHARED_QUEUES, place_of, settings_row
 from mqspark_server.survey.groupsurvey import group_rows, lag_of, member_rows, offset_rows
-from mqspark_server.survey.surveying import each_of
+from mqspark_server.survey.surveying import Row, add_to_each
 
 group = noun("group", "Consumer groups.")
 _LIST = columns("group", "members*", "lag*", "retries", "ordered", "enabled", "broadcast*")
@@ -42,15 +42,12 @@ async def group_list(
     every: Annotated[bool, Option("Include the brokers' own groups.", "--all")],
 ) -> None:
     """List groups, or those that match PATTERN ('order*'). -o wide shows members and lag, too."""
-    rows, empty = matching(await group_rows(shell.admin, every=every), "group", pattern)
 
-    async def fill(row: dict[str, Any]) -> None:
+    async def fill(row: Row) -> None:
         row["members"] = len(await member_rows(shell.admin, row["group"]))
         row["lag"] = await lag_of(shell.admin, row["group"])
 
-    if shell.output.format != "table":
-        await each_of(rows, fill)
-    shell.output.rows(_LIST, rows, empty=empty)
+    await shell.show_matching(_LIST, await group_rows(shell.admin, every=every), pattern, fill)
 
 
 @group.command("describe")
@@ -99,7 +96,7 @@ async def group_lag(
     total: Annotated[bool, Option("One line per topic instead of one per queue.")],
 ) -> None:
     """Show the messages that GROUPS (default: all) have not committed, by queue."""
-    there = await shell.brokers(brokers) if brokers else None
+    there = await shell.brokers(brokers) if brokers else ()
     names = groups or [name for name in await shell.admin.groups() if not is_system_group(name)]
     rows = []
     for name in names:
@@ -110,18 +107,20 @@ async def group_lag(
                 raise MissingGroup(name, await shell.admin.groups()) from None
             if groups:
                 raise
-    if there is not None:
-        rows = [row for row in rows if row["broker"] in there]
+    rows = [row for row in rows if not brokers or row["broker"] in there]
+    shown = _LAG
     if total:
-        totals: dict[tuple[str, str], dict[str, Any]] = {}
+        lags: dict[tuple[str, str], list[int]] = {}
         for row in rows:
-            place = row["group"], row["topic"]
-            entry = totals.setdefault(place, {"group": place[0], "topic": place[1], "queues": 0, "lag": 0})
-            entry["queues"] += 1
-            entry["lag"] += row["lag"]
-        shell.output.rows(_TOTALS, totals.values(), empty="nothing is committed")
-        return
-    shell.output.rows(_LAG, rows, empty="nothing is committed")
+            lags.setdefault((row["group"], row["topic"]), []).append(row["lag"])
+        shown, rows = (
+            _TOTALS,
+            [
+                {"group": name, "topic": of, "queues": len(each), "lag": sum(each)}
+                for (name, of), each in lags.items()
+            ],
+        )
+    shell.output.rows(shown, rows, empty="nothing is committed")
 
 
 @group.command("members")
@@ -130,16 +129,15 @@ async def group_members(shell: ClusterShell, group: GroupName) -> None:
     rows = await member_rows(shell.admin, group)
     if not rows:
         await shell.must_be_group(group)
+
+    async def ask(row: Row) -> Row:
+        info = await shell.admin.running_info(group, row["client_id"])
+        cached = sum(each.cached_msg_count for each in info.mq_table.values())
+        queues = len(info.mq_table) + len(info.mq_pop_table)
+        return {"queues": queues, "cached": cached, "settings": info.properties}
+
     if shell.output.format != "table":
-        for row in rows:
-            try:
-                info = await shell.admin.running_info(group, row["client_id"])
-            except MQError as error:
-                row["error"] = str(error)
-                continue
-            row["queues"] = len(info.mq_table) + len(info.mq_pop_table)
-            row["cached"] = sum(each.cached_msg_count for each in info.mq_table.values())
-            row["settings"] = info.properties
+        await add_to_each(rows, ask)
     shell.output.rows(_MEMBERS, rows, empty="no member is online")
 
 
@@ -160,7 +158,7 @@ async def group_mode(
 @group.command("delete")
 async def group_delete(
     shell: ClusterShell,
-    groups: Annotated[tuple[str, ...], Argument(required=True, shell_complete=complete_groups)],
+    groups: GroupNames,
     keep_offsets: Annotated[bool, Option("Keep the offsets for a later group of this name.")],
     yes: Yes,
 ) -> None:

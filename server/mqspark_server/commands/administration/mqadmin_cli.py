@@ -261,26 +261,14 @@ def _command(name: str, verb: Verb) -> click.Command:
         for command in verb.commands:
             words = list(words_of(command, plain))
             words += ["--nameserver", namesrv] if namesrv is not None else []
-            words += ["--yes"] if yes and _asks(root, words) else []
-            code = root.main(args=words, prog_name="mqspark", standalone_mode=False)
+            confirmed = {words[0]: {words[1]: {"yes": yes}}}
+            code = root.main(words, "mqspark", standalone_mode=False, default_map=confirmed)
             if isinstance(code, int) and code:
                 click.get_current_context().exit(code)
 
     return click.Command(
         name, params=options, callback=run, context_settings=HELP, help=f"RocketMQ's {name}."
     )
-
-
-def _asks(command: click.Command, words: Sequence[str]) -> bool:
-    """Whether the command for these words asks for confirmation."""
-    for word in words:
-        if not isinstance(command, click.Group):
-            break
-        found = command.get_command(click.Context(command), word)
-        if found is None:
-            break
-        command = found
-    return any(each.name == "yes" for each in command.params)
 
 
 mqadmin = _Verbs(

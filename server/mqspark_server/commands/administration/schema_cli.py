@@ -12,7 +12,7 @@ import click
 
 from mqspark.errors import SchemaRefused
 from mqspark.schemas.parsedschema import KINDS, MAX_TEXT_BYTES
-from mqspark_server.commands.clustercommand import ClusterShell, matching, noun
+from mqspark_server.commands.clustercommand import ClusterShell, noun
 from mqspark_server.commands.output import columns
 from mqspark_server.commands.parameters import Argument, MaybeName, Name, Option
 from mqspark_server.commands.refusals import CommandFailed, Missing
@@ -46,8 +46,7 @@ async def schema_list(
 ) -> None:
     """List subjects with their newest versions, or those that match PATTERN ('Orders*')."""
     rows = await schemasurvey.subject_rows(shell.admin, deleted=deleted)
-    chosen, empty = matching(rows, "subject", pattern)
-    shell.output.rows(_LIST, chosen, empty=empty)
+    await shell.show_matching(_LIST, rows, pattern)
 
 
 @schema.command("describe")
@@ -110,13 +109,12 @@ async def schema_check(
         shell.admin, operation, body, subject=subject, version=version, options={"verbose": "true"}
     )
     reasons = [str(each) for each in found.get("messages", ())]
-    row: dict[str, Any] = {"subject": subject, "compatible": found["is_compatible"], "reasons": reasons}
-    if found["is_compatible"]:
-        shell.output.done(f"{subject}: the schema is compatible", row)
-        return
-    shell.output.done(f"{subject}: the schema is not compatible", row)
-    shell.output.lines(f"  {reason}" for reason in reasons)
-    raise click.exceptions.Exit(Missing.exit_code)
+    is_good = bool(found["is_compatible"])
+    row = {"subject": subject, "compatible": is_good, "reasons": reasons}
+    shell.output.done(f"{subject}: the schema is {'' if is_good else 'not '}compatible", row)
+    if not is_good:
+        shell.output.lines(f"  {reason}" for reason in reasons)
+        raise click.exceptions.Exit(Missing.exit_code)
 
 
 @schema.command("diff")
@@ -129,14 +127,13 @@ async def schema_diff(shell: ClusterShell, subject: Name, old: MaybeName, new: M
         old = str(versions[-2])
     pair = [await _version(shell, subject, each) for each in (old, new or "latest")]
     lines = list(schemasurvey.difference(*pair))
-    if shell.output.is_table:
+    if not shell.output.is_table:
+        old_number, new_number = (each["version"] for each in pair)
+        shell.output.record({"subject": subject, "old": old_number, "new": new_number, "diff": lines})
+    elif lines:
         shell.output.lines(lines)
-        if not lines:
-            click.echo("(no difference)", err=True)
     else:
-        shell.output.record(
-            {"subject": subject, "old": pair[0]["version"], "new": pair[1]["version"], "diff": lines}
-        )
+        click.echo("(no difference)", err=True)
 
 
 async def _version(shell: ClusterShell, subject: str, version: str) -> dict[str, Any]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import sys
 import time
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import click
 
@@ -16,8 +18,9 @@ from mqspark_server.commands.administration.cluster_cli import BROKER_COLUMNS, b
 from mqspark_server.commands.clustercommand import ClusterCommand, ClusterShell
 from mqspark_server.commands.output import columns, cut
 from mqspark_server.commands.parameters import Option
+from mqspark_server.survey.surveying import Row, each_of
+from mqspark_server.survey.topicsurvey import bounds_of
 
-_ASKED_AT_ONCE = 16
 _TOPICS = columns("topic", "in_tps", "messages", "queues")
 _GROUPS = columns("group", "topic", "out_tps", "lag", "lag_change")
 Places = dict[str, tuple[int, int, int]]
@@ -42,9 +45,8 @@ async def top(
     tables = count if count is not None else None if live else 1
     before = await _sample(shell)
     began = time.monotonic()
-    shown = 0
     try:
-        while tables is None or shown < tables:
+        for _ in itertools.count() if tables is None else range(tables):
             await asyncio.sleep(interval)
             now = await _sample(shell)
             elapsed_s = time.monotonic() - began
@@ -56,70 +58,52 @@ async def top(
             groups = _group_rows(before[1], now[1], elapsed_s)
             _show(shell, brokers, topics, groups, limit)
             before = now
-            shown += 1
     except asyncio.CancelledError:
         if not live:
             raise  # on a terminal, Ctrl-C ends the command normally
 
 
 def _show(
-    shell: ClusterShell,
-    brokers: list[dict[str, Any]],
-    topics: Sequence[dict[str, Any]],
-    groups: Sequence[dict[str, Any]],
-    limit: int,
+    shell: ClusterShell, brokers: Sequence[Row], topics: Sequence[Row], groups: Sequence[Row], limit: int
 ) -> None:
     if not shell.output.is_table:
         topics, groups = (cut(rows, limit, "--limit shows more") for rows in (topics, groups))
         shell.output.record({"brokers": brokers, "topics": topics, "groups": groups})
         return
     shell.output.rows(BROKER_COLUMNS, brokers)
-    shell.output.heading(_heading("topics", topics, limit))
-    shell.output.rows(_TOPICS, topics[:limit], empty="no topic")
-    shell.output.heading(_heading("groups", groups, limit))
-    shell.output.rows(_GROUPS, groups[:limit], empty="nothing is committed")
-
-
-def _heading(noun: str, rows: Sequence[dict[str, Any]], limit: int) -> str:
-    return noun if len(rows) <= limit else f"{noun}: the first {limit} of {len(rows)} (--limit)"
+    for noun, shown, rows, empty in (
+        ("topics", _TOPICS, topics, "no topic"),
+        ("groups", _GROUPS, groups, "nothing is committed"),
+    ):
+        more = f": the first {limit} of {len(rows)} (--limit)" if len(rows) > limit else ""
+        shell.output.heading(f"{noun}{more}")
+        shell.output.rows(shown, rows[:limit], empty=empty)
 
 
 async def _sample(shell: ClusterShell) -> tuple[Places, Progress]:
     """End, messages and queues of each topic; end and committed offset of each group and topic."""
     topics = [row["topic"] for row in await shell.topic_rows() if row["kind"] == "normal"]
-    groups = list(await shell.admin.groups())
     places: Places = {}
     progress: Progress = {}
-    gate = asyncio.Semaphore(_ASKED_AT_ONCE)
 
     async def topic(name: str) -> None:
-        async with gate:
-            try:
-                stats = (await shell.admin.topic_stats(name)).values()
-            except MQError:
-                return  # deleted meanwhile, or its broker is down
-            places[name] = (
-                sum(each.max_offset for each in stats),
-                sum(each.max_offset - each.min_offset for each in stats),
-                len(stats),
-            )
+        with contextlib.suppress(MQError):  # deleted meanwhile, or its broker is down
+            bounds = (await bounds_of(shell.admin, name)).values()
+            messages = sum(high - low for low, high in bounds)
+            places[name] = sum(high for _, high in bounds), messages, len(bounds)
 
     async def group(name: str) -> None:
-        async with gate:
-            try:
-                offsets = await shell.admin.group_offsets(name)
-            except MQError:
-                return  # it has committed nothing
-            for queue, each in offsets.items():
+        with contextlib.suppress(MQError):  # it has committed nothing
+            for queue, each in (await shell.admin.group_offsets(name)).items():
                 if not queue.topic.startswith(RETRY_PREFIX):
                     end, committed = progress.get((name, queue.topic), (0, 0))
                     progress[name, queue.topic] = end + each.max_offset, committed + max(0, each.committed)
 
-    await asyncio.gather(*map(topic, topics), *map(group, groups))
+    await asyncio.gather(each_of(topics, topic), each_of(await shell.admin.groups(), group))
     return places, progress
 
 
-def _topic_rows(before: Places, now: Places, elapsed_s: float) -> list[dict[str, Any]]:
+def _topic_rows(before: Places, now: Places, elapsed_s: float) -> list[Row]:
     rows = [
         {
             "topic": name,
@@ -132,7 +116,7 @@ def _topic_rows(before: Places, now: Places, elapsed_s: float) -> list[dict[str,
     return sorted(rows, key=lambda row: (-row["in_tps"], -row["messages"], row["topic"]))
 
 
-def _group_rows(before: Progress, now: Progress, elapsed_s: float) -> list[dict[str, Any]]:
+def _group_rows(before: Progress, now: Progress, elapsed_s: float) -> list[Row]:
     rows = []
     for (name, topic), (end, committed) in now.items():
         old_end, old_committed = before.get((name, topic), (end, committed))

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import click
 
 from mqspark.errors import BrokerError, MQError
 from mqspark.message import MESSAGE_TYPES, NEW_TOPIC_QUEUES
 from mqspark_server.actions.topicactions import ConfigureTopic, CreateTopic, DeleteTopic
-from mqspark_server.commands.clustercommand import (
-    ClusterShell,
-    given_settings,
-    matching,
-    noun,
-    setting_options,
-)
-from mqspark_server.commands.completing import TopicName, complete_topics
+from mqspark_server.commands.administration.config_cli import assignments
+from mqspark_server.commands.clustercommand import ClusterShell, given_settings, noun, setting_options
+from mqspark_server.commands.completing import MaybeTopic, TopicName, TopicNames
 from mqspark_server.commands.output import columns
-from mqspark_server.commands.parameters import Argument, MaybeName, Name, OnlyBrokers, Option, Yes
+from mqspark_server.commands.parameters import MaybeName, Name, OnlyBrokers, Option, Yes
 from mqspark_server.commands.refusals import CommandFailed, Missing, describe
 from mqspark_server.shown.nouns import PERMS, QUEUES, TOPIC_SETTINGS, perm_text
 from mqspark_server.survey.groupsurvey import client_rows
-from mqspark_server.survey.surveying import each_of, without_no_error
+from mqspark_server.survey.surveying import Row, each_of, without_no_error
 from mqspark_server.survey.topicsurvey import (
     PLAIN_TYPE,
     counter_of,
@@ -34,9 +28,6 @@ from mqspark_server.survey.topicsurvey import (
     queue_rows,
     settings_row,
 )
-
-if TYPE_CHECKING:
-    from mqspark.client.statictopics import StaticTopics
 
 topic = noun("topic", "Topics.")
 _LIST = columns("topic", "kind", "brokers*", "queues*", "messages*", "last_ms*")
@@ -55,13 +46,6 @@ _Attributes = Annotated[
 ]
 
 
-def _attribute_table(texts: tuple[str, ...]) -> dict[str, str]:
-    """Parse KEY=VALUE texts, or +KEY=VALUE as in RocketMQ. Raises click.UsageError."""
-    from mqspark_server.commands.administration.config_cli import assignments
-
-    return assignments(text.removeprefix("+") for text in texts)
-
-
 @topic.command("list")
 async def topic_list(
     shell: ClusterShell,
@@ -70,25 +54,21 @@ async def topic_list(
 ) -> None:
     """List topics, or those that match PATTERN ('order*'). -o wide shows queues and messages, too."""
     known = [row for row in await shell.topic_rows() if every or row["kind"] == "normal"]
-    rows, empty = matching(known, "topic", pattern)
 
-    async def fill(row: dict[str, Any]) -> None:
+    async def fill(row: Row) -> None:
         row |= without_no_error(await extent_of(shell.admin, row["topic"]))
 
-    if shell.output.format != "table":
-        await each_of(rows, fill)
-    shell.output.rows(_LIST, rows, empty=empty)
+    await shell.show_matching(_LIST, known, pattern, fill)
 
 
 @topic.command("describe")
 async def topic_describe(shell: ClusterShell, topic: TopicName) -> None:
     """Show settings, queues, offsets and groups of TOPIC."""
-    route = await shell.admin.topic_route(topic)
-    masters = {name: address for name in sorted(route.brokers) if (address := route.master(name)) is not None}
-    queues, configs, groups = await asyncio.gather(
-        queue_rows(shell.admin, topic), _configs(shell, topic, masters), groups_of(shell.admin, topic)
-    )
-    settings = {name: settings_row(each) | {"perm": perm_text(each.perm)} for name, each in configs.items()}
+    queues, groups = await asyncio.gather(queue_rows(shell.admin, topic), groups_of(shell.admin, topic))
+    settings = {}
+    for name, address in (await shell.admin.topic_route(topic)).masters.items():
+        config = await shell.admin.topic_config(topic, address)
+        settings[name] = settings_row(config) | {"perm": perm_text(config.perm)}
     if not shell.output.is_table:
         shell.output.record({"topic": topic, "brokers": settings, "groups": groups, "queues": queues})
         return
@@ -107,11 +87,6 @@ async def topic_describe(shell: ClusterShell, topic: TopicName) -> None:
     shell.output.record(shown)
     shell.output.heading("queues")
     shell.output.rows(_QUEUES, queues)
-
-
-async def _configs(shell: ClusterShell, name: str, masters: Mapping[str, str]) -> dict[str, Any]:
-    found = await asyncio.gather(*(shell.admin.topic_config(name, address) for address in masters.values()))
-    return dict(zip(masters, found, strict=True))
 
 
 @topic.command("create")
@@ -134,7 +109,7 @@ async def topic_create(
         topic=topic,
         settings={"read_queue_nums": queues, "perm": PERMS[perm], "order": order},
         type=message_type or PLAIN_TYPE,
-        attributes=_attribute_table(attributes),
+        attributes=assignments(each.removeprefix("+") for each in attributes),
         brokers=await shell.masters(brokers),
         is_kept=exist_ok,
     )
@@ -160,7 +135,7 @@ async def topic_update(
         raise click.UsageError("nothing to change: give --queues, --perm, --attribute ...")
     there = (await shell.admin.topic_route(topic)).brokers
     names = [name for name in await shell.brokers(brokers) if brokers or name in there]
-    table = _attribute_table(attributes)
+    table = assignments(each.removeprefix("+") for each in attributes)
     actions = [
         ConfigureTopic(topic=topic, settings=changes, attributes=table, brokers=[name]) for name in names
     ]
@@ -176,24 +151,15 @@ async def topic_create_static(
     brokers: OnlyBrokers,
 ) -> None:
     """Create the static TOPIC with --queues logic queues, or add queues. Offsets stay the same when queues move."""
-
-    async def planned(statics: StaticTopics) -> Any:
-        await _finish(statics, topic)
-        return await statics.plan_growth(topic, queues, await shell.masters(brokers))
-
-    await _carry_out(shell, topic, plan, planned)
+    await _carry_out(shell, topic, plan, brokers, queues)
 
 
 @topic.command("remap")
 async def topic_remap(shell: ClusterShell, topic: TopicName, plan: _Plan, brokers: OnlyBrokers) -> None:
     """Move the queues of the static TOPIC to --broker, or evenly to all brokers, without interrupting its use."""
-
-    async def planned(statics: StaticTopics) -> Any:
+    if plan is None:
         await shell.must_be_topics(topic)
-        await _finish(statics, topic)
-        return await statics.plan_move(topic, await shell.masters(brokers))
-
-    await _carry_out(shell, topic, plan, planned)
+    await _carry_out(shell, topic, plan, brokers)
 
 
 @topic.command("repair-static")
@@ -208,13 +174,22 @@ async def topic_repair_static(shell: ClusterShell, topic: TopicName) -> None:
 
 
 async def _carry_out(
-    shell: ClusterShell, topic: str, file: str | None, planned: Callable[[StaticTopics], Awaitable[Any]]
+    shell: ClusterShell, topic: str, file: str | None, brokers: tuple[str, ...], queues: int | None = None
 ) -> None:
+    """The plan of a file, or a new one: to have so many queues, or to move them."""
     from mqspark.client.statictopics import StaticTopics
     from mqspark_server.commands.administration.staticplans import read_plan
 
     statics = StaticTopics(shell.admin)
-    plan = await planned(statics) if file is None else read_plan(file, topic)
+    if file is not None:
+        plan = read_plan(file, topic)
+    else:
+        await _finish(statics, topic)
+        masters = await shell.masters(brokers)
+        if queues is None:
+            plan = await statics.plan_move(topic, masters)
+        else:
+            plan = await statics.plan_growth(topic, queues, masters)
     await _execute_plan(statics, plan, file)
     _show_leaders(shell, topic, plan.broker_config_map)
 
@@ -256,19 +231,13 @@ def _show_leaders(shell: ClusterShell, topic: str, configs: Any) -> None:
 
 
 @topic.command("delete")
-async def topic_delete(
-    shell: ClusterShell,
-    topics: Annotated[tuple[str, ...], Argument(required=True, shell_complete=complete_topics)],
-    yes: Yes,
-) -> None:
+async def topic_delete(shell: ClusterShell, topics: TopicNames, yes: Yes) -> None:
     """Delete TOPICS and their messages from all brokers and name servers."""
     await shell.carry_out_all([DeleteTopic(name) for name in topics], yes)
 
 
 @topic.command("stats")
-async def topic_stats(
-    shell: ClusterShell, topic: Annotated[str | None, Argument(shell_complete=complete_topics)]
-) -> None:
+async def topic_stats(shell: ClusterShell, topic: MaybeTopic) -> None:
     """Show rates of TOPIC (default: all) over the last minute, in and out, by broker and group."""
     if topic is not None:
         shell.output.rows(_STATS, await _stats_rows(shell, topic))
@@ -285,29 +254,23 @@ async def topic_stats(
 
 
 async def _stats_rows(shell: ClusterShell, topic: str) -> list[dict[str, Any]]:
-    route = await shell.admin.topic_route(topic)
+    masters = (await shell.admin.topic_route(topic)).masters
     groups = await shell.admin.topic_groups(topic)
-    rows: list[dict[str, Any]] = []
-    for name in sorted(route.brokers):
-        address = route.master(name)
-        if address is None:
-            continue
-        put = await counter_of(shell.admin, address, "TOPIC_PUT_NUMS", topic)
-        rows.append({"topic": topic, "group": None, "broker": name, **_rates("in", put)})
-        for group in groups:
-            got = await counter_of(shell.admin, address, "GROUP_GET_NUMS", f"{topic}@{group}")
-            rows.append({"topic": topic, "group": group, "broker": name, **_rates("out", got)})
+    rows: list[Row] = []
+    for name, address in masters.items():
+        for group in (None, *groups):
+            counter, key = ("GROUP_GET_NUMS", f"{topic}@{group}") if group else ("TOPIC_PUT_NUMS", topic)
+            data = await counter_of(shell.admin, address, counter, key)
+            minute, day = getattr(data, "stats_minute", None), getattr(data, "stats_day", None)
+            figures = {
+                "tps": round(minute.tps, 2) if minute else 0.0,
+                "minute": minute.sum if minute else 0,
+                "day": day.sum if day else 0,
+            }
+            way = "out" if group else "in"
+            row = {f"{way}_{name}": figure for name, figure in figures.items()}
+            rows.append({"topic": topic, "group": group, "broker": name, **row})
     return rows
-
-
-def _rates(direction: str, data: Any) -> dict[str, Any]:
-    minute = getattr(data, "stats_minute", None)
-    day = getattr(data, "stats_day", None)
-    return {
-        f"{direction}_tps": round(minute.tps, 2) if minute else 0.0,
-        f"{direction}_minute": minute.sum if minute else 0,
-        f"{direction}_day": day.sum if day else 0,
-    }
 
 
 @topic.command("producers")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from typing import Annotated, Any, Literal
 
 import click
@@ -9,7 +10,7 @@ import click
 from mqspark.errors import NoRoute
 from mqspark.message import DLQ_PREFIX, MessageExt, dlq_topic
 from mqspark_server.actions.letteractions import ResendLetters
-from mqspark_server.commands.clustercommand import ClusterShell, matching, noun
+from mqspark_server.commands.clustercommand import ClusterShell, noun
 from mqspark_server.commands.completing import GroupName
 from mqspark_server.commands.messages.consume_cli import Sql, Tag, filter_of
 from mqspark_server.commands.messages.reading import END, WHERE, Where, read_spans, spans
@@ -47,11 +48,12 @@ class WhichLetters:
 @dlq.command("list")
 async def dlq_list(shell: ClusterShell, pattern: MaybeName) -> None:
     """List groups with dead letters, or those that match PATTERN."""
-    rows, _ = matching(({"group": name} for name in await _groups(shell)), "group", pattern)
-    for row in rows:
-        stats = (await shell.admin.topic_stats(dlq_topic(row["group"]))).values()
-        row["messages"] = sum(each.max_offset - each.min_offset for each in stats)
-        row["last_ms"] = max((each.last_update_timestamp for each in stats), default=0) or None
+    rows = []
+    for name in fnmatch.filter(await _groups(shell), "*" if pattern is None else pattern):
+        stats = (await shell.admin.topic_stats(dlq_topic(name))).values()
+        messages = sum(each.max_offset - each.min_offset for each in stats)
+        last_ms = max((each.last_update_timestamp for each in stats), default=0) or None
+        rows.append({"group": name, "messages": messages, "last_ms": last_ms})
     shell.output.rows(_LIST, rows, empty="no group has dead letters")
 
 
