@@ -25,12 +25,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mqspark.base.logs import escaping
+from mqspark.base.logs import escaping, printable
 
 log = escaping("pyspark_pymq")
 
 _OLDEST, _NEWEST = (4, 1), (4, 3)
 _JAVA = 17
+_MAX_TEXT = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,9 @@ def report(nameserver: str | None = None) -> int:
     """Print every finding; returns 1 if there is a problem, otherwise 0."""
     findings = examine(nameserver)
     for finding in findings:
-        sys.stdout.write(f"{'ok  ' if finding.ok else 'FAIL'} {finding.name}: {finding.text}\n")
+        sys.stdout.write(
+            f"{'ok  ' if finding.ok else 'FAIL'} {finding.name}: {printable(finding.text, _MAX_TEXT)}\n"
+        )
     return 0 if all(finding.ok for finding in findings) else 1
 
 

@@ -18,9 +18,10 @@ from typing import Any
 
 import click
 
+from mqspark.base.logs import printable
 from mqspark.errors import MQError
 from mqspark_server.commands.loading import HELP, LazyCommands
-from mqspark_server.commands.refusals import FAILED, INTERRUPTED, WRONG, describe, exit_code_of
+from mqspark_server.commands.refusals import FAILED, INTERRUPTED, MAX_TEXT, WRONG, describe, exit_code_of
 
 _NOUNS = {
     "cluster": (
@@ -128,6 +129,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         code = cli.main(args=given, prog_name="mqspark", standalone_mode=False)
     except click.UsageError as error:
+        if type(error) is click.UsageError:  # one of ours, which may quote a file of somebody else
+            error = click.UsageError(printable(error.message, MAX_TEXT), error.ctx)
         error.show()
         sys.exit(error.exit_code)
     except click.Abort as error:

@@ -164,8 +164,13 @@ class Listing:
             for line in yaml_lines([row]):
                 click.echo(line)
         elif text is not None:
-            click.echo(text)
+            click.echo(printable(text, MAX_LINE))
         self._count += 1
+
+
+def remark(text: str) -> None:
+    """Print one line to standard error."""
+    click.echo(printable(text, MAX_LINE), err=True)
 
 
 def cut(rows: Sequence[T], count: int, advice: str, *, newest: bool = False) -> Sequence[T]:

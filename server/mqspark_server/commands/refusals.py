@@ -30,7 +30,7 @@ from mqspark_server.shown.nouns import MAX_NAME
 
 FAILED, WRONG, MISSING, INTERRUPTED = 1, 2, 3, 130
 _NO_PERMISSION = 16
-_MAX_TEXT = 2000
+MAX_TEXT = 2000
 _NAMES = ("topic", "group", "queue", "offset", "resource", "user", "setting")
 _CHANGE = {"topic": "topic update {}", "group": "group create {}", "user": "user password {}"}
 
@@ -77,12 +77,12 @@ def exit_code_of(error: Exception) -> int:
 def describe(error: Exception) -> str:
     """One line: what is wrong, and what to do."""
     if isinstance(error, click.ClickException):
-        return printable(error.format_message(), _MAX_TEXT)
+        return printable(error.format_message(), MAX_TEXT)
     if isinstance(error, MQError):
-        return printable(str(error), _MAX_TEXT) + _next_step(error)
+        return printable(str(error), MAX_TEXT) + _next_step(error)
     if isinstance(error, OSError):
-        return printable(_describe_os(error), _MAX_TEXT)
-    return printable(f"{type(error).__name__}: {error}", _MAX_TEXT)
+        return printable(_describe_os(error), MAX_TEXT)
+    return printable(f"{type(error).__name__}: {error}", MAX_TEXT)
 
 
 def _next_step(error: MQError) -> str:

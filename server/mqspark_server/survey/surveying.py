@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
@@ -44,7 +45,10 @@ async def add_to_each(rows: Iterable[Row], ask: Callable[[Row], Awaitable[Row]])
 
 
 def number_of(text: str | None) -> float | None:
+    """A number that a broker says; None for a text, which one that is not ready sends, and for what is no number of
+    anything: JSON has no infinity."""
     try:
-        return float(text) if text else None
+        number = float(text) if text else math.nan
     except ValueError:
-        return None  # a broker that is not ready sends a text instead
+        return None
+    return number if math.isfinite(number) else None

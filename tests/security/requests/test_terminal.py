@@ -4,14 +4,16 @@ are shown as text.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
 import pytest
 
 from mqspark.errors import BrokerError
-from mqspark_server.commands.output import Column, Output
+from mqspark_server.commands.output import Column, Output, remark
 from mqspark_server.commands.refusals import CommandFailed, Missing, describe
+from pyspark_pymq import doctor
 from tests.support.commands import mqspark
 from tests.support.store_tools import flush, opened, put
 
@@ -43,7 +45,11 @@ def test_what_was_done_and_headings(capsys: pytest.CaptureFixture[str]) -> None:
     output.rows((Column("name", "NAME"), Column("other", "OTHER")), [{"name": EVIL, "other": [EVIL]}])
     output.record({"name": EVIL, "table": {EVIL: EVIL}})
     output.lines([EVIL, f"  {EVIL}"])
-    shown = capsys.readouterr().out
+    with output.listing() as listing:
+        listing.add({}, f"{EVIL}: cleaned")
+    remark(EVIL)
+    found = capsys.readouterr()
+    shown = found.out + found.err
     assert not [bad for bad in BAD if bad in shown.replace("\x1b[1m", "").replace("\x1b[0m", "")], repr(shown)
 
 
@@ -60,3 +66,26 @@ def test_what_was_done_and_headings(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_errors(error: Exception) -> None:
     assert_plain(describe(error), 1)
+
+
+@pytest.mark.parametrize("quoted", ["body_error", "delay"])
+def test_a_file_of_somebody_else_is_quoted_as_text(quoted: str) -> None:
+    """Nothing is sent: the first line is wrong."""
+    line = json.dumps({"body": "x", quoted: EVIL}).encode()
+    outcome = mqspark("produce", "T", "--jsonl", "-n", "127.0.0.1:1", stdin=line)
+    assert outcome.code == 2
+    assert_plain(outcome.err, len(outcome.err.splitlines()))
+    assert "owned" in outcome.err.splitlines()[-1]
+
+
+def test_keys_of_a_settings_file_are_shown_as_text(tmp_path: Path) -> None:
+    (tmp_path / "broker.conf").write_text("a\x1b]0;owned\x07=1\n")
+    assert_plain(mqspark("config", "check", str(tmp_path / "broker.conf")).err, 1)
+
+
+def test_what_spark_cannot_reach_is_shown_as_text(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "examine", lambda nameserver: [doctor.CheckResult("cluster", False, EVIL)])
+    assert doctor.report("n:1") == 1
+    assert_plain(capsys.readouterr().out, 1)

@@ -11,7 +11,7 @@ import click
 
 from mqspark_server.actions.settingactions import ChangeSettings
 from mqspark_server.commands.clustercommand import ClusterShell, noun
-from mqspark_server.commands.output import Output, OutputFormat, columns
+from mqspark_server.commands.output import Output, OutputFormat, columns, remark
 from mqspark_server.commands.parameters import Argument, Name, OnlyBrokers, Option, Yes
 from mqspark_server.commands.refusals import Missing
 
@@ -152,6 +152,6 @@ def config_check(
     defaults = _properties(*_parts_of(kind, [])[1])
     _show_differences(Output(output), {path.name: _properties(*parts)}, defaults)
     for key in sorted(set(settings.unused)):
-        click.echo(f"without effect: {key}", err=True)
+        remark(f"without effect: {key}")
     if warning is not None:
-        click.echo(warning, err=True)
+        remark(warning)

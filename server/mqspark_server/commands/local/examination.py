@@ -46,6 +46,7 @@ _CLEAN_RATIO, _REFUSE_RATIO = 0.75, 0.90
 _CONTAINERS = tuple(map(ipaddress.ip_network, ("172.16.0.0/12", "10.88.0.0/16")))
 """Default networks of Docker and Podman containers."""
 _JAVA_TIMEOUT_S = 10
+_MAX_TEXT = 1000
 
 
 class Diagnosis(NamedTuple):
@@ -80,7 +81,7 @@ async def diagnose(namesrv: str, options: ClientOptions, timeout_ms: int) -> lis
 
 
 def lines_of(found: Sequence[Diagnosis]) -> list[str]:
-    return [f"{each.level:4} {each.check}: {printable(each.text, 1000)}" for each in found]
+    return [f"{each.level:4} {each.check}: {printable(each.text, _MAX_TEXT)}" for each in found]
 
 
 def examine_from(arguments: Sequence[str]) -> int:
@@ -95,7 +96,7 @@ def examine_from(arguments: Sequence[str]) -> int:
     try:
         found = asyncio.run(diagnose(given.nameserver, ClientOptions(), 3000))
     except MQError as error:
-        sys.stderr.write(f"mqspark: error: {error}\n")
+        sys.stderr.write(f"mqspark: error: {printable(str(error), _MAX_TEXT)}\n")
         return 2
     rows = [each._asdict() for each in found]
     text = json.dumps(rows, indent=2) if given.output == "json" else "\n".join(lines_of(found))
@@ -247,7 +248,8 @@ def _unreachable(address: str, namesrv: str) -> str:
 
 def _clock(check: str, runtime: dict[str, Any], before_s: float, after_s: float) -> list[Diagnosis]:
     parts = re.fullmatch(
-        r"\[ (\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds \]", runtime.get("runtime", "")
+        r"\[ (\d{1,6}) days, (\d{1,2}) hours, (\d{1,2}) minutes, (\d{1,2}) seconds \]",
+        runtime.get("runtime", ""),
     )
     boot = runtime.get("bootTimestamp", "")
     if parts is None or not re.fullmatch(r"\d{13}", boot):

@@ -27,7 +27,7 @@ from mqspark_server.commands.messages.reading import (
     spans,
 )
 from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS, parse_format, write_bytes
-from mqspark_server.commands.output import counted, cut
+from mqspark_server.commands.output import counted, cut, remark
 from mqspark_server.commands.parameters import OnlyQueues, Option
 from mqspark_server.commands.refusals import CommandFailed
 from mqspark_server.shown.messagerow import message_row
@@ -74,7 +74,7 @@ def _written(write: Callable[[MessageExt], bytes], message: MessageExt) -> bool:
         write_bytes(write(message))
     except InvalidMessage as error:
         place = f"{message.broker_name}:{message.queue_id}"
-        click.echo(f"mqspark: offset {message.queue_offset} of queue {place}: {error}", err=True)
+        remark(f"mqspark: offset {message.queue_offset} of queue {place}: {error}")
         return False
     return True
 

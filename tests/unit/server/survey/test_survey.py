@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mqspark_server.commands.local.examination import _clock
 from mqspark_server.survey.brokersurvey import figures_of, totals_of
 from mqspark_server.survey.topicsurvey import topic_kind
 
@@ -20,6 +21,26 @@ from mqspark_server.survey.topicsurvey import topic_kind
 )
 def test_kinds_of_topics(name: str, kind: str) -> None:
     assert topic_kind(name) == kind
+
+
+@pytest.mark.parametrize("said", ["nan", "inf", "-inf", "1e999"])
+def test_what_is_no_number_of_anything_is_not_shown(said: str) -> None:
+    """JSON has no such number, and a command that cannot subtract shows no broker at all."""
+    keys = (
+        "putTps",
+        "commitLogDiskRatio",
+        "commitLogMinOffset",
+        "msgPutTotalTodayNow",
+        "msgPutTotalTodayMorning",
+    )
+    found = figures_of(dict.fromkeys(keys, said))
+    assert {value for key, value in found.items() if key != "active"} == {None}
+
+
+def test_a_broker_that_says_to_be_of_all_time_has_no_clock() -> None:
+    for days in ("9" * 400, "9" * 5_000):
+        runtime = {"runtime": f"[ {days} days, 1 hours, 1 minutes, 1 seconds ]", "bootTimestamp": "1" * 13}
+        assert _clock("broker", runtime, 0.0, 0.0) == []
 
 
 def test_a_broker_that_says_nothing_or_nonsense_has_no_figures() -> None:
