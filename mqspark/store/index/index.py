@@ -207,7 +207,7 @@ class MessageIndex:
             elif damaged or file is None or not self._follows(file):
                 # The files after it are rebuilt, too: the index has no gaps. So is the one before it, if one of the two
                 # lies about its place.
-                if not damaged and file is not None:
+                if not damaged and file is not None and self.index_files:
                     self._remove(self.index_files.pop())
                 if file is None:
                     files.rename(self._directory / name, self._directory / f"{name}.damaged")

@@ -25,8 +25,8 @@ from mqspark.store.index.indexfile import DEFAULT_SHAPE, IndexHeader, Shape, fin
 from mqspark.store.index.keys import KeyColumns, index_hash, run_keys
 from mqspark.store.log.commitlog import CommitLog
 from mqspark.store.log.scan import read_run
-from tests.support.store_tools import FaultyFiles
-from tests.unit.store.index.index_kit import EVER, GOLDEN, SMALL, follow, loaded, made, read_manifest
+from tests.support.store_tools import FaultyFiles, checkpoint, crash, flush, maintain, opened, put
+from tests.unit.store.index.index_kit import EVER, GOLDEN, SMALL, asked, follow, loaded, made, read_manifest
 
 VECTORS = [json.loads(line) for line in (GOLDEN / "vectors/hashes.jsonl").read_text().splitlines()]
 
@@ -540,3 +540,23 @@ def test_files_that_speak_of_removed_records_only_are_removed(tmp_path: Path) ->
     assert [index.delete_before(end) for end in (0, 18, 19, 19, 1000)] == [0, 0, 1, 0, 1]
     assert len(os.listdir(tmp_path / "index")) == 1
     assert index.find("T", "49", 1, 0, EVER) == [49]
+
+
+def test_no_flipped_bit_in_the_first_header_stops_a_start(tmp_path: Path) -> None:
+    """Every field that says where and when is compared with something; what contradicts it is built again."""
+    store = opened(tmp_path, max_index_num=16)
+    for number in range(40):
+        put(store, "T", 0, b"%d" % number, b"KEYS\x01k%d" % number)
+    flush(store)
+    checkpoint(store)
+    crash(store)
+    first = min((tmp_path / "index").iterdir())
+    content = first.read_bytes()
+    for at in range(16, 32):
+        first.write_bytes(content[:at] + bytes([content[at] ^ 0x40]) + content[at + 1 :])
+        store = opened(tmp_path, max_index_num=16)
+        maintain(store)
+        assert not [n for n in range(40) if asked(store, f"k{n}") != [b"%d" % n]], at
+        crash(store)
+        first = min((tmp_path / "index").glob("[0-9]*"))
+        content = first.read_bytes()
