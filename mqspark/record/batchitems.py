@@ -49,6 +49,16 @@ def encode_items(items: Iterable[tuple[int, bytes, bytes]]) -> bytes:
     return b"".join(parts)
 
 
+def encode_bodies(bodies: Iterable[bytes], properties: bytes) -> bytes:
+    """Items that all have no flag and the same properties, in half the time."""
+    rest = pack_i16(len(properties)) + properties
+    parts: list[bytes] = []
+    for body in bodies:
+        length = len(body)
+        parts += _HEAD.pack(_HEAD.size + length + len(rest), 0, 0, 0, length), body, rest
+    return b"".join(parts)
+
+
 class EqualBodies(Sequence[bytes]):
     """Bodies of one size above 0, one after the other in ``joined``."""
 

@@ -1,6 +1,4 @@
-"""/api/v1/topics/{topic}/ingest: a body of lines, each a message. Lines become the batches of a producer by column
-operations on their bytes: no object a message.
-"""
+"""/api/v1/topics/{topic}/ingest: a body of lines, each a message. They become the batches of a producer."""
 
 from __future__ import annotations
 
@@ -8,7 +6,6 @@ import asyncio
 from typing import Annotated
 
 import numpy as np
-import numpy.typing as npt
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 from starlette.requests import ClientDisconnect
@@ -18,9 +15,10 @@ from mqspark.errors import InvalidMessage
 from mqspark.message import WAIT, check_topic, encode_properties
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
+from mqspark.record.batchitems import encode_bodies
 from mqspark_server.web.places import Places
 from mqspark_server.web.problems import Problem, as_problem
-from mqspark_server.web.v1.asking import ERRORS, Asker, AskerNow, TopicName
+from mqspark_server.web.v1.asking import ERRORS, Asker, AskerNow, QueueId, TopicName
 
 INGEST_BYTES = 64 << 20
 """The most of one request's body."""
@@ -37,8 +35,6 @@ KINDS = ("application/x-ndjson", "application/octet-stream")
 """A browser sends none of them for a page of another site without a preflight request."""
 
 _NEWLINE = 10
-_HEAD_BYTES = 20
-_HEAD = np.arange(_HEAD_BYTES)
 
 router = APIRouter(prefix="/api/v1/topics", tags=["messages"], responses=ERRORS)
 
@@ -47,31 +43,6 @@ class Ingested(BaseModel):
     stored: int = Field(
         description="number of stored messages, as durable as the broker's flush type makes them"
     )
-
-
-def batch_of(data: bytes, tail: bytes) -> tuple[bytes, int]:
-    """The body of a batch send, and its number of messages, of lines that all end with a newline; empty lines are
-    skipped. ``tail``: the length of the properties as two bytes, and the properties, the same for all."""
-    source = np.frombuffer(data, np.uint8)
-    is_text = source != _NEWLINE
-    ends = np.flatnonzero(~is_text)
-    lengths = np.diff(ends, prepend=-1) - 1
-    lengths = lengths[lengths > 0]
-    count = len(lengths)
-    sizes = lengths + (_HEAD_BYTES + len(tail))
-    item_ends = np.cumsum(sizes)
-    starts = item_ends - sizes
-    heads = np.zeros((count, _HEAD_BYTES // 4), ">i4")
-    heads[:, 0], heads[:, 4] = sizes, lengths
-    head_places = starts[:, None] + _HEAD
-    tail_places = (item_ends - len(tail))[:, None] + np.arange(len(tail))
-    out: npt.NDArray[np.uint8] = np.empty(int(item_ends[-1]) if count else 0, np.uint8)
-    is_body = np.ones(len(out), bool)
-    is_body[head_places] = is_body[tail_places] = False
-    out[head_places] = heads.view(np.uint8)
-    out[tail_places] = np.frombuffer(tail, np.uint8)
-    out[is_body] = source[is_text]
-    return out.tobytes(), count
 
 
 class Lines:
@@ -127,10 +98,10 @@ class Lines:
 class _BatchesUnderWay:
     """The batches of one request that are in flight; the first that fails ends the request."""
 
-    def __init__(self, asker: Asker, header: SendMessageRequestHeaderV2, tail: bytes) -> None:
+    def __init__(self, asker: Asker, header: SendMessageRequestHeaderV2, properties: bytes) -> None:
         self._asker = asker
         self._header = header
-        self._tail = tail
+        self._properties = properties
         self._under_way: list[tuple[asyncio.Task[object], int]] = []
         self.stored = 0
         """Messages of the first batches, all of which are acknowledged."""
@@ -139,10 +110,11 @@ class _BatchesUnderWay:
         """Raises Problem when an earlier batch has failed."""
         if len(self._under_way) >= IN_FLIGHT:
             await self._await_oldest()
-        body, count = batch_of(lines, self._tail)
-        if count:
+        bodies = list(filter(None, lines.split(b"\n")))
+        if bodies:
+            body = encode_bodies(bodies, self._properties)
             asked = self._asker.ask(RequestCode.SEND_BATCH_MESSAGE, self._header, body)
-            self._under_way.append((asyncio.create_task(asked), count))
+            self._under_way.append((asyncio.create_task(asked), len(bodies)))
             await asyncio.sleep(0)  # batches enter the log in their order, and others take their turn
 
     async def finish(self) -> None:
@@ -175,7 +147,7 @@ async def ingest(
     asker: AskerNow,
     tags: Annotated[str | None, Query(max_length=1_000, description="of every message")] = None,
     queueId: Annotated[
-        int | None, Query(ge=0, le=0x7FFF, description="the broker chooses for each batch when absent")
+        QueueId | None, Query(description="the broker chooses for each batch when absent")
     ] = None,
 ) -> Ingested:
     """Store each line of the body as a message: up to 64 MiB a request, within half a minute. Empty lines are skipped.
@@ -190,9 +162,9 @@ async def ingest(
         properties = encode_properties({"TAGS": tags} if tags else {})
     places: Places = request.app.state.ingests
     header = asker.sending(topic, item(WAIT, "true"), queue_id=queueId, batch=True)
-    overhead = _HEAD_BYTES + 2 + len(properties)
+    overhead = len(encode_bodies([b""], properties))
     lines = Lines(asker.app.store_config.max_message_size - overhead)
-    sending = _BatchesUnderWay(asker, header, len(properties).to_bytes(2, "big") + properties)
+    sending = _BatchesUnderWay(asker, header, properties)
     place = places.take(asker.caller.user, asker.caller.address[0], MAX_INGESTS, retry_s=1)
     try:
         async for data in request.stream():

@@ -19,7 +19,7 @@ from mqspark.record.recordlayout import record_position
 from mqspark.store.index.keys import Sought
 from mqspark_server.web.problems import Problem, as_problem
 from mqspark_server.web.turns import between_turns
-from mqspark_server.web.v1.asking import ERRORS, After, Asker, AskerNow, TopicName
+from mqspark_server.web.v1.asking import ERRORS, After, Asker, AskerNow, QueueId, TopicName
 from mqspark_server.web.v1.storedmessages import (
     PAGE_BYTES,
     Chosen,
@@ -64,7 +64,7 @@ class MessagePage(BaseModel):
 async def list_messages(
     topic: TopicName,
     asker: AskerNow,
-    queueId: Annotated[int | None, Query(ge=0, le=0x7FFF, description="absent: all queues, in turn")] = None,
+    queueId: Annotated[QueueId | None, Query(description="absent: all queues, in turn")] = None,
     offset: Annotated[int | None, Query(ge=0, le=EVER_MS, description="the first; needs queueId")] = None,
     since: Since = None,
     until: Until = None,

@@ -1,4 +1,4 @@
-"""Lines to batches without an object a message: the same batches as one by one, however the body is cut."""
+"""Lines to batches, however the body is cut."""
 
 from __future__ import annotations
 
@@ -6,20 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqspark.record.batchitems import encode_items, split_batch
+from mqspark.record.batchitems import encode_bodies, encode_items, split_batch
 from mqspark_server.web.problems import Problem
 from mqspark_server.web.v1 import ingest
-from mqspark_server.web.v1.ingest import Lines, batch_of
+from mqspark_server.web.v1.ingest import Lines
 
 LINE = st.binary(max_size=40).map(lambda line: line.replace(b"\n", b"x"))
 
 
 @given(st.lists(LINE, max_size=30), st.sampled_from([b"", b"TAGS\x01a\x02"]))
-def test_a_batch_is_as_if_encoded_one_by_one(lines: list[bytes], properties: bytes) -> None:
-    tail = len(properties).to_bytes(2, "big") + properties
-    body, count = batch_of(b"".join(line + b"\n" for line in lines), tail)
-    wanted = [(0, line, properties) for line in lines if line]
-    assert (body, count) == (encode_items(wanted), len(wanted))
+def test_bodies_of_equal_properties_are_items_as_others(lines: list[bytes], properties: bytes) -> None:
+    body, wanted = encode_bodies(lines, properties), [(0, line, properties) for line in lines]
+    assert body == encode_items(wanted)
     assert split_batch(body) == wanted
 
 
