@@ -11,10 +11,7 @@ def camel_case(name: str) -> str:
 
 
 class Document:
-    """In JSON the fields have names in camel case, and the texts below them describe them."""
+    """In JSON the fields have names in camel case. The ``description`` of their metadata is in the API's document."""
 
     __slots__ = ()
-    __pydantic_config__: ClassVar[dict[str, Any]] = {
-        "alias_generator": camel_case,
-        "use_attribute_docstrings": True,
-    }
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"alias_generator": camel_case}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from mqspark.base.document import Document
@@ -25,8 +25,7 @@ View = Iterator[T | None]
 class QueueBounds(Document):
     queue_id: int
     min_offset: int
-    max_offset: int
-    """of the next message"""
+    max_offset: int = field(metadata={"description": "of the next message"})
 
 
 @dataclass(slots=True)

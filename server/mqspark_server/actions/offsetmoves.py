@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from mqspark.base.document import Document
@@ -72,8 +72,7 @@ class ClusterOffsets:
 @dataclass(frozen=True, slots=True)
 class QueueMove(Document):
     queue_id: int
-    before: int | None
-    """null: the group has no offset yet"""
+    before: int | None = field(metadata={"description": "null: the group has no offset yet"})
     after: int
     min_offset: int
     max_offset: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Collection
+from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Literal
 
@@ -11,6 +12,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from mqspark.auth.policies import Action
+from mqspark.base.document import Document
 from mqspark.broker.admin.views import extent_of
 from mqspark.errors import InvalidMessage
 from mqspark.message import (
@@ -25,6 +27,7 @@ from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark_server.actions.resending import NotAllSent, send_each
 from mqspark_server.shown.deadletters import LetterChoice, origin_of, resent_copy
+from mqspark_server.shown.messagerow import MessageView
 from mqspark_server.web.callers import CLUSTER
 from mqspark_server.web.problems import Problem
 from mqspark_server.web.turns import between_turns
@@ -40,7 +43,7 @@ from mqspark_server.web.v1.asking import (
     PagingNow,
 )
 from mqspark_server.web.v1.messageapi import EVER_MS, Filtering, Since, Until, spans_of
-from mqspark_server.web.v1.storedmessages import MessagesFound, MessageView, Place, choose, read_some, views
+from mqspark_server.web.v1.storedmessages import MessagesFound, Place, choose, read_some, views
 
 MAX_RESENT = 10_000
 """The most of one request."""
@@ -59,8 +62,9 @@ class DeadLetterGroup(BaseModel):
     lastStored: int | None = Field(description="when the newest one came, ms since 1970")
 
 
+@dataclass(slots=True, kw_only=True)
 class DeadLetter(MessageView):
-    originTopic: str | None = Field(description="the topic that it came from; null: unknown")
+    origin_topic: str | None = field(metadata={"description": "the topic that it came from; null: unknown"})
 
 
 class DeadLetterPage(BaseModel):
@@ -90,12 +94,13 @@ class Resend(Given):
     dryRun: bool = Field(default=False, description="only report what would be sent")
 
 
-class Resent(BaseModel):
-    msgId: str = Field(description="of the dead letter")
-    to: str | None = Field(description="null: its origin is unknown, and it is not sent")
+@dataclass(slots=True)
+class Resent(Document):
+    msg_id: str = field(metadata={"description": "of the dead letter"})
+    to: str | None = field(metadata={"description": "null: its origin is unknown, and it is not sent"})
     tags: str | None
     keys: str | None
-    storeTime: int
+    store_time: int
 
 
 class ResendOutcome(BaseModel):
@@ -149,11 +154,7 @@ async def show_dead_letters(
         Place.after(after),
         limit,
     )
-    shown, following = await views(found)
-    items = [
-        DeadLetter(**view.model_dump(), originTopic=origin_of(message))
-        for view, message in zip(shown, found.messages, strict=False)
-    ]
+    items, following = await views(found, lambda each: DeadLetter.of(each, origin_topic=origin_of(each)))
     return DeadLetterPage(items=items, next=following and following.cursor)
 
 
@@ -211,15 +212,9 @@ async def _send_again(
             except InvalidMessage as error:
                 raise Problem(500, f"a dead letter cannot be read: {error}", resent=outcome.resent) from None
             if len(outcome.items) < SHOWN:
-                outcome.items.append(
-                    Resent(
-                        msgId=message.message_id,
-                        to=None if again is None else again.topic,
-                        tags=message.tags,
-                        keys=message.keys,
-                        storeTime=message.store_timestamp_ms,
-                    )
-                )
+                to = None if again is None else again.topic
+                stored_ms = message.store_timestamp_ms
+                outcome.items.append(Resent(message.message_id, to, message.tags, message.keys, stored_ms))
             if again is None:
                 outcome.withoutOrigin += 1
             elif origin_of(message) not in consumed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -69,8 +69,9 @@ class ResetOutcome(Document):
     group: str
     topic: str
     dry_run: bool
-    online: bool
-    """whether members are connected, which continue from the new offsets"""
+    online: bool = field(
+        metadata={"description": "whether members are connected, which continue from the new offsets"}
+    )
     queues: list[QueueMove]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
@@ -34,11 +34,9 @@ class MemberQueue(Document):
     topic: str
     broker: str
     queue_id: int
-    cached: int
-    """messages that wait for the listener"""
+    cached: int = field(metadata={"description": "messages that wait for the listener"})
     committed: int
-    last_pull: int
-    """ms since 1970"""
+    last_pull: int = field(metadata={"description": "ms since 1970"})
     last_consume: int
 
 
@@ -49,19 +47,17 @@ class MemberState(Document):
     client_id: str
     properties: dict[str, str]
     queues: list[MemberQueue]
-    rates: dict[str, dict[str, float]]
-    """by topic"""
-    stacks: str | None
-    """of its threads, if requested"""
+    rates: dict[str, dict[str, float]] = field(metadata={"description": "by topic"})
+    stacks: str | None = field(metadata={"description": "of its threads, if requested"})
 
 
 @dataclass(slots=True)
 class Mode(Document):
     topic: str
-    mode: str
-    """PULL or POP"""
-    share_queues: int
-    """of how many neighbours a consumer shares the queues; 0: of all"""
+    mode: str = field(metadata={"description": "PULL or POP"})
+    share_queues: int = field(
+        metadata={"description": "of how many neighbours a consumer shares the queues; 0: of all"}
+    )
 
 
 class ModeChange(Given):

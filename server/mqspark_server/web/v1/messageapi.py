@@ -17,6 +17,7 @@ from mqspark.protocol.slices import Work
 from mqspark.record.record import Parts, take_apart
 from mqspark.record.recordlayout import record_position
 from mqspark.store.index.keys import Sought
+from mqspark_server.shown.messagerow import MessageView
 from mqspark_server.web.problems import Problem, as_problem
 from mqspark_server.web.turns import between_turns
 from mqspark_server.web.v1.asking import ERRORS, After, Asker, AskerNow, QueueId, TopicName
@@ -25,7 +26,6 @@ from mqspark_server.web.v1.storedmessages import (
     Chosen,
     KeyPlace,
     MessagesFound,
-    MessageView,
     Place,
     choose,
     read_records,
@@ -96,7 +96,7 @@ async def list_messages(
         messages, place_of_last = await _by_key(
             asker, topic, key, between_ms, limit, chosen.takes, KeyPlace.after(after)
         )
-        items = await views_of(messages)
+        items = await views_of(messages, MessageView.of)
         if len(items) < len(messages):
             place_of_last = KeyPlace.of(messages[len(items) - 1])
         return MessagePage(items=items[::-1], next=place_of_last and place_of_last.cursor)
@@ -122,7 +122,7 @@ async def one_message(topic: TopicName, messageId: str, asker: AskerNow) -> Mess
         (await _by_key(asker, topic, messageId, (0, EVER_MS), 1, is_meant, unique_first=True))[0],
     ):
         if messages:
-            return (await page_of(MessagesFound(messages[:1], None))).items[0]
+            return (await views_of(messages[:1], MessageView.of))[0]
     raise Problem(404, f"topic {topic} has no message {messageId[:100]!r}")
 
 
@@ -154,7 +154,7 @@ def spans_of(
 
 
 async def page_of(found: MessagesFound) -> MessagePage:
-    shown, following = await views(found)
+    shown, following = await views(found, MessageView.of)
     return MessagePage(items=shown, next=following and following.cursor)
 
 

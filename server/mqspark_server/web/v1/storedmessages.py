@@ -8,9 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Any, NamedTuple
-
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from typing import NamedTuple, TypeVar
 
 from mqspark.broker.pull.pull import check_expression_type
 from mqspark.broker.state.selection import Wanted, get_wanted
@@ -22,7 +20,7 @@ from mqspark.protocol.dispatch import Refusal
 from mqspark.record.record import decode_pull, decode_records
 from mqspark.store.messages.fetch import GetStatus
 from mqspark.store.store import MessageStore
-from mqspark_server.shown.messagerow import message_row
+from mqspark_server.shown.messagerow import MessageView
 from mqspark_server.web.problems import Problem, as_problem
 from mqspark_server.web.v1.asking import Asker, cursor, decoded
 
@@ -42,37 +40,7 @@ MAX_STEPS = 64
 """Reads of the store for one page; a page with a filter may end before it is full."""
 
 
-def _row(key: str, text: str | None = None, **more: Any) -> Any:
-    """A field that rows of messages have by another name."""
-    return Field(validation_alias=key, description=text, **more)
-
-
-def _keys(value: str | list[str] | None) -> list[str]:
-    return value if isinstance(value, list) else (value or "").split()
-
-
-class MessageView(BaseModel):
-    """A stored message. Its body is text in ``body``, or other bytes in ``bodyBase64``."""
-
-    model_config = ConfigDict(populate_by_name=True)
-
-    topic: str
-    queueId: int = _row("queue")
-    queueOffset: int = _row("offset")
-    msgId: str = _row("message_id", "the producer's unique id, or the broker's id if there is none")
-    offsetMsgId: str = _row("offset_id", "the broker's id: where the message is")
-    tags: str | None
-    keys: Annotated[list[str], BeforeValidator(_keys)]
-    properties: dict[str, str]
-    bornTime: int = _row("born_ms", "ms since 1970, by the producer's clock")
-    storeTime: int = _row("stored_ms")
-    bornHost: str = _row("born_host")
-    storeHost: str = _row("store_host")
-    reconsumeTimes: int = _row("reconsume_times")
-    size: int = Field(description="of the body, in bytes")
-    body: str | None = None
-    bodyBase64: str | None = _row("body_base64", default=None)
-    bodyProblem: str | None = _row("body_error", "why the body cannot be shown", default=None)
+V = TypeVar("V", bound=MessageView)
 
 
 class Place(NamedTuple):
@@ -231,23 +199,23 @@ async def read_records(
     return found
 
 
-async def views(found: MessagesFound) -> tuple[list[MessageView], Place | None]:
+async def views(found: MessagesFound, view_of: Callable[[MessageExt], V]) -> tuple[list[V], Place | None]:
     """As many of them as fit into a page, and where the next one begins."""
-    page = await views_of(found.messages)
+    page = await views_of(found.messages, view_of)
     if len(page) == len(found.messages):
         return page, found.next
     left = found.messages[len(page)]
     return page, Place(left.queue_id, left.queue_offset)
 
 
-async def views_of(messages: Sequence[MessageExt]) -> list[MessageView]:
+async def views_of(messages: Sequence[MessageExt], view_of: Callable[[MessageExt], V]) -> list[V]:
     """As many of them as fit into a page; the first always fits."""
 
-    def shown() -> list[MessageView]:
-        made: list[MessageView] = []
+    def shown() -> list[V]:
+        made: list[V] = []
         size = 0
         for message in messages:
-            view = MessageView.model_validate(message_row(message))
+            view = view_of(message)
             size += view.size
             if made and size > PAGE_BYTES:
                 break

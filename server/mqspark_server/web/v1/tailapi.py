@@ -12,8 +12,10 @@ from collections.abc import AsyncGenerator
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
+from pydantic import TypeAdapter
 
 from mqspark.auth.policies import Action
+from mqspark_server.shown.messagerow import MessageView
 from mqspark_server.web.events import EVENTS, EventStream, event
 from mqspark_server.web.places import Places
 from mqspark_server.web.v1.asking import ERRORS, Asker, AskerNow, QueueId, TopicName
@@ -31,6 +33,7 @@ QUEUES_A_PAUSE = 1_024
 CHECK_S = 5.0
 """Interval at which the rights of its client are checked again and a sign of life is sent."""
 
+_MESSAGES = TypeAdapter(MessageView)
 router = APIRouter(prefix="/api/v1/topics", tags=["messages"], responses=ERRORS)
 
 
@@ -76,10 +79,10 @@ async def _arrivals(
                 yield event("skipped", str(end - TAILS_AT_ONCE - place))
                 place = end - TAILS_AT_ONCE
             found = await read_some(asker, topic, [(queue_id, place, end)], TAILS_AT_ONCE, chosen)
-            shown, following = await views(found)
+            shown, following = await views(found, MessageView.of)
             for view in shown:
                 asker.callers.check_in(asker.caller)  # a slow client may take long for each
-                yield event("message", view.model_dump_json())
+                yield event("message", _MESSAGES.dump_json(view, by_alias=True).decode())
             places[queue_id] = end if following is None else following.offset
         if loop.time() - checked >= CHECK_S:
             checked = loop.time()

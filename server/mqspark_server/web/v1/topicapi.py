@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import msgspec
@@ -66,16 +66,16 @@ TopicChange = _SETTINGS.change(
 @dataclass(slots=True)
 class TopicFigures(Document):
     topic: str
-    messages_stored: int
-    """in all queues now"""
-    messages_in: int
-    """since the broker started"""
+    messages_stored: int = field(metadata={"description": "in all queues now"})
+    messages_in: int = field(metadata={"description": "since the broker started"})
     bytes_in: int
     put_tps: float
-    last_stored: int | None
-    """when the newest message was stored, ms since 1970"""
-    groups: list[str]
-    """groups with offsets in the topic, the first thousand"""
+    last_stored: int | None = field(
+        metadata={"description": "when the newest message was stored, ms since 1970"}
+    )
+    groups: list[str] = field(
+        metadata={"description": "groups with offsets in the topic, the first thousand"}
+    )
 
 
 @router.get("", response_model=ItemPage.__class_getitem__(TopicView))

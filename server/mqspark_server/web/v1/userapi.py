@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import msgspec
@@ -49,10 +49,8 @@ router = APIRouter(prefix="/api/v1/users", tags=["users"], responses=ERRORS)
 @dataclass(slots=True)
 class UserView(Document):
     user: str
-    type: str
-    """Super, which needs no policy, or Normal"""
-    status: str
-    """enable or disable"""
+    type: str = field(metadata={"description": "Super, which needs no policy, or Normal"})
+    status: str = field(metadata={"description": "enable or disable"})
 
     @classmethod
     def of(cls, info: UserInfo) -> UserView:
