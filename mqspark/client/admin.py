@@ -396,7 +396,7 @@ class AdminClient(Lifecycle):
         route = await self.topic_route(topic)
         stats: dict[MessageQueue, TopicOffset] = {}
         header = GetTopicStatsInfoRequestHeader(topic=topic)
-        for address in self._route_masters(route):
+        for address in route.masters.values():
             response = await self._ask(address, RequestCode.GET_TOPIC_STATS_INFO, header)
             table = decode_body(TopicStatsTable, response.body).offset_table
             stats |= {queue_of(key): offset for key, offset in table.items()}
@@ -407,7 +407,7 @@ class AdminClient(Lifecycle):
         NoRoute."""
         groups: set[str] = set()
         header = QueryTopicConsumeByWhoRequestHeader(topic=topic)
-        for address in self._route_masters(await self.topic_route(topic)):
+        for address in (await self.topic_route(topic)).masters.values():
             response = await self._ask(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
             groups |= set(decode_body(GroupList, response.body).group_list)
         return sorted(groups)
@@ -416,7 +416,7 @@ class AdminClient(Lifecycle):
         """The live producers of ``group``. Raises NoRoute for an unknown topic, BrokerError if there is none."""
         header = GetProducerConnectionListRequestHeader(producer_group=group)
         refused: BrokerError | None = None
-        for address in self._route_masters(await self.topic_route(topic)):
+        for address in (await self.topic_route(topic)).masters.values():
             try:
                 response = await self._ask(address, RequestCode.GET_PRODUCER_CONNECTION_LIST, header)
             except BrokerError as error:
@@ -769,7 +769,7 @@ class AdminClient(Lifecycle):
         offsets. 0 is the beginning, -1 the end. Raises NoRoute, BrokerError."""
         moved: dict[MessageQueue, int] = {}
         header = ResetOffsetRequestHeader(group=group, topic=topic, timestamp=timestamp_ms, is_force=True)
-        for address in self._route_masters(await self.topic_route(topic)):
+        for address in (await self.topic_route(topic)).masters.values():
             response = await self._ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
             table = decode_body(ResetOffsetBody, response.body).offset_table
             moved |= {queue_of(key): offset for key, offset in table.items()}
@@ -793,7 +793,7 @@ class AdminClient(Lifecycle):
     async def clone_offsets(self, source: str, target: str, topic: str) -> None:
         """Give the group ``target`` the committed offsets of ``source`` in a topic. Raises NoRoute, BrokerError."""
         header = CloneGroupOffsetRequestHeader(src_group=source, dest_group=target, topic=topic, offline=True)
-        for address in self._route_masters(await self.topic_route(topic)):
+        for address in (await self.topic_route(topic)).masters.values():
             await self._ask(address, RequestCode.CLONE_GROUP_OFFSET, header)
 
     async def _check_group_exists(self, group: str) -> None:
@@ -870,10 +870,6 @@ class AdminClient(Lifecycle):
         if not found:
             raise ClientError("the name server knows no master broker")
         return found
-
-    @staticmethod
-    def _route_masters(route: TopicRoute) -> list[str]:
-        return [address for name in sorted(route.brokers) if (address := route.master(name)) is not None]
 
     async def _address_of(self, queue: MessageQueue) -> str:
         route = await self._started().route(queue.topic)

@@ -64,10 +64,10 @@ def given_settings(settings: Sequence[Setting], values: Mapping[str, Any]) -> di
 
 def _complete_contexts(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     from mqspark.errors import ConfigError
-    from mqspark_server.commands.contexts import contexts_path, load_contexts
+    from mqspark_server.commands.contexts import load_contexts
 
     try:
-        names = load_contexts(contexts_path()).contexts
+        names = load_contexts().contexts
     except ConfigError:
         return []  # a completion cannot show an error
     return [name for name in sorted(names) if name.startswith(incomplete)]
@@ -258,7 +258,7 @@ class ClusterShell:
 def connection_of(given: dict[str, Any]) -> tuple[str, ClientOptions, str | None, int]:
     """Name servers, client options, cluster and timeout, from the command's options, the environment and the context.
     Raises ConfigError."""
-    from mqspark_server.commands.contexts import contexts_path, load_contexts
+    from mqspark_server.commands.contexts import load_contexts
 
     if given.get("nameserver") == "":
         # An unset shell variable must not lead to another cluster.
@@ -267,7 +267,7 @@ def connection_of(given: dict[str, Any]) -> tuple[str, ClientOptions, str | None
     name = given.get("context_name") or os.environ.get("MQSPARK_CONTEXT")
     nameserver = given.get("nameserver") or (None if name else os.environ.get("NAMESRV_ADDR"))
     if nameserver is None or name:
-        contexts = load_contexts(contexts_path())
+        contexts = load_contexts()
         name = name or contexts.current
         context = contexts.get(name) if name else None
     timeout_ms = int((given.get("timeout_s") or 5.0) * 1000)

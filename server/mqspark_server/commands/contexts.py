@@ -54,8 +54,9 @@ def contexts_path(environment: Mapping[str, str] = os.environ) -> Path:
     return Path(home) / "mqspark" / "contexts.toml"
 
 
-def load_contexts(path: Path) -> Contexts:
+def load_contexts() -> Contexts:
     """The contexts of the file; empty if there is no file. Raises ConfigError."""
+    path = contexts_path()
     try:
         with open(path, "rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
@@ -83,10 +84,11 @@ def check_context(name: str, context: ClusterContext) -> None:
     parse_addresses(context.nameserver, key="nameserver", required=True)
 
 
-def save_contexts(path: Path, contexts: Contexts) -> None:
-    """Replace the whole file, readable only by the user. Raises ConfigError, OSError."""
+def save_contexts(contexts: Contexts) -> Path:
+    """Replace the whole file, which is returned, readable only by the user. Raises ConfigError, OSError."""
     import tempfile
 
+    path = contexts_path()
     lines = [f"current = {_quoted(contexts.current)}\n"] if contexts.current else []
     for name, context in sorted(contexts.contexts.items()):
         check_context(name, context)
@@ -106,6 +108,7 @@ def save_contexts(path: Path, contexts: Contexts) -> None:
     except BaseException:
         os.unlink(temporary)
         raise
+    return path
 
 
 def _quoted(text: str) -> str:

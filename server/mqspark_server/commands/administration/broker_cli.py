@@ -79,27 +79,19 @@ async def broker_producers(shell: ClusterShell, broker: Name) -> None:
     shell.output.rows(_PRODUCERS, rows, empty="no producer is connected")
 
 
-@broker.command("drain")
-async def broker_drain(shell: ClusterShell, broker: Name, yes: Yes) -> None:
-    """Stop sends to BROKER while consumers read the rest. broker undrain reverts it."""
-    await _set_writable(shell, broker, yes, writable=False)
+def _writing(verb: str, text: str, question: str, state: str, *, writable: bool) -> None:
+    @broker.command(verb, help=text)
+    async def set_writable(shell: ClusterShell, broker: Name, yes: Yes) -> None:
+        await shell.brokers([broker])
+        confirm(f"{question} to broker {broker}?", yes)
+        count = await shell.admin.set_writable(broker, writable=writable)
+        row = {"broker": broker, "writable": writable, "topics": count}
+        shell.output.done(f"{broker} {state}: {count} topics", row)
 
 
-@broker.command("undrain")
-async def broker_undrain(shell: ClusterShell, broker: Name, yes: Yes) -> None:
-    """Allow sends to BROKER again."""
-    await _set_writable(shell, broker, yes, writable=True)
-
-
-async def _set_writable(shell: ClusterShell, name: str, yes: bool, *, writable: bool) -> None:
-    await shell.brokers([name])
-    what = "Allow sends" if writable else "Stop sends"
-    confirm(f"{what} to broker {name}?", yes)
-    count = await shell.admin.set_writable(name, writable=writable)
-    state = "accepts sends again" if writable else "accepts no sends"
-    shell.output.done(
-        f"{name} {state}: {count} topics", {"broker": name, "writable": writable, "topics": count}
-    )
+_STOP = "Stop sends to BROKER while consumers read the rest. broker undrain reverts it."
+_writing("drain", _STOP, "Stop sends", "accepts no sends", writable=False)
+_writing("undrain", "Allow sends to BROKER again.", "Allow sends", "accepts sends again", writable=True)
 
 
 @broker.command("clean")

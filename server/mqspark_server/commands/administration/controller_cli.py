@@ -6,7 +6,7 @@ from typing import Annotated
 
 import click
 
-from mqspark.errors import BrokerError, ClientError
+from mqspark.errors import BrokerError
 from mqspark.protocol.bodies.replica_bodies import ReplicasInfo
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers.cluster_headers import ElectMasterRequestHeader, ElectMasterResponseHeader
@@ -14,13 +14,7 @@ from mqspark_server.commands.clustercommand import ClusterShell, confirm, noun
 from mqspark_server.commands.output import columns
 from mqspark_server.commands.parameters import Argument, Name, Option, Yes
 from mqspark_server.commands.refusals import CommandFailed, Missing
-from mqspark_server.survey.replicasurvey import (
-    controller_metadata,
-    leading_controller,
-    named_controllers,
-    replica_rows,
-    replica_sets,
-)
+from mqspark_server.survey import replicasurvey
 from mqspark_server.survey.surveying import Row, add_to_each
 
 controller = noun(
@@ -47,7 +41,7 @@ async def _addresses(shell: ClusterShell, given: str | None) -> list[str]:
     if given is not None:
         return parse_addresses(given, key="controller", required=True)
     brokers = [address for each in (await shell.brokers()).values() for address in each.values()]
-    found, failed = await named_controllers(shell.admin, brokers)
+    found, failed = await replicasurvey.named_controllers(shell.admin, brokers)
     if not found:
         why = f": {failed}" if failed is not None else ""
         raise CommandFailed(
@@ -57,16 +51,13 @@ async def _addresses(shell: ClusterShell, given: str | None) -> list[str]:
 
 
 async def _leader(shell: ClusterShell, given: str | None) -> str:
-    """The address of the controller that decides. Raises CommandFailed."""
-    try:
-        return await leading_controller(shell.admin, await _addresses(shell, given))
-    except ClientError as error:
-        raise CommandFailed(str(error)) from None
+    """The address of the controller that decides. Raises ClientError, CommandFailed."""
+    return await replicasurvey.leading_controller(shell.admin, await _addresses(shell, given))
 
 
 async def _sets(shell: ClusterShell, leader: str, names: tuple[str, ...]) -> dict[str, ReplicasInfo]:
     """Raises Missing for a name that the controller does not know."""
-    found = await replica_sets(shell.admin, leader, list(names or await shell.brokers()))
+    found = await replicasurvey.replica_sets(shell.admin, leader, list(names or await shell.brokers()))
     for name in names:
         if name not in found:
             raise Missing(
@@ -90,7 +81,7 @@ async def controller_list(shell: ClusterShell, addresses: _Controllers) -> None:
     """List the controllers, and which of them leads."""
 
     async def ask(row: Row) -> Row:
-        found = await controller_metadata(shell.admin, row["address"])
+        found = await replicasurvey.controller_metadata(shell.admin, row["address"])
         leader = found.controller_leader_address
         return {"leads": found.is_leader, "leader": leader, "group": found.group}
 
@@ -107,7 +98,9 @@ async def controller_replicas(
 ) -> None:
     """Show the replicas of BROKERS (default: all): which one is master, which are in the SyncStateSet."""
     sets = await _sets(shell, await _leader(shell, addresses), brokers)
-    shell.output.rows(_REPLICAS, replica_rows(sets), empty="the controller knows none of the brokers")
+    shell.output.rows(
+        _REPLICAS, replicasurvey.replica_rows(sets), empty="the controller knows none of the brokers"
+    )
 
 
 @controller.command("elect")
@@ -125,7 +118,7 @@ async def controller_elect(
     """
     leader = await _leader(shell, addresses)
     found = (await _sets(shell, leader, (broker,)))[broker]
-    ids = [row["id"] for row in replica_rows({broker: found})]
+    ids = [row["id"] for row in replicasurvey.replica_rows({broker: found})]
     if broker_id is not None and broker_id not in ids:
         raise Missing(f"replica of {broker}", str(broker_id), advice=f"it has {', '.join(map(str, ids))}")
     cluster = await _cluster(shell, broker)

@@ -18,16 +18,9 @@ from mqspark_server.commands.output import columns
 from mqspark_server.commands.parameters import MaybeName, Name, OnlyBrokers, Option, Yes
 from mqspark_server.commands.refusals import CommandFailed, Missing, describe
 from mqspark_server.shown.nouns import PERMS, QUEUES, TOPIC_SETTINGS, perm_text
+from mqspark_server.survey import topicsurvey
 from mqspark_server.survey.groupsurvey import client_rows
 from mqspark_server.survey.surveying import Row, each_of, without_no_error
-from mqspark_server.survey.topicsurvey import (
-    PLAIN_TYPE,
-    counter_of,
-    extent_of,
-    groups_of,
-    queue_rows,
-    settings_row,
-)
 
 topic = noun("topic", "Topics.")
 _LIST = columns("topic", "kind", "brokers*", "queues*", "messages*", "last_ms*")
@@ -56,7 +49,7 @@ async def topic_list(
     known = [row for row in await shell.topic_rows() if every or row["kind"] == "normal"]
 
     async def fill(row: Row) -> None:
-        row |= without_no_error(await extent_of(shell.admin, row["topic"]))
+        row |= without_no_error(await topicsurvey.extent_of(shell.admin, row["topic"]))
 
     await shell.show_matching(_LIST, known, pattern, fill)
 
@@ -64,11 +57,13 @@ async def topic_list(
 @topic.command("describe")
 async def topic_describe(shell: ClusterShell, topic: TopicName) -> None:
     """Show settings, queues, offsets and groups of TOPIC."""
-    queues, groups = await asyncio.gather(queue_rows(shell.admin, topic), groups_of(shell.admin, topic))
+    queues, groups = await asyncio.gather(
+        topicsurvey.queue_rows(shell.admin, topic), topicsurvey.groups_of(shell.admin, topic)
+    )
     settings = {}
     for name, address in (await shell.admin.topic_route(topic)).masters.items():
         config = await shell.admin.topic_config(topic, address)
-        settings[name] = settings_row(config) | {"perm": perm_text(config.perm)}
+        settings[name] = topicsurvey.settings_row(config) | {"perm": perm_text(config.perm)}
     if not shell.output.is_table:
         shell.output.record({"topic": topic, "brokers": settings, "groups": groups, "queues": queues})
         return
@@ -108,7 +103,7 @@ async def topic_create(
     action = CreateTopic(
         topic=topic,
         settings={"read_queue_nums": queues, "perm": PERMS[perm], "order": order},
-        type=message_type or PLAIN_TYPE,
+        type=message_type or topicsurvey.PLAIN_TYPE,
         attributes=assignments(each.removeprefix("+") for each in attributes),
         brokers=await shell.masters(brokers),
         is_kept=exist_ok,
@@ -260,7 +255,7 @@ async def _stats_rows(shell: ClusterShell, topic: str) -> list[dict[str, Any]]:
     for name, address in masters.items():
         for group in (None, *groups):
             counter, key = ("GROUP_GET_NUMS", f"{topic}@{group}") if group else ("TOPIC_PUT_NUMS", topic)
-            data = await counter_of(shell.admin, address, counter, key)
+            data = await topicsurvey.counter_of(shell.admin, address, counter, key)
             minute, day = getattr(data, "stats_minute", None), getattr(data, "stats_day", None)
             figures = {
                 "tps": round(minute.tps, 2) if minute else 0.0,

@@ -1,9 +1,5 @@
 """``mqspark store backup``, ``verify`` and ``restore``.
 
-    mqspark store backup DIR --to BACKUP [-c FILE] [--rate 50M]
-    mqspark store verify BACKUP
-    mqspark store restore BACKUP --to DIR [-c FILE] [--replica]
-
 ``backup`` only reads the store, beside a broker that runs. Exit codes: 0 done, 1 failed, 2 usage, 3 damage was found.
 """
 
@@ -22,6 +18,7 @@ import click
 from mqspark_server.commands.output import Output, OutputFormat, as_time, columns
 from mqspark_server.commands.parameters import Argument, Assignments, DeclaredCommand, Option
 from mqspark_server.commands.refusals import CommandFailed
+from mqspark_server.commands.times import parsed_by
 
 if TYPE_CHECKING:
     from mqspark.store.config import StoreConfig
@@ -35,17 +32,13 @@ _PROBLEMS = columns("place FILE", "from_byte FROM", "to_byte TO", "problem")
 _GROUPS = columns("group", "topic", "offset OFFSETS")
 
 
-class Rate(click.ParamType[float]):
-    """Bytes per second."""
-
-    name = "rate"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        found = _RATE.fullmatch(value.strip())
-        rate = float(found[1]) * _UNITS[found[2].upper()] if found is not None else 0
-        if rate <= 0:
-            self.fail(f"{value!r} is not a number of bytes a second: 500K, 50M, 1.5G", param, ctx)
-        return rate
+def parse_rate(text: str) -> float:
+    """Bytes per second. Raises click.UsageError."""
+    found = _RATE.fullmatch(text.strip())
+    rate = float(found[1]) * _UNITS[found[2].upper()] if found is not None else 0
+    if rate <= 0:
+        raise click.UsageError(f"{text!r} is not a number of bytes a second: 500K, 50M, 1.5G")
+    return rate
 
 
 class Throttle:
@@ -71,7 +64,9 @@ class Throttle:
 _store_directory = click.Path(exists=True, file_okay=False, path_type=Path)
 _BackupDirectory = Annotated[Path, _store_directory, Argument(metavar="BACKUP")]
 _Config = Annotated[str | None, Option("The broker's settings.", "-c", metavar="FILE")]
-_Rate = Annotated[float | None, Rate(), Option("At most so many a second: 50M.", metavar="BYTES")]
+_Rate = Annotated[
+    float | None, parsed_by("rate", parse_rate), Option("At most so many a second: 50M.", metavar="BYTES")
+]
 
 
 def _settings(directory: Path, config: str | None, assignments: Sequence[str]) -> tuple[StoreConfig, Owner]:

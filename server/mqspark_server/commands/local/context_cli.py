@@ -14,14 +14,7 @@ from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.client.remoting.tls import tls_context
 from mqspark.errors import MQError
 from mqspark_server.commands.clustercommand import client_options, confirm, noun
-from mqspark_server.commands.contexts import (
-    ClusterContext,
-    Contexts,
-    check_context,
-    contexts_path,
-    load_contexts,
-    save_contexts,
-)
+from mqspark_server.commands.contexts import ClusterContext, check_context, load_contexts, save_contexts
 from mqspark_server.commands.output import Column, Output, OutputFormat, columns
 from mqspark_server.commands.parameters import MaybeName, Name, Option, Yes
 
@@ -40,7 +33,7 @@ _COLUMNS = columns(
 @context.command("list")
 def context_list(output: OutputFormat) -> None:
     """All contexts."""
-    known = load_contexts(contexts_path())
+    known = load_contexts()
     rows = [
         {"current": name == known.current, "name": name, **msgspec.structs.asdict(each)}
         for name, each in sorted(known.contexts.items())
@@ -64,8 +57,7 @@ def context_add(
     use: Annotated[bool, Option("Make it current. The first context always is.")],
 ) -> None:
     """Add a context, or replace the one of the same name. Its files must be there, its servers need not answer."""
-    path = contexts_path()
-    known = load_contexts(path)
+    known = load_contexts()
     added = ClusterContext(
         nameserver=nameserver,
         cluster=cluster,
@@ -82,7 +74,7 @@ def context_add(
     known.contexts[name] = added
     if use or known.current is None:
         known.current = name
-    save_contexts(path, known)
+    path = save_contexts(known)
     click.echo(f"saved context {name} in {path}" + (", now current" if known.current == name else ""))
     if problem := asyncio.run(_problem(added, options)):
         click.echo(f"mqspark: {problem}; mqspark doctor --context {name} looks into it", err=True)
@@ -106,18 +98,17 @@ async def _problem(context: ClusterContext, options: ClientOptions) -> str | Non
 @context.command("use")
 def context_use(name: Name) -> None:
     """Make a context current."""
-    path = contexts_path()
-    known = load_contexts(path)
+    known = load_contexts()
     known.get(name)
     known.current = name
-    save_contexts(path, known)
+    save_contexts(known)
     click.echo(f"current context: {name}")
 
 
 @context.command("show")
 def context_show(name: MaybeName, output: OutputFormat) -> None:
     """Show a context, by default the current one."""
-    known = load_contexts(contexts_path())
+    known = load_contexts()
     wanted = name or known.current
     if wanted is None:
         raise click.UsageError("there is no current context: mqspark context add NAME --nameserver HOST:PORT")
@@ -127,13 +118,12 @@ def context_show(name: MaybeName, output: OutputFormat) -> None:
 @context.command("remove")
 def context_remove(name: Name, yes: Yes) -> None:
     """Remove a context from the file."""
-    path = contexts_path()
-    known = load_contexts(path)
+    known = load_contexts()
     known.get(name)
     confirm(f"Remove the context {name}?", yes)
     del known.contexts[name]
-    current = None if known.current == name else known.current
-    save_contexts(path, Contexts(current=current, contexts=known.contexts))
+    known.current = None if known.current == name else known.current
+    save_contexts(known)
     click.echo(f"context {name} was removed")
 
 

@@ -68,22 +68,21 @@ def namesrv_run(config: ServerConfig, assignments: Assignments) -> None:
 
     settings = _settings(namesrv_settings, namesrv_production(), config, assignments)
     app = NameServerApp(settings)
-    serve(
-        app,
-        lambda: f"READY namesrv={app.address}{_controller_fields(app.controller)}{_http_field(app.http_url)}",
-    )
+    serve(app, lambda: _ready(namesrv=app.address, **_of_controller(app.controller), http=app.http_url))
 
 
-def _http_field(url: str | None) -> str:
-    return "" if url is None else f" http={url}"
+def _ready(**places: object) -> str:
+    """The line of a server that serves; without those that it does not have."""
+    return " ".join(["READY", *(f"{name}={each}" for name, each in places.items() if each is not None)])
 
 
-def _grpc_field(address: str | None) -> str:
-    return "" if address is None else f" grpc={address}"
+def _of_controller(app: ControllerApp | None) -> dict[str, object]:
+    return {} if app is None else {"controller": app.address, "store": app.store}
 
 
-def _controller_fields(app: ControllerApp | None) -> str:
-    return "" if app is None else f" controller={app.address} store={app.store}"
+def _broker_ready(namesrv: str, app: BrokerApp) -> str:
+    http = app.http_url or "-"
+    return _ready(namesrv=namesrv, broker=app.address, http=http, grpc=app.grpc_address, store=app.store_path)
 
 
 @click.command("run", cls=DeclaredCommand)
@@ -94,7 +93,7 @@ def controller_run(config: ServerConfig, assignments: Assignments) -> None:
 
     settings = _settings(controller_settings, {}, config, assignments)
     app = ControllerApp(settings)
-    serve(app, lambda: f"READY controller={app.address} store={app.store}")
+    serve(app, lambda: _ready(**_of_controller(app)))
 
 
 @click.command("run", cls=DeclaredCommand)
@@ -105,13 +104,7 @@ def broker_run(config: ServerConfig, assignments: Assignments) -> None:
 
     settings = _settings(broker_settings, production(), config, assignments)
     app = broker_app(settings)
-    serve(
-        app,
-        lambda: (
-            f"READY namesrv={app.config.namesrv_addr or '-'} broker={app.address} http={app.http_url or '-'}"
-            f"{_grpc_field(app.grpc_address)} store={app.store_path}"
-        ),
-    )
+    serve(app, lambda: _broker_ready(app.config.namesrv_addr or "-", app))
 
 
 @click.command("run", cls=DeclaredCommand)
@@ -224,15 +217,18 @@ def dev(
         grpc_port = grpc_port if grpc_port <= MAX_PORT else 0
     # Who installs the server alone has no gRPC; then the READY line has none.
     served = grpc_port if importlib.util.find_spec("grpc") is not None else None
+    places: dict[str, Any] = {
+        "store": store,
+        "namesrv_port": namesrv_port,
+        "broker_port": broker_port,
+        "http_port": http_port,
+        "grpc_port": served,
+    }
     if brokers > 1:
         from mqspark_server.dev_processes import ProcessCluster
 
         cluster = ProcessCluster(
-            store=store,
-            namesrv_port=namesrv_port,
-            broker_port=broker_port,
-            http_port=http_port,
-            grpc_port=served,
+            **places,
             page_port=page_port,
             brokers=brokers,
             replicated=replication is not None,
@@ -250,22 +246,11 @@ def dev(
         return
     from mqspark_server.dev_cluster import DevCluster
 
-    app = DevCluster(
-        store=store,
-        namesrv_port=namesrv_port,
-        broker_port=broker_port,
-        http_port=http_port,
-        grpc_port=served,
-        layers=[*([file] if file is not None else []), overrides],
-    )
+    app = DevCluster(**places, layers=[*([file] if file is not None else []), overrides])
     log_to_stderr(app.log_level, app.log_format)
     serve(
         app,
-        lambda: (
-            f"READY namesrv={app.namesrv.address} broker={app.brokers[0].address}"
-            f" http={app.brokers[0].http_url or '-'}{_grpc_field(app.brokers[0].grpc_address)}"
-            f" store={app.brokers[0].store_path}"
-        ),
+        lambda: _broker_ready(app.namesrv.address, app.brokers[0]),
         lambda: f"{_first_steps(app.namesrv.address)}{_token_of(app.brokers[0])}",
     )
 

@@ -1,14 +1,5 @@
 """``mqspark store``: tools for a store directory, with or without a broker on it.
 
-    mqspark store fsck DIR [--repair] [-o json]
-    mqspark store stats DIR [-o json]
-    mqspark store rebuild DIR
-    mqspark store dump records DIR [--offset N] [--topic T] [--queue ID] [-n COUNT] [-o json]
-    mqspark store dump queue DIR TOPIC QUEUE [--offset N] [-n COUNT] [-o json]
-    mqspark store dump index DIR [--offset N] [--topic T --key K] [-n COUNT] [-o json]
-    mqspark store diverged list|show|send DIR [FILE]
-    mqspark store backup|verify|restore              (``backup_cli``)
-
 ``fsck``, ``stats`` and ``dump`` only read, and work on a directory that is in use. ``--repair`` and ``rebuild``
 take its lock. Exit codes: 0 nothing wrong, 1 failed, 2 usage, 3 something is wrong or was lost.
 """

@@ -20,7 +20,6 @@ from mqspark_server.commands.messages.reading import (
     END,
     LATEST,
     WHERE,
-    Filter,
     Where,
     follow,
     read_spans,
@@ -31,6 +30,7 @@ from mqspark_server.commands.output import counted, cut, remark
 from mqspark_server.commands.parameters import OnlyQueues, Option
 from mqspark_server.commands.refusals import CommandFailed
 from mqspark_server.shown.messagerow import message_row
+from mqspark_server.survey.topicsurvey import ReadFilter
 
 MAX_ROWS = 10_000
 """Limit of messages in a table, which is held in memory."""
@@ -62,10 +62,10 @@ _Format = Annotated[
 ]
 
 
-def filter_of(tag: str | None, sql: str | None) -> Filter:
+def filter_of(tag: str | None, sql: str | None) -> ReadFilter:
     if tag and sql:
         raise click.UsageError("give --tag or --sql")
-    return Filter(sql, "SQL92") if sql else Filter(tag or "*")
+    return {"expression": sql, "expression_type": "SQL92"} if sql else {"expression": tag or "*"}
 
 
 def _written(write: Callable[[MessageExt], bytes], message: MessageExt) -> bool:
@@ -112,11 +112,11 @@ async def consume(
     )
 
     async def both() -> AsyncGenerator[MessageExt, None]:
-        async for message in read_spans(shell, wanted, chosen):
+        async for message in read_spans(shell, wanted, **chosen):
             yield message
         if following:
             places = {queue: max(span.first, span.end) for queue, span in wanted.items()}
-            async for message in follow(shell, places, chosen):
+            async for message in follow(shell, places, **chosen):
                 yield message
 
     stream = both()

@@ -1,9 +1,4 @@
-"""``mqspark store diverged``: what a replica has set aside because its master's log differed.
-
-mqspark store diverged list DIR
-mqspark store diverged show DIR [FILE] [-c COUNT]
-mqspark store diverged send DIR FILE -n NAMESRV [--topic T] [--dry-run] [--yes]
-"""
+"""``mqspark store diverged``: what a replica has set aside because its master's log differed."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import click
@@ -34,6 +35,7 @@ _RESENT = columns(
 )
 
 
+@dataclass
 class WhichLetters:
     """Which dead letters."""
 
@@ -57,19 +59,8 @@ async def dlq_list(shell: ClusterShell, pattern: MaybeName) -> None:
     shell.output.rows(_LIST, rows, empty="no group has dead letters")
 
 
-async def _dead(
-    shell: ClusterShell,
-    group: str,
-    count: int,
-    *,
-    tag: str | None,
-    sql: str | None,
-    key: str | None,
-    origin: str | None,
-    begin: Where,
-    until: Where | None,
-) -> list[MessageExt]:
-    letters, chosen = LetterChoice(origin, key=key), filter_of(tag, sql)
+async def _dead(shell: ClusterShell, group: str, count: int, which: WhichLetters) -> list[MessageExt]:
+    letters, chosen = LetterChoice(which.origin, key=which.key), filter_of(which.tag, which.sql)
     try:
         # The topic may be write-only, because consumers do not read it; then its route has no queue to read.
         queues = sorted(await shell.admin.topic_stats(dlq_topic(group)))
@@ -81,7 +72,8 @@ async def _dead(
             "mqspark dlq list shows the groups that have some",
         ) from None
     found: list[MessageExt] = []
-    async for message in read_spans(shell, await spans(shell, queues, begin, until), chosen):
+    places = await spans(shell, queues, which.begin, which.until)
+    async for message in read_spans(shell, places, **chosen):
         if letters.takes(message):
             found.append(message)
         if len(found) > count:
@@ -104,7 +96,7 @@ async def dlq_show(
     **chosen: Any,
 ) -> None:
     """Show the dead letters of GROUP."""
-    found = await _dead(shell, group, count, **chosen)
+    found = await _dead(shell, group, count, WhichLetters(**chosen))
     rows = [{**message_row(each), "origin_topic": origin_of(each)} for each in found]
     shell.output.rows(columns("origin_topic", *MESSAGE_COLUMNS), rows, empty="no dead letter")
 
@@ -128,6 +120,6 @@ async def dlq_resend(
 
     A group in POP mode reads a different retry topic: use --to topic.
     """
-    found = await _dead(shell, group, count, **chosen)
+    found = await _dead(shell, group, count, WhichLetters(**chosen))
     action = ResendLetters(group, found, to, chosen["origin"])
     await shell.carry_out_shown(action, _RESENT, yes, dry_run=dry_run, empty="no dead letter")

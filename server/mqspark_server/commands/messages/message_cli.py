@@ -12,7 +12,7 @@ from mqspark.message import TRACE_TOPIC, MessageExt, is_system_topic
 from mqspark_server.commands.administration.group_cli import chosen_queues
 from mqspark_server.commands.clustercommand import ClusterShell, noun
 from mqspark_server.commands.completing import TopicName, complete_topics
-from mqspark_server.commands.messages.reading import Filter, Where, read_spans, spans
+from mqspark_server.commands.messages.reading import Where, read_spans, spans
 from mqspark_server.commands.messages.rows import MESSAGE_COLUMNS
 from mqspark_server.commands.output import as_time, columns, cut
 from mqspark_server.commands.parameters import Argument, Name, Option
@@ -150,7 +150,7 @@ async def message_time(
     span = Where("time", begin_ms), None if end_ms is None else Where("time", _end(begin_ms, end_ms))
     queues = await chosen_queues(shell, topic, ())
     found: list[MessageExt] = []
-    async for each in read_spans(shell, await spans(shell, queues, *span), Filter(tag or "*")):
+    async for each in read_spans(shell, await spans(shell, queues, *span), expression=tag or "*"):
         found.append(each)
         if len(found) > count:
             break

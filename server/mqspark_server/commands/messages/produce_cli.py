@@ -123,7 +123,8 @@ async def produce(
         )
     )
     sending = _Sending(shell, target, ordered=ordered, rate=rate)
-    await sending.run(contents, message_of, count, trace=trace)
+    with sending.listing:
+        await sending.run(contents, message_of, count, trace=trace)
 
 
 class _Sending:
@@ -136,15 +137,9 @@ class _Sending:
         self._rate = rate
         self._sent = 0
         self._failures: list[BaseException] = []
-        self._listing = shell.output.listing()
+        self.listing = shell.output.listing()
 
     async def run(
-        self, contents: AsyncIterator[bytes], message_of: Any, count: int | None, *, trace: bool
-    ) -> None:
-        with self._listing:
-            await self._run(contents, message_of, count, trace=trace)
-
-    async def _run(
         self, contents: AsyncIterator[bytes], message_of: Any, count: int | None, *, trace: bool
     ) -> None:
         from mqspark.client.producer.producer import Producer
@@ -218,7 +213,7 @@ class _Sending:
         self._sent += 1
         if not self._shell.output.is_table:
             result = done.result()
-            self._listing.add(
+            self.listing.add(
                 {
                     "message_id": result.message_id,
                     "offset_id": result.offset_message_id,

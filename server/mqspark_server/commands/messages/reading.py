@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple, Unpack
 
 import click
 
@@ -14,22 +14,12 @@ from mqspark.message import MessageExt, MessageQueue
 from mqspark_server.commands.clustercommand import ClusterShell
 from mqspark_server.commands.refusals import describe
 from mqspark_server.commands.times import parse_time_ms, parsed_by
-
-if TYPE_CHECKING:
-    from mqspark.client.admin import QueueRead
+from mqspark_server.survey.topicsurvey import ReadFilter
 
 _MESSAGES_AT_ONCE = 32
 """Messages per read: RocketMQ's brokers return no more."""
 _WAIT_MS = 10_000
 _PAUSE_S = 1.0
-
-
-class Filter(NamedTuple):
-    expression: str = "*"
-    kind: str = "TAG"
-
-
-EVERYTHING = Filter()
 
 
 class Span(NamedTuple):
@@ -103,7 +93,7 @@ async def _span(shell: ClusterShell, queue: MessageQueue, begin: Where, until: W
 
 
 async def read_spans(
-    shell: ClusterShell, wanted: Mapping[MessageQueue, Span], chosen: Filter = EVERYTHING
+    shell: ClusterShell, wanted: Mapping[MessageQueue, Span], **chosen: Unpack[ReadFilter]
 ) -> AsyncIterator[MessageExt]:
     """The messages of all spans: in offset order within a queue, by store time between queues."""
     places = {queue: span.first for queue, span in wanted.items() if span.first < span.end}
@@ -113,10 +103,11 @@ async def read_spans(
         """Read until there is a message or the span has ended."""
         end = wanted[queue].end
         while queue in places and not waiting[queue]:
-            found = await _read(shell, queue, places[queue], chosen)
+            place = places[queue]
+            found = await shell.admin.read(queue, place, max_messages=_MESSAGES_AT_ONCE, **chosen)
             waiting[queue] = [each for each in found.messages if each.queue_offset < end]
             waiting[queue].reverse()
-            if found.next_offset <= places[queue] or found.next_offset >= end:
+            if found.next_offset <= place or found.next_offset >= end:
                 del places[queue]
             else:
                 places[queue] = found.next_offset
@@ -133,27 +124,16 @@ async def read_spans(
                 break
 
 
-async def _read(
-    shell: ClusterShell, queue: MessageQueue, offset: int, chosen: Filter, wait_ms: int = 0
-) -> QueueRead:
-    return await shell.admin.read(
-        queue,
-        offset,
-        max_messages=_MESSAGES_AT_ONCE,
-        expression=chosen.expression,
-        expression_type=chosen.kind,
-        wait_ms=wait_ms,
-    )
-
-
 async def follow(
-    shell: ClusterShell, places: dict[MessageQueue, int], chosen: Filter = EVERYTHING
+    shell: ClusterShell, places: dict[MessageQueue, int], **chosen: Unpack[ReadFilter]
 ) -> AsyncIterator[MessageExt]:
     """Messages as they arrive in the queues, from these offsets on, endlessly. An unreachable broker is retried."""
 
     async def read(queue: MessageQueue) -> tuple[MessageQueue, list[MessageExt]]:
         try:
-            found = await _read(shell, queue, places[queue], chosen, _WAIT_MS)
+            found = await shell.admin.read(
+                queue, places[queue], max_messages=_MESSAGES_AT_ONCE, wait_ms=_WAIT_MS, **chosen
+            )
         except (ConnectionLost, RequestTimeout) as error:
             click.echo(f"mqspark: {describe(error)}; trying again", err=True)
             await asyncio.sleep(_PAUSE_S)
