@@ -21,7 +21,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class SentFields(Protocol):
-    def all(self, name: str) -> Sequence[str]:
+    def getlist(self, name: str, /) -> Sequence[str]:
         """What was sent under this name."""
         ...
 
@@ -99,7 +99,7 @@ class SettingsField:
         """By the fields of RocketMQ's structs. Raises InvalidMessage."""
         found = {}
         for each in self.settings:
-            values = given.all(each.word)
+            values = given.getlist(each.word)
             if any(map(str.strip, values)) or (values and each.span is None):
                 found[each.field] = each.read(each.word, values)
         return found
@@ -145,7 +145,7 @@ class FormReader(Generic[T]):
             if isinstance(field, SettingsField):
                 found[attribute] = field.of(given)
                 continue
-            values = given.all(name)
+            values = given.getlist(name)
             is_given = any(values) if isinstance(field, TextField) else any(map(str.strip, values))
             if is_required or is_given:
                 found[attribute] = field.read(name, values)

@@ -46,7 +46,7 @@ def brokers_docs(links: Sequence[tuple[str, str]]) -> APIRouter:
 
 
 async def _answer(document: Mapping[str, Any], links: Sequence[tuple[str, str]]) -> Response:
-    values = {"section": "HTTP API", "place": "", "visitor": None, "note": "", "links": links}
+    values = {"section": "HTTP API", "place": "", "visitor": None, "links": links}
     content = await asyncio.to_thread(render, "docs.html", values | _page(document))
     return Response(content, 200, HEADERS, HTML)
 

@@ -13,7 +13,7 @@ from mqspark_server.console.sections.clusterpages import CLUSTER_PAGES
 from mqspark_server.console.sections.delayedpages import DELAYED_PAGES
 from mqspark_server.console.sections.grouppages import GROUP_PAGES
 from mqspark_server.console.sections.jobpages import JOB_PAGES
-from mqspark_server.console.sections.letterpages import LETTER_PAGES, add_tail
+from mqspark_server.console.sections.letterpages import LETTER_PAGES
 from mqspark_server.console.sections.messagepages import MESSAGE_PAGES
 from mqspark_server.console.sections.schemapages import SCHEMA_PAGES
 from mqspark_server.console.sections.setasidepages import SET_ASIDE_PAGES
@@ -59,7 +59,6 @@ def _router(site: Site) -> APIRouter:
     ZonePages(site).add(router)
     for section in SECTIONS:
         site.add(router, section)
-    add_tail(router, site)
 
     @router.get(f"{ROOT}/static/{{name}}")
     async def static(name: str) -> Response:
@@ -96,8 +95,8 @@ class LoginPages:
         where = ""
         try:
             form = await read_form(request, Visitor(None, has_users=False))
-            where = form.one("to")
-            name, secret = form.one("user").strip(), form.one("secret")
+            where = form.get("to", "")
+            name, secret = form.get("user", "").strip(), form.get("secret", "")
             if not secret:
                 raise NoForm("Give the secret." if name else "Give the token.")
             cookie = await self._visitors.enter(request, name, secret)

@@ -20,6 +20,7 @@ from mqspark_server.shown.bodies.bodyviews import NO_SCHEMAS, VIEWS, BodyView, K
 from mqspark_server.shown.deadletters import origin_of
 from mqspark_server.shown.nouns import perm_words
 from mqspark_server.shown.timezones import Zone
+from mqspark_server.survey.surveying import MAX_ROWS
 
 ROOT = "/console"
 HTML = "text/html; charset=utf-8"
@@ -133,7 +134,8 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.globals |= {"static": _static_path, "root": ROOT, "views": VIEWS}
+    made.globals |= {"static": _static_path, "root": ROOT, "views": VIEWS, "most_rows": MAX_ROWS}
+    made.globals |= {"note": "", "mistake": "", "trouble": "", "kept": None, "links": ()}  # of pages without
     made.filters |= {
         "short": _short,
         "number": _count,

@@ -5,6 +5,7 @@ every change. Pages and actions are classes in the tables of sections, and made 
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ from mqspark_server.console.clusteraccess import ClusterAt, ShownCluster, Troubl
 from mqspark_server.console.history.sampler import Sampler
 from mqspark_server.console.history.samples import SPANS, History
 from mqspark_server.console.rendering import HEADERS, HTML, ROOT, inside, render
-from mqspark_server.console.visitors import Form, NoForm, Visitor, Visitors, read_form
+from mqspark_server.console.visitors import Form, NoForm, Visitor, Visitors, read_form, sent_fields
 from mqspark_server.shown.nouns import WholeNumbers
 from mqspark_server.survey.schemasurvey import schemas_of
 from mqspark_server.survey.surveying import Row, each_of
@@ -46,7 +47,6 @@ PREVIEWED = 200
 PAGE_S = 20.0
 CHANGE_S = 60.0
 TIMEOUT_MS = 5_000
-MAX_DOWNLOADS = 4
 PRODUCER_GROUP = "mqspark_console"
 _ABSENT = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
 
@@ -65,6 +65,11 @@ class Asking:
     def cluster(self) -> None:
         """All that the name servers know."""
 
+    def report_of(self, broker: str) -> Row | None:
+        """The state of the store of this process, if it is this broker."""
+        report = self.at.report()
+        return report if report is not None and report["broker"] == broker else None
+
     def producer(self) -> Producer:
         return Producer(self.at.namesrv, group=PRODUCER_GROUP, options=self.admin.options)
 
@@ -74,11 +79,23 @@ Span = Annotated[str, ChoiceField(tuple(SPANS))]
 
 
 class View(msgspec.Struct, frozen=True):
-    """A page. Its fields are those of its address."""
+    """A page. Its fields are those of its address; its template has them, too, and all of them as ``look``."""
 
     async def show(self, asked: Asking) -> Row:
-        """What its template shows. Raises InvalidMessage, MQError, Trouble."""
+        """What else its template shows. Raises InvalidMessage, MQError, Trouble."""
         raise NotImplementedError
+
+    async def values(self, asked: Asking) -> Row:
+        """All that its template shows. Raises InvalidMessage, MQError, Trouble."""
+        return {**msgspec.structs.asdict(self), "look": self, **await self.show(asked)}
+
+
+async def tried(search: Awaitable[Row]) -> Row:
+    """What a page shows of a search, or the ``trouble`` that it has."""
+    try:
+        return await search
+    except MQError as error:
+        return {"trouble": str(error)}
 
 
 class Change(Protocol):
@@ -102,20 +119,29 @@ class ActionForm(msgspec.Struct, frozen=True):
         return {}
 
 
-class Download(msgspec.Struct, frozen=True):
-    """A file that is made while it is sent. Its fields are those of its address."""
+class StreamedAnswer(msgspec.Struct, frozen=True):
+    """An answer that is made while it is sent. Its fields are those of its address."""
+
+    most_open: ClassVar[int]
+    """At once, of all visitors."""
+    are_open: ClassVar[str]
+    """What a refusal says of these."""
 
     @property
-    def file(self) -> tuple[str, str]:
-        """Its name, and its media type."""
+    def media_type(self) -> str:
         raise NotImplementedError
+
+    @property
+    def file(self) -> str:
+        """Its name, if it is a file to keep."""
+        return ""
 
     def content(self, asked: Asking) -> AsyncGenerator[bytes, None]:
         """Its parts; an error before the first one is an answer of its own. Raises InvalidMessage, MQError, Trouble."""
         raise NotImplementedError
 
     def broken(self, problem: str) -> bytes:
-        """The last part of a file that ends too early."""
+        """The last part of a stream that ends too early."""
         raise NotImplementedError
 
 
@@ -124,15 +150,12 @@ class Listed:
     """The rows of one page of a list. ``query``: what its address says beside the number of the page."""
 
     rows: list[Row]
-    wanted: str
     number: int
     count: int
-    size: int = PAGE_ROWS
-    sort: str = ""
-    down: bool = False
-    is_by_name: bool = False
+    is_by_name: bool
     """Whether there are too many to be sorted by what each has to be asked for."""
-    query: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str]
+    size: int = PAGE_ROWS
 
     @property
     def first(self) -> int:
@@ -144,7 +167,7 @@ class Listed:
 
     def sorted_by(self, key: str, *, down: bool) -> dict[str, str]:
         """The query of the same list by a column; ``down``: how it is sorted first. Again, it is turned around."""
-        turned = self.sort == key and self.down == down
+        turned = self.query.get("sort") == key and ("down" in self.query) == down
         return {**self.query, "sort": key, "down": "1" if down != turned else ""}
 
 
@@ -179,8 +202,7 @@ class ListView(View, frozen=True):
             await each_of(shown, fill)
         given = {"q": self.q, "sort": self.sort, "down": self.down, "every": self.every}
         query = {name: "1" if value is True else str(value) for name, value in given.items() if value}
-        listed = Listed(shown, self.q, number, len(found), PAGE_ROWS, self.sort, self.down, is_by_name, query)
-        return {"page": listed, "every": self.every}
+        return {"page": Listed(shown, number, len(found), is_by_name, query)}
 
 
 def _sorted(rows: list[Row], key: str, *, down: bool) -> list[Row]:
@@ -199,7 +221,7 @@ class Section:
     """With their templates."""
     changes: Mapping[str, tuple[type[Any], str]] = field(default_factory=dict)
     """Each a Change or an ActionForm, with the page to go to, whose path has fields of the form."""
-    downloads: Mapping[str, type[Download]] = field(default_factory=dict)
+    streams: Mapping[str, type[StreamedAnswer]] = field(default_factory=dict)
 
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -217,7 +239,6 @@ class Site:
         self._sampler = sampler
         self._clock = clock
         self.visitors = visitors
-        self._downloads = Places("downloads are being sent")
         self._gate = asyncio.Semaphore(PAGES_AT_ONCE)
 
     def add(self, router: APIRouter, section: Section) -> None:
@@ -225,8 +246,8 @@ class Site:
             router.get(f"{ROOT}{path}")(self._shown(section.name, view, template))
         for path, (change, then) in section.changes.items():
             router.post(f"{ROOT}{path}")(self._changed(section, path, change, then))
-        for path, download in section.downloads.items():
-            router.get(f"{ROOT}{path}")(self._sent(section.name, download))
+        for path, stream in section.streams.items():
+            router.get(f"{ROOT}{path}")(self._sent(section.name, stream))
 
     # --- pages ---
 
@@ -238,7 +259,7 @@ class Site:
             try:
                 visitor = await self._looking(request)
                 self._sampler.watched()
-                values = await self._values(reader.read(Form.of_address(request)), visitor)
+                values = await self._values(reader.read(sent_fields(request)), visitor)
             except Exception as error:
                 return await self.error_page(request, error, section)
             return await self.page(request, template, section, visitor, values)
@@ -254,7 +275,7 @@ class Site:
 
     async def _values(self, view: View, visitor: Visitor) -> Row:
         async with asyncio.timeout(PAGE_S), self._gate, self.connected(visitor) as asked:
-            values = await view.show(asked)
+            values = await view.values(asked)
             if found := values.get("found"):
                 values["schemas"] = await schemas_of(asked.admin, found)
         return values
@@ -270,9 +291,7 @@ class Site:
             "now_ms": self._clock.now_ms(),
             "place": self._cluster.cluster_to_show().namesrv or "none",
             "links": self._cluster.cluster_to_show().links,
-            "note": "" if is_part else visitor.take_note(),
-            "kept": None,
-            "mistake": "",
+            "note": "" if is_part else visitor.kept.take_note(),
             **values,
         }
         content = await asyncio.to_thread(render, template, values)
@@ -282,7 +301,7 @@ class Site:
     async def connected(self, visitor: Visitor) -> AsyncIterator[Asking]:
         """Raises Trouble."""
         at = self._cluster.cluster_to_show()
-        async with admin_of(at, visitor.credentials, TIMEOUT_MS) as admin:
+        async with admin_of(at, visitor.kept.credentials, TIMEOUT_MS) as admin:
             yield Asking(admin, at, visitor, self._sampler.history, self._clock.now_ms())
 
     async def error_page(self, request: Request, error: Exception, section: str) -> Response:
@@ -302,43 +321,39 @@ class Site:
         trouble = Trouble(404, "There is no such page", "The console has no page at this address.")
         return await self.error_page(request, trouble, "")
 
-    # --- downloads ---
+    # --- streams ---
 
-    def _sent(self, section: str, kind: type[Download]) -> Handler:
-        """Sends the file, or the page about an error before it begins."""
+    def _sent(self, section: str, kind: type[StreamedAnswer]) -> Handler:
+        """Sends the stream, or the page about an error before it begins."""
         reader = FormReader(kind)
+        places = Places(kind.are_open)
 
         async def send(request: Request) -> Response:
+            place = None
             try:
                 visitor = await self._looking(request)
-                download = reader.read(Form.of_address(request))
+                stream = reader.read(sent_fields(request))
                 address = "" if request.client is None else request.client.host
-                place = self._downloads.take(visitor.user, address, MAX_DOWNLOADS, retry_s=10)
-            except Exception as error:
-                return await self.error_page(request, error, section)
-            content = self._content(request, visitor, download)
-            try:
+                place = places.take(visitor.user, address, kind.most_open, retry_s=10)
+                content = self._content(request, visitor, stream)
                 first = await anext(content)
             except Exception as error:
-                place.leave()
+                if place is not None:
+                    place.leave()
                 return await self.error_page(request, error, section)
-            name, media_type = download.file
-            headers = {
-                **HEADERS,
-                "content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
-            }
-            source = _after(first, content)
-            return EventStream(source, place, media_type, headers)
+            kept = f"attachment; filename*=UTF-8''{quote(stream.file, safe='')}"
+            headers = {**HEADERS, "content-disposition": kept if stream.file else "inline"}
+            return EventStream(_after(first, content), place, stream.media_type, headers)
 
         return send
 
     async def _content(
-        self, request: Request, visitor: Visitor, download: Download
+        self, request: Request, visitor: Visitor, stream: StreamedAnswer
     ) -> AsyncGenerator[bytes, None]:
         """Ends with the session of the visitor. Raises errors before the first part."""
         is_begun = False
         try:
-            async with self.connected(visitor) as asked, aclosing(download.content(asked)) as parts:
+            async with self.connected(visitor) as asked, aclosing(stream.content(asked)) as parts:
                 async for part in parts:
                     if is_begun and (await self.visitors.of(request)).user != visitor.user:
                         raise Trouble(403, "The session has ended", "the session has ended")
@@ -347,49 +362,52 @@ class Site:
         except (MQError, Trouble, Problem, TimeoutError) as error:
             if not is_begun:
                 raise
-            yield download.broken(str(error))
+            yield stream.broken(str(error))
 
     # --- changes ---
 
     def _changed(self, those: Section, path: str, kind: type[Any], then: str) -> Handler:
         """Handles a form that changes something. The first submission shows what would happen, with the same form; the
-        second one applies it. A form with a mistake comes back filled, where the page at its path has it."""
+        second one applies it. A form with a mistake comes back filled, on the page at its path or the one that would
+        come then."""
         reader = FormReader(kind)
         section = those.name
-        behind = those.views.get(path)
+        behind = those.views.get(path) or those.views.get(then.partition("?")[0])
 
         async def change(request: Request) -> Response:
-            form = None
+            sent = None
             try:
                 visitor = await self.visitors.of(request)
                 if not visitor.is_in:
                     raise NotIn
                 form = await read_form(request, visitor)
-                sent = form.sent_to(request)
+                sent = sent_fields(request, form)
                 given = reader.read(sent)
                 async with asyncio.timeout(CHANGE_S), self._gate, self.connected(visitor) as asked:
                     is_form = isinstance(given, ActionForm)
                     action: Change = await given.action(asked) if is_form else given
-                    if not form.is_on("sure"):
+                    if not form.get("sure"):
                         settled = given.settled(asked) if is_form else {}
                         question = await action.preview(asked)
                         question.facts += [(name.capitalize(), each) for name, each in settled.items()]
+                        fields = [(name, settled.get(name, each)) for name, each in form.multi_items()]
                         values = {
                             "question": question,
                             "rows": question.rows[:PREVIEWED],
-                            "fields": [(name, settled.get(name, each)) for name, each in form.pairs()],
+                            "fields": [each for each in fields if each[0] not in ("csrf", "sure")],
                             "action": request.url.path,
-                            "back": inside(form.one("back")),
+                            "back": inside(form.get("back", "")),
                         }
                         return await self.page(request, "confirm.html", section, visitor, values)
                     done = await action.apply(asked)
             except Exception as error:
-                if isinstance(error, InvalidMessage) and behind is not None and form is not None:
-                    return await self._again(request, visitor, section, behind, form, str(error))
+                if isinstance(error, InvalidMessage | NotDone) and behind is not None and sent is not None:
+                    return await self._again(request, visitor, section, behind, sent, error)
                 return await self.error_page(request, error, section)
             left = f" {done.left}." if done.left else ""
-            visitor.note(f"{done.text[:1].upper()}{done.text[1:]}.{left}")
-            return RedirectResponse(f"{ROOT}{sent.fill(then)}", 303, HEADERS)
+            visitor.kept.note = f"{done.text[:1].upper()}{done.text[1:]}.{left}"
+            names = {name: quote(value.strip(), safe="") for name, value in sent.items()}
+            return RedirectResponse(f"{ROOT}{then.format_map(defaultdict(str, names))}", 303, HEADERS)
 
         return change
 
@@ -399,21 +417,22 @@ class Site:
         visitor: Visitor,
         section: str,
         behind: tuple[type[View], str],
-        form: Form,
-        mistake: str,
+        sent: Form,
+        mistake: InvalidMessage | NotDone,
     ) -> Response:
         """The page of a form, with what was sent and the ``mistake`` in it."""
         kind, template = behind
         reader = FormReader(kind)
         try:
             try:
-                view = reader.read(form.sent_to(request))
+                view = reader.read(sent)
             except InvalidMessage:
-                view = reader.read(Form.of_address(request))
-            values = await self._values(view, visitor) | {"kept": form, "mistake": mistake}
+                view = reader.read(sent_fields(request))
+            values = await self._values(view, visitor) | {"kept": sent, "mistake": str(mistake)}
         except Exception as error:
             return await self.error_page(request, error, section)
-        return await self.page(request, template, section, visitor, values, 400)
+        status, _, _ = _describe_error(mistake)
+        return await self.page(request, template, section, visitor, values, status)
 
 
 async def _after(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:

@@ -9,13 +9,12 @@ visitor needs the token.
 from __future__ import annotations
 
 import hmac
-from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl
 
 from fastapi import Request
+from starlette.datastructures import ImmutableMultiDict
 
 from mqspark.base.clock import Clock
 from mqspark.client.remoting.credentials import Credentials
@@ -54,9 +53,15 @@ class Door(Protocol):
 
 
 @dataclass(slots=True)
-class _Kept:
-    credentials: Credentials | None
-    message: str = ""
+class Kept:
+    """What a session has: the visitor's keys, and a word for the next page."""
+
+    credentials: Credentials | None = None
+    note: str = ""
+
+    def take_note(self) -> str:
+        note, self.note = self.note, ""
+        return note
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +85,9 @@ class Visitor:
         return "" if self.login is None else self.login.csrf_token
 
     @property
-    def credentials(self) -> Credentials | None:
+    def kept(self) -> Kept:
         kept = None if self.login is None else self.login.kept
-        return kept.credentials if isinstance(kept, _Kept) else None
-
-    def note(self, message: str) -> None:
-        """For the next page."""
-        if self.login is not None and isinstance(self.login.kept, _Kept):
-            self.login.kept.message = message
-
-    def take_note(self) -> str:
-        kept = None if self.login is None else self.login.kept
-        if not isinstance(kept, _Kept):
-            return ""
-        message, kept.message = kept.message, ""
-        return message
+        return kept if isinstance(kept, Kept) else Kept()
 
 
 class Visitors:
@@ -113,7 +106,7 @@ class Visitors:
     async def of(self, request: Request) -> Visitor:
         """Raises Problem."""
         has_users = await self._door.has_users()
-        secret = _cookie(request, _cookie_name(request))
+        secret = _cookie(request, _session_cookie(request))
         login = None if secret is None else self._logins.find(secret, self._clock.monotonic_ms())
         if login is not None and bool(login.user) != has_users:  # users came or went
             login = None
@@ -123,17 +116,17 @@ class Visitors:
         """The cookie to set. Raises Problem."""
         credentials = await self._door.check(request, name, secret)
         user = "" if credentials is None else credentials.access_key
-        session, _ = self._logins.open(user, "", self._clock.monotonic_ms(), kept=_Kept(credentials))
-        return _set_cookie(request, session, LONGEST_MS // 1000)
+        session, _ = self._logins.open(user, "", self._clock.monotonic_ms(), kept=Kept(credentials))
+        return cookie_to_set(request, _session_cookie(request), session, LONGEST_MS // 1000)
 
     def leave(self, request: Request) -> str:
-        secret = _cookie(request, _cookie_name(request))
+        secret = _cookie(request, _session_cookie(request))
         if secret is not None:
             self._logins.end(secret)
-        return _set_cookie(request, "", 0)
+        return cookie_to_set(request, _session_cookie(request), "", 0)
 
 
-def _cookie_name(request: Request) -> str:
+def _session_cookie(request: Request) -> str:
     server = request.scope.get("server") or ("", 0)
     return f"mqspark-console-{server[1]}"
 
@@ -152,57 +145,23 @@ def _zone_of(request: Request) -> Zone:
 
 def zone_cookie(request: Request, zone: Zone) -> str:
     """The cookie to set: a page that is reached from elsewhere has the zone, too."""
-    return f"{ZONE_COOKIE}={zone.name}; Path={PATH}; Max-Age={ZONE_KEPT_S}; HttpOnly; SameSite=Lax{_secure(request)}"
+    return cookie_to_set(request, ZONE_COOKIE, zone.name, ZONE_KEPT_S, "Lax")
 
 
-def _secure(request: Request) -> str:
-    return "; Secure" if request.scope.get("scheme") == "https" else ""
+def cookie_to_set(request: Request, name: str, value: str, max_age_s: int, site: str = "Strict") -> str:
+    secure = "; Secure" if request.scope.get("scheme") == "https" else ""
+    return f"{name}={value}; Path={PATH}; Max-Age={max_age_s}; HttpOnly; SameSite={site}{secure}"
 
 
-def _set_cookie(request: Request, value: str, max_age_s: int) -> str:
-    secure = _secure(request)
-    return f"{_cookie_name(request)}={value}; Path={PATH}; Max-Age={max_age_s}; HttpOnly; SameSite=Strict{secure}"
+Form = ImmutableMultiDict[str, str]
+"""The fields of a form or of an address."""
 
 
-class Form:
-    """The fields of a form."""
-
-    def __init__(self, fields: Mapping[str, list[str]]) -> None:
-        self._fields = dict(fields)
-
-    @classmethod
-    def of_address(cls, request: Request) -> Form:
-        """The query of a page, and the names in its path."""
-        query = request.query_params
-        return cls({name: query.getlist(name) for name in query}).sent_to(request)
-
-    def sent_to(self, request: Request) -> Form:
-        """With the names in the path, which no field replaces."""
-        return Form(self._fields | {name: [each] for name, each in request.path_params.items()})
-
-    def one(self, name: str, default: str = "") -> str:
-        values = self._fields.get(name)
-        return values[0] if values else default
-
-    def all(self, name: str) -> list[str]:
-        return self._fields.get(name, [])
-
-    def is_on(self, name: str) -> bool:
-        return bool(self.one(name))
-
-    def fill(self, path: str) -> str:
-        """A path with the fields that it has in braces."""
-        names = {name: quote(values[0].strip(), safe="") for name, values in self._fields.items() if values}
-        return path.format_map(defaultdict(str, names))
-
-    def pairs(self) -> list[tuple[str, str]]:
-        """All fields, for the page that asks for confirmation."""
-        return [
-            (name, value)
-            for name, values in self._fields.items()
-            if name not in ("csrf", "sure")
-            for value in values
-        ]
+def sent_fields(request: Request, form: Form | None = None) -> Form:
+    """Of a form, or else of the query, with the names in the path, which no field replaces."""
+    names = request.path_params
+    sent = (request.query_params if form is None else form).multi_items()
+    return Form([*(each for each in sent if each[0] not in names), *names.items()])
 
 
 async def read_form(request: Request, visitor: Visitor) -> Form:
@@ -215,15 +174,11 @@ async def read_form(request: Request, visitor: Visitor) -> Form:
         content += part
         if len(content) > FORM_BYTES:
             raise NoForm(f"A form has at most {FORM_BYTES} bytes.")
-    fields: dict[str, list[str]] = {}
     try:
-        for name, value in parse_qsl(
-            content.decode("ascii"), keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict"
-        ):
-            fields.setdefault(name, []).append(value)
+        text = content.decode("ascii")
+        form = Form(parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict"))
     except ValueError:
         raise NoForm("The form cannot be read.") from None
-    form = Form(fields)
-    if visitor.is_in and not hmac.compare_digest(form.one("csrf").encode(), visitor.csrf.encode()):
+    if visitor.is_in and not hmac.compare_digest(form.get("csrf", "").encode(), visitor.csrf.encode()):
         raise NoForm("The form belongs to another session: load the page again.")
     return form

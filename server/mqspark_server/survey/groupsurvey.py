@@ -54,10 +54,10 @@ async def offset_rows(admin: AdminClient, group: str, topic: str | None = None) 
     ]
 
 
-async def add_waits(admin: AdminClient, rows: Sequence[Row], now_ms: int) -> None:
+async def add_waits(admin: AdminClient, rows: Sequence[Row], now_ms: int) -> int | None:
     """``waits_ms`` of rows of queues: when the first message was stored that the group has not committed; None where
     it is behind in none, or its broker does not say. Brokers are asked for times alone: a message that is read to see
-    its time would count as one that was handed out."""
+    its time would count as one that was handed out. Returns the earliest."""
     behind = [row for row in rows if row["lag"] > 0]
     spans: dict[MessageQueue, QueueTimeSpan] = {}
 
@@ -80,6 +80,7 @@ async def add_waits(admin: AdminClient, rows: Sequence[Row], now_ms: int) -> Non
             row["waits_ms"] = now_ms - span.delay_time
         else:  # nothing is committed, or the next message was removed
             row["waits_ms"] = span.min_time_stamp if span.min_time_stamp > 0 else None
+    return min((row["waits_ms"] for row in rows if row["waits_ms"]), default=None)
 
 
 async def member_rows(admin: AdminClient, group: str) -> list[Row]:

@@ -26,6 +26,7 @@ from mqspark_server.commands.clustercommand import connection_of
 from mqspark_server.console.gateway import ConsoleApp
 from mqspark_server.console.history import sampler
 from mqspark_server.console.sections import letterpages
+from mqspark_server.survey import tracesurvey
 from tests.integration.client.client_kit import FIRST
 from tests.support.draws import some
 from tests.support.processes import mqspark_command, ready_line, start, stop
@@ -439,7 +440,7 @@ def _count(admin: AdminClient, topic: str) -> int:
     return sum(each.max_offset - each.min_offset for each in admin.topic_stats(topic).values())
 
 
-def test_delayed_messages_transactions_and_traces(visitor: httpx.Client, broker: Broker) -> None:
+def test_delayed_messages_transactions_and_traces(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     with Producer(broker.namesrv, group="console_tests", trace=True) as producer:
         producer.send(Message.of("Later", "x", delay_level=18))
         producer.send(Message.of("Later", "x", delay_ms=3_600_000))
@@ -448,6 +449,10 @@ def test_delayed_messages_transactions_and_traces(visitor: httpx.Client, broker:
     assert re.search(r"<dt>Waiting for a level</dt><dd>1</dd>", text)
     eventually(lambda: "<dt>Waiting for a time</dt><dd>1</dd>" in page(broker, "/delayed"))
     eventually(lambda: "sent</td>" in page(broker, f"/trace?id={sent.message_id}"))
+    monkeypatch.setattr(tracesurvey, "MAX_RECORDS", 0)
+    text = page(broker, f"/trace?id={sent.message_id}")
+    assert "sent</td>" in text
+    assert "There are more: these are of the newest" in text
 
 
 def test_the_live_tail(broker: Broker, visitor: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -476,7 +481,7 @@ def test_the_live_tail(broker: Broker, visitor: httpx.Client, monkeypatch: pytes
     finally:
         reader.join(60)
     assert got == ["m0", "m1", "m2"]
-    monkeypatch.setattr(letterpages, "MAX_TAILS", 0)
+    monkeypatch.setattr(letterpages.TopicTail, "most_open", 0)
     assert get(f"{broker.http_url}/console/topics/Followed/tail").status_code == 503
 
 
@@ -526,11 +531,18 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 def test_with_users_nobody_sees_anything(guarded: Broker) -> None:
     with browser(guarded) as nobody:
-        for path in ("", "/topics", "/topics/Orders/messages", "/users", "/spark", "/tables", "/jobs"):
+        for path in (
+            "",
+            "/topics",
+            "/topics/Orders/messages",
+            "/topics/Orders/tail",
+            "/users",
+            "/spark",
+            "/jobs",
+        ):
             answer = nobody.get(path)
             assert answer.status_code == 303
             assert answer.headers["location"].startswith("/console/login?to=%2Fconsole")
-        assert nobody.get("/topics/Orders/tail").status_code == 503
         assert log_in(nobody, user="root", secret=WRONG).status_code == 401
         assert log_in(nobody, secret=guarded.apps[0].loopback_token).status_code == 401
 

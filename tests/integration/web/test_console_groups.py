@@ -195,3 +195,12 @@ def test_other_forms_come_back_filled_too(visitor: httpx.Client) -> None:
     assert answer.status_code == 400
     assert 'value="new ones"' in answer.text
     assert 'name="retries" type="number" value="5"' in answer.text
+    sent = {"csrf": token, "body": "<b>\nfor later", "properties": "no pair", "tag": "t"}
+    answer = visitor.post("/topics/Orders/send", data=sent)
+    assert "properties: NAME=VALUE" in answer.text
+    assert re.search(r'name="body"[^>]*>\n&lt;b&gt;\nfor later</textarea>', answer.text)
+    assert re.search(r'name="properties"[^>]*>\nno pair</textarea>', answer.text)
+    answer = visitor.post("/groups/walkers/mode", data={"csrf": token, "topic": "a b", "mode": "POP"})
+    assert "illegal characters" in answer.text
+    assert 'value="a b"' in answer.text
+    assert 'name="enabled" value="1" checked' in answer.text  # of the form that was not sent

@@ -20,7 +20,7 @@ from mqspark_server.actions.fields import (
 )
 from mqspark_server.actions.useractions import PutUser
 from mqspark_server.console.pages import SECTIONS
-from mqspark_server.console.visitors import Form
+from mqspark_server.console.visitors import Form, sent_fields
 from mqspark_server.shown.nouns import WholeNumbers
 
 
@@ -37,8 +37,9 @@ class Everything(msgspec.Struct, frozen=True):
 
 
 def read(**fields: str | list[str]) -> Everything:
-    sent = {name: value if isinstance(value, list) else [value] for name, value in fields.items()}
-    return FormReader(Everything).read(Form({"topic": ["Orders"], **sent}))
+    given = {"topic": "Orders", **fields}.items()
+    sent = [(name, each) for name, value in given for each in ([value] if isinstance(value, str) else value)]
+    return FormReader(Everything).read(Form(sent))
 
 
 def test_a_form_becomes_what_its_fields_say() -> None:
@@ -62,7 +63,7 @@ def test_a_blank_field_has_its_default_or_is_refused() -> None:
     with pytest.raises(InvalidMessage):
         read(topic=" ")
     with pytest.raises(InvalidMessage):
-        FormReader(Everything).read(Form({}))
+        FormReader(Everything).read(Form([]))
 
 
 @pytest.mark.parametrize(
@@ -110,4 +111,4 @@ def test_no_field_of_a_form_replaces_a_name_of_its_address() -> None:
         path_params = {"topic": "Orders"}  # noqa: RUF012 - a stand-in
 
     request: Any = Sent()
-    assert FormReader(Everything).read(Form({"topic": ["Other"]}).sent_to(request)).topic == "Orders"
+    assert FormReader(Everything).read(sent_fields(request, Form([("topic", "Other")]))).topic == "Orders"

@@ -21,7 +21,7 @@ from mqspark_server.console.history.sampler import (
     note_brokers,
 )
 from mqspark_server.console.rendering import chart
-from mqspark_server.console.site import ActionForm, Asking, ListView, Section, Span, View
+from mqspark_server.console.site import ActionForm, Asking, ListView, Section, Span, View, tried
 from mqspark_server.settings.declarations import DeclaredSetting, settings_of
 from mqspark_server.settings.rocketmq_keys import WITHOUT_EFFECT
 from mqspark_server.shown.nouns import MAX_VALUE
@@ -82,7 +82,6 @@ class Overview(View, frozen=True):
             "in_sync": sum(replicas),
             "stored_today": total(each["stored_today"] for each in masters),
             "charts": charts,
-            "span": self.span,
         }
 
 
@@ -104,10 +103,7 @@ class LargestLags(View, frozen=True):
             row["waits_ms"] = None
             with contextlib.suppress(MQError):  # the lag in messages is shown without its time
                 offsets = await offset_rows(asked.admin, row["group"])
-                await add_waits(asked.admin, offsets[:MAX_ROWS], asked.now_ms)
-                row["waits_ms"] = min(
-                    (each["waits_ms"] for each in offsets[:MAX_ROWS] if each["waits_ms"]), default=None
-                )
+                row["waits_ms"] = await add_waits(asked.admin, offsets[:MAX_ROWS], asked.now_ms)
 
         await each_of(behind, add_wait)
         return {
@@ -160,27 +156,22 @@ class OneBroker(View, frozen=True):
             raise NoRoute(self.broker, "no broker has this name")
         await add_figures(asked.admin, rows)
         master = next((each for each in rows if each["id"] == MASTER_ID), None)
-        values: Row = {"replicas": [], "replicas_problem": "", "set": await self._set(asked.admin, rows)}
+        values: Row = {"replicas": [], "charts": []}
         if master is not None:
-            try:
-                status = await asked.admin.ha_status(master["address"])
-                values["replicas"] = status.ha_connection_info[:MAX_ROWS]
-            except MQError as error:
-                values["replicas_problem"] = str(error)
-        charts: list[Row] = []
-        if master is not None and not master["error"]:
-            charts = _charts(asked.history.columns(broker_series(self.broker), self.span), "Disk, %")
-        report = asked.at.report()
+            values |= await tried(self._replicas(asked.admin, master["address"]))
+            if not master["error"]:
+                columns = asked.history.columns(broker_series(self.broker), self.span)
+                values["charts"] = _charts(columns, "Disk, %")
         return {
-            "tab": "Store",
-            "broker": self.broker,
             "rows": rows,
-            **values,
+            "set": await self._set(asked.admin, rows),
             "has_master": master is not None,
-            "report": report if report is not None and report["broker"] == self.broker else None,
-            "charts": charts,
-            "span": self.span,
+            "report": asked.report_of(self.broker),
+            **values,
         }
+
+    async def _replicas(self, admin: AdminClient, master: str) -> Row:
+        return {"replicas": (await admin.ha_status(master)).ha_connection_info[:MAX_ROWS]}
 
     async def _set(self, admin: AdminClient, rows: list[Row]) -> Row:
         """The replicas by broker id: of the set that a controller knows, or else as the name server has them."""
@@ -192,7 +183,7 @@ class OneBroker(View, frozen=True):
         except MQError as error:
             problem = str(error)
         members: list[Row] = found or [
-            {"id": row["id"], "address": row["address"], "role": _role(row)} for row in rows
+            {**row, "role": "master" if row["id"] == MASTER_ID else "slave"} for row in rows
         ]
         ends = [each["end_position"] for each in rows if each["id"] == MASTER_ID]
         for each in members[:MAX_ROWS]:
@@ -206,10 +197,6 @@ class OneBroker(View, frozen=True):
             "set_epoch": found[0]["set_epoch"] if found else None,
             "problem": problem,
         }
-
-
-def _role(row: Row) -> str:
-    return "master" if row["id"] == MASTER_ID else "slave"
 
 
 async def _settings_of(admin: AdminClient, broker: str) -> tuple[str, dict[str, str]]:
@@ -242,11 +229,7 @@ class BrokerConfiguration(View, frozen=True):
             and (row["changed"] or not self.changed)
         ]
         return {
-            "tab": "Settings",
-            "broker": self.broker,
             "address": address,
-            "wanted": self.q,
-            "only_changed": self.changed,
             "is_ours": is_ours,
             "settings": settings,
             "count": len(found),
@@ -254,22 +237,15 @@ class BrokerConfiguration(View, frozen=True):
 
 
 def _setting_row(key: str, value: str, declared: DeclaredSetting | None, is_ours: bool) -> Row:
-    row: Row = {"key": key, "value": value, "changed": "", "live": False}
+    row: Row = {"key": key, "value": value, "declared": declared, "text": "", "default": "", "changed": ""}
     if declared is None:
-        reason = WITHOUT_EFFECT.get(key, "") if is_ours else ""
-        note = f"Without an effect here: {reason}." if reason else ""
-        return row | {"text": "", "note": note, "default": "", "unit": "", "bounds": ""}
-    default = declared.default if is_ours else ""
-    if is_ours and not declared.is_default(value):
-        row["changed"] = "changed" if default else "given, or found at the start"
-    return row | {
-        "text": declared.text,
-        "note": "",
-        "default": default,
-        "unit": declared.unit,
-        "bounds": declared.bounds,
-        "live": is_live(declared.field),
-    }
+        return {**row, "live": False, "note": WITHOUT_EFFECT.get(key) if is_ours else None}
+    row |= {"text": declared.text, "live": is_live(declared.field), "note": None}
+    if is_ours:
+        row["default"] = declared.default
+        if not declared.is_default(value):
+            row["changed"] = "changed" if declared.default else "given, or found at the start"
+    return row
 
 
 class ChangeSetting(ActionForm, frozen=True):

@@ -33,8 +33,6 @@ from mqspark_server.survey.topicsurvey import letters_of
 
 MAX_STACKS_LENGTH = 256 * 1024
 _NOT_THERE = (ResponseCode.SYSTEM_ERROR, ResponseCode.CONSUMER_NOT_ONLINE)
-
-
 _RETRIES = next(each for each in GROUP_SETTINGS if each.field == "retry_max_times")
 
 
@@ -60,25 +58,18 @@ class GroupMembers(View, frozen=True):
         offsets = await offset_rows(asked.admin, self.group)
         members = await member_rows(asked.admin, self.group)
         letters = await letters_of(asked.admin, self.group, asked.now_ms)
-        await add_waits(asked.admin, offsets[:MAX_ROWS], asked.now_ms)
-        waits = [each["waits_ms"] for each in offsets[:MAX_ROWS] if each["waits_ms"]]
         for each in members:
             each |= {"mode": MODES.get(each["mode"], each["mode"]), "model": (each["model"] or "").lower()}
         lag = sum(each["lag"] for each in offsets)
         asked.history.note(group_series(self.group), asked.now_ms, lag)
         return {
-            "tab": "Members and lag",
-            "group": self.group,
             "chart": chart(
                 "Lag, messages", ["lag"], asked.history.columns(group_series(self.group), self.span)
             ),
-            "span": self.span,
-            "members": members[:MAX_ROWS],
-            "member_count": len(members),
-            "queues": offsets[:MAX_ROWS],
-            "queue_count": len(offsets),
+            "members": members,
+            "queues": offsets,
             "lag": lag,
-            "waits_ms": min(waits, default=None),
+            "waits_ms": await add_waits(asked.admin, offsets[:MAX_ROWS], asked.now_ms),
             "letters": letters,
         }
 
@@ -103,8 +94,6 @@ class OneMember(View, frozen=True):
         except (BrokerError, RequestTimeout) as error:
             no_stacks = f"{no_stacks} It was asked: {error}"
         return {
-            "group": self.group,
-            "client_id": self.client,
             "properties": list(islice(sorted(info.properties.items()), MAX_ROWS)),
             "queues": _by_queue(info.mq_table),
             "popped": _by_queue(info.mq_pop_table),
@@ -137,10 +126,7 @@ class Resetting(View, frozen=True):
 
         await each_of(queues, add_committed)
         return {
-            "tab": "Reset offsets",
-            "group": self.group,
             "topics": topics,
-            "topic": self.topic,
             "queues": queues,
             "queue_count": len(bounds),
         }
@@ -152,8 +138,6 @@ class GroupConfiguration(View, frozen=True):
     async def show(self, asked: Asking) -> Row:
         found = (await asked.admin.groups()).get(self.group)
         return {
-            "tab": "Settings",
-            "group": self.group,
             "config": found or SubscriptionGroupConfig(group_name=self.group),
             "is_configured": found is not None,
             "ticks": [each for each in GROUP_SETTINGS if each.span is None],

@@ -17,7 +17,7 @@ from mqspark_server.console.site import Asking, Section, View
 from mqspark_server.net.httpget import NotAnswered, WebServer
 from mqspark_server.scheduler.jobrecords import MAX_ERROR, JobOverview, JobRow, RunPage
 from mqspark_server.survey.brokersurvey import masters_of
-from mqspark_server.survey.surveying import MAX_ROWS, Row
+from mqspark_server.survey.surveying import Row
 
 RUNS_SHOWN = 50
 RUNS_OF_JOB = 20
@@ -38,8 +38,7 @@ class JobTable(View, frozen=True):
             "job_server": str(server),
             "is_ready": found.ready,
             "problem": found.problem,
-            "jobs": [(each, *_state(each, asked.now_ms)) for each in found.jobs[:MAX_ROWS]],
-            "count": len(found.jobs),
+            "jobs": [(each, *_state(each, asked.now_ms)) for each in found.jobs],
             "running": sum(each.running for each in found.jobs),
             "failing": sum(each.failures > 0 for each in found.jobs),
             "next_ms": min((each.next_ms for each in found.jobs if each.next_ms), default=None),

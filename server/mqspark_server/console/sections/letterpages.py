@@ -3,37 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from collections.abc import AsyncGenerator
+from itertools import islice
 from typing import Annotated, Literal
 
 import msgspec
-from fastapi import APIRouter, Request, Response
 
 from mqspark.client.admin import AdminClient
-from mqspark.errors import InvalidMessage, MQError, NoRoute
-from mqspark.message import TRACE_TOPIC, MessageExt, check_topic, dlq_topic
+from mqspark.errors import InvalidMessage, NoRoute
+from mqspark.message import TRACE_TOPIC, MessageExt, dlq_topic
 from mqspark_server.actions.fields import ChoiceField, GroupName, Line, ListField, TopicName
 from mqspark_server.actions.letteractions import ResendLetters
 from mqspark_server.actions.resending import MAX_SENT
 from mqspark_server.console.clusteraccess import Trouble
-from mqspark_server.console.rendering import HEADERS, MESSAGES, ROOT, message_row, time_text
-from mqspark_server.console.site import ActionForm, Asking, ListView, Section, Site, View
-from mqspark_server.console.visitors import Visitor
+from mqspark_server.console.rendering import MESSAGES, message_row, time_text
+from mqspark_server.console.site import ActionForm, Asking, ListView, Section, StreamedAnswer, View, tried
 from mqspark_server.shown.bodies.bodyviews import VIEWS
 from mqspark_server.shown.deadletters import LetterChoice
-from mqspark_server.shown.nouns import MAX_NAME, WholeNumbers
+from mqspark_server.shown.nouns import WholeNumbers
 from mqspark_server.survey.groupsurvey import offset_rows
 from mqspark_server.survey.messagesurvey import MAX_LOOKED_AT, Wanted, walk
 from mqspark_server.survey.surveying import MAX_ROWS, Row
 from mqspark_server.survey.topicsurvey import bounds_of, dead_letter_rows, letters_of
 from mqspark_server.survey.tracesurvey import MAX_RECORDS, traced
-from mqspark_server.web.events import EventStream, event
-from mqspark_server.web.places import Places
-from mqspark_server.web.problems import Problem
+from mqspark_server.web.events import EVENTS, event
 
-MAX_TAILS = 8
 PAUSE_S = 0.5
 ROUND = 256
 """Messages that are shown in the order of their times, before the queues are asked again."""
@@ -102,13 +97,10 @@ class DeadLetters(LetterFilter, View, frozen=True):
             await offset_rows(asked.admin, self.group)  # refused for a group that nobody knows
         first = MESSAGES * (self.page - 1)
         return {
-            "group": self.group,
-            "chosen": self,
             "letters": await letters_of(asked.admin, self.group, asked.now_ms),
             "found": found[first:],
             "first": first + 1,
             "is_more": is_more,
-            "look": self,
         }
 
 
@@ -129,17 +121,56 @@ class Trace(View, frozen=True):
     topic: TopicName = TRACE_TOPIC
 
     async def show(self, asked: Asking) -> Row:
-        values: Row = {"wanted": self.id, "topic": self.topic, "steps": [], "trouble": ""}
+        nothing: Row = {"steps": [], "is_cut": False}
+        return nothing | await tried(self._steps(asked)) if self.id else nothing
+
+    async def _steps(self, asked: Asking) -> Row:
         try:
-            if self.id:
-                values["steps"], is_cut = await traced(asked.admin, self.topic, self.id)
-                if is_cut:
-                    values["trouble"] = f"There are more: these are of the newest {MAX_RECORDS} records."
-        except MQError as error:
-            # The default trace topic is created by the first client that records a trace.
-            if not (isinstance(error, NoRoute) and self.topic == TRACE_TOPIC):
-                values["trouble"] = str(error)
-        return values
+            steps, is_cut = await traced(asked.admin, self.topic, self.id)
+        except NoRoute:
+            if self.topic != TRACE_TOPIC:
+                raise
+            return {}  # the first client that records a trace creates the topic
+        return {"steps": steps, "is_cut": is_cut, "most": MAX_RECORDS}
+
+
+class TopicTail(StreamedAnswer, frozen=True):
+    """Events with rows of messages, for the page of the live tail."""
+
+    most_open, are_open, media_type = 8, "tails are open", EVENTS
+    topic: TopicName
+    tag: Line = ""
+
+    async def content(self, asked: Asking) -> AsyncGenerator[bytes, None]:
+        yield b": from now on\n\n"
+        bounds = await bounds_of(asked.admin, self.topic)
+        places = {queue: high for queue, (_, high) in islice(bounds.items(), MAX_ROWS)}
+        while True:
+            bounds = await bounds_of(asked.admin, self.topic)
+            arrived: list[MessageExt] = []
+            for queue, (low, high) in bounds.items():
+                place = max(low, min(places.get(queue, high), high))
+                if high - place > MAX_BEHIND:
+                    yield event("skipped", str(high - _READ_AT_ONCE - place))
+                    place = high - _READ_AT_ONCE
+                places[queue] = place
+                if place < high and len(arrived) < ROUND:
+                    answer = await asked.admin.read(
+                        queue, place, max_messages=_READ_AT_ONCE, expression=self.tag or "*"
+                    )
+                    # Messages stored after the bounds were read wait for the next round, as in other queues.
+                    arrived += [each for each in answer.messages if each.queue_offset < high]
+                    places[queue] = min(high, max(answer.next_offset, place + 1))
+            for message in sorted(arrived, key=lambda each: (each.store_timestamp_ms, each.physical_offset)):
+                row = await asyncio.to_thread(message_row, message, "auto")
+                row["stored"] = time_text(asked.visitor.zone, message.store_timestamp_ms)
+                yield event("message", json.dumps(row))
+            yield b": still here\n\n"
+            if all(places[queue] >= high for queue, (_, high) in bounds.items()):
+                await asyncio.sleep(PAUSE_S)
+
+    def broken(self, problem: str) -> bytes:
+        return event("problem", problem)
 
 
 LETTER_PAGES = (
@@ -157,67 +188,5 @@ LETTER_PAGES = (
         },
     ),
     Section("Trace", views={"/trace": (Trace, "trace.html")}),
+    Section("Topics", views={}, streams={"/topics/{topic}/tail": TopicTail}),
 )
-
-
-def add_tail(router: APIRouter, site: Site) -> None:
-    tails = Places("tails are open")
-
-    @router.get(f"{ROOT}/topics/{{name}}/tail")
-    async def tail(name: str, request: Request) -> Response:
-        """Events with rows of messages, for the page of the live tail."""
-        try:
-            check_topic(name)
-            visitor = await site.visitors.of(request)
-        except (InvalidMessage, Problem) as error:
-            return Response(str(error), 400, HEADERS, "text/plain")
-        if visitor.has_users and not visitor.is_in:
-            return Response("log in", 503, HEADERS, "text/plain")
-        try:
-            place = tails.take(
-                visitor.user, "" if request.client is None else request.client.host, MAX_TAILS, retry_s=10
-            )
-        except Problem as problem:
-            return Response(str(problem), problem.status, HEADERS, "text/plain")
-        tag = request.query_params.get("tag", "")[:MAX_NAME]
-        return EventStream(_arrivals(site, request, visitor, name, tag), place)
-
-
-async def _arrivals(
-    site: Site, request: Request, visitor: Visitor, topic: str, tag: str
-) -> AsyncGenerator[bytes, None]:
-    """Ends when the visitor logs out or the session ends."""
-    yield b": from now on\n\n"
-    try:
-        async with site.connected(visitor) as asked:
-            bounds = await bounds_of(asked.admin, topic)
-            places = {queue: high for queue, (_, high) in list(bounds.items())[:MAX_ROWS]}
-            while (await site.visitors.of(request)).user == visitor.user:
-                bounds = await bounds_of(asked.admin, topic)
-                arrived: list[MessageExt] = []
-                for queue, (low, high) in bounds.items():
-                    place = max(low, min(places.get(queue, high), high))
-                    if high - place > MAX_BEHIND:
-                        yield event("skipped", str(high - _READ_AT_ONCE - place))
-                        place = high - _READ_AT_ONCE
-                    places[queue] = place
-                    if place < high and len(arrived) < ROUND:
-                        answer = await asked.admin.read(
-                            queue, place, max_messages=_READ_AT_ONCE, expression=tag or "*"
-                        )
-                        # Messages stored after the bounds were read wait for the next round, as in other queues.
-                        arrived += [each for each in answer.messages if each.queue_offset < high]
-                        places[queue] = min(high, max(answer.next_offset, place + 1))
-                for message in sorted(
-                    arrived, key=lambda each: (each.store_timestamp_ms, each.physical_offset)
-                ):
-                    row = await asyncio.to_thread(message_row, message, "auto")
-                    row["stored"] = time_text(visitor.zone, message.store_timestamp_ms)
-                    yield event("message", json.dumps(row))
-                yield b": still here\n\n"
-                if all(places[queue] >= high for queue, (_, high) in bounds.items()):
-                    await asyncio.sleep(PAUSE_S)
-        yield event("problem", "the session has ended")
-    except (MQError, Trouble, Problem) as error:
-        with contextlib.suppress(GeneratorExit):
-            yield event("problem", str(error))

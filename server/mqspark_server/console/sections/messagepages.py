@@ -13,14 +13,14 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from mqspark.client.admin import AdminClient
-from mqspark.errors import FilterFailed, InvalidMessage, MQError
+from mqspark.errors import FilterFailed, InvalidMessage
 from mqspark.filter.sql import compile_sql
 from mqspark.filter.tags import parse_tags
 from mqspark.message import MessageExt, MessageQueue, parse_number
 from mqspark_server.actions.fields import ChoiceField, Line, LineField, TopicName
 from mqspark_server.console.offsetfields import NOWHERE, OffsetsField, offsets_text
 from mqspark_server.console.rendering import MESSAGES, path_of
-from mqspark_server.console.site import Asking, Download, Section, View
+from mqspark_server.console.site import Asking, Section, StreamedAnswer, View, tried
 from mqspark_server.shown.bodies.bodyviews import VIEWS
 from mqspark_server.shown.bodies.charsets import charset_of, decoded
 from mqspark_server.shown.messagerow import MESSAGE_FIELDS, message_row
@@ -76,13 +76,14 @@ class Search(msgspec.Struct, frozen=True):
     def newest_first(self) -> bool:
         return self.by in ("latest", "key")
 
-    def address(self, *names: str, **more: str) -> str:
-        """The address of this search, from elsewhere on."""
-        kept = ("by", "value", "queue", "tag", "sql", "body")
-        given = {name: getattr(self, name) for name in kept} | more
+    def query(self, **more: str) -> dict[str, str]:
+        """The fields of this search, from elsewhere on, that do not have their defaults."""
+        given = {name: getattr(self, name) for name in ("by", "value", "queue", "tag", "sql", "body")} | more
         default = {each.name: each.default for each in msgspec.structs.fields(type(self))}
-        query = {name: value for name, value in given.items() if value != default.get(name)}
-        return path_of("topics", self.topic, "messages", *names, **query)
+        return {name: value for name, value in given.items() if value != default.get(name)}
+
+    def address(self, **more: str) -> str:
+        return path_of("topics", self.topic, "messages", **self.query(**more))
 
     def bounds_in(self, bounds: Bounds) -> Bounds:
         """The bounds of the queues that are searched: the chosen one, or the first MAX_ROWS. Raises InvalidMessage."""
@@ -148,11 +149,7 @@ class TopicMessages(Search, View, frozen=True):
 
     async def show(self, asked: Asking) -> Row:
         bounds = await bounds_of(asked.admin, self.topic)
-        values: Row = {
-            "tab": "Messages",
-            "topic": self.topic,
-            "look": self,
-            "trouble": "",
+        nothing: Row = {
             "found": [],
             "notes": [],
             "ways": {},
@@ -161,15 +158,11 @@ class TopicMessages(Search, View, frozen=True):
             "queues": [place_of(each) for each in islice(bounds, MAX_ROWS)],
             "queue_count": len(bounds),
         }
-        try:
-            values |= await self._page(asked, bounds)
-        except MQError as error:
-            values["trouble"] = str(error)
-        return values
+        return nothing | await tried(self._page(asked, bounds))
 
     async def _page(self, asked: Asking, bounds: Bounds) -> Row:
         if self.by == "key":
-            return {"found": await self.by_key(asked.admin), "download": self._fields()}
+            return {"found": await self.by_key(asked.admin), "download": self.query()}
         chosen = self.bounds_in(bounds)
         begin = await self.places(asked, chosen)
         walked = await walk(asked.admin, chosen, begin, MESSAGES, self.wanted, is_back=self.is_back)
@@ -179,31 +172,20 @@ class TopicMessages(Search, View, frozen=True):
             "found": walked.messages[:: -1 if self.is_back != self.newest_first else 1],
             "notes": deleted(chosen, begin, is_back=self.is_back) if is_paged else [],
             "ways": self._ways(walked, here, is_paged=is_paged),
-            "download": self._fields(**{"before" if self.is_back else "after": here}),
+            "download": self.query(**{"before" if self.is_back else "after": here}),
             "looked_at": 0 if self.wanted.is_all else walked.looked_at,
         }
 
     def _ways(self, walked: Walked, here: str, *, is_paged: bool) -> dict[str, str]:
         onward = offsets_text(walked.places)
-        view = {} if self.view == "auto" else {"view": self.view}
-        ways = {}
-        if is_paged:
-            ways["Newest" if self.by == "latest" else "From the beginning"] = self.address(**view)
-        if self.is_back:
-            if walked.is_more:
-                ways["Older"] = self.address(before=onward, **view)
-            if is_paged:
-                ways["Newer"] = self.address(after=here, **view)
-        else:
-            ways["Older"] = self.address(before=here, **view)
-            if walked.is_more:
-                ways["Newer"] = self.address(after=onward, **view)
-        return ways
-
-    def _fields(self, **more: str) -> dict[str, str]:
-        """The fields of the form that downloads what is shown."""
-        names = ("by", "value", "queue", "tag", "sql", "body")
-        return {name: getattr(self, name) for name in names if getattr(self, name)} | more
+        view, is_back = self.view, self.is_back
+        older, newer = (onward, here) if is_back else (here, onward)
+        ways = {
+            "Newest" if self.by == "latest" else "From the beginning": is_paged and self.address(view=view),
+            "Older": (walked.is_more or not is_back) and self.address(before=older, view=view),
+            "Newer": (is_paged if is_back else walked.is_more) and self.address(after=newer, view=view),
+        }
+        return {label: way for label, way in ways.items() if way}
 
 
 def deleted(bounds: Bounds, places: Places, *, is_back: bool) -> list[str]:
@@ -231,16 +213,21 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "'", "\uff1d", "\uff0b", "\uff
 """A spreadsheet takes a cell that begins with one of these for a formula, or for an escaped text."""
 
 
-class MessageFile(Search, Download, frozen=True):
+class MessageFile(Search, StreamedAnswer, frozen=True):
     """Messages from the place of a page on, in the order in which it goes on."""
 
+    most_open, are_open = 4, "downloads are being sent"
     format: Literal["jsonl", "csv"] = "jsonl"
     most: Annotated[int, WholeNumbers(1, MAX_DOWNLOADED)] = MESSAGES
 
     @property
-    def file(self) -> tuple[str, str]:
+    def file(self) -> str:
+        return f"{self.topic}.{self.format}"
+
+    @property
+    def media_type(self) -> str:
         types = {"jsonl": "application/x-ndjson", "csv": "text/csv"}
-        return f"{self.topic}.{self.format}", f"{types[self.format]}; charset=utf-8"
+        return f"{types[self.format]}; charset=utf-8"
 
     async def content(self, asked: Asking) -> AsyncGenerator[bytes, None]:
         size = left = 0
@@ -317,24 +304,15 @@ class FilterTrial(View, frozen=True):
 
     async def show(self, asked: Asking) -> Row:
         bounds = await bounds_of(asked.admin, self.topic)
-        values: Row = {"tab": "Try a filter", "topic": self.topic, "look": self, "trouble": "", "rows": []}
-        values |= {"names": [], "matching": 0, "queue_count": len(bounds)}
-        if not self.expression:
-            return values
-        try:
-            names, judge = self._judge()
-            searched = dict(islice(bounds.items(), MAX_ROWS))
-            ends = {queue: high for queue, (_, high) in searched.items()}
-            walked = await walk(asked.admin, searched, ends, TRIED, Wanted(), is_back=True)
-            rows = await asyncio.to_thread(self._rows, walked.messages, names, judge)
-            values |= {
-                "names": names,
-                "rows": rows,
-                "matching": sum(row["verdict"] == MATCHES for row in rows),
-            }
-        except MQError as error:
-            values["trouble"] = str(error)
-        return values
+        nothing: Row = {"rows": [], "names": []}
+        return nothing | await tried(self._verdicts(asked, bounds)) if self.expression else nothing
+
+    async def _verdicts(self, asked: Asking, bounds: Bounds) -> Row:
+        names, judge = self._judge()
+        searched = dict(islice(bounds.items(), MAX_ROWS))
+        ends = {queue: high for queue, (_, high) in searched.items()}
+        walked = await walk(asked.admin, searched, ends, TRIED, Wanted(), is_back=True)
+        return {"names": names, "rows": await asyncio.to_thread(self._rows, walked.messages, names, judge)}
 
     def _judge(self) -> tuple[list[str], Callable[[MessageExt], str]]:
         """The properties that the filter uses, and what it says of a message. Raises InvalidMessage, InvalidFilter."""
@@ -357,23 +335,18 @@ class FilterTrial(View, frozen=True):
     def _rows(
         self, messages: Iterable[MessageExt], names: Iterable[str], judge: Callable[[MessageExt], str]
     ) -> list[Row]:
-        return [
-            {
+        rows = []
+        for message in messages:
+            place, offset = f"{message.broker_name}:{message.queue_id}", str(message.queue_offset)
+            row = {
+                "message": message,
                 "verdict": judge(message),
-                "place": f"{message.broker_name}:{message.queue_id} @ {message.queue_offset}",
-                "path": Search(
-                    self.topic,
-                    "offset",
-                    str(message.queue_offset),
-                    f"{message.broker_name}:{message.queue_id}",
-                ).address(),
-                "stored_ms": message.store_timestamp_ms,
-                "tags": message.tags,
-                "key_text": message.keys,
+                "place": f"{place} @ {offset}",
+                "path": Search(self.topic, "offset", offset, place).address(),
                 "values": [message.properties.get(name) for name in names],
             }
-            for message in messages
-        ]
+            rows.append(row)
+        return rows
 
 
 MESSAGE_PAGES = Section(
@@ -382,5 +355,5 @@ MESSAGE_PAGES = Section(
         "/topics/{topic}/messages": (TopicMessages, "messages.html"),
         "/topics/{topic}/filter": (FilterTrial, "filter.html"),
     },
-    downloads={"/topics/{topic}/messages/download": MessageFile},
+    streams={"/topics/{topic}/messages/download": MessageFile},
 )

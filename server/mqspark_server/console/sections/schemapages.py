@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from mqspark.errors import MQError, NoSchemaRegistry
+from mqspark.errors import NoSchemaRegistry
 from mqspark.protocol.schemaoperations import topic_of
 from mqspark_server.actions.fields import LineField
-from mqspark_server.console.site import Asking, ListView, Section, View
+from mqspark_server.console.site import Asking, ListView, Section, View, tried
 from mqspark_server.shown.nouns import WholeNumbers
 from mqspark_server.survey import schemasurvey
 from mqspark_server.survey.surveying import Row
@@ -22,13 +22,11 @@ class SubjectTable(ListView, frozen=True):
     sortable = ("topic", "type", "version", "id")
 
     async def show(self, asked: Asking) -> Row:
-        problem = ""
-        rows: list[Row] = []
         try:
             rows = await schemasurvey.subject_rows(asked.admin, deleted=self.every)
         except NoSchemaRegistry as error:
-            problem = str(error)
-        return {**await self.listed("subject", rows), "problem": problem}
+            return {"trouble": str(error)}
+        return await self.listed("subject", rows)
 
 
 class SubjectVersions(View, frozen=True):
@@ -43,24 +41,18 @@ class SubjectVersions(View, frozen=True):
         chosen = await schemasurvey.version_of(admin, self.subject, self.version or "latest")
         numbers = await schemasurvey.numbers_of(admin, self.subject)
         values: Row = {
-            "subject": self.subject,
             "topic": topic_of(self.subject),
             "level": await schemasurvey.level_of(admin, self.subject),
             "chosen": chosen,
             "numbers": numbers[-VERSIONS_SHOWN:][::-1],
             "count": len(numbers),
-            "old": self.old,
             "lines": [],
-            "trouble": "",
         }
-        if self.old:
-            try:
-                before = await schemasurvey.version_of(admin, self.subject, self.old)
-            except MQError as error:
-                values["trouble"] = str(error)
-            else:
-                values["lines"] = list(schemasurvey.difference(before, chosen))
-        return values
+        return values | await tried(self._changes(asked, chosen)) if self.old else values
+
+    async def _changes(self, asked: Asking, chosen: Row) -> Row:
+        before = await schemasurvey.version_of(asked.admin, self.subject, self.old)
+        return {"lines": list(schemasurvey.difference(before, chosen))}
 
 
 SCHEMA_PAGES = Section(

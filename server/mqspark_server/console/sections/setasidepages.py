@@ -35,8 +35,8 @@ async def _part(asked: Asking, broker: str, file: str) -> SavedPart:
     """Raises Trouble, MQError, OSError."""
     if asked.visitor.has_users:
         await (await accounts_of(asked)).rows()  # refused to all but super users
-    report = asked.at.report()
-    if report is None or report["broker"] != broker:
+    report = asked.report_of(broker)
+    if report is None:
         raise Trouble(
             404,
             "Nothing to read here",
@@ -71,9 +71,7 @@ class SetAside(View, frozen=True):
         part = await _part(asked, self.broker, self.file)
         found = await asyncio.to_thread(self._read, part, _one_topic(self.topic))
         return {
-            "broker": self.broker,
             "part": part,
-            "topic": self.topic,
             "rows": [_row(each) for each in found[:SHOWN]],
             "following": found[SHOWN].physical_offset if len(found) > SHOWN else None,
         }

@@ -48,12 +48,7 @@ class QueryTable(View, frozen=True):
     async def show(self, asked: Asking) -> Row:
         events = await _events(asked.admin, self.topic)
         rows = latest_of(events or (), asked.now_ms)
-        return {
-            "topic": self.topic,
-            "is_there": events is not None,
-            "queries": rows[:MAX_QUERIES],
-            "count": len(rows),
-        }
+        return {"queries": rows[:MAX_QUERIES], "count": len(rows)}
 
 
 class OneQuery(View, frozen=True):
@@ -78,7 +73,6 @@ class OneQuery(View, frozen=True):
             drawn("Lag, messages", lag="lag"),
         ]
         return {
-            "topic": self.topic,
             "query": latest_of(events, asked.now_ms)[0],
             "charts": charts if steps else [],
             "batches": steps[:-21:-1],
@@ -97,7 +91,7 @@ class SparkReaders(View, frozen=True):
             f"{each['topic']} {each['broker']}:{each['queue']}": each["committed"] for each in offsets
         }
         events = await _events(asked.admin, PROGRESS_TOPIC, EVENTS_OF_GROUP) or []
-        return {"group": self.group, "readers": readers_of(events, committed, asked.now_ms)[:MAX_QUERIES]}
+        return {"readers": readers_of(events, committed, asked.now_ms)[:MAX_QUERIES]}
 
 
 def readers_of(events: Sequence[Row], committed: Mapping[str, int | None], now_ms: int) -> list[Row]:

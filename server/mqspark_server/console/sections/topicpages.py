@@ -68,10 +68,7 @@ class TopicQueues(View, frozen=True):
         await each_of(queues[:MAX_ROWS], add_begin)
         await each_of(shown, add_lag)
         return {
-            "tab": "Queues",
-            "topic": self.topic,
-            "queues": queues[:MAX_ROWS],
-            "queue_count": len(queues),
+            "queues": queues,
             "count": sum(row["messages"] for row in queues),
             "largest": max((row["messages"] for row in queues), default=0),
             "first_ms": min((row["first_ms"] for row in queues[:MAX_ROWS] if row["first_ms"]), default=None),
@@ -81,35 +78,23 @@ class TopicQueues(View, frozen=True):
         }
 
 
-class LiveTail(View, frozen=True):
+class KnownTopic(View, frozen=True):
+    """A page for a topic that is there, about which it asks nothing. ``tag``: of the messages that a tail shows."""
+
     topic: TopicName
     tag: Line = ""
 
     async def show(self, asked: Asking) -> Row:
         await asked.admin.topic_route(self.topic)
-        return {"tab": "Live tail", "topic": self.topic, "tag": self.tag}
-
-
-class SendingForm(View, frozen=True):
-    topic: TopicName
-
-    async def show(self, asked: Asking) -> Row:
-        await asked.admin.topic_route(self.topic)
-        return {"tab": "Send", "topic": self.topic}
+        return {}
 
 
 class TopicConfiguration(View, frozen=True):
     topic: TopicName
 
     async def show(self, asked: Asking) -> Row:
-        settings = await topic_settings(asked.admin, self.topic)
-        return {
-            "tab": "Configuration",
-            "topic": self.topic,
-            "configs": settings,
-            "most": QUEUES.most,
-            "perms": PERM_WORDS,
-        }
+        configs = await topic_settings(asked.admin, self.topic)
+        return {"configs": configs, "most": QUEUES.most, "perms": PERM_WORDS}
 
 
 class SendMessage(Act, frozen=True):
@@ -175,8 +160,8 @@ TOPIC_PAGES = Section(
     views={
         "/topics": (TopicTable, "topics.html"),
         "/topics/{topic}": (TopicQueues, "topic.html"),
-        "/topics/{topic}/live": (LiveTail, "live.html"),
-        "/topics/{topic}/send": (SendingForm, "send.html"),
+        "/topics/{topic}/live": (KnownTopic, "live.html"),
+        "/topics/{topic}/send": (KnownTopic, "send.html"),
         "/topics/{topic}/config": (TopicConfiguration, "topicconfig.html"),
     },
     changes={

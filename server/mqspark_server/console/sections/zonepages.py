@@ -39,8 +39,8 @@ class ZonePages:
     async def choose(self, request: Request) -> Response:
         try:
             form = await read_form(request, await self._site.visitors.of(request))
-            zone = zone_named(form.one("zone"))
+            zone = zone_named(form.get("zone", ""))
         except (NoForm, Problem, InvalidMessage) as error:
             return await self._site.error_page(request, error, "")
         headers = {**HEADERS, "set-cookie": zone_cookie(request, zone)}
-        return RedirectResponse(inside(form.one("back")), 303, headers)
+        return RedirectResponse(inside(form.get("back", "")), 303, headers)

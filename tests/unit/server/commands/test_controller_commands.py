@@ -61,10 +61,9 @@ class Set:
 
         async def shown() -> dict[str, Any]:
             async with AdminClient(at.namesrv, timeout_ms=2_000) as admin:
-                return await OneBroker(NAME).show(Asking(admin, at, visitor, History(), 0))
+                return await OneBroker(NAME).values(Asking(admin, at, visitor, History(), 0))
 
-        texts = dict.fromkeys(("section", "here", "place", "note", "mistake"), "")
-        site = {**texts, "visitor": visitor, "links": (), "now_ms": 0, "kept": None}
+        site = {"section": "", "here": "", "place": "", "visitor": visitor, "now_ms": 0}
         return render("broker.html", {**site, **asyncio.run(shown())}).decode()
 
 
