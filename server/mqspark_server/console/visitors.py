@@ -25,6 +25,8 @@ from mqspark_server.web.sessions import LONGEST_MS, Login, Logins
 
 FORM_BYTES = 8 << 20
 """The most of one form; a message's body is in one."""
+STRANGERS_FORM_BYTES = 16 << 10
+"""The most of a form of somebody who is not logged in."""
 MAX_FIELDS = 2_048
 PATH = "/console"
 ZONE_COOKIE = "mqspark-zone"
@@ -165,15 +167,16 @@ def sent_fields(request: Request, form: Form | None = None) -> Form:
 
 
 async def read_form(request: Request, visitor: Visitor) -> Form:
-    """The form of a visitor who is logged in. Raises NoForm."""
+    """The form of a visitor. Raises NoForm."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
         raise NoForm("A form is sent as application/x-www-form-urlencoded.")
     content = bytearray()
+    limit = FORM_BYTES if visitor.is_in else STRANGERS_FORM_BYTES
     async for part in request.stream():
         content += part
-        if len(content) > FORM_BYTES:
-            raise NoForm(f"A form has at most {FORM_BYTES} bytes.")
+        if len(content) > limit:
+            raise NoForm(f"A form has at most {limit} bytes.")
     try:
         text = content.decode("ascii")
         form = Form(parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict"))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, FastAPI, Request, Response
@@ -26,18 +26,17 @@ from mqspark.message import (
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.client_headers import SendMessageResponseHeader
 from mqspark.store.tools.diverged import saved_parts
-from mqspark_server.web import login, problems
+from mqspark_server.web import login
 from mqspark_server.web.callers import CLUSTER, Callers, Connect
 from mqspark_server.web.families import CONTENT_TYPE
-from mqspark_server.web.httpguard import ASGIApp, Guarded, Receive, Scope, Send
+from mqspark_server.web.httpguard import ASGIApp, Guarded
 from mqspark_server.web.metrics import render
 from mqspark_server.web.places import Places
 from mqspark_server.web.problems import Problem, as_problem, new_api
+from mqspark_server.web.requestbodies import BoundedBodies
 from mqspark_server.web.schemaapi import (
     BrokerSchemas,
     SchemaDoor,
-    is_registry_path,
-    problem_response,
     schema_router,
 )
 from mqspark_server.web.turns import between_turns
@@ -56,9 +55,6 @@ from mqspark_server.web.v1.asking import ERRORS, AskerNow, Given, TopicName
 
 if TYPE_CHECKING:
     from mqspark_server.node import BrokerNode
-
-ENVELOPE_BYTES = 256 * 1024
-"""How much larger than maxMessageSize in base64 a request may be, for names and properties."""
 
 
 class NewMessage(Given):
@@ -134,7 +130,7 @@ def create_api(app: BrokerNode, connect: Connect, more: Sequence[APIRouter] = ()
     api.state.ingests, api.state.tails = Places("requests are being stored"), Places("tails are open")
     api.state.scrapes = []
     hosts = (*app.settings.server.http_allowed_hosts.split(";"), app.config.broker_ip1)
-    return Guarded(_bounded(api, app), (*hosts, app.settings.server.http_bind_address))
+    return Guarded(BoundedBodies(api, app, callers), (*hosts, app.settings.server.http_bind_address))
 
 
 def described_api(more: Sequence[APIRouter] = ()) -> FastAPI:
@@ -298,45 +294,3 @@ def _properties(message: NewMessage, unique_id: str) -> str:
     if len(encoded) > MAX_PROPERTIES_BYTES:  # the broker would not read a header of several times this size
         raise MessageTooLarge("properties", len(encoded), MAX_PROPERTIES_BYTES)
     return encoded.decode()
-
-
-def _bounded(api: ASGIApp, app: BrokerNode) -> ASGIApp:
-    """Refuse a request body that is compressed, or too large before it is in memory; no other layer does."""
-
-    def refuse(scope: Scope, problem: Problem) -> Response:
-        if is_registry_path(scope["path"]):
-            return problem_response(problem)
-        return problems.response(problem.status, problem.detail, problem.headers)
-
-    async def bounded(scope: Scope, receive: Receive, send: Send) -> None:
-        limit = app.store_config.max_message_size * 4 // 3 + ENVELOPE_BYTES
-        if scope.get("path", "").endswith("/ingest"):
-            limit = ingest.INGEST_BYTES
-        headers = dict(scope.get("headers", ()))
-        if headers.get(b"content-encoding", b"identity").lower() != b"identity":
-            text = "the body may not be compressed: leave Content-Encoding out"
-            await refuse(scope, Problem(415, text, {"Accept-Encoding": "identity"}))(scope, receive, send)
-            return
-        declared = headers.get(b"content-length", b"0")
-        received = 0
-        too_large = declared.isdigit() and int(declared) > limit
-
-        async def counted() -> MutableMapping[str, Any]:
-            nonlocal received, too_large
-            event = await receive()
-            received += len(event.get("body", b""))
-            too_large = received > limit
-            return {"type": "http.disconnect"} if too_large else event
-
-        async def muted(event: MutableMapping[str, Any]) -> None:
-            # The application would report a client that disconnected as sending an incomplete body.
-            if not too_large:
-                await send(event)
-
-        if not too_large:
-            await api(scope, counted, muted)
-        if too_large:
-            text = f"the request is larger than {limit} bytes"
-            await refuse(scope, Problem(413, text))(scope, receive, send)
-
-    return bounded

@@ -306,6 +306,11 @@ class Callers:
             return False
         return bool(caller.user) if self.has_users else caller.how in (How.TOKEN, How.SESSION, How.BEARER)
 
+    def check_known(self, scope: Mapping[str, Any]) -> None:
+        """Raises Problem, where there are users, for a request of nobody, and for wrong credentials."""
+        if self.has_users and not (caller := self.identify(scope)).user:
+            raise _denied(caller, "")
+
     def authorize(self, caller: Caller, resource: Subject, *actions: Action) -> None:
         """Check that the caller may do one of ``actions``, for operations without a request of remoting. Raises
         Problem: 401 for an anonymous caller, 403 for a user without the right, 503 while the broker does not serve."""

@@ -19,9 +19,10 @@ from mqspark.broker.admin.views import groups_view
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig, TopicConfig
 from mqspark.store.offsets import QueueOffsets
 from mqspark.testing import Broker
-from mqspark_server.web import api
+from mqspark_server.web import api, requestbodies
 from mqspark_server.web.metrics import render
 from tests.support.pace import ProcessorTime
+from tests.support.waiting import eventually
 
 MESSAGES = "/api/v1/topics/attacked/messages"
 JSON = {"content-type": "application/json"}
@@ -233,6 +234,41 @@ def test_a_body_is_refused_before_it_is_in_memory(broker: Broker) -> None:
     assert b" 413 " in declared.split(b"\r\n")[0]
 
 
+@pytest.mark.parametrize(
+    "document",
+    [
+        {f"field{number}": 1 for number in range(requestbodies.MAX_TEXTS + 1)},
+        {"body": [[]] * requestbodies.VALUES_BYTES},
+        {"body": "x", "properties": {'\\"': "\\" * 10, **{str(number): "" for number in range(2_100)}}},
+    ],
+    ids=["fields", "lists", "properties"],
+)
+def test_a_document_of_many_values_is_refused_before_it_is_parsed(http: httpx.Client, document: Any) -> None:
+    answer = http.post(MESSAGES, json=document)
+    assert (answer.status_code, "texts, or" in answer.text) == (413, True), answer.text[:200]
+
+
+def test_a_document_of_long_texts_is_not_refused(http: httpx.Client) -> None:
+    properties = {f'{number}"\\': "," for number in range(2_000)}
+    answer = http.post(MESSAGES, json={"body": '[{"a\\":1},' * 100_000, "properties": properties})
+    assert answer.status_code == 201, answer.text
+
+
+def test_all_bodies_have_a_limit_together(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = json.dumps({"body": "x" * 600_000}).encode()
+    monkeypatch.setattr(requestbodies, "HELD_BYTES", 2 * len(body) - 2)
+    head = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    whole = head % MESSAGES.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    small = head % MESSAGES.encode() + b'Content-Length: 12\r\n\r\n{"body":"x"}'
+    with socket.create_connection(address(broker), timeout=60) as first:
+        first.sendall(whole[:-1])
+        eventually(lambda: b" 503 " in raw(broker, whole).split(b"\r\n")[0])
+        assert b" 201 " in raw(broker, small).split(b"\r\n")[0]
+        first.sendall(whole[-1:])
+        assert b" 201 " in first.recv(1 << 16)
+    eventually(lambda: b" 201 " in raw(broker, whole).split(b"\r\n")[0])
+
+
 # --- numbers that are none ---
 
 
@@ -258,7 +294,7 @@ def test_text_that_is_none_is_the_senders_fault(http: httpx.Client, caplog: pyte
         '{"body":"x","keys":["\\udfff"]}', '{"\\ud800":1}', '{"body":{"\\ud800":1}}', "[" * 100_000, "\x00", "",
     ):  # fmt: skip
         answer = http.post(MESSAGES, content=message, headers=JSON)
-        assert answer.status_code in (400, 422), (message[:40], answer.text)
+        assert answer.status_code in (400, 413, 422), (message[:40], answer.text)
         assert answer.json()["detail"]
     assert not [record for record in caplog.records if record.exc_info]
 

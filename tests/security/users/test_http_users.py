@@ -23,6 +23,7 @@ from mqspark.testing import Broker
 from mqspark_server.broker_app import BrokerApp
 from mqspark_server.settings.settings import Layer, broker_settings, consent_to_anonymous
 from mqspark_server.web import sessions
+from mqspark_server.web.requestbodies import STRANGERS_BYTES
 from mqspark_server.web.sessions import IDLE_MS, LONGEST_MS, Logins
 
 ROOT = ("root", "root-canary-secret")
@@ -112,6 +113,18 @@ def test_nobody_reads(http: httpx.Client, path: str) -> None:
 
 def test_nobody_writes(http: httpx.Client) -> None:
     assert http.post(ORDERS, json={"body": "x"}).status_code == 401
+
+
+@pytest.mark.parametrize("path", [SESSION, ORDERS, "/subjects/Orders-value/versions"])
+def test_nobody_sends_more_than_a_login_takes(http: httpx.Client, path: str) -> None:
+    """A document is parsed before its route knows who has sent it: 5 MB of fields held the broker for 3 s."""
+    fields = {"accessKey": "x", "secretKey": "y", "schema": "z" * STRANGERS_BYTES}
+    for credentials in (None, ("reader", "guess")):
+        answer = http.post(path, json=fields, auth=credentials)
+        assert (answer.status_code, len(answer.content) < 1_000) == (401, True), answer.text
+    answer = http.post("/console/login", data={"user": "x", "secret": "y" * STRANGERS_BYTES})
+    assert (answer.status_code, f"at most {STRANGERS_BYTES} bytes" in answer.text) == (400, True)
+    assert http.post(ORDERS, json={"body": "x" * 100_000}, auth=READER).status_code == 201
 
 
 def test_nobody_learns_more_of_the_health_than_whether_it_is_well(http: httpx.Client) -> None:

@@ -61,7 +61,7 @@ def test_forms_that_are_none(content: bytes, kind: str) -> None:
 
 
 def test_a_form_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(visitors, "FORM_BYTES", 10_000)
+    monkeypatch.setattr(visitors, "STRANGERS_FORM_BYTES", 10_000)
     with pytest.raises(NoForm, match="at most 10000 bytes"):
         read(b"a=" + b"x" * 10_000)
 

@@ -20,6 +20,7 @@ from mqspark_server.web.places import Places
 from mqspark_server.web.problems import Problem, as_problem
 from mqspark_server.web.v1.asking import ERRORS, Asker, AskerNow, QueueId, TopicName
 
+PATH_END = "/ingest"
 INGEST_BYTES = 64 << 20
 """The most of one request's body."""
 MAX_INGESTS = 8
