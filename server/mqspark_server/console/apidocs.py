@@ -15,6 +15,7 @@ from mqspark_server.console.rendering import HEADERS, HTML, render
 from mqspark_server.web.api import described_api
 
 MAX_DEPTH = 4
+Entry = dict[str, Any]
 
 docs_router = APIRouter(include_in_schema=False)
 """The pages of a broker about itself."""
@@ -47,97 +48,88 @@ def brokers_docs(links: Sequence[tuple[str, str]]) -> APIRouter:
 
 async def _answer(document: Mapping[str, Any], links: Sequence[tuple[str, str]]) -> Response:
     values = {"section": "HTTP API", "place": "", "visitor": None, "links": links}
-    content = await asyncio.to_thread(render, "docs.html", values | _page(document))
+    content = await asyncio.to_thread(render, "docs.html", values | ApiPage(document).values())
     return Response(content, 200, HEADERS, HTML)
 
 
-def _page(document: Mapping[str, Any]) -> dict[str, Any]:
-    nouns: dict[str, list[dict[str, Any]]] = {}
-    for path, operations in document["paths"].items():
-        for method, operation in operations.items():
-            noun = (operation.get("tags") or ["more"])[0]
-            nouns.setdefault(noun, []).append(_operation(document, path, method, operation))
-    return {"nouns": nouns, **{key: document["info"][key] for key in ("title", "version")}}
+class ApiPage:
+    """What the page shows of an OpenAPI document."""
 
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self._document = document
 
-def _operation(
-    document: Mapping[str, Any], path: str, method: str, operation: Mapping[str, Any]
-) -> dict[str, Any]:
-    bodies = [
-        (kind, list(_fields(document, each.get("schema", {}))))
-        for kind, each in operation.get("requestBody", {}).get("content", {}).items()
-    ]
-    answers, problems = [], []
-    for status, answer in operation["responses"].items():
-        if status >= "400":
-            problems.append((status, answer["description"]))
-            continue
-        for kind, each in answer.get("content", {"": {}}).items():
-            answers.append((status, kind, list(_fields(document, each.get("schema", {})))))
-    parameters = [
-        {
-            "name": each["name"],
-            "place": each["in"],
-            "type": _type(document, each.get("schema", {})),
-            "required": each.get("required", False),
-            "text": each.get("description", ""),
+    def values(self) -> Entry:
+        nouns: dict[str, list[Entry]] = {}
+        for path, operations in self._document["paths"].items():
+            for method, operation in operations.items():
+                noun = (operation.get("tags") or ["more"])[0]
+                nouns.setdefault(noun, []).append(self._operation(path, method, operation))
+        return {"nouns": nouns, **{key: self._document["info"][key] for key in ("title", "version")}}
+
+    def _operation(self, path: str, method: str, operation: Mapping[str, Any]) -> Entry:
+        answers, problems = [], []
+        for status, answer in operation["responses"].items():
+            if status < "400":
+                answers += [(status, *each) for each in self._contents(answer) or [("", [])]]
+            else:
+                problems.append((status, answer["description"]))
+        parameters = [
+            self._field(each["name"], each.get("schema", {}), each)
+            for each in operation.get("parameters", ())
+        ]
+        return {
+            "id": f"{method}-{path.strip('/').replace('/', '-').replace('{', '').replace('}', '')}",
+            "method": method.upper(),
+            "path": path,
+            "text": " ".join(operation.get("description", operation.get("summary", "")).split()),
+            "parameters": parameters,
+            "bodies": self._contents(operation.get("requestBody", {})),
+            "answers": answers,
+            "problems": sorted(problems),
         }
-        for each in operation.get("parameters", ())
-    ]
-    words = " ".join(operation.get("description", operation.get("summary", "")).split())
-    return {
-        "id": f"{method}-{path.strip('/').replace('/', '-').replace('{', '').replace('}', '')}",
-        "method": method.upper(),
-        "path": path,
-        "text": words,
-        "parameters": parameters,
-        "bodies": bodies,
-        "answers": answers,
-        "problems": sorted(problems),
-    }
 
+    def _contents(self, body: Mapping[str, Any]) -> list[tuple[str, list[Entry]]]:
+        """The fields of a body, by its media types."""
+        found = body.get("content", {}).items()
+        return [(kind, list(self._fields(each.get("schema", {})))) for kind, each in found]
 
-def _resolved(document: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    reference = schema.get("$ref")
-    if reference is None:
-        return schema
-    found: Mapping[str, Any] = document["components"]["schemas"][reference.rpartition("/")[2]]
-    return found
+    def _resolved(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+        reference = schema.get("$ref")
+        if reference is None:
+            return schema
+        found: Mapping[str, Any] = self._document["components"]["schemas"][reference.rpartition("/")[2]]
+        return found
 
+    def _fields(self, schema: Mapping[str, Any], before: str = "", depth: int = 0) -> Iterator[Entry]:
+        """Every field, those of objects inside as ``outer.inner``, those of lists as ``outer[].inner``."""
+        schema = self._resolved(schema)
+        for each in schema.get("anyOf", ()):
+            yield from self._fields(each, before, depth)
+        if schema.get("type") == "array":
+            yield from self._fields(schema.get("items", {}), f"{before}[]", depth)
+        for name, field in schema.get("properties", {}).items():
+            path = f"{before}.{name}" if before else name
+            yield self._field(path, field, {**field, "required": name in schema.get("required", ())})
+            if depth < MAX_DEPTH:
+                yield from self._fields(field, path, depth + 1)
 
-def _fields(
-    document: Mapping[str, Any], schema: Mapping[str, Any], before: str = "", depth: int = 0
-) -> Iterator[dict[str, str]]:
-    """Every field, those of objects inside as ``outer.inner``, those of lists as ``outer[].inner``."""
-    schema = _resolved(document, schema)
-    for each in schema.get("anyOf", ()):
-        yield from _fields(document, each, before, depth)
-    if schema.get("type") == "array":
-        yield from _fields(document, schema.get("items", {}), f"{before}[]", depth)
-    needed = schema.get("required", ())
-    for name, field in schema.get("properties", {}).items():
-        path = f"{before}.{name}" if before else name
-        text = field.get("description", "")
-        yield {
-            "name": path,
-            "type": _type(document, field),
-            "text": text,
-            "required": "yes" if name in needed else "",
+    def _field(self, name: str, schema: Mapping[str, Any], about: Mapping[str, Any]) -> Entry:
+        about = {"description": "", "required": False, **about}
+        return {
+            "name": name,
+            "type": self._type(schema),
+            "text": about["description"],
+            "required": about["required"],
         }
-        if depth < MAX_DEPTH:
-            yield from _fields(document, field, path, depth + 1)
 
-
-def _type(document: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
-    if "$ref" in schema:
-        return str(_resolved(document, schema).get("title", "object"))
-    if "anyOf" in schema:
-        return " or ".join(dict.fromkeys(_type(document, each) for each in schema["anyOf"]))
-    if "enum" in schema:
-        return " | ".join(map(str, schema["enum"]))
-    if "const" in schema:
-        return str(schema["const"])
-    kind = str(schema.get("type", "any"))
-    if kind == "array":
-        return f"list of {_type(document, schema.get('items', {}))}"
-    return kind
+    def _type(self, schema: Mapping[str, Any]) -> str:
+        if "$ref" in schema:
+            return str(self._resolved(schema).get("title", "object"))
+        if "anyOf" in schema:
+            return " or ".join(dict.fromkeys(map(self._type, schema["anyOf"])))
+        if "enum" in schema:
+            return " | ".join(map(str, schema["enum"]))
+        if "const" in schema:
+            return str(schema["const"])
+        kind = str(schema.get("type", "any"))
+        return f"list of {self._type(schema.get('items', {}))}" if kind == "array" else kind

@@ -105,15 +105,13 @@ class ClusterDoor:
     async def _refusal(self, credentials: Credentials | None) -> str | None:
         """The refusal of the first reachable broker; None: it accepted the request."""
         options = dataclasses.replace(self._options, credentials=credentials or False)
-        last = "the name servers know no broker"
+        problem = ""
         async with AdminClient(self._namesrv, timeout_ms=TIMEOUT_MS, options=options) as admin:
             try:
                 info = await admin.cluster_info()
-            except BrokerError as error:
-                if error.code == ResponseCode.NO_PERMISSION:
-                    return str(error)
-                raise Problem(502, str(error)) from None
             except MQError as error:
+                if isinstance(error, BrokerError) and error.code == ResponseCode.NO_PERMISSION:
+                    return str(error)
                 raise Problem(502, str(error)) from None
             for broker in info.broker_addr_table.values():
                 for address in broker.broker_addrs.values():
@@ -122,11 +120,11 @@ class ClusterDoor:
                     except BrokerError as error:
                         return str(error) if error.code == ResponseCode.NO_PERMISSION else None
                     except MQError as error:
-                        last = str(error)
-                        continue
-                    return None
-        if info.broker_addr_table:
-            raise Problem(502, last)
+                        problem = str(error)
+                    else:
+                        return None
+        if problem:
+            raise Problem(502, problem)
         return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import secrets
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mqspark.base.clock import SystemClock
@@ -16,7 +17,7 @@ from mqspark_server.process.startup import ProcessApp
 from mqspark_server.web.http import HttpServer
 
 if TYPE_CHECKING:
-    from mqspark.client.admin import AdminClient
+    from mqspark_server.console.clusteraccess import ClusterAt
     from mqspark_server.console.pages import Console
 
 HOST = "127.0.0.1"
@@ -41,7 +42,6 @@ class ConsoleApp(ProcessApp):
         self._options = dataclasses.replace(options, credentials=False)
         self._port = port
         self._job_server = job_server
-        self._console: Console | None = None
         self.url = ""
         self.token = os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe(24)
         """Lets its holder use the keys of the console, and change a cluster without users."""
@@ -65,37 +65,31 @@ class ConsoleApp(ProcessApp):
         )
         door = ClusterDoor(self._namesrv, self._options, self.token, self.clock, self._own)
         sampler = Sampler(at, self.clock)
-        self._console = Console(at, door, self.clock, sampler)
-        worker = Worker("mqspark-console")
+        console = Console(at, door, self.clock, sampler)
+        build, worker = partial(_pages, console, at), Worker("mqspark-console")
         self._ends.always(worker.close)
-        http = HttpServer.begun(self._ends, "HTTP", HOST, self._port, self._build, worker, MAX_CONNECTIONS)
+        http = HttpServer.begun(self._ends, "HTTP", HOST, self._port, build, worker, MAX_CONNECTIONS)
         self.url = f"{http.url}/console"
         self._ends.always(sampler.stop)
         sampler.begin()
 
-    def _build(self) -> object:
-        from fastapi import FastAPI
-        from fastapi.responses import RedirectResponse
 
-        from mqspark_server.console.apidocs import brokers_docs
-        from mqspark_server.console.clusteraccess import API_LINKS
-        from mqspark_server.web.httpguard import Guarded
-        from mqspark_server.web.schemaapi import SchemaRelay, schema_router
+def _pages(console: Console, at: ClusterAt) -> object:
+    from fastapi import FastAPI
+    from fastapi.responses import RedirectResponse
 
-        app = FastAPI(openapi_url=None)
-        relay = SchemaRelay(self._admin_with)
-        if self._console is not None:
-            for router in (self._console.router, brokers_docs(API_LINKS), schema_router(lambda _: relay)):
-                app.router.routes.extend(router.routes)  # as they are: see web/api.py
+    from mqspark_server.console.apidocs import brokers_docs
+    from mqspark_server.console.clusteraccess import admin_of
+    from mqspark_server.web.httpguard import Guarded
+    from mqspark_server.web.schemaapi import SchemaRelay, schema_router
 
-        @app.get("/")
-        async def enter() -> RedirectResponse:
-            return RedirectResponse("/console")
+    app = FastAPI(openapi_url=None)
+    relay = SchemaRelay(partial(admin_of, at))
+    for router in (console.router, brokers_docs(at.links), schema_router(lambda _: relay)):
+        app.router.routes.extend(router.routes)  # as they are: see web/api.py
 
-        return Guarded(app, ())
+    @app.get("/")
+    async def enter() -> RedirectResponse:
+        return RedirectResponse("/console")
 
-    def _admin_with(self, credentials: Credentials | None, timeout_ms: int) -> AdminClient:
-        """A client of the cluster with a caller's keys."""
-        from mqspark_server.console.clusteraccess import ClusterAt, admin_of
-
-        return admin_of(ClusterAt(self._namesrv, self._options), credentials, timeout_ms)
+    return Guarded(app, ())

@@ -36,57 +36,37 @@ SPANS = {
 
 
 class _SampleRing:
-    """Rows of a time and ``width - 1`` figures; NaN: not known. A new row replaces the oldest when there is no room."""
+    """Rows of a time and ``width - 1`` figures; NaN: not known. A new row drops the oldest when there is no room."""
 
     def __init__(self, span: SampleSpan, width: int) -> None:
         self._span = span
         self._width = width
         self._numbers = array("d")
-        self._first = self._count = 0
 
     def add(self, now_ms: int, figures: Sequence[float]) -> None:
-        step = now_ms // self._span.step_ms
-        while self._count and self._step(self._count - 1) > step:
-            self._count -= 1  # the clock was set back
-        if self._count and self._step(self._count - 1) == step:
-            place = self._index(self._count - 1)
+        numbers, width, step_ms = self._numbers, self._width, self._span.step_ms
+        step = now_ms // step_ms
+        while numbers and numbers[-width] // step_ms > step:
+            del numbers[-width:]  # the clock was set back
+        if numbers and numbers[-width] // step_ms == step:
             if self._span.keeps_largest:
-                figures = [
-                    _larger(*pair) for pair in zip(self._row(self._count - 1)[1:], figures, strict=True)
-                ]
-        else:
-            if self._count == self._span.steps:
-                self._first = (self._first + 1) % self._span.steps
-            else:
-                self._count += 1
-            place = self._index(self._count - 1)
-        row = array("d", (now_ms, *figures))
-        if place == len(self._numbers):
-            self._numbers.extend(row)
-        else:
-            self._numbers[place : place + self._width] = row
+                last = numbers[1 - width :]
+                figures = [_larger(*pair) for pair in zip(last, figures, strict=True)]
+            del numbers[-width:]
+        numbers.extend((now_ms, *figures))
+        del numbers[: -width * self._span.steps]
 
     def columns(self) -> list[list[float | None]]:
         """Times in seconds since the epoch, and the values of each figure. A row without values makes a gap."""
         longest_ms = GAP_STEPS * self._span.step_ms
         rows: list[Sequence[float]] = []
-        for number in range(self._count):
-            row = self._row(number)
+        for begin in range(0, len(self._numbers), self._width):
+            row = self._numbers[begin : begin + self._width]
             if rows and row[0] - rows[-1][0] > longest_ms:
                 rows.append((rows[-1][0] + self._span.step_ms, *[math.nan] * (self._width - 1)))
             rows.append(row)
         times: list[float | None] = [row[0] / 1000 for row in rows]
         return [times, *([_known(row[place]) for row in rows] for place in range(1, self._width))]
-
-    def _row(self, number: int) -> Sequence[float]:
-        place = self._index(number)
-        return self._numbers[place : place + self._width]
-
-    def _step(self, number: int) -> int:
-        return int(self._numbers[self._index(number)]) // self._span.step_ms
-
-    def _index(self, number: int) -> int:
-        return (self._first + number) % self._span.steps * self._width
 
 
 class _Series:

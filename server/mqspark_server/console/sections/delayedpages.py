@@ -8,7 +8,6 @@ from mqspark.client.admin import AdminClient
 from mqspark.errors import BrokerError, MQError, NoRoute
 from mqspark.message import (
     SCHEDULE_TOPIC,
-    TIMER_TOPIC,
     TRANS_GROUP,
     TRANS_HALF_TOPIC,
     TRANS_OP_HALF_TOPIC,
@@ -33,16 +32,15 @@ class Delayed(View, frozen=True):
 
         async def ask(name: str, address: str) -> None:
             levels.extend(await _levels(asked.admin, name, address))
-            waiting.append(await _timers(asked.admin, name, address))
+            waiting.extend(await _timers(asked.admin, name, address))
 
         problems = await of_each_master(asked.admin, ask)
         return {
-            "levels": sorted(levels, key=lambda row: (row["broker"], row["level"])),
-            "timers": sorted(waiting, key=lambda row: row["broker"]),
+            "levels": levels,
+            "timers": waiting,
             "transactions": await _transactions(asked.admin),
             "problems": problems,
             "half_topic": TRANS_HALF_TOPIC,
-            "timer_topic": TIMER_TOPIC,
         }
 
 
@@ -78,15 +76,16 @@ async def _levels(admin: AdminClient, broker: str, address: str) -> list[Row]:
     return rows
 
 
-async def _timers(admin: AdminClient, broker: str, address: str) -> Row:
-    """Messages for any time, by topic."""
+async def _timers(admin: AdminClient, broker: str, address: str) -> list[Row]:
+    """Messages for any time, by topic; none of a broker without a timer."""
     try:
         answer = await admin.ask(address, RequestCode.GET_TIMER_METRICS)
     except BrokerError:
-        return {"broker": broker, "topics": []}  # it has no timer
-    counts = decode_body(TimerMetricsSerializeWrapper, answer.body).timing_count
-    topics = [(topic, each.count) for topic, each in sorted(counts.items()) if each.count > 0]
-    return {"broker": broker, "topics": topics}
+        return []
+    counts = decode_body(TimerMetricsSerializeWrapper, answer.body).timing_count.items()
+    return [
+        {"broker": broker, "topic": each, "waiting": timed.count} for each, timed in counts if timed.count > 0
+    ]
 
 
 async def _transactions(admin: AdminClient) -> list[Row]:

@@ -46,8 +46,7 @@ class QueryTable(View, frozen=True):
     topic: TopicName = PROGRESS_TOPIC
 
     async def show(self, asked: Asking) -> Row:
-        events = await _events(asked.admin, self.topic)
-        rows = latest_of(events or (), asked.now_ms)
+        rows = latest_of(await _events(asked.admin, self.topic), asked.now_ms)
         return {"queries": rows[:MAX_QUERIES], "count": len(rows)}
 
 
@@ -56,7 +55,7 @@ class OneQuery(View, frozen=True):
     topic: TopicName = PROGRESS_TOPIC
 
     async def show(self, asked: Asking) -> Row:
-        events = [each for each in await _events(asked.admin, self.topic) or () if each["id"] == self.query]
+        events = [each for each in await _events(asked.admin, self.topic) if each["id"] == self.query]
         if not events:
             raise Trouble(404, "There is no such query", "None of the newest events belongs to this query.")
         steps = [each for each in events if each["event"] == "progress"]
@@ -90,7 +89,7 @@ class SparkReaders(View, frozen=True):
         committed = {
             f"{each['topic']} {each['broker']}:{each['queue']}": each["committed"] for each in offsets
         }
-        events = await _events(asked.admin, PROGRESS_TOPIC, EVENTS_OF_GROUP) or []
+        events = await _events(asked.admin, PROGRESS_TOPIC, EVENTS_OF_GROUP)
         return {"readers": readers_of(events, committed, asked.now_ms)[:MAX_QUERIES]}
 
 
@@ -111,12 +110,12 @@ SPARK_PAGES = Section(
 )
 
 
-async def _events(admin: AdminClient, topic: str, most: int = EVENTS_READ) -> list[Row] | None:
-    """The newest, oldest first; None: there is no such topic. ``most``: of each queue."""
+async def _events(admin: AdminClient, topic: str, most: int = EVENTS_READ) -> list[Row]:
+    """The newest, oldest first; none of a topic that is not there. ``most``: of each queue."""
     try:
         bounds = await bounds_of(admin, topic)
     except NoRoute:
-        return None
+        return []
     queues = list(bounds.items())[:MAX_QUEUES]
     wanted = {queue: (max(low, high - most), high) for queue, (low, high) in queues}
     ends = {queue: high for queue, (_, high) in queues}
@@ -124,16 +123,13 @@ async def _events(admin: AdminClient, topic: str, most: int = EVENTS_READ) -> li
     return await asyncio.to_thread(parsed, read.messages)
 
 
-def _age(message: MessageExt) -> tuple[int, int]:
-    """Events of one millisecond may be in several queues: the log of a broker has them in their order."""
-    return message.store_timestamp_ms, message.physical_offset
-
-
 def parsed(read: list[MessageExt]) -> list[Row]:
     """In a thread, since bodies have to be inflated and parsed; the newest of them that fit."""
     found: list[Row] = []
     left = INFLATED_BYTES
-    for message in sorted(read, key=_age, reverse=True):
+    # Events of one millisecond may be in several queues: the log of a broker has them in their order.
+    read = sorted(read, key=lambda each: (each.store_timestamp_ms, each.physical_offset), reverse=True)
+    for message in read:
         if left <= 0:
             break
         try:
@@ -148,23 +144,16 @@ def parsed(read: list[MessageExt]) -> list[Row]:
 
 
 def _event(message: MessageExt, body: bytes) -> Row | None:
-    try:
-        document = json.loads(body)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(document, dict) or not isinstance(document.get("id"), str):
-        return None
+    document = _parsed(body)
     event = document.get("event")
-    if event not in ("started", "progress", "idle", "terminated"):
+    if not isinstance(document.get("id"), str) or event not in ("started", "progress", "idle", "terminated"):
         return None
     progress = _dict(document.get("progress"))
     durations, operators = _dict(progress.get("durationMs")), _dicts(progress.get("stateOperators"))
     sources = [_source(each) for each in _dicts(progress.get("sources"))]
     lags = [each["lag"] for each in sources if each["lag"] is not None]
-    known = [(_text(name, 60), value) for name, value in durations.items() if _number(value) is not None]
     return {
         "id": _text(document["id"], 64),
-        "run": _text(document.get("runId"), 64),
         "name": _text(document.get("name"), 200),
         "app": _text(document.get("app"), 200),
         "event": event,
@@ -175,13 +164,19 @@ def _event(message: MessageExt, body: bytes) -> Row | None:
         "in_rate": _number(progress.get("inputRowsPerSecond")),
         "out_rate": _number(progress.get("processedRowsPerSecond")),
         "duration_ms": _number(durations.get("triggerExecution")),
-        "durations": known[:20],
         "sources": sources,
         "sink": _text(_dict(progress.get("sink")).get("description"), 200),
         "state_rows": sum(_number(each.get("numRowsTotal")) or 0 for each in operators),
         "state_bytes": sum(_number(each.get("memoryUsedBytes")) or 0 for each in operators),
         "lag": sum(lags) if lags else None,
     }
+
+
+def _parsed(text: str | bytes) -> dict[str, Any]:
+    try:
+        return _dict(json.loads(text))
+    except (ValueError, RecursionError):
+        return {}
 
 
 def _dict(value: object) -> dict[str, Any]:
@@ -194,33 +189,23 @@ def _dicts(value: object) -> list[dict[str, Any]]:
 
 def _source(source: dict[str, Any]) -> Row:
     end, latest = _queues(source.get("endOffset")), _queues(source.get("latestOffset"))
-    lag = None
-    if latest:
-        lag = sum(max(0, offset - end.get(queue, 0)) for queue, offset in latest.items())
+    # Spark describes every source in Python by the same words: those of pymq are called by their topics.
+    topics = sorted({queue.partition(" ")[0] for queue in end if " " in queue})
+    lag = sum(max(0, offset - end.get(queue, 0)) for queue, offset in latest.items())
     return {
-        "description": _source_name(source, end),
+        "description": _text(f"pymq: {', '.join(topics)}" if topics else source.get("description"), 200),
         "rows": _number(source.get("numInputRows")),
-        "lag": lag,
+        "lag": lag if latest else None,
         "offsets": [(queue, offset, latest.get(queue)) for queue, offset in sorted(end.items())][:256],
     }
-
-
-def _source_name(source: dict[str, Any], queues: dict[str, int]) -> str:
-    """The topics of a ``pymq`` source, since Spark describes every source in Python by the same words."""
-    topics = sorted({queue.partition(" ")[0] for queue in queues if " " in queue})
-    return _text(f"pymq: {', '.join(topics)}" if topics else source.get("description"), 200)
 
 
 def _queues(offset: object) -> dict[str, int]:
     """Queue to offset, of an offset of a ``pymq`` source: ``{"q": {topic: {"broker:0": 7}}}``, perhaps as text. Empty
     for an offset of another source."""
-    if isinstance(offset, str):
-        try:
-            offset = json.loads(offset)
-        except (ValueError, RecursionError):
-            return {}
     found: dict[str, int] = {}
-    for topic, queues in _dict(_dict(offset).get("q")).items():
+    document = _parsed(offset) if isinstance(offset, str) else _dict(offset)
+    for topic, queues in _dict(document.get("q")).items():
         for queue, each in _dict(queues).items():
             if isinstance(each, int) and _number(each) is not None and len(found) < MAX_OFFSETS:
                 found[f"{_text(topic, 255)} {_text(queue, 255)}"] = each
@@ -242,21 +227,18 @@ def latest_of(events: Iterable[Row], now_ms: float) -> list[Row]:
     """One row a query: its last progress, and its state now."""
     rows: dict[str, Row] = {}
     for each in events:
-        row = rows.setdefault(each["id"], dict(each))
-        if each["event"] == "progress":
-            row |= each
-        row |= {
-            "event": each["event"],
-            "at_ms": each["at_ms"],
-            "name": each["name"] or row["name"],
-            "run": each["run"],
-        }
-        row["error"] = each["error"]
+        before = rows.get(each["id"], each)
+        figures = each if each["event"] == "progress" else before
+        now = {key: each[key] for key in ("event", "at_ms", "error")}
+        rows[each["id"]] = {**figures, **now, "name": each["name"] or before["name"]}
     for row in rows.values():
-        silent = now_ms - row["at_ms"] > SILENT_MS
-        row["state"] = {"terminated": "failed" if row["error"] else "ended", "idle": "idle"}.get(
-            row["event"], "running"
-        )
-        if silent and row["event"] != "terminated":
-            row["state"] = "silent"
+        row["state"] = _state(row, now_ms)
     return sorted(rows.values(), key=lambda row: (row["state"] not in ("running", "idle"), -row["at_ms"]))
+
+
+def _state(last: Row, now_ms: float) -> str:
+    if last["event"] == "terminated":
+        return "failed" if last["error"] else "ended"
+    if now_ms - last["at_ms"] > SILENT_MS:
+        return "silent"
+    return "idle" if last["event"] == "idle" else "running"

@@ -7,15 +7,15 @@ are made by the job server, with the visitor's keys: the cluster says who may.
 from __future__ import annotations
 
 import base64
-from typing import Any, ClassVar
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import msgspec
 
 from mqspark.client.remoting.credentials import Credentials
-from mqspark_server.actions.fields import Text
+from mqspark_server.actions.fields import ChoiceField, Text
 from mqspark_server.actions.operating import Done, Preview
-from mqspark_server.actions.tableactions import DROP, PAUSE, RESUME, TableChange
+from mqspark_server.actions.tableactions import DROP, PAUSE, RESUME
 from mqspark_server.console.clusteraccess import Trouble
 from mqspark_server.console.sections.jobpages import answer_of, job_server_of
 from mqspark_server.console.site import Asking, ListView, Section
@@ -29,6 +29,7 @@ _OK = 200
 _CHANGE_S = 30.0
 """The job server asks the cluster first."""
 _KINDS = {"running": "good", "failed": "bad"}
+CHANGES = {each.verb: each for each in (PAUSE, RESUME, DROP)}
 
 
 class TableList(ListView, frozen=True):
@@ -47,52 +48,37 @@ class TableList(ListView, frozen=True):
 
         return {
             "job_server": str(server),
-            "count": len(found),
-            "running": sum(each.state == "running" for each in found),
-            "failed": sum(each.state == "failed" for each in found),
-            "rejected": sum(each.rejected for each in found),
+            "tables": found,
             **await self.listed("name", [msgspec.to_builtins(each) for each in found], behind),
         }
 
 
 class ChangeTable(msgspec.Struct, frozen=True):
-    change: ClassVar[TableChange]
     name: Text
+    change: Annotated[str, ChoiceField(tuple(CHANGES))]
 
     async def preview(self, asked: Asking) -> Preview:
         _, row = await _of_cluster(asked, self.name)
-        verb = self.change.verb.capitalize()
+        change, verb = CHANGES[self.change], self.change.capitalize()
         facts = [
             ("Topic", row.topic),
             ("Place", row.url),
             ("State", row.state),
-            ("Then", f"it {self.change.done}"),
+            ("Then", f"it {change.done}"),
         ]
-        return Preview(f"{verb} the table {self.name}?", verb, facts, is_dangerous=self.change.is_dangerous)
+        return Preview(f"{verb} the table {self.name}?", verb, facts, is_dangerous=change.is_dangerous)
 
     async def apply(self, asked: Asking) -> Done:
         server, _ = await _of_cluster(asked, self.name)
-        target = f"/api/v1/tables/{quote(self.name, safe='')}{self.change.step}"
-        method = self.change.method
+        change = CHANGES[self.change]
+        target = f"/api/v1/tables/{quote(self.name, safe='')}{change.step}"
         try:
-            answer = await server.ask(target, _keys(asked, server), method=method, timeout_s=_CHANGE_S)
+            answer = await server.ask(target, _keys(asked, server), method=change.method, timeout_s=_CHANGE_S)
         except NotAnswered as error:
             raise Trouble(502, "The job server cannot be asked", str(error)) from None
         if answer.status != _OK:
             raise Trouble(answer.status, "The table was not changed", _detail(answer.body))
-        return Done(f"table {self.name} {self.change.done}")
-
-
-class PauseTable(ChangeTable, frozen=True):
-    change = PAUSE
-
-
-class ResumeTable(ChangeTable, frozen=True):
-    change = RESUME
-
-
-class DropTable(ChangeTable, frozen=True):
-    change = DROP
+        return Done(f"table {self.name} {change.done}")
 
 
 async def _of_cluster(asked: Asking, name: str) -> tuple[WebServer, TableRow]:
@@ -135,9 +121,5 @@ def _detail(body: bytes) -> str:
 TABLE_PAGES = Section(
     "Tables",
     views={"/tables": (TableList, "tables.html")},
-    changes={
-        "/tables/{name}/pause": (PauseTable, "/tables"),
-        "/tables/{name}/resume": (ResumeTable, "/tables"),
-        "/tables/{name}/drop": (DropTable, "/tables"),
-    },
+    changes={"/tables/{name}/{change}": (ChangeTable, "/tables")},
 )
