@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
+from itertools import accumulate
 from typing import Annotated
 
-import numpy as np
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 from starlette.requests import ClientDisconnect
@@ -35,8 +36,6 @@ IN_FLIGHT = 4
 KINDS = ("application/x-ndjson", "application/octet-stream")
 """A browser sends none of them for a page of another site without a preflight request."""
 
-_NEWLINE = 10
-
 router = APIRouter(prefix="/api/v1/topics", tags=["messages"], responses=ERRORS)
 
 
@@ -47,53 +46,46 @@ class Ingested(BaseModel):
 
 
 class Lines:
-    """The whole lines of a body that arrives in pieces."""
+    """The lines of a body that arrives in pieces, without the empty ones."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
-        self._unsent = bytearray()
-        self._end = 0
-        """Where its last whole line ends."""
+        self._begun = bytearray()
+        self._whole: list[bytes] = []
+        self._whole_bytes = 0
 
-    def receive(self, data: bytes) -> list[bytes]:
-        """Parts of about BATCH_BYTES and at most BATCH_LINES, each line with its newline.
+    def receive(self, data: bytes) -> list[list[bytes]]:
+        """Batches of about BATCH_BYTES and at most BATCH_LINES. Raises Problem for a line that is too long."""
+        first, *more = data.split(b"\n")
+        self._begun += first
+        if more:
+            found = [bytes(self._begun), *more]
+            self._begun = bytearray(found.pop())
+            self._whole += filter(None, found)
+            self._whole_bytes += sum(map(len, found))
+            self._check(max(map(len, found)))
+        self._check(len(self._begun))
+        is_enough = self._whole_bytes >= BATCH_BYTES or len(self._whole) >= BATCH_LINES
+        return self._batches() if is_enough else []
 
-        Raises Problem for a line that is too long.
-        """
-        unsent = self._unsent
-        begins = len(unsent)
-        unsent += data
-        self._end = unsent.rfind(b"\n", begins) + 1 or self._end
-        if len(unsent) - self._end > self._most_bytes:
+    def _check(self, size: int) -> None:
+        if size > self._most_bytes:
             raise Problem(413, f"a line has more than {self._most_bytes} bytes")
-        if self._end < BATCH_BYTES:
-            return []
-        whole = bytes(unsent[: self._end])
-        del unsent[: self._end]
-        self._end = 0
-        return self._cut(whole)
 
-    def finish(self) -> list[bytes]:
+    def finish(self) -> list[list[bytes]]:
         """What is left; the last line may lack its newline."""
-        rest = bytes(self._unsent)
-        self._unsent.clear()
-        self._end = 0
-        if not rest:
-            return []
-        return self._cut(rest if rest.endswith(b"\n") else rest + b"\n")
+        self._whole += filter(None, [bytes(self._begun)])
+        return self._batches()
 
-    def _cut(self, whole: bytes) -> list[bytes]:
-        ends = np.flatnonzero(np.frombuffer(whole, np.uint8) == _NEWLINE) + 1
-        if int(np.diff(ends, prepend=0).max()) - 1 > self._most_bytes:
-            raise Problem(413, f"a line has more than {self._most_bytes} bytes")
-        cuts, begin, first = [], 0, 0
-        while first < len(ends):
-            fitting = int(np.searchsorted(ends, begin + BATCH_BYTES, "right"))
+    def _batches(self) -> list[list[bytes]]:
+        lines, self._whole, self._whole_bytes = self._whole, [], 0
+        ends, batches, first = [*accumulate(map(len, lines))], [], 0
+        while first < len(lines):
+            fitting = bisect_right(ends, ends[first] - len(lines[first]) + BATCH_BYTES)
             last = max(first + 1, min(fitting, first + BATCH_LINES))
-            end = int(ends[last - 1])
-            cuts.append(whole[begin:end])
-            begin, first = end, last
-        return cuts
+            batches.append(lines[first:last])
+            first = last
+        return batches
 
 
 class _BatchesUnderWay:
@@ -107,16 +99,14 @@ class _BatchesUnderWay:
         self.stored = 0
         """Messages of the first batches, all of which are acknowledged."""
 
-    async def send(self, lines: bytes) -> None:
+    async def send(self, bodies: list[bytes]) -> None:
         """Raises Problem when an earlier batch has failed."""
         if len(self._under_way) >= IN_FLIGHT:
             await self._await_oldest()
-        bodies = list(filter(None, lines.split(b"\n")))
-        if bodies:
-            body = encode_bodies(bodies, self._properties)
-            asked = self._asker.ask(RequestCode.SEND_BATCH_MESSAGE, self._header, body)
-            self._under_way.append((asyncio.create_task(asked), len(bodies)))
-            await asyncio.sleep(0)  # batches enter the log in their order, and others take their turn
+        body = encode_bodies(bodies, self._properties)
+        asked = self._asker.ask(RequestCode.SEND_BATCH_MESSAGE, self._header, body)
+        self._under_way.append((asyncio.create_task(asked), len(bodies)))
+        await asyncio.sleep(0)  # batches enter the log in their order, and others take their turn
 
     async def finish(self) -> None:
         while self._under_way:
@@ -169,10 +159,10 @@ async def ingest(
     place = places.take(asker.caller.user, asker.caller.address[0], MAX_INGESTS, retry_s=1)
     try:
         async for data in request.stream():
-            for part in lines.receive(data):
-                await sending.send(part)
-        for part in lines.finish():
-            await sending.send(part)
+            for bodies in lines.receive(data):
+                await sending.send(bodies)
+        for bodies in lines.finish():
+            await sending.send(bodies)
         await sending.finish()
     except Problem as problem:
         await sending.end()
