@@ -21,7 +21,7 @@ from mqspark.auth.usercopy import NONCE, UserSource
 from mqspark.auth.users import SEALED_PREFIX, User, Users, UserStatus, UserType, acl_document, user_subject
 from mqspark.errors import IllegalName, InvalidMessage, TableFull
 from mqspark.protocol.bodies.body import Body, decode_body
-from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.codes import Reason, RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, ok
 from mqspark.protocol.headers.admin_headers import (
@@ -231,7 +231,8 @@ def _refuse_invalid(change: Callable[[], T]) -> T:
     try:
         return change()
     except (InvalidMessage, IllegalName, TableFull) as error:
-        raise Refusal(ResponseCode.NO_PERMISSION, str(error)) from None
+        reason = None if isinstance(error, TableFull) else Reason.WRONG_VALUE
+        raise Refusal(ResponseCode.NO_PERMISSION, str(error), reason=reason) from None
 
 
 def _require_name(name: str | None) -> str:

@@ -61,8 +61,11 @@ class Accounts:
         self.closed = {} if closed is None else closed
 
     @classmethod
-    async def of(cls, admin: AdminClient, brokers: dict[str, dict[int, str]]) -> Accounts:
-        """``brokers``: name → id → address."""
+    async def of(cls, admin: AdminClient, cluster: str | None = None) -> Accounts:
+        """``cluster``: the masters of this one alone."""
+        info = await admin.cluster_info()
+        names = info.broker_addr_table if cluster is None else info.cluster_addr_table.get(cluster, ())
+        brokers = {name: info.broker_addr_table[name].broker_addrs for name in sorted(names)}
         known = {f"name server {address}": address for address in admin.namesrv}
         known |= {f"broker {name}": each[MASTER_ID] for name, each in brokers.items() if MASTER_ID in each}
         found: dict[str, str] = {}

@@ -45,7 +45,7 @@ pytestmark = pytest.mark.slow("a real RocketMQ starts first")
 
 async def let_alice_in(cluster: Cluster) -> None:
     async with aio.AdminClient(cluster.namesrv, credentials=Credentials(*ROOT)) as admin:
-        accounts = await Accounts.of(admin, {cluster.broker_name: {0: cluster.broker}})
+        accounts = await Accounts.of(admin)
         await accounts.put(ALICE[0], password=ALICE[1])
         for topic in TYPES.keys() - {"closed"}:
             await accounts.put_rule(ALICE[0], f"Topic:{topic}", ["Pub", "Sub"], [], allows=True)
@@ -161,7 +161,7 @@ def test_who_may_not_is_refused(proxy: str, alice: BareCaller) -> None:
 def test_the_users_of_the_proxy_are_those_of_the_broker_now(guarded: Cluster, proxy: str) -> None:
     async def remove() -> None:
         async with aio.AdminClient(guarded.namesrv, credentials=Credentials(*ROOT)) as admin:
-            accounts = await Accounts.of(admin, {guarded.broker_name: {0: guarded.broker}})
+            accounts = await Accounts.of(admin)
             await accounts.remove(ALICE[0])
 
     asyncio.run(remove())

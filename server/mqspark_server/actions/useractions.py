@@ -19,10 +19,7 @@ from mqspark_server.survey.surveying import Row
 async def accounts_of(at: Operated) -> Accounts:
     """The accounts of every name server and master that has users. Raises the MQError of one of them when
     none shows its users to these keys."""
-    info = await at.admin.cluster_info()
-    names = info.broker_addr_table if at.cluster is None else info.cluster_addr_table.get(at.cluster, ())
-    brokers = {name: info.broker_addr_table[name].broker_addrs for name in sorted(names)}
-    accounts = await Accounts.of(at.admin, brokers)
+    accounts = await Accounts.of(at.admin, at.cluster)
     if not accounts.servers:
         accounts.check_open()
     return accounts

@@ -38,6 +38,8 @@ def test_a_code_that_says_all_needs_no_reason() -> None:
     assert refused(answer_to(Refusal(ResponseCode.TOPIC_NOT_EXIST, "x"))).status == 404
     odd = Refusal(ResponseCode.NO_PERMISSION, "x", reason=Reason.FIXED_SETTING)
     assert refused(answer_to(odd)).status == 403
+    wrong = Refusal(ResponseCode.NO_PERMISSION, "an action that is none", reason=Reason.WRONG_VALUE)
+    assert refused(answer_to(wrong)).status == 400
     assert refused(answer_to(Refusal(99_999, "x"))).status == 500
 
 

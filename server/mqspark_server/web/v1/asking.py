@@ -48,10 +48,10 @@ _STATUS: dict[int, int] = {
     ResponseCode.SERVICE_NOT_AVAILABLE: 503,
     ResponseCode.FLUSH_DISK_TIMEOUT: 504,
 }
-"""Broker response code → HTTP status; all others are that of their reason, or a 500."""
+"""Broker response code → HTTP status, of what has no reason; all others are a 500."""
 
-_REASONS = {Reason.WRONG_VALUE: 400, Reason.FEATURE_OFF: 501, Reason.NOT_NOW: 503}
-"""Reason → HTTP status, where RocketMQ uses SYSTEM_ERROR for several reasons."""
+_REASONS: dict[Reason | None, int] = {Reason.WRONG_VALUE: 400, Reason.FEATURE_OFF: 501, Reason.NOT_NOW: 503}
+"""Reason → HTTP status, where RocketMQ has one code for several reasons."""
 
 _PROBLEMS = {
     400: "the request is malformed, or the broker refuses its values",
@@ -163,6 +163,11 @@ class Asker(NamedTuple):
         self.authorize(subject, action)
         return Problem(status, text)
 
+    def check_known(self, group: str) -> None:
+        """Raises Problem for a group that has no settings and no members."""
+        if group not in self.state.subscriptions and self.state.clients.consumer(group) is None:
+            raise Problem(404, f"no group {group!r}")
+
     def check_match(self, current: Any, subject: Subject = CLUSTER, action: Action = Action.GET) -> None:
         """If-Match and If-None-Match against the present document; None: there is nothing yet. The answer to a change
         is a 201 then. ``action``: what a caller must be allowed who learns that they do not match. Raises Problem."""
@@ -212,7 +217,7 @@ class Asker(NamedTuple):
 
 
 def refused(answer: Command) -> Problem:
-    status = _STATUS.get(answer.code) or (_REASONS.get(answer.reason, 500) if answer.reason else 500)
+    status = _REASONS.get(answer.reason) or _STATUS.get(answer.code, 500)
     return Problem(status, f"code {answer.code}: {answer.remark or ''}", code=answer.code)
 
 

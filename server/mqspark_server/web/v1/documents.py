@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, Field, create_model
 
 from mqspark_server.shown.nouns import Setting
+from mqspark_server.web.v1.asking import Given
 
 
 class SettingsDocuments:
@@ -24,7 +25,7 @@ class SettingsDocuments:
         fields: dict[str, Any] = {
             each.field: (_type(each) | None, self._field(each, default=None)) for each in self._settings
         }
-        return create_model(name, __doc__=text, __config__=ConfigDict(extra="forbid"), **fields | more)
+        return create_model(name, __doc__=text, __base__=Given, **fields | more)
 
     def view(self, name: str, **more: Any) -> type[BaseModel]:
         """A document of all settings, whatever others have made of them, and of ``more`` fields by their types."""

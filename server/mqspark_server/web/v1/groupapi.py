@@ -149,9 +149,7 @@ async def reset_group(group: GroupName, reset: Reset, asker: AskerNow) -> ResetO
         raise Problem(422, "timeMs is required with `time`, and only allowed with it")
     if (reset.to == "offset") != (reset.offset is not None and reset.queueId is not None):
         raise Problem(422, "offset and queueId are required with `offset`, and only allowed with it")
-    state = asker.state
-    if group not in state.subscriptions:
-        raise Problem(404, f"no group {group!r}")
+    asker.check_known(group)
     offsets = _BrokerOffsets(asker)
     at_ms = {"earliest": BEGINNING_MS, "latest": END_MS}.get(reset.to, reset.timeMs or 0)
     queues = [] if reset.queueId is None else [place_of(offsets.queue(reset.topic, reset.queueId))]
@@ -164,7 +162,7 @@ async def reset_group(group: GroupName, reset: Reset, asker: AskerNow) -> ResetO
             (only,) = moves
             header.queue_id, header.offset = only.queue_id, only.after
         await asker.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
-    online = state.clients.consumer(group) is not None
+    online = asker.state.clients.consumer(group) is not None
     return ResetOutcome(group, reset.topic, reset.dryRun, online=online, queues=moves)
 
 

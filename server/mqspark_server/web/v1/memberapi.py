@@ -74,9 +74,8 @@ class Modes(BaseModel):
 async def list_members(group: GroupName, asker: AskerNow, paging: PagingNow) -> ItemPage[Member]:
     """The connected consumers of a group."""
     asker.authorize_group(group, Action.GET)
+    asker.check_known(group)
     found = asker.state.clients.consumer(group)
-    if found is None and group not in asker.state.subscriptions:
-        raise Problem(404, f"no group {group!r}")
     members = {} if found is None else {member.client_id: member for member in found.members.values()}
     page, following = paging.of(members)
     return ItemPage(items=[member_view(members[name]) for name in page], next=following)

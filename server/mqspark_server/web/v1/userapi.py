@@ -180,8 +180,7 @@ async def _accounts(asker: Asker, *, here_only: bool) -> AsyncIterator[Accounts]
     admin = connect(Credentials(user, authority.users.secret_of(user)), _OTHERS_TIMEOUT_MS)
     with as_problem(502, MQError, text=_NOTHING), as_problem(502, ChangedInPart):
         async with admin:
-            brokers = (await admin.cluster_info()).broker_addr_table
-            found = await Accounts.of(admin, {name: each.broker_addrs for name, each in brokers.items()})
+            found = await Accounts.of(admin)
             found.check_open()
             yield found.after(here, _HereFirst(asker, admin))
 
