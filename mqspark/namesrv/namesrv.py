@@ -31,7 +31,7 @@ from mqspark.namesrv.config import NamesrvConfig
 from mqspark.namesrv.kv import ORDER_TOPICS, KVConfig
 from mqspark.namesrv.routes import BrokerIdentity, RouteTable, keep_zone
 from mqspark.namesrv.saves import Saves
-from mqspark.protocol.bodies.body import decode_body, encode_body, encode_in_slices
+from mqspark.protocol.bodies.body import decode_body, encode_body
 from mqspark.protocol.bodies.topic_bodies import (
     BrokerMemberGroup,
     DataVersion,
@@ -42,7 +42,7 @@ from mqspark.protocol.bodies.topic_bodies import (
 )
 from mqspark.protocol.codes import FAQ, Reason, RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.dispatch import Handler, Refusal, dispatch, ok, settings_to_change
+from mqspark.protocol.dispatch import Handler, Refusal, dispatch, ok, ok_in_slices, settings_to_change
 from mqspark.protocol.extending import Extensions, TappedSession
 from mqspark.protocol.headers.cluster_headers import (
     AddWritePermOfBrokerRequestHeader,
@@ -502,4 +502,4 @@ class _Routed(NoFacts):
 
 def _topic_list(command: Command, names: Work[list[str]]) -> Slices:
     body = TopicList(topic_list=(yield from names))
-    return ok(command, None, (yield from encode_in_slices(body)))
+    return (yield from ok_in_slices(command, body))

@@ -9,7 +9,7 @@ Facts: docs/rocketmq/protocol.md#calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field
 from typing import Any
 
@@ -24,8 +24,16 @@ from mqspark.errors import (
     ProtocolError,
     is_shortage,
 )
+from mqspark.protocol.bodies.body import Body, encode_in_slices
 from mqspark.protocol.codes import REASON_FIELD, Reason, RequestCode, ResponseCode
-from mqspark.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, Command, UnreadRequest, encode_response
+from mqspark.protocol.command import (
+    ONEWAY_FLAG,
+    RESPONSE_FLAG,
+    Command,
+    UnreadRequest,
+    encode_response,
+    encode_response_head,
+)
 from mqspark.protocol.headers.header import Header, to_ext
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import LongWork, Slices, Work
@@ -105,6 +113,20 @@ def ok(
     return encode_response(command.opaque, ResponseCode.SUCCESS, header, body, remark)
 
 
+def ok_in_slices(
+    command: Command,
+    body: Body,
+    header: Header | Mapping[str, str] | None = None,
+    members: Mapping[str, Sequence[bytes]] | None = None,
+) -> Work[list[bytes]]:
+    """``ok`` with a body whose tables may be large (``encode_in_slices``): the frame in pieces."""
+    pieces = yield from encode_in_slices(body, members)
+    return [
+        encode_response_head(command.opaque, ResponseCode.SUCCESS, header, sum(map(len, pieces))),
+        *pieces,
+    ]
+
+
 def merged(*tables: Mapping[int, Handler]) -> dict[int, Handler]:
     """One table of all handlers. Raises ValueError when two of them are for the same request code."""
     handlers: dict[int, Handler] = {}
@@ -173,12 +195,17 @@ def _unserved(command: Command) -> bytes:
 
 
 def _answer_later(session: Session, command: Command, slices: Slices) -> Work[None]:
+    frame: bytes | list[bytes] | None
     try:
         frame = yield from slices
     except Exception as error:
         frame = failure(session, command, error)
-    if frame is not None and not command.flag & ONEWAY_FLAG:
+    if frame is None or command.flag & ONEWAY_FLAG:
+        return
+    if isinstance(frame, bytes):
         session.send(frame)
+    else:
+        session.send(*frame)
 
 
 def failure(session: Session, command: Command, error: Exception) -> bytes:

@@ -22,8 +22,8 @@ requesting peer has gone, because it changes state."""
 
 ESSENTIAL = True
 
-Slices = Work[bytes | None]
-"""A handler's work; returns the frame of its answer."""
+Slices = Work[bytes | list[bytes] | None]
+"""A handler's work; returns the frame of its answer, perhaps in pieces."""
 
 MAX_RUNNING = 8
 """Limit of works that have begun, which take memory. Others wait for their first slice."""

@@ -8,7 +8,7 @@ from mqspark.broker.admin.views import language_name
 from mqspark.broker.state.groups import MEMBERS_AT_ONCE, ConsumerGroup, GroupMember
 from mqspark.broker.state.state import BrokerState
 from mqspark.protocol.bodies.admin_bodies import QuerySubscriptionResponseBody
-from mqspark.protocol.bodies.body import encode_body, encode_in_slices
+from mqspark.protocol.bodies.body import encode_body
 from mqspark.protocol.bodies.client_bodies import (
     ConnectionInfo,
     ConsumerConnection,
@@ -18,7 +18,7 @@ from mqspark.protocol.bodies.client_bodies import (
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.dispatch import Handler, Refusal, ok
+from mqspark.protocol.dispatch import Handler, Refusal, ok, ok_in_slices
 from mqspark.protocol.headers.admin_headers import QuerySubscriptionByConsumerRequestHeader
 from mqspark.protocol.headers.client_headers import (
     GetConsumerConnectionListRequestHeader,
@@ -50,7 +50,7 @@ class ConnectionsProcessor:
             message_model=group.message_model,
             consume_from_where=group.consume_from_where,
         )
-        return ok(command, None, (yield from encode_in_slices(body)))
+        return (yield from ok_in_slices(command, body))
 
     def producer_connections(self, session: Session, command: Command) -> Slices:
         name = command.header(GetProducerConnectionListRequestHeader).producer_group
@@ -58,7 +58,7 @@ class ConnectionsProcessor:
         if not members:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
         body = ProducerConnection(connection_set=_connections(members))
-        return ok(command, None, (yield from encode_in_slices(body)))
+        return (yield from ok_in_slices(command, body))
 
     def all_producers(self, session: Session, command: Command) -> Slices:
         data: dict[str, list[ProducerInfo]] = {}
@@ -78,7 +78,7 @@ class ConnectionsProcessor:
             if done >= MEMBERS_AT_ONCE:
                 done = 0
                 yield
-        return ok(command, None, (yield from encode_in_slices(ProducerTableInfo(data=data))))
+        return (yield from ok_in_slices(command, ProducerTableInfo(data=data)))
 
     def subscription_of_consumer(self, session: Session, command: Command) -> bytes:
         header = command.header(QuerySubscriptionByConsumerRequestHeader)

@@ -10,7 +10,7 @@ from mqspark.broker.state.state import BrokerState
 from mqspark.broker.tables.attributes import check_group_attribute
 from mqspark.errors import InvalidMessage
 from mqspark.message import check_group
-from mqspark.protocol.bodies.body import decode_body, encode_body, encode_in_slices
+from mqspark.protocol.bodies.body import decode_body, encode_body
 from mqspark.protocol.bodies.topic_bodies import (
     DeleteSubscriptionGroupListRequestBody,
     GroupForbidden,
@@ -20,7 +20,7 @@ from mqspark.protocol.bodies.topic_bodies import (
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.dispatch import Handler, Refusal, ok
+from mqspark.protocol.dispatch import Handler, Refusal, ok, ok_in_slices
 from mqspark.protocol.headers.admin_headers import (
     DeleteSubscriptionGroupRequestHeader,
     GetSubscriptionGroupConfigRequestHeader,
@@ -53,6 +53,7 @@ class GroupAdminProcessor:
         configs = decode_body(SubscriptionGroupList, command.body).group_config_list
         for config in configs:
             _check_group(config.group_name)
+        yield ESSENTIAL
         for number, config in enumerate(configs, 1):
             self._put_group(config, session)
             if number % CHANGED_AT_ONCE == 0:
@@ -135,7 +136,7 @@ class GroupAdminProcessor:
             forbidden_table=(yield from subscriptions.forbidden_in_slices()),
             subscription_group_table=table,
         )
-        return ok(command, {"totalGroupNum": str(count)}, (yield from encode_in_slices(body)))
+        return (yield from ok_in_slices(command, body, {"totalGroupNum": str(count)}))
 
     def group_config(self, session: Session, command: Command) -> bytes:
         name = command.header(GetSubscriptionGroupConfigRequestHeader).group

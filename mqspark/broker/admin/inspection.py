@@ -18,11 +18,11 @@ from mqspark.protocol.bodies.admin_bodies import (
     TopicOffset,
     TopicStatsTable,
 )
-from mqspark.protocol.bodies.body import encode_body, encode_in_slices, queue_key
+from mqspark.protocol.bodies.body import encode_body, queue_key
 from mqspark.protocol.bodies.topic_bodies import KVTable
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.dispatch import Handler, Refusal, ok
+from mqspark.protocol.dispatch import Handler, Refusal, ok, ok_in_slices
 from mqspark.protocol.headers.admin_headers import (
     GetTopicStatsInfoRequestHeader,
     QueryConsumeQueueRequestHeader,
@@ -72,7 +72,7 @@ class InspectionProcessor:
             )
             if queue_id % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:
                 yield
-        return ok(command, None, (yield from encode_in_slices(table)))
+        return (yield from ok_in_slices(command, table))
 
     def consume_queue(self, session: Session, command: Command) -> bytes:
         """The entries of a queue's file. With a group, each entry says whether the group's filter takes it."""

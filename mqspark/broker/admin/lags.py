@@ -24,7 +24,7 @@ from mqspark.protocol.bodies.body import (
 from mqspark.protocol.bodies.topic_bodies import GroupList, TopicList
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.dispatch import Handler, ok
+from mqspark.protocol.dispatch import Handler, ok, ok_in_slices
 from mqspark.protocol.headers.admin_headers import (
     GetConsumeStatsInBrokerHeader,
     GetConsumeStatsRequestHeader,
@@ -57,9 +57,7 @@ class LagProcessor:
         }
 
     def all_offsets(self, session: Session, command: Command) -> Slices:
-        return ok(
-            command, None, (yield from encode_in_slices((yield from self._state.offsets.wrapper_in_slices())))
-        )
+        return (yield from ok_in_slices(command, (yield from self._state.offsets.wrapper_in_slices())))
 
     def clone_offsets(self, session: Session, command: Command) -> Slices:
         header = command.header(CloneGroupOffsetRequestHeader)
@@ -99,7 +97,7 @@ class LagProcessor:
                 whole.consume_tps += stats.consume_tps
             if number % TOPICS_AT_ONCE == TOPICS_AT_ONCE - 1:
                 yield
-        return ok(command, None, (yield from encode_in_slices(whole)))
+        return (yield from ok_in_slices(command, whole))
 
     def _consume_stats(self, group: str, topic_name: str, *, only_live: bool) -> Work[ConsumeStats | None]:
         """The offsets of a group in one topic. None if the topic no longer exists or, with ``only_live``, if the
@@ -139,30 +137,33 @@ class LagProcessor:
             topics_of.setdefault(group, []).append(topic)
             if number % PAIRS_AT_ONCE == 0:
                 yield
-        texts: list[bytes] = []
+        texts = [b"["]
         size_bytes = 0
         for number, config in enumerate(state.subscriptions):
             if config.consume_message_orderly != header.is_order and header.is_order:
                 continue
-            group_texts: list[bytes] = []
-            for topic in topics_of.get(config.group_name, ()):
+            texts.append(b"%b{%b:[" % (b"," if len(texts) > 1 else b"", encode_body(config.group_name)))
+            comma = b""
+            for place, topic in enumerate(topics_of.get(config.group_name, ()), 1):
                 stats = yield from self._consume_stats(config.group_name, topic, only_live=True)
                 if stats is None:
                     continue
                 for queue in stats.offset_table.values():
                     body.total_diff += queue.broker_offset - queue.consumer_offset
                     body.total_inflight_diff += queue.pull_offset - queue.consumer_offset
-                group_texts.append((yield from encode_in_slices(stats)))
-                size_bytes += len(group_texts[-1])
+                pieces = yield from encode_in_slices(stats)
+                texts += (comma, *pieces)
+                comma = b","
+                size_bytes += sum(map(len, pieces))
                 if size_bytes > MAX_BODY_BYTES:
                     raise FrameTooLarge("answer", size_bytes, MAX_BODY_BYTES)
-                if len(group_texts) % TOPICS_AT_ONCE == 0:
+                if place % TOPICS_AT_ONCE == 0:
                     yield
-            texts.append(b"{%b:[%b]}" % (encode_body(config.group_name), b",".join(group_texts)))
+            texts.append(b"]}")
             if number % TOPICS_AT_ONCE == TOPICS_AT_ONCE - 1:
                 yield
-        members = {"consumeStatsList": b"[%b]" % b",".join(texts)}
-        return ok(command, None, (yield from encode_in_slices(body, members)))
+        texts.append(b"]")
+        return (yield from ok_in_slices(command, body, members={"consumeStatsList": texts}))
 
     def consumers_of_topic(self, session: Session, command: Command) -> Slices:
         topic = command.header(QueryTopicConsumeByWhoRequestHeader).topic
@@ -170,13 +171,13 @@ class LagProcessor:
             **dict.fromkeys(self._state.clients.subscribers_of(topic)),
             **dict.fromkeys((yield from self._state.offsets.groups_of(topic))),
         }
-        return ok(command, None, (yield from encode_in_slices(GroupList(group_list=list(groups)))))
+        return (yield from ok_in_slices(command, GroupList(group_list=list(groups))))
 
     def topics_of_consumer(self, session: Session, command: Command) -> Slices:
         group = command.header(QueryTopicsByConsumerRequestHeader).group
         topics = yield from self._state.offsets.topics_of(group)
         body = TopicList(topic_list=topics, broker_addr=self._state.config.address)
-        return ok(command, None, (yield from encode_in_slices(body)))
+        return (yield from ok_in_slices(command, body))
 
     def consume_time_span(self, session: Session, command: Command) -> Slices:
         header = command.header(QueryConsumeTimeSpanRequestHeader)
@@ -206,4 +207,4 @@ class LagProcessor:
             if queue_id % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:
                 yield
         body = QueryConsumeTimeSpanBody(consume_time_span_set=spans)
-        return ok(command, None, (yield from encode_in_slices(body)))
+        return (yield from ok_in_slices(command, body))

@@ -29,7 +29,7 @@ from mqspark.protocol.bodies.admin_bodies import (
 from mqspark.protocol.bodies.body import decode_body, encode_body, encode_in_slices, queue_key
 from mqspark.protocol.codes import Language, RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_request_head, encode_response
-from mqspark.protocol.dispatch import Handler, Refusal, ok
+from mqspark.protocol.dispatch import Handler, Refusal, ok_in_slices
 from mqspark.protocol.headers.client_headers import (
     ConsumeMessageDirectlyResultRequestHeader,
     GetConsumerRunningInfoRequestHeader,
@@ -224,8 +224,8 @@ class RelayProcessor:
             self._answer_resets(header.group, topic.name)
         else:
             targets = yield from self._push_reset(header, targets, is_c=command.language == Language.CPP)
-        body = ResetOffsetBody(offset_table=self._table(topic.name, targets))
-        return ok(command, None, (yield from encode_in_slices(body)))
+        body = ResetOffsetBody(offset_table=(yield from self._table(topic.name, targets)))
+        return (yield from ok_in_slices(command, body))
 
     def _target(self, header: ResetOffsetRequestHeader, queue_id: int) -> int:
         store = self._state.store
@@ -265,7 +265,7 @@ class RelayProcessor:
         for member in members:
             _require_version(member, _RESET_VERSION)
         request = ResetOffsetRequestHeader(topic=header.topic, group=header.group, timestamp=header.timestamp)
-        table = ResetOffsetBody(offset_table=self._table(header.topic, offsets))
+        table = ResetOffsetBody(offset_table=(yield from self._table(header.topic, offsets)))
         table_for_c = ResetOffsetBodyForC(
             offset_table=[
                 QueueOffsetForC(
@@ -283,7 +283,7 @@ class RelayProcessor:
             # the body.
             for_c = is_c or member.language == Language.CPP
             if for_c not in encoded:
-                encoded[for_c] = yield from encode_in_slices(table_for_c if for_c else table)
+                encoded[for_c] = b"".join((yield from encode_in_slices(table_for_c if for_c else table)))
             head = encode_request_head(
                 RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
                 member.session.next_opaque(),
@@ -296,11 +296,14 @@ class RelayProcessor:
                 yield ESSENTIAL
         return offsets
 
-    def _table(self, topic: str, offsets: Mapping[int, int]) -> dict[str, int]:
+    def _table(self, topic: str, offsets: Mapping[int, int]) -> Work[dict[str, int]]:
         name = self._state.config.broker_name
-        return {
-            queue_key(MessageQueue(topic, name, queue_id)): offset for queue_id, offset in offsets.items()
-        }
+        table: dict[str, int] = {}
+        for number, (queue_id, offset) in enumerate(offsets.items(), 1):
+            table[queue_key(MessageQueue(topic, name, queue_id))] = offset
+            if number % RESET_AT_ONCE == 0:
+                yield
+        return table
 
     # --- without asking a client ---
 
@@ -325,7 +328,7 @@ class RelayProcessor:
             if smallest.get(queue_id, _NO_CORRECTION) > offset:
                 smallest[queue_id] = _NO_CORRECTION
         body = QueryCorrectionOffsetBody(correction_offsets=smallest)
-        return ok(command, None, (yield from encode_in_slices(body)))
+        return (yield from ok_in_slices(command, body))
 
 
 def _require_version(member: GroupMember, version: int) -> None:

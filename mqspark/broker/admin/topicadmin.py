@@ -24,7 +24,7 @@ from mqspark.broker.tables.topics import (
 )
 from mqspark.errors import InvalidMessage, MQError
 from mqspark.message import check_topic
-from mqspark.protocol.bodies.body import decode_body, decode_nameless, encode_body, encode_in_slices
+from mqspark.protocol.bodies.body import decode_body, decode_nameless, encode_body
 from mqspark.protocol.bodies.topic_bodies import (
     MAX_QUEUES,
     CreateTopicListRequestBody,
@@ -37,7 +37,7 @@ from mqspark.protocol.bodies.topic_bodies import (
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.dispatch import Handler, Refusal, ok
+from mqspark.protocol.dispatch import Handler, Refusal, ok, ok_in_slices
 from mqspark.protocol.headers.admin_headers import (
     CreateTopicRequestHeader,
     DeleteTopicRequestHeader,
@@ -48,7 +48,7 @@ from mqspark.protocol.servers.registration import MAX_MAPPING_BYTES
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import ESSENTIAL, Slices, Work
 
-CHANGED_AT_ONCE = 64
+CHANGED_AT_ONCE = 32
 """Topics or groups of a list that are created or changed in one slice."""
 
 LISTED_AT_ONCE = 4_096
@@ -181,6 +181,7 @@ class TopicAdminProcessor:
     def update_topics(self, session: Session, command: Command) -> Slices:
         check_list_size(command)
         body = decode_body(CreateTopicListRequestBody, command.body)
+        yield ESSENTIAL
         for number, config in enumerate(body.topic_config_list, 1):
             changes = self._listed_changes(config)
             plain = copy_config(config)
@@ -337,7 +338,7 @@ class TopicAdminProcessor:
             mapping_data_version=mappings.data_version,
             topic_queue_mapping_detail_map=mappings.details(table),
         )
-        return ok(command, {"totalTopicNum": str(count)}, (yield from encode_in_slices(body)))
+        return (yield from ok_in_slices(command, body, {"totalTopicNum": str(count)}))
 
     def system_topics(self, session: Session, command: Command) -> Slices:
         topics = self._state.topics
@@ -347,4 +348,4 @@ class TopicAdminProcessor:
                 names.append(name)
             if number % LISTED_AT_ONCE == 0:
                 yield
-        return ok(command, None, (yield from encode_in_slices(TopicList(topic_list=names))))
+        return (yield from ok_in_slices(command, TopicList(topic_list=names)))

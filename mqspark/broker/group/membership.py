@@ -14,7 +14,7 @@ from mqspark.errors import InvalidFilter, InvalidMessage, TableFull
 from mqspark.filter.sql import compile_sql
 from mqspark.filter.tags import parse_tags
 from mqspark.message import MessageQueue, check_group, retry_topic
-from mqspark.protocol.bodies.body import Queue, decode_body, encode_in_slices
+from mqspark.protocol.bodies.body import Queue, decode_body
 from mqspark.protocol.bodies.client_bodies import (
     CheckClientRequestBody,
     ConsumerData,
@@ -27,7 +27,7 @@ from mqspark.protocol.bodies.client_bodies import (
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_request
-from mqspark.protocol.dispatch import Handler, Refusal, ok
+from mqspark.protocol.dispatch import Handler, Refusal, ok, ok_in_slices
 from mqspark.protocol.headers.client_headers import (
     GetConsumerListByGroupRequestHeader,
     NotifyConsumerIdsChangedRequestHeader,
@@ -51,7 +51,7 @@ MAX_CODES = 16_384
 SEEN_AT_ONCE = 256
 """Groups and subscriptions of a heartbeat that are processed in one slice."""
 
-NOTIFIED_AT_ONCE = 128
+NOTIFIED_AT_ONCE = 32
 """Members of a group that are notified of a change in one slice."""
 
 QUEUES_AT_ONCE = 512
@@ -252,7 +252,7 @@ class MembershipProcessor:
         if group is None:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {header.consumer_group}")
         body = GetConsumerListByGroupResponseBody(consumer_id_list=list(group.members))
-        return ok(command, {}, (yield from encode_in_slices(body)))
+        return (yield from ok_in_slices(command, body))
 
     def check_config(self, session: Session, command: Command) -> bytes:
         body = decode_body(CheckClientRequestBody, command.body)
@@ -279,7 +279,7 @@ class MembershipProcessor:
             locked += map(Queue.of, held)
             if len(queues) == QUEUES_AT_ONCE:
                 yield
-        return ok(command, None, (yield from encode_in_slices(LockBatchResponseBody(lock_ok_mq_set=locked))))
+        return (yield from ok_in_slices(command, LockBatchResponseBody(lock_ok_mq_set=locked)))
 
     def unlock(self, session: Session, command: Command) -> Slices:
         _check_size(command)

@@ -16,7 +16,6 @@ from mqspark.broker.state.litenames import (
 )
 from mqspark.broker.state.state import BrokerState
 from mqspark.protocol.bodies.admin_bodies import OffsetWrapper, TopicOffset
-from mqspark.protocol.bodies.body import encode_in_slices
 from mqspark.protocol.bodies.lite_bodies import (
     ClientGroup,
     GetBrokerLiteInfoResponseBody,
@@ -29,7 +28,7 @@ from mqspark.protocol.bodies.lite_bodies import (
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig, TopicConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.dispatch import Handler, Refusal, ok
+from mqspark.protocol.dispatch import Handler, Refusal, ok, ok_in_slices
 from mqspark.protocol.headers.admin_headers import (
     GetLiteClientInfoRequestHeader,
     GetLiteGroupInfoRequestHeader,
@@ -76,7 +75,7 @@ class LiteAdminProcessor:
             topic_meta=self._life.minutes(),
             group_meta=self._life.groups(),
         )
-        return ok(command, None, (yield from encode_in_slices(body)))
+        return (yield from ok_in_slices(command, body))
 
     def parent_info(self, session: Session, command: Command) -> Slices:
         topic = command.header(GetParentTopicInfoRequestHeader).topic
@@ -94,7 +93,7 @@ class LiteAdminProcessor:
             lmq_num=len(self._state.store.table.light),
             lite_topic_count=count,
         )
-        return ok(command, None, (yield from encode_in_slices(body)))
+        return (yield from ok_in_slices(command, body))
 
     def topic_info(self, session: Session, command: Command) -> Slices:
         header = command.header(GetLiteTopicInfoRequestHeader)
@@ -115,7 +114,7 @@ class LiteAdminProcessor:
             subscriber=[ClientGroup(client_id=client_id, group=group) for client_id, group in pairs],
             topic_offset=offset,
         )
-        return ok(command, None, (yield from encode_in_slices(body)))
+        return (yield from ok_in_slices(command, body))
 
     def client_info(self, session: Session, command: Command) -> Slices:
         header = command.header(GetLiteClientInfoRequestHeader)
@@ -135,7 +134,7 @@ class LiteAdminProcessor:
             body.lite_topic_count = len(client.queues)
             body.lite_topic_set = [queue for queue, _ in zip(client.queues, range(most), strict=False)]
             body.last_access_time = client.accessed_ms
-        return ok(command, None, (yield from encode_in_slices(body)))
+        return (yield from ok_in_slices(command, body))
 
     def group_info(self, session: Session, command: Command) -> Slices:
         header = command.header(GetLiteGroupInfoRequestHeader)
@@ -147,7 +146,7 @@ class LiteAdminProcessor:
             self._one_lag(body, header.group, lite_queue(parent, header.lite_topic))
         else:
             yield from self._lags(body, header.group, parent, max(0, min(header.top_k, MAX_TOP)))
-        return ok(command, None, (yield from encode_in_slices(body)))
+        return (yield from ok_in_slices(command, body))
 
     def _one_lag(self, body: GetLiteGroupInfoResponseBody, group: str, queue: str) -> None:
         store = self._state.store

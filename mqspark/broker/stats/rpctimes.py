@@ -85,7 +85,8 @@ class RpcTimes:
         def in_slices(command: Command, slices: Slices, began_ms: int) -> Slices:
             frame = yield from slices
             if frame is not None:
-                self._answered(command, frame, clock() - began_ms)
+                head = frame if isinstance(frame, bytes) else frame[0]
+                self._answered(command, head, clock() - began_ms)
             return frame
 
         return timed

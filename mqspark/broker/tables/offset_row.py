@@ -66,11 +66,15 @@ class OffsetRow:
         return self.size_bytes - before_bytes
 
     def pop(self, queue_id: int) -> int | None:
-        """Remove and return an offset. Takes as long as there are queues."""
-        offsets = self.as_dict()
-        offset = offsets.pop(queue_id, None)
-        self._first, self._others = array("q"), None
-        self.update(offsets)
+        """Remove and return an offset. Those of the queues behind it leave the array, each once."""
+        others, row = self._others or {}, self._first
+        if 0 <= queue_id < len(row):
+            offset: int | None = row[queue_id]
+            self._others = (others | dict(enumerate(row[queue_id + 1 :], queue_id + 1))) or None
+            del row[queue_id:]  # only now: another thread may look for one of them
+        else:
+            offset = others.pop(queue_id, None)
+            self._others = others or None
         return offset
 
     def update(self, offsets: Mapping[int, int]) -> None:

@@ -12,7 +12,7 @@ a key).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
@@ -93,28 +93,41 @@ def _names(body_type: type[Body]) -> list[tuple[str, str]]:
 
 
 ENTRIES_AT_ONCE = 256
-"""Table entries encoded in one slice, including nested ones."""
+"""Table entries encoded in one slice at the most, including nested ones."""
 
-JOINED_AT_ONCE = 1 << 20
-"""Bytes of a body that are joined and framed in one slice."""
+FIRST_AT_ONCE = 64
+"""The same of the first slice, before it is known how long an entry is."""
+
+SLICE_BYTES = 24 * 1024
+"""So much text is a slice meant to give, so that long entries are fewer."""
+
+ADDED_AT_ONCE = 1_024
+"""Texts of a member that is already encoded that are joined in one slice."""
 
 MAX_BODY_BYTES = MAX_FRAME_BYTES - MAX_HEADER_BYTES
 """Limit of a body: clients accept no longer frames."""
 
 
-def encode_in_slices(body: Body, members: Mapping[str, bytes] | None = None) -> Work[bytes]:
-    """``encode_body`` in slices, for a body whose tables may be large. Entries are sorted only within their
-    slice. ``members``: members that are already encoded. Raises FrameTooLarge as soon as the limit is
-    exceeded."""
-    parts: list[bytes] = []
-    size_bytes = 0
+def encode_in_slices(body: Body, members: Mapping[str, Sequence[bytes]] | None = None) -> Work[list[bytes]]:
+    """``encode_body`` in slices and in pieces, for a body whose tables may be large: a copy of ten megabytes takes
+    milliseconds. Entries are sorted only within their slice. ``members``: members that are already encoded. Raises
+    FrameTooLarge as soon as the limit is exceeded."""
+    pieces: list[bytes] = []
+    texts: list[bytes] = []
+    """Of the next piece."""
+    size_bytes = piece_bytes = 0
 
     def add(text: bytes) -> None:
-        nonlocal size_bytes
+        nonlocal size_bytes, piece_bytes
         size_bytes += len(text)
         if size_bytes > MAX_BODY_BYTES:
             raise FrameTooLarge("answer", size_bytes, MAX_BODY_BYTES)
-        parts.append(text)
+        texts.append(text)
+        piece_bytes += len(text)
+        if piece_bytes >= SLICE_BYTES:
+            pieces.append(b"".join(texts))
+            texts.clear()
+            piece_bytes = 0
 
     small: dict[str, Any] = {}
     large: dict[str, dict[Any, Any] | list[Any]] = {}
@@ -127,27 +140,40 @@ def encode_in_slices(body: Body, members: Mapping[str, bytes] | None = None) -> 
     head = encode_body({name: value for name, value in small.items() if name not in (members or ())})
     add(head[:-1])
     comma = b"," if len(head) > 2 else b""
-    for name, text in (members or {}).items():
+    for name, encoded in (members or {}).items():
         add(comma + b'"' + name.encode() + b'":')
-        add(text)
+        for number, text in enumerate(encoded, 1):
+            add(text)
+            if number % ADDED_AT_ONCE == 0:
+                yield
         comma = b","
     for name, table in large.items():
         is_list = isinstance(table, list)
         add(comma + b'"' + name.encode() + (b'":[' if is_list else b'":{'))
         comma = b""
-        for chunk in _chunks(table):
-            add(comma + encode_body(chunk)[1:-1])
+        portion = _Portion()
+        for chunk in _chunks(table, portion):
+            text = encode_body(chunk)
+            portion.adapt(len(text))
+            add(comma + text[1:-1])
             comma = b","
             yield
         add(b"]" if is_list else b"}")
     add(b"}")
-    if size_bytes > JOINED_AT_ONCE:
-        yield  # the caller makes the frame, another copy
-        text = b"".join(parts)
-        parts.clear()
-        yield
-        return text
-    return b"".join(parts)
+    pieces.append(b"".join(texts))
+    return pieces
+
+
+class _Portion:
+    """How many entries of a table a slice takes."""
+
+    def __init__(self) -> None:
+        self.entries = FIRST_AT_ONCE
+
+    def adapt(self, text_bytes: int) -> None:
+        """The last slice gave so much text."""
+        fitting = self.entries * SLICE_BYTES // max(text_bytes, 1)
+        self.entries = min(max(fitting, 1), ENTRIES_AT_ONCE)
 
 
 def _weight(value: object) -> int:
@@ -155,20 +181,20 @@ def _weight(value: object) -> int:
 
 
 def _is_large(table: dict[Any, Any] | list[Any]) -> bool:
-    if len(table) > ENTRIES_AT_ONCE:
+    if len(table) > FIRST_AT_ONCE:
         return True
-    return sum(map(_weight, table.values() if isinstance(table, dict) else table)) > ENTRIES_AT_ONCE
+    return sum(map(_weight, table.values() if isinstance(table, dict) else table)) > FIRST_AT_ONCE
 
 
-def _chunks(table: dict[Any, Any] | list[Any]) -> Iterator[dict[Any, Any] | list[Any]]:
-    """Chunks that are not empty and, unless they have a single entry, not heavier than ENTRIES_AT_ONCE."""
+def _chunks(table: dict[Any, Any] | list[Any], portion: _Portion) -> Iterator[dict[Any, Any] | list[Any]]:
+    """Chunks that are not empty, each of about as many entries as ``portion`` says then."""
     weight = 0
     if isinstance(table, list):
         some: list[Any] = []
         for item in table:
             some.append(item)
             weight += _weight(item)
-            if weight >= ENTRIES_AT_ONCE:
+            if weight >= portion.entries:
                 yield some
                 some, weight = [], 0
         if some:
@@ -181,7 +207,7 @@ def _chunks(table: dict[Any, Any] | list[Any]) -> Iterator[dict[Any, Any] | list
             continue
         entries[key] = item = table[key]
         weight += _weight(item)
-        if weight >= ENTRIES_AT_ONCE:
+        if weight >= portion.entries:
             yield entries
             entries, weight = {}, 0
     if entries:

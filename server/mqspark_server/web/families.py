@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -10,6 +11,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from mqspark.base.histogram import Histogram
 from mqspark.protocol.extending import Extensions
+from mqspark.protocol.slices import Work
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -18,8 +20,11 @@ NODE = ("cluster", "node_type", "node_id")
 OTHER = "_other"
 """The topic and group of the series that sums up all series beyond the limit."""
 
-SERIES_AT_ONCE = 256
-"""Series that are made in one slice."""
+SERIES_AT_ONCE = 16
+"""Label values of which series are made in one slice, several each."""
+
+SHOWN_AT_ONCE = 128
+"""Series that become text in one slice."""
 
 
 class Families:
@@ -94,6 +99,22 @@ def exposition(metrics: Iterable[Metric]) -> bytes:
     registry = CollectorRegistry()
     registry.register(_Collected(metrics))
     return generate_latest(registry)
+
+
+def exposition_in_slices(metric: Metric) -> Work[bytes]:
+    """``exposition`` of one family, which may have very many series."""
+    samples, parts = metric.samples, list[bytes]()
+    for first in range(0, max(len(samples), 1), SHOWN_AT_ONCE):
+        some = copy(metric)
+        some.samples = samples[first : first + SHOWN_AT_ONCE]
+        text = exposition([some])
+        parts.append(text.split(b"\n", _HEAD_LINES)[_HEAD_LINES] if first else text)
+        yield
+    return b"".join(parts)
+
+
+_HEAD_LINES = 2
+"""HELP and TYPE."""
 
 
 class _Collected:

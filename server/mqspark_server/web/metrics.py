@@ -8,14 +8,22 @@ cluster, node_type, node_id, and topic, consumer_group, is_system, is_retry, lan
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import Metric
 from prometheus_client.samples import Sample
 
 from mqspark.protocol.slices import Work
-from mqspark_server.web.families import NODE, OTHER, SERIES_AT_ONCE, Families, exposition, extension_calls
+from mqspark_server.web.families import (
+    NODE,
+    OTHER,
+    SERIES_AT_ONCE,
+    Families,
+    exposition,
+    exposition_in_slices,
+    extension_calls,
+)
 from mqspark_server.web.trafficmetrics import clients, consumers, requests, traffic, transactions
 
 if TYPE_CHECKING:
@@ -25,6 +33,9 @@ if TYPE_CHECKING:
     from mqspark_server.net.grpc.grpccounts import GrpcCounts
     from mqspark_server.node import BrokerNode, BrokerParts
     from mqspark_server.tiered.archivetier import ArchivedMessages
+
+COMPARED_AT_ONCE = 1_024
+"""Series that are compared or summed up in one slice."""
 
 _STORAGE = {"storage_type": "local", "storage_medium": "disk"}
 """Labels that RocketMQ gives the metrics of its store (DefaultStoreMetricsManager)."""
@@ -49,44 +60,67 @@ def render(app: BrokerNode) -> Work[bytes]:
     collector = _BrokerMetrics(app)
     for metric in collector.collect():
         if metric is not None:
-            over += _limit(metric, limit)
-            parts.append(exposition([metric]))
+            over += yield from _limit(metric, limit)
+            parts.append((yield from exposition_in_slices(metric)))
         yield
     parts.append(exposition(collector.limits(limit, over)))
     return b"".join(parts)
 
 
-def _limit(metric: Metric, limit: int) -> int:
+def _limit(metric: Metric, limit: int) -> Work[int]:
     """The number of series that were summed up."""
     samples = metric.samples
     if len(samples) <= limit:
         return 0
     if metric.type == "histogram":
-        return _limit_histogram(metric, limit)
-    kept = heapq.nlargest(limit, samples, key=lambda sample: sample.value)
+        return (yield from _limit_histogram(metric, limit))
+    kept = yield from _largest((sample.value for sample in samples), limit)
+    left_out = 0.0
+    for number, sample in enumerate(samples, 1):
+        left_out += sample.value
+        if number % COMPARED_AT_ONCE == 0:
+            yield
+    rest = left_out - sum(samples[number].value for number in kept)
     first = samples[0]
     labels = {name: value if name in NODE else OTHER for name, value in first.labels.items()}
-    rest = sum(sample.value for sample in samples) - sum(sample.value for sample in kept)
-    metric.samples = [*kept, Sample(first.name, labels, max(0.0, rest))]
+    metric.samples = [*(samples[number] for number in kept), Sample(first.name, labels, max(0.0, rest))]
     return len(samples) - limit
 
 
-def _limit_histogram(metric: Metric, limit: int) -> int:
+def _largest(values: Iterable[float], limit: int) -> Work[list[int]]:
+    """The numbers of the largest values, the largest first."""
+    heap: list[tuple[float, int]] = []
+    for number, value in enumerate(values):
+        if len(heap) < limit:
+            heapq.heappush(heap, (value, -number))
+        elif value > heap[0][0]:
+            heapq.heapreplace(heap, (value, -number))
+        if number % COMPARED_AT_ONCE == COMPARED_AT_ONCE - 1:
+            yield
+    return [-number for _, number in sorted(heap, reverse=True)]
+
+
+def _limit_histogram(metric: Metric, limit: int) -> Work[int]:
     """As ``_limit``: of the histograms of a family those with most values are kept."""
-    series: dict[tuple[tuple[str, str], ...], list[Sample]] = {}
-    for sample in metric.samples:
+    of_labels: dict[tuple[tuple[str, str], ...], list[Sample]] = {}
+    for number, sample in enumerate(metric.samples, 1):
         key = tuple(item for item in sample.labels.items() if item[0] != "le")
-        series.setdefault(key, []).append(sample)
-    each = len(next(iter(series.values())))
-    kept = heapq.nlargest(max(1, limit // each), series, key=lambda key: series[key][-2].value)
-    rest = [samples for key, samples in series.items() if key not in set(kept)]
+        of_labels.setdefault(key, []).append(sample)
+        if number % COMPARED_AT_ONCE == 0:
+            yield
+    series = list(of_labels.values())
+    each = len(series[0])
+    kept = yield from _largest((samples[-2].value for samples in series), max(1, limit // each))
+    are_kept = set(kept)
+    rest = [samples for number, samples in enumerate(series) if number not in are_kept]
     if not rest:
         return 0
     summed: list[Sample] = []
     for number, first in enumerate(rest[0]):
         labels = {name: value if name in (*NODE, "le") else OTHER for name, value in first.labels.items()}
         summed.append(Sample(first.name, labels, sum(samples[number].value for samples in rest)))
-    metric.samples = [*(sample for key in kept for sample in series[key]), *summed]
+        yield
+    metric.samples = [*(sample for number in kept for sample in series[number]), *summed]
     return len(rest) * each
 
 

@@ -11,7 +11,7 @@ from mqspark.protocol.slices import Work
 
 T = TypeVar("T")
 
-SLICE_S = 0.005
+SLICE_S = 0.001
 """The time spent on a view before other work runs."""
 
 

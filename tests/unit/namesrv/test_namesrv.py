@@ -15,6 +15,7 @@ from mqspark.namesrv.config import NamesrvConfig
 from mqspark.namesrv.namesrv import NameServer
 from mqspark.namesrv.routes import PAGES_A_SLICE, TOPICS_A_SLICE, BrokerIdentity, RouteTable
 from mqspark.protocol import fastjson
+from mqspark.protocol.bodies.body import SLICE_BYTES
 from mqspark.protocol.bodies.topic_bodies import (
     DataVersion,
     RegisterBrokerBody,
@@ -418,6 +419,18 @@ def test_topic_lists() -> None:
     assert peer.ask(RequestCode.UPDATE_NAMESRV_CONFIG, None, settings).code == 0
     assert peer.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER).code == ResponseCode.SYSTEM_ERROR
     assert peer.ask(RequestCode.GET_UNIT_TOPIC_LIST).code == ResponseCode.SYSTEM_ERROR
+
+
+def test_a_long_list_of_topics_leaves_in_pieces() -> None:
+    core, _, peer = namesrv_peer()
+    names = [f"Topic-{number:06d}" for number in range(20_000)]
+    register(peer, *names)
+    peer.give(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+    while core.work():
+        pass
+    assert max(map(len, peer.session.out)) < 3 * SLICE_BYTES
+    (answer,) = peer.heard()
+    assert sorted(json.loads(bytes(answer.body))["topicList"]) == names
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,12 @@ from mqspark.message import MessageQueue, crc32, java_hash
 from mqspark.protocol import fastjson
 from mqspark.protocol.bodies.admin_bodies import ConsumeStats, ResetOffsetBody
 from mqspark.protocol.bodies.body import (
+    ENTRIES_AT_ONCE,
+    SLICE_BYTES,
     Queue,
     decode_body,
     encode_body,
+    encode_in_slices,
     queue_key,
     queue_of,
     to_document,
@@ -30,6 +33,7 @@ from mqspark.protocol.bodies.topic_bodies import (
     RegisterBrokerBody,
     TopicConfig,
     TopicConfigAndMappingSerializeWrapper,
+    TopicList,
     TopicQueueMappingInfo,
     TopicRouteData,
 )
@@ -299,3 +303,21 @@ def test_every_body_writes_what_it_reads() -> None:
         written = json.loads(encode_body(body))
         everything = {field.encode_name for field in msgspec.structs.fields(body_type)}
         assert set(written) == everything - optional, name
+
+
+@pytest.mark.parametrize("length", [1, 40, 250])
+def test_a_large_body_is_encoded_in_slices_and_pieces_however_long_its_entries_are(length: int) -> None:
+    names = [f"{'x' * length}{number:06d}" for number in range(20_000)]
+    work, slices = encode_in_slices(TopicList(topic_list=names)), 0
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            pieces = end.value
+            break
+        slices += 1
+    text = b"".join(pieces)
+    assert json.loads(text)["topicList"] == names
+    assert max(map(len, pieces)) < 3 * SLICE_BYTES
+    assert min(map(len, pieces[:-1])) >= SLICE_BYTES
+    assert slices >= max(len(text) // (2 * SLICE_BYTES), len(names) // ENTRIES_AT_ONCE)
