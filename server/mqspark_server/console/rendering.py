@@ -83,9 +83,9 @@ def _static_path(name: str) -> str:
     return _static()[0][name]
 
 
-def _short(value: object) -> str:
+def _short(value: object, most: int = PROPERTY_LENGTH) -> str:
     text = "" if value is None else str(value)
-    return text if len(text) <= PROPERTY_LENGTH else text[: PROPERTY_LENGTH - 1] + "…"
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _value(value: object, key: str) -> str:

@@ -31,7 +31,7 @@ from mqspark_server.console.rendering import HEADERS, HTML, ROOT, inside, render
 from mqspark_server.console.visitors import Form, NoForm, Visitor, Visitors, read_form, sent_fields
 from mqspark_server.shown.nouns import WholeNumbers
 from mqspark_server.survey.schemasurvey import schemas_of
-from mqspark_server.survey.surveying import Row, each_of
+from mqspark_server.survey.surveying import Row, add_to_each
 from mqspark_server.web.events import EventStream
 from mqspark_server.web.places import Places
 from mqspark_server.web.problems import Problem
@@ -182,24 +182,23 @@ class ListView(View, frozen=True):
     down: bool = False
 
     async def listed(
-        self, key: str, rows: Iterable[Row], fill: Callable[[Row], Awaitable[None]] | None = None
+        self, key: str, rows: Iterable[Row], ask: Callable[[Row], Awaitable[Row]] | None = None
     ) -> Row:
-        """The rows of this page, by their names below ``key``; only these are filled, or up to MAX_SORTED to sort
-        them. Raises InvalidMessage."""
+        """The rows of this page, by their names below ``key``. ``ask`` says more about these only, or about up to
+        MAX_SORTED to sort them. Raises InvalidMessage."""
         if self.sort and self.sort not in (key, *self.sortable):
             raise InvalidMessage(f"sort: choose one of {', '.join((key, *self.sortable))}", field="sort")
         found = [row for row in rows if self.q.lower() in row[key].lower()]
-        is_by_name = self.sort not in ("", key) and len(found) > MAX_SORTED
-        if self.sort not in ("", key) and not is_by_name:
-            if fill is not None:
-                await each_of(found, fill)
+        is_by_figure = self.sort not in ("", key)
+        is_by_name = is_by_figure and len(found) > MAX_SORTED
+        if ask is not None and is_by_figure and not is_by_name:
+            await add_to_each(found, ask)
+        if self.sort and not is_by_name:
             found = _sorted(found, self.sort, down=self.down)
-        elif self.sort == key:
-            found = _sorted(found, key, down=self.down)
         number = min(self.page, max(1, -(-len(found) // PAGE_ROWS)))
         shown = found[(number - 1) * PAGE_ROWS : number * PAGE_ROWS]
-        if fill is not None and (self.sort in ("", key) or is_by_name):
-            await each_of(shown, fill)
+        if ask is not None and (is_by_name or not is_by_figure):
+            await add_to_each(shown, ask)
         given = {"q": self.q, "sort": self.sort, "down": self.down, "every": self.every}
         query = {name: "1" if value is True else str(value) for name, value in given.items() if value}
         return {"page": Listed(shown, number, len(found), is_by_name, query)}

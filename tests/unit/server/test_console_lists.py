@@ -19,13 +19,13 @@ def listed(view: Numbers, count: int) -> tuple[Listed, list[str]]:
     """Names n0000 and so on, whose size falls; every tenth has none. And which were asked for."""
     asked: list[str] = []
 
-    async def fill(row: Row) -> None:
+    async def ask(row: Row) -> Row:
         asked.append(row["name"])
         number = int(row["name"][1:])
-        row |= {"size": None if number % 10 == 5 else -number, "word": "Bb" if number % 2 else "aa"}
+        return {"size": None if number % 10 == 5 else -number, "word": "Bb" if number % 2 else "aa"}
 
     rows: list[Row] = [{"name": f"n{number:04}"} for number in range(count)]
-    page: Listed = asyncio.run(view.listed("name", rows, fill))["page"]
+    page: Listed = asyncio.run(view.listed("name", rows, ask))["page"]
     return page, asked
 
 

@@ -249,7 +249,7 @@ def test_no_figure_and_no_text_of_an_event_keeps_the_page_from_others(change: di
     good = event(progress={"batchId": 7, "numInputRows": 3}, id="good")
     rows = latest_of(parsed([message(bad, 1), message(good, 2)]), 3)
     site = {"section": "s", "visitor": visitors.Visitor(None, False), "here": "/", "place": "p", "now_ms": 3}
-    listed = {"topic": "t", "queries": rows, "count": len(rows)}
+    listed = {"topic": "t", "queries": rows, "most": 9}
     assert b"/console/spark/good" in rendering.render("spark.html", {**site, **listed})
     found = next(row for row in rows if row["id"] != "good")
     one = {"topic": "t", "query": found, "charts": [], "batches": parsed([message(bad, 1)])}

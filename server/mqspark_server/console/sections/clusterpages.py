@@ -36,7 +36,7 @@ from mqspark_server.survey.brokersurvey import (
 )
 from mqspark_server.survey.groupsurvey import add_waits, group_rows, lag_of, offset_rows
 from mqspark_server.survey.replicasurvey import set_rows
-from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of
+from mqspark_server.survey.surveying import MAX_ROWS, Row, add_to_each, each_of
 from mqspark_server.survey.topicsurvey import dead_letter_rows, letters_of
 
 LAGS_ASKED = 100
@@ -93,19 +93,17 @@ class LargestLags(View, frozen=True):
         groups = await group_rows(asked.admin, every=False)
         rows = groups[:LAGS_ASKED]
 
-        async def fill(row: Row) -> None:
-            row["lag"] = await lag_of(asked.admin, row["group"])
+        async def lag(row: Row) -> Row:
+            return {"lag": await lag_of(asked.admin, row["group"])}
 
-        await each_of(rows, fill)
+        await add_to_each(rows, lag)
         behind = sorted((row for row in rows if row["lag"]), key=lambda row: -row["lag"])[:LAGS_SHOWN]
 
-        async def add_wait(row: Row) -> None:
-            row["waits_ms"] = None
-            with contextlib.suppress(MQError):  # the lag in messages is shown without its time
-                offsets = await offset_rows(asked.admin, row["group"])
-                row["waits_ms"] = await add_waits(asked.admin, offsets[:MAX_ROWS], asked.now_ms)
+        async def wait(row: Row) -> Row:
+            offsets = await offset_rows(asked.admin, row["group"])
+            return {"waits_ms": await add_waits(asked.admin, offsets[:MAX_ROWS], asked.now_ms)}
 
-        await each_of(behind, add_wait)
+        await add_to_each(behind, wait)  # without an answer, the lag in messages is shown without its time
         return {
             "behind": behind,
             "asked": len(rows),
@@ -119,10 +117,7 @@ class LargestLags(View, frozen=True):
         groups = await dead_letter_rows(asked.admin)
         rows = groups[:LAGS_ASKED]
 
-        async def fill(row: Row) -> None:
-            row |= await letters_of(asked.admin, row["group"], asked.now_ms)
-
-        await each_of(rows, fill)
+        await add_to_each(rows, lambda row: letters_of(asked.admin, row["group"], asked.now_ms))
         dead = sorted(
             (row for row in rows if row["messages"]), key=lambda row: (-row["last_hour"], -row["messages"])
         )

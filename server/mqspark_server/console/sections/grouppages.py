@@ -6,11 +6,11 @@ from itertools import islice
 from typing import Annotated, Any, Literal
 
 from mqspark.errors import BrokerError, RequestTimeout
-from mqspark.message import MessageQueue, check_topic, dlq_topic
+from mqspark.message import MessageQueue, dlq_topic
 from mqspark.protocol.bodies.body import queue_of
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import ResponseCode
-from mqspark_server.actions.fields import GroupName, Line, LineField, ListField, Text, TopicName
+from mqspark_server.actions.fields import GroupName, Line, ListField, Text, TopicName
 from mqspark_server.actions.groupactions import CreateGroup, DeleteGroup, PutGroup, SetMode
 from mqspark_server.actions.offsetmoves import BEGINNING_MS, END_MS, ClusterOffsets, OffsetMove
 from mqspark_server.console.clusteraccess import Trouble
@@ -38,16 +38,16 @@ _RETRIES = next(each for each in GROUP_SETTINGS if each.field == "retry_max_time
 
 class GroupTable(ListView, frozen=True):
     async def show(self, asked: Asking) -> Row:
-        async def fill(row: Row) -> None:
-            row["members"] = len(await member_rows(asked.admin, row["group"]))
-            row["lag"] = await lag_of(asked.admin, row["group"])
-            row["dead"] = {"messages": 0, "last_hour": 0, "first_ms": None, "error": ""}
+        async def figures(row: Row) -> Row:
+            letters: Row = {"messages": 0, "last_hour": 0, "first_ms": None, "error": ""}
             if dlq_topic(row["group"]) in topics:
-                row["dead"] = await letters_of(asked.admin, row["group"], asked.now_ms)
+                letters = await letters_of(asked.admin, row["group"], asked.now_ms)
+            members = await member_rows(asked.admin, row["group"])
+            return {"members": len(members), "lag": await lag_of(asked.admin, row["group"]), "dead": letters}
 
         topics = frozenset(await asked.admin.topic_list())
         rows = await group_rows(asked.admin, every=self.every)
-        return {**await self.listed("group", rows, fill), "retries": _RETRIES}
+        return {**await self.listed("group", rows, figures), "retries": _RETRIES}
 
 
 class GroupMembers(View, frozen=True):
@@ -111,7 +111,7 @@ def _by_queue(table: dict[str, Any]) -> list[tuple[MessageQueue, Any]]:
 
 class Resetting(View, frozen=True):
     group: GroupName
-    topic: Annotated[str, LineField(check=check_topic)] = ""
+    topic: TopicName = ""
 
     async def show(self, asked: Asking) -> Row:
         topics = await topics_of(asked.admin, self.group)

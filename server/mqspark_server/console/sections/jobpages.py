@@ -15,14 +15,13 @@ from mqspark_server.actions.fields import Text
 from mqspark_server.console.clusteraccess import Trouble
 from mqspark_server.console.site import Asking, Section, View
 from mqspark_server.net.httpget import NotAnswered, WebServer
-from mqspark_server.scheduler.jobrecords import MAX_ERROR, JobOverview, JobRow, RunPage
+from mqspark_server.scheduler.jobrecords import JobOverview, JobRow, RunPage
 from mqspark_server.survey.brokersurvey import masters_of
 from mqspark_server.survey.surveying import Row
 
 RUNS_SHOWN = 50
 RUNS_OF_JOB = 20
 """Each has up to 64 KiB of figures."""
-MAX_FIGURES = 64
 _NO_SERVER = "This console was started without a job server."
 
 T = TypeVar("T")
@@ -36,13 +35,9 @@ class JobTable(View, frozen=True):
         found = await answer_of(server, f"/api/v1/overview?runs={RUNS_SHOWN}", JobOverview)
         return {
             "job_server": str(server),
-            "is_ready": found.ready,
-            "problem": found.problem,
+            "told": found,
             "jobs": [(each, *_state(each, asked.now_ms)) for each in found.jobs],
-            "running": sum(each.running for each in found.jobs),
-            "failing": sum(each.failures > 0 for each in found.jobs),
             "next_ms": min((each.next_ms for each in found.jobs if each.next_ms), default=None),
-            "runs": found.runs[:RUNS_SHOWN],
         }
 
 
@@ -65,10 +60,9 @@ class OneJob(View, frozen=True):
             "job": found,
             "state": state,
             "kind": kind,
-            "outcomes": sorted(found.outcomes.items())[:MAX_FIGURES],
-            "runs": runs.items[:RUNS_OF_JOB],
-            "error": found.last.error[:MAX_ERROR] if found.last is not None else "",
-            "figures": list(found.last.summary.items())[:MAX_FIGURES] if found.last is not None else [],
+            "outcomes": sorted(found.outcomes.items()),
+            "runs": runs.items,
+            "figures": {} if found.last is None else found.last.summary,
         }
 
 

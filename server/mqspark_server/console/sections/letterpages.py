@@ -39,10 +39,10 @@ _READ_AT_ONCE = 32
 
 class DeadGroups(ListView, frozen=True):
     async def show(self, asked: Asking) -> Row:
-        async def fill(row: Row) -> None:
-            row |= await letters_of(asked.admin, row["group"], asked.now_ms)
-
-        return await self.listed("group", await dead_letter_rows(asked.admin), fill)
+        rows = await dead_letter_rows(asked.admin)
+        return await self.listed(
+            "group", rows, lambda row: letters_of(asked.admin, row["group"], asked.now_ms)
+        )
 
 
 class LetterFilter(msgspec.Struct, frozen=True):

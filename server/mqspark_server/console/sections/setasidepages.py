@@ -7,15 +7,15 @@ who may not see the users may not see them. The cluster judges who sends.
 from __future__ import annotations
 
 import asyncio
-import itertools
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
-from mqspark.message import MessageExt, check_topic
+from mqspark.message import MessageExt
 from mqspark.store.tools.diverged import SavedPart
-from mqspark_server.actions.fields import Line, Text
+from mqspark_server.actions.fields import Text, TopicName
 from mqspark_server.actions.letteractions import SendAgain
 from mqspark_server.actions.resending import MAX_SENT, MAX_SENT_BYTES
 from mqspark_server.actions.useractions import accounts_of
@@ -49,49 +49,39 @@ async def _part(asked: Asking, broker: str, file: str) -> SavedPart:
     return found
 
 
-def _row(message: MessageExt) -> Row:
-    place = f"{message.topic} {message.queue_id} @ {message.queue_offset}"
-    return {**message_row(message, "text"), "place": place}
-
-
-def _one_topic(topic: str) -> str | None:
-    """None: all. Raises InvalidMessage."""
-    if topic:
-        check_topic(topic)
-    return topic or None
-
-
 class SetAside(View, frozen=True):
     broker: Text
     file: Text
-    topic: Line = ""
+    topic: TopicName = ""
     start: Annotated[int, WholeNumbers(0, MAX_POSITION)] = msgspec.field(default=0, name="from")
 
     async def show(self, asked: Asking) -> Row:
         part = await _part(asked, self.broker, self.file)
-        found = await asyncio.to_thread(self._read, part, _one_topic(self.topic))
+        found = await asyncio.to_thread(self._read, part)
         return {
             "part": part,
-            "rows": [_row(each) for each in found[:SHOWN]],
+            "rows": [
+                {**message_row(each, "text"), "place": f"{each.topic} {each.queue_id} @ {each.queue_offset}"}
+                for each in found[:SHOWN]
+            ],
             "following": found[SHOWN].physical_offset if len(found) > SHOWN else None,
         }
 
-    def _read(self, part: SavedPart, topic: str | None) -> list[MessageExt]:
+    def _read(self, part: SavedPart) -> list[MessageExt]:
         """One more than a page shows. Blocking."""
-        found = messages_in([part], topic)
-        return list(
-            itertools.islice((each for each in found if each.physical_offset >= self.start), SHOWN + 1)
-        )
+        found = messages_in([part], self.topic or None)
+        return list(islice((each for each in found if each.physical_offset >= self.start), SHOWN + 1))
 
 
 class SendSetAside(ActionForm, frozen=True):
     broker: Text
     file: Text
-    topic: Line = ""
+    topic: TopicName = ""
 
     async def action(self, asked: Asking) -> SendAgain:
-        part, topic = await _part(asked, self.broker, self.file), _one_topic(self.topic)
-        found = await asyncio.to_thread(lambda: again(messages_in([part], topic), MAX_SENT, MAX_SENT_BYTES))
+        part = await _part(asked, self.broker, self.file)
+        messages = messages_in([part], self.topic or None)
+        found = await asyncio.to_thread(again, messages, MAX_SENT, MAX_SENT_BYTES)
         if found.is_more:
             raise Trouble(
                 400,

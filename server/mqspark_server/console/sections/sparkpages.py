@@ -46,8 +46,8 @@ class QueryTable(View, frozen=True):
     topic: TopicName = PROGRESS_TOPIC
 
     async def show(self, asked: Asking) -> Row:
-        rows = latest_of(await _events(asked.admin, self.topic), asked.now_ms)
-        return {"queries": rows[:MAX_QUERIES], "count": len(rows)}
+        events = await _events(asked.admin, self.topic)
+        return {"queries": latest_of(events, asked.now_ms), "most": MAX_QUERIES}
 
 
 class OneQuery(View, frozen=True):

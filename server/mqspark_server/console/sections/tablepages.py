@@ -41,10 +41,10 @@ class TableList(ListView, frozen=True):
             return {"job_server": ""}
         found = await answer_of(server, "/api/v1/tables", list[TableRow])
 
-        async def behind(row: Row) -> None:
-            row["is_here"] = row["nameserver"] == asked.at.namesrv
-            row["lag"] = await lag_of(asked.admin, row["group"], row["topic"]) if row["is_here"] else None
-            row["kind"] = _KINDS.get(row["state"], "off")
+        async def behind(row: Row) -> Row:
+            is_here = row["nameserver"] == asked.at.namesrv
+            lag = await lag_of(asked.admin, row["group"], row["topic"]) if is_here else None
+            return {"is_here": is_here, "lag": lag, "kind": _KINDS.get(row["state"], "off")}
 
         return {
             "job_server": str(server),

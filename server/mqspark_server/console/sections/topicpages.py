@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import base64
 import binascii
-import contextlib
 from typing import Annotated, Literal
 
-from mqspark.errors import InvalidMessage, MQError
+from mqspark.errors import InvalidMessage
 from mqspark.message import MAX_PROPERTIES_BYTES, MESSAGE_TYPES, NEW_TOPIC_QUEUES, Message
 from mqspark_server.actions.fields import Line, LineField, Text, TopicName
 from mqspark_server.actions.operating import Act, Done, Operated, Preview
@@ -15,7 +14,7 @@ from mqspark_server.actions.topicactions import ConfigureTopic, CreateTopic, Del
 from mqspark_server.console.site import Asking, ListView, Section, View
 from mqspark_server.shown.nouns import PERM_WORDS, QUEUES, WholeNumbers
 from mqspark_server.survey.groupsurvey import lag_of
-from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of
+from mqspark_server.survey.surveying import MAX_ROWS, Row, add_to_each
 from mqspark_server.survey.topicsurvey import (
     first_ms_of,
     groups_of,
@@ -35,12 +34,9 @@ class TopicTable(ListView, frozen=True):
     sortable = ("kind", "type", "queues", "messages", "in_tps", "group_count", "last_ms")
 
     async def show(self, asked: Asking) -> Row:
-        async def fill(row: Row) -> None:
-            row |= await topic_figures(asked.admin, row["topic"])
-
         rows = [row for row in await topic_rows(asked.admin) if self.every or row["kind"] == "normal"]
         return {
-            **await self.listed("topic", rows, fill),
+            **await self.listed("topic", rows, lambda row: topic_figures(asked.admin, row["topic"])),
             "types": MESSAGE_TYPES,
             "most_queues": QUEUES.most,
             "new_queues": NEW_TOPIC_QUEUES,
@@ -55,23 +51,21 @@ class TopicQueues(View, frozen=True):
         groups = await groups_of(asked.admin, self.topic)
         shown: list[Row] = [{"group": name} for name in groups[:GROUPS_SHOWN]]
 
-        async def add_begin(row: Row) -> None:
-            row["first_ms"] = None
-            if row["messages"]:
-                with contextlib.suppress(MQError):  # the span is shown without its begin
-                    place = row["broker"], row["queue"]
-                    row["first_ms"] = await first_ms_of(asked.admin, self.topic, *place)
+        async def begin(row: Row) -> Row:
+            place = row["broker"], row["queue"]
+            first_ms = await first_ms_of(asked.admin, self.topic, *place) if row["messages"] else None
+            return {"first_ms": first_ms}
 
-        async def add_lag(row: Row) -> None:
-            row["lag"] = await lag_of(asked.admin, row["group"], self.topic)
+        async def lag(row: Row) -> Row:
+            return {"lag": await lag_of(asked.admin, row["group"], self.topic)}
 
-        await each_of(queues[:MAX_ROWS], add_begin)
-        await each_of(shown, add_lag)
+        await add_to_each(queues[:MAX_ROWS], begin)  # without an answer, the span is shown without its begin
+        await add_to_each(shown, lag)
         return {
             "queues": queues,
             "count": sum(row["messages"] for row in queues),
             "largest": max((row["messages"] for row in queues), default=0),
-            "first_ms": min((row["first_ms"] for row in queues[:MAX_ROWS] if row["first_ms"]), default=None),
+            "first_ms": min(filter(None, (row.get("first_ms") for row in queues)), default=None),
             "last_ms": max((row["last_ms"] for row in queues if row["last_ms"]), default=None),
             "groups": shown,
             "group_count": len(groups),

@@ -17,11 +17,9 @@ class UserTable(View, frozen=True):
         if not asked.visitor.has_users:
             return {"supported": False}
         accounts = await accounts_of(asked)
-        users = await accounts.rows()
-        for user in users:
-            user["missing"] = [each for each in accounts.servers if each not in user["servers"]]
         return {
-            "users": users[:MAX_USERS],
+            "users": await accounts.rows(),
+            "most_users": MAX_USERS,
             "supported": True,
             "servers": accounts.servers,
             "closed": {name: str(error) for name, error in accounts.closed.items()},
