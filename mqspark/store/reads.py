@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Mapping
 
 from mqspark.base.logs import sparing
 from mqspark.errors import StoreUnreadable, TooManyAlike
-from mqspark.record.record import Parts
+from mqspark.record.record import Parts, parts_at
 from mqspark.store.compaction.compacted import CompactedQueues
 from mqspark.store.config import StoreConfig
 from mqspark.store.index.keys import Sought
@@ -119,6 +119,30 @@ class Reads:
         except (OSError, MemoryError) as error:
             again = functools.partial(self.parts_at, physical_offset)
             raise self._unreadable(f"the log at {physical_offset}", again, error) from error
+
+    def message_of(self, topic: str, queue_id: int, offset: int, position: int) -> Parts | None:
+        """The message of a queue at ``offset``, which begins at ``position`` as its entry says, in parts. For those who
+        follow a queue by its entries and store its messages elsewhere: the body is checked, and a wrong entry is
+        corrected as for a consumer. None when the message is lost. Raises StoreUnreadable, also for a damaged record
+        that may still be healed."""
+        record = self.record_at(position)
+        parts = None if record is None else parts_at(record, 0, len(record))
+        if parts is not None and (parts.topic, parts.queue_id, parts.queue_offset) == (
+            topic,
+            queue_id,
+            offset,
+        ):
+            return parts
+        again = functools.partial(self.message_of, topic, queue_id, offset, position)
+        try:
+            found = self.fetcher.get(topic, queue_id, offset, 1, 1)
+        except (OSError, MemoryError) as error:
+            what = f"offset {offset} of queue {queue_id} of topic {topic}"
+            raise self._unreadable(what, again, error) from error
+        if found.missed and (reason := self.why_unhealed(found.missed)):
+            raise StoreUnreadable(reason, BlockingIOError())
+        whole = (parts_at(buffer, 0, len(buffer)) for buffer in found.buffers)
+        return next((parts for parts in whole if parts is not None and parts.queue_offset == offset), None)
 
     def log_from(self, position: int, limit_bytes: int) -> memoryview:
         """Acknowledged bytes of the log from ``position`` on, confirmed or not, including the padding at segment

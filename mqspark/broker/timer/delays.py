@@ -329,11 +329,11 @@ class DelayService:
         for position, size, tags_code in entries:
             if room_bytes <= 0:
                 break
-            wait_ms = self._time_left_ms(level, offset, position, tags_code, now_ms)
-            if wait_ms > 0:
-                break
             try:
-                self._send_on(position)
+                wait_ms = self._time_left_ms(level, offset, position, tags_code, now_ms)
+                if wait_ms > 0:
+                    break
+                self._send_on(level.queue_id, offset, position)
             except (StoreReadOnly, NotNow, MessageTooLarge) as error:
                 # The message stays in its queue, and later ones wait behind it.
                 problem = f"delay level {level.number} is blocked at offset {offset}: {error}"
@@ -367,8 +367,8 @@ class DelayService:
             level.released_at_ms = self._clock.monotonic_ms() + level.delay_ms
         return min(left_ms, level.released_at_ms - self._clock.monotonic_ms())
 
-    def _send_on(self, position: int) -> None:
-        record = self._store.reads.parts_at(position)
+    def _send_on(self, queue_id: int, offset: int, position: int) -> None:
+        record = self._store.reads.message_of(SCHEDULE_TOPIC, queue_id, offset, position)
         if record is None:
             self._skip(position, "it cannot be read")
             return

@@ -194,6 +194,8 @@ class TimerService:
         """CommitLog positions of messages that a crash left in the timer log past its checkpoint."""
         self._rebuilt_before = 0
         """Queue offsets below this were enqueued according to the checkpoint, but their records are lost."""
+        self._delivered_before_ms = 0
+        """Of these, what was due before this time was delivered."""
         self._next_flush_ms = 0
         self.gate = TimerGate(state, files.wheel)
         self.handlers: dict[int, Handler] = {
@@ -203,6 +205,9 @@ class TimerService:
         self.problem: str | None = None
         """Why timer messages are not delivered at present, or None."""
         self._is_broken = False
+        self._contradiction = ""
+        """Where the timer log contradicts the queue; until wheel and log are made again from it, nothing is
+        delivered."""
 
     # --- requests of slaves ---------------------------------------------------------------------------------
 
@@ -228,6 +233,8 @@ class TimerService:
         files = self.files
         end = self._store.offsets.max_offset(TIMER_TOPIC, 0)
         files.load(self._clock.now_ms(), end, clean=self._store.status.was_clean)
+        if not all(map(self._is_known, files.doubtful)):
+            self._contradict("a record of the timer log has another time than its message")
         try:
             self._saved_metrics.load()
         except StoreCorrupt as error:  # nothing is decided by these counts
@@ -244,12 +251,15 @@ class TimerService:
         if files.is_reset:
             queue_offset = self._first_unknown()
         elif self._timer_log.position < saved.log_position:
-            self._rebuilt_before = queue_offset
+            self._rebuilt_before, self._delivered_before_ms = queue_offset, saved.read_time_ms
             queue_offset = min(queue_offset, self._first_unknown())
         else:
             for start in self._timer_log.files_from(saved.log_position):
                 positions, records = self._timer_log.records(start)
-                self._known.update(records["position"][positions >= saved.log_position].tolist())
+                is_unsaved = positions >= saved.log_position
+                self._known.update(records["position"][is_unsaved].tolist())
+                if not all(map(self._is_known, positions[is_unsaved].tolist())):
+                    self._contradict("the timer log behind its checkpoint is not what the queue has")
         low = max(0, self._store.offsets.min_offset(TIMER_TOPIC, 0))
         self._queue_offset = max(low, min(queue_offset, end))
         read_tick = saved.read_time_ms // self._precision_ms
@@ -283,16 +293,10 @@ class TimerService:
 
     def stop_acting(self) -> None:
         """The master, or another slave, goes on where this slave has come to. Raises OSError."""
-        self._settle()
-        is_caught_up = self._queue_offset >= self._rebuilt_before
-        reached = self._due if is_caught_up else self.files.checkpoint
-        known = max(self._rebuilt_before, reached.queue_offset)
+        reached = self._reached()
         self._start_over(TimerCheckpoint())
         self._followed = replace(
             reached,
-            log_position=RECORD_BYTES,
-            queue_offset=known,
-            master_queue_offset=known,
             version_timestamp_ms=self._clock.now_ms(),
             version_counter=next_counter(reached.version_counter),
         )
@@ -357,6 +361,8 @@ class TimerService:
         offset = self._queue_offset
         try:
             self._timer_log.write()  # left over from a resource shortage
+            if self._contradiction and not self._make_again():
+                return RETRY_MS
             self._go_back(now_ms)
             if not self._wheel.used_count:  # a look through the whole wheel takes ten milliseconds
                 self._read_tick = max(self._read_tick, now_tick)
@@ -391,6 +397,57 @@ class TimerService:
             self.problem = problem
             _log.error("%s", problem)
 
+    # --- contradictions -------------------------------------------------------------------------------------
+
+    def _contradict(self, what: str) -> None:
+        """The timer log is a copy: what is right is known from the queue."""
+        self._contradiction = self._contradiction or what
+
+    def _make_again(self) -> bool:
+        """Make wheel and timer log again from the queue. False: they are being saved. Raises OSError."""
+        if self.is_saving:
+            return False
+        text = f"{self._contradiction}; the wheel and the timer log are made again from the queue of timer messages"
+        self._store.damages.note(Damage("timer.log", Outcome.HEALED, text))
+        self._contradiction = ""
+        self._start_over(self._reached())
+        return True
+
+    def _reached(self) -> TimerCheckpoint:
+        """What is delivered for sure, as the checkpoint of a wheel and a timer log that are to be made again."""
+        self._settle()
+        is_caught_up = self._queue_offset >= self._rebuilt_before
+        known = max(self._rebuilt_before, self._due.queue_offset)
+        return replace(
+            self._due,
+            read_time_ms=self._due.read_time_ms if is_caught_up else self._delivered_before_ms,
+            log_position=RECORD_BYTES,
+            queue_offset=known,
+            master_queue_offset=known,
+        )
+
+    def _agrees(self, at: int, entry: TimerRecord, message: Parts | None, tick: int) -> bool:
+        """Whether a record of the timer log leads to the timer message that it was made for."""
+        if message is None or message.topic != TIMER_TOPIC:
+            return self._is_expired(at, entry)
+        if bool(entry.magic & DELETE) != _deletes(message.properties):
+            return False
+        out_ms = parse_number(find_property(message.properties, b"TIMER_OUT_MS"))
+        return bool(entry.magic & ROLL) or (out_ms is not None and out_ms // self._precision_ms == tick)
+
+    def _is_known(self, at: int) -> bool:
+        entry = self._timer_log.record(at)
+        if entry is None:
+            return False
+        tick = (entry.written_ms + entry.delay_ms) // self._precision_ms
+        return self._agrees(at, entry, self._store.reads.parts_at(entry.position), tick)
+
+    def _is_expired(self, at: int, entry: TimerRecord) -> bool:
+        """Whether retention has removed the message. Older ones have older records."""
+        before = self._timer_log.record(at - RECORD_BYTES)
+        oldest = 0 if before is None else before.position
+        return oldest <= entry.position < self._store.log.min_offset
+
     # --- into the wheel -------------------------------------------------------------------------------------
 
     def _enqueue(self, now_ms: int, now_tick: int) -> bool:
@@ -417,7 +474,7 @@ class TimerService:
     def _enqueue_one(self, offset: int, position: int, size: int, now_ms: int, now_tick: int) -> None:
         if position in self._known:
             return
-        record = self._store.reads.parts_at(position)
+        record = self._store.reads.message_of(TIMER_TOPIC, 0, offset, position)
         if record is None:
             self._skip(position, "it cannot be read")
             return
@@ -428,7 +485,7 @@ class TimerService:
             self._skip(position, "it does not say when or where")
             return
         tick = out_ms // self._precision_ms
-        if offset < self._rebuilt_before and tick * self._precision_ms < self.files.checkpoint.read_time_ms:
+        if offset < self._rebuilt_before and tick * self._precision_ms < self._delivered_before_ms:
             return  # delivered before its record was lost
         is_delete = b"TIMER_DEL_UNIQKEY" in properties and _deletes(properties)
         if tick < now_tick:
@@ -447,7 +504,7 @@ class TimerService:
             magic,
             now_tick * self._precision_ms,
             (tick - now_tick) * self._precision_ms,
-            position,
+            record.physical_offset,
             size,
             java_hashes[target[0]],
         )
@@ -466,7 +523,7 @@ class TimerService:
         """Returns whether there is more to do at once."""
         room = BATCH_MESSAGES
         end = self._outlet.end + BATCH_BYTES
-        while room > 0 and self._outlet.end < end:
+        while room > 0 and self._outlet.end < end and not self._contradiction:
             walk = self._walk
             if walk is None:
                 walk = self._walk = self._next_slot(now_tick)
@@ -527,26 +584,36 @@ class TimerService:
                 walk.join(walk.older)
                 continue
             record = self._timer_log.record(at)
-            if record is None or record.previous >= at:
-                _log.error("the timer log ends at %d in the middle of a chain", at)
+            message = self._store.reads.parts_at(record.position) if record is not None else None
+            if (
+                record is None
+                or not self._leads_on(at, record.previous, walk.floor)
+                or not self._agrees(at, record, message, walk.tick)
+            ):
+                self._contradict(f"the timer log has no record of its slot at {at}")
                 walk.cursor = NONE
                 break
             walk.cursor = record.previous if record.previous >= walk.floor else NONE
             steps += 1
             is_roll = bool(record.magic & ROLL)
             if record.magic & DELETE and not is_roll:
-                self._note_deletion(walk, record.position)
+                self._note_deletion(walk, message)
             else:
                 walk.records.append(at)
-                message = self._store.reads.parts_at(record.position)
                 walk.due_ms.append(_due_ms(message) if message is not None else 0)
         return -(-steps // _READS_A_DELIVERY)
 
-    def _note_deletion(self, walk: _Walk, position: int) -> None:
-        record = self._store.reads.parts_at(position)
-        if record is None:
+    def _leads_on(self, at: int, previous: int, floor: int) -> bool:
+        """Whether the record before that at ``at`` in a chain may be at ``previous``. From ``floor`` on it is read."""
+        if floor <= previous < at or previous == NONE:
+            return True
+        files = self._timer_log.files_from(0)
+        return 0 <= previous < floor and (previous < files[0] or self._timer_log.record(previous) is not None)
+
+    def _note_deletion(self, walk: _Walk, message: Parts | None) -> None:
+        if message is None:
             return
-        properties = decode_properties(record.properties)
+        properties = decode_properties(message.properties)
         key = properties.get(TIMER_DEL_UNIQKEY)
         if key is not None:
             topic = properties.get(REAL_TOPIC, "")
@@ -557,17 +624,26 @@ class TimerService:
         """Deliver the earliest message left in the slot. Raises StoreReadOnly, DiskFull; the message then stays
         in the slot."""
         found = self._find(walk, walk.records[-1], now_ms)
+        if self._contradiction:
+            return
         if found is not None:
             entry, record = found
             self._put(record, entry.written_ms, now_ms, is_roll=bool(entry.magic & ROLL))
         walk.records.pop()
 
     def _find(self, walk: _Walk, at: int, now_ms: int) -> tuple[TimerRecord, Parts] | None:
-        """A message of the slot; None if it is deleted or cannot be read."""
+        """A message of the slot; None if it is deleted, or nothing of the slot can be trusted any more."""
         entry = self._timer_log.record(at)
-        record = self._store.reads.parts_at(entry.position) if entry is not None else None
-        if entry is None or record is None:
-            self._skip(entry.position if entry is not None else NONE, "it cannot be read")
+        message = self._store.reads.parts_at(entry.position) if entry is not None else None
+        if entry is None or message is None:
+            if entry is not None and self._is_expired(at, entry):
+                self._skip(entry.position, "retention has removed it")
+            else:
+                self._contradict(f"the timer log leads to no message at {at}")
+            return None
+        record = self._store.reads.message_of(TIMER_TOPIC, 0, message.queue_offset, entry.position)
+        if record is None:
+            self._skip(entry.position, "it is damaged")
             return None
         if walk.deleted and not entry.magic & ROLL:
             properties = record.properties
@@ -614,6 +690,9 @@ class TimerService:
                 last = self._timer_log.add(last, *found[0][2:8])
                 count += 1
         self._timer_log.write()
+        if self._contradiction:
+            self._walk = None  # the slot stays as it was
+            return
         self._wheel.put(walk.tick, slot.first, last, slot.messages + count)
         self._finish(walk)
 

@@ -125,6 +125,8 @@ class TimerFiles:
         self.is_reset = False
         """The checkpoint was invalid. Which messages of the queue are in the log has to be read from the log
         itself."""
+        self.doubtful: list[int] = []
+        """Positions of records that the wheel had in slots of other ticks: one of the two is wrong."""
         self._unfinished: TimerFlush | None = None
 
     def load(self, now_ms: int = 1 << 60, queue_end: int = 1 << 60, *, clean: bool = False) -> None:
@@ -250,8 +252,10 @@ class TimerFiles:
         why = "it is not the one that was saved" if is_lost else ""
         for start in self.log.files_from(0):
             inside = used[(used["last"] >= start) & (used["last"] < start + self.log.file_bytes)]
-            if len(inside) and not self.log.are_of(start, inside["last"], inside["tick"], self._precision_ms):
-                why = "a slot does not lead to a record of its tick"
+            if len(inside):
+                others = self.log.not_of(start, inside["last"], inside["tick"], self._precision_ms)
+                self.doubtful += others
+                why = "a slot does not lead to a record of its tick" if others else why
         if why:
             self.wheel.clear_all()
             self._revise(0)

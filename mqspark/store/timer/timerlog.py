@@ -251,19 +251,19 @@ class TimerLog:
         found = found[: self._count_valid(found)[0]]
         return start + np.arange(len(found), dtype=np.int64) * RECORD_BYTES, found
 
-    def are_of(
+    def not_of(
         self, start: int, positions: npt.NDArray[Any], ticks: npt.NDArray[Any], precision_ms: int
-    ) -> bool:
-        """Whether the records at these positions of one file belong to these ticks."""
-        places = positions.astype(np.int64) - start
-        if (places % RECORD_BYTES != 0).any() or (positions > self.position - RECORD_BYTES).any():
-            return False
-        count = self._file_bytes // RECORD_BYTES
+    ) -> list[int]:
+        """Those of these positions of one file that have no record of these ticks."""
+        places, count = positions.astype(np.int64) - start, self._file_bytes // RECORD_BYTES
+        good = (places % RECORD_BYTES == 0) & (places < count * RECORD_BYTES)
+        good &= positions <= self.position - RECORD_BYTES
         whole = np.frombuffer(self._bytes(start, 0, count * RECORD_BYTES), dtype=_DTYPE)
-        records = whole[places // RECORD_BYTES]
+        records = whole[np.where(good, places // RECORD_BYTES, 0)]
         said = (records["written_ms"].astype(np.int64) + records["delay_ms"]) // precision_ms
-        good = (records["size"] == RECORD_BYTES) & (records["magic"] & ~0xF == 0) & (said == ticks)
-        return bool(good.all())
+        good &= (records["size"] == RECORD_BYTES) & (records["magic"] & ~0xF == 0) & (said == ticks)
+        found: list[int] = positions[~good].tolist()
+        return found
 
     def files_from(self, position: int) -> list[int]:
         """Starts of the files that contain ``position`` or lie after it."""

@@ -1,0 +1,122 @@
+"""Delayed and timed messages whose copies on disk are damaged: the timer log, entries of queues, bodies.
+
+What is right is known from the log: each message comes, in doubt again, and none with other content.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from mqspark.store.timer.timerlog import RECORD_BYTES
+from tests.support.draws import some
+from tests.support.storefiles import segments_of
+from tests.unit.broker_kit import SEND, Bench, send_ext
+from tests.unit.timer_kit import WHEEL, bodies, send
+
+ENTRY_BYTES = 20
+
+
+def flip(path: Path, at: int, bit: int = 1) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        (value,) = file.read(1)
+        file.seek(at)
+        file.write(bytes([value ^ bit]))
+
+
+def waiting(directory: Path, count: int = 6) -> tuple[Bench, list[bytes]]:
+    """Two messages a tick, in the wheel and on disk."""
+    bench = Bench(directory)
+    sent = [b"%d" % number for number in range(count)]
+    for number, body in enumerate(sent):
+        send(bench, body, delay_ms=20_000 + number // 2 * 1_000)
+    bench.run_for(1_500)
+    bench.run_jobs()
+    return bench, sent
+
+
+@pytest.mark.parametrize("at", some(range(RECORD_BYTES - 8), 5))
+@pytest.mark.parametrize("kill", [False, True])
+def test_no_flipped_bit_of_the_timer_log_costs_a_message(tmp_path: Path, kill: bool, at: int) -> None:
+    for number, bit in ((2, 1), (3, 0x80), (3, 4)):
+        directory = tmp_path / f"{number}.{bit}"
+        bench, sent = waiting(directory)
+        if kill:
+            bench.store.abandon()
+        else:
+            bench.close()
+        flip(directory / "timerlog" / f"{0:020d}", number * RECORD_BYTES + at, bit)
+        bench.open()
+        bench.run_for(30_000, 1_000)
+        assert set(bodies(bench)) == set(sent), (number, bit)
+        bench.close()
+
+
+def test_a_flipped_bit_of_the_timer_log_is_found_while_the_broker_runs(tmp_path: Path) -> None:
+    bench, sent = waiting(tmp_path)
+    flip(tmp_path / "timerlog" / f"{0:020d}", 3 * RECORD_BYTES + 34)  # where the message is
+    bench.run_for(30_000)
+    assert set(bodies(bench)) == set(sent)
+    assert [(each.kind, each.outcome.value) for each in bench.store.damages.found] == [
+        ("timer.log", "healed")
+    ]
+    bench.close()
+
+
+def test_what_was_due_while_the_timer_log_was_lost_is_not_taken_for_delivered(tmp_path: Path) -> None:
+    """It is read again over many ticks, with checkpoints in between."""
+    bench = Bench(tmp_path)
+    sent = [b"%d" % number for number in range(500)]
+    for number, body in enumerate(sent):
+        send(bench, body, delay_ms=5_000 + number * 10)
+    bench.run_for(2_000)
+    bench.close()
+    for path in (tmp_path / "timerlog").iterdir():
+        path.unlink()
+    bench.clock.advance(60_000)
+    bench.open()
+    for _ in range(200):
+        bench.broker.tick()
+        bench.flush()
+        bench.clock.advance(100)
+        bench.run_jobs()
+    assert Counter(bodies(bench)) == Counter(sent)
+    bench.close()
+
+
+@pytest.mark.parametrize(("queue", "properties"), [("SCHEDULE_TOPIC_XXXX/2", "DELAY\x013\x02"),
+                                                   (f"{WHEEL}/0", "TIMER_DELAY_MS\x0110000\x02")])  # fmt: skip
+@pytest.mark.parametrize("at", [3, 6, 7])
+def test_a_flipped_queue_entry_costs_no_message(
+    tmp_path: Path, queue: str, properties: str, at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mqspark.store.recovery.scrub.Scrub.job", lambda scrub: None)
+    bench = Bench(tmp_path)
+    sent = [b"%d" % number for number in range(60)]
+    for body in sent:
+        assert bench.peer().ask(SEND, send_ext("T", 0, properties), body).code == 0
+    bench.close()
+    (path,) = (tmp_path / "consumequeue" / queue).iterdir()
+    flip(path, 30 * ENTRY_BYTES + at, 8)
+    bench.open()
+    bench.run_for(15_000)
+    assert bodies(bench) == sent
+    bench.close()
+
+
+@pytest.mark.parametrize("properties", ["DELAY\x013\x02", "TIMER_DELAY_MS\x0110000\x02"])
+def test_a_body_that_was_changed_on_disk_gets_no_crc_of_its_own(tmp_path: Path, properties: str) -> None:
+    bench = Bench(tmp_path)
+    for body in (b"first", b"changed", b"last"):
+        assert bench.peer().ask(SEND, send_ext("T", 0, properties), body).code == 0
+    bench.run_for(2_000)
+    bench.close()
+    (path,) = segments_of(tmp_path)
+    flip(path, path.read_bytes().index(b"changed"))
+    bench.open()
+    bench.run_for(15_000)
+    assert bodies(bench) == [b"first", b"last"]
+    bench.close()
