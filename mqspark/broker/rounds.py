@@ -22,13 +22,7 @@ class Rounds:
         self._acks = acks
         self._prints = prints
         self._is_slave = is_slave
-        self._part_cleaner = PartCleaner(
-            state.mappings,
-            state.peers,
-            state.clock,
-            state.store.offsets.bounds,
-            lambda: state.store.upkeep.cleaner.is_hour,
-        )
+        self._part_cleaner = PartCleaner(state.mappings, state.peers, state.clock, state.store)
         now_ms = state.clock.monotonic_ms()
         self._next_scan_ms = now_ms + CLIENT_SCAN_INTERVAL_MS
         self._next_sample_ms = now_ms

@@ -81,9 +81,7 @@ class SavedState:
         )  # fmt: skip
         """What is saved at once, and its saves. Every turn looks at them, so it calls nothing."""
         store = state.store
-        self._notes = TableNotes(
-            store.root_file(store.paths.tables), store.paths.config, lambda: store.log.durable
-        )
+        self._notes = TableNotes(store.root_file(store.paths.tables), store.paths.config, store.log)
         # The log of a replica may be taken back, and a log that was cut is reported already.
         is_cut = "log.cut" in {kind for kind, _ in store.damages.counts}
         beyond = None if self._is_replica or is_cut else self._notes.beyond(store.log.position)

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from mqspark.base.clock import Clock
 from mqspark.controller.replicasets import FIRST_ID, IMPOSSIBLE_EPOCH, NOBODY, ReplicaSet
+from mqspark.controller.succession import listed
 from mqspark.protocol.servers.byid import decode_ids
 
 HEAR_MS = 3_000
@@ -74,7 +75,7 @@ class Doubts:
             if found.name not in self._loaded or self._clock.monotonic_ms() - self._started_ms >= HEAR_MS:
                 return ""
             silent = [each for each in sorted(found.replicas) if not self._is_alive(found.name, each)]
-            return f"this controller has just started and has not heard {_listed(silent)}" if silent else ""
+            return f"this controller has just started and has not heard {listed(silent)}" if silent else ""
         reason = "the state of this controller is older than what its brokers know"
         if NOBODY in found.to_hear:
             return f"{reason}, and it does not know who else there is: let an operator elect (mqadmin electMaster)"
@@ -84,8 +85,4 @@ class Doubts:
             for each in sorted(found.to_hear)
             if each not in known or not self._is_alive(found.name, each)
         ]
-        return f"{reason}, and {_listed(silent)} may know more: not heard" if silent else ""
-
-
-def _listed(broker_ids: list[int]) -> str:
-    return ", ".join(str(each) for each in broker_ids)
+        return f"{reason}, and {listed(silent)} may know more: not heard" if silent else ""

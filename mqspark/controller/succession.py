@@ -64,9 +64,9 @@ def choose(
     missing = sorted(heirs - unfit.keys())
     parts = [f"{each} {why}" for each, why in sorted(unfit.items()) if why]
     if sound:
-        parts.append(f"sound, but too few: {_listed(sound)}")
+        parts.append(f"sound, but too few: {listed(sound)}")
     if missing:
-        parts.append(f"not heard: {_listed(missing)}")
+        parts.append(f"not heard: {listed(missing)}")
     return Choice(None, "; ".join(parts) or "nobody has all messages")
 
 
@@ -107,5 +107,5 @@ def _best(alive: Mapping[int, Standing], pool: Iterable[int]) -> int:
     return min(pool, key=lambda each: (alive[each].rank, each))
 
 
-def _listed(broker_ids: Iterable[int]) -> str:
+def listed(broker_ids: Iterable[int]) -> str:
     return ", ".join(str(each) for each in broker_ids)

@@ -160,9 +160,9 @@ class ProxyBench:
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
         self.backend = BenchBackend(bench)
-        self.clients = GrpcClients(self.backend, lambda *_: None, lambda: 1 << 24)
+        self.clients = GrpcClients(self.backend, lambda *_: None, 1 << 24)
         self.renewals: Renewals = renewals_for(self.backend, self.clients)
-        self.shared = Shared(self.backend, self.clients, GrpcHalves(lambda: 1 << 20), self.renewals, 8081)
+        self.shared = Shared(self.backend, self.clients, GrpcHalves(1 << 20), self.renewals, 8081)
 
     def client(
         self, client_id: str = "client", settings: pb.Settings | None = None, version: str = "5.1.0"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from mqspark.broker.admin.groupadmin import check_group_name
 from mqspark.broker.state.state import BrokerState
-from mqspark.errors import InvalidMessage
-from mqspark.message import MAX_GROUP_LENGTH, check_group, parse_number
+from mqspark.message import MAX_GROUP_LENGTH, parse_number
 from mqspark.protocol.bodies.body import encode_body
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
@@ -36,7 +36,7 @@ class ColdAdminProcessor:
                     ResponseCode.INVALID_PARAMETER,
                     f"the threshold of group {group[:80]} is a number of bytes, not {text[:40]!r}",
                 )
-            _check(group)
+            check_group_name(group)
             asked[group] = threshold
         for group, threshold in asked.items():
             self._state.cold_reads.set_threshold(group, threshold)
@@ -46,7 +46,7 @@ class ColdAdminProcessor:
         """The body is the group; one without a threshold is no error."""
         group = bytes(command.body[: MAX_GROUP_LENGTH * 2]).decode("utf-8", "replace")
         if group:
-            _check(group)
+            check_group_name(group)
             self._state.cold_reads.remove_threshold(group)
         return ok(command)
 
@@ -66,10 +66,3 @@ class ColdAdminProcessor:
         self._state.store_config.data_read_ahead_enable = mode == _NORMAL
         self._state.store.refresh_settings()
         return ok(command, remark=f"set commitlog readahead mode success, mode: {mode}")
-
-
-def _check(group: str) -> None:
-    try:
-        check_group(group)
-    except InvalidMessage as error:
-        raise Refusal(ResponseCode.INVALID_PARAMETER, str(error)) from None

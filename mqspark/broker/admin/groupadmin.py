@@ -52,7 +52,7 @@ class GroupAdminProcessor:
         check_list_size(command)
         configs = decode_body(SubscriptionGroupList, command.body).group_config_list
         for config in configs:
-            _check_group(config.group_name)
+            check_group_name(config.group_name)
         yield ESSENTIAL
         for number, config in enumerate(configs, 1):
             self._put_group(config, session)
@@ -66,7 +66,7 @@ class GroupAdminProcessor:
             self._check_and_put(config, session)
 
     def _check_and_put(self, config: SubscriptionGroupConfig, session: Session) -> None:
-        _check_group(config.group_name)
+        check_group_name(config.group_name)
         old = self._state.subscriptions.configured(config.group_name)
         attributes = dict(old.attributes) if old else {}
         for signed_name, value in config.attributes.items():
@@ -158,7 +158,7 @@ class GroupAdminProcessor:
         )
 
 
-def _check_group(name: str) -> None:
+def check_group_name(name: str) -> None:
     try:
         check_group(name)
     except InvalidMessage as error:

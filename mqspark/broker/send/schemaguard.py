@@ -9,10 +9,11 @@ Must not parse a schema: ``Schemas`` has them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from mqspark.base.logs import sparing
+from mqspark.broker.stats.stats import Stats
 from mqspark.broker.tables.attributes import VALIDATION_REJECT
 from mqspark.broker.tables.topics import Topic
 from mqspark.errors import InvalidMessage, InvalidSchema
@@ -23,6 +24,7 @@ from mqspark.record.batchitems import split_batch
 from mqspark.record.compression import decompress
 from mqspark.schemas.parsedschema import JSON, PROTOBUF, Flaw, Schema
 from mqspark.schemas.schemaprefix import PREFIX_BYTES, Prefix, decode_prefix
+from mqspark.store.config import StoreConfig
 
 _log = sparing(__name__)
 
@@ -53,12 +55,11 @@ def subject_of(topic: str) -> str:
 
 
 class SchemaGuard:
-    def __init__(self, refused: Callable[[str, int], None], max_body_bytes: Callable[[], int]) -> None:
-        """``refused(topic, count)`` counts messages that do not fit. ``max_body_bytes``: of a body that is inflated."""
+    def __init__(self, stats: Stats, config: StoreConfig) -> None:
         self.schemas: Schemas | None = None
         """None on a broker that neither keeps a registry nor belongs to a cluster that may."""
-        self._refused = refused
-        self._max_body_bytes = max_body_bytes
+        self._stats = stats
+        self._config = config
         self._generation = -1
         self._known = dict[tuple[str, bytes], int]()
         """Topic and the first bytes of a body → the id of the schema that these name; at most ``_MAX_KNOWN``. The
@@ -109,7 +110,7 @@ class SchemaGuard:
             self._answer(topic, f"message {index} of the batch: {flaw}", count)
 
     def _answer(self, topic: Topic, reason: str, count: int) -> None:
-        self._refused(topic.name, count)
+        self._stats.unfit(topic.name, count)
         reason = reason if len(reason) <= _SHOWN else f"{reason[:_SHOWN]}..."
         if topic.validation == VALIDATION_REJECT:
             remark = f"the message does not fit the schemas of topic {topic.name}: {reason}"
@@ -161,7 +162,7 @@ class SchemaGuard:
     def _flaw(self, schemas: Schemas, topic: str, body: bytes | memoryview, sys_flag: int) -> Flaw | None:
         try:
             if sys_flag & COMPRESSED:
-                body = decompress(body, sys_flag >> 8 & 7, self._max_body_bytes())
+                body = decompress(body, sys_flag >> 8 & 7, self._config.max_message_size)
             head = bytes(body[:PREFIX_BYTES])
             found = self._schema(schemas, topic, head, decode_prefix(head))
             if isinstance(found, Flaw):

@@ -197,7 +197,7 @@ class SendProcessor:
         self._topic = state.topics.get
         self._static_topics, self._mapping = state.mappings.table, state.mappings.find
         self._put = state.store.appender.put
-        self.guard = SchemaGuard(state.stats.unfit, lambda: state.store_config.max_message_size)
+        self.guard = SchemaGuard(state.stats, state.store_config)
         self.runs = SendRuns(state, acks, self.guard)
         self.direct = DirectSends(state, acks, lambda text: PRIORITY in text or self._is_special(text))
         self.foreign: ForeignRecords | None = None

@@ -6,14 +6,14 @@ at a start belong to no user: they end after transactionCheckMax checks, as all 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from mqspark.base.bounded import BoundedMap, Ledger
-from mqspark.base.clock import Clock
+from mqspark.base.clock import HOUR_MS, Clock
 from mqspark.base.config import Bound
 from mqspark.base.shares import NOBODY
 from mqspark.protocol.session import Session
+from mqspark.store.config import StoreConfig
 
 Key = tuple[str, int, bytes]
 """An ``Identity``: unique id, ms of birth, host of birth."""
@@ -31,11 +31,11 @@ class _OpenHalf(NamedTuple):
 
 
 class HeldHalves:
-    def __init__(self, clock: Clock, max_bytes: Bound, longest_ms: Callable[[], int]) -> None:
-        """``longest_ms``: after this time every transaction is given up."""
+    def __init__(self, clock: Clock, max_bytes: Bound, config: StoreConfig) -> None:
+        """``config``: once its messages are removed every transaction is given up."""
         self.ledger = Ledger("halfMessages", max_bytes)
         self._clock = clock
-        self._longest_ms = longest_ms
+        self._config = config
         self._open: BoundedMap[Key, _OpenHalf] = self.ledger.map(0, lambda half: _HALF_BYTES * half.times)
         """Oldest first."""
 
@@ -68,7 +68,8 @@ class HeldHalves:
 
     def _forget_lost(self) -> None:
         """Half messages that retention or damage took are never decided."""
-        oldest_ms = self._clock.monotonic_ms() - self._longest_ms() - SLACK_MS
+        longest_ms = self._config.file_reserved_time * HOUR_MS
+        oldest_ms = self._clock.monotonic_ms() - longest_ms - SLACK_MS
         while self._open:
             key, found = next(iter(self._open.items()))
             if found.began_ms >= oldest_ms:

@@ -142,11 +142,7 @@ def new_state(
         calls=Calls(clock),
         slow_readers=SlowReaders(config, clock, store, groups),
         cold_reads=ColdReads(config, store_config, clock),
-        halves=HeldHalves(
-            clock,
-            Limit(config, "max_half_table_bytes"),
-            lambda: store_config.file_reserved_time * 3_600_000,
-        ),
+        halves=HeldHalves(clock, Limit(config, "max_half_table_bytes"), store_config),
         delayed=TimedShares(
             "delayedMessages",
             Limit(config, "max_delayed_messages_per_user"),

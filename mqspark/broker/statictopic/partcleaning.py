@@ -6,7 +6,7 @@ Facts: docs/rocketmq/statictopics.md#cleaning.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 
 from msgspec.structs import replace
 
@@ -22,6 +22,7 @@ from mqspark.protocol.bodies.topic_bodies import TopicConfigAndQueueMapping, Top
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Refusal
+from mqspark.store.store import MessageStore
 
 INTERVAL_MS = 300_000
 MAX_MOVES = 8
@@ -31,21 +32,11 @@ _log = sparing(__name__, lines=20)
 
 
 class PartCleaner:
-    def __init__(
-        self,
-        mappings: Mappings,
-        peers: Peers,
-        clock: Clock,
-        bounds: Callable[[str, int], tuple[int, int]],
-        is_time: Callable[[], bool],
-    ) -> None:
-        """``bounds(topic, queue id)``: min and max offset of a physical queue here. ``is_time``: whether it is an hour
-        for cleaning."""
+    def __init__(self, mappings: Mappings, peers: Peers, clock: Clock, store: MessageStore) -> None:
         self._mappings = mappings
         self._peers = peers
         self._clock = clock
-        self._bounds = bounds
-        self._is_time = is_time
+        self._store = store
         self._next_ms = clock.monotonic_ms() + INTERVAL_MS
         self._is_running = False
 
@@ -54,7 +45,8 @@ class PartCleaner:
         if now_ms < self._next_ms:
             return
         self._next_ms = now_ms + INTERVAL_MS
-        if self._mappings.table and not self._is_running and self._is_time():
+        is_hour = self._store.upkeep.cleaner.is_hour
+        if self._mappings.table and not self._is_running and is_hour:
             self._is_running = True
             self._peers.begin(self._clean())
 
@@ -98,7 +90,7 @@ class PartCleaner:
     ) -> Generator[Question, Command, tuple[int, int]]:
         """``tables``: the answers of other brokers so far. Raises Refusal."""
         if static.is_local(part):
-            return self._bounds(topic, part.queue_id)
+            return self._store.offsets.bounds(topic, part.queue_id)
         name = part.bname or ""
         if name not in tables:
             answer = yield Question(

@@ -126,11 +126,11 @@ _real_queues = Memo("delays.realQueues", _real_queue)
 class DelayOffsets:
     """``delayOffset.json``: level → the first offset that may not have been delivered."""
 
-    def __init__(self, clock: Clock, version_step: int, durable: Callable[[], int]) -> None:
-        """``durable`` returns up to where deliveries are safe."""
+    def __init__(self, clock: Clock, version_step: int, outlet: Outlet | None = None) -> None:
         self._clock = clock
         self._version_step = version_step
-        self._durable = durable
+        self.outlet = outlet
+        """Where messages are delivered; None: nothing is."""
         self._waiting: deque[tuple[int, int, int]] = deque()
         """(position that must be durable first, level, offset), in the order of positions."""
         self._steps = 0
@@ -153,7 +153,7 @@ class DelayOffsets:
 
     def settle(self) -> None:
         """Note the deliveries that are durable."""
-        durable = self._durable()
+        durable = 0 if self.outlet is None else self.outlet.durable
         while self._waiting and self._waiting[0][0] <= durable:
             _, level, offset = self._waiting.popleft()
             if self.table.get(level) != offset:
@@ -224,9 +224,8 @@ class DelayService:
         self._stats = state.stats
         delays_ms = DelayLevels(state.store_config.message_delay_level).delays_ms
         self._levels = [_Level(number, delay_ms) for number, delay_ms in enumerate(delays_ms, 1)]
-        self.offsets = DelayOffsets(
-            state.clock, state.config.delay_offset_update_version_step, lambda: self._outlet.durable
-        )
+        step = state.config.delay_offset_update_version_step
+        self.offsets = DelayOffsets(state.clock, step, state.writer)
         self._saved = SavedTable(self.offsets, file)
         self.handlers: dict[int, Handler] = {RequestCode.GET_ALL_DELAY_OFFSET: self.all_offsets}
         self._began_at = 0
@@ -268,7 +267,7 @@ class DelayService:
 
     def begin(self, outlet: Outlet) -> None:
         """Deliver through ``outlet`` from now on, from the noted progress on."""
-        self._outlet = outlet
+        self._outlet = self.offsets.outlet = outlet
         self.offsets.forget_waiting()
         self._began_at = self.offsets.generation
         healed = heal_delays(
@@ -299,7 +298,7 @@ class DelayService:
         self.offsets.forget_waiting()
 
     def _backup(self) -> dict[int, int]:
-        before = DelayOffsets(self._clock, 1, lambda: 0)
+        before = DelayOffsets(self._clock, 1)
         try:
             before.load(self._saved.backup() or b"")
         except MQError:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mqspark.client.delivery.awaiting import awaited, is_coroutine_function
+from mqspark.client.delivery.delivery import messages_of
 from mqspark.client.typed.serializer import Serializer
 from mqspark.errors import InvalidMessage, MQError
 from mqspark.message import Message, MessageExt, ValueBody
@@ -57,13 +58,13 @@ class TypedMessages:
         if is_coroutine_function(listener):
 
             async def hear(argument: Any) -> Any:
-                await self.give(_several(argument))
+                await self.give(messages_of(argument))
                 return await awaited(listener(argument))
 
             return hear
 
         def hear_in_thread(argument: Any) -> Any:
-            messages = _several(argument)
+            messages = messages_of(argument)
             self._learn([each for each in messages if not self._knows(each)])
             self._give(messages)
             return listener(argument)
@@ -119,7 +120,3 @@ def _body(message: MessageExt) -> bytes | None:
         return message.body
     except InvalidMessage:
         return None
-
-
-def _several(argument: Any) -> Sequence[MessageExt]:
-    return argument if isinstance(argument, list) else (argument,)

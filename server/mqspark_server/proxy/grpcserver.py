@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 
+from mqspark.base.config import Limit
 from mqspark_server.net.grpc.grpccounts import GrpcCounts
 from mqspark_server.net.grpc.grpclistener import GrpcListener
 from mqspark_server.net.servertls import Certificates
@@ -39,7 +40,8 @@ class GrpcServer:
     async def start(self) -> None:
         """The socket is closed at the end. Raises OSError."""
         config = self._config
-        self.service = MessagingService(self._backend, self.port, lambda: config.grpc_max_client_bytes)
+        limit = Limit(config, "grpc_max_client_bytes")
+        self.service = MessagingService(self._backend, self.port, limit)
         self._listener = GrpcListener(
             self.service.methods,
             self._tls,

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
+from mqspark.base.config import Bound
 from mqspark.base.logs import sparing
 from mqspark.errors import IllegalName, InvalidMessage, ProtocolError
 from mqspark.protocol.command import Command
@@ -85,7 +86,7 @@ STREAMING: dict[str, Callable[[GrpcCall, Any, Any], Awaitable[None]]] = {
 class MessagingService:
     """The methods for a listener of gRPC."""
 
-    def __init__(self, backend: ProxyBackend, port: int, max_client_bytes: Callable[[], int]) -> None:
+    def __init__(self, backend: ProxyBackend, port: int, max_client_bytes: Bound) -> None:
         self.clients = GrpcClients(backend, self._asked_by_broker, max_client_bytes)
         self.renewals = renewals_for(backend, self.clients)
         self._shared = Shared(backend, self.clients, GrpcHalves(max_client_bytes), self.renewals, port)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -256,7 +257,7 @@ def test_the_saves_that_are_noted_are_bounded(tmp_path: Path) -> None:
     """Also when the notes cannot be written for long."""
     table = Saved(tmp_path / "config" / "t.json")
     file = ConfigFile(tmp_path / "mqspark.tables")
-    notes = TableNotes(file, tmp_path / "config", lambda: 7)
+    notes = TableNotes(file, tmp_path / "config", SimpleNamespace(durable=7))
     notes.watch(table)
     for digest in range(3 * MAX_SAVES):
         table.told(digest)

@@ -115,19 +115,29 @@ def _decode(data: bytes) -> dict[str, _Note] | None:
     }
 
 
+class DurableLog(Protocol):
+    @property
+    def durable(self) -> int:
+        """Up to where no crash can take it back."""
+        ...
+
+
 class TableNotes:
     """The notes of a broker, or of a directory that is only read. Belongs to one thread, except ``run`` of its jobs."""
 
-    def __init__(self, file: ConfigFile, config: Path, position: Callable[[], int] = lambda: 0) -> None:
-        """``config``: the directory of the tables. ``position``: the durable end of the log. A file that is lost or
-        damaged notes nothing."""
+    def __init__(self, file: ConfigFile, config: Path, log: DurableLog | None = None) -> None:
+        """``config``: the directory of the tables. A file that is lost or damaged notes nothing."""
         self._file = file
         self._config = config
-        self._position = position
+        self._log = log
         self._tables: dict[str, Watched] = {}
         self._unnoted: dict[str, list[_Save]] = {}
         """Saves, in their order, by table."""
         self._notes = _decode(file.load(lambda data: _decode(data) is not None) or b"") or {}
+
+    @property
+    def _position(self) -> int:
+        return 0 if self._log is None else self._log.durable
 
     @property
     def names(self) -> list[str]:
@@ -140,8 +150,8 @@ class TableNotes:
         name, digest = self._name_of(table.path), table.digest
         self._tables[name] = table
         noted, unnoted = self._notes.get(name), self._unnoted.setdefault(name, [])
-        table.tell_saves(lambda digest: unnoted.append(_Save(digest, self._position())))
-        found = _Save(-1 if digest is None else digest, self._position())
+        table.tell_saves(lambda digest: unnoted.append(_Save(digest, self._position)))
+        found = _Save(-1 if digest is None else digest, self._position)
         if noted is None:
             is_noted = digest is None
         else:  # each finding is reported once

@@ -151,9 +151,9 @@ class ClusterBackend:
         self.routes = routes
         self.users = ClusterUsers(auth, routes.ask_any) if auth.authentication_enabled else None
         """None: everybody may do what the brokers let this process do."""
-        self._types = Recent(lambda topic: asyncio.ensure_future(self._ask_type(topic)))
+        self._types = Recent(self._ask_type)
         self._ready = ReadyTopics(routes.recent, self._types)
-        self._groups = Recent(lambda group: asyncio.ensure_future(self._ask_group(group)))
+        self._groups = Recent(self._ask_group)
 
     def link(self, caller: GrpcCaller, on_request: OnRequest) -> ClusterLink:
         return ClusterLink(self, caller, on_request)

@@ -36,14 +36,14 @@ V = TypeVar("V")
 class Recent(Generic[V]):
     """What was asked for within FRESH_S, once for all that ask at the same time."""
 
-    def __init__(self, ask: Callable[[str], asyncio.Future[V]]) -> None:
+    def __init__(self, ask: Callable[[str], Awaitable[V]]) -> None:
         self._ask = ask
         self._known: dict[str, tuple[float, asyncio.Future[V]]] = {}
 
     async def find(self, name: str) -> V:
         due_s, found = self._known.get(name, (0.0, None))
         if found is None or monotonic() >= due_s:
-            found = self._ask(name)
+            found = asyncio.ensure_future(self._ask(name))
             self._known.pop(name, None)
             if len(self._known) >= MAX_KNOWN:
                 del self._known[next(iter(self._known))]
@@ -164,7 +164,7 @@ class ClusterRoutes:
         """Name of a broker → address of its master, from the routes: as many as the cluster has."""
         self._own: dict[str, BrokerServer] = {}
         """Connections for what is not asked for a client."""
-        self.recent = Recent(lambda topic: asyncio.ensure_future(self._ask_route(topic)))
+        self.recent = Recent(self._ask_route)
 
     def server(
         self,

@@ -30,7 +30,7 @@ class OtherBrokers:
         self._routes = routes
         self._own = own
         self._port = port
-        self._doors = Recent(lambda broker: asyncio.ensure_future(self._ask_door(broker)))
+        self._doors = Recent(self._ask_door)
 
     async def route(self, topic: str) -> TopicRouteData | None:
         """The queues of the others; None if there are none."""

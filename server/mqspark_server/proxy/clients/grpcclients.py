@@ -11,6 +11,7 @@ from time import monotonic
 
 from mqspark.base.bounded import BoundedMap, Ledger
 from mqspark.base.clock import wall_ms
+from mqspark.base.config import Bound
 from mqspark.base.logs import sparing
 from mqspark.errors import TableFull
 from mqspark.protocol.command import Command
@@ -169,13 +170,13 @@ def _bytes(settings: pb.Settings) -> int:
 class GrpcClients:
     """All clients of one server, by client id and user."""
 
-    def __init__(self, backend: ProxyBackend, pushed: Pushed, max_bytes: Callable[[], int]) -> None:
+    def __init__(self, backend: ProxyBackend, pushed: Pushed, max_bytes: Bound) -> None:
         self._backend = backend
         self._pushed = pushed
-        self.ledger = Ledger("grpcClients", max_bytes, setting="grpcMaxClientBytes")
+        self.ledger = Ledger("grpcClients", max_bytes)
         self._clients: BoundedMap[tuple[str, str], GrpcClient] = self.ledger.map(_CLIENT_BYTES)
         self._settings: BoundedMap[tuple[str, str], pb.Settings] = self.ledger.map(0, _bytes)
-        self.pushes = Ledger("grpcPushes", max_bytes, setting="grpcMaxClientBytes")
+        self.pushes = Ledger("grpcPushes", max_bytes)
         """What telemetry streams hold back."""
         self._scan: asyncio.TimerHandle | None = None
 

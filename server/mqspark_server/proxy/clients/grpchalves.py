@@ -7,10 +7,10 @@ comes later, and brings them again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from mqspark.base.bounded import BoundedMap, Ledger
+from mqspark.base.config import Bound
 
 _HALF_BYTES = 250
 
@@ -24,8 +24,8 @@ class GrpcHalf(NamedTuple):
 class GrpcHalves:
     """The halves by topic and transaction id. A full table forgets the oldest."""
 
-    def __init__(self, max_bytes: Callable[[], int]) -> None:
-        self.ledger = Ledger("grpcTransactions", max_bytes, setting="grpcMaxClientBytes")
+    def __init__(self, max_bytes: Bound) -> None:
+        self.ledger = Ledger("grpcTransactions", max_bytes)
         self._halves: BoundedMap[tuple[str, str], GrpcHalf] = self.ledger.map(_HALF_BYTES)
 
     def note(self, topic: str, transaction_id: str, half: GrpcHalf) -> None:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from mqspark.base.bounded import BoundedMap, Ledger, require
 from mqspark.base.clock import Clock
+from mqspark.base.config import Bound
 from mqspark.base.logs import sparing
 from mqspark_server.proxy.content.receipthandles import ReceiptHandle
 from mqspark_server.proxy.grpcstatus import GrpcRefusal
@@ -90,7 +91,7 @@ class Renewals:
         clock: Clock,
         change: Change,
         is_here: Callable[[ClientKey], bool],
-        max_bytes: Callable[[], int] = lambda: MAX_HELD_BYTES,
+        max_bytes: Bound = MAX_HELD_BYTES,
     ) -> None:
         """``is_here(client)``: it is connected, or was so lately that it may only be reconnecting."""
         self._clock = clock

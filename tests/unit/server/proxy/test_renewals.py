@@ -66,7 +66,7 @@ class Bench:
         self.broker = FakeBroker(self.clock)
         self.gone: set[ClientKey] = set()
         self.renewals = Renewals(
-            self.clock, self.broker.change, lambda client: client not in self.gone, lambda: max_bytes
+            self.clock, self.broker.change, lambda client: client not in self.gone, max_bytes
         )
 
     def hold(self, offset: int = 7, client: ClientKey = CLIENT, lite_topic: str = "") -> ReceiptHandle:
