@@ -115,13 +115,11 @@ async def produce(
         return Message.of(topic, content, keys=given or None, **common)
 
     target = (await chosen_queues(shell, topic, (queue,)))[0] if queue is not None else None
-    contents = (
-        _repeated(body.encode(), count or 1)
-        if body is not None
-        else _contents(
-            files, _ending(delimiter, "--delimiter is empty; --whole sends a file as one message"), whole
-        )
-    )
+    if body is not None:
+        contents = _repeated(body.encode(), count or 1)
+    else:
+        end = _ending(delimiter, "--delimiter is empty; --whole sends a file as one message")
+        contents = _contents(files, end, whole)
     sending = _Sending(shell, target, ordered=ordered, rate=rate)
     with sending.listing:
         await sending.run(contents, message_of, count, trace=trace)
