@@ -149,6 +149,7 @@ class LocalOffsets:
     def __init__(self, directory: Path, client_id: str, group: str) -> None:
         self._path = path_below(directory, client_id, group, "offsets.json")
         self._table: dict[MessageQueue, int] | None = None
+        self._is_damaged = False
         self._lock = asyncio.Lock()
 
     async def read(self, queue: MessageQueue) -> int | None:
@@ -160,9 +161,10 @@ class LocalOffsets:
             table = await self._loaded()
             if all(table.get(queue) == offset for queue, offset in offsets.items()):
                 return offsets.keys()
-            table.update(offsets)
+            table = {**table, **offsets}
             document = {"offsetTable": {queue_key(queue): offset for queue, offset in sorted(table.items())}}
             await asyncio.to_thread(self._save, encode_body(document))
+            self._table = table  # what could not be saved is written again
         return offsets.keys()
 
     async def write_at_last(self, offsets: Mapping[MessageQueue, int]) -> None:
@@ -185,7 +187,7 @@ class LocalOffsets:
                 return _parse(text)
             except MQError as error:
                 log.warning("cannot read %s: %s", path, error)
-                damaged = error
+                damaged, self._is_damaged = error, True
         if damaged is not None:
             raise ClientError(f"neither {self._path} nor its .bak is readable: {damaged}") from damaged
         return {}
@@ -201,9 +203,11 @@ class LocalOffsets:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        with contextlib.suppress(FileNotFoundError):
-            os.replace(self._path, self._path.with_suffix(".json.bak"))
+        if not self._is_damaged:  # else the .bak is the good one
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(self._path, self._path.with_suffix(".json.bak"))
         os.replace(temporary, self._path)
+        self._is_damaged = False
 
 
 def _parse(text: bytes) -> dict[MessageQueue, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -422,6 +423,29 @@ async def test_local_offsets_survive_and_fall_back_to_the_one_before(tmp_path: P
     path.with_suffix(".json.bak").write_text("{")
     with pytest.raises(ClientError, match=r"nor its \.bak"):
         await LocalOffsets(tmp_path, "10.0.0.1@x", "g").read(queue)
+
+
+async def test_local_offsets_that_could_not_be_saved_are_saved_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a damaged file never replaces the good copy."""
+    queue = MessageQueue("T", "b", 0)
+    offsets = LocalOffsets(tmp_path, "c", "g")
+    await offsets.write({queue: 5})
+    await offsets.write({queue: 6})
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", lambda fd: (_ for _ in ()).throw(OSError("input/output error")))
+        for _ in range(2):
+            with pytest.raises(OSError, match="input/output"):
+                await offsets.write({queue: 7})
+    assert await offsets.read(queue) == 6
+    await offsets.write({queue: 7})
+    assert await LocalOffsets(tmp_path, "c", "g").read(queue) == 7
+    path = tmp_path / "c" / "g" / "offsets.json"
+    path.write_text("")
+    await LocalOffsets(tmp_path, "c", "g").write({queue: 8})
+    path.unlink()  # as if the process had been killed before its last step
+    assert await LocalOffsets(tmp_path, "c", "g").read(queue) == 6
 
 
 async def test_local_offsets_of_a_java_client_are_read(tmp_path: Path) -> None:
