@@ -8,13 +8,15 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from mqspark.auth.policies import Action
+from mqspark.base.document import Document
 from mqspark.errors import InvalidMessage, MessageTooLarge
 from mqspark.message import (
     MAX_PROPERTIES_BYTES,
@@ -51,7 +53,7 @@ from mqspark_server.web.v1 import (
     topicapi,
     userapi,
 )
-from mqspark_server.web.v1.asking import ERRORS, AskerNow, Given, TopicName
+from mqspark_server.web.v1.asking import ERRORS, AskerNow, Given, QueueId, TopicName
 
 if TYPE_CHECKING:
     from mqspark_server.node import BrokerNode
@@ -65,17 +67,16 @@ class NewMessage(Given):
     tags: str | None = None
     keys: list[str] = Field(default_factory=list)
     properties: dict[str, str] = Field(default_factory=dict)
-    queueId: int | None = Field(
-        default=None, ge=0, le=0x7FFFFFFF, description="the broker chooses when absent"
-    )
+    queueId: QueueId | None = Field(default=None, description="the broker chooses when absent")
 
 
-class StoredMessage(BaseModel):
-    msgId: str = Field(description="unique id, as a producer would make it")
-    offsetMsgId: str = Field(description="the broker's id: where the message is")
+@dataclass(slots=True)
+class StoredMessage(Document):
+    msg_id: str = field(metadata={"description": "unique id, as a producer would make it"})
+    offset_msg_id: str = field(metadata={"description": "the broker's id: where the message is"})
     topic: str
-    queueId: int
-    queueOffset: int
+    queue_id: int
+    queue_offset: int
 
 
 MAX_LISTED = 100
@@ -252,13 +253,7 @@ async def put_message(topic: TopicName, message: NewMessage, asker: AskerNow) ->
     header = asker.sending(topic, properties, queue_id=message.queueId)
     answer = await asker.ask(RequestCode.SEND_MESSAGE_V2, header, body)
     stored = answer.header(SendMessageResponseHeader)
-    return StoredMessage(
-        msgId=unique_id,
-        offsetMsgId=stored.msg_id,
-        topic=topic,
-        queueId=stored.queue_id,
-        queueOffset=stored.queue_offset,
-    )
+    return StoredMessage(unique_id, stored.msg_id, topic, stored.queue_id, stored.queue_offset)
 
 
 def _body(message: NewMessage) -> bytes:

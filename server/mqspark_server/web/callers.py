@@ -101,14 +101,6 @@ class Subject(NamedTuple):
     name: str
 
 
-def topic(name: str) -> Subject:
-    return Subject(Kind.TOPIC, name)
-
-
-def group(name: str) -> Subject:
-    return Subject(Kind.GROUP, name)
-
-
 CLUSTER = Subject(Kind.CLUSTER, "")
 """That of the broker."""
 

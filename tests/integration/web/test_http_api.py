@@ -276,6 +276,10 @@ def test_ingests_that_are_refused(http: httpx.Client, broker: Broker) -> None:
     check_problem(http.post("/topics/a b/ingest", content=b"x", headers=LINES), 400)
     check_problem(http.post("/topics/Lines/ingest?tags=%01", content=b"x", headers=LINES), 400)
     check_problem(http.post("/topics/Lines/ingest?queueId=77", content=b"x", headers=LINES), 400)
+    for number, status in ((0x7FFF, 400), (0x8000, 422)):
+        query = f"?queueId={number}"
+        check_problem(http.post(f"/topics/Lines/ingest{query}", content=b"x", headers=LINES), status)
+        check_problem(http.post("/topics/Lines/messages", json={"body": "x", "queueId": number}), status)
     huge = b"short\n" + b"x" * (broker.apps[0].store_config.max_message_size + 1)
     answer = http.post("/topics/Lines/ingest", content=huge, headers=LINES)
     check_problem(answer, 413)

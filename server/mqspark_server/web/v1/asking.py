@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable
 from itertools import islice, takewhile
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
@@ -22,9 +22,8 @@ from mqspark.broker.state.state import BrokerState
 from mqspark.broker.tables.topics import Topic
 from mqspark.errors import NoSuchTopic
 from mqspark.protocol.codes import Reason, ResponseCode
-from mqspark.protocol.command import Command
+from mqspark.protocol.command import Command, Fields
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
-from mqspark.protocol.headers.header import Header
 from mqspark_server.node import BrokerNode, BrokerParts
 from mqspark_server.shown.nouns import MAX_NAME, QUEUE_IDS
 from mqspark_server.web.callers import CLUSTER, Caller, Callers, Subject
@@ -185,17 +184,10 @@ class Asker(NamedTuple):
         """The answer has the ETag of the document's content, whenever that was written."""
         self.response.headers["ETag"] = _etag(document)
 
-    async def ask(
-        self,
-        code: int,
-        header: Header | Mapping[str, str] | None = None,
-        body: bytes = b"",
-        *,
-        also: Collection[int] = (),
-    ) -> Command:
-        """The answer of the broker's handler, of success or of a code in ``also``. Raises Problem."""
+    async def ask(self, code: int, header: Fields = None, body: bytes = b"") -> Command:
+        """The answer of the broker's handler. Raises Problem."""
         answer = await self.callers.ask(self.caller, code, header, body)
-        if answer.code != ResponseCode.SUCCESS and answer.code not in also:
+        if answer.code != ResponseCode.SUCCESS:
             raise refused(answer)
         return answer
 

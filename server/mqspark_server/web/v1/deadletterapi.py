@@ -147,13 +147,8 @@ async def show_dead_letters(
 ) -> DeadLetterPage:
     """The dead letters of a group, oldest first."""
     asker.authorize_group(group, Action.GET, Action.SUB)
-    found = await _found(
-        asker,
-        group,
-        Resend(topic=topic, key=key, tags=tags, sql=sql, since=since, until=until),
-        Place.after(after),
-        limit,
-    )
+    wanted = Resend(topic=topic, key=key, tags=tags, sql=sql, since=since, until=until)
+    found = await _found(asker, group, wanted, Place.after(after), limit)
     items, following = await views(found, lambda each: DeadLetter.of(each, origin_topic=origin_of(each)))
     return DeadLetterPage(items=items, next=following and following.cursor)
 
@@ -183,15 +178,14 @@ async def resend(group: GroupName, wanted: Resend, asker: AskerNow) -> ResendOut
 
 async def _found(asker: Asker, group: str, wanted: Resend, place: Place | None, limit: int) -> MessagesFound:
     """Raises Problem."""
-    topic = dlq_topic(group)
-    if asker.state.topics.get(topic) is None:
+    topic = asker.state.topics.get(dlq_topic(group))
+    if topic is None:
         raise Problem(404, f"group {group!r} has no dead letters")
     ids = None if wanted.ids is None else frozenset(wanted.ids)
     letters = LetterChoice(wanted.topic, key=wanted.key, ids=ids)
     chosen = choose(asker, wanted.tags, wanted.sql, letters.takes)
-    queue_ids = range(asker.topic(topic).queue_limit)
-    spans = spans_of(asker, topic, queue_ids, place, None, wanted.since, wanted.until)
-    return await read_some(asker, topic, spans, limit, chosen)
+    spans = spans_of(asker, topic.name, range(topic.queue_limit), place, None, wanted.since, wanted.until)
+    return await read_some(asker, topic.name, spans, limit, chosen)
 
 
 async def _send_again(
