@@ -625,6 +625,14 @@ class UniqueIdGenerator:
         # Threads get different numbers without a lock, because ``next`` is atomic.
         return f"{self._prefix}{now_ms - start_ms:08X}{next(self._counter) & 0xFFFF:04X}"
 
+    def several(self, count: int) -> list[str]:
+        """So many at once, for a third of the time of each. Fewer than 65,536."""
+        if count < 1:
+            return []
+        first = self()
+        head, counter = first[:-4], self._counter
+        return [first, *[f"{head}{next(counter) & 0xFFFF:04X}" for _ in range(count - 1)]]
+
 
 def _month_around(now_ms: int) -> tuple[int, int]:
     start = datetime.datetime.fromtimestamp(now_ms / 1000).astimezone()

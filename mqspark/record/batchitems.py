@@ -35,17 +35,19 @@ def encode_batch(messages: Iterable[Message]) -> bytes:
 def encode_items(items: Iterable[tuple[int, bytes, bytes]]) -> bytes:
     """The reverse of ``split_batch``. Raises InvalidMessage for properties that are too long."""
     parts: list[bytes] = []
+    known: tuple[int, int, int] | None = None
+    head = between = b""
     for flag, body, properties in items:
-        body_length, properties_length = len(body), len(properties)
-        if properties_length > MAX_PROPERTIES_BYTES:
-            raise InvalidMessage(f"properties of {properties_length} bytes exceed 32767", field="properties")
-        size = _MIN_BYTES + body_length + properties_length
-        parts += (
-            _HEAD.pack(size, 0, 0, flag, body_length),
-            body,
-            pack_i16(properties_length),
-            properties,
-        )
+        shape = (flag, len(body), len(properties))
+        if shape != known:  # most messages of a batch are alike
+            _, body_length, properties_length = known = shape
+            if properties_length > MAX_PROPERTIES_BYTES:
+                raise InvalidMessage(
+                    f"properties of {properties_length} bytes exceed 32767", field="properties"
+                )
+            head = _HEAD.pack(_MIN_BYTES + body_length + properties_length, 0, 0, flag, body_length)
+            between = pack_i16(properties_length)
+        parts += (head, body, between, properties)
     return b"".join(parts)
 
 

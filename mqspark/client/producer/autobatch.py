@@ -10,6 +10,7 @@ from typing import Annotated, Any, NamedTuple
 
 from mqspark.base.valuetypes import InRange, PositiveInt, check_fields
 from mqspark.client.delivery.results import SendResult, SettleFuture
+from mqspark.client.producer.outgoing import check_batch_topic, check_head, check_way, member_of
 from mqspark.message import (
     CORRELATION_ID,
     DELAY,
@@ -66,14 +67,46 @@ class _Key(NamedTuple):
     timeout_ms: int | None
 
 
-class _PendingBatch:
-    __slots__ = ("futures", "messages", "size_bytes", "timer")
+_NONE: dict[str, str] = {}
 
-    def __init__(self, timer: asyncio.TimerHandle) -> None:
-        self.messages: list[Message] = []
+
+class Together:
+    """Messages that wait to be sent together, and the future of that send: it gives each sender its part of the
+    result."""
+
+    __slots__ = ("first", "futures", "members", "queue", "size_bytes", "timeout_ms", "timer")
+
+    timer: asyncio.TimerHandle
+
+    def __init__(self, first: Message, queue: MessageQueue | None, timeout_ms: int | None) -> None:
+        self.first = first
+        self.queue = queue
+        self.timeout_ms = timeout_ms
+        self.members: list[Any] = []
+        """As ``Accumulator`` was asked to keep them."""
         self.futures: list[SettleFuture] = []
         self.size_bytes = 0
-        self.timer = timer
+
+    def done(self) -> bool:
+        return False  # its send settles it once
+
+    def set_exception(self, error: BaseException, /) -> None:
+        for future in self.futures:
+            if not future.done():
+                future.set_exception(error)
+
+    def set_result(self, result: SendResult, /) -> None:
+        """The offsets of a batch are consecutive."""
+        status, queue, offset = result.status, result.queue, result.queue_offset
+        ids, offset_ids = self._each(result.message_id), self._each(result.offset_message_id)
+        for future, unique_id, offset_id in zip(self.futures, ids, offset_ids, strict=True):
+            if not future.done():
+                future.set_result(SendResult(status, unique_id, offset_id, queue, offset))
+            offset = QueueOffset(offset + 1)
+
+    def _each(self, joined: str) -> list[str]:
+        ids, count = joined.split(","), len(self.futures)
+        return ids if len(ids) == count else [joined] * count
 
 
 class Accumulator:
@@ -82,73 +115,93 @@ class Accumulator:
     def __init__(
         self,
         settings: AutoBatch,
-        send: Callable[[list[Message], asyncio.Future[Any], MessageQueue | None, int | None], None],
+        send: Callable[[Together], None],
+        *,
+        alone_from_bytes: int,
+        keeps_messages: bool,
     ) -> None:
+        """A message with a body of ``alone_from_bytes`` is sent alone. ``keeps_messages``: the members of a batch are
+        messages; else what ``outgoing.packed`` takes."""
         self._settings = settings
         self._send = send
+        self._alone_from_bytes = alone_from_bytes
+        self._keeps_messages = keeps_messages
         self._loop = asyncio.get_running_loop()
-        self._batches: dict[_Key, _PendingBatch] = {}
+        self._batches: dict[_Key | str, Together] = {}
+        """By topic alone where nothing else is said of a batch."""
         self._held_bytes = 0
 
     def add(
         self, message: Message, future: SettleFuture, queue: MessageQueue | None, timeout_ms: int | None
     ) -> bool:
-        """False if too much waits already; the caller then sends the message itself. The message must be valid."""
-        size_bytes = len(message.body)
-        if self._held_bytes + size_bytes > self._settings.max_total_bytes:
-            return False
-        properties = message.properties
-        key = _Key(message.topic, queue, properties.get(WAIT, "true"), properties.get(TAGS), timeout_ms)
-        batch = self._batches.get(key)
+        """False if the message must be sent alone, or too much waits already. Raises InvalidMessage for one that would
+        make its batch invalid, and for the other arguments."""
+        batch = None
+        if (
+            message.__class__ is Message
+            and queue is None
+            and timeout_ms is None
+            and message.properties == _NONE
+            and message.flag == 0
+            and message.topic.__class__ is str
+        ):
+            batch = self._batches.get(message.topic)
         if batch is None:
-            timer = self._loop.call_later(self._settings.max_delay_ms / 1000, self._flush, key)
-            batch = self._batches[key] = _PendingBatch(timer)
-        batch.messages.append(message)
+            check_head(message)
+            check_way(queue, None, None, timeout_ms)
+        body = message.body
+        size_bytes = len(body)
+        if (
+            body.__class__ is not bytes
+            or not 0 < size_bytes < self._alone_from_bytes
+            or self._held_bytes + size_bytes > self._settings.max_total_bytes
+        ):
+            return False
+        if batch is not None:
+            member: Any = message if self._keeps_messages else (0, body, b"", None)
+        elif can_batch(message):
+            check_batch_topic(message.topic)
+            checked = member_of(message, size_bytes)
+            member = message if self._keeps_messages else checked
+            batch = self._batch_for(message, queue, timeout_ms)
+        else:
+            return False
+        batch.members.append(member)
         batch.futures.append(future)
         batch.size_bytes += size_bytes
         self._held_bytes += size_bytes
         if batch.size_bytes > self._settings.max_bytes:
-            self._flush(key)
+            self._flush(self._key(message, queue, timeout_ms))
         return True
+
+    @staticmethod
+    def _key(message: Message, queue: MessageQueue | None, timeout_ms: int | None) -> _Key | str:
+        topic, properties = message.topic, message.properties
+        wait, tags = properties.get(WAIT, "true"), properties.get(TAGS)
+        if queue is None and timeout_ms is None and tags is None and wait == "true":
+            return topic
+        return _Key(topic, queue, wait, tags, timeout_ms)
+
+    def _batch_for(self, message: Message, queue: MessageQueue | None, timeout_ms: int | None) -> Together:
+        key = self._key(message, queue, timeout_ms)
+        batch = self._batches.get(key)
+        if batch is None:
+            batch = self._batches[key] = Together(message, queue, timeout_ms)
+            batch.timer = self._loop.call_later(self._settings.max_delay_ms / 1000, self._flush, key)
+        return batch
 
     @property
     def waiting(self) -> int:
         """The number of messages that wait."""
-        return sum(len(batch.messages) for batch in self._batches.values())
+        return sum(len(batch.futures) for batch in self._batches.values())
 
     def flush(self) -> None:
         """Send everything that waits."""
         for key in list(self._batches):
             self._flush(key)
 
-    def _flush(self, key: _Key) -> None:
+    def _flush(self, key: _Key | str) -> None:
         batch = self._batches.pop(key)
         batch.timer.cancel()
         self._held_bytes -= batch.size_bytes
-        together: asyncio.Future[SendResult] = self._loop.create_future()
-        together.add_done_callback(lambda done: _share(done, batch.futures))
-        self._send(batch.messages, together, key.queue, key.timeout_ms)
-
-
-def _share(together: asyncio.Future[SendResult], futures: list[SettleFuture]) -> None:
-    """Give each sender its part of the result; the offsets of a batch are consecutive."""
-    error = together.exception()
-    if error is not None:
-        for future in futures:
-            if not future.done():
-                future.set_exception(error)
-        return
-    result = together.result()
-    ids, offset_ids = result.message_id.split(","), result.offset_message_id.split(",")
-    count = len(futures)
-    for number, future in enumerate(futures):
-        if not future.done():
-            future.set_result(
-                type(result)(
-                    result.status,
-                    ids[number] if len(ids) == count else result.message_id,
-                    offset_ids[number] if len(offset_ids) == count else result.offset_message_id,
-                    result.queue,
-                    QueueOffset(result.queue_offset + number),
-                )
-            )
+        self._send(batch)

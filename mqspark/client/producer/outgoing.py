@@ -4,6 +4,7 @@ MessageBatch, SelectMessageQueueByHash."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from mqspark.base.propertystring import ITEM_END, NAME_END, item
@@ -127,57 +128,92 @@ def properties_text(message: Message, *, prepared: bool = False) -> tuple[str, s
     return text, unique_id
 
 
-def check_batch(messages: Sequence[Message]) -> str:
-    """The topic of the batch. Raises InvalidMessage."""
-    given: object = messages
-    if not isinstance(given, (list, tuple)):
-        raise InvalidMessage(f"a batch is a list of messages, not {type(given).__name__}", field="messages")
-    for message in messages:
-        body_bytes(message)
-        check_head(message)
-    if not messages:
-        raise InvalidMessage("a batch needs at least one message", field="messages")
-    topic, wait = messages[0].topic, messages[0].properties.get(WAIT, "true")
+Member = tuple[int, bytes, bytes, str | None]
+"""A checked message of a batch: flag, body, encoded properties, and the unique id in them, or None if it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedBatch:
+    """A batch as it is sent."""
+
+    topic: str
+    body: bytes
+    ids: str
+    """The unique ids, joined by commas."""
+
+
+def check_batch_topic(topic: str) -> None:
+    """Raises InvalidMessage for a topic that no batch can be sent to."""
     check_topic(topic)
     if topic in SEND_FORBIDDEN_TOPICS or topic.startswith(RETRY_PREFIX):
         raise InvalidMessage(f"batches cannot be sent to topic {topic}", field="topic")
+
+
+def member_of(message: Message, max_bytes: int) -> Member:
+    """Raises InvalidMessage, MessageTooLarge."""
+    check_head(message)
+    body, properties = message.body, message.properties
+    check_body(body, max_bytes)
+    if not properties:
+        return message.flag or 0, body, b"", None
+    if not properties.keys().isdisjoint(DELAYS):
+        raise InvalidMessage("a message with a delay cannot be sent in a batch", field="messages")
+    if PRIORITY in properties:
+        raise InvalidMessage(
+            "a message with a priority cannot be sent in a batch, which is stored in one queue",
+            field="messages",
+        )
+    text, unique_id = properties_text(message)
+    return message.flag or 0, body, text.encode(), unique_id
+
+
+def check_list(messages: object) -> None:
+    """Raises InvalidMessage."""
+    if not isinstance(messages, (list, tuple)):
+        raise InvalidMessage(
+            f"a batch is a list of messages, not {type(messages).__name__}", field="messages"
+        )
+
+
+def members_of(messages: Sequence[Message], max_bytes: int) -> list[Member]:
+    """The messages of a batch. Raises InvalidMessage, MessageTooLarge."""
+    check_list(messages)
+    members = [member_of(message, max_bytes) for message in messages]
+    if not messages:
+        raise InvalidMessage("a batch needs at least one message", field="messages")
+    topic, wait = messages[0].topic, messages[0].properties.get(WAIT, "true")
+    check_batch_topic(topic)
     for message in messages:
         if message.topic != topic:
             raise InvalidMessage(f"a batch has one topic, not {topic} and {message.topic}", field="topic")
-        properties = message.properties
-        if properties.get(WAIT, "true") != wait:
+        if message.properties.get(WAIT, "true") != wait:
             raise InvalidMessage("the messages of a batch must agree on WAIT", field="WAIT")
-        if properties:
-            if not properties.keys().isdisjoint(DELAYS):
-                raise InvalidMessage("a message with a delay cannot be sent in a batch", field="messages")
-            if PRIORITY in properties:
-                raise InvalidMessage(
-                    "a message with a priority cannot be sent in a batch, which is stored in one queue",
-                    field="messages",
-                )
-            properties_text(message)
-    return topic
+    return members
 
 
-def batch_of(messages: Sequence[Message], max_bytes: int) -> tuple[str, bytes, str]:
-    """Topic, body and ids of the batch, the ids joined by commas. Raises InvalidMessage, MessageTooLarge."""
-    topic = check_batch(messages)
+def batch_of(messages: Sequence[Message], max_bytes: int) -> PackedBatch:
+    """Raises InvalidMessage, MessageTooLarge."""
+    members = members_of(messages, max_bytes)
+    return packed(messages[0].topic, members, max_bytes)
+
+
+def packed(topic: str, members: Sequence[Member], max_bytes: int) -> PackedBatch:
+    """Raises MessageTooLarge."""
     ids: list[str] = []
     items: list[tuple[int, bytes, bytes]] = []
-    for message in messages:
-        body, properties = message.body, message.properties
-        check_body(body, max_bytes)
-        unique_id = properties.get(UNIQ_KEY) or new_unique_id()
-        ids.append(unique_id)
-        if properties:
-            text = encode_stored_properties({**properties, UNIQ_KEY: unique_id})
+    for (flag, body, properties, unique_id), new in zip(
+        members, new_unique_id.several(len(members)), strict=True
+    ):
+        if unique_id is None:
+            ids.append(new)
+            items.append((flag, body, b"%bUNIQ_KEY\x01%b\x02" % (properties, new.encode())))
         else:
-            text = item(UNIQ_KEY, unique_id).encode()
-        items.append((message.flag, body, text))
+            ids.append(unique_id)
+            items.append((flag, body, properties))
     body = encode_items(items)
     if len(body) > max_bytes:
         raise MessageTooLarge("batch", len(body), max_bytes)
-    return topic, body, ",".join(ids)
+    return PackedBatch(topic, body, ",".join(ids))
 
 
 def selecting(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Collection, Sequence
-from typing import Any, Unpack
+from typing import Unpack
 
 import msgspec
 
@@ -16,17 +16,19 @@ from mqspark.client.delivery.results import SendResult, SettleFuture
 from mqspark.client.hooks.hooks import RecallContext, SendContext
 from mqspark.client.hooks.hooks import call as call_hooks
 from mqspark.client.hooks.trace import MAX_TRACE_BYTES, Tracer, trace_group
-from mqspark.client.producer.autobatch import Accumulator, can_batch
+from mqspark.client.producer.autobatch import Accumulator, Together
 from mqspark.client.producer.faults import FaultTable
 from mqspark.client.producer.outgoing import (
+    PackedBatch,
     QueueSelector,
     batch_of,
     body_bytes,
-    check_batch,
     check_body,
     check_head,
     check_sendable,
     check_way,
+    members_of,
+    packed,
     properties_text,
     selecting,
 )
@@ -68,7 +70,8 @@ _encode_json = msgspec.json.encode
 
 
 @checked(
-    but=("begin", "begin_batch", "can_begin", "send", "send_async", "send_batch", "send_oneway"), own=NAMES
+    but=("begin", "begin_batch", "can_begin", "packed", "send", "send_async", "send_batch", "send_oneway"),
+    own=NAMES,
 )
 class Producer(Lifecycle):
     """Sends messages to the topics of a cluster.
@@ -171,7 +174,12 @@ class Producer(Lifecycle):
             self._tracer = tracer
             self._interceptors.append(tracer)
         if self.settings.auto_batch is not None:
-            self._accumulator = Accumulator(self.settings.auto_batch, self._begin_together)
+            self._accumulator = Accumulator(
+                self.settings.auto_batch,
+                self._begin_together,
+                alone_from_bytes=min(self._compress_from_bytes, self._max_message_bytes),
+                keeps_messages=self._sees_messages,
+            )
         self._running = True
         if not self.is_kept:
             ending.begun(self)
@@ -451,17 +459,17 @@ class Producer(Lifecycle):
 
         Raises InvalidMessage, MessageTooLarge at once. Does not wait for room.
         """
-        check_head(message)
-        if queue is not None or hash_key is not None or selector is not None or timeout_ms is not None:
-            check_way(queue, hash_key, selector, timeout_ms)
         if (
             self._accumulator is not None
             and not (alone or oneway or prepared)
             and hash_key is None
             and selector is None
-            and self._accumulate(message, future, queue, timeout_ms)
+            and self._accumulator.add(message, future, queue, timeout_ms)
         ):
             return
+        check_head(message)
+        if queue is not None or hash_key is not None or selector is not None or timeout_ms is not None:
+            check_way(queue, hash_key, selector, timeout_ms)
         self._check_running()
         context = None
         if self._interceptors:
@@ -503,25 +511,43 @@ class Producer(Lifecycle):
             oneway=oneway,
         )
 
+    @property
+    def _sees_messages(self) -> bool:
+        """Whether messages change between the call and the request."""
+        return bool(self._interceptors or self._namespace)
+
+    def packed(self, messages: Sequence[Message]) -> Sequence[Message] | PackedBatch:
+        """A batch for ``begin_batch``, with as much of the work done as can be in any thread. Raises as
+        ``begin_batch``."""
+        if not self._sees_messages:
+            return batch_of(messages, self._max_message_bytes)
+        members_of(messages, self._max_message_bytes)
+        return messages
+
     def begin_batch(
         self,
-        messages: Sequence[Message],
+        batch: Sequence[Message] | PackedBatch,
         future: SettleFuture,
         queue: MessageQueue | None = None,
         timeout_ms: NonNegativeInt | None = None,
     ) -> None:
         """Like ``begin``, for a batch."""
         check_way(queue, None, None, timeout_ms)
-        check_batch(messages)
-        self._check_running()
         context = None
-        if self._interceptors and messages:
-            context = self._intercept(messages)
-            messages = context.messages
-        if self._namespace:
-            messages, queue = [self._named(message) for message in messages], self._named_queue(queue)
+        if not isinstance(batch, PackedBatch):
+            messages = batch
+            if self._sees_messages:
+                members_of(messages, self._max_message_bytes)
+            self._check_running()
+            if self._interceptors:
+                context = self._intercept(messages)
+                messages = context.messages
+            if self._namespace:
+                messages, queue = [self._named(message) for message in messages], self._named_queue(queue)
+            batch = batch_of(messages, self._max_message_bytes)
+        self._check_running()
         sending = Sending()
-        sending.topic, sending.body, sending.message_id = batch_of(messages, self._max_message_bytes)
+        sending.topic, sending.body, sending.message_id = batch.topic, batch.body, batch.ids
         # The batch itself has no id: RocketMQ would overwrite its members' ids with it.
         sending.properties = b'""'
         sending.context = context
@@ -574,32 +600,18 @@ class Producer(Lifecycle):
             raise
         return future
 
-    def _accumulate(
-        self, message: Message, future: SettleFuture, queue: MessageQueue | None, timeout_ms: int | None
-    ) -> bool:
-        """Pass the message to the accumulator. Raises InvalidMessage for a message that would make the batch
-        invalid."""
-        accumulator = self._accumulator
-        if accumulator is None or len(message.body) >= self._compress_from_bytes or not can_batch(message):
-            return False
-        check_batch([message])
-        return bool(message.body) and accumulator.add(message, future, queue, timeout_ms)
-
-    def _begin_together(
-        self,
-        messages: list[Message],
-        future: asyncio.Future[Any],
-        queue: MessageQueue | None,
-        timeout_ms: int | None,
-    ) -> None:
-        """Send accumulated messages. Never raises: the future gets the error."""
+    def _begin_together(self, batch: Together) -> None:
+        """Send accumulated messages. Never raises: their futures get the error."""
         try:
-            if len(messages) == 1:
-                self.begin(messages[0], future, queue, timeout_ms=timeout_ms, alone=True)
+            if len(batch.futures) == 1:
+                self.begin(batch.first, batch, batch.queue, timeout_ms=batch.timeout_ms, alone=True)
             else:
-                self.begin_batch(messages, future, queue, timeout_ms)
+                whole: Sequence[Message] | PackedBatch = batch.members
+                if not self._sees_messages:
+                    whole = packed(batch.first.topic, batch.members, self._max_message_bytes)
+                self.begin_batch(whole, batch, batch.queue, batch.timeout_ms)
         except MQError as error:
-            future.set_exception(error)
+            batch.set_exception(error)
 
     def _intercept(self, messages: Sequence[Message]) -> SendContext:
         copies = [

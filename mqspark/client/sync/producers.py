@@ -13,7 +13,7 @@ from mqspark.base.valuetypes import NonNegativeInt, checked
 from mqspark.client.delivery.awaiting import awaited, is_coroutine_function
 from mqspark.client.delivery.results import SendResult, SendStatus, TransactionState
 from mqspark.client.producer import producer, transaction
-from mqspark.client.producer.outgoing import QueueSelector, body_bytes, check_batch
+from mqspark.client.producer.outgoing import QueueSelector, body_bytes, check_list
 from mqspark.client.producer.send_window import ThreadWindow
 from mqspark.client.producer.transaction import Execute, TransactionResult, state_of
 from mqspark.client.remoting.keywords import NAMES
@@ -105,11 +105,12 @@ class SendingFacade(Facade):
         timeout_ms: NonNegativeInt | None = None,
     ) -> SendResult:
         """Send messages of one topic to one queue, stored together under one acknowledgement."""
-        check_batch(messages)
         if self._typed is not None:
+            check_list(messages)
             messages = [self._typed.written_here(message) for message in messages]
+        batch = self._aio.packed(messages)
         size_bytes = sum(map(body_bytes, messages))
-        return self._wait(size_bytes, self._aio.begin_batch, messages, queue, timeout_ms)
+        return self._wait(size_bytes, self._aio.begin_batch, batch, queue, timeout_ms)
 
     def _written(self, message: Message) -> Message:
         """With its value as its body. Asks the schema registry in the thread that calls."""

@@ -109,7 +109,7 @@ def parameters(function: Any) -> dict[str, Any]:
     }
 
 
-WITHIN = {"begin", "begin_batch", "can_begin", "end", "hand", "offer", "prepare", "stop_at_exit"}
+WITHIN = {"begin", "begin_batch", "can_begin", "end", "hand", "offer", "packed", "prepare", "stop_at_exit"}
 """What blocking clients call."""
 
 

@@ -27,7 +27,7 @@ MADE = SYNC / "generated.py"
 
 FOR_ALL = {*vars(Lifecycle), *vars(QueueOwner)}
 INNER = {
-    "Producer": {"begin", "begin_batch", "can_begin"},
+    "Producer": {"begin", "begin_batch", "can_begin", "packed"},
     "TransactionProducer": {"local_transaction", "prepare", "end"},
     "PushConsumer": {
         *(
