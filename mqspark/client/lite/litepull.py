@@ -31,7 +31,7 @@ from mqspark.protocol.headers.client_headers import GetConsumerStatusRequestHead
 log = escaping(__name__)
 
 
-@checked(but=("hand", "offer"), own=NAMES)
+@checked(but=("at_once", "hand", "offer"), own=NAMES)
 class LitePullConsumer(Subscriber):
     """``poll`` or ``async for`` the messages of subscribed topics, or of queues that were assigned.
 
@@ -226,17 +226,23 @@ class LitePullConsumer(Subscriber):
         """The batch whose messages come next, ``given`` of which the program has; it stays the next one until ``hand``
         says that the program has all of them. None after ``timeout_ms`` and when the consumer is stopped. What was
         handed before counts as consumed."""
-        while (batch := self._current()) is None:
-            batch = await self._next_batch(timeout_ms)
-            if batch is None:
-                return None
-            self._offered, self._given = batch, 0
+        if (batch := self._next()) is None:
+            self._check_readable(waits=timeout_ms is None)
+            deadline = None if timeout_ms is None else self._loop.time() + timeout_ms / 1000
+            while (batch := self._next()) is None:
+                if not self._running or not await self._arrival(deadline):
+                    return None
         if self._typed is not None:
             await self._typed.give(batch.messages)
         return batch
 
-    def offered(self) -> PulledBatch | None:
+    def at_once(self) -> PulledBatch | None:
         """As ``offer``, if it need not wait."""
+        batch = self._next()
+        return None if batch is None else self.offered()
+
+    def offered(self) -> PulledBatch | None:
+        """What is offered already, if the program may have it at once. Callable in its thread."""
         batch = self._current()
         if batch is not None and self._typed is not None and not self._typed.is_given(batch.messages):
             return None
@@ -282,22 +288,27 @@ class LitePullConsumer(Subscriber):
         if last is not None and last.generation == last.assigned.generation:
             last.assigned.consumed = last.assigned.delivered
 
-    async def _next_batch(self, timeout_ms: int | None) -> PulledBatch | None:
+    def _check_readable(self, *, waits: bool) -> None:
+        """Raises ClientError for a consumer that has nothing to read; a stopped one ends an iteration, which
+        ``waits`` without a limit."""
         if not self._running:
-            if timeout_ms is None:
+            if waits:
                 self.check_iterable()
-                return None
+                return
             self._check_running()
         if self._to_assign is None and not self._group.subscriptions:
             raise ClientError(
                 f"the LitePullConsumer of group {self.group} has nothing to read: subscribe(topic) or assign(queues)"
             )
-        deadline = None if timeout_ms is None else self._loop.time() + timeout_ms / 1000
-        while (batch := self._pop()) is None:
-            if not await self._arrival(deadline):
-                return None
-        if self._interceptors:
-            saw_consumed(self._interceptors, self._group.namespace.unwrap(self.group), batch.messages)
+
+    def _next(self) -> PulledBatch | None:
+        """The batch whose messages come next, if it is there."""
+        batch = self._current()
+        while batch is None and (popped := self._pop()) is not None:
+            if self._interceptors:
+                saw_consumed(self._interceptors, self._group.namespace.unwrap(self.group), popped.messages)
+            self._offered, self._given = popped, 0
+            batch = self._current()
         return batch
 
     def _pop(self) -> PulledBatch | None:

@@ -87,14 +87,15 @@ class ThreadWindow:
     """Like ``Window``, for callers in any thread.
 
     A caller that finds it full waits until half of it is free, because a thread switch per message would cost
-    more than the message.
+    more than the message. What was taken and what was given back are counted apart: only one thread, the loop's, gives
+    back, so that it needs no lock for it.
     """
 
     def __init__(self, max_messages: int, max_bytes: int) -> None:
         self._max_messages = max_messages
         self._max_bytes = max_bytes
-        self._messages = 0
-        self._bytes = 0
+        self._taken = self._taken_bytes = 0
+        self._given = self._given_bytes = 0
         self._blocked = False
         self._lock = threading.RLock()
         self._half_free = threading.Condition(self._lock)
@@ -103,22 +104,29 @@ class ThreadWindow:
         """Wait for room. ``place`` knows whether an interrupted thread has got it: the counts and the mark change
         together, since an interruption comes with a call or a jump back only."""
         with self._lock:
-            while self._messages >= self._max_messages or self._bytes >= self._max_bytes:
-                self._blocked = True
-                self._half_free.wait()
-            self._messages += 1
-            self._bytes += size_bytes
+            while (
+                self._taken - self._given >= self._max_messages
+                or self._taken_bytes - self._given_bytes >= self._max_bytes
+            ):
+                if self._blocked:
+                    self._half_free.wait()
+                else:
+                    # What is given back before the mark is there wakes nobody, so look again.
+                    self._blocked = True
+            self._taken += 1
+            self._taken_bytes += size_bytes
             if place is not None:
                 place.has_room = True
 
     def give(self, size_bytes: int) -> None:
-        with self._lock:
-            self._messages -= 1
-            self._bytes -= size_bytes
-            if (
-                self._blocked
-                and 2 * self._messages <= self._max_messages
-                and 2 * self._bytes <= self._max_bytes
-            ):
+        """In the one thread that gives back."""
+        self._given += 1
+        self._given_bytes += size_bytes
+        if (
+            self._blocked
+            and 2 * (self._taken - self._given) <= self._max_messages
+            and 2 * (self._taken_bytes - self._given_bytes) <= self._max_bytes
+        ):
+            with self._lock:
                 self._blocked = False
                 self._half_free.notify_all()

@@ -37,7 +37,7 @@ class PollingFacade(Facade):
 
     def poll(self, timeout_ms: NonNegativeInt = 5_000) -> list[MessageExt]:
         """The next messages, all of one queue and in order; an empty list if there are none for ``timeout_ms``."""
-        offer = self._call(self._offer, timeout_ms)
+        offer = self._running.call(self._offer(timeout_ms), self._offer_at_once)
         if offer is None:
             return []
         batch, given = offer
@@ -59,7 +59,7 @@ class PollingFacade(Facade):
         batch = self._aio.offered()
         given = self._aio.given
         if batch is None:
-            offer = self._thread.call(self._offer(None))
+            offer = self._thread.call(self._offer(None), self._offer_at_once)
             if offer is None:
                 raise StopIteration
             batch, given = offer
@@ -72,6 +72,12 @@ class PollingFacade(Facade):
         """The program has what it was handed. May be interrupted and repeated."""
         if self._handed is not None:
             self._aio.hand(*self._handed)
+
+    def _offer_at_once(self) -> tuple[PulledBatch, int] | None:
+        """As ``_offer``, if it need not wait."""
+        self._tell()
+        batch = self._aio.at_once()
+        return None if batch is None else (batch, self._aio.given)
 
     async def _offer(self, timeout_ms: NonNegativeInt | None) -> tuple[PulledBatch, int] | None:
         self._tell()

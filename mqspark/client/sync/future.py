@@ -27,10 +27,11 @@ class SendFuture(concurrent.futures.Future[SendResult]):
     _result: SendResult | None = None
     _exception: BaseException | None = None
     _made: threading.Condition | None = None
+    has_room = False
+    has_begun = False
 
     def __init__(self, window: ThreadWindow, size_bytes: int) -> None:
         """``size_bytes`` are returned to ``window`` when the future is settled."""
-        self.has_room = self.has_begun = False
         self._window = window
         self._size_bytes = size_bytes
 
@@ -64,27 +65,30 @@ class SendFuture(concurrent.futures.Future[SendResult]):
         return super().result(timeout)
 
     def set_result(self, result: SendResult) -> None:
-        self._check_open()
-        self._result = result
-        self._settle()
-
-    def set_exception(self, exception: BaseException | None) -> None:
-        self._check_open()
-        self._exception = exception
-        self._settle()
-
-    def _check_open(self) -> None:
         if self._state == FINISHED:
-            raise concurrent.futures.InvalidStateError("the send is settled already")
-
-    def _settle(self) -> None:
+            raise _settled()
+        self._result = result
         self._state = FINISHED
         self._window.give(self._size_bytes)
-        made = self._made
-        if made is None:
-            return
+        if self._made is not None:
+            self._tell(self._made)
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        if self._state == FINISHED:
+            raise _settled()
+        self._exception = exception
+        self._state = FINISHED
+        self._window.give(self._size_bytes)
+        if self._made is not None:
+            self._tell(self._made)
+
+    def _tell(self, made: threading.Condition) -> None:
         with made:
             for waiter in self._waiters:
                 (waiter.add_result if self._exception is None else waiter.add_exception)(self)
             made.notify_all()
         self._invoke_callbacks()  # type: ignore[attr-defined] # the base's
+
+
+def _settled() -> concurrent.futures.InvalidStateError:
+    return concurrent.futures.InvalidStateError("the send is settled already")

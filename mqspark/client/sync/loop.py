@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextvars
 import importlib.util
 import os
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
@@ -19,6 +19,8 @@ from mqspark.errors import ClientError
 log = escaping(__name__)
 
 T = TypeVar("T")
+
+LOOK_S = 1.0
 
 
 def _orphan() -> ClientError:
@@ -38,33 +40,65 @@ class LoopCall(Generic[T]):
     """A coroutine that a thread has run on the loop, with the thread's context. It ends there, whatever happens to the
     thread that waits."""
 
-    def __init__(self, work: Coroutine[Any, Any, T], *, after: Callable[[], None] | None = None) -> None:
-        """``after`` is called on the loop at the end."""
+    _outcome: T
+
+    def __init__(
+        self,
+        work: Coroutine[Any, Any, T],
+        *,
+        at_once: Callable[[], T | None] | None = None,
+        after: Callable[[], None] | None = None,
+    ) -> None:
+        """What ``at_once`` returns on the loop is the result, unless it is None: then the coroutine runs. ``after`` is
+        called on the loop at the end."""
         self._work = work
         self._context = contextvars.copy_context()
+        self._at_once = at_once
         self._after = after
-        self._future: concurrent.futures.Future[T] = concurrent.futures.Future()
         self._task: asyncio.Task[T] | None = None
         self._is_given_up = False
+        self._error: BaseException | None = None
+        self.is_over = False
+        # A bare lock: threads that wait for a future of concurrent.futures cost several times as much.
+        self._waiting = threading.Lock()
+        self._waiting.acquire()
 
     def begin(self) -> None:
         """On the loop."""
         if self._is_given_up:
             self._work.close()
-            self._future.cancel()
+            self._end(error=asyncio.CancelledError())
             return
+        if self._at_once is not None:
+            try:
+                outcome = self._context.run(self._at_once)
+            except Exception as error:
+                self._work.close()
+                self._end(error=error)
+                return
+            if outcome is not None:
+                self._work.close()
+                self._outcome = outcome
+                self._end()
+                return
         self._task = asyncio.get_running_loop().create_task(self._work, context=self._context)
         self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            self._end(error=asyncio.CancelledError())
+        elif (error := task.exception()) is not None:
+            self._end(error=error)
+        else:
+            self._outcome = task.result()
+            self._end()
+
+    def _end(self, *, error: BaseException | None = None) -> None:
+        self._error = error
         if self._after is not None:
             self._after()
-        if task.cancelled():
-            self._future.set_exception(asyncio.CancelledError())
-        elif (error := task.exception()) is not None:
-            self._future.set_exception(error)
-        else:
-            self._future.set_result(task.result())
+        self.is_over = True
+        self._waiting.release()
 
     def give_up(self) -> None:
         """On the loop: nobody waits any more."""
@@ -76,13 +110,19 @@ class LoopCall(Generic[T]):
         """It never begins."""
         self._work.close()
 
-    @property
-    def is_over(self) -> bool:
-        return self._future.done()
-
     def wait(self, timeout_s: float | None = None) -> T:
         """In any other thread. Raises what the coroutine raises, and TimeoutError."""
-        return self._future.result(timeout_s)
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self.is_over:
+            # One who is interrupted here does not pass the lock on to others who wait: they look again.
+            left_s = LOOK_S if until_s is None else min(LOOK_S, until_s - time.monotonic())
+            if left_s < 0:
+                raise TimeoutError
+            if self._waiting.acquire(timeout=left_s):
+                self._waiting.release()
+        if self._error is not None:
+            raise self._error
+        return self._outcome
 
     async def over(self) -> None:
         """On the loop: wait until it is over. Never raises."""
@@ -145,14 +185,14 @@ class LoopThread:
         if self._ending and not self._orphaned and not self.is_here:
             self._thread.join()
 
-    def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop and wait for it. An interrupt cancels it."""
+    def call(self, work: Coroutine[Any, Any, T], at_once: Callable[[], T | None] | None = None) -> T:
+        """Run a coroutine on the loop, unless ``at_once`` has a result, and wait for it. An interrupt cancels it."""
         try:
             self.check_caller()
         except ClientError:
             work.close()
             raise
-        call = LoopCall(work)
+        call = LoopCall(work, at_once=at_once)
         try:
             self.post(call.begin)
             return call.wait()

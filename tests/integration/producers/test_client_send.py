@@ -95,7 +95,7 @@ async def test_single_sends_travel_together_and_get_their_own_results(
 
 
 async def test_a_bad_message_spoils_no_batch(mq_broker: Broker, mq_topic: str) -> None:
-    await create(mq_broker, mq_topic)
+    (place,) = await create(mq_broker, mq_topic)
     async with Producer(
         mq_broker.namesrv, group="auto", send_timeout_ms=30_000, auto_batch=AutoBatch()
     ) as producer:
@@ -104,15 +104,24 @@ async def test_a_bad_message_spoils_no_batch(mq_broker: Broker, mq_topic: str) -
             Message.of(mq_topic, b""),
             Message.of(mq_topic, b"x", properties={"a": "\x01"}),
             Message.of("no such/name", b"x"),
+            Message(mq_topic, "text"),  # type: ignore[arg-type]
+            Message(mq_topic, b"x", properties=[]),  # type: ignore[arg-type]
+            Message(mq_topic, b"x", flag=1 << 40),
         ):
             with pytest.raises(InvalidMessage):
                 await producer.send(bad)
+        changed = Message.of(mq_topic, b"as it was")
+        sent = await producer.send_async(changed)
+        changed.body, changed.properties = b"", {"a": "\x01"}
         assert (await good).status is SendStatus.SEND_OK
+        stored = (await sent).queue_offset
         lost = await producer.send_async(
             Message.of(mq_topic, b"x"), queue=MessageQueue(mq_topic, "nowhere", 0)
         )
         with pytest.raises(InvalidMessage):
             await lost
+    received = {got.queue_offset: got.body for got in await read(mq_broker, [place], 2)}
+    assert received[stored] == b"as it was"
     with pytest.raises(ConfigError):
         AutoBatch(max_delay_ms=0)
 

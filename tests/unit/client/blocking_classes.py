@@ -40,7 +40,7 @@ INNER = {
             "reset",
         ),
     },
-    "LitePullConsumer": {"offer", "offered", "given", "hand", "check_iterable"},
+    "LitePullConsumer": {"at_once", "offer", "offered", "given", "hand", "check_iterable"},
 }
 """What the asyncio classes have for the facades and for brokers, not for programs."""
 
