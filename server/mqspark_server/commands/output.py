@@ -227,19 +227,13 @@ _HEADINGS = {
 """The names of fields that are not called as their keys."""
 
 _TEXTS: dict[str, Callable[[Any], str]] = {
-    "at_ms": as_time,
+    **dict.fromkeys(("at_ms", "last_ms", "next_ms", "saved_ms", "stored_ms", "time_ms"), as_time),
+    **dict.fromkeys(("started_ms", "last_finished_ms"), as_time),
     "change": lambda value: f"{value:+d}",
     "committed": _offset,
     "disk_ratio": lambda value: "-" if value is None else f"{value:.0%}",
     "error": lambda value: value or "",
     "from_offset": _offset,
-    "last_finished_ms": as_time,
-    "last_ms": as_time,
-    "next_ms": as_time,
-    "saved_ms": as_time,
-    "started_ms": as_time,
-    "stored_ms": as_time,
-    "time_ms": as_time,
 }
 """How people read fields, where that differs from their values."""
 

@@ -64,17 +64,11 @@ async def diagnose(namesrv: str, options: ClientOptions, timeout_ms: int) -> lis
     for address in resolve_namesrv(namesrv):
         found += await _name_server(address, options, timeout_ms, tables, brokers)
     if len(set(tables.values())) > 1:
-        found.append(
-            Diagnosis(
-                "name servers",
-                WARNING,
-                "they know different brokers: "
-                + "; ".join(
-                    f"{address}: {', '.join(sorted(names)) or 'none'}" for address, names in tables.items()
-                )
-                + " - every broker must register at all of them (namesrvAddr)",
-            )
+        known = "; ".join(f"{each}: {', '.join(sorted(names)) or 'none'}" for each, names in tables.items())
+        text = (
+            f"they know different brokers: {known} - every broker must register at all of them (namesrvAddr)"
         )
+        found.append(Diagnosis("name servers", WARNING, text))
     for (name, number), address in sorted(brokers.items()):
         found += await _broker(name, number, address, namesrv, options, timeout_ms)
     return found
@@ -113,17 +107,13 @@ def _environment() -> list[Diagnosis]:
             found.append(Diagnosis(name, NOTE, "not installed"))
             continue
         version = tuple(int(number) for number in re.findall(r"\d+", text)[:2])
+        level = OK
         if version < oldest:
-            wanted = ".".join(map(str, oldest))
-            found.append(Diagnosis(name, FAULT, f"{text} is older than {wanted}: pip install -U {name}"))
+            level, wanted = FAULT, ".".join(map(str, oldest))
+            text = f"{text} is older than {wanted}: pip install -U {name}"
         elif newest is not None and version > newest:
-            found.append(
-                Diagnosis(
-                    name, WARNING, f"{text} is newer than {'.'.join(map(str, newest))}, the last tested"
-                )
-            )
-        else:
-            found.append(Diagnosis(name, OK, text))
+            level, text = WARNING, f"{text} is newer than {'.'.join(map(str, newest))}, the last tested"
+        found.append(Diagnosis(name, level, text))
     return found
 
 
@@ -131,11 +121,8 @@ def _java() -> list[Diagnosis]:
     home = os.environ.get("JAVA_HOME")
     java = f"{home}/bin/java" if home else shutil.which("java")
     if java is None:
-        return [
-            Diagnosis(
-                "java", NOTE, "none on PATH and no JAVA_HOME; only Spark and RocketMQ's own programs need it"
-            )
-        ]
+        text = "none on PATH and no JAVA_HOME; only Spark and RocketMQ's own programs need it"
+        return [Diagnosis("java", NOTE, text)]
     try:
         done = subprocess.run(  # noqa: S603
             [java, "-version"], capture_output=True, text=True, timeout=_JAVA_TIMEOUT_S, check=True
@@ -184,14 +171,10 @@ async def _name_server(
     for name, data in info.broker_addr_table.items():
         brokers |= {(name, number): each for number, each in data.broker_addrs.items()}
     if not info.broker_addr_table:
-        return [
-            Diagnosis(check, FAULT, "answers, but no broker has registered: start one with this namesrvAddr")
-        ]
-    return [
-        Diagnosis(
-            check, OK, f"answers within {elapsed_ms:.0f} ms; number of brokers: {len(info.broker_addr_table)}"
-        )
-    ]
+        text = "answers, but no broker has registered: start one with this namesrvAddr"
+        return [Diagnosis(check, FAULT, text)]
+    text = f"answers within {elapsed_ms:.0f} ms; number of brokers: {len(info.broker_addr_table)}"
+    return [Diagnosis(check, OK, text)]
 
 
 def _advice(address: str) -> str:
@@ -219,13 +202,11 @@ async def _broker(
             after_s = time.time()
     except MQError as error:
         return [Diagnosis(check, FAULT, f"{_unreachable(address, namesrv)}: {error}")]
-    found = [
-        Diagnosis(check, OK, f"{address} answers, version {runtime.get('brokerVersionDesc', 'unknown')}")
-    ]
+    text = f"{address} answers, version {runtime.get('brokerVersionDesc', 'unknown')}"
+    found = [Diagnosis(check, OK, text)]
     if runtime.get("brokerActive", "true") != "true":
-        found.append(
-            Diagnosis(check, FAULT, "accepts no messages; see its log (disk full, or too few replicas)")
-        )
+        text = "accepts no messages; see its log (disk full, or too few replicas)"
+        found.append(Diagnosis(check, FAULT, text))
     return [*found, *_clock(check, runtime, before_s, after_s), *_disk(check, runtime)]
 
 

@@ -52,11 +52,12 @@ class _Run:
         self.begun += max(0, allowed)
         return max(0, allowed)
 
-    def done(self, messages: int, size_bytes: int, elapsed_ms: float) -> None:
+    def done(self, messages: int, size_bytes: int, began: float) -> None:
+        """``began``: by ``time.perf_counter``."""
         self.messages += messages
         self.size_bytes += size_bytes
         if len(self.samples) < _MAX_SAMPLES:
-            self.samples.append(elapsed_ms)
+            self.samples.append((time.perf_counter() - began) * 1000)
         now = time.monotonic()
         if now - self._shown >= 1 and sys.stderr.isatty():
             self._shown = now
@@ -123,7 +124,7 @@ async def bench_send(
                 if run.failures >= in_flight and not run.messages:
                     return
                 continue
-            run.done(number, number * size, (time.perf_counter() - began) * 1000)
+            run.done(number, number * size, began)
 
     async with Producer(
         shell.namesrv,
@@ -133,11 +134,11 @@ async def bench_send(
         max_in_flight=in_flight,
         compress_from_bytes=8 << 20,
     ) as producer:
-        if is_new and (number := run.take(1)):
+        if is_new and run.take(1):
             # One message creates the topic, or the command ends with one error.
             began = time.perf_counter()
             await producer.send(Message(topic, body))
-            run.done(number, size, (time.perf_counter() - began) * 1000)
+            run.done(1, size, began)
         await _until_interrupted(
             (worker(producer) for _ in range(in_flight)),
             lambda: shell.output.record(run.row(body_size=size, batch=batch, in_flight=in_flight)),
@@ -166,8 +167,7 @@ async def bench_consume(
             found = await shell.admin.read(queue, place, max_messages=room)
             number = len(found.messages)
             run.begun -= room - number
-            size = sum(len(message.body) for message in found.messages)
-            run.done(number, size, (time.perf_counter() - began) * 1000)
+            run.done(number, sum(len(message.body) for message in found.messages), began)
             if found.next_offset <= place:
                 return
             place = found.next_offset

@@ -119,33 +119,28 @@ async def consume(
             async for message in follow(shell, places, **chosen):
                 yield message
 
-    stream = both()
-    unread = 0
+    is_whole = shell.output.asked is not None and shell.output.is_table and not following
+    most = count or (MAX_ROWS + 1 if is_whole else None)
+    rows = []
+    number = unread = 0
     # Ctrl-C ends --follow normally.
     with contextlib.suppress(asyncio.CancelledError) if following else contextlib.nullcontext():
-        if shell.output.asked is None or not shell.output.is_table or following:
-            number = 0
-            async with contextlib.aclosing(stream):
-                with shell.output.listing() as listing:
-                    async for message in stream:
-                        if shell.output.is_table:
-                            unread += not _written(write, message)
-                        else:
-                            listing.add(message_row(message))
-                        number += 1
-                        if number == count:
-                            break
-                        if following:
-                            sys.stdout.flush()
-            if unread:
-                raise CommandFailed(f"{counted(unread, 'message')} could not be shown")
-            return
-        rows = []
-        async with contextlib.aclosing(stream):
-            async for message in stream:
-                rows.append(message_row(message))
-                if len(rows) == (count or MAX_ROWS + 1):
-                    break
-        if count is None:
-            rows = list(cut(rows, MAX_ROWS, "--count limits them, -o jsonl prints all"))
-        shell.output.rows(MESSAGE_COLUMNS, rows, empty="no message")
+        async with contextlib.aclosing(both()) as stream:
+            with shell.output.listing() as listing:
+                async for message in stream:
+                    if is_whole:
+                        rows.append(message_row(message))
+                    elif shell.output.is_table:
+                        unread += not _written(write, message)
+                    else:
+                        listing.add(message_row(message))
+                    number += 1
+                    if number == most:
+                        break
+                    if following:
+                        sys.stdout.flush()
+        if unread:
+            raise CommandFailed(f"{counted(unread, 'message')} could not be shown")
+    if is_whole:
+        shown = cut(rows, count or MAX_ROWS, "--count limits them, -o jsonl prints all")
+        shell.output.rows(MESSAGE_COLUMNS, shown, empty="no message")
