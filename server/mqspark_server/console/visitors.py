@@ -129,8 +129,9 @@ class Visitors:
 
 
 def _session_cookie(request: Request) -> str:
+    """As of ``Callers.cookie_name``."""
     server = request.scope.get("server") or ("", 0)
-    return f"mqspark-console-{server[1]}"
+    return f"{'__Host-' if request.scope.get('scheme') == 'https' else ''}mqspark-console-{server[1]}"
 
 
 def _cookie(request: Request, wanted: str) -> str | None:

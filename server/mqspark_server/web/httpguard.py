@@ -25,6 +25,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mqspark.base.names import bracketed
 from mqspark.errors import ProtocolError
+from mqspark_server.net.guards import CONNECTION_S
+from mqspark_server.net.handshakes import Handshakes
 from mqspark_server.net.servertls import HANDSHAKE_BYTE, Certificates, TlsStream
 
 HEAD_S = 10.0
@@ -217,14 +219,18 @@ class GuardedProtocol(H11Protocol):
 
 
 class TlsProtocol(GuardedProtocol):
-    """Inside of TLS, whose handshake counts as a part of the first head."""
+    """Inside of TLS, whose handshake counts as a part of the first head, and waits for its turn."""
 
     certificates: ClassVar[Certificates]
+    handshakes: ClassVar[Handshakes[TlsProtocol] | None] = None
+    """Those of the server, which the first connection makes."""
     _stream: TlsStream
     _begun = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._stream = TlsStream(self.certificates.context())
+        if self.handshakes is None:
+            type(self).handshakes = Handshakes(self.loop, lambda *_: None, turn_s=CONNECTION_S)
         super().connection_made(TlsTransport(transport, self._stream))
 
     def data_received(self, data: bytes) -> None:
@@ -238,18 +244,45 @@ class TlsProtocol(GuardedProtocol):
         self._begun = True
         try:
             stream.receive(data)
-            plain = stream.read() if stream.established or stream.shake_hands() else b""
+        except ProtocolError:
+            self._fail(transport)
+            return
+        if stream.established:
+            self._read(transport)
+        elif self.handshakes is not None:
+            self.handshakes.schedule(self)
+
+    def shake_hands(self) -> None:
+        transport, stream = self.transport, self._stream
+        if not isinstance(transport, TlsTransport) or transport.is_closing() or stream.established:
+            return
+        try:
+            is_complete = stream.shake_hands()
+        except ProtocolError:
+            self._fail(transport)
+            return
+        if is_complete:
+            self._read(transport)
+        elif reply := stream.to_send():
+            transport.plain.write(reply)
+
+    def _read(self, transport: TlsTransport) -> None:
+        try:
+            plain = self._stream.read()
         except EOFError:
             transport.close()
             return
         except ProtocolError:
-            transport.plain.write(stream.to_send())  # send the TLS alert that says why
-            transport.plain.close()
+            self._fail(transport)
             return
-        if reply := stream.to_send():
+        if reply := self._stream.to_send():
             transport.plain.write(reply)
         if plain:
             super().data_received(plain)
+
+    def _fail(self, transport: TlsTransport) -> None:
+        transport.plain.write(self._stream.to_send())  # the TLS alert that says why
+        transport.plain.close()
 
 
 def bounded_protocol(limit: int, tls: Certificates | None = None) -> type[H11Protocol]:

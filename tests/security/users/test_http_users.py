@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import re
 import socket
 import ssl
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,10 +25,13 @@ from mqspark.auth.users import Users, UserStatus, UserType
 from mqspark.errors import ConfigError
 from mqspark.testing import Broker
 from mqspark_server.broker_app import BrokerApp
+from mqspark_server.net.guards import CONNECTION_S
+from mqspark_server.net.servertls import TlsStream
 from mqspark_server.settings.settings import Layer, broker_settings, consent_to_anonymous
-from mqspark_server.web import sessions
+from mqspark_server.web import httpguard, sessions
 from mqspark_server.web.requestbodies import STRANGERS_BYTES
 from mqspark_server.web.sessions import IDLE_MS, LONGEST_MS, Logins
+from tests.support.waiting import eventually
 
 ROOT = ("root", "root-canary-secret")
 READER = ("reader", "reader-canary-secret")
@@ -433,6 +440,34 @@ def test_the_loopback_token_is_needed_for_more_than_messages(free: Broker) -> No
 # --- TLS ---
 
 
+def check_turns_of_handshakes(address: tuple[str, int]) -> None:
+    """In one iteration of the loop is time for one that is slow, however many peers begin at once."""
+    iterations, begun, made = list[None](), list[int](), list[TlsStream]()
+    all_sent = threading.Event()
+
+    class Slow(TlsStream):
+        def __init__(self, context: ssl.SSLContext) -> None:
+            super().__init__(context)
+            made.append(self)
+
+        def shake_hands(self) -> bool:
+            begun.append(len(iterations))
+            asyncio.get_running_loop().call_soon(iterations.append, None)
+            all_sent.wait(60)
+            time.sleep(2 * CONNECTION_S)
+            return False
+
+    with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
+        patch.setattr(httpguard, "TlsStream", Slow)
+        peers = [stack.enter_context(socket.create_connection(address, timeout=60)) for _ in range(20)]
+        eventually(lambda: len(made) == len(peers))
+        for peer in peers:
+            peer.sendall(b"\x16\x03\x01\x00\x01\x01")
+        all_sent.set()
+        eventually(lambda: len(begun) == len(peers))
+    assert len(set(begun)) == len(peers)
+
+
 def test_https_alone_with_secure_cookies(tmp_path: Path) -> None:
     authority = trustme.CA()
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
@@ -449,9 +484,14 @@ def test_https_alone_with_secure_cookies(tmp_path: Path) -> None:
             name, _, rest = answer.headers["set-cookie"].partition("=")
             assert name == f"__Host-mqspark-{port}"
             assert "Secure" in rest.split("; ")
+            entered = http.post("/console/login", data={"user": ROOT[0], "secret": ROOT[1]})
+            name, _, rest = entered.headers["set-cookie"].partition("=")
+            assert (name, "Secure" in rest.split("; ")) == (f"__Host-mqspark-console-{port}", True)
+            assert http.get("/console/topics").status_code == 200
             body = "x" * 300_000
             token = {"x-csrf-token": answer.json()["csrfToken"]}
             assert http.post(ORDERS, json={"body": body}, headers=token).status_code == 201
+        check_turns_of_handshakes((host, port))
         with socket.create_connection((host, port), timeout=60) as sock:
             sock.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert b"https alone" in sock.recv(1 << 16)
