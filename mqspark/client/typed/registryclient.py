@@ -6,6 +6,7 @@ import base64
 import json
 import math
 import ssl
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -24,6 +25,7 @@ TIMEOUT_MS = 30_000
 _AWAY = (502, 503, 504)
 """Another door may answer, or the same one later."""
 _MAX_REASON_BYTES = 1 << 16
+_READ_BYTES = 1 << 16
 
 
 class RegistryClient:
@@ -87,22 +89,38 @@ class RegistryClient:
 
     def _ask(self, method: str, url: str, data: bytes | None) -> Any:
         request = urllib.request.Request(url, data, self._headers, method=method)  # noqa: S310 - checked to be http
+        status = 0
+        end_s = time.monotonic() + self._timeout_s
         try:
-            with self._opener.open(request, timeout=self._timeout_s) as answer:
-                body = answer.read(MAX_ANSWER_BYTES + 1)
-        except urllib.error.HTTPError as error:
-            with error:
-                raise _refusal(url, error.code, error.read(_MAX_REASON_BYTES)) from None
+            try:
+                answer = self._opener.open(request, timeout=self._timeout_s)
+            except urllib.error.HTTPError as error:
+                answer, status = error, error.code
+            with answer:
+                body = _read(answer, _MAX_REASON_BYTES if status else MAX_ANSWER_BYTES + 1, end_s)
         except urllib.error.URLError as error:
             raise NoSchemaRegistry(f"{url}: {error.reason}") from None
         except (OSError, HTTPException) as error:
             raise NoSchemaRegistry(f"{url}: {error or type(error).__name__}") from None
+        if status:
+            raise _refusal(url, status, body)
         if len(body) > MAX_ANSWER_BYTES:
             raise NoSchemaRegistry(f"{url}: the answer has more than {MAX_ANSWER_BYTES} bytes")
         try:
             return json.loads(body)
         except (ValueError, RecursionError):
             raise NoSchemaRegistry(f"{url}: the answer is no JSON: this is no schema registry") from None
+
+
+def _read(answer: Any, at_most: int, end_s: float) -> bytes:
+    """The body, until a time of the monotonic clock: each byte of one that trickles would be in time by itself. Raises
+    TimeoutError."""
+    body = bytearray()
+    while len(body) < at_most and (part := answer.read1(min(_READ_BYTES, at_most - len(body)))):
+        body += part
+        if time.monotonic() > end_s:
+            raise TimeoutError("the answer took too long")
+    return bytes(body)
 
 
 def _opener(context: ssl.SSLContext | None) -> urllib.request.OpenerDirector:
