@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -88,16 +88,12 @@ def extent_of(state: BrokerState, topic: Topic) -> Work[tuple[int, int | None]]:
     return count, newest if newest > 0 else None
 
 
-def group_names(state: BrokerState) -> Work[set[str]]:
-    """Groups that have members, offsets or a configuration."""
-    names = {group.name for group in state.clients.consumers()}
-    for page in state.subscriptions.names().pages():
-        names.update(page)
-        yield
+def group_names(state: BrokerState) -> Iterator[Iterable[str]]:
+    """Groups that have members, offsets or a configuration, some at a time. One may come more than once."""
+    yield {group.name for group in state.clients.consumers()}
+    yield from state.subscriptions.names().pages()
     for pairs in state.offsets.pairs().pages():
-        names.update(group for _, group in pairs)
-        yield
-    return names
+        yield {group for _, group in pairs}
 
 
 def groups_view(state: BrokerState, names: Collection[str]) -> View[GroupView]:

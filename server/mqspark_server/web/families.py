@@ -23,7 +23,7 @@ OTHER = "_other"
 SERIES_AT_ONCE = 16
 """Label values of which series are made in one slice, several each."""
 
-SHOWN_AT_ONCE = 128
+SHOWN_AT_ONCE = 32
 """Series that become text in one slice."""
 
 

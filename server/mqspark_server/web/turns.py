@@ -19,12 +19,14 @@ async def between_turns(work: Work[T]) -> T:
     """Work for SLICE_S, then let other tasks run, until finished."""
     while True:
         end = monotonic() + SLICE_S
-        while monotonic() < end:
+        while True:
             try:
                 next(work)
             except StopIteration as finished:
                 result: T = finished.value
                 return result
+            if monotonic() >= end:
+                break
         await asyncio.sleep(0)
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 import msgspec
 from fastapi import Depends, Path, Query, Request, Response
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from mqspark.auth.policies import Action, Kind
 from mqspark.auth.users import MAX_NAME_LENGTH
@@ -24,10 +24,12 @@ from mqspark.errors import NoSuchTopic
 from mqspark.protocol.codes import Reason, ResponseCode
 from mqspark.protocol.command import Command, Fields
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
+from mqspark.protocol.slices import Work
 from mqspark_server.node import BrokerNode, BrokerParts
 from mqspark_server.shown.nouns import MAX_NAME, QUEUE_IDS
 from mqspark_server.web.callers import CLUSTER, Caller, Callers, Subject
 from mqspark_server.web.problems import Problem, ProblemDetails
+from mqspark_server.web.turns import between_turns
 
 MAX_PAGE = 1_000
 PRODUCER_GROUP = "HTTP_PRODUCER"
@@ -100,6 +102,21 @@ class ItemPage(BaseModel, Generic[T]):
     next: str | None = Field(description="the `after` of the next page; null on the last page")
 
 
+async def page_of(form: TypeAdapter[T], items: Iterable[T], following: str | None) -> Response:
+    """An ``ItemPage`` of items that may be long, written between turns."""
+
+    def written() -> Work[bytes]:
+        parts = [b'{"items":[']
+        for item in items:
+            parts += (form.dump_json(item, by_alias=True), b",")
+            yield
+        if len(parts) > 1:
+            parts.pop()
+        return b"".join((*parts, b'],"next":', msgspec.json.encode(following), b"}"))
+
+    return Response(await between_turns(written()), media_type="application/json")
+
+
 class Paging:
     """Which page of names is wanted."""
 
@@ -110,6 +127,19 @@ class Paging:
         """The names of the page, and the cursor of the next one. Names that are created or deleted meanwhile do not
         move others to another page. Raises Problem for an invalid cursor."""
         return self.of_order(KeyOrder(names))
+
+    def of_pages(
+        self, pages: Iterable[Iterable[str]], prefix: str = ""
+    ) -> Work[tuple[list[str], str | None]]:
+        """The same of very many names, which come in pages, perhaps more than once each."""
+        after = None if self._after is None else decoded(self._after)
+        some: list[str] = []
+        for names in pages:
+            some += (name for name in names if name.startswith(prefix) and (after is None or name > after))
+            some = sorted(set(some))[: self._limit + 1]
+            yield
+        page = some[: self._limit]
+        return page, cursor(page[-1]) if len(some) > self._limit else None
 
     def of_order(self, names: KeyOrder[str], prefix: str = "") -> tuple[list[str], str | None]:
         """The same of those that begin with ``prefix``, without a look at the others."""

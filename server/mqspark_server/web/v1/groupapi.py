@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import msgspec
-from fastapi import APIRouter, Depends, Query
-from pydantic import BaseModel, Field
+from fastapi import APIRouter, Depends, Query, Response
+from pydantic import BaseModel, Field, TypeAdapter
 
 from mqspark.auth.policies import Action, Kind
 from mqspark.base.document import Document
@@ -37,6 +37,7 @@ from mqspark_server.web.v1.asking import (
     ItemPage,
     PagingNow,
     Prefix,
+    page_of,
 )
 from mqspark_server.web.v1.documents import SettingsDocuments, given_by
 
@@ -75,14 +76,16 @@ class ResetOutcome(Document):
     queues: list[QueueMove]
 
 
-@router.get("")
-async def list_groups(asker: AskerNow, paging: PagingNow, prefix: Prefix = "") -> ItemPage[GroupView]:
+_GROUP = TypeAdapter(GroupView)
+
+
+@router.get("", response_model=ItemPage[GroupView])
+async def list_groups(asker: AskerNow, paging: PagingNow, prefix: Prefix = "") -> Response:
     """Groups that have settings, members or offsets, in the order of their names."""
     asker.authorize(CLUSTER, Action.GET, Action.LIST)
     state = asker.state
-    names = [name for name in await between_turns(group_names(state)) if name.startswith(prefix)]
-    page, following = paging.of(names)
-    return ItemPage(items=await entries_of(groups_view(state, page)), next=following)
+    page, following = await between_turns(paging.of_pages(group_names(state), prefix))
+    return await page_of(_GROUP, await entries_of(groups_view(state, page)), following)
 
 
 @router.get("/{group}")
