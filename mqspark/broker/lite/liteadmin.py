@@ -72,8 +72,8 @@ class LiteAdminProcessor:
             cq_table_size=len(state.store.table.queues),
             offset_table_size=len(state.offsets.pairs()),
             event_map_size=len(self._clients),
-            topic_meta=self._life.minutes(),
-            group_meta=self._life.groups(),
+            topic_meta=(yield from self._life.minutes()),
+            group_meta=(yield from self._life.groups()),
         )
         return (yield from ok_in_slices(command, body))
 
@@ -81,15 +81,14 @@ class LiteAdminProcessor:
         topic = command.header(GetParentTopicInfoRequestHeader).topic
         config = self._parent(topic)
         count = 0
-        for number, queue in enumerate(self._state.store.table.light_names(), 1):
-            parts = parent_and_lite(queue)
-            count += parts is not None and parts[0] == topic
+        for number, queue in enumerate(self._state.store.table.light_names(lite_queue(topic, "")), 1):
+            count += parent_and_lite(queue) is not None
             if number % QUEUES_AT_ONCE == 0:
                 yield
         body = GetParentTopicInfoResponseBody(
             topic=topic,
             ttl=expiry_minutes(config),
-            groups=self._life.groups().get(topic),
+            groups=(yield from self._life.groups()).get(topic),
             lmq_num=len(self._state.store.table.light),
             lite_topic_count=count,
         )

@@ -13,13 +13,21 @@ from mqspark.base.clock import MINUTE_MS
 from mqspark.base.logs import sparing
 from mqspark.broker.lite.liteclients import QUEUES_AT_ONCE, LiteClients
 from mqspark.broker.pop.order import PopOrder
-from mqspark.broker.state.litenames import bound_topic, expiry_minutes, is_lite_type, parent_and_lite
+from mqspark.broker.state.litenames import (
+    bound_topic,
+    expiry_minutes,
+    is_lite_type,
+    lite_queue,
+    parent_and_lite,
+)
 from mqspark.broker.state.state import BrokerState
 from mqspark.errors import NotNow, TableFull
 from mqspark.protocol.slices import ESSENTIAL, Work
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID
 
 REMOVED_AT_ONCE = 32
+SEEN_AT_ONCE = 2_048
+"""Topics or groups whose attributes are looked at in one slice."""
 
 _log = sparing(__name__)
 
@@ -33,21 +41,25 @@ class LiteLife:
         self._next_ms = self._started_ms
         self._is_looking = False
 
-    def minutes(self) -> dict[str, int]:
+    def minutes(self) -> Work[dict[str, int]]:
         """Parent topic → minutes after which its lite topics expire."""
-        return {
-            topic.name: expiry_minutes(topic.config)
-            for topic in self._state.topics
-            if is_lite_type(topic.config)
-        }
+        found: dict[str, int] = {}
+        for number, topic in enumerate(self._state.topics, 1):
+            if is_lite_type(topic.config):
+                found[topic.name] = expiry_minutes(topic.config)
+            if number % SEEN_AT_ONCE == 0:
+                yield ESSENTIAL
+        return found
 
-    def groups(self) -> dict[str, list[str]]:
+    def groups(self) -> Work[dict[str, list[str]]]:
         """Parent topic → the groups that are bound to it."""
         found: dict[str, list[str]] = {}
-        for config in self._state.subscriptions:
+        for number, config in enumerate(self._state.subscriptions, 1):
             topic = bound_topic(config)
             if topic is not None:
                 found.setdefault(topic, []).append(config.group_name)
+            if number % SEEN_AT_ONCE == 0:
+                yield ESSENTIAL
         return found
 
     def tick(self) -> None:
@@ -58,12 +70,13 @@ class LiteLife:
         self._next_ms = now_ms + config.lite_ttl_check_interval
         if self._state.store.table.light and self._state.store.upkeep.wall_time.is_trusted:
             self._is_looking = True
-            self._state.long_work.begin(None, self._remove_expired(self.minutes()))
+            self._state.long_work.begin(None, self._remove_expired())
 
-    def _remove_expired(self, minutes: dict[str, int]) -> Work[None]:
-        state, groups, removed = self._state, self.groups(), 0
-        now_ms, least_ms = state.clock.now_ms(), state.config.min_lite_ttl
+    def _remove_expired(self) -> Work[None]:
+        state, removed = self._state, 0
         try:
+            minutes, groups = (yield from self.minutes()), (yield from self.groups())
+            now_ms, least_ms = state.clock.now_ms(), state.config.min_lite_ttl
             for number, queue in enumerate(state.store.table.light_names(), 1):
                 if number % QUEUES_AT_ONCE == 0:
                     yield ESSENTIAL
@@ -95,13 +108,21 @@ class LiteLife:
 
     def remove_all_of(self, parents: Set[str]) -> Work[None]:
         """These parent topics are deleted. Raises TableFull."""
-        groups = self.groups()
         doomed: dict[str, list[str]] = {}
-        for number, queue in enumerate(self._state.store.table.light_names(), 1):
-            if (parts := parent_and_lite(queue)) is not None and parts[0] in parents:
-                doomed.setdefault(parts[0], []).append(queue)
-            if number % QUEUES_AT_ONCE == 0:
+        seen = 0
+        for parent in parents if self._state.store.table.light else ():
+            for queue in self._state.store.table.light_names(lite_queue(parent, "")):
+                if parent_and_lite(queue) is not None:
+                    doomed.setdefault(parent, []).append(queue)
+                seen += 1
+                if seen % QUEUES_AT_ONCE == 0:
+                    yield ESSENTIAL
+            seen += 1
+            if seen % QUEUES_AT_ONCE == 0:
                 yield ESSENTIAL
+        if not doomed:
+            return
+        groups = yield from self.groups()
         for parent, queues in doomed.items():
             for first in range(0, len(queues), REMOVED_AT_ONCE):
                 yield from self._remove(queues[first : first + REMOVED_AT_ONCE], groups.get(parent, []))

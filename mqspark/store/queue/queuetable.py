@@ -220,9 +220,11 @@ class QueueTable(Unsynced):
         """Of the queues of a topic, found without a look at all others."""
         return list(takewhile(lambda key: key[0] == topic, self.in_order.since((topic, 0))))
 
-    def light_names(self) -> Iterator[str]:
-        """The light queues in the order of their names; nothing is copied."""
-        keys = takewhile(lambda key: is_lmq(key[0]), self.in_order.since((LMQ_PREFIX, LMQ_QUEUE_ID)))
+    def light_names(self, prefix: str = LMQ_PREFIX) -> Iterator[str]:
+        """The light queues in the order of their names, or those among them that begin with ``prefix``, found without a
+        look at the others; nothing is copied."""
+        since = self.in_order.since((prefix, LMQ_QUEUE_ID))
+        keys = takewhile(lambda key: key[0].startswith(prefix), since)
         return (topic for topic, queue_id in keys if queue_id == LMQ_QUEUE_ID)
 
     def remove_topic(self, topic: str, most: int = sys.maxsize) -> bool:

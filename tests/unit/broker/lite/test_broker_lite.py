@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from mqspark.broker.lite import litelife
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig, TopicConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
@@ -374,6 +375,29 @@ def test_lite_topics_expire_and_go_with_their_parent(bench: Bench) -> None:
     peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": PARENT})
     bench.housekeeping()
     assert not state.store.table.light
+
+
+def test_the_deletion_of_another_topic_looks_at_no_group_and_no_lite_topic(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer, state = bench.peer(), bench.broker.state
+    send(peer, "x")
+    peer.ask(RequestCode.SEND_MESSAGE_V2, send_ext(f"{PARENT}2"), b"m")
+    looked = []
+    monkeypatch.setattr(litelife, "bound_topic", lambda config: looked.append(config))
+    monkeypatch.setattr(litelife, "parent_and_lite", lambda queue: looked.append(queue))
+    assert peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": f"{PARENT}2"}).code == 0
+    assert not looked
+    assert len(state.store.table.light) == 1
+
+
+def test_groups_and_topics_are_looked_through_in_slices(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(litelife, "SEEN_AT_ONCE", 1)
+    life, state = bench.broker.services.lite.life, bench.broker.state
+    for work, count in ((life.groups(), len(state.subscriptions)), (life.minutes(), len(state.topics))):
+        assert sum(1 for _ in work) == count
 
 
 def test_what_tools_are_told(bench: Bench) -> None:
