@@ -407,6 +407,8 @@ class Images:
 
 # --- cases --------------------------------------------------------------------------------------------------------
 
+LEFT_OUT = ("clone of another", "store of another set")
+"""Whoever comes first has the number of both clones, and a log without anything in common is copied over by nobody."""
 SCHEDULES = ("only it is down", "it comes back first", "it comes back with one", "all come back together")
 ROLES = ((1, 1), (3, 3), (1, 3), (3, 1))
 """The damaged replica and the master of before: lowest or highest id, former master or slave."""
@@ -501,9 +503,7 @@ def _check(case: Case, image: Image, replicas: Replicas, intact: list[int]) -> N
     for node in intact:
         _check_untouched(image, replicas, node)
     back = [*IDS]
-    if (
-        case.kind == "clone of another"
-    ):  # whoever comes first has the number of both; the other one is refused
+    if case.kind in LEFT_OUT:
         back = replicas.until_any_in_sync(len(intact))
     replicas.until_in_sync(back)
     case.whole_s = time.monotonic() - began_s

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from mqspark.base.crc import crc32
-from tests.support.store_tools import copy_store
+from tests.support.store_tools import copy_store, flush, make_store, put
 from tests.support.storefiles import records, segments_of
 
 FIELDS = {
@@ -207,3 +207,32 @@ def _clone(store: Path, around: Around) -> None:
 @_kind("tables missing")
 def _remove_tables(store: Path, around: Around) -> None:
     shutil.rmtree(store / "config")
+
+
+@_kind("store of another set")
+def _take_store_of_others(store: Path, around: Around) -> None:
+    """A longer log of the same topics, with other messages at the same offsets."""
+    shutil.rmtree(store)
+    other = make_store(store, mapped_file_size_commit_log=1 << 20, mapped_file_size_consume_queue=20 * 500)
+    other.open()
+    number = 0
+    while other.log.position < 2 * around.end:
+        put(other, "Kept", number % 2, b"foreign:%d" % number + bytes(44 << 10))
+        flush(other)
+        number += 1
+    other.close()
+
+
+@_kind("truncated without a member note")
+def _truncate_without_note(store: Path, around: Around) -> None:
+    _truncate_and_extend(store, around)
+    for path in store.glob("mqspark.member*"):
+        path.unlink()
+
+
+@_kind("truncated without any note")
+def _truncate_without_notes(store: Path, around: Around) -> None:
+    _truncate_and_extend(store, around)
+    for path in [*store.glob("mqspark.*"), store / "checkpoint", *_epoch_files(store)]:
+        if path.is_file():
+            path.unlink()

@@ -150,7 +150,10 @@ class EpochFollower(Follower):
             epoch, point = common
             if point < end:
                 if not self._store.copy.is_record_end(point):
-                    raise ProtocolError(f"its epochs end at {point}, which is inside a record here")
+                    raise ProtocolError(
+                        f"its epochs end at {point}, which is inside a record here, of another set's log; move"
+                        " the store directory away to copy that log, or correct brokerName"
+                    )
                 self.take_back(point)
                 self._epochs.cut_after(epoch.number)
                 raise Diverged(point, f"by epoch {epoch.number}, the log here is taken back to {point}")

@@ -36,7 +36,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Images:
 
 
 def test_there_are_all_kinds_of_damage() -> None:
-    assert len(KINDS) == 36
+    assert len(KINDS) == 39
     assert {node for node, _ in ROLES} == {IDS[0], IDS[-1]}
 
 

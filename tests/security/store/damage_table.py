@@ -390,6 +390,7 @@ def markdown() -> str:
         ),
         "| the tables of a replica: missing, or older | its master, which sends its own | while the replica follows |",
         "| the directory of another replica in its place | nobody: whoever registers second is refused | |",
+        "| the directory of another set in its place | nobody: it is never elected, follows no master and says why | |",
         "| the log of a broker without replicas | nobody, but an archive may have the messages | |",
         "",
         (
