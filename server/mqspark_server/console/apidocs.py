@@ -114,12 +114,11 @@ class ApiPage:
                 yield from self._fields(field, path, depth + 1)
 
     def _field(self, name: str, schema: Mapping[str, Any], about: Mapping[str, Any]) -> Entry:
-        about = {"description": "", "required": False, **about}
         return {
             "name": name,
             "type": self._type(schema),
-            "text": about["description"],
-            "required": about["required"],
+            "text": about.get("description", ""),
+            "required": about.get("required", False),
         }
 
     def _type(self, schema: Mapping[str, Any]) -> str:

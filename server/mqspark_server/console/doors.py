@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hmac
-import ipaddress
 import logging
 
 from fastapi import Request
@@ -12,6 +11,7 @@ from fastapi import Request
 from mqspark.auth.config import AuthConfig
 from mqspark.auth.failures import Failures
 from mqspark.base.clock import Clock
+from mqspark.base.logs import printable
 from mqspark.client.admin import AdminClient
 from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.client.remoting.credentials import Credentials
@@ -23,6 +23,7 @@ from mqspark_server.web.problems import Problem
 KNOWN_MS = 10_000
 """How long the knowledge whether the cluster has users is cached."""
 TIMEOUT_MS = 5_000
+MAX_ADDRESS = 64
 _MAY_NOT = "has no permission"
 """In the remark of a broker that knows the user, but does not let them do that."""
 log = logging.getLogger("mqspark.console")
@@ -71,13 +72,12 @@ class ClusterDoor:
 
     async def check(self, request: Request, name: str, secret: str) -> Credentials | None:
         """Raises Problem."""
-        client = request.client
-        address = "" if client is None else client.host
+        address = "" if request.client is None else request.client.host
         wait_ms = self._failures.wait_ms(address, self._clock.monotonic_ms())
         if wait_ms:
             raise Problem(429, TOO_MANY, headers={"Retry-After": str(-(-wait_ms // 1000))})
         found: Credentials | None = None
-        refusal: str | None
+        refusal: str | None = None
         if name or (await self.has_users() and self._own is None):
             if not name:
                 refusal = "an access key is required, too"
@@ -93,10 +93,8 @@ class ClusterDoor:
             refusal = await self._refusal(found)
             if refusal is not None and _MAY_NOT not in refusal:
                 raise Problem(502, f"the cluster refuses the keys of this console: {refusal}")
-        else:
-            refusal = None
         is_in = refusal is None or _MAY_NOT in refusal
-        log.info("login from %s: %s", _loggable(address), "allowed" if is_in else "refused")
+        log.info("login from %s: %s", printable(address, MAX_ADDRESS), "allowed" if is_in else "refused")
         if not is_in:
             self._failures.note(address, self._clock.monotonic_ms())
             raise Problem(401, refusal or "")
@@ -126,10 +124,3 @@ class ClusterDoor:
         if problem:
             raise Problem(502, problem)
         return None
-
-
-def _loggable(address: str) -> str:
-    try:
-        return str(ipaddress.ip_address(address))
-    except ValueError:
-        return "an unknown address"

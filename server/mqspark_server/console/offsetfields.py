@@ -33,19 +33,18 @@ def offsets_text(places: Mapping[MessageQueue, int]) -> str:
 @dataclass(frozen=True, slots=True)
 class OffsetsField:
     def read(self, name: str, values: Sequence[str]) -> str:
-        text = values[0].strip() if values else NOWHERE
-        if text != NOWHERE:
-            _decoded(text, name)
+        text = values[0].strip()
+        _decoded(text, name)
         return text
 
-    @staticmethod
-    def places(text: str, topic: str) -> dict[MessageQueue, int]:
-        """Raises InvalidMessage."""
-        return {
-            MessageQueue(topic, broker, queue_id): offset
-            for broker, offsets in _decoded(text, "before").items()
-            for queue_id, offset in offsets.items()
-        }
+
+def places_of(text: str, topic: str) -> dict[MessageQueue, int]:
+    """Raises InvalidMessage."""
+    return {
+        MessageQueue(topic, broker, queue_id): offset
+        for broker, offsets in _decoded(text, "before").items()
+        for queue_id, offset in offsets.items()
+    }
 
 
 def _decoded(text: str, name: str) -> _Offsets:

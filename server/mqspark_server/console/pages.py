@@ -1,11 +1,14 @@
-"""The routes of the console and of its static files."""
+"""The routes of the console and of its static files, and the pages about its visitors."""
 
 from __future__ import annotations
+
+import asyncio
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
 from mqspark.base.clock import Clock
+from mqspark.errors import InvalidMessage
 from mqspark_server.console.clusteraccess import ShownCluster
 from mqspark_server.console.history.sampler import Sampler
 from mqspark_server.console.rendering import HEADERS, ROOT, inside, static_file
@@ -21,9 +24,9 @@ from mqspark_server.console.sections.sparkpages import SPARK_PAGES
 from mqspark_server.console.sections.tablepages import TABLE_PAGES
 from mqspark_server.console.sections.topicpages import TOPIC_PAGES
 from mqspark_server.console.sections.userpages import USER_PAGES
-from mqspark_server.console.sections.zonepages import ZonePages
 from mqspark_server.console.site import Site
-from mqspark_server.console.visitors import Door, NoForm, Visitor, Visitors, read_form
+from mqspark_server.console.visitors import Door, NoForm, Visitor, Visitors, read_form, zone_cookie
+from mqspark_server.shown.timezones import zone_named, zone_names
 from mqspark_server.web.problems import Problem
 
 
@@ -55,8 +58,7 @@ SECTIONS = (
 
 def _router(site: Site) -> APIRouter:
     router = APIRouter(include_in_schema=False)
-    LoginPages(site).add(router)
-    ZonePages(site).add(router)
+    VisitorPages(site).add(router)
     for section in SECTIONS:
         site.add(router, section)
 
@@ -76,8 +78,8 @@ def _router(site: Site) -> APIRouter:
     return router
 
 
-class LoginPages:
-    """Logging in and out."""
+class VisitorPages:
+    """What visitors say of themselves, whatever the cluster: who they are, and their time zone, which a cookie has."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -87,6 +89,8 @@ class LoginPages:
         router.get(f"{ROOT}/login")(self.ask)
         router.post(f"{ROOT}/login")(self.enter)
         router.post(f"{ROOT}/logout")(self.leave)
+        router.get(f"{ROOT}/zone")(self.ask_zone)
+        router.post(f"{ROOT}/zone")(self.choose_zone)
 
     async def ask(self, request: Request) -> Response:
         return await self._page(request, request.query_params.get("to", ""), "", 200)
@@ -122,6 +126,26 @@ class LoginPages:
         values = {
             "to": inside(where),
             "problem": problem,
-            "token_has_keys": visitor.has_users and self._visitors.token_has_keys,
+            "token_has_keys": visitor.has_users and self._visitors.door.has_keys,
         }
         return await self._site.page(request, "login.html", "Log in", visitor, values, status)
+
+    async def ask_zone(self, request: Request) -> Response:
+        try:
+            visitor = await self._visitors.of(request)
+        except Problem as problem:
+            return await self._site.error_page(request, problem, "")
+        names = await asyncio.to_thread(zone_names)
+        if visitor.zone.name not in names:
+            names.append(visitor.zone.name)
+        values = {"names": names, "to": inside(request.query_params.get("to", ""))}
+        return await self._site.page(request, "zone.html", "", visitor, values)
+
+    async def choose_zone(self, request: Request) -> Response:
+        try:
+            form = await read_form(request, await self._visitors.of(request))
+            zone = zone_named(form.get("zone", ""))
+        except (NoForm, Problem, InvalidMessage) as error:
+            return await self._site.error_page(request, error, "")
+        headers = {**HEADERS, "set-cookie": zone_cookie(request, zone)}
+        return RedirectResponse(inside(form.get("back", "")), 303, headers)

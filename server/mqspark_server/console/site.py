@@ -48,7 +48,6 @@ PAGE_S = 20.0
 CHANGE_S = 60.0
 TIMEOUT_MS = 5_000
 PRODUCER_GROUP = "mqspark_console"
-_ABSENT = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,19 +150,12 @@ class Listed:
 
     rows: list[Row]
     number: int
+    first: int
+    last: int
     count: int
     is_by_name: bool
     """Whether there are too many to be sorted by what each has to be asked for."""
     query: Mapping[str, str]
-    size: int = PAGE_ROWS
-
-    @property
-    def first(self) -> int:
-        return (self.number - 1) * self.size + 1
-
-    @property
-    def last(self) -> int:
-        return min(self.number * self.size, self.count)
 
     def sorted_by(self, key: str, *, down: bool) -> dict[str, str]:
         """The query of the same list by a column; ``down``: how it is sorted first. Again, it is turned around."""
@@ -196,12 +188,13 @@ class ListView(View, frozen=True):
         if self.sort and not is_by_name:
             found = _sorted(found, self.sort, down=self.down)
         number = min(self.page, max(1, -(-len(found) // PAGE_ROWS)))
-        shown = found[(number - 1) * PAGE_ROWS : number * PAGE_ROWS]
+        begin = (number - 1) * PAGE_ROWS
+        shown = found[begin : begin + PAGE_ROWS]
         if ask is not None and (is_by_name or not is_by_figure):
             await add_to_each(shown, ask)
         given = {"q": self.q, "sort": self.sort, "down": self.down, "every": self.every}
         query = {name: "1" if value is True else str(value) for name, value in given.items() if value}
-        return {"page": Listed(shown, number, len(found), is_by_name, query)}
+        return {"page": Listed(shown, number, begin + 1, begin + len(shown), len(found), is_by_name, query)}
 
 
 def _sorted(rows: list[Row], key: str, *, down: bool) -> list[Row]:
@@ -456,20 +449,16 @@ def _describe_error(error: Exception) -> tuple[int, str, str]:
         case NoForm():
             return 400, "This form cannot be accepted", str(error)
         case TimeoutError():
-            detail = "Try again; the change may have been made."
-            return 504, "The cluster did not answer in time", detail
+            return 504, "The cluster did not answer in time", "Try again; the change may have been made."
         case InvalidMessage() | ConfigError():
             return 400, "The request is invalid", str(error)
-        case BrokerError(code=ResponseCode.NO_PERMISSION):
+        case BrokerError(code=ResponseCode.NO_PERMISSION) | SchemaRefused(status=403):
             return 403, "You may not do that", str(error)
-        case SchemaRefused() if error.status in (403, 404):
-            title = "You may not do that" if error.status == 403 else "There is no such name"
-            return error.status, title, str(error)
         case NotDone():
             return 404 if error.why == Why.ABSENT else 409, error.why.value, str(error)
-        case NoRoute():
+        case NoRoute() | SchemaRefused(status=404):
             return 404, "There is no such name", str(error)
-        case BrokerError() if error.code in _ABSENT:
+        case BrokerError(code=ResponseCode.TOPIC_NOT_EXIST | ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST):
             return 404, "There is no such name", str(error)
         case NotAllSent():
             return 502, "Not all were sent", str(error)

@@ -19,6 +19,7 @@ from starlette.datastructures import ImmutableMultiDict
 from mqspark.base.clock import Clock
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.errors import InvalidMessage
+from mqspark_server.console.rendering import ROOT
 from mqspark_server.shown.timezones import UTC_ZONE, Zone, zone_named
 from mqspark_server.web.callers import cookie_of
 from mqspark_server.web.sessions import LONGEST_MS, Login, Logins
@@ -28,7 +29,6 @@ FORM_BYTES = 8 << 20
 STRANGERS_FORM_BYTES = 16 << 10
 """The most of a form of somebody who is not logged in."""
 MAX_FIELDS = 2_048
-PATH = "/console"
 ZONE_COOKIE = "mqspark-zone"
 ZONE_KEPT_S = 400 * 86_400
 """Browsers keep no cookie for longer."""
@@ -96,18 +96,13 @@ class Visitors:
     """The sessions of one console."""
 
     def __init__(self, door: Door, clock: Clock) -> None:
-        self._door = door
+        self.door = door
         self._clock = clock
         self._logins = Logins()
 
-    @property
-    def token_has_keys(self) -> bool:
-        """Whether the token is a login in a cluster with users, too."""
-        return self._door.has_keys
-
     async def of(self, request: Request) -> Visitor:
         """Raises Problem."""
-        has_users = await self._door.has_users()
+        has_users = await self.door.has_users()
         secret = _cookie(request, _session_cookie(request))
         login = None if secret is None else self._logins.find(secret, self._clock.monotonic_ms())
         if login is not None and bool(login.user) != has_users:  # users came or went
@@ -116,7 +111,7 @@ class Visitors:
 
     async def enter(self, request: Request, name: str, secret: str) -> str:
         """The cookie to set. Raises Problem."""
-        credentials = await self._door.check(request, name, secret)
+        credentials = await self.door.check(request, name, secret)
         user = "" if credentials is None else credentials.access_key
         session, _ = self._logins.open(user, "", self._clock.monotonic_ms(), kept=Kept(credentials))
         return cookie_to_set(request, _session_cookie(request), session, LONGEST_MS // 1000)
@@ -153,7 +148,7 @@ def zone_cookie(request: Request, zone: Zone) -> str:
 
 def cookie_to_set(request: Request, name: str, value: str, max_age_s: int, site: str = "Strict") -> str:
     secure = "; Secure" if request.scope.get("scheme") == "https" else ""
-    return f"{name}={value}; Path={PATH}; Max-Age={max_age_s}; HttpOnly; SameSite={site}{secure}"
+    return f"{name}={value}; Path={ROOT}; Max-Age={max_age_s}; HttpOnly; SameSite={site}{secure}"
 
 
 Form = ImmutableMultiDict[str, str]

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 from mqspark.base.clock import Clock
 from mqspark.client.admin import AdminClient
@@ -62,6 +63,15 @@ def group_series(name: str) -> str:
     return f"group {name}"
 
 
+@dataclass(slots=True)
+class _Known:
+    """What was last heard of a group."""
+
+    lag: int | None = None
+    has_letters: bool = False
+    letters: int = 0
+
+
 class Sampler:
     """``pause`` waits for that many seconds."""
 
@@ -77,12 +87,9 @@ class Sampler:
         self._pause = pause
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
-        self._groups: list[str] = []
+        self._known: dict[str, _Known] = {}
         self._next_group = 0
         self._names_at_ms = 0
-        self._lags: dict[str, int] = {}
-        self._with_letters: frozenset[str] = frozenset()
-        self._letters: dict[str, int] = {}
         self._brokers = 0
         self._watched_ms: int | None = None
 
@@ -146,30 +153,32 @@ class Sampler:
         if mono_ms >= self._names_at_ms:
             names = [name for name in await admin.groups() if not is_system_group(name)]
             topics = frozenset(await admin.topic_list())
-            self._with_letters = frozenset(name for name in names if dlq_topic(name) in topics)
-            self._groups = names[:MAX_GROUPS]
-            self._letters = {
-                name: count for name, count in self._letters.items() if name in self._with_letters
-            }
-            self._lags = {name: lag for name, lag in self._lags.items() if name in self._groups}
+            known = {name: self._known.get(name) or _Known() for name in names[:MAX_GROUPS]}
+            for name, each in known.items():
+                each.has_letters = dlq_topic(name) in topics
+            self._known = known
             self._names_at_ms = mono_ms + int(1000 * max(NAMES_S, NAMES_FACTOR_S * len(names)))
-        groups, count = self._groups, min(most, len(self._groups))
+        groups = [*self._known]
+        count = min(most, len(groups))
         chosen = [groups[(self._next_group + number) % len(groups)] for number in range(count)]
         self._next_group += count
 
         async def ask(group: str) -> None:
+            known = self._known[group]
             with contextlib.suppress(MQError):  # it has committed nothing, or its broker is unreachable
-                lag = self._lags[group] = await admin.group_lag(group)
-                self.history.note(group_series(group), self._clock.now_ms(), lag)
-            if group in self._with_letters:
+                known.lag = await admin.group_lag(group)
+                self.history.note(group_series(group), self._clock.now_ms(), known.lag)
+            if known.has_letters:
                 with contextlib.suppress(MQError):  # its broker is unreachable
                     stats = await admin.topic_stats(dlq_topic(group))
-                    self._letters[group] = sum(each.max_offset - each.min_offset for each in stats.values())
+                    known.letters = sum(each.max_offset - each.min_offset for each in stats.values())
 
         await each_of(chosen, ask)
-        if self._lags and self._next_group >= len(groups):
-            self.history.note(ALL_LAGS, self._clock.now_ms(), sum(self._lags.values()))
-            self.history.note(ALL_LETTERS, self._clock.now_ms(), sum(self._letters.values()))
+        lags = [each.lag for each in self._known.values() if each.lag is not None]
+        if lags and self._next_group >= len(groups):
+            letters = sum(each.letters for each in self._known.values() if each.has_letters)
+            self.history.note(ALL_LAGS, self._clock.now_ms(), sum(lags))
+            self.history.note(ALL_LETTERS, self._clock.now_ms(), letters)
 
 
 def note_brokers(history: History, brokers: Sequence[Row], totals: Row, now_ms: int) -> None:

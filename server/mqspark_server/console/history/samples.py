@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -80,37 +79,32 @@ class History:
     """Each series has samples of the same number of figures. The least recently used one makes room for a new one."""
 
     def __init__(self) -> None:
-        self._series: OrderedDict[str, _Series] = OrderedDict()
-        self.bytes = 0
+        self._series: dict[str, _Series] = {}
+
+    @property
+    def bytes(self) -> int:
+        return sum(each.bytes for each in self._series.values())
 
     def note(self, name: str, now_ms: int, *figures: float | None) -> None:
         if len(name) > MAX_NAME:
             return  # no name of a broker or a group is as long
-        series = self._series.get(name)
-        if series is not None and series.width != 1 + len(figures):
-            self._drop(name)
-            series = None
-        if series is None:
+        series = self._series.pop(name, None)
+        if series is None or series.width != 1 + len(figures):
             series = _Series(1 + len(figures))
             while self._series and self.bytes + series.bytes > MAX_SAMPLES_BYTES:
-                self._drop(next(iter(self._series)))
-            self._series[name] = series
-            self.bytes += series.bytes
-        self._series.move_to_end(name)
+                del self._series[next(iter(self._series))]
+        self._series[name] = series
         known = [math.nan if each is None else each for each in figures]
         for ring in series.rings.values():
             ring.add(now_ms, known)
 
     def columns(self, name: str, span: str) -> list[list[float | None]]:
         """The times in seconds since the epoch, and each figure's values; empty without samples. ``span``: of SPANS."""
-        series = self._series.get(name)
+        series = self._series.pop(name, None)
         if series is None:
             return []
-        self._series.move_to_end(name)
+        self._series[name] = series
         return series.rings[span].columns()
-
-    def _drop(self, name: str) -> None:
-        self.bytes -= self._series.pop(name).bytes
 
 
 def _larger(one: float, other: float) -> float:

@@ -12,28 +12,13 @@ from mqspark.message import MASTER_ID
 from mqspark.protocol.versions import version_name
 from mqspark_server.actions.fields import Line, LineField, Text
 from mqspark_server.actions.settingactions import ChangeSettings
-from mqspark_server.console.history.sampler import (
-    ALL_LAGS,
-    ALL_LETTERS,
-    CLUSTER,
-    MAX_GROUPS,
-    broker_series,
-    note_brokers,
-)
+from mqspark_server.console.history import sampler
 from mqspark_server.console.rendering import chart
 from mqspark_server.console.site import ActionForm, Asking, ListView, Section, Span, View, tried
 from mqspark_server.settings.declarations import DeclaredSetting, settings_of
 from mqspark_server.settings.rocketmq_keys import WITHOUT_EFFECT
 from mqspark_server.shown.nouns import MAX_VALUE
-from mqspark_server.survey.brokersurvey import (
-    add_figures,
-    broker_rows,
-    known_brokers,
-    masters_of,
-    of_each_master,
-    total,
-    totals_of,
-)
+from mqspark_server.survey import brokersurvey
 from mqspark_server.survey.groupsurvey import add_waits, group_rows, lag_of, offset_rows
 from mqspark_server.survey.replicasurvey import set_rows
 from mqspark_server.survey.surveying import MAX_ROWS, Row, add_to_each, each_of
@@ -44,7 +29,7 @@ LAGS_SHOWN = 5
 
 
 def _charts(columns: list[list[float | None]], disk: str) -> list[Row]:
-    """The charts of a series of CLUSTER or of a broker."""
+    """The charts of a series of sampler.CLUSTER or of a broker."""
     used = [None if each is None else each * 100 for each in columns[3]] if columns else []
     return [
         chart("Messages per second", ["in", "out"], columns[:3]),
@@ -56,14 +41,14 @@ class Overview(View, frozen=True):
     span: Span = "hour"
 
     async def show(self, asked: Asking) -> Row:
-        brokers, left_out = await broker_rows(asked.admin)
-        totals = totals_of(brokers)
+        brokers, left_out = await brokersurvey.broker_rows(asked.admin)
+        totals = brokersurvey.totals_of(brokers)
         charts: list[Row] = []
         if totals["answering"]:  # no visitor sees the past of what they may not see now
-            note_brokers(asked.history, brokers, totals, asked.now_ms)
-            charts = _charts(asked.history.columns(CLUSTER, self.span), "Fullest disk, %")
-            charts.append(chart("Lag, messages", ["lag"], asked.history.columns(ALL_LAGS, self.span)))
-            letters = asked.history.columns(ALL_LETTERS, self.span)
+            sampler.note_brokers(asked.history, brokers, totals, asked.now_ms)
+            charts = _charts(asked.history.columns(sampler.CLUSTER, self.span), "Fullest disk, %")
+            charts.append(chart("Lag, messages", ["lag"], asked.history.columns(sampler.ALL_LAGS, self.span)))
+            letters = asked.history.columns(sampler.ALL_LETTERS, self.span)
             charts.append(chart("Dead letters", ["dead letters"], letters))
         masters = [each for each in brokers if each["id"] == MASTER_ID]
         replicas: list[bool] = []
@@ -80,7 +65,7 @@ class Overview(View, frozen=True):
             **totals,
             "replicas": len(replicas),
             "in_sync": sum(replicas),
-            "stored_today": total(each["stored_today"] for each in masters),
+            "stored_today": brokersurvey.total(each["stored_today"] for each in masters),
             "charts": charts,
         }
 
@@ -104,38 +89,23 @@ class LargestLags(View, frozen=True):
             return {"waits_ms": await add_waits(asked.admin, offsets[:MAX_ROWS], asked.now_ms)}
 
         await add_to_each(behind, wait)  # without an answer, the lag in messages is shown without its time
+        letters = (await dead_letter_rows(asked.admin))[:LAGS_ASKED]
+        await add_to_each(letters, lambda row: letters_of(asked.admin, row["group"], asked.now_ms))
+        # The samples of the chart count the same groups, if there are no more.
+        if len(groups) <= sampler.MAX_GROUPS and not any(row["error"] for row in letters):
+            asked.history.note(sampler.ALL_LETTERS, asked.now_ms, sum(row["messages"] for row in letters))
         return {
             "behind": behind,
             "asked": len(rows),
             "count": len(groups),
-            **await self._letters(asked, is_sampled=len(groups) <= MAX_GROUPS),
-        }
-
-    async def _letters(self, asked: Asking, *, is_sampled: bool) -> Row:
-        """The dead letters of the first LAGS_ASKED groups that have some, and the groups that have got most of late.
-        ``is_sampled``: whether the samples of the chart count the same groups."""
-        groups = await dead_letter_rows(asked.admin)
-        rows = groups[:LAGS_ASKED]
-
-        await add_to_each(rows, lambda row: letters_of(asked.admin, row["group"], asked.now_ms))
-        dead = sorted(
-            (row for row in rows if row["messages"]), key=lambda row: (-row["last_hour"], -row["messages"])
-        )
-        count = sum(row["messages"] for row in rows)
-        if is_sampled and not any(row["error"] for row in rows):
-            asked.history.note(ALL_LETTERS, asked.now_ms, count)
-        return {
-            "dead": dead[:LAGS_SHOWN],
-            "dead_count": count,
-            "dead_last_hour": sum(row["last_hour"] for row in rows),
-            "dead_first_ms": min((row["first_ms"] for row in rows if row["first_ms"]), default=None),
-            "dead_groups": len(dead),
+            "letters": letters,
+            "most": LAGS_SHOWN,
         }
 
 
 class BrokerTable(View, frozen=True):
     async def show(self, asked: Asking) -> Row:
-        brokers, left_out = await broker_rows(asked.admin)
+        brokers, left_out = await brokersurvey.broker_rows(asked.admin)
         return {"brokers": brokers, "left_out": left_out}
 
 
@@ -146,16 +116,18 @@ class OneBroker(View, frozen=True):
     span: Span = "hour"
 
     async def show(self, asked: Asking) -> Row:
-        rows = [each for each in await known_brokers(asked.admin) if each["broker"] == self.broker]
+        rows = [
+            each for each in await brokersurvey.known_brokers(asked.admin) if each["broker"] == self.broker
+        ]
         if not rows:
             raise NoRoute(self.broker, "no broker has this name")
-        await add_figures(asked.admin, rows)
+        await brokersurvey.add_figures(asked.admin, rows)
         master = next((each for each in rows if each["id"] == MASTER_ID), None)
         values: Row = {"replicas": [], "charts": []}
         if master is not None:
             values |= await tried(self._replicas(asked.admin, master["address"]))
             if not master["error"]:
-                columns = asked.history.columns(broker_series(self.broker), self.span)
+                columns = asked.history.columns(sampler.broker_series(self.broker), self.span)
                 values["charts"] = _charts(columns, "Disk, %")
         return {
             "rows": rows,
@@ -177,26 +149,17 @@ class OneBroker(View, frozen=True):
             found = await set_rows(admin, self.broker, figures)
         except MQError as error:
             problem = str(error)
-        members: list[Row] = found or [
-            {**row, "role": "master" if row["id"] == MASTER_ID else "slave"} for row in rows
-        ]
-        ends = [each["end_position"] for each in rows if each["id"] == MASTER_ID]
+        members = found or [{**row, "role": "master" if row["id"] == MASTER_ID else "slave"} for row in rows]
+        master_end = next((each["end_position"] for each in rows if each["id"] == MASTER_ID), None)
         for each in members[:MAX_ROWS]:
-            each["end"] = figures.get(each["address"], {}).get("end_position")
-            is_known = ends and ends[0] is not None and each["end"] is not None
-            each["behind"] = max(0, ends[0] - each["end"]) if is_known else None
-        return {
-            "members": members[:MAX_ROWS],
-            "is_decided": bool(found),
-            "epoch": found[0]["epoch"] if found else None,
-            "set_epoch": found[0]["set_epoch"] if found else None,
-            "problem": problem,
-        }
+            end = each["end"] = figures.get(each["address"], {}).get("end_position")
+            each["behind"] = None if master_end is None or end is None else max(0, master_end - end)
+        return {"members": members[:MAX_ROWS], "decided": found, "problem": problem}
 
 
 async def _settings_of(admin: AdminClient, broker: str) -> tuple[str, dict[str, str]]:
     """The master's address and its settings. Raises NoRoute."""
-    masters = await masters_of(admin)
+    masters = await brokersurvey.masters_of(admin)
     if broker not in masters:
         raise NoRoute(broker, "no broker with a master has this name")
     return masters[broker], await admin.broker_config(masters[broker])
@@ -267,7 +230,7 @@ class Producers(ListView, frozen=True):
                 for each in clients
             )
 
-        problems = await of_each_master(asked.admin, ask)
+        problems = await brokersurvey.of_each_master(asked.admin, ask)
         rows.sort(key=lambda row: (row["group"], row["client"].client_id, row["broker"]))
         return {**await self.listed("group", rows), "problems": problems}
 

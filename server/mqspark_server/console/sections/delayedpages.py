@@ -6,13 +6,7 @@ from collections.abc import Mapping
 
 from mqspark.client.admin import AdminClient
 from mqspark.errors import BrokerError, MQError, NoRoute
-from mqspark.message import (
-    SCHEDULE_TOPIC,
-    TRANS_GROUP,
-    TRANS_HALF_TOPIC,
-    TRANS_OP_HALF_TOPIC,
-    MessageQueue,
-)
+from mqspark.message import SCHEDULE_TOPIC, TRANS_GROUP, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, MessageQueue
 from mqspark.protocol.bodies.admin_bodies import (
     DelayOffsetSerializeWrapper,
     TimerMetricsSerializeWrapper,

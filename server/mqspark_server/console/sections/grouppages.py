@@ -19,15 +19,7 @@ from mqspark_server.console.rendering import chart
 from mqspark_server.console.sections.sparkpages import SparkReaders
 from mqspark_server.console.site import ActionForm, Asking, ListView, Section, Span, View
 from mqspark_server.shown.nouns import GROUP_SETTINGS, MODES, OFFSETS, SHARED_QUEUES, place_of
-from mqspark_server.survey.groupsurvey import (
-    add_waits,
-    group_rows,
-    lag_of,
-    member_rows,
-    mode_rows,
-    offset_rows,
-    topics_of,
-)
+from mqspark_server.survey import groupsurvey
 from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of
 from mqspark_server.survey.topicsurvey import letters_of
 
@@ -42,11 +34,15 @@ class GroupTable(ListView, frozen=True):
             letters: Row = {"messages": 0, "last_hour": 0, "first_ms": None, "error": ""}
             if dlq_topic(row["group"]) in topics:
                 letters = await letters_of(asked.admin, row["group"], asked.now_ms)
-            members = await member_rows(asked.admin, row["group"])
-            return {"members": len(members), "lag": await lag_of(asked.admin, row["group"]), "dead": letters}
+            members = await groupsurvey.member_rows(asked.admin, row["group"])
+            return {
+                "members": len(members),
+                "lag": await groupsurvey.lag_of(asked.admin, row["group"]),
+                "dead": letters,
+            }
 
         topics = frozenset(await asked.admin.topic_list())
-        rows = await group_rows(asked.admin, every=self.every)
+        rows = await groupsurvey.group_rows(asked.admin, every=self.every)
         return {**await self.listed("group", rows, figures), "retries": _RETRIES}
 
 
@@ -55,8 +51,8 @@ class GroupMembers(View, frozen=True):
     span: Span = "hour"
 
     async def show(self, asked: Asking) -> Row:
-        offsets = await offset_rows(asked.admin, self.group)
-        members = await member_rows(asked.admin, self.group)
+        offsets = await groupsurvey.offset_rows(asked.admin, self.group)
+        members = await groupsurvey.member_rows(asked.admin, self.group)
         letters = await letters_of(asked.admin, self.group, asked.now_ms)
         for each in members:
             each |= {"mode": MODES.get(each["mode"], each["mode"]), "model": (each["model"] or "").lower()}
@@ -69,7 +65,7 @@ class GroupMembers(View, frozen=True):
             "members": members,
             "queues": offsets,
             "lag": lag,
-            "waits_ms": await add_waits(asked.admin, offsets[:MAX_ROWS], asked.now_ms),
+            "waits_ms": await groupsurvey.add_waits(asked.admin, offsets[:MAX_ROWS], asked.now_ms),
             "letters": letters,
         }
 
@@ -114,7 +110,7 @@ class Resetting(View, frozen=True):
     topic: TopicName = ""
 
     async def show(self, asked: Asking) -> Row:
-        topics = await topics_of(asked.admin, self.group)
+        topics = await groupsurvey.topics_of(asked.admin, self.group)
         bounds = await ClusterOffsets(asked.admin).bounds(self.topic) if self.topic else {}
         queues: list[Row] = [
             {"queue": queue, "place": place_of(queue), "first": low, "end": high}
@@ -140,10 +136,9 @@ class GroupConfiguration(View, frozen=True):
         return {
             "config": found or SubscriptionGroupConfig(group_name=self.group),
             "is_configured": found is not None,
-            "ticks": [each for each in GROUP_SETTINGS if each.span is None],
-            "numbers": [each for each in GROUP_SETTINGS if each.span is not None],
-            "topics": await topics_of(asked.admin, self.group),
-            "modes": await mode_rows(asked.admin, self.group),
+            "settings": GROUP_SETTINGS,
+            "topics": await groupsurvey.topics_of(asked.admin, self.group),
+            "modes": await groupsurvey.mode_rows(asked.admin, self.group),
             "most_shared": SHARED_QUEUES.most,
         }
 

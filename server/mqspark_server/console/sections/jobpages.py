@@ -22,7 +22,6 @@ from mqspark_server.survey.surveying import Row
 RUNS_SHOWN = 50
 RUNS_OF_JOB = 20
 """Each has up to 64 KiB of figures."""
-_NO_SERVER = "This console was started without a job server."
 
 T = TypeVar("T")
 
@@ -47,7 +46,7 @@ class OneJob(View, frozen=True):
     async def show(self, asked: Asking) -> Row:
         server = await job_server_of(asked)
         if server is None:
-            raise Trouble(404, "There is no such job", _NO_SERVER)
+            raise Trouble(404, "There is no such job", "This console was started without a job server.")
         rows = await answer_of(server, "/api/v1/jobs", list[JobRow])
         found = next((each for each in rows if each.name == self.name), None)
         if found is None:

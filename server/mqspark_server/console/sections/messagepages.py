@@ -18,7 +18,7 @@ from mqspark.filter.sql import compile_sql
 from mqspark.filter.tags import parse_tags
 from mqspark.message import MessageExt, MessageQueue, parse_number
 from mqspark_server.actions.fields import ChoiceField, Line, LineField, TopicName
-from mqspark_server.console.offsetfields import NOWHERE, OffsetsField, offsets_text
+from mqspark_server.console.offsetfields import NOWHERE, OffsetsField, offsets_text, places_of
 from mqspark_server.console.rendering import MESSAGES, path_of
 from mqspark_server.console.site import Asking, Section, StreamedAnswer, View, tried
 from mqspark_server.shown.bodies.bodyviews import VIEWS
@@ -98,7 +98,7 @@ class Search(msgspec.Struct, frozen=True):
         """Where it begins, of each queue. Raises InvalidMessage, MQError."""
         given = self.before if self.before != NOWHERE else self.after
         if given != NOWHERE:
-            return OffsetsField.places(given, self.topic)
+            return places_of(given, self.topic)
         if self.by == "latest":
             return {queue: high for queue, (_, high) in bounds.items()}
         if self.by == "offset":
@@ -234,7 +234,7 @@ class MessageFile(Search, StreamedAnswer, frozen=True):
         async for some in self._some(asked):
             if not size:
                 size += 1
-                yield self._begin()
+                yield b"" if self.format == "jsonl" else _csv_line(COLUMNS)
             for line in await asyncio.to_thread(self._lines, some):
                 if size > MAX_DOWNLOADED_BYTES:
                     left += 1
@@ -260,9 +260,6 @@ class MessageFile(Search, StreamedAnswer, frozen=True):
             places = walked.places
             if not walked.is_more:
                 return
-
-    def _begin(self) -> bytes:
-        return b"" if self.format == "jsonl" else _csv_line(COLUMNS)
 
     def _lines(self, messages: Iterable[MessageExt]) -> list[bytes]:
         return [self._line(message_row(each)) for each in messages]

@@ -13,16 +13,9 @@ from mqspark_server.actions.operating import Act, Done, Operated, Preview
 from mqspark_server.actions.topicactions import ConfigureTopic, CreateTopic, DeleteTopic
 from mqspark_server.console.site import Asking, ListView, Section, View
 from mqspark_server.shown.nouns import PERM_WORDS, QUEUES, WholeNumbers
+from mqspark_server.survey import topicsurvey
 from mqspark_server.survey.groupsurvey import lag_of
 from mqspark_server.survey.surveying import MAX_ROWS, Row, add_to_each
-from mqspark_server.survey.topicsurvey import (
-    first_ms_of,
-    groups_of,
-    queue_rows,
-    topic_figures,
-    topic_rows,
-    topic_settings,
-)
 
 GROUPS_SHOWN = 50
 MAX_PROPERTIES = 64
@@ -34,9 +27,13 @@ class TopicTable(ListView, frozen=True):
     sortable = ("kind", "type", "queues", "messages", "in_tps", "group_count", "last_ms")
 
     async def show(self, asked: Asking) -> Row:
-        rows = [row for row in await topic_rows(asked.admin) if self.every or row["kind"] == "normal"]
+        rows = [
+            row for row in await topicsurvey.topic_rows(asked.admin) if self.every or row["kind"] == "normal"
+        ]
         return {
-            **await self.listed("topic", rows, lambda row: topic_figures(asked.admin, row["topic"])),
+            **await self.listed(
+                "topic", rows, lambda row: topicsurvey.topic_figures(asked.admin, row["topic"])
+            ),
             "types": MESSAGE_TYPES,
             "most_queues": QUEUES.most,
             "new_queues": NEW_TOPIC_QUEUES,
@@ -47,13 +44,15 @@ class TopicQueues(View, frozen=True):
     topic: TopicName
 
     async def show(self, asked: Asking) -> Row:
-        queues = await queue_rows(asked.admin, self.topic)
-        groups = await groups_of(asked.admin, self.topic)
+        queues = await topicsurvey.queue_rows(asked.admin, self.topic)
+        groups = await topicsurvey.groups_of(asked.admin, self.topic)
         shown: list[Row] = [{"group": name} for name in groups[:GROUPS_SHOWN]]
 
         async def begin(row: Row) -> Row:
             place = row["broker"], row["queue"]
-            first_ms = await first_ms_of(asked.admin, self.topic, *place) if row["messages"] else None
+            first_ms = (
+                await topicsurvey.first_ms_of(asked.admin, self.topic, *place) if row["messages"] else None
+            )
             return {"first_ms": first_ms}
 
         async def lag(row: Row) -> Row:
@@ -63,8 +62,6 @@ class TopicQueues(View, frozen=True):
         await add_to_each(shown, lag)
         return {
             "queues": queues,
-            "count": sum(row["messages"] for row in queues),
-            "largest": max((row["messages"] for row in queues), default=0),
             "first_ms": min(filter(None, (row.get("first_ms") for row in queues)), default=None),
             "last_ms": max((row["last_ms"] for row in queues if row["last_ms"]), default=None),
             "groups": shown,
@@ -87,7 +84,7 @@ class TopicConfiguration(View, frozen=True):
     topic: TopicName
 
     async def show(self, asked: Asking) -> Row:
-        configs = await topic_settings(asked.admin, self.topic)
+        configs = await topicsurvey.topic_settings(asked.admin, self.topic)
         return {"configs": configs, "most": QUEUES.most, "perms": PERM_WORDS}
 
 
