@@ -18,6 +18,7 @@ import click
 
 from mqspark.errors import BrokerError, ConfigError, NoRoute
 from mqspark.message import MASTER_ID
+from mqspark.protocol.codes import ResponseCode
 from mqspark_server.commands.loading import HELP, LazyCommands
 from mqspark_server.commands.output import Column, Output, OutputFormat
 from mqspark_server.commands.parameters import DeclaredCommand, Option, declared_by
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from mqspark_server.shown.nouns import Setting
 
 DEFAULT_NAMESRV = "127.0.0.1:9876"
-_TOPIC_NOT_EXIST, _GROUP_NOT_EXIST = 17, 26
 
 
 def setting_options(settings: Sequence[Setting]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -258,30 +258,29 @@ class ClusterShell:
 def connection_of(given: dict[str, Any]) -> tuple[str, ClientOptions, str | None, int]:
     """Name servers, client options, cluster and timeout, from the command's options, the environment and the context.
     Raises ConfigError."""
-    from mqspark_server.commands.contexts import load_contexts
+    from mqspark_server.commands.contexts import ClusterContext, load_contexts
 
     if given.get("nameserver") == "":
         # An unset shell variable must not lead to another cluster.
         raise ConfigError("the name server is empty; give --nameserver HOST:PORT", key="nameserver")
-    context: ClusterContext | None = None
+    context = ClusterContext(DEFAULT_NAMESRV)
     name = given.get("context_name") or os.environ.get("MQSPARK_CONTEXT")
     nameserver = given.get("nameserver") or (None if name else os.environ.get("NAMESRV_ADDR"))
     if nameserver is None or name:
         contexts = load_contexts()
-        name = name or contexts.current
-        context = contexts.get(name) if name else None
+        if chosen := name or contexts.current:
+            context = contexts.get(chosen)
     timeout_ms = int((given.get("timeout_s") or 5.0) * 1000)
-    addresses = nameserver or (context.nameserver if context else DEFAULT_NAMESRV)
     options = client_options(given, context, timeout_ms)
-    return addresses, options, given.get("cluster") or (context.cluster if context else None), timeout_ms
+    return nameserver or context.nameserver, options, given.get("cluster") or context.cluster, timeout_ms
 
 
-def client_options(given: dict[str, Any], context: ClusterContext | None, timeout_ms: int) -> ClientOptions:
+def client_options(given: dict[str, Any], context: ClusterContext, timeout_ms: int) -> ClientOptions:
     """Raises ConfigError, also for a file of credentials that cannot be used."""
     from mqspark.client.remoting.client_options import ClientOptions
     from mqspark.client.remoting.credentials import Credentials
 
-    credentials_file = given.get("credentials_file") or (context.credentials_file if context else None)
+    credentials_file = given.get("credentials_file") or context.credentials_file
     return ClientOptions(
         connect_timeout_ms=timeout_ms,
         request_timeout_ms=timeout_ms,
@@ -290,18 +289,14 @@ def client_options(given: dict[str, Any], context: ClusterContext | None, timeou
     )
 
 
-def _tls(given: dict[str, Any], context: ClusterContext | None) -> Any:
+def _tls(given: dict[str, Any], context: ClusterContext) -> Any:
     from mqspark.client.remoting.tls import TlsSettings
 
     def chosen(option: str, field: str) -> Any:
         value = given.get(option)
-        return value if value is not None or context is None else getattr(context, field)
+        return getattr(context, field) if value is None else value
 
-    files = {
-        "ca_file": chosen("tls_ca", "tls_ca_file"),
-        "cert_file": chosen("tls_cert", "tls_cert_file"),
-        "key_file": chosen("tls_key", "tls_key_file"),
-    }
+    files = {f"{kind}_file": chosen(f"tls_{kind}", f"tls_{kind}_file") for kind in ("ca", "cert", "key")}
     verify = chosen("tls_verify", "tls_verify_host_name") is not False
     wanted = chosen("tls", "tls")
     if wanted is None:
@@ -358,13 +353,15 @@ async def _with_similar_names(
     shell: ClusterShell, error: Exception, given: dict[str, Any]
 ) -> CommandFailed | None:
     """A better error for a missing topic or group, with similar names."""
-    if isinstance(error, NoRoute) or (isinstance(error, BrokerError) and error.code == _TOPIC_NOT_EXIST):
+    if isinstance(error, NoRoute) or (
+        isinstance(error, BrokerError) and error.code == ResponseCode.TOPIC_NOT_EXIST
+    ):
         topic = getattr(error, "topic", None) or given.get("topic")
         if isinstance(topic, str):
             known = await shell.known_topics()
             if topic not in known:
                 return MissingTopic(topic, known)
-    if isinstance(error, BrokerError) and error.code == _GROUP_NOT_EXIST:
+    if isinstance(error, BrokerError) and error.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
         group = given.get("group")
         if isinstance(group, str):
             return MissingGroup(group, await shell.admin.groups())

@@ -25,11 +25,11 @@ from mqspark.errors import (
     RequestTimeout,
 )
 from mqspark.message import no_such_topic
+from mqspark.protocol.codes import ResponseCode
 from mqspark_server.actions.operating import NotDone, Why
 from mqspark_server.shown.nouns import MAX_NAME
 
 FAILED, WRONG, MISSING, INTERRUPTED = 1, 2, 3, 130
-_NO_PERMISSION = 16
 MAX_TEXT = 2000
 _NAMES = ("topic", "group", "queue", "offset", "resource", "user", "setting")
 _CHANGE = {"topic": "topic update {}", "group": "group create {}", "user": "user password {}"}
@@ -92,7 +92,7 @@ def _next_step(error: MQError) -> str:
         return f"; mqspark {_CHANGE[error.noun].format(error.name)} changes it"
     if isinstance(error, NoNameServer) and error.key == "namesrv":
         return "; or on the command line: --nameserver HOST:PORT, or mqspark context add NAME --nameserver HOST:PORT"
-    if isinstance(error, BrokerError) and error.code == _NO_PERMISSION and error.reason is None:
+    if isinstance(error, BrokerError) and error.code == ResponseCode.NO_PERMISSION and error.reason is None:
         return "; a cluster with access control needs --credentials FILE or MQSPARK_ACCESS_KEY and MQSPARK_SECRET_KEY"
     if isinstance(error, (ConnectionLost, RequestTimeout)):
         return "; mqspark doctor finds the reason"

@@ -50,20 +50,18 @@ async def _addresses(shell: ClusterShell, given: str | None) -> list[str]:
     return found
 
 
-async def _leader(shell: ClusterShell, given: str | None) -> str:
-    """The address of the controller that decides. Raises ClientError, CommandFailed."""
-    return await replicasurvey.leading_controller(shell.admin, await _addresses(shell, given))
-
-
-async def _sets(shell: ClusterShell, leader: str, names: tuple[str, ...]) -> dict[str, ReplicasInfo]:
-    """Raises Missing for a name that the controller does not know."""
+async def _sets(
+    shell: ClusterShell, given: str | None, names: tuple[str, ...]
+) -> tuple[str, dict[str, ReplicasInfo]]:
+    """The controller that leads, and what it knows. Raises Missing for a name that it does not, ClientError."""
+    leader = await replicasurvey.leading_controller(shell.admin, await _addresses(shell, given))
     found = await replicasurvey.replica_sets(shell.admin, leader, list(names or await shell.brokers()))
     for name in names:
         if name not in found:
             raise Missing(
                 "broker known to the controller", name, await shell.brokers(), f"{leader} was asked"
             )
-    return found
+    return leader, found
 
 
 async def _cluster(shell: ClusterShell, broker: str) -> str:
@@ -97,7 +95,7 @@ async def controller_replicas(
     addresses: _Controllers,
 ) -> None:
     """Show the replicas of BROKERS (default: all): which one is master, which are in the SyncStateSet."""
-    sets = await _sets(shell, await _leader(shell, addresses), brokers)
+    _, sets = await _sets(shell, addresses, brokers)
     shell.output.rows(
         _REPLICAS, replicasurvey.replica_rows(sets), empty="the controller knows none of the brokers"
     )
@@ -116,8 +114,8 @@ async def controller_elect(
     The controller refuses one that lacks messages, and says how many bytes would be lost, unless its
     enableElectUncleanMaster is true.
     """
-    leader = await _leader(shell, addresses)
-    found = (await _sets(shell, leader, (broker,)))[broker]
+    leader, sets = await _sets(shell, addresses, (broker,))
+    found = sets[broker]
     ids = [row["id"] for row in replicasurvey.replica_rows({broker: found})]
     if broker_id is not None and broker_id not in ids:
         raise Missing(f"replica of {broker}", str(broker_id), advice=f"it has {', '.join(map(str, ids))}")

@@ -8,19 +8,21 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from typing import Self
 
 import click
 
-from mqspark.errors import ProtocolError
+from mqspark.errors import MQError, ProtocolError
 from mqspark.protocol.bodies.body import decode_body, encode_body
 from mqspark.protocol.bodies.topic_bodies import TopicRemappingDetailWrapper
+from mqspark_server.commands.refusals import CommandFailed, describe
 
 MAX_PLAN_BYTES = 64 << 20
 
 
 class KeptPlan:
-    """The file of a plan that is being executed: ``file``, or a temporary file in a directory of its own that only this
-    user can read."""
+    """The file of a plan while it is executed: ``file``, or a temporary file in a directory of its own that only this
+    user can read, and that stays if the plan fails. The user's own file always stays."""
 
     def __init__(self, plan: TopicRemappingDetailWrapper, file: str | None) -> None:
         self._plan = plan
@@ -40,9 +42,16 @@ class KeptPlan:
             os.fsync(out.fileno())
         os.replace(new, self.path)
 
-    def remove(self) -> None:
-        """The plan is complete: remove its file. The user's own file stays."""
-        if self._directory is not None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, MQError | OSError):
+            raise CommandFailed(
+                f"{describe(error)}; the brokers may disagree about {self._plan.topic} now: complete it with --plan"
+                f" {self.path}"
+            ) from error
+        if error is None and self._directory is not None:
             self.path.unlink()
             self._directory.rmdir()
 

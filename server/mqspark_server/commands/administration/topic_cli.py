@@ -73,12 +73,9 @@ async def topic_describe(shell: ClusterShell, topic: TopicName) -> None:
         "groups": groups,
     }
     for name, each in settings.items():
+        text = f"{each['read_queues']} queues to read, {each['write_queues']} to write, perm {each['perm']}"
         attributes = " ".join(f"{key}={value}" for key, value in each["attributes"].items())
-        shown[name] = (
-            f"{each['read_queues']} queues to read, {each['write_queues']} to write, perm {each['perm']}"
-            + (", ordered" if each["order"] else "")
-            + (f", {attributes}" if attributes else "")
-        )
+        shown[name] = ", ".join(filter(None, (text, "ordered" if each["order"] else "", attributes)))
     shell.output.record(shown)
     shell.output.heading("queues")
     shell.output.rows(_QUEUES, queues)
@@ -173,7 +170,7 @@ async def _carry_out(
 ) -> None:
     """The plan of a file, or a new one: to have so many queues, or to move them."""
     from mqspark.client.statictopics import StaticTopics
-    from mqspark_server.commands.administration.staticplans import read_plan
+    from mqspark_server.commands.administration.staticplans import KeptPlan, read_plan
 
     statics = StaticTopics(shell.admin)
     if file is not None:
@@ -185,13 +182,15 @@ async def _carry_out(
             plan = await statics.plan_move(topic, masters)
         else:
             plan = await statics.plan_growth(topic, queues, masters)
-    await _execute_plan(statics, plan, file)
+    with KeptPlan(plan, file) as kept:
+        await statics.carry_out(plan, kept.write)
     _show_leaders(shell, topic, plan.broker_config_map)
 
 
 async def _finish(statics: Any, topic: str) -> None:
     """Complete an earlier command, as far as the brokers agree about it."""
     from mqspark.client.staticplan import StaticTopicProblem
+    from mqspark_server.commands.administration.staticplans import KeptPlan
 
     try:
         rest = await statics.plan_rest(topic)
@@ -201,20 +200,8 @@ async def _finish(statics: Any, topic: str) -> None:
             f" `mqspark topic repair-static {topic}` repairs it"
         ) from error
     if rest is not None:
-        await _execute_plan(statics, rest, None)
-
-
-async def _execute_plan(statics: Any, plan: Any, file: str | None) -> None:
-    from mqspark_server.commands.administration.staticplans import KeptPlan
-
-    kept = KeptPlan(plan, file)
-    try:
-        await statics.carry_out(plan, kept.write)
-    except (MQError, OSError) as error:
-        raise CommandFailed(
-            f"{describe(error)}; the brokers may disagree about {plan.topic} now: complete it with --plan {kept.path}"
-        ) from error
-    kept.remove()
+        with KeptPlan(rest, None) as kept:
+            await statics.carry_out(rest, kept.write)
 
 
 def _show_leaders(shell: ClusterShell, topic: str, configs: Any) -> None:

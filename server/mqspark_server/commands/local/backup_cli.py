@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import click
 
+from mqspark_server.commands.local.store_cli import settings_of
 from mqspark_server.commands.output import Output, OutputFormat, as_time, columns
 from mqspark_server.commands.parameters import Argument, Assignments, DeclaredCommand, Option
 from mqspark_server.commands.refusals import CommandFailed
@@ -73,10 +74,8 @@ def _settings(directory: Path, config: str | None, assignments: Sequence[str]) -
     """The settings of the store, and whose it is if they say so."""
     from mqspark import __version__
     from mqspark.store.tools.backup import Owner
-    from mqspark_server.settings.settings import broker_settings, layers_of, production
 
-    found = broker_settings(production(), *layers_of(config, assignments))
-    found.store.store_path_root_dir = str(directory)
+    found = settings_of(directory, config, assignments)
     broker = found.broker
     owner = Owner(version=__version__)
     if config:

@@ -22,10 +22,10 @@ from mqspark_server.commands.output import MAX_LINE, as_time
 from mqspark_server.commands.parameters import Argument, Assignments, Name, Option, StoreDirectory
 
 if TYPE_CHECKING:
-    from mqspark.store.config import StoreConfig
     from mqspark.store.tools.dump import Row
     from mqspark.store.tools.fsck import FsckReport
     from mqspark.store.tools.offline import OfflineStore
+    from mqspark_server.settings.settings import BrokerSettings
 
 _MAX_VALUE = 100_000
 """Limit of characters per value. Text of the store is escaped, because a terminal would execute control codes."""
@@ -54,11 +54,12 @@ store = noun(
 )
 
 
-def _settings(directory: str, config: str | None, assignments: Sequence[str]) -> StoreConfig:
+def settings_of(directory: str | Path, config: str | None, assignments: Sequence[str]) -> BrokerSettings:
+    """Of the broker with this store."""
     from mqspark_server.settings.settings import broker_settings, layers_of, production
 
-    settings = broker_settings(production(), *layers_of(config, assignments)).store
-    settings.store_path_root_dir = directory
+    settings = broker_settings(production(), *layers_of(config, assignments))
+    settings.store.store_path_root_dir = str(directory)
     return settings
 
 
@@ -66,7 +67,7 @@ def _opened(directory: str, config: str | None, assignments: Sequence[str]) -> O
     """The store, and what of it is not seen here, on standard error."""
     from mqspark.store.tools.offline import OfflineStore
 
-    found = OfflineStore(_settings(directory, config, assignments))
+    found = OfflineStore(settings_of(directory, config, assignments).store)
     for part in found.in_rocksdb:
         click.echo(printable(f"not shown: {part.text}", MAX_LINE), err=True)
     return found
@@ -91,7 +92,7 @@ def fsck(
     from mqspark.store.tools.offline import OfflineStore, UnchangingFiles
     from mqspark.store.tools.remake import remake
 
-    settings = _settings(directory, config, assignments)
+    settings = settings_of(directory, config, assignments).store
 
     def check_all(progress: Callable[[int, int], None], *, is_cut: bool = False) -> FsckReport:
         found = OfflineStore(settings)
@@ -201,7 +202,7 @@ def rebuild(directory: StoreDirectory, config: _Config, assignments: Assignments
     from mqspark.store.tools.remake import remake
 
     with _bars() as step:
-        made = remake(_settings(directory, config, assignments), SystemClock(), step)
+        made = remake(settings_of(directory, config, assignments).store, SystemClock(), step)
     click.echo(
         f"{made.records} records: {made.queues} queues with {made.entries} entries ({made.lost_entries} for lost"
         f" records), {made.index_files} index files with {made.index_entries} keys"
@@ -226,7 +227,7 @@ def to_rocketmq(directory: StoreDirectory, config: _Config, assignments: Assignm
     from mqspark.store.compaction.compacted import compaction_topics
     from mqspark.store.tools.compactionfiles import write_compaction
 
-    settings = _settings(directory, config, assignments)
+    settings = settings_of(directory, config, assignments).store
     topics = compaction_topics(Path(directory))
     written = write_compaction(settings, topics)
     click.echo(f"{len(topics)} compacted topics: {written.queues} queues, {written.records} records")
