@@ -89,7 +89,7 @@ class Swap:
                     path.unlink(missing_ok=True)
             self._rename_old_files(name)
             if (self._new / name).is_dir():
-                os.rename(self._new / name, self._paths.root / name)
+                self._rename(self._new / name, self._paths.root / name)
         mark = self._new / self._paths.index_mark.name
         if mark.exists():
             os.replace(mark, self._paths.index_mark)
@@ -102,7 +102,13 @@ class Swap:
         here, old = self._paths.root / name, self._work / "old" / name
         if (self._new / name).is_dir() and here.is_dir():
             shutil.rmtree(old, ignore_errors=True)
-            os.rename(here, old)
+            self._rename(here, old)
+
+    def _rename(self, source: Path, target: Path) -> None:
+        """Rename durably: a power cut leaves the steps before one that it leaves."""
+        os.rename(source, target)
+        _sync_directory(target.parent)
+        _sync_directory(source.parent)
 
     def replace_files(self, sealed_end: int) -> Summary:
         """While a broker is running: replace full files that cover only the log before ``sealed_end``, if they

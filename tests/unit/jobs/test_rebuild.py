@@ -173,6 +173,29 @@ def test_killed_between_the_renames_of_units(tmp_path: Path, monkeypatch: pytest
         assert {name: tree(root / name) for name in names} == own
 
 
+def test_each_rename_is_on_the_disk_before_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled_store(tmp_path, 60).close()
+    unsynced: set[Path] = set()
+    renames, rename, sync = 0, os.rename, OsFiles.sync_directory
+
+    def renamed(source: Path, target: Path) -> None:
+        nonlocal renames
+        assert not unsynced
+        renames += 1
+        unsynced.update((source.parent, target.parent))
+        rename(source, target)
+
+    def synced(self: OsFiles, path: Path) -> None:
+        unsynced.discard(path)
+        sync(self, path)
+
+    monkeypatch.setattr(os, "rename", renamed)
+    monkeypatch.setattr(OsFiles, "sync_directory", synced)
+    rebuilt(tmp_path)
+    assert renames >= 4
+    assert not unsynced
+
+
 def test_a_store_that_lost_its_queues_opens_as_it_was(tmp_path: Path) -> None:
     store = filled_store(tmp_path)
     expected = {queue: drain(store, *queue) for queue in store.table.queues}
