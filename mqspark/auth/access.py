@@ -216,6 +216,9 @@ class Need(NamedTuple):
     what: str
     actions: frozenset[Action]
     find: Find
+    is_named: bool = True
+    """Whether the request names the resources. A refusal does not name those that the server has looked up: who asks
+    for one offset after the other would learn the topics of all messages."""
 
     @property
     def text(self) -> str:
@@ -482,8 +485,13 @@ def _schemas(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
         yield from request.topic(topic_of(header.schema_subject or ""), _SCHEMA_ACTIONS[operation.right])
 
 
-def _need(what: str, find: Find, *actions: Action) -> Need:
-    return Need(what, frozenset(actions), find)
+def _need(what: str, find: Find, *actions: Action, is_named: bool = True) -> Need:
+    return Need(what, frozenset(actions), find, is_named)
+
+
+def _stored(what: str, find: Find, *actions: Action) -> Need:
+    """Of a stored message."""
+    return _need(what, find, *actions, is_named=False)
 
 
 _OFFSETS = (_topic(GET, SUB),)
@@ -501,16 +509,16 @@ _CHANGE_CLUSTER = (_cluster(UPDATE),)
 _BROKER = (_brokers_cluster(UPDATE),)
 _SEES_BROKER = (_brokers_cluster(GET),)
 
-_HALF_AT_OFFSET = (_need("the topic of the half message", _half_at_offset, PUB),)
-_HALF_OF_ID = (_need("the topic of the half message", _half_of_id, UPDATE),)
+_HALF_AT_OFFSET = (_stored("the topic of the half message", _half_at_offset, PUB),)
+_HALF_OF_ID = (_stored("the topic of the half message", _half_of_id, UPDATE),)
 _SEES_POSITION = (_topic(GET, SUB), _group(GET, SUB))
 _ACKS = (_need("each entry's topic and group", _batch_ack_entries, SUB),)
-_SENT_BACK = (_group(SUB, field="group"), _need(_STORED_TOPICS, _stored_at(lambda h: h.offset), SUB))
+_SENT_BACK = (_group(SUB, field="group"), _stored(_STORED_TOPICS, _stored_at(lambda h: h.offset), SUB))
 _MOVES_POSITION = (_topic(SUB, UPDATE), _group(SUB, UPDATE))
 _HEARTBEAT = (_need("each consumer group of the body, and its topics", _heartbeat, SUB),)
 _CHECKED_CLIENT = (_need("the group and the topic of the body", _checked_client, SUB),)
 _ASSIGNMENT = (_need("the topic and the group of the body", _assignment, SUB),)
-_STORED = (_need(_STORED_TOPICS, _stored_at(lambda h: h.offset), GET, SUB),)
+_STORED = (_stored(_STORED_TOPICS, _stored_at(lambda h: h.offset), GET, SUB),)
 _CREATES_TOPICS = (_need("each topic of the body", _topics_of_body, CREATE),)
 _TIME_SPAN = (_topic(GET), _group(GET, field="group"))
 _CREATES_GROUP = (_need("the group of the body", _group_of_body, CREATE),)
@@ -523,7 +531,7 @@ _CONSUME_STATS = (_group(GET), _need("each topic that is named", _listed_topics,
 _CONSUMED_DIRECTLY = (
     _group(SUB),
     _topic(SUB),
-    _need(_STORED_TOPICS, _stored_at(lambda h: _position(h.msg_id)), SUB),
+    _stored(_STORED_TOPICS, _stored_at(lambda h: _position(h.msg_id)), SUB),
 )
 _RESETS_OFFSET = (_topic(UPDATE, group="group"), _group(UPDATE, field="group"))
 _CONSUMER_STATUS = (_topic(GET, group="group"), _group(GET, field="group"))

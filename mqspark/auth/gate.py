@@ -452,18 +452,29 @@ class Gate:
         request = AskedFor(command, self._facts)
         for need in row.needs:
             for access in need.find(request, need.actions):
-                self._check_access(session, command.code, known, access)
+                shown = access.key if need.is_named else need.what
+                self._check_access(session, command.code, known, access, shown=shown)
         self.decisions["allowed"] += 1
 
     def _check_access(
-        self, session: Session, code: int, known: KnownUser, access: Access, request: str = ""
+        self,
+        session: Session,
+        code: int,
+        known: KnownUser,
+        access: Access,
+        request: str = "",
+        shown: str = "",
     ) -> None:
+        """``shown``: what a refusal calls the resource, if not by its name. Raises Refusal."""
         key = code, access
         if key in known.allowed:
             return
         problem = self._problem(known, access)
         if problem is not None:
-            remark = f"User:{known.user.name} has no permission to access {access.key} from {known.source}, {problem}"
+            remark = (
+                f"User:{known.user.name} has no permission to access {shown or access.key} from {known.source},"
+                f" {problem}"
+            )
             raise self._refused(session, code, "forbidden", remark, known.user.name, access, request)
         if len(known.allowed) >= MAX_DECISIONS:
             known.allowed.clear()

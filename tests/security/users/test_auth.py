@@ -16,7 +16,7 @@ import pytest
 from mqspark.auth.access import TABLE
 from mqspark.auth.failures import ADDRESS_FAILURES, ADDRESS_REGAIN_MS, FAILURES, REGAIN_MS
 from mqspark.auth.gate import Audited
-from mqspark.message import TRANSACTION_COMMIT_TYPE, decode_offset_id
+from mqspark.message import TRANSACTION_COMMIT_TYPE, decode_offset_id, encode_offset_id
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.namesrv.namesrv import NameServer
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -347,6 +347,28 @@ def test_a_message_is_looked_up_by_its_own_topic_not_the_headers(guarded: Guarde
     assert mallory.ask(R.VIEW_MESSAGE_BY_ID, own).code == 0
     assert mallory.ask(R.VIEW_MESSAGE_BY_ID, {**own, "topic": "Mine"}).code == 0
     assert mallory.ask(R.VIEW_MESSAGE_BY_ID, {**own, "topic": "T"}).code == DENIED
+
+
+def test_a_refusal_does_not_name_what_the_server_has_looked_up(guarded: Guarded) -> None:
+    """Who asks for one offset after the other would learn the topics and groups of all messages."""
+    guarded.topic("Hidden", "Mine")
+    guarded.group("mine")
+    position = guarded.send("Hidden")
+    half = _half(guarded, "Hidden")
+    mallory = guarded.user("mallory", "Topic:Mine All", "Group:mine All")
+    message_id = encode_offset_id(bytes(8), position)
+    back = {"group": "mine", "delayLevel": "0", "offset": str(position)}
+    directly = {"consumerGroup": "mine", "clientId": "c", "topic": "Mine", "msgId": message_id}
+    for code, header in (
+        (R.VIEW_MESSAGE_BY_ID, {"offset": str(position)}),
+        (R.CONSUMER_SEND_MSG_BACK, back),
+        (R.CONSUME_MESSAGE_DIRECTLY, directly),
+        (R.END_TRANSACTION, half),
+        (R.RESUME_CHECK_HALF_MESSAGE, {"msgId": message_id}),
+    ):
+        answer = mallory.ask(code, header)
+        assert (answer.code, "Hidden" in (answer.remark or "")) == (DENIED, False), answer.remark
+        assert guarded.audited[-1].resources == ("Topic:Hidden",)
 
 
 def test_a_retry_topic_is_its_groups(guarded: Guarded) -> None:
