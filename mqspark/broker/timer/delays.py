@@ -59,8 +59,10 @@ from mqspark.store.store import MessageStore
 
 _log = sparing(__name__)
 
-BATCH_MESSAGES = 128
-"""Messages that one level delivers in a tick; then other levels and clients have their turn."""
+BATCH_MESSAGES = 32
+"""Messages that all levels together deliver in a tick; then clients have their turn, and other levels the next one."""
+FILES_AT_ONCE = 2
+"""Queues that get their first message in a tick: the kernel makes directories and a file for each, a millisecond."""
 BATCH_BYTES = 1 << 20
 """The same limit in bytes; the last message may exceed it."""
 IDLE_MS = 60_000
@@ -224,6 +226,10 @@ class DelayService:
         self._stats = state.stats
         delays_ms = DelayLevels(state.store_config.message_delay_level).delays_ms
         self._levels = [_Level(number, delay_ms) for number, delay_ms in enumerate(delays_ms, 1)]
+        self._first = 0
+        """Index of the level that has the first turn."""
+        self._room = 0
+        """Messages that may be delivered in this tick."""
         step = state.config.delay_offset_update_version_step
         self.offsets = DelayOffsets(state.clock, step, state.writer)
         self._saved = SavedTable(self.offsets, file)
@@ -312,22 +318,27 @@ class DelayService:
         wait_ms = IDLE_MS
         # No message may have a store time before its delivery time, so the store's timestamp counts.
         now_ms = self._store.appender.next_store_time_ms
-        for level in self._levels:
+        levels, first = self._levels, self._first
+        self._room = BATCH_MESSAGES
+        for number in range(first, first + len(levels)):
+            level = levels[number % len(levels)]
             if level.next_offset < self._store.offsets.max_offset(SCHEDULE_TOPIC, level.queue_id):
+                if self._room <= 0:
+                    self._first = number % len(levels)
+                    return 0
                 wait_ms = min(wait_ms, self._deliver(level, now_ms))
         return wait_ms
 
     def _deliver(self, level: _Level, now_ms: int) -> int:
         """Store due messages again, within the limits. Returns the ms until the next look."""
         store = self._store
-        offset, entries = store.offsets.entries(
-            SCHEDULE_TOPIC, level.queue_id, level.next_offset, BATCH_MESSAGES
-        )
+        offset, entries = store.offsets.entries(SCHEDULE_TOPIC, level.queue_id, level.next_offset, self._room)
         room_bytes = BATCH_BYTES
         wait_ms = 0
         for position, size, tags_code in entries:
-            if room_bytes <= 0:
+            if room_bytes <= 0 or self._room <= 0:
                 break
+            made = store.table.files_made
             try:
                 wait_ms = self._time_left_ms(level, offset, position, tags_code, now_ms)
                 if wait_ms > 0:
@@ -343,6 +354,7 @@ class DelayService:
                 break
             self._stats.delayed_went_on(level.queue_id, size)
             room_bytes -= size
+            self._room -= 1 + (store.table.files_made - made) * BATCH_MESSAGES // FILES_AT_ONCE
             offset += 1
             if self._stuck:
                 self._stuck.pop(level.number, None)

@@ -39,7 +39,7 @@ from mqspark.base.logs import sparing
 from mqspark.base.propertystring import find_property, item, joined
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.writer import Outlet
-from mqspark.broker.timer.delays import BATCH_BYTES, IDLE_MS, NOWHERE, RETRY_MS, real_queue
+from mqspark.broker.timer.delays import BATCH_BYTES, FILES_AT_ONCE, IDLE_MS, NOWHERE, RETRY_MS, real_queue
 from mqspark.broker.timer.timergate import TimerGate
 from mqspark.broker.timer.timermetrics import TimerMetrics
 from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreCorrupt, StoreReadOnly, is_shortage
@@ -537,8 +537,9 @@ class TimerService:
                 for topic in walk.topics:
                     self.metrics.add(topic, 1, now_ms)
             elif walk.records:
+                made = self._store.table.files_made
                 self._deliver(walk, now_ms)
-                room -= 1
+                room -= 1 + (self._store.table.files_made - made) * BATCH_MESSAGES // FILES_AT_ONCE
             else:
                 self._finish(walk)
         return True

@@ -148,6 +148,7 @@ class ConsumeQueue:
                 self.min_offset = position // self._entry_bytes
                 self.max_offset = max(self.max_offset, self.min_offset)
             bisect.insort(self.file_starts, start)
+            self._table.files_made += 1
         self.reserved_end = step_end // self._entry_bytes
 
     def advance(self, entries: bytes | bytearray, count: int = 1) -> None:

@@ -77,6 +77,8 @@ class QueueTable(Unsynced):
         """Queues of deleted topics whose files still exist."""
         self.before_create: Callable[[str], None] = lambda topic: None
         """Called with the topic of a queue before it is created."""
+        self.files_made = 0
+        """How many files the queues have begun. One costs as much as some dozens of messages."""
         self.batch_topics: set[str] = set()
         """Topics with BatchConsumeQueues, which are in another table."""
         self.doubted: dict[ConsumeQueue, Doubt] = {}

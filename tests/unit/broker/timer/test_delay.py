@@ -5,11 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mqspark.broker.timer.delays import BATCH_MESSAGES, FILES_AT_ONCE
 from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.record.record import PendingRecord
@@ -159,9 +161,10 @@ def test_order_within_a_level_is_kept_and_each_tick_is_bounded(bench: Bench) -> 
     bench.clock.advance(5_000)
     assert bench.broker.tick() == 0
     first = len(bodies(bench))
-    assert 0 < first < 200
+    assert 0 < first <= BATCH_MESSAGES
+    bench.broker.tick()
     assert b"other" in bodies(bench)  # no level waits for another
-    for _ in range(20):
+    for _ in range(1000 // BATCH_MESSAGES + 2):
         bench.broker.tick()
     assert [body for body in bodies(bench) if body != b"other"] == sent
 
@@ -341,3 +344,20 @@ def test_records_are_those_of_a_real_broker(tmp_path: Path, key: str) -> None:
     assert (ours.sys_flag, ours.flag, ours.reconsume_times) == (0, 0, 0)
     assert ours.born_timestamp_ms == delivered["bornTimestamp"]
     bench.close()
+
+
+def test_few_queues_get_their_first_file_in_one_tick(bench: Bench) -> None:
+    """Directories and files take the kernel a millisecond each."""
+    peer, table = bench.peer(), bench.store.table
+    for number in range(20):
+        peer.give(SEND, send_ext("T", number % 4, "DELAY\x011\x02"), b"x", oneway=True)
+        peer.give(SEND, send_ext("U", number % 4, "TIMER_DELAY_MS\x012500\x02"), b"x", oneway=True)
+    bench.broker.turn()
+    bench.run_for(100, 10)
+    bench.clock.advance(3_000)
+    made = [table.files_made]
+    for _ in range(30):
+        bench.broker.tick()
+        made.append(table.files_made)
+    assert made[-1] - made[0] == 8
+    assert max(later - before for before, later in pairwise(made)) == 2 * FILES_AT_ONCE  # levels and timers
