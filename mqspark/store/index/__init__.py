@@ -1,5 +1,5 @@
 """The index of messages by key.
 
-Imported from outside: ``index``, ``indexer``, ``indexfile``, ``keys``. Knows the log and the disk. Must not know the
-store.
+Imported from outside: ``aheadkeys``, ``index``, ``indexer``, ``indexfile``, ``keys``. Knows the log and the disk. Must
+not know the store.
 """

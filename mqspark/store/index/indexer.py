@@ -1,4 +1,5 @@
-"""Lets the index follow the log: reads new records in slices and adds their keys.
+"""Lets the index follow the log: reads new records in slices and adds their keys, or adds those that are known without
+reading (``aheadkeys``).
 
 A slice has several stages, and a turn of the loop that owns the index does one of them. How long a stage takes is
 bounded by the records of a slice and by the bytes of their properties.
@@ -12,7 +13,6 @@ Must not know queues.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ from mqspark.errors import NotNow, is_shortage
 from mqspark.record.record import Verdict, check_record
 from mqspark.record.recordlayout import BLANK_BYTES, BLANK_MAGIC, MAGIC_PREFIX, SIZE_MAGIC
 from mqspark.store.disk.diskjobs import run_here
+from mqspark.store.index.aheadkeys import AheadKeys, KnownRow
 from mqspark.store.index.index import IndexJob, MessageIndex
 from mqspark.store.index.keys import run_keys
 from mqspark.store.log.commitlog import CommitLog, Segment
@@ -97,8 +98,7 @@ class Indexer:
         """Position of the index from which on ``step`` waits for the next interval."""
         self._next_idle_ms = 0
         self._next_sync_ms = 0
-        self._without_keys: deque[tuple[int, int]] = deque()
-        """Ranges of the log ahead of the index, in order, whose records have no keys."""
+        self.ahead = AheadKeys()
         self._told: str | None = None
         """The problem that the log of the process has told last."""
         self.full_disk: str | None = None
@@ -155,16 +155,6 @@ class Indexer:
     def _collect_from(self, end: int) -> None:
         self._collected_from, self.next_end = end, end + self._collected_bytes
 
-    def expect_no_keys(self, start: int, end: int) -> None:
-        """The records that will be stored in [start, end) have no properties."""
-        stretches = self._without_keys
-        if self._index.failed is not None:
-            stretches.clear()
-        elif stretches and stretches[-1][1] == start:
-            stretches[-1] = stretches[-1][0], end
-        else:
-            stretches.append((start, end))
-
     def follow(self, end: int, durable: int, max_bytes: int) -> bool:
         """Index the log before ``end``, in this call not much more than ``max_bytes``. Returns whether
         ``end`` is reached.
@@ -175,20 +165,25 @@ class Indexer:
 
     def _follow(self, end: int, durable: int, max_bytes: int, *, one_stage: bool = False) -> bool:
         """With ``one_stage``: at most one stage of a slice."""
-        log, index, without_keys = self._log, self._index, self._without_keys
+        log, index = self._log, self._index
         if index.failed is not None:
+            self.ahead.clear()
             return False
         stop = index.position + max_bytes
         try:
             while index.position < min(end, stop):
-                low, high = without_keys[0] if without_keys else (end, end)
-                if high <= index.position:
-                    without_keys.popleft()
-                    continue
-                if low <= index.position:
-                    stop += min(high, end) - index.position
-                    self._skip(min(high, end))
-                    continue
+                row = self.ahead.ahead(index.position)
+                low = end if row is None else row.start
+                if row is not None and low <= index.position:
+                    if not row.key_bytes:
+                        stop += min(row.end, end) - index.position
+                        self._skip(min(row.end, end))
+                        continue
+                    if self._put_known(row, end):
+                        if one_stage:
+                            break
+                        continue
+                    low = end
                 segment = log.segment_of(index.position)
                 if segment is not None:
                     self._advance(segment, min(end, segment.end, low))
@@ -206,6 +201,19 @@ class Indexer:
                 index.failed = f"writing the index failed: {error}"
         index.note_durable(durable)
         return index.position >= end
+
+    def _put_known(self, row: KnownRow, end: int) -> bool:
+        """Add keys that were known when their records were stored. False: more of these must be visible first, or be
+        read."""
+        bounds, index = self._bounds, self._index
+        keys, records, position = row.columns(end, bounds.warm_keys if index.is_warm else bounds.keys)
+        if not records:
+            return False
+        self._stages = None
+        self._slice_bytes = min(self._slice_bytes, _STEP_BYTES)  # fewer are collected: these cost little
+        index.put(keys, position)
+        row.forget(records, position)
+        return True
 
     def _skip(self, position: int) -> None:
         self._stages = None
@@ -233,7 +241,7 @@ class Indexer:
 
     def cut(self, end: int) -> None:
         """Forget everything about the log from ``end`` on. A failure disables the index."""
-        self._without_keys.clear()
+        self.ahead.clear()
         self._window.forget()
         self._stages = None
         self._collect_from(end)

@@ -75,7 +75,7 @@ class KeyColumns(NamedTuple):
         return KeyColumns(*(column[first:last] for column in self))
 
 
-_NO_INTS: Ints = np.empty(0, dtype=np.int64)
+NO_INTS: Ints = np.empty(0, dtype=np.int64)
 
 
 def tag_key(tag: str) -> str:
@@ -114,6 +114,13 @@ def index_hash(topic: str, key: str) -> int:
     """The hash of an index entry: the absolute value, and 0 for the number without one (IndexFile)."""
     value = abs(java_hash(f"{topic}#{key}"))
     return value if value < 1 << 31 else 0
+
+
+def index_hashes(hashes: npt.NDArray[np.uint32]) -> Ints:
+    """``index_hash`` of what Java's hashes are modulo 2^32."""
+    found: Ints = np.abs(hashes.view(np.int32).astype(np.int64))
+    found[found == 1 << 31] = 0
+    return found
 
 
 def run_keys(run: Run, *, tags: bool = True) -> KeyColumns:
@@ -166,7 +173,7 @@ class _Found(NamedTuple):
 def _layout_keys(layout: Layout, *, tags: bool) -> tuple[_Found, Ints]:
     """The keys of a layout, and the rows whose KEYS have their spaces at other places than the first row."""
     spans = []
-    odd = _NO_INTS
+    odd = NO_INTS
     low, high = layout.values.get(b"UNIQ_KEY", (0, 0))
     if high > low:
         spans.append((low, high))
@@ -188,9 +195,7 @@ def _layout_keys(layout: Layout, *, tags: bool) -> tuple[_Found, Ints]:
     hashes = np.empty((len(layout.rows), len(spans)), np.int64)
     for index, (low, high) in enumerate(spans):
         seed = topic if index < keys else topic * _TAG_FACTOR + _TAG_SUMMAND
-        hashes[:, index] = layout.hashes(low, high, seed=seed).view(np.int32)
-    np.abs(hashes, out=hashes)
-    hashes[hashes == 1 << 31] = 0
+        hashes[:, index] = index_hashes(layout.hashes(low, high, seed=seed))
     return _Found(np.repeat(layout.rows, len(spans)), hashes.ravel()), odd
 
 
@@ -241,7 +246,7 @@ def _find_keys(
             high = np.sort(np.concatenate((high, spaces)))
             words = high > low
             row, low, high = row[words], low[words], high[words]
-    tagged = _values(names[before & _LAST_FIVE_BYTES == _TAGS], stops, topics) if tags else (_NO_INTS,) * 3
+    tagged = _values(names[before & _LAST_FIVE_BYTES == _TAGS], stops, topics) if tags else (NO_INTS,) * 3
     parts = unique, (row, low, high), tagged
     kinds = np.repeat(np.arange(3), [len(part[0]) for part in parts])
     all_rows, lows, highs = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -278,9 +283,7 @@ def _hash(
     topic_hash = powers[topic_high - 1] * (sums[topic_high] - sums[topic_low])
     topic_hash[is_tag] = topic_hash[is_tag] * _TAG_FACTOR + _TAG_SUMMAND
     key_hash = powers[high - 1] * (sums[high] - sums[low])
-    signed = (topic_hash * powers[high - low] + key_hash).view(np.int32).astype(np.int64)
-    hashes: Ints = np.abs(signed)
-    hashes[hashes == 1 << 31] = 0
+    hashes = index_hashes(topic_hash * powers[high - low] + key_hash)
     beyond_ascii = np.flatnonzero(text >= 0x80)
     if len(beyond_ascii):
 

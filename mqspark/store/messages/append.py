@@ -45,6 +45,7 @@ from mqspark.record.record import (
 )
 from mqspark.record.recordlayout import BLANK_BYTES, HEADS, HEADS_OF_RUNS
 from mqspark.store.config import StoreConfig
+from mqspark.store.index.aheadkeys import KeyForm
 from mqspark.store.messages.condition import Condition
 from mqspark.store.messages.members import Common, queue_entries
 from mqspark.store.messages.membertable import BatchMembers
@@ -88,6 +89,8 @@ class PlainForm(Struct, frozen=True, gc=False):
     """Without the bits of the hosts."""
     flag: int
     reconsume_times: int
+    keys: KeyForm | None = None
+    """None: the index has to look for their keys."""
 
     @staticmethod
     def around(
@@ -119,6 +122,7 @@ class PlainForm(Struct, frozen=True, gc=False):
             record.sys_flag,
             record.flag,
             record.reconsume_times,
+            KeyForm.of(record.topic, record.properties, record.sys_flag),
         )
 
 
@@ -149,7 +153,7 @@ class Appender:
         self._batch_table = data.batch_table
         self._batch_queues = data.batch_table.batch_queues
         self._levels = data.levels
-        self._indexer = data.indexer
+        self._ahead = data.indexer.ahead if data.indexer is not None else None
         self._property_crc = config.enabled_append_prop_crc
         self._store_host = store_host
         self._flags = STORE_HOST_V6 if len(store_host) == 20 else 0
@@ -286,12 +290,15 @@ class Appender:
         pack_run_head, pack_alike = HEADS_OF_RUNS[(hosts >> 4) & 3]
         parts: list[bytes | memoryview] = []
         form: PlainForm | None = None
+        keys: KeyForm | None = messages[0][0].keys if self._ahead is not None else None
         for message_form, queue_id, born_ms, key, body, number in messages:
             if message_form is not form:
                 form = message_form
                 topic, before, after, tags_code = form.topic, form.before, form.after, form.tags_code
                 overhead, sys_flag = head_bytes + form.overhead_bytes, form.sys_flag | hosts
                 magic, flag, between = form.magic, form.flag, form.between
+                if keys is not form.keys:
+                    keys = None
                 alike = pack_alike(born_host, self.now_ms, self._store_host, form.reconsume_times, 0)
             queue = queues.get((topic, queue_id))
             if queue is None or queue.is_schedule or queue.ext_out is not None:
@@ -327,6 +334,13 @@ class Appender:
             sizes.append(size)
             position = end
         self.put_count += len(places)
+        ahead = self._ahead
+        # To tell of one costs what to read it costs, so it begins no row.
+        if keys is not None and ahead is not None:
+            count = len(sizes)
+            if count > 1 or (count and ahead.last.end == log.position):
+                ids = b"".join([place[3] for place in places])
+                ahead.expect(log.position, position, keys, self.now_ms, ids, sizes)
         log.append(parts, position - log.position)
         return places, sizes
 
@@ -413,8 +427,8 @@ class Appender:
         )
         common = Common(head, sys_flag, first_offset, queue.topic_field)
         records = members.records(common, sizes.each, positions)
-        if not properties_length and self._indexer is not None:
-            self._indexer.expect_no_keys(position, position + total)
+        if not properties_length and self._ahead is not None:
+            self._ahead.expect_none(position, position + total)
         entries = queue_entries(positions, sizes.each, members.tags_codes())
         return first_offset, positions, self._append(queue, entries, (records,), count, total)
 
