@@ -25,7 +25,7 @@ from mqspark.protocol.headers.client_headers import (
     GetProducerConnectionListRequestHeader,
 )
 from mqspark.protocol.session import Session
-from mqspark.protocol.slices import Slices
+from mqspark.protocol.slices import Slices, Work
 
 
 class ConnectionsProcessor:
@@ -44,7 +44,7 @@ class ConnectionsProcessor:
         if group is None:
             raise Refusal(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online")
         body = ConsumerConnection(
-            connection_set=_connections(group.members.values()),
+            connection_set=(yield from _connections(group.members.values())),
             subscription_table={topic: item.data for topic, item in group.subscriptions.items()},
             consume_type=group.consume_type,
             message_model=group.message_model,
@@ -57,26 +57,29 @@ class ConnectionsProcessor:
         members = self._state.clients.producer_members(name)
         if not members:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
-        body = ProducerConnection(connection_set=_connections(members))
+        body = ProducerConnection(connection_set=(yield from _connections(members)))
         return (yield from ok_in_slices(command, body))
 
     def all_producers(self, session: Session, command: Command) -> Slices:
         data: dict[str, list[ProducerInfo]] = {}
         done = 0
         for group, members in self._state.clients.producers().items():
-            data[group] = [
-                ProducerInfo(
-                    client_id=member.client_id,
-                    remote_ip=f"/{member.session.peer}",
-                    language=language_name(member.language),
-                    version=member.version,
-                    last_update_timestamp=member.seen_wall_ms,
+            shown = data[group] = list[ProducerInfo]()
+            for member in members:
+                shown.append(
+                    ProducerInfo(
+                        client_id=member.client_id,
+                        remote_ip=f"/{member.session.peer}",
+                        language=language_name(member.language),
+                        version=member.version,
+                        last_update_timestamp=member.seen_wall_ms,
+                    )
                 )
-                for member in members
-            ]
-            done += 1 + len(members)
-            if done >= MEMBERS_AT_ONCE:
-                done = 0
+                done += 1
+                if done % MEMBERS_AT_ONCE == 0:
+                    yield
+            done += 1
+            if done % MEMBERS_AT_ONCE == 0:
                 yield
         return (yield from ok_in_slices(command, ProducerTableInfo(data=data)))
 
@@ -94,13 +97,18 @@ class ConnectionsProcessor:
         return ok(command, None, encode_body(body))
 
 
-def _connections(members: Iterable[GroupMember]) -> list[ConnectionInfo]:
-    return [
-        ConnectionInfo(
-            client_id=member.client_id,
-            client_addr=member.session.peer,
-            language=language_name(member.language),
-            version=member.version,
+def _connections(members: Iterable[GroupMember]) -> Work[list[ConnectionInfo]]:
+    """Of the members of now."""
+    shown: list[ConnectionInfo] = []
+    for number, member in enumerate(list(members), 1):
+        shown.append(
+            ConnectionInfo(
+                client_id=member.client_id,
+                client_addr=member.session.peer,
+                language=language_name(member.language),
+                version=member.version,
+            )
         )
-        for member in members
-    ]
+        if number % MEMBERS_AT_ONCE == 0:
+            yield
+    return shown

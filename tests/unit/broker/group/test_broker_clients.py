@@ -207,6 +207,31 @@ def test_a_heartbeat_that_is_none(bench: Bench, body: bytes) -> None:
     assert answer.remark
 
 
+@pytest.mark.parametrize(
+    ("code", "ext"),
+    [
+        (RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "CG"}),
+        (RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "PG"}),
+        (RequestCode.GET_ALL_PRODUCER_INFO, {}),
+    ],
+)
+def test_connections_are_listed_in_slices(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, code: RequestCode, ext: dict[str, str]
+) -> None:
+    for number in range(10):
+        heartbeat(bench.peer(), f"c{number}", "T", producer="PG")
+    while bench.broker.work():  # notices
+        pass
+    monkeypatch.setattr("mqspark.broker.admin.connections.MEMBERS_AT_ONCE", 1)
+    peer, slices = bench.peer(), 1
+    peer.give(code, ext)
+    while bench.broker.work():
+        slices += 1
+    assert slices >= 10
+    (answer,) = (command for command in peer.heard() if command.is_response)
+    assert bytes(answer.body).count(b'"c') >= 10
+
+
 def test_connections_as_tools_see_them(bench: Bench) -> None:
     peer = bench.peer()
     heartbeat(peer, "c1", "T", producer="PG")
