@@ -4,7 +4,8 @@
      "resources":["Topic:Orders"],"decision":"denied","reason":"..."}
 
 The file is rotated by size. The number of lines per second is limited; the next line says how many were suppressed.
-Refusals and changes take precedence over uses of messages, of which only the first of each connection is written.
+Changes, refusals and uses of messages have limits of their own, so that refusals, which strangers can cause, hide no
+change. Of the uses only the first of each connection is written.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import logging
 import logging.handlers
 import os
+from collections import Counter
 from pathlib import Path
 
 from mqspark.auth.gate import Audited
@@ -21,9 +23,11 @@ from mqspark.base.clock import Clock
 from mqspark.base.logs import printable, sparing
 from mqspark.protocol.codes import RequestCode
 
-LINES_PER_S = 200
+CHANGES_PER_S = 200
+REFUSALS_PER_S = 200
 USES_PER_S = 50
 """Limit of lines per second that are neither refusals nor changes."""
+_LIMITS = {"change": CHANGES_PER_S, "refusal": REFUSALS_PER_S, "use": USES_PER_S}
 
 _log = sparing(__name__)
 _NAMES = {int(code): code.name for code in RequestCode}
@@ -38,7 +42,8 @@ class AuditLog:
         self._handler = _Private(path, maxBytes=max_bytes, backupCount=files - 1, encoding="utf-8")
         self._is_closed = False
         self._second = 0
-        self._lines = self._uses = 0
+        self._lines: Counter[str] = Counter()
+        """Kind → its lines in this second."""
         self.suppressed = 0
         """Total number of suppressed lines."""
         self._unreported = 0
@@ -50,14 +55,13 @@ class AuditLog:
         now_ms = self._clock.now_ms()
         if now_ms // 1000 != self._second:
             self._second = now_ms // 1000
-            self._lines = self._uses = 0
-        is_use = audited.allowed and not audited.changes
-        if self._lines >= LINES_PER_S or (is_use and self._uses >= USES_PER_S):
+            self._lines.clear()
+        kind = _kind(audited)
+        if self._lines[kind] >= _LIMITS[kind]:
             self.suppressed += 1
             self._unreported += 1
             return
-        self._lines += 1
-        self._uses += is_use
+        self._lines[kind] += 1
         at = datetime.datetime.fromtimestamp(now_ms / 1000, datetime.UTC)
         line: dict[str, object] = {
             "at": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
@@ -78,6 +82,12 @@ class AuditLog:
     def close(self) -> None:
         self._is_closed = True
         self._handler.close()
+
+
+def _kind(audited: Audited) -> str:
+    if not audited.allowed:
+        return "refusal"
+    return "change" if audited.changes else "use"
 
 
 class _Private(logging.handlers.RotatingFileHandler):

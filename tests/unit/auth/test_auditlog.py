@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mqspark.auth.gate import Audited
-from mqspark_server.auditlog import LINES_PER_S, USES_PER_S, AuditLog
+from mqspark_server.auditlog import REFUSALS_PER_S, USES_PER_S, AuditLog
 from tests.support.clocks import ManualClock
 
 
@@ -40,10 +40,13 @@ def test_lines_are_one_object_each_and_limited(tmp_path: Path) -> None:
     assert len(lines(path)) == 1 + USES_PER_S
     for number in range(1000):
         log.write(told(number))
-    assert len(lines(path)) == LINES_PER_S
+    assert len(lines(path)) == REFUSALS_PER_S + USES_PER_S
+    log.write(told(user="strangers hide no change", allowed=True, changes=True))
+    assert lines(path)[-1]["user"] == "strangers hide no change"
     clock.advance(1000)
     log.write(told())
-    assert sum(line.get("suppressed", 0) for line in lines(path)) == log.suppressed == 1101 - LINES_PER_S
+    suppressed = 1101 - REFUSALS_PER_S - USES_PER_S
+    assert sum(line.get("suppressed", 0) for line in lines(path)) == log.suppressed == suppressed
     log.close()
 
 
