@@ -32,6 +32,7 @@ LARGE_TASK_ROWS = 2_000_000
 """Above this number of rows there are more tasks than cores: a failed task has less to repeat, and a cluster has
 more cores than its driver."""
 
+BATCH_ROWS = 65_536
 BATCH_BYTES = 1 << 20
 """The target size of a RecordBatch. Sizes from 256 KiB to 4 MiB are all near the optimum."""
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from mqspark.arrow.cluster.queueranges import QueueRange
-from mqspark.arrow.cluster.readtasks import LOG_BYTES
+from mqspark.arrow.cluster.readtasks import BATCH_ROWS, LOG_BYTES
 from mqspark.arrow.records.decode import Decoder
 from mqspark.arrow.records.records import Records
 from mqspark.errors import InvalidMessage, StoreError
@@ -17,7 +17,6 @@ from mqspark.message import java_hash
 from mqspark.store.compaction.compacted import is_compacted
 from mqspark.store.tools.reader import Piece, StoreReader
 
-_BATCH_ROWS = 65_536
 _RUN_ROWS = 16
 """From this number of rows on, prefetching adjacent records pays off."""
 
@@ -45,7 +44,7 @@ class LocalStore:
         position = wanted.start
         try:
             while position < wanted.end:
-                until = min(wanted.end, position + _BATCH_ROWS)
+                until = min(wanted.end, position + BATCH_ROWS)
                 entries = self._reader.entries(wanted.queue.topic, wanted.queue.queue_id, position, until)
                 if len(entries) == 0:
                     return

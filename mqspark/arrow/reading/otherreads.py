@@ -10,11 +10,10 @@ import pyarrow as pa
 
 from mqspark.arrow.cluster.cluster_queues import ClusterQueues
 from mqspark.arrow.cluster.queuechoice import StoreChoice
-from mqspark.arrow.cluster.readtasks import BATCH_BYTES
+from mqspark.arrow.cluster.readtasks import BATCH_BYTES, BATCH_ROWS
 from mqspark.arrow.messagecolumns import STORE_COLUMNS, arrow_schema, default_columns, named_columns
 from mqspark.arrow.reading.segmentread import read_segment, segments_of
 from mqspark.arrow.reading.topicread import (
-    BATCH_ROWS,
     LEAST_BATCH_BYTES,
     ReadChoices,
     TopicRead,

@@ -27,7 +27,7 @@ from mqspark.arrow.cluster.queuechoice import (
     TopicSelection,
 )
 from mqspark.arrow.cluster.queueranges import LogicPlace, QueueRange
-from mqspark.arrow.cluster.readtasks import BATCH_BYTES, ReadTask
+from mqspark.arrow.cluster.readtasks import BATCH_BYTES, BATCH_ROWS, ReadTask
 from mqspark.arrow.messagecolumns import arrow_schema, default_columns, named_columns
 from mqspark.arrow.reading.keyfetch import plan_lookups, read_lookup
 from mqspark.arrow.reading.openplaces import OpenPlaces
@@ -43,7 +43,6 @@ from mqspark.record.compression import LIMITS
 
 GROUP = "mqspark-arrow-reader"
 """The group of pulls when the user named none; its offsets are never committed."""
-BATCH_ROWS = 65_536
 LEAST_BATCH_BYTES = 1024
 
 Bound = str | datetime | Mapping[Any, Any]
