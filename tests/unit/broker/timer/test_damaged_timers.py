@@ -120,3 +120,26 @@ def test_a_body_that_was_changed_on_disk_gets_no_crc_of_its_own(tmp_path: Path, 
     bench.run_for(15_000)
     assert bodies(bench) == [b"first", b"last"]
     bench.close()
+
+
+@pytest.mark.parametrize("properties", ["DELAY\x013\x02", "TIMER_DELAY_MS\x0110000\x02"])
+def test_a_damaged_message_waits_as_long_as_another_replica_may_heal_it(
+    tmp_path: Path, properties: str
+) -> None:
+    bench = Bench(tmp_path)
+    sent = [b"first", b"changed", b"last"]
+    for body in sent:
+        assert bench.peer().ask(SEND, send_ext("T", 0, properties), body).code == 0
+    bench.run_for(2_000)
+    bench.close()
+    (path,) = segments_of(tmp_path)
+    at = path.read_bytes().index(b"changed")
+    flip(path, at)
+    bench.open()
+    bench.store.reads.why_unhealed = lambda missed: "it may still be healed"
+    bench.run_for(15_000)
+    assert bodies(bench) == [b"first"]
+    flip(path, at)
+    bench.run_for(2_000)
+    assert bodies(bench) == sent
+    bench.close()
