@@ -228,7 +228,8 @@ def test_a_filter_is_tried_and_no_offset_moves(tried: Broker, query: str, matchi
     found = verdicts(text)
     assert sorted(found) == list("abcd")
     assert sorted(key for key, (verdict, *_) in found.items() if verdict == "match") == list(matching)
-    assert f"{len(matching)} of the newest 4 messages match." in text
+    verb = "matches" if len(matching) == 1 else "match"
+    assert f"{len(matching)} of the newest 4 messages {verb}." in text
 
 
 def test_a_filter_says_why_a_message_does_not_match(tried: Broker) -> None:
