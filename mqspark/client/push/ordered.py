@@ -64,6 +64,7 @@ class OrderedQueue:
         "process",
         "resume_ms",
         "running",
+        "running_of",
         "waiting",
     )
 
@@ -75,6 +76,8 @@ class OrderedQueue:
         self.waiting: deque[MessageExt] = deque()
         self.running: Sequence[MessageExt] = ()
         """With the listener now. No other message of this queue runs meanwhile, not even after ``restart``."""
+        self.running_of: ProcessQueue | None = None
+        """The process that the running messages were taken from last."""
         self.held: list[MessageExt] = []
         """The listener has returned for them but has not returned COMMIT yet; they come before ``running``."""
         self.resume_ms = 0
@@ -117,6 +120,7 @@ class OrderedQueue:
             return ()
         waiting = self.waiting
         self.running = [waiting.popleft() for _ in range(min(len(waiting), self._batch_size))]
+        self.running_of = self.process
         return self.running
 
     def done(self, process: ProcessQueue) -> None:
@@ -253,8 +257,9 @@ class Ordered:
         timer = self._timers.pop(ordered, None)
         if timer is not None:
             timer.cancel()
-        if ordered.process is not None and not ordered.running:
-            self._of.pop(ordered.process, None)
+        process = ordered.process
+        if process is not None and not (ordered.running and ordered.running_of is process):
+            self._of.pop(process, None)
 
     def add(self, process: ProcessQueue, messages: Sequence[MessageExt]) -> None:
         ordered = self._of.get(process)

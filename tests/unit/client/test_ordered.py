@@ -1,7 +1,7 @@
 """What may run of an ordered queue, step by step."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 
 import pytest
 from hypothesis import given
@@ -199,19 +199,12 @@ class AllLocks:
         self.held.difference_update(queues)
 
 
-@pytest.mark.anyio
-async def test_a_stop_releases_the_locks_of_queues_whose_coroutine_has_not_begun() -> None:
-    begun, go_on = asyncio.Event(), asyncio.Event()
-
-    async def listen(message: MessageExt) -> None:
-        begun.set()
-        await go_on.wait()
-
+def serving(listen: Callable[[MessageExt], Awaitable[None]], locks: AllLocks) -> Ordered:
     async def regained(queue: MessageQueue) -> None:
         raise AssertionError(f"{queue} was never lost")
 
-    locks, clock = AllLocks(), ManualClock()
-    ordered = Ordered(
+    clock = ManualClock()
+    return Ordered(
         "G",
         listen,
         locks,
@@ -227,6 +220,18 @@ async def test_a_stop_releases_the_locks_of_queues_whose_coroutine_has_not_begun
         consumed=lambda process: None,
         regained=regained,
     )
+
+
+@pytest.mark.anyio
+async def test_a_stop_releases_the_locks_of_queues_whose_coroutine_has_not_begun() -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def listen(message: MessageExt) -> None:
+        begun.set()
+        await go_on.wait()
+
+    locks = AllLocks()
+    ordered = serving(listen, locks)
     queues = [MessageQueue("T", "b", number) for number in range(3)]
     processes = [ProcessQueue(0) for _ in queues]
     assert await ordered.claim(queues) == set(queues)
@@ -241,3 +246,29 @@ async def test_a_stop_releases_the_locks_of_queues_whose_coroutine_has_not_begun
     await ordered.unclaim_idle()
     assert locks.held == set()
     assert [process.commit_offset for process in processes] == [1, 0, 0]
+
+
+@pytest.mark.anyio
+async def test_a_queue_whose_lock_is_lost_again_and_again_keeps_nothing_of_it() -> None:
+    """Its listener processes one message all the while."""
+    begun, go_on, over = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def listen(message: MessageExt) -> None:
+        (over if begun.is_set() else begun).set()
+        await go_on.wait()
+
+    ordered = serving(listen, AllLocks())
+    queue = MessageQueue("T", "b", 0)
+    await ordered.claim([queue])
+    for number in range(20):
+        process = ProcessQueue(0)
+        ordered.restart(queue, process)
+        ordered.add(process, process.put([message(0)], 1))
+        if not number:
+            await begun.wait()
+    assert len(ordered._of) == 2, "the one that runs, and the present one"
+    go_on.set()
+    await over.wait()
+    assert list(ordered._of) == [process]
+    assert await ordered.stop(60_000)
+    assert process.commit_offset == 1
