@@ -29,6 +29,10 @@ def _orphan() -> ClientError:
     )
 
 
+def _ended() -> ClientError:
+    return ClientError("the client was stopped meanwhile: start it again first")
+
+
 class _NoMorePosts(deque[tuple[Callable[..., None], tuple[Any, ...]]]):
     """Replaces the list of posts in a forked child, where no thread would read it."""
 
@@ -65,6 +69,12 @@ class LoopCall(Generic[T]):
 
     def begin(self) -> None:
         """On the loop."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self._work.close()
+            self._end(error=_ended())
+            return
         if self._is_given_up:
             self._work.close()
             self._end(error=asyncio.CancelledError())
@@ -81,7 +91,7 @@ class LoopCall(Generic[T]):
                 self._outcome = outcome
                 self._end()
                 return
-        self._task = asyncio.get_running_loop().create_task(self._work, context=self._context)
+        self._task = loop.create_task(self._work, context=self._context)
         self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[T]) -> None:
@@ -219,16 +229,26 @@ class LoopThread:
             raise ClientError("a coroutine cannot call the blocking client; use mqspark.aio there")
 
     def post(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Run a function on the loop soon, in the order of the posts; many share one wake-up. It must not raise."""
+        """Run a function on the loop soon, in the order of the posts; many share one wake-up. It must not raise. Raises
+        ClientError when the loop has ended."""
         self._posted.append((function, arguments))
         # The order of these lines and of the first two in _run_posted ensures that one wake-up is enough.
         if not self._wake_scheduled:
             self._wake_scheduled = True
             try:
                 self._loop.call_soon_threadsafe(self._run_posted)
-            except BaseException:
+            except BaseException as error:
                 self._wake_scheduled = False  # interrupted: the next post wakes the loop
+                if isinstance(error, RuntimeError) and self._loop.is_closed():
+                    raise _ended() from None
                 raise
+
+    def take_back(self, function: Callable[[], None]) -> None:
+        """Run a function on the loop soon, or here if the loop has ended."""
+        try:
+            self.post(function)
+        except ClientError:
+            function()
 
     def _run_posted(self) -> None:
         self._wake_scheduled = False
@@ -258,6 +278,8 @@ class LoopThread:
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
             self._loop.close()
+            # What was posted meanwhile finds no loop, and says so to who waits for it.
+            self._run_posted()
 
 
 def _check_threads() -> None:

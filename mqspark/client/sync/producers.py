@@ -70,7 +70,7 @@ class SendingFacade(Facade):
             window.take(size_bytes, future)
             thread.post(_begin, self._aio.begin, message, future, queue, hash_key, selector, timeout_ms)
         except BaseException:
-            thread.post(future.leave)
+            thread.take_back(future.leave)
             raise
         return future
 
@@ -92,7 +92,7 @@ class SendingFacade(Facade):
                 self._window.take(len(message.body), unheard)
                 thread.post(_begin_oneway, self._aio.begin, message, unheard)
             except BaseException:
-                thread.post(unheard.leave)
+                thread.take_back(unheard.leave)
                 raise
         else:
             self._call(self._aio.send_oneway, message, queue=queue, hash_key=hash_key, selector=selector)
@@ -126,7 +126,7 @@ class SendingFacade(Facade):
             return waiter.wait()
         except BaseException:
             if not waiter.done():  # interrupted: what has begun goes on
-                thread.post(waiter.leave)
+                thread.take_back(waiter.leave)
             raise
 
 

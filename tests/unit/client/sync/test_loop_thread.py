@@ -10,6 +10,7 @@ import pytest
 
 from mqspark.client.producer.send_window import ThreadWindow
 from mqspark.client.sync.loop import LoopCall, LoopThread
+from mqspark.errors import ClientError
 
 WAIT_S = 60.0
 
@@ -53,6 +54,28 @@ def test_several_threads_wait_for_one_call(thread: LoopThread) -> None:
         waiter.join(WAIT_S)
     assert outcomes == [True] * 5
     assert call.wait(0) is True
+
+
+def test_what_comes_after_the_end_says_so() -> None:
+    thread = LoopThread.acquire("ends")
+    late = LoopCall(answer("late"))
+
+    def end() -> None:
+        thread.release("ends")
+        # Behind what the loop still runs: nobody would run it.
+        thread._posted.append((late.begin, ()))
+
+    thread._loop.call_soon_threadsafe(end)
+    with pytest.raises(ClientError, match="stopped"):
+        late.wait(WAIT_S)
+    thread.join()
+    later = LoopCall(answer("later"))
+    with pytest.raises(ClientError, match="stopped"):
+        thread.post(later.begin)
+    later.close()
+    called: list[str] = []
+    thread.take_back(lambda: called.append("here"))
+    assert called == ["here"]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 7])
