@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
-from mqspark.errors import InvalidMessage
+from mqspark.errors import ClientError, InvalidMessage
+from mqspark_server.console.rendering import render
 from mqspark_server.console.site import MAX_SORTED, PAGE_ROWS, Listed, ListView
+from mqspark_server.console.visitors import Visitor
 from mqspark_server.survey.surveying import Row
 
 
@@ -81,3 +84,21 @@ def test_links_keep_what_the_page_has_and_turn_the_order_around() -> None:
 def test_an_order_that_the_list_does_not_have_is_refused() -> None:
     with pytest.raises(InvalidMessage, match="sort: choose one of name, size, word"):
         listed(Numbers(sort="price"), 3)
+
+
+def test_a_group_that_cannot_be_asked_is_a_row_with_its_error() -> None:
+    async def ask(row: Row) -> Row:
+        raise ClientError("its broker is <away>")
+
+    settings: Row = {"retries": 16, "ordered": False, "enabled": True}
+    shown = asyncio.run(Numbers().listed("group", [{"group": "g", **settings}], ask))
+    site: Row = {
+        "section": "",
+        "visitor": Visitor(None, has_users=False),
+        "here": "",
+        "place": "",
+        "now_ms": 0,
+    }
+    text = render("groups.html", {**site, **msgspec.structs.asdict(Numbers()), **shown}).decode()
+    assert "its broker is &lt;away&gt;</span></td>" in text
+    assert '<td class="num">16</td>' in text
