@@ -463,6 +463,8 @@ class RemotingConnection(asyncio.Protocol):
 
     def _end(self, session: Session) -> None:
         self._session = None
+        if self._gate is not None:
+            self._gate.forget()
         self._waiting.clear()
         self._server.partial.budget.keep(self, 0, 0.0)
         self._server.close_session(session)

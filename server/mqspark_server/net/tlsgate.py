@@ -150,6 +150,11 @@ class TlsGate(Generic[G]):
         """Raises ProtocolError."""
         return b"".join(buffers) if self._tls is None else self._tls.encrypt(buffers)
 
+    def forget(self) -> None:
+        """The connection has ended: free OpenSSL's state now, as the two refer to each other."""
+        self._tls = None
+        self._hello = b""
+
     def end(self) -> bytes:
         """What ends the TLS stream."""
         return b"" if self._tls is None else self._tls.end()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import ssl
 import time
+import weakref
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -35,7 +37,7 @@ from mqspark.errors import ConfigError, ProtocolError
 from mqspark.protocol.command import Command, encode_request, encode_response
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.session import Session
-from mqspark_server.net import handshakes, servertls
+from mqspark_server.net import handshakes, servertls, tlsgate
 from mqspark_server.net.addresses import bind_socket
 from mqspark_server.net.guards import ConnectionLimits
 from mqspark_server.net.servertls import MAX_HANDSHAKE_BYTES, STATE_BYTES, Certificates, ServerTls
@@ -378,6 +380,33 @@ async def test_the_end_of_a_handshake_frees_its_bytes(tmp_path: Path) -> None:
         writer.write(encode_request(1, 1))
         await answers(reader, 1)
         assert (secured.server.partial.strangers.total, secured.server.partial.budget.total) == (0, 0)
+
+
+async def test_the_state_of_a_connection_is_freed_when_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by the garbage collector, which visits old objects seldom: what was dropped would take memory until then."""
+    made: list[weakref.ref[servertls.TlsStream]] = []
+
+    class Watched(servertls.TlsStream):
+        __slots__ = ("__weakref__",)
+
+        def __init__(self, context: ssl.SSLContext) -> None:
+            super().__init__(context)
+            made.append(weakref.ref(self))
+
+    monkeypatch.setattr(tlsgate, "TlsStream", Watched)
+    async with serving(tmp_path) as secured:
+        gc.disable()
+        try:
+            reader, writer = await secured.connect(secured.trust())
+            writer.write(encode_request(1, 1))
+            await answers(reader, 1)
+            writer.transport.abort()
+            await eventually_async(lambda: secured.server.connections == 0)
+            assert [each() for each in made] == [None]
+        finally:
+            gc.enable()
 
 
 def unreadable(authority: trustme.CA) -> bytes:

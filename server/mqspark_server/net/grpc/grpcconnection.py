@@ -258,6 +258,7 @@ class GrpcConnection(asyncio.Protocol):
         self._later = b""
         host.unread.note(self, 0)
         host.partial.budget.keep(self, 0, 0.0)
+        self._gate.forget()
         host.forget(self, self.address[0])
 
     def pause_writing(self) -> None:
