@@ -41,6 +41,9 @@ Table = BoundedMap[tuple[str, str], OffsetRow]
 SEARCHED_PAGES = 16
 """Pages of pairs of topic and group that are compared in one slice: up to 8,192 pairs."""
 
+SOUGHT_AT_ONCE = 512
+"""Topics, or groups of one, that are looked for in one slice."""
+
 DROPPED_AT_ONCE = 512
 """Pairs whose offsets are removed in one slice."""
 
@@ -206,7 +209,7 @@ class ConsumerOffsets:
 
     def pairs_of(self, topics: Set[str]) -> Work[list[tuple[str, str]]]:
         """The (topic, group) of these topics that have offsets."""
-        return (yield from self._search(self._table, lambda key: key[0] in topics))
+        return (yield from self._of_topics(self._table, topics))
 
     def pairs(self) -> KeyOrder[tuple[str, str]]:
         """Every (topic, group) that has offsets, in their order; nothing is copied."""
@@ -232,8 +235,24 @@ class ConsumerOffsets:
             found += filter(is_wanted, page)
         return found
 
+    def _of_topics(
+        self, table: Table, topics: Set[str], *, is_essential: bool = False
+    ) -> Work[list[tuple[str, str]]]:
+        """The keys of these topics, in their order, without a look at the others."""
+        found: list[tuple[str, str]] = []
+        for number, topic in enumerate(sorted(topics), 1):
+            for key in table.in_order.since((topic, "")):
+                if key[0] != topic:
+                    break
+                found.append(key)
+                if len(found) % SOUGHT_AT_ONCE == 0:
+                    yield is_essential
+            if number % SOUGHT_AT_ONCE == 0:
+                yield is_essential
+        return found
+
     def remove_topics(self, topics: Set[str]) -> Work[None]:
-        return self._remove(lambda key: key[0] in topics)
+        return self._remove(lambda table: self._of_topics(table, topics, is_essential=True))
 
     def remove_pair(self, group: str, topic: str) -> None:
         """Forget what a group has of one topic."""
@@ -242,11 +261,14 @@ class ConsumerOffsets:
         self._changed()
 
     def remove_group(self, group: str) -> Work[None]:
-        return self._remove(lambda key: key[1] == group and not is_brokers_own(*key))
+        def is_doomed(key: tuple[str, str]) -> bool:
+            return key[1] == group and not is_brokers_own(*key)
 
-    def _remove(self, is_doomed: Callable[[tuple[str, str]], bool]) -> Work[None]:
+        return self._remove(lambda table: self._search(table, is_doomed, is_essential=True))
+
+    def _remove(self, search: Callable[[Table], Work[list[tuple[str, str]]]]) -> Work[None]:
         for table in (self._table, self._pulled, self._resets):
-            doomed = yield from self._search(table, is_doomed, is_essential=True)
+            doomed = yield from search(table)
             for number, key in enumerate(doomed, 1):
                 table.pop(key, None)
                 if number % DROPPED_AT_ONCE == 0:

@@ -4,10 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mqspark.base.keyorder import KeyOrder
 from mqspark.broker.tables.consumer_offsets import ConsumerOffsets
 from mqspark.broker.tables.offset_row import OffsetRow, decode_offsets
 from mqspark.errors import ProtocolError
 from mqspark.protocol import fastjson
+from mqspark.protocol.slices import finished
 from mqspark.testing import FakeClock
 
 QUEUES = st.integers(min_value=-2, max_value=8) | st.just((1 << 31) - 1)
@@ -89,3 +91,25 @@ def test_a_file_whose_version_is_the_last_one_is_followed_by_one_that_can_be_rea
     _, version = decode_offsets(b"".join(offsets.snapshot()()))
     assert version is not None
     assert version.counter == -(1 << 63)
+
+
+def test_pairs_of_some_topics_are_found_and_removed_without_a_look_at_the_others(monkeypatch):
+    offsets = ConsumerOffsets(FakeClock(), version_step=1)
+    pairs = [(f"T{topic}", f"G{group}") for topic in range(200) for group in range(100)]
+    for topic, group in pairs:
+        offsets.commit(group, topic, 0, 7)
+    wanted = {"T7", "T70", "T", "U", "T199"}
+    monkeypatch.setattr(KeyOrder, "pages", None)  # all of them
+    work, slices = offsets.pairs_of(wanted), 0
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            found = end.value
+            break
+        slices += 1
+    assert found == sorted(pair for pair in pairs if pair[0] in wanted)
+    assert slices == 0
+    finished(offsets.remove_topics(wanted))
+    monkeypatch.undo()
+    assert list(offsets.pairs()) == sorted(pair for pair in pairs if pair[0] not in wanted)
