@@ -56,16 +56,23 @@ def test_several_threads_wait_for_one_call(thread: LoopThread) -> None:
     assert call.wait(0) is True
 
 
-def test_what_comes_after_the_end_says_so() -> None:
-    thread = LoopThread.acquire("ends")
+def test_what_comes_with_the_end_or_after_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     late = LoopCall(answer("late"))
 
-    def end() -> None:
-        thread.release("ends")
-        # Behind what the loop still runs: nobody would run it.
-        thread._posted.append((late.begin, ()))
+    class Ending(asyncio.SelectorEventLoop):
+        """Somebody posts when it has made its last turn."""
 
-    thread._loop.call_soon_threadsafe(end)
+        def close(self) -> None:
+            thread.post(late.begin)
+            super().close()
+
+    monkeypatch.setattr("mqspark.client.sync.loop._new_loop", Ending)
+    thread = LoopThread.acquire("ends")
+
+    async def leave() -> None:
+        thread.release("ends")
+
+    thread.call(leave())
     with pytest.raises(ClientError, match="stopped"):
         late.wait(WAIT_S)
     thread.join()
