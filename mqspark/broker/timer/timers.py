@@ -232,8 +232,8 @@ class TimerService:
     def load(self) -> None:
         files = self.files
         end = self._store.offsets.max_offset(TIMER_TOPIC, 0)
-        files.load(self._clock.now_ms(), end, clean=self._store.status.was_clean)
-        if not all(map(self._is_known, files.doubtful)):
+        doubtful = files.load(self._clock.now_ms(), end, clean=self._store.status.was_clean)
+        if not all(map(self._is_known, doubtful)):
             self._contradict("a record of the timer log has another time than its message")
         try:
             self._saved_metrics.load()

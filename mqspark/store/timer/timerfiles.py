@@ -125,14 +125,12 @@ class TimerFiles:
         self.is_reset = False
         """The checkpoint was invalid. Which messages of the queue are in the log has to be read from the log
         itself."""
-        self.doubtful: list[int] = []
-        """Positions of records that the wheel had in slots of other ticks: one of the two is wrong."""
         self._unfinished: TimerFlush | None = None
 
-    def load(self, now_ms: int = 1 << 60, queue_end: int = 1 << 60, *, clean: bool = False) -> None:
+    def load(self, now_ms: int = 1 << 60, queue_end: int = 1 << 60, *, clean: bool = False) -> list[int]:
         """Make the wheel consistent with the log, and end both where the log's valid records end. If
-        ``log.position`` is then less than ``checkpoint.log_position``, records are lost. Raises StoreCorrupt,
-        OSError.
+        ``log.position`` is then less than ``checkpoint.log_position``, records are lost. Returns the positions of
+        records that the wheel had in slots of other ticks: one of the two is wrong. Raises StoreCorrupt, OSError.
 
         ``queue_end``: end of the queue of timer messages. ``clean``: the last process has saved everything.
         An implausible checkpoint is ignored, and a wheel that contradicts the log is rebuilt from it.
@@ -151,15 +149,14 @@ class TimerFiles:
             text = "timerwheel is missing; rebuilt from the timer log"
             self._note(Damage("timer.wheel", Outcome.HEALED, text))
         if not has_wheel and not self.log.files_from(0):
-            return
+            return []
         saved = self.checkpoint
         if why:
             end = self.log.find_end(0)
             self.wheel.clear_behind(end)
             # The wheel has the waiting messages. The most recent records may be missing in its file.
             self._revise(end - _UNSAVED_RECORDS * RECORD_BYTES if has_wheel else 0)
-            self._check_wheel(0, is_lost=False)
-            return
+            return self._check_wheel(0, is_lost=False)
         end = self.log.find_end(max(0, saved.log_position - self.log.file_bytes))
         lost = self.wheel.first_behind(end) if has_wheel else 0
         if lost is not None:
@@ -174,7 +171,7 @@ class TimerFiles:
         if end < saved.log_position:
             text = f"it ends at {end} and went up to {saved.log_position}; its messages are read again from their queue"
             self._note(Damage("timer.log", Outcome.HEALED, text))
-        self._check_wheel(saved.read_time_ms // self._precision_ms, is_lost=is_lost)
+        return self._check_wheel(saved.read_time_ms // self._precision_ms, is_lost=is_lost)
 
     def discard(self) -> None:
         """Remove wheel and log; read the checkpoint. In place of ``load``. Raises OSError."""
@@ -245,17 +242,19 @@ class TimerFiles:
             return False
         return used_before != sealed if clean and sealed is not None else not used_before and sealed != 0
 
-    def _check_wheel(self, read_tick: int, *, is_lost: bool) -> None:
+    def _check_wheel(self, read_tick: int, *, is_lost: bool) -> list[int]:
         """Rebuild the wheel when it is lost, or when its chains do not begin where the log says. Messages of
-        ticks before ``read_tick`` have been delivered."""
+        ticks before ``read_tick`` have been delivered. Returns what ``load`` does."""
         used = self.wheel.used(read_tick)
         why = "it is not the one that was saved" if is_lost else ""
+        doubtful: list[int] = []
         for start in self.log.files_from(0):
             inside = used[(used["last"] >= start) & (used["last"] < start + self.log.file_bytes)]
             if len(inside):
                 others = self.log.not_of(start, inside["last"], inside["tick"], self._precision_ms)
-                self.doubtful += others
-                why = "a slot does not lead to a record of its tick" if others else why
+                doubtful += others
+        if doubtful:
+            why = "a slot does not lead to a record of its tick"
         if why:
             self.wheel.clear_all()
             self._revise(0)
@@ -263,6 +262,7 @@ class TimerFiles:
             self._note(
                 Damage("timer.wheel", Outcome.HEALED, f"timerwheel: {why}; rebuilt from the timer log")
             )
+        return doubtful
 
     def _has_all(self, tick: int, log_position: int) -> bool:
         """Whether the wheel has every record of the log before ``log_position`` that is due at ``tick`` or later."""
