@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from msgspec import field
 
@@ -68,9 +68,10 @@ class SendMessageRequestHeaderV2(Header):
         sys_flag: int = 0,
         flag: int = 0,
         batch: bool = False,
-        **more: Any,
+        max_reconsume_times: int | None = None,
+        bname: str | None = None,
     ) -> Self:
-        """As clients send it. ``default_queues``: of a topic that the broker creates for it. ``more``: other fields."""
+        """As clients send it. ``default_queues``: of a topic that the broker creates for it."""
         return cls(
             producer_group=group,
             topic=topic,
@@ -84,7 +85,8 @@ class SendMessageRequestHeaderV2(Header):
             reconsume_times=reconsume_times,
             unit_mode=False,
             batch=batch,
-            **more,
+            max_reconsume_times=max_reconsume_times,
+            bname=bname,
         )
 
 
