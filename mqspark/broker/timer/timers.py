@@ -196,6 +196,8 @@ class TimerService:
         """Queue offsets below this were enqueued according to the checkpoint, but their records are lost."""
         self._delivered_before_ms = 0
         """Of these, what was due before this time was delivered."""
+        self._counted_before = 0
+        """Queue offsets below this are in the counts of waiting messages."""
         self._next_flush_ms = 0
         self.gate = TimerGate(state, files.wheel)
         self.handlers: dict[int, Handler] = {
@@ -242,6 +244,7 @@ class TimerService:
             text = f"{error}; the counts of waiting timer messages begin at 0"
             self._store.damages.note(Damage("config.unreadable", Outcome.LOST, text))
         self._continue(end)
+        self._counted_before = self._rebuilt_before if self.metrics.counts() else 0
 
     def _continue(self, end: int) -> None:
         """Go on from the checkpoint. ``end``: of the queue."""
@@ -325,7 +328,8 @@ class TimerService:
         self._floors, self._new_floors = {}, {}
         self._undurable.clear()
         self._known.clear()
-        self._rebuilt_before = self._queue_offset = self._next_flush_ms = 0
+        self.metrics.begin_anew()
+        self._rebuilt_before = self._counted_before = self._queue_offset = self._next_flush_ms = 0
         self._continue(self._store.offsets.max_offset(TIMER_TOPIC, 0))
 
     def begin_following(self) -> None:
@@ -488,9 +492,12 @@ class TimerService:
         if offset < self._rebuilt_before and tick * self._precision_ms < self._delivered_before_ms:
             return  # delivered before its record was lost
         is_delete = b"TIMER_DEL_UNIQKEY" in properties and _deletes(properties)
+        step, is_counted = -1 if is_delete else 1, offset < self._counted_before
         if tick < now_tick:
             if not is_delete:
                 self._put(record, NEVER_ENQUEUED, now_ms, is_roll=False)
+            if is_counted:
+                self.metrics.add(target[0], -step, now_ms)
             return
         magic = DELETE if is_delete else 0
         if tick - now_tick >= self._window:
@@ -508,12 +515,12 @@ class TimerService:
             size,
             java_hashes[target[0]],
         )
-        step = -1 if is_delete else 1
         if slot is None:
             self._wheel.put(tick, at, at, step)
         else:
             self._wheel.put(tick, slot.first, at, slot.messages + step)
-        self.metrics.add(target[0], step, now_ms)
+        if not is_counted:
+            self.metrics.add(target[0], step, now_ms)
         delay_s = (out_ms - record.born_timestamp_ms) // 1000
         self._stats.events(target[0]).delays_s.record(max(0, delay_s))
 

@@ -28,7 +28,7 @@ def flip(path: Path, at: int, bit: int = 1) -> None:
 
 
 def waiting(directory: Path, count: int = 6) -> tuple[Bench, list[bytes]]:
-    """Two messages a tick, in the wheel and on disk."""
+    """Two messages a tick, in the wheel and on disk, and counted."""
     bench = Bench(directory)
     sent = [b"%d" % number for number in range(count)]
     for number, body in enumerate(sent):
@@ -52,6 +52,8 @@ def test_no_flipped_bit_of_the_timer_log_costs_a_message(tmp_path: Path, kill: b
         bench.open()
         bench.run_for(30_000, 1_000)
         assert set(bodies(bench)) == set(sent), (number, bit)
+        if not kill:
+            assert bench.broker.timers.metrics.count("T") == 0, (number, bit)
         bench.close()
 
 
@@ -63,6 +65,20 @@ def test_a_flipped_bit_of_the_timer_log_is_found_while_the_broker_runs(tmp_path:
     assert [(each.kind, each.outcome.value) for each in bench.store.damages.found] == [
         ("timer.log", "healed")
     ]
+    assert bench.broker.timers.metrics.count("T") == 0
+    bench.close()
+
+
+def test_messages_of_a_lost_timer_log_are_counted_once(tmp_path: Path) -> None:
+    bench, sent = waiting(tmp_path)
+    bench.close()
+    for path in (tmp_path / "timerlog").iterdir():
+        path.unlink()
+    bench.open()
+    bench.run_for(3_000)
+    assert bench.broker.timers.metrics.count("T") == len(sent)
+    bench.run_for(30_000)
+    assert bench.broker.timers.metrics.count("T") == 0
     bench.close()
 
 
@@ -84,6 +100,7 @@ def test_what_was_due_while_the_timer_log_was_lost_is_not_taken_for_delivered(tm
         bench.clock.advance(100)
         bench.run_jobs()
     assert Counter(bodies(bench)) == Counter(sent)
+    assert bench.broker.timers.metrics.count("T") == 0
     bench.close()
 
 
