@@ -29,6 +29,7 @@ FORM_BYTES = 8 << 20
 STRANGERS_FORM_BYTES = 16 << 10
 """The most of a form of somebody who is not logged in."""
 MAX_FIELDS = 2_048
+_HOST_ALONE = "__Host-"
 ZONE_COOKIE = "mqspark-zone"
 ZONE_KEPT_S = 400 * 86_400
 """Browsers keep no cookie for longer."""
@@ -126,7 +127,7 @@ class Visitors:
 def _session_cookie(request: Request) -> str:
     """As of ``Callers.cookie_name``."""
     server = request.scope.get("server") or ("", 0)
-    return f"{'__Host-' if request.scope.get('scheme') == 'https' else ''}mqspark-console-{server[1]}"
+    return f"{_HOST_ALONE if request.scope.get('scheme') == 'https' else ''}mqspark-console-{server[1]}"
 
 
 def _cookie(request: Request, wanted: str) -> str | None:
@@ -147,8 +148,10 @@ def zone_cookie(request: Request, zone: Zone) -> str:
 
 
 def cookie_to_set(request: Request, name: str, value: str, max_age_s: int, site: str = "Strict") -> str:
+    """Browsers keep one that is bound to its host for all paths alone."""
+    path = "/" if name.startswith(_HOST_ALONE) else ROOT
     secure = "; Secure" if request.scope.get("scheme") == "https" else ""
-    return f"{name}={value}; Path={ROOT}; Max-Age={max_age_s}; HttpOnly; SameSite={site}{secure}"
+    return f"{name}={value}; Path={path}; Max-Age={max_age_s}; HttpOnly; SameSite={site}{secure}"
 
 
 Form = ImmutableMultiDict[str, str]
