@@ -252,7 +252,7 @@ class MembershipProcessor:
         if group is None:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {header.consumer_group}")
         body = GetConsumerListByGroupResponseBody(consumer_id_list=list(group.members))
-        return (yield from ok_in_slices(command, body))
+        return (yield from ok_in_slices(command, body, {}))
 
     def check_config(self, session: Session, command: Command) -> bytes:
         body = decode_body(CheckClientRequestBody, command.body)

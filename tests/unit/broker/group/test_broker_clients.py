@@ -87,6 +87,15 @@ def test_a_heartbeat_registers_and_answers(bench: Bench) -> None:
     assert bench.broker.publication.due  # tools look groups up by the route of their retry topic
 
 
+def test_a_list_of_members_has_fields_although_none(bench: Bench) -> None:
+    """As RocketMQ answers, whose header for it is empty."""
+    peer = bench.peer()
+    heartbeat(peer, "c1", "T")
+    peer.give(LIST, {"consumerGroup": "CG"})
+    bench.broker.turn()
+    assert b'"extFields":{}' in b"".join(peer.session.take())
+
+
 def test_the_list_of_an_unknown_group_is_an_error(bench: Bench) -> None:
     answer = bench.peer().ask(LIST, {"consumerGroup": "none"})
     assert answer.code == ResponseCode.SYSTEM_ERROR
