@@ -154,7 +154,7 @@ def test_retries_spread_over_the_groups_queues(bench: Bench) -> None:
     message = stored(bench)
     for _ in range(40):
         give_back(peer, message, 1)
-    bench.run_for(1_000)
+    bench.run_for(1_100)
     assert all(bench.records("%RETRY%CG", queue_id) for queue_id in range(4))
 
 
@@ -165,7 +165,7 @@ def test_no_retry_goes_to_a_queue_that_its_topic_does_not_have(bench: Bench) -> 
     configure(peer, retry_queue_nums=4)
     for _ in range(40):
         give_back(peer, message, 1)
-    bench.run_for(1_000)
+    bench.run_for(1_100)
     assert len(bench.records("%RETRY%CG")) == 41
 
 
