@@ -362,7 +362,8 @@ class MessageIndex:
         """Add the keys of all records between ``self.position`` and ``position``, and move ``self.position``
         there.
 
-        Raises DiskFull or OSError. The same call may be repeated and continues where it ended.
+        Raises DiskFull or OSError. The same call may be repeated and continues where it ended; so does one with keys of
+        fewer records.
         """
         if self._last_indexed >= 0:
             keys = _behind(keys, self._last_indexed)
@@ -378,7 +379,8 @@ class MessageIndex:
         except (OSError, NotNow):
             self._last_indexed = int(keys.positions[0]) - 1
             raise
-        self._last_indexed = -1
+        if position > self._last_indexed:
+            self._last_indexed = -1
         self.position = position
 
     @property

@@ -480,22 +480,25 @@ def test_a_file_of_420_megabytes_costs_little_more_than_its_slots(tmp_path: Path
     assert index.find("T", "999", 1, 0, EVER) == [999]
 
 
+@pytest.mark.parametrize("then", [10, 2])
 @pytest.mark.parametrize("after", range(8))
-def test_a_full_disk_stops_the_index_until_there_is_room(tmp_path: Path, after: int) -> None:
-    files = FaultyFiles()
+def test_a_full_disk_stops_the_index_until_there_is_room(tmp_path: Path, after: int, then: int) -> None:
+    """It goes on with as many keys at once, or with fewer: how many depends on what else is done."""
+    files, step = FaultyFiles(), 10
     index = made(tmp_path, files=files)
     index.load(clean=True, safe_timestamp_ms=0)
     files.fail("allocate", errno.ENOSPC, after)
     position, blocked = 0, 0
     while position < 100:
         try:
-            index.put(numbered(position, position + 10), position + 10)
+            index.put(numbered(position, position + step), position + step)
         except DiskFull:
             assert index.position == position
             blocked += 1
             files.heal()
+            step = then
         else:
-            position += 10
+            position += step
     assert blocked == 1
     whole = loaded(tmp_path / "whole")
     whole.put(numbered(0, 100), 100)
