@@ -420,7 +420,8 @@ class Site:
                 view = reader.read(sent)
             except InvalidMessage:
                 view = reader.read(sent_fields(request))
-            values = await self._values(view, visitor) | {"kept": sent, "mistake": str(mistake)}
+            values = await self._values(view, visitor)
+            values |= {"kept": sent, "mistake": str(mistake), "here": inside(sent.get("back", ""))}
         except Exception as error:
             return await self.error_page(request, error, section)
         status, _, _ = _describe_error(mistake)

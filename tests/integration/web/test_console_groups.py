@@ -200,7 +200,15 @@ def test_other_forms_come_back_filled_too(visitor: httpx.Client) -> None:
     assert "properties: NAME=VALUE" in answer.text
     assert re.search(r'name="body"[^>]*>\n&lt;b&gt;\nfor later</textarea>', answer.text)
     assert re.search(r'name="properties"[^>]*>\nno pair</textarea>', answer.text)
-    answer = visitor.post("/groups/walkers/mode", data={"csrf": token, "topic": "a b", "mode": "POP"})
+    sent = {"csrf": token, "topic": "a b", "mode": "POP", "back": "/console/groups/walkers/config"}
+    answer = visitor.post("/groups/walkers/mode", data=sent)
     assert "illegal characters" in answer.text
     assert 'value="a b"' in answer.text
     assert 'name="enabled" value="1" checked' in answer.text  # of the form that was not sent
+    # The path of the form that was sent has no page, so nothing of this page leads there but that form.
+    assert set(re.findall('name="back" value="([^"]+)"', answer.text)) == {sent["back"]}
+    assert all('action="/console/' in each for each in re.findall("<form[^>]*>", answer.text))
+    sent = {"csrf": token, "which": "chosen", "back": "/console/dead-letters/walkers"}
+    answer = visitor.post("/dead-letters/walkers/resend", data=sent)
+    assert "no dead letter is chosen" in answer.text
+    assert all('action="/console/' in each for each in re.findall("<form[^>]*>", answer.text))
