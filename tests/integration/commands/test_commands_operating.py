@@ -277,6 +277,7 @@ def test_what_mqadmin_has_not_is_refused() -> None:
     assert admin("topicStatus").code == 2
     assert admin("topicStatus", "-t", "T", "--unknown").code == 2
     assert admin("topicStatus", "-t", "Nowhere").code == 3
+    assert admin("printMsg", "-t", "count").code == 3, "a topic may be called as an option of consume"
     assert admin("updateTopicPerm", "-t", "T", "-p", "9", "-b", "b").code == 2
     assert admin("getBrokerConfig").code == 2
     assert "topicStatus" in ok(admin("-h")).out

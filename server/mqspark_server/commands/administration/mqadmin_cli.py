@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import click
 
@@ -248,7 +248,8 @@ def _command(name: str, verb: Verb) -> click.Command:
             alternatives[text[-1]].append(letter)
 
     def run(namesrv: str | None, yes: bool, **given: object) -> None:
-        root = click.get_current_context().find_root().command
+        context = click.get_current_context().find_root()
+        root = cast("click.Group", context.command)
         plain = {
             key.removeprefix("option_"): str(value).strip()
             for key, value in given.items()
@@ -261,7 +262,9 @@ def _command(name: str, verb: Verb) -> click.Command:
         for command in verb.commands:
             words = list(words_of(command, plain))
             words += ["--nameserver", namesrv] if namesrv is not None else []
-            confirmed = {words[0]: {words[1]: {"yes": yes}}}
+            # The second word of a command without verbs is a name, which must not become the default of an option.
+            is_noun = isinstance(root.get_command(context, words[0]), click.Group)
+            confirmed = {words[0]: {words[1]: {"yes": yes}}} if is_noun else {}
             code = root.main(words, "mqspark", standalone_mode=False, default_map=confirmed)
             if isinstance(code, int) and code:
                 click.get_current_context().exit(code)
