@@ -10,7 +10,13 @@ from typing import Annotated, Any, NamedTuple
 
 from mqspark.base.valuetypes import InRange, PositiveInt, check_fields
 from mqspark.client.delivery.results import SendResult, SettleFuture
-from mqspark.client.producer.outgoing import check_batch_topic, check_head, check_way, member_of
+from mqspark.client.producer.outgoing import (
+    PLAIN_ITEM_BYTES,
+    check_batch_topic,
+    check_head,
+    check_way,
+    member_of,
+)
 from mqspark.message import (
     CORRELATION_ID,
     DELAY,
@@ -44,7 +50,8 @@ _ALONE = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutoBatch:
-    """A batch is sent when it exceeds ``max_bytes`` or is ``max_delay_ms`` old. While ``max_total_bytes`` wait,
+    """A batch is sent when its bodies exceed ``max_bytes``, when one more message would make it larger than a message
+    may be, or when it is ``max_delay_ms`` old. While ``max_total_bytes`` wait,
     messages are sent alone."""
 
     max_delay_ms: Annotated[int, InRange(1, 30_000)] = 10
@@ -74,7 +81,7 @@ class Together:
     """Messages that wait to be sent together, and the future of that send: it gives each sender its part of the
     result."""
 
-    __slots__ = ("first", "futures", "members", "queue", "size_bytes", "timeout_ms", "timer")
+    __slots__ = ("first", "futures", "items_bytes", "members", "queue", "size_bytes", "timeout_ms", "timer")
 
     timer: asyncio.TimerHandle
 
@@ -86,6 +93,9 @@ class Together:
         """As ``Accumulator`` was asked to keep them."""
         self.futures: list[SettleFuture] = []
         self.size_bytes = 0
+        """Of the bodies."""
+        self.items_bytes = 0
+        """Of the bodies with all that is sent with them."""
 
     def done(self) -> bool:
         return False  # its send settles it once
@@ -118,13 +128,15 @@ class Accumulator:
         send: Callable[[Together], None],
         *,
         alone_from_bytes: int,
+        most_bytes: int,
         keeps_messages: bool,
     ) -> None:
-        """A message with a body of ``alone_from_bytes`` is sent alone. ``keeps_messages``: the members of a batch are
-        messages; else what ``outgoing.packed`` takes."""
+        """A message with a body of ``alone_from_bytes`` is sent alone. ``most_bytes``: of a batch as it is sent.
+        ``keeps_messages``: the members of a batch are messages; else what ``outgoing.packed`` takes."""
         self._settings = settings
         self._send = send
         self._alone_from_bytes = alone_from_bytes
+        self._most_bytes = most_bytes
         self._keeps_messages = keeps_messages
         self._loop = asyncio.get_running_loop()
         self._batches: dict[_Key | str, Together] = {}
@@ -159,16 +171,22 @@ class Accumulator:
             return False
         if batch is not None:
             member: Any = message if self._keeps_messages else (0, body, b"", None)
+            item_bytes = size_bytes + PLAIN_ITEM_BYTES
         elif can_batch(message):
             check_batch_topic(message.topic)
             checked = member_of(message, size_bytes)
             member = message if self._keeps_messages else checked
+            item_bytes = size_bytes + PLAIN_ITEM_BYTES + len(checked[2])
             batch = self._batch_for(message, queue, timeout_ms)
         else:
             return False
+        if batch.members and batch.items_bytes + item_bytes > self._most_bytes:
+            self._flush(self._key(message, queue, timeout_ms))
+            batch = self._batch_for(message, queue, timeout_ms)
         batch.members.append(member)
         batch.futures.append(future)
         batch.size_bytes += size_bytes
+        batch.items_bytes += item_bytes
         self._held_bytes += size_bytes
         if batch.size_bytes > self._settings.max_bytes:
             self._flush(self._key(message, queue, timeout_ms))

@@ -128,6 +128,9 @@ def properties_text(message: Message, *, prepared: bool = False) -> tuple[str, s
     return text, unique_id
 
 
+PLAIN_ITEM_BYTES = len(encode_items([(0, b"", item(UNIQ_KEY, new_unique_id()).encode())]))
+"""What a message without properties takes in a batch besides its body."""
+
 Member = tuple[int, bytes, bytes, str | None]
 """A checked message of a batch: flag, body, encoded properties, and the unique id in them, or None if it has none."""
 

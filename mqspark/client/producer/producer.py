@@ -178,6 +178,7 @@ class Producer(Lifecycle):
                 self.settings.auto_batch,
                 self._begin_together,
                 alone_from_bytes=min(self._compress_from_bytes, self._max_message_bytes),
+                most_bytes=self._max_message_bytes,
                 keeps_messages=self._sees_messages,
             )
         self._running = True

@@ -126,6 +126,26 @@ async def test_a_bad_message_spoils_no_batch(mq_broker: Broker, mq_topic: str) -
         AutoBatch(max_delay_ms=0)
 
 
+async def test_a_batch_is_no_larger_than_a_message_may_be(mq_broker: Broker, mq_topic: str) -> None:
+    await create(mq_broker, mq_topic)
+    long = {"long": "p" * 1_000}
+    async with Producer(
+        mq_broker.namesrv,
+        group="auto",
+        send_timeout_ms=30_000,
+        max_message_bytes=4_000,
+        auto_batch=AutoBatch(max_delay_ms=1_000),
+    ) as producer:
+        messages = [
+            Message(mq_topic, b"%d" % number, properties=long if number % 2 else {}) for number in range(40)
+        ]
+        messages += [Message(mq_topic, b"x" * 600) for _ in range(10)]
+        messages.append(Message(mq_topic, b"x" * 3_000, properties={"long": "p" * 3_000}))
+        futures = [await producer.send_async(message) for message in messages]
+        results = [await future for future in futures]
+    assert sorted(result.queue_offset for result in results) == list(range(len(messages)))
+
+
 def test_threads_share_batches(mq_broker: Broker, mq_topic: str) -> None:
     with mqspark.AdminClient(mq_broker.namesrv) as admin:
         admin.create_topic(mq_topic, queues=1)
