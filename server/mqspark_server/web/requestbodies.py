@@ -41,7 +41,17 @@ each connection."""
 log = sparing("mqspark.http")
 
 
-def has_few_values(document: bytes) -> bool:
+def _check_document(document: bytes) -> None:
+    """Raises Problem."""
+    if b"\0" in document:  # UTF-16 and UTF-32 would be read, too, with values that look like texts here
+        raise Problem(400, "a JSON document is UTF-8 without zero bytes")
+    if not _has_few_values(document):
+        raise Problem(
+            413, f"the document has more than {MAX_TEXTS} texts, or {VALUES_BYTES} bytes besides them"
+        )
+
+
+def _has_few_values(document: bytes) -> bool:
     without_escapes = document.replace(rb"\\", b"").replace(rb"\"", b"")
     parts = without_escapes.split(b'"', 2 * MAX_TEXTS + 1)  # every other one is a text
     return len(parts) <= 2 * MAX_TEXTS + 1 and sum(map(len, parts[::2])) <= VALUES_BYTES
@@ -57,7 +67,7 @@ class BoundedBodies:
         self.held_bytes = 0
 
     def limit(self, path: str) -> int:
-        if path.endswith(ingest.PATH_END):
+        if ingest.is_ingest(path):
             return ingest.INGEST_BYTES
         return self._app.store_config.max_message_size * 4 // 3 + ENVELOPE_BYTES
 
@@ -82,7 +92,7 @@ class _ArrivingBody:
         self._receive = receive
         path = scope.get("path", "")
         self._limit = bodies.limit(path)
-        self._is_stream = path.endswith(ingest.PATH_END)
+        self._is_stream = ingest.is_ingest(path)
         """Its route reads it in parts, and keeps none."""
         self._is_parsed = not (self._is_stream or path.startswith("/console") or is_registry_path(path))
         """It is a JSON document that is parsed at once."""
@@ -107,6 +117,8 @@ class _ArrivingBody:
             try:
                 self._take(event.get("body", b""), is_last=not event.get("more_body", False))
             except Problem as problem:
+                if self._is_stream:
+                    raise  # its route says what it has stored before
                 self.problem = problem
         # The application would report a client that disconnected as sending an incomplete body.
         return event if self.problem is None else {"type": "http.disconnect"}
@@ -123,10 +135,8 @@ class _ArrivingBody:
         self._check_known()
         if not self._is_stream:
             self._hold()
-        if self._is_parsed and is_last and not has_few_values(b"".join(self._parts)):
-            raise Problem(
-                413, f"the document has more than {MAX_TEXTS} texts, or {VALUES_BYTES} bytes besides them"
-            )
+        if self._is_parsed and is_last:
+            _check_document(b"".join(self._parts))
 
     def _check_known(self) -> None:
         """Raises Problem. Pages look at their visitors themselves."""

@@ -12,6 +12,7 @@ import pytest
 
 from mqspark import MessageExt
 from mqspark.testing import Broker, Clients
+from mqspark_server.web.v1 import ingest
 
 PROBLEM = "application/problem+json"
 
@@ -285,3 +286,17 @@ def test_ingests_that_are_refused(http: httpx.Client, broker: Broker) -> None:
     check_problem(answer, 413)
     assert answer.json()["stored"] in (0, 1)
     assert http.post("/topics/Lines/ingest", content=b"\n\n", headers=LINES).json() == {"stored": 0}
+
+
+def test_an_ingest_that_becomes_too_long_says_what_is_stored(
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingest, "INGEST_BYTES", 8 * ingest.BATCH_BYTES)
+
+    def parts() -> Iterator[bytes]:
+        for _ in range(80):
+            yield (b"x" * 1_023 + b"\n") * 32
+
+    answer = http.post("/topics/Lines/ingest", content=parts(), headers=LINES)
+    check_problem(answer, 413)
+    assert 512 <= answer.json()["stored"] <= 2_048

@@ -248,6 +248,17 @@ def test_a_document_of_many_values_is_refused_before_it_is_parsed(http: httpx.Cl
     assert (answer.status_code, "texts, or" in answer.text) == (413, True), answer.text[:200]
 
 
+def test_no_other_encoding_and_no_name_hides_many_values(http: httpx.Client) -> None:
+    values = ",".join(["1"] * requestbodies.VALUES_BYTES)
+    hidden = f'{{"body": "\\"", "keys": [{values}]}}'
+    for encoding in ("utf-16", "utf-16-le", "utf-32-be"):
+        answer = http.post(MESSAGES, content=hidden.encode(encoding), headers=JSON)
+        assert (answer.status_code, "UTF-8" in answer.text) == (400, True), answer.text[:200]
+    for path in ("/api/v1/topics/ingest", "/api/v1/users/ingest"):
+        answer = http.put(path, content=hidden, headers=JSON)
+        assert (answer.status_code, "texts, or" in answer.text) == (413, True), answer.text[:200]
+
+
 def test_a_document_of_long_texts_is_not_refused(http: httpx.Client) -> None:
     properties = {f'{number}"\\': "," for number in range(2_000)}
     answer = http.post(MESSAGES, json={"body": '[{"a\\":1},' * 100_000, "properties": properties})

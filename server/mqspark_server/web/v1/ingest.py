@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from bisect import bisect_right
 from itertools import accumulate
 from typing import Annotated
@@ -21,7 +22,6 @@ from mqspark_server.web.places import Places
 from mqspark_server.web.problems import Problem, as_problem
 from mqspark_server.web.v1.asking import ERRORS, Asker, AskerNow, QueueId, TopicName
 
-PATH_END = "/ingest"
 INGEST_BYTES = 64 << 20
 """The most of one request's body."""
 MAX_INGESTS = 8
@@ -37,6 +37,12 @@ KINDS = ("application/x-ndjson", "application/octet-stream")
 """A browser sends none of them for a page of another site without a preflight request."""
 
 router = APIRouter(prefix="/api/v1/topics", tags=["messages"], responses=ERRORS)
+_PATH = re.compile(r"/api/v1/topics/[^/]+/ingest")
+
+
+def is_ingest(path: str) -> bool:
+    """A topic or user may have that name, too."""
+    return _PATH.fullmatch(path) is not None
 
 
 class Ingested(BaseModel):
