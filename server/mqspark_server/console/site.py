@@ -412,7 +412,8 @@ class Site:
         sent: Form,
         mistake: InvalidMessage | NotDone,
     ) -> Response:
-        """The page of a form, with what was sent and the ``mistake`` in it."""
+        """The page of a form, with what was sent and the ``mistake`` in it; the mistake alone if a visitor may not see
+        that page, or it is not there."""
         kind, template = behind
         reader = FormReader(kind)
         try:
@@ -422,8 +423,8 @@ class Site:
                 view = reader.read(sent_fields(request))
             values = await self._values(view, visitor)
             values |= {"kept": sent, "mistake": str(mistake), "here": inside(sent.get("back", ""))}
-        except Exception as error:
-            return await self.error_page(request, error, section)
+        except (MQError, Trouble, Problem, TimeoutError):
+            return await self.error_page(request, mistake, section)
         status, _, _ = _describe_error(mistake)
         return await self.page(request, template, section, visitor, values, status)
 

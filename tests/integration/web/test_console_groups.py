@@ -208,6 +208,9 @@ def test_other_forms_come_back_filled_too(visitor: httpx.Client) -> None:
     # The path of the form that was sent has no page, so nothing of this page leads there but that form.
     assert set(re.findall('name="back" value="([^"]+)"', answer.text)) == {sent["back"]}
     assert all('action="/console/' in each for each in re.findall("<form[^>]*>", answer.text))
+    sent = {"csrf": token, "body": "for nobody", "properties": "no pair"}
+    answer = visitor.post("/topics/Nowhere/send", data=sent)
+    assert (answer.status_code, "properties: NAME=VALUE" in answer.text) == (400, True)
     sent = {"csrf": token, "which": "chosen", "back": "/console/dead-letters/walkers"}
     answer = visitor.post("/dead-letters/walkers/resend", data=sent)
     assert "no dead letter is chosen" in answer.text
