@@ -254,6 +254,8 @@ class TimerService:
         if files.is_reset:
             queue_offset = self._first_unknown()
         elif self._timer_log.position < saved.log_position:
+            files.read_again()
+            saved = files.checkpoint
             self._rebuilt_before, self._delivered_before_ms = queue_offset, saved.read_time_ms
             queue_offset = min(queue_offset, self._first_unknown())
         else:
@@ -770,9 +772,9 @@ class TimerService:
             self._end()
         if self._is_broken or (now_ms < self._next_flush_ms and not final):
             return []
-        if self._outlet is not self._state.writer and self._queue_offset < self._rebuilt_before:
-            return []  # what the slave's master had delivered is on disk already
         self._settle()
+        if self._is_reading_again:
+            return []  # a start begins with what is on disk, and leaves out what was delivered before
         saved = self.files.checkpoint
         due = replace(
             self._due,
@@ -787,6 +789,15 @@ class TimerService:
         counter = next_counter(saved.version_counter)
         due = replace(due, version_timestamp_ms=self._clock.now_ms(), version_counter=counter)
         return [self.files.flush(due, self._store.log.min_offset)]
+
+    @property
+    def _is_reading_again(self) -> bool:
+        """Whether what may be saved lacks messages that were in the wheel before. A slave that acts reads all again
+        after a restart."""
+        if self._timer_log.position < self._due.log_position:
+            return True
+        may_wait = self._outlet is not self._state.writer or self.files.may_wait
+        return self._due.queue_offset < self._rebuilt_before and may_wait
 
     def _end(self) -> None:
         try:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -165,11 +165,16 @@ class TimerFiles:
         if is_other:
             # After a kill it may be newer than the checkpoint. What is not due yet is in each that is not older.
             is_lost = is_lost or clean or not self._has_all(now_ms // self._precision_ms, saved.log_position)
+        if end < saved.log_position:
+            self.wheel.clear_all()  # it does not have what was read again since it was saved
+            self._revise(0)
         # Later records may belong to an earlier tick and be undelivered, if the clock went back.
         self.wheel.clear_before(saved.read_time_ms // self._precision_ms)
         self._revise(saved.log_position)
         if end < saved.log_position:
-            text = f"it ends at {end} and went up to {saved.log_position}; its messages are read again from their queue"
+            text = (
+                f"it ends at {end}, before {saved.log_position}; its messages are read again from their queue"
+            )
             self._note(Damage("timer.log", Outcome.HEALED, text))
         return self._check_wheel(saved.read_time_ms // self._precision_ms, is_lost=is_lost)
 
@@ -192,6 +197,20 @@ class TimerFiles:
         self.is_reset = False
         checkpoint.save(self._checkpoint_path, self._files, Seal(0, 0))
         self.checkpoint = checkpoint
+
+    def read_again(self) -> None:
+        """Until another checkpoint is saved, let each start go on reading messages again behind the log's last one,
+        however many the log has by then. Raises OSError."""
+        starts = self.log.files_from(0)
+        far = (starts[-1] + self.log.file_bytes if starts else 0) + self.log.file_bytes
+        self._files.remove(self._wheel_path)  # the log has all of it
+        self.checkpoint = replace(self.checkpoint, log_position=far)
+        self.checkpoint.save(self._checkpoint_path, self._files, Seal(0, 0))
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether the log is far from where the checkpoint of ``read_again`` says that it ends."""
+        return self.log.position < self.checkpoint.log_position - self.log.file_bytes // 2
 
     def _load_wheel(self) -> bool:
         try:

@@ -82,6 +82,56 @@ def test_messages_of_a_lost_timer_log_are_counted_once(tmp_path: Path) -> None:
     bench.close()
 
 
+@pytest.mark.parametrize("kill", [False, True])
+@pytest.mark.parametrize("lost", [False, True])
+def test_an_end_while_messages_are_read_again_costs_none(
+    tmp_path: Path, lost: bool, kill: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was delivered before does not come again; what became due meanwhile may."""
+    monkeypatch.setattr("mqspark.broker.timer.timers.BATCH_MESSAGES", 8)
+    for ticks, saves in ((1, True), (4, False), (4, True), (7, True)):
+        directory = tmp_path / f"{ticks}{saves}"
+        bench = Bench(directory)
+        delivered, sent = [b"d%d" % number for number in range(20)], [b"%d" % number for number in range(30)]
+        for body in delivered:
+            send(bench, body, delay_ms=2_000)
+        bench.run_for(6_000, 500)
+        for body in sent:
+            send(bench, body, delay_ms=40_000)
+        bench.run_for(3_000, 500)
+        bench.run_jobs()
+        if lost:
+            bench.close()
+            for path in (directory / "timerlog").iterdir():
+                path.unlink()
+            bench.open()
+        else:
+            flip(directory / "timerlog" / f"{0:020d}", 25 * RECORD_BYTES + 34)
+            bench.clock.advance(38_000)
+            while not bench.store.damages.found:
+                bench.broker.tick()
+                bench.clock.advance(500)
+        for _ in range(ticks):
+            bench.broker.tick()
+            bench.flush()
+            if saves:
+                bench.clock.advance(1_100)
+                bench.run_jobs()
+        if kill:
+            bench.store.abandon()
+        else:
+            bench.close()
+        bench.open()
+        bench.run_for(60_000, 1_000)
+        found = Counter(bodies(bench))
+        assert set(found) == {*delivered, *sent}, (ticks, saves)
+        assert not {body for body, count in found.items() if count > 1}.intersection(
+            delivered + sent if lost else delivered
+        )
+        bench.broker.timers.validate()
+        bench.close()
+
+
 def test_what_was_due_while_the_timer_log_was_lost_is_not_taken_for_delivered(tmp_path: Path) -> None:
     """It is read again over many ticks, with checkpoints in between."""
     bench = Bench(tmp_path)
