@@ -187,7 +187,12 @@ def test_a_deposed_leader_changes_nothing(etcd: list[EtcdMember]) -> None:
 
 
 def test_without_etcd_a_controller_does_not_start(tmp_path: Path) -> None:
-    values = {"bindAddress": "127.0.0.1", "controllerStore": "etcd", "etcdEndpoints": "http://127.0.0.1:1"}
+    values = {
+        "bindAddress": "127.0.0.1",
+        "listenPort": 0,
+        "controllerStore": "etcd",
+        "etcdEndpoints": "http://127.0.0.1:1",
+    }
     log = tmp_path / "log"
     with process([*mqspark_command(), "controller", "run", *set_options(values)], log) as child:
         assert child.wait(60) == 1
