@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import importlib.util
 import os
@@ -21,6 +22,8 @@ log = escaping(__name__)
 T = TypeVar("T")
 
 LOOK_S = 1.0
+END_S = 2.0
+"""For the tasks that are left when the loop ends."""
 
 
 def _orphan() -> ClientError:
@@ -96,7 +99,7 @@ class LoopCall(Generic[T]):
 
     def _ended(self, task: asyncio.Task[T]) -> None:
         if task.cancelled():
-            self._end(error=asyncio.CancelledError())
+            self._end(error=asyncio.CancelledError() if self._is_given_up else _ended())
         elif (error := task.exception()) is not None:
             self._end(error=error)
         else:
@@ -229,8 +232,8 @@ class LoopThread:
             raise ClientError("a coroutine cannot call the blocking client; use mqspark.aio there")
 
     def post(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Run a function on the loop soon, in the order of the posts; many share one wake-up. It must not raise. Raises
-        ClientError when the loop has ended."""
+        """Run a function on the loop soon, in the order of the posts; many share one wake-up. It must not raise. When
+        the loop has ended, the function finds none, and this raises ClientError."""
         self._posted.append((function, arguments))
         # The order of these lines and of the first two in _run_posted ensures that one wake-up is enough.
         if not self._wake_scheduled:
@@ -240,22 +243,40 @@ class LoopThread:
             except BaseException as error:
                 self._wake_scheduled = False  # interrupted: the next post wakes the loop
                 if isinstance(error, RuntimeError) and self._loop.is_closed():
+                    self._run_rest()
                     raise _ended() from None
                 raise
 
     def take_back(self, function: Callable[[], None]) -> None:
-        """Run a function on the loop soon, or here if the loop has ended."""
+        """Run a function on the loop soon, or without one if it has ended."""
         try:
             self.post(function)
         except ClientError:
-            function()
+            if self._orphaned:
+                function()
 
     def _run_posted(self) -> None:
         self._wake_scheduled = False
+        if self._ending and not self._loop.is_closed():
+            return  # what comes while the loop ends finds none
         posted = self._posted
         while posted:
-            function, arguments = posted.popleft()
+            try:
+                function, arguments = posted.popleft()
+            except IndexError:  # another thread has found that the loop has ended, too
+                return
             function(*arguments)
+
+    def _run_rest(self) -> None:
+        """The loop has ended: run what was posted since, also by others, who saw that a wake-up was scheduled."""
+        if self.is_here:
+            return  # the end of this thread is running them
+        self._thread.join()
+        # In a thread of its own: the loop of the caller would be taken for this one.
+        rest = threading.Thread(target=self._run_posted, name="mqspark-client-rest", daemon=True)
+        with contextlib.suppress(RuntimeError):  # no thread begins at the end of a program
+            rest.start()
+            rest.join()
 
     @classmethod
     def forget(cls) -> None:
@@ -275,11 +296,22 @@ class LoopThread:
                 except SystemExit:
                     log.exception("sys.exit() in a callback ends no program from this thread")
         finally:
+            self._end_tasks()
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
+            self._end_tasks()
             self._loop.close()
-            # What was posted meanwhile finds no loop, and says so to who waits for it.
+            # What was posted meanwhile says so to who waits for it.
             self._run_posted()
+
+    def _end_tasks(self) -> None:
+        """Threads may wait for them. A task that does not end is left."""
+        until_s = time.monotonic() + END_S
+        while (tasks := asyncio.all_tasks(self._loop)) and time.monotonic() < until_s:
+            for task in tasks:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.wait(tasks, timeout=END_S))
+        self._loop.run_until_complete(asyncio.sleep(0))  # those that have just ended say so
 
 
 def _check_threads() -> None:

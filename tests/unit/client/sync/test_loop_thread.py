@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -57,29 +58,46 @@ def test_several_threads_wait_for_one_call(thread: LoopThread) -> None:
 
 
 def test_what_comes_with_the_end_or_after_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    late = LoopCall(answer("late"))
+    late, later, unwoken = (LoopCall(answer("late")) for _ in range(3))
+    others = [unwoken.begin]
 
     class Ending(asyncio.SelectorEventLoop):
-        """Somebody posts when it has made its last turn."""
+        """Somebody posts when it has made its last turn, and somebody while another one wakes it."""
 
         def close(self) -> None:
             thread.post(late.begin)
             super().close()
 
+        def call_soon_threadsafe(self, *arguments: Any, **options: Any) -> Any:
+            if self.is_closed() and others:
+                thread.post(others.pop())
+            return super().call_soon_threadsafe(*arguments, **options)
+
     monkeypatch.setattr("mqspark.client.sync.loop._new_loop", Ending)
     thread = LoopThread.acquire("ends")
+    is_begun = threading.Event()
+
+    async def for_ever() -> None:
+        is_begun.set()
+        await asyncio.Event().wait()
+
+    running = LoopCall(for_ever())
+    thread.post(running.begin)
+    assert is_begun.wait(WAIT_S)
 
     async def leave() -> None:
         thread.release("ends")
 
     thread.call(leave())
-    with pytest.raises(ClientError, match="stopped"):
-        late.wait(WAIT_S)
+    for call in (late, running):
+        with pytest.raises(ClientError, match="stopped"):
+            call.wait(WAIT_S)
     thread.join()
-    later = LoopCall(answer("later"))
     with pytest.raises(ClientError, match="stopped"):
         thread.post(later.begin)
-    later.close()
+    for call in (unwoken, later):
+        with pytest.raises(ClientError, match="stopped"):
+            call.wait(0)
     called: list[str] = []
     thread.take_back(lambda: called.append("here"))
     assert called == ["here"]
