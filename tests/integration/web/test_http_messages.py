@@ -13,11 +13,12 @@ import httpx
 import pytest
 
 from mqspark import Message, MessageExt, Producer, PushConsumer
-from mqspark.message import retry_topic
+from mqspark.message import COMPRESSED, retry_topic
 from mqspark.testing import Broker
 from mqspark_server.web.v1 import storedmessages, tailapi
 from tests.integration.client.client_kit import FIRST
 from tests.integration.web.test_http_api import check_problem
+from tests.support.remoting import SEND_MESSAGE_V2, RawConnection
 from tests.support.waiting import eventually
 
 COUNT = 10
@@ -316,6 +317,31 @@ def test_dead_letters_are_shown_and_sent_again(
         eventually(lambda: sorted(body for _, body in got) == [b"m0", b"m1", b"m2", b"m3"])
     check_problem(http.get("/dead-letters/nobody"), 404)
     check_problem(http.post(f"{path}/resend", json={"sql": "("}), 400)
+
+
+def test_a_resend_goes_on_behind_a_dead_letter_that_cannot_be_read(
+    http: httpx.Client, broker: Broker, producer: Producer
+) -> None:
+    producer.send(Message.of("Mourned", "x"))
+    assert http.put("/topics/%25DLQ%25readers", json={"writeQueueNums": 1}).status_code == 201
+    with RawConnection(broker.apps[0].address, 10.0) as connection:
+        for body, sys_flag in ((b"no zlib", COMPRESSED), (b"alive", 0)):
+            fields = {
+                "a": "g",
+                "b": "%DLQ%readers",
+                "c": "TBW102",
+                "d": 1,
+                "e": 0,
+                "f": sys_flag,
+                "g": 1,
+                "h": 0,
+                "i": "RETRY_TOPIC\x01Mourned\x02",
+            }
+            assert connection.request(SEND_MESSAGE_V2, body, **fields).code == 0
+    wanted = {"topic": "Mourned", "to": "topic"}
+    outcome = http.post("/dead-letters/readers/resend", json=wanted).json()
+    assert (outcome["matched"], outcome["unreadable"], outcome["resent"]) == (2, 1, 1)
+    assert [each["to"] for each in outcome["items"]] == [None, "Mourned"]
 
 
 # --- members, modes, settings, users ---

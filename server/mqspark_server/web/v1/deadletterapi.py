@@ -97,7 +97,9 @@ class Resend(Given):
 @dataclass(slots=True)
 class Resent(Document):
     msg_id: str = field(metadata={"description": "of the dead letter"})
-    to: str | None = field(metadata={"description": "null: its origin is unknown, and it is not sent"})
+    to: str | None = field(
+        metadata={"description": "null: it is not sent, for its origin is unknown or its body cannot be read"}
+    )
     tags: str | None
     keys: str | None
     store_time: int
@@ -113,6 +115,7 @@ class ResendOutcome(BaseModel):
         default=0,
         description="not sent: from topics that the group does not consume and `topic` does not name",
     )
+    unreadable: int = Field(default=0, description="not sent: their bodies cannot be read")
     items: list[Resent] = Field(description="the first thousand")
     next: str | None = Field(description="for `after`, if there may be more")
 
@@ -200,16 +203,19 @@ async def _send_again(
 
     async def copies() -> AsyncIterator[Message]:
         for message in messages:
+            again, is_readable = None, True
             try:
                 # May inflate the body.
                 again = await asyncio.to_thread(resent_copy, message, group, wanted.to)
-            except InvalidMessage as error:
-                raise Problem(500, f"a dead letter cannot be read: {error}", resent=outcome.resent) from None
+            except InvalidMessage:
+                is_readable = False
             if len(outcome.items) < SHOWN:
                 to = None if again is None else again.topic
                 stored_ms = message.store_timestamp_ms
                 outcome.items.append(Resent(message.message_id, to, message.tags, message.keys, stored_ms))
-            if again is None:
+            if not is_readable:
+                outcome.unreadable += 1
+            elif again is None:
                 outcome.withoutOrigin += 1
             elif origin_of(message) not in consumed:
                 outcome.foreign += 1
