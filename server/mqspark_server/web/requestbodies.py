@@ -33,8 +33,8 @@ STRANGERS_BYTES = 16 << 10
 """The most that anybody may send to a broker with users."""
 VALUES_BYTES = 64 << 10
 """The most of a JSON document besides its texts."""
-MAX_TEXTS = 4_096
-"""Limit of the texts in a JSON document, names of fields among them."""
+MAX_TEXTS = 16_384
+"""Limit of the texts in a JSON document, names of fields among them. As many rules as a user may have are 13,316."""
 HELD_BYTES = 256 << 20
 """Limit of all bodies that are arriving or handled. Those of STRANGERS_BYTES are not counted: there is room for one of
 each connection."""

@@ -20,8 +20,8 @@ import trustme
 
 from mqspark.auth import failures as of_failures
 from mqspark.auth.failures import FAILURES, Attempts, Failures
-from mqspark.auth.policies import AclPolicy, Entry, PolicyType
-from mqspark.auth.users import Users, UserStatus, UserType
+from mqspark.auth.policies import AclPolicy, Action, Entry, PolicyType
+from mqspark.auth.users import MAX_ENTRIES, Users, UserStatus, UserType
 from mqspark.errors import ConfigError
 from mqspark.testing import Broker
 from mqspark_server.broker_app import BrokerApp
@@ -600,6 +600,11 @@ def test_users_and_policies_over_http(http: httpx.Client) -> None:
     changed = http.put("/api/v1/users/clerk", json={"status": "disable"})
     assert changed.json()["status"] == "disable"
     assert http.get("/api/v1/topics/Orders/messages", auth=clerk).status_code == 401
+    full = {**rule, "actions": [each for each in Action if each != Action.ALL], "sourceIps": []}
+    rules = [{**full, "resource": f"Topic:T{number}"} for number in range(1, MAX_ENTRIES)]
+    most = {"policies": [{"policyType": "Custom", "entries": rules}]}
+    (policy,) = http.put("/api/v1/users/clerk/policies", json=most).json()["policies"]
+    assert len(policy["entries"]) == MAX_ENTRIES
     assert http.delete("/api/v1/users/clerk/policies").status_code == 204
     assert http.delete("/api/v1/users/clerk").status_code == 204
     assert http.get("/api/v1/users/clerk").status_code == 404
