@@ -12,6 +12,7 @@ from mqspark.base.valuetypes import InRange, PositiveInt, check_fields
 from mqspark.client.delivery.results import SendResult, SettleFuture
 from mqspark.client.producer.outgoing import (
     PLAIN_ITEM_BYTES,
+    as_it_is,
     check_batch_topic,
     check_head,
     check_way,
@@ -170,12 +171,12 @@ class Accumulator:
         ):
             return False
         if batch is not None:
-            member: Any = message if self._keeps_messages else (0, body, b"", None)
+            member: Any = as_it_is(message) if self._keeps_messages else (0, body, b"", None)
             item_bytes = size_bytes + PLAIN_ITEM_BYTES
         elif can_batch(message):
             check_batch_topic(message.topic)
             checked = member_of(message, size_bytes)
-            member = message if self._keeps_messages else checked
+            member = as_it_is(message) if self._keeps_messages else checked
             item_bytes = size_bytes + PLAIN_ITEM_BYTES + len(checked[2])
             batch = self._batch_for(message, queue, timeout_ms)
         else:
@@ -204,7 +205,7 @@ class Accumulator:
         key = self._key(message, queue, timeout_ms)
         batch = self._batches.get(key)
         if batch is None:
-            batch = self._batches[key] = Together(message, queue, timeout_ms)
+            batch = self._batches[key] = Together(as_it_is(message), queue, timeout_ms)
             batch.timer = self._loop.call_later(self._settings.max_delay_ms / 1000, self._flush, key)
         return batch
 

@@ -89,6 +89,13 @@ def body_bytes(message: Message) -> int:
         )
 
 
+def as_it_is(message: Message) -> Message:
+    """The message, whatever becomes of the given one."""
+    return Message(
+        topic=message.topic, body=message.body, properties=dict(message.properties), flag=message.flag
+    )
+
+
 def check_body(body: bytes, max_bytes: int) -> None:
     """Raises InvalidMessage, MessageTooLarge."""
     if body.__class__ is not bytes:

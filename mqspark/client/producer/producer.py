@@ -21,6 +21,7 @@ from mqspark.client.producer.faults import FaultTable
 from mqspark.client.producer.outgoing import (
     PackedBatch,
     QueueSelector,
+    as_it_is,
     batch_of,
     body_bytes,
     check_body,
@@ -615,11 +616,7 @@ class Producer(Lifecycle):
             batch.set_exception(error)
 
     def _intercept(self, messages: Sequence[Message]) -> SendContext:
-        copies = [
-            Message(topic=each.topic, body=each.body, properties=dict(each.properties), flag=each.flag)
-            for each in messages
-        ]
-        context = SendContext(self._namespace.unwrap(self.group), copies)
+        context = SendContext(self._namespace.unwrap(self.group), [as_it_is(each) for each in messages])
         call_hooks([interceptor.before_send for interceptor in self._interceptors], context)
         return context
 
