@@ -212,6 +212,10 @@ def test_groups_that_are_not_deleted(http: httpx.Client, clients: Clients) -> No
 def test_a_group_is_moved_after_a_look(http: httpx.Client) -> None:
     http.put("/topics/Moved", json={"readQueueNums": 1, "writeQueueNums": 1})
     http.put("/groups/movers/settings", json={})
+    to_begin = {"topic": "Moved", "to": "earliest", "dryRun": True}
+    assert http.post("/groups/movers/reset", json=to_begin).json()["queues"] == [
+        {"queueId": 0, "before": None, "after": 0, "minOffset": 0, "maxOffset": 0, "lagAfter": 0}
+    ]
     for number in range(4):
         send(http, "Moved", str(number), queueId=0)
     look = http.post("/groups/movers/reset", json={"topic": "Moved", "to": "latest", "dryRun": True}).json()

@@ -185,7 +185,8 @@ class _BrokerOffsets:
         def reading(queue_ids: range) -> Work[dict[MessageQueue, tuple[int, int]]]:
             bounds = {}
             for queue_id in queue_ids:
-                bounds[self.queue(topic, queue_id)] = self._state.store.offsets.bounds(topic, queue_id)
+                low, high = self._state.store.offsets.bounds(topic, queue_id)
+                bounds[self.queue(topic, queue_id)] = max(0, low), high  # -1: nothing was ever stored
                 yield
             return bounds
 
