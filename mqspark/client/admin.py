@@ -911,7 +911,7 @@ def several_registries(brokers: Iterable[str]) -> str:
 def lines_of(settings: Mapping[str, str]) -> bytes:
     """Raises ConfigError for a value that would be a second setting."""
     for key, value in settings.items():
-        if "\n" in key + value or "\r" in key + value or "=" in key:
+        if "=" in key or len(f"{key}={value}.".splitlines()) > 1:  # as servers read them
             raise ConfigError(f"{key[:80]!r}: a setting is one line, KEY=VALUE", key=key)
     return "".join(f"{key}={value}\n" for key, value in settings.items()).encode()
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field, StringConstraints
 
 from mqspark.client.admin import lines_of, settings_in
-from mqspark.errors import InvalidMessage
+from mqspark.errors import ConfigError, InvalidMessage
 from mqspark.protocol.codes import RequestCode
 from mqspark_server.actions.settingactions import check_keys
 from mqspark_server.shown.nouns import MAX_VALUE
@@ -26,8 +26,8 @@ class SettingsView(BaseModel):
 
 
 class SettingsChange(Given):
-    settings: dict[str, Annotated[str, StringConstraints(pattern="^[^\r\n]*$", max_length=MAX_VALUE)]] = (
-        Field(min_length=1, max_length=MAX_CHANGES, description="to change; all others are unchanged")
+    settings: dict[str, Annotated[str, StringConstraints(max_length=MAX_VALUE)]] = Field(
+        min_length=1, max_length=MAX_CHANGES, description="to change; all others are unchanged"
     )
 
 
@@ -47,7 +47,9 @@ async def change_settings(change: SettingsChange, asker: AskerNow) -> SettingsVi
     asker.check_match(known)
     with as_problem(400, InvalidMessage):
         check_keys(asker.app.config.broker_name, known, change.settings)
-    await asker.ask(RequestCode.UPDATE_BROKER_CONFIG, None, lines_of(change.settings))
+    with as_problem(422, ConfigError):
+        lines = lines_of(change.settings)
+    await asker.ask(RequestCode.UPDATE_BROKER_CONFIG, None, lines)
     return await show_settings(asker)
 
 
