@@ -128,6 +128,13 @@ def test_numbers() -> None:
         assert parse_number(no_number) is None
 
 
+def test_many_unique_ids_at_once_differ() -> None:
+    generate = UniqueIdGenerator()
+    for count in (0, 1, 1_000, 150_000):
+        ids = generate.several(count)
+        assert (len(ids), len(set(ids))) == (count, count)
+
+
 def test_unique_ids_of_ipv4_have_32_characters() -> None:
     text = UniqueIdGenerator("192.168.1.1")()
     assert len(text) == 32
