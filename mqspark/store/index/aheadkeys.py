@@ -24,8 +24,8 @@ from mqspark.message import KEYS, TAGS, TRANSACTION_MASK, UNIQ_KEY, java_hash
 from mqspark.store.index.keys import NO_INTS, Ints, KeyColumns, index_hash, index_hashes, tag_key
 
 MAX_RECORDS = 16_384
-"""Limit of the records whose unique ids are kept, at most MAX_KEY_BYTES and some 20 bytes each: several times of what
-comes before the index follows."""
+"""Limit of the records whose unique ids are kept: several times of what comes before the index follows. Each takes at
+most MAX_KEY_BYTES and some 40 bytes, or 140 when it has a store time of its own."""
 MAX_ROWS = 256
 MAX_KEY_BYTES = 64
 LEAST_RECORDS = 512
