@@ -792,12 +792,9 @@ class TimerService:
 
     @property
     def _is_reading_again(self) -> bool:
-        """Whether what may be saved lacks messages that were in the wheel before. A slave that acts reads all again
-        after a restart."""
-        if self._timer_log.position < self._due.log_position:
-            return True
-        may_wait = self._outlet is not self._state.writer or self.files.may_wait
-        return self._due.queue_offset < self._rebuilt_before and may_wait
+        """Whether what may be saved lacks messages that were in the wheel before."""
+        due = self._due
+        return due.log_position > self._timer_log.position or due.queue_offset < self._rebuilt_before
 
     def _end(self) -> None:
         try:

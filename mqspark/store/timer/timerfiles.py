@@ -39,6 +39,8 @@ _SEAL_WORD = b"mqspark1"
 _CRC = struct.Struct(">I")
 _DIGEST = struct.Struct(">Q")
 _FILE_BYTES = 4096
+READ_AGAIN = 1 << 62
+"""Log position of a checkpoint while messages are read again: no log reaches it."""
 _UNSAVED_RECORDS = 1 << 16
 """Last records of the timer log that the wheel's file may be missing; it certainly has all before them."""
 
@@ -157,7 +159,8 @@ class TimerFiles:
             # The wheel has the waiting messages. The most recent records may be missing in its file.
             self._revise(end - _UNSAVED_RECORDS * RECORD_BYTES if has_wheel else 0)
             return self._check_wheel(0, is_lost=False)
-        end = self.log.find_end(max(0, saved.log_position - self.log.file_bytes))
+        is_synced = saved.log_position != READ_AGAIN
+        end = self.log.find_end(max(0, saved.log_position - self.log.file_bytes) if is_synced else 0)
         lost = self.wheel.first_behind(end) if has_wheel else 0
         if lost is not None:
             self._revise(lost)
@@ -199,18 +202,11 @@ class TimerFiles:
         self.checkpoint = checkpoint
 
     def read_again(self) -> None:
-        """Until another checkpoint is saved, let each start go on reading messages again behind the log's last one,
-        however many the log has by then. Raises OSError."""
-        starts = self.log.files_from(0)
-        far = (starts[-1] + self.log.file_bytes if starts else 0) + self.log.file_bytes
+        """Until another checkpoint is saved, let each start go on reading messages again behind the log's last one.
+        Raises OSError."""
         self._files.remove(self._wheel_path)  # the log has all of it
-        self.checkpoint = replace(self.checkpoint, log_position=far)
+        self.checkpoint = replace(self.checkpoint, log_position=READ_AGAIN)
         self.checkpoint.save(self._checkpoint_path, self._files, Seal(0, 0))
-
-    @property
-    def may_wait(self) -> bool:
-        """Whether the log is far from where the checkpoint of ``read_again`` says that it ends."""
-        return self.log.position < self.checkpoint.log_position - self.log.file_bytes // 2
 
     def _load_wheel(self) -> bool:
         try:
@@ -238,11 +234,12 @@ class TimerFiles:
         saved = self.checkpoint
         numbers = (saved.read_time_ms, saved.log_position, saved.queue_offset, saved.master_queue_offset)
         starts = self.log.files_from(0)
-        log_end = starts[-1] + self.log.file_bytes if starts else 0
+        # All of it may be lost, whatever was there.
+        farthest = starts[-1] + 2 * self.log.file_bytes if starts else saved.log_position
         return (
             min(numbers) >= 0
             and saved.read_time_ms <= now_ms + SLOTS * self._precision_ms
-            and saved.log_position <= log_end + self.log.file_bytes
+            and (saved.log_position <= farthest or saved.log_position == READ_AGAIN)
             and max(saved.queue_offset, saved.master_queue_offset) <= queue_end
         )
 
