@@ -462,11 +462,13 @@ class RemotingConnection(asyncio.Protocol):
         self._end(session)
 
     def _end(self, session: Session) -> None:
+        self._server.partial.budget.keep(self, 0, 0.0)
+        if self._session is None:
+            return  # it was dropped while it ended
         self._session = None
         if self._gate is not None:
             self._gate.forget()
         self._waiting.clear()
-        self._server.partial.budget.keep(self, 0, 0.0)
         self._server.close_session(session)
         self._server.forget(self, self._address)
 

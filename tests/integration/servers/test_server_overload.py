@@ -19,6 +19,7 @@ from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.session import Session
 from mqspark.testing import Broker
+from mqspark_server.net.guards import ConnectionLimits
 from mqspark_server.net.tcp import RemotingServer
 from mqspark_server.net.tcpconnection import RemotingConnection
 
@@ -173,3 +174,29 @@ def test_an_overloaded_broker_stores_what_it_acknowledges_and_no_more() -> None:
     assert codes.total() == sends * connections
     assert codes[ResponseCode.SUCCESS] == stored
     assert all(remark.startswith("[TIMEOUT_CLEAN_QUEUE]broker busy") for remark in remarks), remarks
+
+
+def test_a_connection_that_is_dropped_while_it_ends_is_counted_once() -> None:
+    """What its peer had sent before is too much to keep."""
+
+    class Ending(Transport):
+        socket: socket.socket | None = None
+
+        def get_extra_info(self, name: str, default: Any = None) -> Any:
+            return self.socket if name == "socket" else super().get_extra_info(name, default)
+
+    async def end_one_of_two() -> RemotingServer:
+        limits = ConnectionLimits(max_buffered_bytes=64 << 10)
+        server, transport = RemotingServer(BusyCore(), [], name="toy", limits=limits), Ending()
+        staying, ending = RemotingConnection(server, 10911, False), RemotingConnection(server, 10911, False)
+        staying.connection_made(Transport())
+        ending.connection_made(transport)
+        transport.socket, theirs = socket.socketpair()
+        transport.socket.setblocking(False)
+        theirs.sendall(encode_request(RequestCode.SEND_MESSAGE_V2, 1) * 500)
+        with transport.socket, theirs:
+            ending.connection_lost(ConnectionResetError())
+        return server
+
+    server = asyncio.run(end_one_of_two())
+    assert (server.counts.dropped, server.connections, server.sockets.by_address["127.0.0.1"]) == (1, 1, 1)
