@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from mqspark import AdminClient, Message, Producer
 from mqspark.message import dlq_topic
@@ -194,6 +195,21 @@ def test_who_is_not_logged_in_sees_no_form(page_of: Callable[..., Any], broker: 
     page.fill("input[name=secret]", broker.apps[0].loopback_token)
     page.click("main button")
     page.wait_for_url("**/topics/Orders/send")
+
+
+@BROWSER
+def test_a_browser_stays_logged_in_over_https(chromium: Any, tmp_path: Path) -> None:
+    trustme.CA().issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
+    settings = {"httpTlsCertPath": str(tmp_path / "server.pem")}
+    with Broker(http=True, settings=settings) as broker:
+        page = chromium.new_page(ignore_https_errors=True)
+        page.goto(f"{broker.http_url}/console/login")
+        page.fill("input[name=secret]", broker.apps[0].loopback_token)
+        page.keyboard.press("Enter")
+        page.wait_for_selector("text=Log out")
+        page.goto(f"{broker.http_url}/console/topics")
+        page.wait_for_selector("text=Log out")
+        page.close()
 
 
 @BROWSER
