@@ -30,143 +30,99 @@ class Verb(NamedTuple):
     conditions must all hold. ``[a,: words]`` are repeated for each part of -a between commas."""
 
 
-_IN = " [c: --cluster {c}]"
-_AT = " [b: --broker {b}]" + _IN
-_ON = " [b,: --broker {b}]" + _IN + " [mf: --plan {mf}]"
-_PERM = " [p=2: --perm w] [p=4: --perm r] [p=6: --perm rw]"
-_UPDATE = _PERM + _AT + " [a,: --attribute {a}]"
-_NEW = f" [!w: --queues {NEW_TOPIC_QUEUES}]"
-_ELSE = f" [!r: --read-queues {NEW_TOPIC_QUEUES}] [!w: --write-queues {NEW_TOPIC_QUEUES}]"
-_TO_END = "s=now|currentTimeMillis|-1"
-_PRINT = "consume {t} [s: --tag {s}] [b: --from {b@}] [a: --queue {a}:{i}] [e: --until {e@}]"
-
-VERBS: Mapping[str, Verb] = {
-    name: Verb(options, commands)
-    for name, options, *commands in (
-        ("clusterList", "m/moreStats! c/clusterName", "cluster list [m: -o wide]" + _IN),
-        ("brokerStatus", "b/brokerAddr*", "broker describe {b}"),
-        ("haStatus", "b/brokerAddr*", "broker replicas {b}"),
-        ("getBrokerConfig", "b/brokerAddr| c/clusterName|", "config get" + _AT),
-        ("updateBrokerConfig", "b/brokerAddr| c/clusterName| k/key* v/value*", "config set {k}={v}" + _AT),
-        ("getNamesrvConfig", "", "namesrv config"),
-        ("updateNamesrvConfig", "k/key* v/value*", "namesrv set {k}={v}"),
-        ("getControllerMetaData", "a/controllerAddress*", "controller list --controller {a}"),
-        (
-            "getSyncStateSet",
-            "a/controllerAddress* b/brokerName c/clusterName",
-            "controller replicas [b: {b}] --controller {a}" + _IN,
-        ),
-        (
-            "electMaster",
-            "a/controllerAddress* b/brokerId* bn/brokerName* c/clusterName*",
-            "controller elect {bn} {b} --controller {a}" + _IN,
-        ),
-        ("wipeWritePerm", "b/brokerName*", "broker drain {b}"),
-        ("addWritePerm", "b/brokerName*", "broker undrain {b}"),
-        ("cleanExpiredCQ", "b/brokerAddr c/cluster", "broker clean queues" + _AT),
-        ("cleanUnusedTopic", "b/brokerAddr c/cluster", "broker clean topics" + _AT),
-        ("deleteExpiredCommitLog", "b/brokerAddr c/cluster", "broker clean log" + _AT),
-        ("producer", "b/broker*", "broker producers {b}"),
-        ("producerConnection", "g/producerGroup* t/topic*", "topic producers {t} {g}"),
-        ("topicList", "c/clusterModel!", "topic list --all [c: -o wide]"),
-        ("topicStatus", "t/topic*", "topic describe {t}"),
-        ("topicRoute", "t/topic* l/list!", "topic describe {t}"),
-        ("topicClusterList", "t/topic*", "topic describe {t}"),
-        ("statsAll", "t/topic", "topic stats [t: {t}]"),
-        (
-            "updateTopic",
-            "b/brokerAddr| c/clusterName| t/topic* r/readQueueNums w/writeQueueNums p/perm=2,4,6 o/order a/attributes",
-            "topic create {t} [w: --queues {w}]" + _NEW + " --exist-ok" + _UPDATE,
-            "topic update {t} [r: --read-queues {r}] [w: --write-queues {w}]"
-            + _ELSE
-            + " [o=true: --order] [o !o=true: --no-order]"
-            + _UPDATE,
-        ),
-        (
-            "updateTopicPerm",
-            "b/brokerAddr| c/clusterName| t/topic* p/perm=2,4,6*",
-            "topic update {t}" + _PERM + _AT,
-        ),
-        (
-            "updateStaticTopic",
-            "b/brokers^ c/clusters^ t/topic* qn/totalQueueNum* mf/mapFile",
-            "topic create-static {t} --queues {qn}" + _ON,
-        ),
-        ("remappingStaticTopic", "b/brokers^ c/clusters^ t/topic* mf/mapFile", "topic remap {t}" + _ON),
-        ("deleteTopic", "t/topic* c/clusterName", "topic delete {t}" + _IN),
-        (
-            "updateSubGroup",
-            "c/clusterName g/groupName* s/consumeEnable d/consumeBroadcastEnable o/consumeMessageOrderly"
-            " q/retryQueueNums r/retryMaxTimes",
-            "group create {g}" + _IN + " [s=true: --enabled] [s !s=true: --disabled] [d=true: --broadcast]"
-            " [d !d=true: --no-broadcast] [o=true: --ordered] [o !o=true: --unordered]"
-            " [q: --retry-queues {q}] [r: --retries {r}]",
-        ),
-        (
-            "deleteSubGroup",
-            "c/clusterName g/groupName* r/removeOffset",
-            "group delete {g}" + _IN + " [r !r=true: --keep-offsets]",
-        ),
-        ("getConsumerConfig", "g/groupName*", "group describe {g}"),
-        (
-            "consumerProgress",
-            "g/groupName t/topicName",
-            "group [g: lag {g}] [g t: --topic {t}] [!g: list -o wide]",
-        ),
-        ("consumerConnection", "g/consumerGroup*", "group members {g}"),
-        ("consumerStatus", "g/consumerGroup*", "group members {g} -o wide"),
-        ("brokerConsumeStats", "b/brokerAddr", "group lag [b: --broker {b}]"),
-        (
-            "setConsumeMode",
-            "c/clusterName t/topicName* g/groupName* m/mode* q/popShareQueueNum",
-            "group mode {g} {t} {m} [q: --share {q}]" + _IN,
-        ),
-        (
-            "resetOffsetByTime",
-            "g/group* t/topic* s/timestamp* f/force=true b/broker q/queue o/offset c/cluster",
-            "group reset {g} {t}" + _IN + " [q: --queue {b}:{q}] [o: --to-offset {o}]"
-            f" [!o {_TO_END}: --latest] [!o !{_TO_END}: --to-time {{s@}}]",
-        ),
-        (
-            "skipAccumulatedMessage",
-            "g/group* t/topic* f/force=true c/cluster",
-            "group reset {g} {t} --latest" + _IN,
-        ),
-        ("cloneGroupOffset", "s/srcGroup* d/destGroup* t/topic* o/offline", "group clone {s} {d} {t}"),
-        ("queryMsgById", "i/msgId* t/topic", "message id {i} [t: --topic {t}]"),
-        ("queryMsgByUniqueKey", "i/msgId* t/topic* a/showAll!", "message id {i} --topic {t}"),
-        (
-            "queryMsgByKey",
-            "t/topic* k/msgKey* p/keyType=K,T b/beginTimestamp e/endTimestamp m/maxNum",
-            "message [p=T: tag] [!p=T: key] {t} {k} [b: --from {b@}] [e: --until {e@}] [m: --count {m}]",
-        ),
-        ("queryMsgByOffset", "t/topic* b/brokerName* i/queueId* o/offset*", "message offset {t} {b}:{i} {o}"),
-        ("queryMsgTraceById", "i/msgId* t/traceTopic", "message trace {i} [t: --trace-topic {t}]"),
-        ("printMsg", "t/topic* s/subExpression b/beginTimestamp e/endTimestamp d/printBody", _PRINT),
-        (
-            "printMsgByQueue",
-            "t/topic* a/brokerName* i/queueId* s/subExpression b/beginTimestamp e/endTimestamp p/print d/printBody",
-            _PRINT,
-        ),
-        (
-            "consumeMessage",
-            "t/topic* b/brokerName i/queueId o/offset s/beginTimestamp e/endTimestamp c/MessageNumber",
-            "consume {t} [c: --count {c}] [i: --queue {b}:{i}] [o: --from offset:{o}] [!o s: --from {s@}]"
-            " [e: --until {e@}]",
-        ),
-        (
-            "sendMessage",
-            "t/topic* p/body* k/key c/tags b/broker i/qid m/msgTraceEnable",
-            "produce {t} --body {p} [k: --key {k}] [c: --tag {c}] [i: --queue {b}:{i}] [m=true: --trace]",
-        ),
-        (
-            "checkMsgSendRT",
-            "t/topic* a/amount s/size",
-            "bench send {t} [a: --count {a}] [!a: --count 100] [s: --size {s}] [!s: --size 128]",
-        ),
-    )
+_WORDS = {
+    "$UPDATE": "$PERM $AT [a,: --attribute {a}]",
+    "$PERM": "[p=2: --perm w] [p=4: --perm r] [p=6: --perm rw]",
+    "$READ": f"[r: --read-queues {{r}}] [!r: --read-queues {NEW_TOPIC_QUEUES}]",
+    "$WRITE": f"[w: --write-queues {{w}}] [!w: --write-queues {NEW_TOPIC_QUEUES}]",
+    "$NEW": f"[w: --queues {{w}}] [!w: --queues {NEW_TOPIC_QUEUES}]",
+    "$ON": "[b,: --broker {b}] $IN [mf: --plan {mf}]",
+    "$AT": "[b: --broker {b}] $IN",
+    "$IN": "[c: --cluster {c}]",
+    "$END": "s=now|currentTimeMillis|-1",
+    "$PRINT": "consume {t} [s: --tag {s}] [b: --from {b@}] [a: --queue {a}:{i}] [e: --until {e@}]",
 }
+"""What several verbs say. One may have others that come after it."""
+
+_TABLE = """
+clusterList m/moreStats! c/clusterName => cluster list [m: -o wide] $IN
+brokerStatus b/brokerAddr* => broker describe {b}
+haStatus b/brokerAddr* => broker replicas {b}
+getBrokerConfig b/brokerAddr| c/clusterName| => config get $AT
+updateBrokerConfig b/brokerAddr| c/clusterName| k/key* v/value* => config set {k}={v} $AT
+getNamesrvConfig => namesrv config
+updateNamesrvConfig k/key* v/value* => namesrv set {k}={v}
+getControllerMetaData a/controllerAddress* => controller list --controller {a}
+getSyncStateSet a/controllerAddress* b/brokerName c/clusterName => controller replicas [b: {b}] --controller {a} $IN
+electMaster a/controllerAddress* b/brokerId* bn/brokerName* c/clusterName* \
+ => controller elect {bn} {b} --controller {a} $IN
+wipeWritePerm b/brokerName* => broker drain {b}
+addWritePerm b/brokerName* => broker undrain {b}
+cleanExpiredCQ b/brokerAddr c/cluster => broker clean queues $AT
+cleanUnusedTopic b/brokerAddr c/cluster => broker clean topics $AT
+deleteExpiredCommitLog b/brokerAddr c/cluster => broker clean log $AT
+producer b/broker* => broker producers {b}
+producerConnection g/producerGroup* t/topic* => topic producers {t} {g}
+topicList c/clusterModel! => topic list --all [c: -o wide]
+topicStatus t/topic* => topic describe {t}
+topicRoute t/topic* l/list! => topic describe {t}
+topicClusterList t/topic* => topic describe {t}
+statsAll t/topic => topic stats [t: {t}]
+updateTopic b/brokerAddr| c/clusterName| t/topic* r/readQueueNums w/writeQueueNums p/perm=2,4,6 o/order a/attributes \
+ => topic create {t} $NEW --exist-ok $UPDATE \
+ => topic update {t} $READ $WRITE [o=true: --order] [o !o=true: --no-order] $UPDATE
+updateTopicPerm b/brokerAddr| c/clusterName| t/topic* p/perm=2,4,6* => topic update {t} $PERM $AT
+updateStaticTopic b/brokers^ c/clusters^ t/topic* qn/totalQueueNum* mf/mapFile \
+ => topic create-static {t} --queues {qn} $ON
+remappingStaticTopic b/brokers^ c/clusters^ t/topic* mf/mapFile => topic remap {t} $ON
+deleteTopic t/topic* c/clusterName => topic delete {t} $IN
+updateSubGroup c/clusterName g/groupName* s/consumeEnable d/consumeBroadcastEnable o/consumeMessageOrderly \
+ q/retryQueueNums r/retryMaxTimes \
+ => group create {g} $IN [s=true: --enabled] [s !s=true: --disabled] [d=true: --broadcast] [d !d=true: --no-broadcast] \
+ [o=true: --ordered] [o !o=true: --unordered] [q: --retry-queues {q}] [r: --retries {r}]
+deleteSubGroup c/clusterName g/groupName* r/removeOffset => group delete {g} $IN [r !r=true: --keep-offsets]
+getConsumerConfig g/groupName* => group describe {g}
+consumerProgress g/groupName t/topicName => group [g: lag {g}] [g t: --topic {t}] [!g: list -o wide]
+consumerConnection g/consumerGroup* => group members {g}
+consumerStatus g/consumerGroup* => group members {g} -o wide
+brokerConsumeStats b/brokerAddr => group lag [b: --broker {b}]
+setConsumeMode c/clusterName t/topicName* g/groupName* m/mode* q/popShareQueueNum \
+ => group mode {g} {t} {m} [q: --share {q}] $IN
+resetOffsetByTime g/group* t/topic* s/timestamp* f/force=true b/broker q/queue o/offset c/cluster \
+ => group reset {g} {t} $IN [q: --queue {b}:{q}] [o: --to-offset {o}] [!o $END: --latest] [!o !$END: --to-time {s@}]
+skipAccumulatedMessage g/group* t/topic* f/force=true c/cluster => group reset {g} {t} --latest $IN
+cloneGroupOffset s/srcGroup* d/destGroup* t/topic* o/offline => group clone {s} {d} {t}
+queryMsgById i/msgId* t/topic => message id {i} [t: --topic {t}]
+queryMsgByUniqueKey i/msgId* t/topic* a/showAll! => message id {i} --topic {t}
+queryMsgByKey t/topic* k/msgKey* p/keyType=K,T b/beginTimestamp e/endTimestamp m/maxNum \
+ => message [p=T: tag] [!p=T: key] {t} {k} [b: --from {b@}] [e: --until {e@}] [m: --count {m}]
+queryMsgByOffset t/topic* b/brokerName* i/queueId* o/offset* => message offset {t} {b}:{i} {o}
+queryMsgTraceById i/msgId* t/traceTopic => message trace {i} [t: --trace-topic {t}]
+printMsg t/topic* s/subExpression b/beginTimestamp e/endTimestamp d/printBody => $PRINT
+printMsgByQueue t/topic* a/brokerName* i/queueId* s/subExpression b/beginTimestamp e/endTimestamp p/print d/printBody \
+ => $PRINT
+consumeMessage t/topic* b/brokerName i/queueId o/offset s/beginTimestamp e/endTimestamp c/MessageNumber \
+ => consume {t} [c: --count {c}] [i: --queue {b}:{i}] [o: --from offset:{o}] [!o s: --from {s@}] [e: --until {e@}]
+sendMessage t/topic* p/body* k/key c/tags b/broker i/qid m/msgTraceEnable \
+ => produce {t} --body {p} [k: --key {k}] [c: --tag {c}] [i: --queue {b}:{i}] [m=true: --trace]
+checkMsgSendRT t/topic* a/amount s/size \
+ => bench send {t} [a: --count {a}] [!a: --count 100] [s: --size {s}] [!s: --size 128]
+"""
+"""A verb a line: its name, its options, and after each => a command."""
+
+
+def _verbs(table: str) -> Iterator[tuple[str, Verb]]:
+    for name, words in _WORDS.items():
+        table = table.replace(name, words)
+    for line in table.strip().splitlines():
+        head, *commands = line.split(" => ")
+        name, _, options = head.partition(" ")
+        yield name, Verb(options, commands)
+
+
+VERBS: Mapping[str, Verb] = dict(_verbs(_TABLE))
 """RocketMQ's name → verb."""
+
 
 _PART = re.compile(r"\[([^]:]+): ([^]]+)\]|(\S+)")
 
