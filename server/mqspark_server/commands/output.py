@@ -44,9 +44,17 @@ class Column(NamedTuple):
 
 
 def columns(*fields: str | Column) -> tuple[Column, ...]:
-    """Columns of fields by their keys. ``key*`` is shown only in the wide table; ``key HEADING`` has a heading of its
-    own."""
-    return tuple(each if isinstance(each, Column) else _column(each) for each in fields)
+    """Columns of fields by their keys, with commas between. ``key*`` is shown only in the wide table; ``key HEADING``
+    has a heading of its own."""
+    found: list[Column] = []
+    for each in fields:
+        found += [each] if isinstance(each, Column) else map(_column, each.split(", "))
+    return tuple(found)
+
+
+def row_of(columns: Sequence[Column], *values: Any) -> dict[str, Any]:
+    """The values of all columns, in their order."""
+    return {column.key: value for column, value in zip(columns, values, strict=True)}
 
 
 def _column(text: str) -> Column:

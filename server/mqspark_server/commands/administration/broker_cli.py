@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Annotated, Any, Literal
 
 from mqspark.errors import BrokerError
 from mqspark_server.commands.clustercommand import ClusterShell, confirm, noun
-from mqspark_server.commands.output import columns
+from mqspark_server.commands.output import columns, row_of
 from mqspark_server.commands.parameters import Argument, Name, OnlyBrokers, Yes
 from mqspark_server.commands.refusals import Missing
 
@@ -21,8 +22,13 @@ broker = noun(
         "run": ("local.servers_cli:broker_run", "Run a broker until SIGTERM or SIGINT."),
     },
 )
-_PRODUCERS = columns("group", "client_id", "address", "language", "version*")
-_SLAVES = columns("address SLAVE", "acknowledged HAS UP TO", "behind", "in_sync", "bytes_per_second BYTES/S")
+_PRODUCERS = columns("group, client_id, address, language, version*")
+_OF_PRODUCER = attrgetter("client_id", "remote_ip", "language", "version")
+_SLAVES = columns("address SLAVE, acknowledged HAS UP TO, behind, in_sync, bytes_per_second BYTES/S")
+_OF_SLAVE = attrgetter("addr", "slave_ack_offset", "diff", "in_sync", "transferred_byte_in_second")
+_MASTER = columns("master, has_up_to, master_flushed, last_read_ms")
+_OF_MASTER = attrgetter("master_addr", "max_offset", "master_flush_offset", "last_read_timestamp")
+"""The figures that RocketMQ's HAClientRuntimeInfo has of a master."""
 
 
 @broker.command("describe")
@@ -36,46 +42,19 @@ async def broker_describe(shell: ClusterShell, broker: Name) -> None:
 async def broker_replicas(shell: ClusterShell, broker: Name) -> None:
     """List the slaves of BROKER and how far each is behind."""
     status = await shell.admin.ha_status(await shell.broker_address(broker))
-    if not status.master:
-        client = status.ha_client_runtime_info
-        shell.output.record(
-            {
-                "role": "slave",
-                "master": client.master_addr,
-                "has_up_to": client.max_offset,
-                "master_flushed": client.master_flush_offset,
-                "last_read_ms": client.last_read_timestamp,
-            }
-        )
-        return
-    rows = [
-        {
-            "address": each.addr,
-            "acknowledged": each.slave_ack_offset,
-            "behind": each.diff,
-            "in_sync": each.in_sync,
-            "bytes_per_second": each.transferred_byte_in_second,
-        }
-        for each in status.ha_connection_info
-    ]
-    shell.output.rows(_SLAVES, rows, empty="no slave is connected")
+    if status.master:
+        rows = [row_of(_SLAVES, *_OF_SLAVE(each)) for each in status.ha_connection_info]
+        shell.output.rows(_SLAVES, rows, empty="no slave is connected")
+    else:
+        shell.output.record({"role": "slave", **row_of(_MASTER, *_OF_MASTER(status.ha_client_runtime_info))})
 
 
 @broker.command("producers")
 async def broker_producers(shell: ClusterShell, broker: Name) -> None:
     """List the producers that are connected to BROKER."""
     found = await shell.admin.producers(await shell.broker_address(broker))
-    rows = [
-        {
-            "group": group,
-            "client_id": each.client_id,
-            "address": each.remote_ip,
-            "language": each.language,
-            "version": each.version,
-        }
-        for group, members in sorted(found.items())
-        for each in members
-    ]
+    clients = [(group, each) for group, members in sorted(found.items()) for each in members]
+    rows = [row_of(_PRODUCERS, group, *_OF_PRODUCER(each)) for group, each in clients]
     shell.output.rows(_PRODUCERS, rows, empty="no producer is connected")
 
 

@@ -14,19 +14,8 @@ from mqspark_server.survey.surveying import without_no_error
 cluster = noun("cluster", "Clusters: their brokers, versions and rates.")
 
 BROKER_COLUMNS = columns(
-    "cluster",
-    "broker",
-    "id",
-    "address",
-    "version",
-    "in_tps",
-    "out_tps",
-    "disk_ratio",
-    "active",
-    "stored_today*",
-    "read_today*",
-    "put_p99_ms*",
-    "error",
+    "cluster, broker, id, address, version, in_tps, out_tps, disk_ratio, active",
+    "stored_today*, read_today*, put_p99_ms*, error",
 )
 
 

@@ -12,7 +12,7 @@ import click
 from mqspark_server.actions.settingactions import ChangeSettings
 from mqspark_server.commands.clustercommand import ClusterShell, noun
 from mqspark_server.commands.output import Output, OutputFormat, columns, remark
-from mqspark_server.commands.parameters import Argument, Name, OnlyBrokers, Option, Yes
+from mqspark_server.commands.parameters import Argument, Assignments, Name, OnlyBrokers, Option, Yes
 from mqspark_server.commands.refusals import Missing
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 config = noun("config", "Settings of brokers, under RocketMQ's names.")
 Keys = Annotated[tuple[str, ...], Argument(required=False)]
 Changes = Annotated[tuple[str, ...], Argument(required=True, metavar="KEY=VALUE...")]
-_COLUMNS = columns("server", "key", "value")
+_COLUMNS = columns("server, key, value")
 _DIFFERENCES = columns(*_COLUMNS, "default")
 
 
@@ -75,8 +75,8 @@ async def config_diff(shell: ClusterShell, brokers: OnlyBrokers) -> None:
 
 async def _settings_of(shell: ClusterShell, brokers: tuple[str, ...]) -> dict[str, dict[str, str]]:
     """Of the masters, by name."""
-    asked = await shell.brokers(brokers)
-    return {name: await shell.admin.broker_config(each[min(each)]) for name, each in asked.items()}
+    servers = (await shell.brokers(brokers)).items()
+    return {name: await shell.admin.broker_config(each[min(each)]) for name, each in servers}
 
 
 def _show_differences(
@@ -109,14 +109,14 @@ def _parts_of(kind: str, layers: Sequence[Layer]) -> tuple[Any, list[Any]]:
     """The settings of a server, and the settings objects that they consist of."""
     from mqspark_server.settings import settings
 
+    found: Any
     if kind == "namesrv":
-        name_server = settings.namesrv_settings(settings.namesrv_production(), *layers)
-        return name_server, [name_server.server, name_server.namesrv, name_server.auth]
-    if kind == "controller":
-        controller = settings.controller_settings({}, *layers)
-        return controller, [controller.server, controller.controller, controller.auth]
-    broker = settings.broker_settings(settings.production(), *layers, use_environment=False)
-    return broker, [broker.server, broker.broker, broker.store, broker.auth]
+        found = settings.namesrv_settings(settings.namesrv_production(), *layers)
+    elif kind == "controller":
+        found = settings.controller_settings({}, *layers)
+    else:
+        found = settings.broker_settings(settings.production(), *layers, use_environment=False)
+    return found, [getattr(found, each) for each in ("server", kind, "store", "auth") if hasattr(found, each)]
 
 
 @config.command("check")
@@ -127,9 +127,7 @@ def config_check(
         click.Choice(["broker", "namesrv", "controller"]),
         Option("Kind of server.  [default: by the file's name, else broker]", "--of"),
     ],
-    assigned: Annotated[
-        tuple[str, ...], Option("Overrides the file. Repeatable.", "--set", metavar="KEY=VALUE")
-    ],
+    assigned: Assignments,
     output: OutputFormat,
 ) -> None:
     """Check whether a server would start with a settings file, and show what it changes. Contacts no server."""

@@ -11,7 +11,7 @@ from mqspark.protocol.bodies.replica_bodies import ReplicasInfo
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers.cluster_headers import ElectMasterRequestHeader, ElectMasterResponseHeader
 from mqspark_server.commands.clustercommand import ClusterShell, confirm, noun
-from mqspark_server.commands.output import columns
+from mqspark_server.commands.output import columns, row_of
 from mqspark_server.commands.parameters import Argument, Name, Option, Yes
 from mqspark_server.commands.refusals import CommandFailed, Missing
 from mqspark_server.survey import replicasurvey
@@ -22,8 +22,9 @@ controller = noun(
     "Controllers: run one here, or show and change which replica of each broker is master.",
     {"run": ("local.servers_cli:controller_run", "Run a controller until SIGTERM or SIGINT.")},
 )
-_LIST = columns("address", "leads", "leader", "group*", "error")
-_REPLICAS = columns("broker", "id", "address", "role", "in_sync", "alive", "epoch", "set_epoch*")
+_LIST = columns("address, leads, leader, group*, error")
+_REPLICAS = columns("broker, id, address, role, in_sync, alive, epoch, set_epoch*")
+_ELECTED = columns("broker, id, address, epoch")
 _Controllers = Annotated[
     str | None,
     Option(
@@ -137,7 +138,5 @@ async def controller_elect(
         raise CommandFailed(f"nothing was changed: {error.remark}; give the ID of another replica") from None
     elected = answer.header(ElectMasterResponseHeader)
     number, address, epoch = elected.master_broker_id, elected.master_address, elected.master_epoch
-    shell.output.done(
-        f"{number} ({address}) is master of {broker} in epoch {epoch}",
-        {"broker": broker, "id": number, "address": address, "epoch": epoch},
-    )
+    row = row_of(_ELECTED, broker, number, address, epoch)
+    shell.output.done(f"{number} ({address}) is master of {broker} in epoch {epoch}", row)

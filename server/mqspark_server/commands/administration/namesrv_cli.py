@@ -14,7 +14,7 @@ namesrv = noun(
     "Name servers: run one here, or query and change those of a cluster.",
     {"run": ("local.servers_cli:namesrv_run", "Run a name server until SIGTERM or SIGINT.")},
 )
-_COLUMNS = columns("address", "answers", "settings*", "error")
+_COLUMNS = columns("address, answers, settings*, error")
 
 
 @namesrv.command("list")
