@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 
@@ -12,7 +12,7 @@ from mqspark.message import is_system_group
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark_server.actions.fields import GroupName, SettingsField, TopicName
 from mqspark_server.actions.operating import Act, Done, Facts, NotDone, Operated, Preview, Why, absent
-from mqspark_server.shown.nouns import GROUP_SETTINGS, SHARED_QUEUES
+from mqspark_server.shown.nouns import GROUP_SETTINGS, SHARED_QUEUES, ModeName
 from mqspark_server.survey.groupsurvey import lag_of, member_rows
 from mqspark_server.survey.surveying import Row
 
@@ -99,7 +99,7 @@ class SetMode(Act, frozen=True):
     done = "group {0.group} consumes {0.topic} by {0.mode}"
     group: GroupName
     topic: TopicName
-    mode: Literal["PULL", "POP"]
+    mode: ModeName
     share: Annotated[int, SHARED_QUEUES] = 0
 
     async def act(self, at: Operated) -> None:

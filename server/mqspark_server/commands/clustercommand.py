@@ -139,13 +139,13 @@ class ClusterShell:
             await self.brokers()
         return await self.admin.topic_list(cluster=self.cluster)
 
-    async def topic_rows(self) -> list[dict[str, Any]]:
-        """``known_topics`` with their kinds."""
+    async def topic_rows(self, *, every: bool = False) -> list[dict[str, Any]]:
+        """``known_topics`` with their kinds, or only normal ones."""
         from mqspark_server.survey.topicsurvey import topic_rows
 
         if self.cluster is not None:
             await self.brokers()
-        return await topic_rows(self.admin, self.cluster)
+        return await topic_rows(self.admin, self.cluster, every=every)
 
     async def brokers(self, names: Iterable[str] = ()) -> dict[str, dict[int, str]]:
         """Broker name → id → address, of all brokers of the cluster, or only of ``names``. Raises Missing."""

@@ -112,7 +112,7 @@ def _type(kind: Any, marks: list[Any]) -> Any:
             return click.IntRange(*mark)
         if isinstance(mark, click.ParamType):
             return mark
-    return click.Choice(get_args(kind)) if get_origin(kind) is Literal else kind
+    return click.Choice(get_args(kind), case_sensitive=False) if get_origin(kind) is Literal else kind
 
 
 # --- what several commands take ---

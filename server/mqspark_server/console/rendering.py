@@ -15,10 +15,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
 
 from mqspark.errors import InvalidMessage
-from mqspark.message import KEYS, TAGS, UNIQ_KEY, MessageExt
+from mqspark.message import KEYS, MESSAGE_TYPES, NEW_TOPIC_QUEUES, TAGS, UNIQ_KEY, MessageExt
+from mqspark_server.shown import nouns
 from mqspark_server.shown.bodies.bodyviews import NO_SCHEMAS, VIEWS, BodyView, KnownSchema, body_view
 from mqspark_server.shown.deadletters import origin_of
-from mqspark_server.shown.nouns import perm_words
 from mqspark_server.shown.timezones import Zone
 from mqspark_server.survey.surveying import MAX_ROWS
 
@@ -135,6 +135,7 @@ def _environment() -> Environment:
         auto_reload=False,
     )
     made.globals |= {"static": _static_path, "root": ROOT, "views": VIEWS, "most_rows": MAX_ROWS}
+    made.globals |= {"nouns": nouns, "topic_types": MESSAGE_TYPES, "new_queues": NEW_TOPIC_QUEUES}
     made.globals |= {"note": "", "mistake": "", "trouble": "", "kept": None, "links": ()}  # of pages without
     made.filters |= {
         "short": _short,
@@ -146,7 +147,7 @@ def _environment() -> Environment:
         "until": _until,
         "seconds": _seconds,
         "bytes": _bytes,
-        "perm": perm_words,
+        "perm": nouns.perm_words,
         "value": _value,
         "sorted_by": lambda page, key, is_number: page.sorted_by(key, down=is_number),
         "path": lambda name: quote(name, safe="", errors="replace"),

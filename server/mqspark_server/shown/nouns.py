@@ -7,7 +7,7 @@ Must not know how they are shown, nor how they are changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from mqspark.errors import InvalidMessage
 from mqspark.message import PERM_READ, PERM_WRITE, MessageQueue
@@ -54,6 +54,9 @@ PERMS = {"r": PERM_READ, "w": PERM_WRITE, "rw": PERM_READ | PERM_WRITE, "none": 
 """As commands spell them → PermName's bits."""
 PERM_WORDS = {"read and write": "rw", "read only": "r", "write only": "w", "neither": "none"}
 """As pages say what producers and consumers may do → as commands spell it."""
+ModeName = Literal["PULL", "POP"]
+"""How members consume a topic whose queues the broker assigns."""
+MODE_NAMES = get_args(ModeName)
 MODES = {"CONSUME_PASSIVELY": "push", "CONSUME_ACTIVELY": "pull", "CONSUME_POP": "pop"}
 """RocketMQ's ConsumeType of a group → as people say it."""
 
@@ -94,7 +97,7 @@ class Setting(NamedTuple):
     @property
     def label(self) -> str:
         """Its name in forms."""
-        return self.text.removesuffix(".")
+        return self.text.partition(":")[0].removesuffix(".")
 
     def read(self, name: str, values: Sequence[str]) -> int | bool:
         """A field of a form. Raises InvalidMessage."""
@@ -117,26 +120,24 @@ def settings_row(settings: Iterable[Setting], config: object) -> dict[str, Any]:
     return {each.word: getattr(config, each.field) for each in settings}
 
 
+READ_QUEUES = Setting("read_queue_nums", "--read-queues", "Queues to read, per broker.", QUEUES)
+_PERM = "Producers and consumers may: 4 read, 2 write, 1 inherit."
 TOPIC_SETTINGS = (
-    Setting("read_queue_nums", "--read-queues", "Queues to read, per broker.", QUEUES),
+    READ_QUEUES,
     Setting("write_queue_nums", "--write-queues", "Queues to write, per broker.", QUEUES),
-    Setting(
-        "perm", "--perm", "Permissions: 4 read, 2 write, 1 inherit.", WholeNumbers(0, 7), PERMS, PERM_WORDS
-    ),
+    Setting("perm", "--perm", _PERM, WholeNumbers(0, 7), PERMS, PERM_WORDS),
     Setting("order", "--order/--no-order", "Whether routes keep its queues while a broker is down."),
 )
 
+_RETRIES = "Attempts before a message becomes a dead letter."
+RETRIES = Setting("retry_max_times", "--retries", _RETRIES, WholeNumbers(-1, 1_000_000))
+ORDERED = Setting("consume_message_orderly", "--ordered/--unordered", "Whether members consume in order.")
 GROUP_SETTINGS = (
-    Setting(
-        "retry_max_times",
-        "--retries",
-        "Attempts before a message becomes a dead letter.",
-        WholeNumbers(-1, 1_000_000),
-    ),
+    RETRIES,
     Setting(
         "retry_queue_nums", "--retry-queues", "Queues of the retry topic.", WholeNumbers(0, QUEUE_IDS.most)
     ),
-    Setting("consume_message_orderly", "--ordered/--unordered", "Whether members consume in order."),
+    ORDERED,
     Setting("consume_enable", "--enabled/--disabled", "Whether members may consume."),
     Setting("consume_broadcast_enable", "--broadcast/--no-broadcast", "Whether broadcasting is allowed."),
     Setting(

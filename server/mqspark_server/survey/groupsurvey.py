@@ -20,15 +20,17 @@ from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of
 
 if TYPE_CHECKING:
     from mqspark.client.admin import AdminClient
+    from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 
 
 async def group_rows(admin: AdminClient, *, every: bool) -> list[Row]:
     """``every``: the brokers' own groups, too."""
-    return [
-        {"group": name, **settings_row(GROUP_SETTINGS, config)}
-        for name, config in (await admin.groups()).items()
-        if every or not is_system_group(name)
-    ]
+    known = (await admin.groups()).items()
+    return [group_row(name, config) for name, config in known if every or not is_system_group(name)]
+
+
+def group_row(name: str, config: SubscriptionGroupConfig) -> Row:
+    return {"group": name, **settings_row(GROUP_SETTINGS, config)}
 
 
 async def lag_of(admin: AdminClient, group: str, topic: str | None = None) -> int | None:

@@ -15,6 +15,7 @@ from mqspark.message import (
     is_system_topic,
     parse_number,
 )
+from mqspark.protocol.bodies.admin_bodies import BrokerStatsData, BrokerStatsItem
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.client_headers import GetEarliestMsgStoretimeRequestHeader
 from mqspark_server.shown import nouns
@@ -22,7 +23,6 @@ from mqspark_server.survey.surveying import MAX_ROWS, Row, add_to_each
 
 if TYPE_CHECKING:
     from mqspark.client.admin import AdminClient
-    from mqspark.protocol.bodies.admin_bodies import BrokerStatsData
     from mqspark.protocol.bodies.topic_bodies import TopicConfig
 
 PLAIN_TYPE = "NORMAL"
@@ -37,12 +37,13 @@ def topic_kind(name: str) -> str:
     return "system" if is_system_topic(name) or name.endswith("_REPLY_TOPIC") else "normal"
 
 
-async def topic_rows(admin: AdminClient, cluster: str | None = None) -> list[Row]:
+async def topic_rows(admin: AdminClient, cluster: str | None = None, *, every: bool) -> list[Row]:
     """Topics by name and kind, of all clusters or one; those that are named after clusters and brokers are the
-    system's."""
+    system's. ``every``: not only normal ones."""
     names, info = await admin.topic_list(cluster=cluster), await admin.cluster_info()
     own = {*info.cluster_addr_table, *info.broker_addr_table}
-    return [{"topic": name, "kind": "system" if name in own else topic_kind(name)} for name in names]
+    rows = [{"topic": name, "kind": "system" if name in own else topic_kind(name)} for name in names]
+    return [row for row in rows if every or row["kind"] == "normal"]
 
 
 async def extent_of(admin: AdminClient, topic: str) -> Row:
@@ -83,15 +84,19 @@ async def topic_figures(admin: AdminClient, topic: str) -> Row:
 
 
 async def _put_tps(admin: AdminClient, topic: str, address: str) -> float:
-    data = await counter_of(admin, address, "TOPIC_PUT_NUMS", topic)
-    return 0.0 if data is None or data.stats_minute is None else data.stats_minute.tps
+    minute, _ = await counted(admin, address, "TOPIC_PUT_NUMS", topic)
+    return minute.tps
 
 
-async def counter_of(admin: AdminClient, address: str, name: str, key: str) -> BrokerStatsData | None:
+async def counted(
+    admin: AdminClient, address: str, name: str, key: str
+) -> tuple[BrokerStatsItem, BrokerStatsItem]:
+    """What was counted in the last minute, and today."""
     try:
-        return await admin.broker_stats(address, name, key)
+        data = await admin.broker_stats(address, name, key)
     except BrokerError:
-        return None  # nothing has been counted
+        data = BrokerStatsData()  # nothing has been counted
+    return data.stats_minute or BrokerStatsItem(), data.stats_day or BrokerStatsItem()
 
 
 async def letters_of(admin: AdminClient, group: str, now_ms: int) -> Row:

@@ -1,4 +1,4 @@
-"""The settings of groups are declared once: options of commands and documents of HTTP follow."""
+"""The settings of topics and groups are declared once: options of commands, documents of HTTP and forms follow."""
 
 from __future__ import annotations
 
@@ -7,40 +7,69 @@ from typing import Any
 import click
 import msgspec
 import pytest
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from mqspark.broker.config import BrokerConfig
 from mqspark.message import NEW_TOPIC_QUEUES, PERM_INHERIT, PERM_READ, PERM_WRITE
-from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
+from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig, TopicConfig
 from mqspark_server.actions.topicactions import CreateTopic
 from mqspark_server.commands.administration.group_cli import group
 from mqspark_server.commands.administration.topic_cli import topic
-from mqspark_server.shown.nouns import GROUP_SETTINGS, PERMS, Setting, perm_text
+from mqspark_server.console.rendering import _environment
+from mqspark_server.shown.nouns import GROUP_SETTINGS, PERMS, TOPIC_SETTINGS, Setting, perm_text
 from mqspark_server.web.v1.groupapi import GroupChange, GroupSettingsView
+from mqspark_server.web.v1.topicapi import TopicChange
+
+CASES = [
+    pytest.param(setting, command, change, config, id=f"{command.name}-{setting.field}")
+    for settings, command, change, config in (
+        (GROUP_SETTINGS, group.commands["create"], GroupChange, SubscriptionGroupConfig),
+        (TOPIC_SETTINGS, topic.commands["create"], TopicChange, TopicConfig),
+        (TOPIC_SETTINGS, topic.commands["update"], TopicChange, TopicConfig),
+    )
+    for setting in settings
+]
 
 
-def option_of(setting: Setting) -> click.Parameter:
-    command = group.commands["create"]
-    return next(each for each in command.params if each.name == setting.field)
-
-
-@pytest.mark.parametrize("setting", GROUP_SETTINGS, ids=lambda setting: setting.field)
-def test_command_and_http_take_the_same_values(setting: Setting) -> None:
-    names = {each.name: each.encode_name for each in msgspec.structs.fields(SubscriptionGroupConfig)}
-    name, option = names[setting.field], option_of(setting)
+@pytest.mark.parametrize(("setting", "command", "change", "config"), CASES)
+def test_command_and_http_take_the_same_values(
+    setting: Setting, command: click.Command, change: type[BaseModel], config: type[msgspec.Struct]
+) -> None:
+    names = {each.name: each.encode_name for each in msgspec.structs.fields(config)}
+    name = names[setting.field]
+    option = next(each for each in command.params if each.name == setting.field)
     if setting.span is None:
         assert isinstance(option.type, click.types.BoolParamType)
-        assert GroupChange.model_validate({name: True}).model_dump(exclude_none=True) == {setting.field: True}
+        assert change.model_validate({name: True}).model_dump(exclude_unset=True) == {setting.field: True}
         return
-    assert isinstance(option.type, click.IntRange)
-    assert (option.type.min, option.type.max) == setting.span
+    if setting.words is not None:
+        assert isinstance(option.type, click.Choice)
+        assert tuple(option.type.choices) == tuple(setting.words)
+    else:
+        assert isinstance(option.type, click.IntRange)
+        assert (option.type.min, option.type.max) == setting.span
     for value in setting.span:
-        assert GroupChange.model_validate({name: value}).model_dump(exclude_none=True) == {
-            setting.field: value
-        }
+        given = change.model_validate({name: value})
+        assert given.model_dump(exclude_unset=True) == {setting.field: value}
     for value in (setting.span.least - 1, setting.span.most + 1):
         with pytest.raises(ValidationError):
-            GroupChange.model_validate({name: value})
+            change.model_validate({name: value})
+
+
+@pytest.mark.parametrize("setting", [*GROUP_SETTINGS, *TOPIC_SETTINGS], ids=lambda setting: setting.field)
+def test_a_page_asks_for_every_setting_within_its_limits(setting: Setting) -> None:
+    value = PERM_READ if setting.labels else setting.span.most if setting.span else True
+    source = '{% from "parts.html" import setting with context %}{{ setting(each, value) }}'
+    shown = _environment().from_string(source).render(each=setting, value=value)
+    assert f'name="{setting.word}"' in shown
+    assert setting.label in shown
+    if setting.labels:
+        assert "<option selected>read only</option>" in shown
+    elif setting.span:
+        assert f'value="{value}"' in shown
+        assert f'min="{setting.span.least}" max="{setting.span.most}"' in shown
+    else:
+        assert 'type="checkbox"' in shown
 
 
 @pytest.mark.parametrize("given", [{"retry_max_times": 1}, {"brokerId": 1}, {"retryMaxTimes": "many"}])

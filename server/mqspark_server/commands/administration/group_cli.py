@@ -8,31 +8,24 @@ import click
 
 from mqspark.errors import BrokerError, MQError
 from mqspark.message import MessageQueue, is_system_group
-from mqspark.protocol.codes import ResponseCode
 from mqspark_server.actions.groupactions import CloneOffsets, DeleteGroup, PutGroup, SetMode
 from mqspark_server.actions.offsetmoves import BEGINNING_MS, END_MS, OffsetMove
 from mqspark_server.commands.clustercommand import ClusterShell, given_settings, noun, setting_options
-from mqspark_server.commands.completing import (
-    GroupName,
-    GroupNames,
-    TopicName,
-    complete_groups,
-    complete_topics,
-)
-from mqspark_server.commands.output import columns
+from mqspark_server.commands.completing import GroupName, GroupNames, MaybeGroups, TopicName, complete_topics
+from mqspark_server.commands.output import columns, row_of
 from mqspark_server.commands.parameters import Argument, MaybeName, Name, OnlyBrokers, OnlyQueues, Option, Yes
-from mqspark_server.commands.refusals import Missing, MissingGroup
+from mqspark_server.commands.refusals import Missing
 from mqspark_server.commands.times import FORMS, TIME
-from mqspark_server.shown.nouns import GROUP_SETTINGS, OFFSETS, SHARED_QUEUES, place_of, settings_row
-from mqspark_server.survey.groupsurvey import group_rows, lag_of, member_rows, offset_rows
+from mqspark_server.shown.nouns import GROUP_SETTINGS, OFFSETS, SHARED_QUEUES, ModeName, place_of
+from mqspark_server.survey.groupsurvey import group_row, group_rows, lag_of, member_rows, offset_rows
 from mqspark_server.survey.surveying import Row, add_to_each
 
 group = noun("group", "Consumer groups.")
-_LIST = columns("group", "members*", "lag*", "retries", "ordered", "enabled", "broadcast*")
-_LAG = columns("group", "topic", "broker", "queue", "committed", "max_offset END", "lag", "client_id*")
-_TOTALS = columns("group", "topic", "queues", "lag")
-_MEMBERS = columns("client_id", "address", "language", "version", "mode", "queues*", "cached*")
-_RESET = columns("topic", "broker", "queue", "from_offset", "to_offset", "change")
+_LIST = columns("group, members*, lag*, retries, ordered, enabled, broadcast*")
+_LAG = columns("group, topic, broker, queue, committed, max_offset END, lag, client_id*")
+_TOTALS = columns("group, topic, queues, lag")
+_MEMBERS = columns("client_id, address, language, version, mode, queues*, cached*")
+_RESET = columns("topic, broker, queue, from_offset, to_offset, change")
 
 
 @group.command("list")
@@ -64,8 +57,7 @@ async def group_describe(shell: ClusterShell, group: GroupName) -> None:
     except MQError:
         offsets = []  # it has committed nothing anywhere
     row = {
-        "group": group,
-        **settings_row(GROUP_SETTINGS, config),
+        **group_row(group, config),
         "attributes": dict(config.attributes),
         "subscriptions": subscriptions,
         "lag": sum(each["lag"] for each in offsets),
@@ -90,7 +82,7 @@ async def group_create(shell: ClusterShell, group: Name, **values: Any) -> None:
 @group.command("lag")
 async def group_lag(
     shell: ClusterShell,
-    groups: Annotated[tuple[str, ...], Argument(required=False, shell_complete=complete_groups)],
+    groups: MaybeGroups,
     topic: Annotated[str | None, Option("Only this topic.", shell_complete=complete_topics)],
     brokers: OnlyBrokers,
     total: Annotated[bool, Option("One line per topic instead of one per queue.")],
@@ -98,29 +90,23 @@ async def group_lag(
     """Show the messages that GROUPS (default: all) have not committed, by queue."""
     there = await shell.brokers(brokers) if brokers else ()
     names = groups or [name for name in await shell.admin.groups() if not is_system_group(name)]
-    rows = []
+    rows: list[Row] = []
     for name in names:
         try:
             rows += await offset_rows(shell.admin, name, topic)
-        except BrokerError as error:
-            if groups and error.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
-                raise MissingGroup(name, await shell.admin.groups()) from None
+        except BrokerError:
             if groups:
+                await shell.must_be_group(name)
                 raise
     rows = [row for row in rows if not brokers or row["broker"] in there]
-    shown = _LAG
-    if total:
-        lags: dict[tuple[str, str], list[int]] = {}
-        for row in rows:
-            lags.setdefault((row["group"], row["topic"]), []).append(row["lag"])
-        shown, rows = (
-            _TOTALS,
-            [
-                {"group": name, "topic": of, "queues": len(each), "lag": sum(each)}
-                for (name, of), each in lags.items()
-            ],
-        )
-    shell.output.rows(shown, rows, empty="nothing is committed")
+    if not total:
+        shell.output.rows(_LAG, rows, empty="nothing is committed")
+        return
+    lags: dict[tuple[str, str], list[int]] = {}
+    for row in rows:
+        lags.setdefault((row["group"], row["topic"]), []).append(row["lag"])
+    totals = [row_of(_TOTALS, *place, len(each), sum(each)) for place, each in lags.items()]
+    shell.output.rows(_TOTALS, totals, empty="nothing is committed")
 
 
 @group.command("members")
@@ -146,13 +132,13 @@ async def group_mode(
     shell: ClusterShell,
     group: GroupName,
     topic: TopicName,
-    mode: Annotated[str, click.Choice(["PULL", "POP"], case_sensitive=False), Argument()],
+    mode: Annotated[ModeName, Argument()],
     share: Annotated[
         int, SHARED_QUEUES, Option("POP: how many members share a queue; 0: all.", show_default=False)
     ] = 0,
 ) -> None:
     """Set whether members of GROUP with server-side assignment consume TOPIC by PULL or by POP."""
-    await shell.carry_out(SetMode(group, topic, "POP" if mode.upper() == "POP" else "PULL", share))
+    await shell.carry_out(SetMode(group, topic, mode, share))
 
 
 @group.command("delete")

@@ -1,4 +1,4 @@
-"""Plans for static topics as files, from which a command that failed half-way can be completed.
+"""Plans for static topics, and their files, from which a command that failed half-way can be completed.
 
 The format is that of RocketMQ's tools: TopicRemappingDetailWrapper as JSON.
 """
@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
 import click
 
+from mqspark.client.staticplan import StaticTopicProblem
+from mqspark.client.statictopics import StaticTopics
 from mqspark.errors import MQError, ProtocolError
 from mqspark.protocol.bodies.body import decode_body, encode_body
-from mqspark.protocol.bodies.topic_bodies import TopicRemappingDetailWrapper
+from mqspark.protocol.bodies.topic_bodies import TopicConfigAndQueueMapping, TopicRemappingDetailWrapper
+from mqspark_server.commands.clustercommand import ClusterShell
 from mqspark_server.commands.refusals import CommandFailed, describe
 
 MAX_PLAN_BYTES = 64 << 20
@@ -68,3 +72,36 @@ def read_plan(file: str, topic: str) -> TopicRemappingDetailWrapper:
     if plan.topic != topic or not plan.broker_config_map:
         raise click.UsageError(f"{file} is a plan for {plan.topic[:80]!r}, not for {topic}")
     return plan
+
+
+async def carry_out(
+    shell: ClusterShell, topic: str, file: str | None, brokers: Iterable[str], queues: int | None = None
+) -> dict[str, TopicConfigAndQueueMapping]:
+    """The plan of a file, or a new one: to have so many queues, or to move them."""
+    statics = StaticTopics(shell.admin)
+    if file is not None:
+        plan = read_plan(file, topic)
+    else:
+        await _finish(statics, topic)
+        masters = await shell.masters(brokers)
+        if queues is None:
+            plan = await statics.plan_move(topic, masters)
+        else:
+            plan = await statics.plan_growth(topic, queues, masters)
+    with KeptPlan(plan, file) as kept:
+        await statics.carry_out(plan, kept.write)
+    return plan.broker_config_map
+
+
+async def _finish(statics: StaticTopics, topic: str) -> None:
+    """Complete an earlier command, as far as the brokers agree about it."""
+    try:
+        rest = await statics.plan_rest(topic)
+    except StaticTopicProblem as error:
+        raise CommandFailed(
+            f"{describe(error)}: the brokers disagree about {topic}, as after two concurrent commands;"
+            f" `mqspark topic repair-static {topic}` repairs it"
+        ) from error
+    if rest is not None:
+        with KeptPlan(rest, None) as kept:
+            await statics.carry_out(rest, kept.write)

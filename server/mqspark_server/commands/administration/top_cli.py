@@ -16,13 +16,13 @@ from mqspark.errors import MQError
 from mqspark.message import RETRY_PREFIX
 from mqspark_server.commands.administration.cluster_cli import BROKER_COLUMNS, broker_rows
 from mqspark_server.commands.clustercommand import ClusterCommand, ClusterShell
-from mqspark_server.commands.output import columns, cut
+from mqspark_server.commands.output import columns, cut, row_of
 from mqspark_server.commands.parameters import Option
 from mqspark_server.survey.surveying import Row, each_of
 from mqspark_server.survey.topicsurvey import bounds_of
 
-_TOPICS = columns("topic", "in_tps", "messages", "queues")
-_GROUPS = columns("group", "topic", "out_tps", "lag", "lag_change")
+_TOPICS = columns("topic, in_tps, messages, queues")
+_GROUPS = columns("group, topic, out_tps, lag, lag_change")
 Places = dict[str, tuple[int, int, int]]
 Progress = dict[tuple[str, str], tuple[int, int]]
 
@@ -82,7 +82,7 @@ def _show(
 
 async def _sample(shell: ClusterShell) -> tuple[Places, Progress]:
     """End, messages and queues of each topic; end and committed offset of each group and topic."""
-    topics = [row["topic"] for row in await shell.topic_rows() if row["kind"] == "normal"]
+    topics = [row["topic"] for row in await shell.topic_rows()]
     places: Places = {}
     progress: Progress = {}
 
@@ -105,12 +105,7 @@ async def _sample(shell: ClusterShell) -> tuple[Places, Progress]:
 
 def _topic_rows(before: Places, now: Places, elapsed_s: float) -> list[Row]:
     rows = [
-        {
-            "topic": name,
-            "in_tps": round((end - before.get(name, (end, 0, 0))[0]) / elapsed_s, 1),
-            "messages": messages,
-            "queues": queues,
-        }
+        row_of(_TOPICS, name, round((end - before.get(name, (end,))[0]) / elapsed_s, 1), messages, queues)
         for name, (end, messages, queues) in now.items()
     ]
     return sorted(rows, key=lambda row: (-row["in_tps"], -row["messages"], row["topic"]))
@@ -118,16 +113,9 @@ def _topic_rows(before: Places, now: Places, elapsed_s: float) -> list[Row]:
 
 def _group_rows(before: Progress, now: Progress, elapsed_s: float) -> list[Row]:
     rows = []
-    for (name, topic), (end, committed) in now.items():
-        old_end, old_committed = before.get((name, topic), (end, committed))
-        lag = end - committed
-        rows.append(
-            {
-                "group": name,
-                "topic": topic,
-                "out_tps": round((committed - old_committed) / elapsed_s, 1),
-                "lag": lag,
-                "lag_change": round((lag - (old_end - old_committed)) / elapsed_s, 1),
-            }
-        )
+    for key, (end, committed) in now.items():
+        old_end, old_committed = before.get(key, (end, committed))
+        lag, change = end - committed, end - old_end - (committed - old_committed)
+        rates = [round(each / elapsed_s, 1) for each in (committed - old_committed, change)]
+        rows.append(row_of(_GROUPS, *key, rates[0], lag, rates[1]))
     return sorted(rows, key=lambda row: (-row["lag"], row["group"], row["topic"]))

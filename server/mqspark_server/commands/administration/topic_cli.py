@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 import click
@@ -14,26 +15,23 @@ from mqspark_server.actions.topicactions import ConfigureTopic, CreateTopic, Del
 from mqspark_server.commands.administration.config_cli import assignments
 from mqspark_server.commands.clustercommand import ClusterShell, given_settings, noun, setting_options
 from mqspark_server.commands.completing import MaybeTopic, TopicName, TopicNames
-from mqspark_server.commands.output import columns
+from mqspark_server.commands.output import columns, row_of
 from mqspark_server.commands.parameters import MaybeName, Name, OnlyBrokers, Option, Yes
-from mqspark_server.commands.refusals import CommandFailed, Missing, describe
-from mqspark_server.shown.nouns import PERMS, QUEUES, TOPIC_SETTINGS, perm_text
+from mqspark_server.commands.refusals import Missing
+from mqspark_server.shown.nouns import QUEUES, TOPIC_SETTINGS, perm_text
 from mqspark_server.survey import topicsurvey
 from mqspark_server.survey.groupsurvey import client_rows
 from mqspark_server.survey.surveying import Row, each_of, without_no_error
 
 topic = noun("topic", "Topics.")
-_LIST = columns("topic", "kind", "brokers*", "queues*", "messages*", "last_ms*")
-_QUEUES = columns("broker", "queue", "min_offset", "max_offset NEXT", "messages", "last_ms")
-_STATS = columns(
-    "topic", "group", "broker", "in_tps", "in_minute", "in_day*", "out_tps", "out_minute", "out_day*"
-)
-_PRODUCERS = columns("client_id", "address", "language", "version")
-_LEADERS = columns("topic", "queue", "broker LED BY")
-_Plan = Annotated[
-    str | None,
-    Option("Complete a failed command from the file that it named (RocketMQ's mapFile).", metavar="FILE"),
-]
+_LIST = columns("topic, kind, brokers*, queues*, messages*, last_ms*")
+_QUEUES = columns("broker, queue, min_offset, max_offset NEXT, messages, last_ms")
+_STATS = columns("topic, group, broker, in_tps, in_minute, in_day*, out_tps, out_minute, out_day*")
+_PRODUCERS = columns("client_id, address, language, version")
+_LEADERS = columns("topic, queue, broker LED BY")
+_PLAN = Option("Complete a failed command from the file that it named (RocketMQ's mapFile).", metavar="FILE")
+_Plan = Annotated[str | None, _PLAN]
+_QUEUES_TEXT = "Queues to read and to write, per broker."
 _Attributes = Annotated[
     tuple[str, ...], Option("A topic attribute. Repeatable.", "-a", "--attribute", metavar="KEY=VALUE")
 ]
@@ -46,12 +44,11 @@ async def topic_list(
     every: Annotated[bool, Option("Include retry, dead-letter and system topics.", "--all")],
 ) -> None:
     """List topics, or those that match PATTERN ('order*'). -o wide shows queues and messages, too."""
-    known = [row for row in await shell.topic_rows() if every or row["kind"] == "normal"]
 
     async def fill(row: Row) -> None:
         row |= without_no_error(await topicsurvey.extent_of(shell.admin, row["topic"]))
 
-    await shell.show_matching(_LIST, known, pattern, fill)
+    await shell.show_matching(_LIST, await shell.topic_rows(every=every), pattern, fill)
 
 
 @topic.command("describe")
@@ -67,11 +64,8 @@ async def topic_describe(shell: ClusterShell, topic: TopicName) -> None:
     if not shell.output.is_table:
         shell.output.record({"topic": topic, "brokers": settings, "groups": groups, "queues": queues})
         return
-    shown: dict[str, Any] = {
-        "topic": topic,
-        "messages": sum(row["messages"] for row in queues),
-        "groups": groups,
-    }
+    messages = sum(row["messages"] for row in queues)
+    shown: Row = {"topic": topic, "messages": messages, "groups": groups}
     for name, each in settings.items():
         text = f"{each['read_queues']} queues to read, {each['write_queues']} to write, perm {each['perm']}"
         attributes = " ".join(f"{key}={value}" for key, value in each["attributes"].items())
@@ -82,26 +76,26 @@ async def topic_describe(shell: ClusterShell, topic: TopicName) -> None:
 
 
 @topic.command("create")
+@setting_options(TOPIC_SETTINGS)
 async def topic_create(
     shell: ClusterShell,
     *,
     topic: Name,
-    queues: Annotated[int, QUEUES, Option("Per broker.", "-q")] = NEW_TOPIC_QUEUES,
-    perm: Annotated[str, click.Choice(PERMS), Option("Permissions.")] = "rw",
+    queues: Annotated[int, QUEUES, Option(_QUEUES_TEXT, "-q")] = NEW_TOPIC_QUEUES,
     message_type: Annotated[
         str | None, click.Choice(MESSAGE_TYPES), Option("The attribute message.type.", "--type")
     ],
-    order: Annotated[bool, Option("Keep the topic's queues in routes while a broker is down.")],
     exist_ok: Annotated[bool, Option("Leave an existing topic unchanged.")],
     attributes: _Attributes,
     brokers: OnlyBrokers,
+    **values: Any,
 ) -> None:
     """Create TOPIC on every master, or only on --broker."""
     action = CreateTopic(
         topic=topic,
-        settings={"read_queue_nums": queues, "perm": PERMS[perm], "order": order},
+        settings=_given(queues, values),
         type=message_type or topicsurvey.PLAIN_TYPE,
-        attributes=assignments(each.removeprefix("+") for each in attributes),
+        attributes=_assigned(attributes),
         brokers=await shell.masters(brokers),
         is_kept=exist_ok,
     )
@@ -113,25 +107,29 @@ async def topic_create(
 async def topic_update(
     shell: ClusterShell,
     topic: TopicName,
-    queues: Annotated[int | None, QUEUES, Option("Queues to read and to write, per broker.", "-q")],
+    queues: Annotated[int | None, QUEUES, Option(_QUEUES_TEXT, "-q")],
     attributes: _Attributes,
     brokers: OnlyBrokers,
     yes: Yes,
     **values: Any,
 ) -> None:
     """Change the given settings of TOPIC. To remove queues, first reduce the write queues."""
-    changes = given_settings(TOPIC_SETTINGS, values)
-    if queues is not None:
-        changes = {"read_queue_nums": queues, "write_queue_nums": queues} | changes
+    changes = _given(queues, values)
     if not changes and not attributes:
         raise click.UsageError("nothing to change: give --queues, --perm, --attribute ...")
     there = (await shell.admin.topic_route(topic)).brokers
     names = [name for name in await shell.brokers(brokers) if brokers or name in there]
-    table = assignments(each.removeprefix("+") for each in attributes)
-    actions = [
-        ConfigureTopic(topic=topic, settings=changes, attributes=table, brokers=[name]) for name in names
-    ]
-    await shell.carry_out_all(actions, yes)
+    given: Row = {"topic": topic, "settings": changes, "attributes": _assigned(attributes)}
+    await shell.carry_out_all([ConfigureTopic(**given, brokers=[name]) for name in names], yes)
+
+
+def _given(queues: int | None, values: Mapping[str, Any]) -> Row:
+    both = {} if queues is None else {"read_queue_nums": queues, "write_queue_nums": queues}
+    return both | given_settings(TOPIC_SETTINGS, values)
+
+
+def _assigned(attributes: Iterable[str]) -> dict[str, str]:
+    return assignments(each.removeprefix("+") for each in attributes)
 
 
 @topic.command("create-static")
@@ -143,15 +141,19 @@ async def topic_create_static(
     brokers: OnlyBrokers,
 ) -> None:
     """Create the static TOPIC with --queues logic queues, or add queues. Offsets stay the same when queues move."""
-    await _carry_out(shell, topic, plan, brokers, queues)
+    from mqspark_server.commands.administration.staticplans import carry_out
+
+    _show_leaders(shell, topic, await carry_out(shell, topic, plan, brokers, queues))
 
 
 @topic.command("remap")
 async def topic_remap(shell: ClusterShell, topic: TopicName, plan: _Plan, brokers: OnlyBrokers) -> None:
     """Move the queues of the static TOPIC to --broker, or evenly to all brokers, without interrupting its use."""
+    from mqspark_server.commands.administration.staticplans import carry_out
+
     if plan is None:
         await shell.must_be_topics(topic)
-    await _carry_out(shell, topic, plan, brokers)
+    _show_leaders(shell, topic, await carry_out(shell, topic, plan, brokers))
 
 
 @topic.command("repair-static")
@@ -165,51 +167,11 @@ async def topic_repair_static(shell: ClusterShell, topic: TopicName) -> None:
     _show_leaders(shell, topic, configs)
 
 
-async def _carry_out(
-    shell: ClusterShell, topic: str, file: str | None, brokers: tuple[str, ...], queues: int | None = None
-) -> None:
-    """The plan of a file, or a new one: to have so many queues, or to move them."""
-    from mqspark.client.statictopics import StaticTopics
-    from mqspark_server.commands.administration.staticplans import KeptPlan, read_plan
-
-    statics = StaticTopics(shell.admin)
-    if file is not None:
-        plan = read_plan(file, topic)
-    else:
-        await _finish(statics, topic)
-        masters = await shell.masters(brokers)
-        if queues is None:
-            plan = await statics.plan_move(topic, masters)
-        else:
-            plan = await statics.plan_growth(topic, queues, masters)
-    with KeptPlan(plan, file) as kept:
-        await statics.carry_out(plan, kept.write)
-    _show_leaders(shell, topic, plan.broker_config_map)
-
-
-async def _finish(statics: Any, topic: str) -> None:
-    """Complete an earlier command, as far as the brokers agree about it."""
-    from mqspark.client.staticplan import StaticTopicProblem
-    from mqspark_server.commands.administration.staticplans import KeptPlan
-
-    try:
-        rest = await statics.plan_rest(topic)
-    except StaticTopicProblem as error:
-        raise CommandFailed(
-            f"{describe(error)}: the brokers disagree about {topic}, as after two concurrent commands;"
-            f" `mqspark topic repair-static {topic}` repairs it"
-        ) from error
-    if rest is not None:
-        with KeptPlan(rest, None) as kept:
-            await statics.carry_out(rest, kept.write)
-
-
 def _show_leaders(shell: ClusterShell, topic: str, configs: Any) -> None:
     from mqspark.client.staticplan import leaders
 
     found = leaders(configs)
-    rows = [{"topic": topic, "queue": number, "broker": name} for number, name in found.items()]
-    shell.output.rows(_LEADERS, rows)
+    shell.output.rows(_LEADERS, [row_of(_LEADERS, topic, number, name) for number, name in found.items()])
 
 
 @topic.command("delete")
@@ -224,34 +186,29 @@ async def topic_stats(shell: ClusterShell, topic: MaybeTopic) -> None:
     if topic is not None:
         shell.output.rows(_STATS, await _stats_rows(shell, topic))
         return
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
 
-    async def add(row: dict[str, Any]) -> None:
+    async def add(row: Row) -> None:
         with contextlib.suppress(MQError):  # deleted meanwhile, or its broker is down
             rows.extend(await _stats_rows(shell, row["topic"]))
 
-    await each_of([row for row in await shell.topic_rows() if row["kind"] == "normal"], add)
+    await each_of(await shell.topic_rows(), add)
     rows.sort(key=lambda row: row["topic"])
     shell.output.rows(_STATS, rows, empty="no topic")
 
 
-async def _stats_rows(shell: ClusterShell, topic: str) -> list[dict[str, Any]]:
+async def _stats_rows(shell: ClusterShell, topic: str) -> list[Row]:
     masters = (await shell.admin.topic_route(topic)).masters
     groups = await shell.admin.topic_groups(topic)
+    counters: list[tuple[str | None, str, str, str]] = [(None, "in", "TOPIC_PUT_NUMS", topic)]
+    counters += [(group, "out", "GROUP_GET_NUMS", f"{topic}@{group}") for group in groups]
     rows: list[Row] = []
-    for name, address in masters.items():
-        for group in (None, *groups):
-            counter, key = ("GROUP_GET_NUMS", f"{topic}@{group}") if group else ("TOPIC_PUT_NUMS", topic)
-            data = await topicsurvey.counter_of(shell.admin, address, counter, key)
-            minute, day = getattr(data, "stats_minute", None), getattr(data, "stats_day", None)
-            figures = {
-                "tps": round(minute.tps, 2) if minute else 0.0,
-                "minute": minute.sum if minute else 0,
-                "day": day.sum if day else 0,
-            }
-            way = "out" if group else "in"
+    for broker, address in masters.items():
+        for group, way, counter, key in counters:
+            minute, day = await topicsurvey.counted(shell.admin, address, counter, key)
+            figures = {"tps": round(minute.tps, 2), "minute": minute.sum, "day": day.sum}
             row = {f"{way}_{name}": figure for name, figure in figures.items()}
-            rows.append({"topic": topic, "group": group, "broker": name, **row})
+            rows.append({"topic": topic, "group": group, "broker": broker, **row})
     return rows
 
 

@@ -94,13 +94,8 @@ class LargestLags(View, frozen=True):
         # The samples of the chart count the same groups, if there are no more.
         if len(groups) <= sampler.MAX_GROUPS and not any(row["error"] for row in letters):
             asked.history.note(sampler.ALL_LETTERS, asked.now_ms, sum(row["messages"] for row in letters))
-        return {
-            "behind": behind,
-            "asked": len(rows),
-            "count": len(groups),
-            "letters": letters,
-            "most": LAGS_SHOWN,
-        }
+        counts = {"asked": len(rows), "count": len(groups), "most": LAGS_SHOWN}
+        return {"behind": behind, "letters": letters, **counts}
 
 
 class BrokerTable(View, frozen=True):
@@ -186,12 +181,7 @@ class BrokerConfiguration(View, frozen=True):
             if any(wanted in row[name].lower() for name in ("key", "value", "text"))
             and (row["changed"] or not self.changed)
         ]
-        return {
-            "address": address,
-            "is_ours": is_ours,
-            "settings": settings,
-            "count": len(found),
-        }
+        return {"address": address, "is_ours": is_ours, "settings": settings, "count": len(found)}
 
 
 def _setting_row(key: str, value: str, declared: DeclaredSetting | None, is_ours: bool) -> Row:

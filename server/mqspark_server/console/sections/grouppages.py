@@ -18,14 +18,13 @@ from mqspark_server.console.history.sampler import group_series
 from mqspark_server.console.rendering import chart
 from mqspark_server.console.sections.sparkpages import SparkReaders
 from mqspark_server.console.site import ActionForm, Asking, ListView, Section, Span, View
-from mqspark_server.shown.nouns import GROUP_SETTINGS, MODES, OFFSETS, SHARED_QUEUES, place_of
+from mqspark_server.shown.nouns import GROUP_SETTINGS, MODES, OFFSETS, place_of, settings_row
 from mqspark_server.survey import groupsurvey
 from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of
 from mqspark_server.survey.topicsurvey import letters_of
 
 MAX_STACKS_LENGTH = 256 * 1024
 _NOT_THERE = (ResponseCode.SYSTEM_ERROR, ResponseCode.CONSUMER_NOT_ONLINE)
-_RETRIES = next(each for each in GROUP_SETTINGS if each.field == "retry_max_times")
 
 
 class GroupTable(ListView, frozen=True):
@@ -43,7 +42,7 @@ class GroupTable(ListView, frozen=True):
 
         topics = frozenset(await asked.admin.topic_list())
         rows = await groupsurvey.group_rows(asked.admin, every=self.every)
-        return {**await self.listed("group", rows, figures), "retries": _RETRIES}
+        return await self.listed("group", rows, figures)
 
 
 class GroupMembers(View, frozen=True):
@@ -57,11 +56,10 @@ class GroupMembers(View, frozen=True):
         for each in members:
             each |= {"mode": MODES.get(each["mode"], each["mode"]), "model": (each["model"] or "").lower()}
         lag = sum(each["lag"] for each in offsets)
-        asked.history.note(group_series(self.group), asked.now_ms, lag)
+        series = group_series(self.group)
+        asked.history.note(series, asked.now_ms, lag)
         return {
-            "chart": chart(
-                "Lag, messages", ["lag"], asked.history.columns(group_series(self.group), self.span)
-            ),
+            "chart": chart("Lag, messages", ["lag"], asked.history.columns(series, self.span)),
             "members": members,
             "queues": offsets,
             "lag": lag,
@@ -121,11 +119,7 @@ class Resetting(View, frozen=True):
             row["committed"] = await asked.admin.query_offset(self.group, row["queue"])
 
         await each_of(queues, add_committed)
-        return {
-            "topics": topics,
-            "queues": queues,
-            "queue_count": len(bounds),
-        }
+        return {"topics": topics, "queues": queues, "queue_count": len(bounds)}
 
 
 class GroupConfiguration(View, frozen=True):
@@ -134,12 +128,10 @@ class GroupConfiguration(View, frozen=True):
     async def show(self, asked: Asking) -> Row:
         found = (await asked.admin.groups()).get(self.group)
         return {
-            "config": found or SubscriptionGroupConfig(group_name=self.group),
+            "config": settings_row(GROUP_SETTINGS, found or SubscriptionGroupConfig()),
             "is_configured": found is not None,
-            "settings": GROUP_SETTINGS,
             "topics": await groupsurvey.topics_of(asked.admin, self.group),
             "modes": await groupsurvey.mode_rows(asked.admin, self.group),
-            "most_shared": SHARED_QUEUES.most,
         }
 
 

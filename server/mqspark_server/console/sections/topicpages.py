@@ -7,12 +7,12 @@ import binascii
 from typing import Annotated, Literal
 
 from mqspark.errors import InvalidMessage
-from mqspark.message import MAX_PROPERTIES_BYTES, MESSAGE_TYPES, NEW_TOPIC_QUEUES, Message
+from mqspark.message import MAX_PROPERTIES_BYTES, Message
 from mqspark_server.actions.fields import Line, LineField, Text, TopicName
 from mqspark_server.actions.operating import Act, Done, Operated, Preview
 from mqspark_server.actions.topicactions import ConfigureTopic, CreateTopic, DeleteTopic
 from mqspark_server.console.site import Asking, ListView, Section, View
-from mqspark_server.shown.nouns import PERM_WORDS, QUEUES, WholeNumbers
+from mqspark_server.shown.nouns import WholeNumbers
 from mqspark_server.survey import topicsurvey
 from mqspark_server.survey.groupsurvey import lag_of
 from mqspark_server.survey.surveying import MAX_ROWS, Row, add_to_each
@@ -27,17 +27,11 @@ class TopicTable(ListView, frozen=True):
     sortable = ("kind", "type", "queues", "messages", "in_tps", "group_count", "last_ms")
 
     async def show(self, asked: Asking) -> Row:
-        rows = [
-            row for row in await topicsurvey.topic_rows(asked.admin) if self.every or row["kind"] == "normal"
-        ]
-        return {
-            **await self.listed(
-                "topic", rows, lambda row: topicsurvey.topic_figures(asked.admin, row["topic"])
-            ),
-            "types": MESSAGE_TYPES,
-            "most_queues": QUEUES.most,
-            "new_queues": NEW_TOPIC_QUEUES,
-        }
+        async def figures(row: Row) -> Row:
+            return await topicsurvey.topic_figures(asked.admin, row["topic"])
+
+        rows = await topicsurvey.topic_rows(asked.admin, every=self.every)
+        return await self.listed("topic", rows, figures)
 
 
 class TopicQueues(View, frozen=True):
@@ -49,16 +43,14 @@ class TopicQueues(View, frozen=True):
         shown: list[Row] = [{"group": name} for name in groups[:GROUPS_SHOWN]]
 
         async def begin(row: Row) -> Row:
-            place = row["broker"], row["queue"]
-            first_ms = (
-                await topicsurvey.first_ms_of(asked.admin, self.topic, *place) if row["messages"] else None
-            )
-            return {"first_ms": first_ms}
+            place = self.topic, row["broker"], row["queue"]
+            return {"first_ms": await topicsurvey.first_ms_of(asked.admin, *place)}
 
         async def lag(row: Row) -> Row:
             return {"lag": await lag_of(asked.admin, row["group"], self.topic)}
 
-        await add_to_each(queues[:MAX_ROWS], begin)  # without an answer, the span is shown without its begin
+        # Without an answer, the span is shown without its begin.
+        await add_to_each([row for row in queues[:MAX_ROWS] if row["messages"]], begin)
         await add_to_each(shown, lag)
         return {
             "queues": queues,
@@ -84,8 +76,7 @@ class TopicConfiguration(View, frozen=True):
     topic: TopicName
 
     async def show(self, asked: Asking) -> Row:
-        configs = await topicsurvey.topic_settings(asked.admin, self.topic)
-        return {"configs": configs, "most": QUEUES.most, "perms": PERM_WORDS}
+        return {"configs": await topicsurvey.topic_settings(asked.admin, self.topic)}
 
 
 class SendMessage(Act, frozen=True):
