@@ -46,7 +46,6 @@ from mqspark_server.web.v1 import (
     deadletterapi,
     groupapi,
     ingest,
-    memberapi,
     messageapi,
     settingsapi,
     tailapi,
@@ -137,18 +136,7 @@ def create_api(app: BrokerNode, connect: Connect, more: Sequence[APIRouter] = ()
 def described_api(more: Sequence[APIRouter] = ()) -> FastAPI:
     """The paths of a broker, without one that answers: for their document."""
     api = new_api("mqspark broker", summary="Health, metrics and a small API beside the remoting port")
-    own = (
-        login,
-        topicapi,
-        messageapi,
-        tailapi,
-        groupapi,
-        memberapi,
-        deadletterapi,
-        settingsapi,
-        userapi,
-        ingest,
-    )
+    own = (login, topicapi, messageapi, tailapi, groupapi, deadletterapi, settingsapi, userapi, ingest)
     # Not by include_router: FastAPI would build every route again for each broker, within its first request.
     for router in (*(each.router for each in own), *more, _schemas_router, _own_router):
         api.router.routes.extend(router.routes)

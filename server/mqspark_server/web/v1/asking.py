@@ -97,6 +97,11 @@ class Given(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+def making(kind: type[Any]) -> dict[str, Any]:
+    """For a route: its answer, also a 201 when it has made something."""
+    return {"response_model": kind, "responses": {201: {"model": kind, "description": "made"}}}
+
+
 class ItemPage(BaseModel, Generic[T]):
     items: list[T]
     next: str | None = Field(description="the `after` of the next page; null on the last page")
@@ -222,20 +227,11 @@ class Asker(NamedTuple):
         return answer
 
     def sending(
-        self,
-        topic: str,
-        properties: str,
-        *,
-        queue_id: int | None = None,
-        flag: int = 0,
-        batch: bool = False,
+        self, topic: str, properties: str, *, queue_id: int | None = None, flag: int = 0, batch: bool = False
     ) -> SendMessageRequestHeaderV2:
         """The header of a send. ``queue_id``: None lets the broker choose."""
-        queue_id = -1 if queue_id is None else queue_id
-        now_ms = self.app.clock.now_ms()
-        return SendMessageRequestHeaderV2.of(
-            PRODUCER_GROUP, topic, queue_id, now_ms, properties, flag=flag, batch=batch
-        )
+        place = topic, -1 if queue_id is None else queue_id, self.app.clock.now_ms()
+        return SendMessageRequestHeaderV2.of(PRODUCER_GROUP, *place, properties, flag=flag, batch=batch)
 
 
 def refused(answer: Command) -> Problem:

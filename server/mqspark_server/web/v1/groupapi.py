@@ -1,9 +1,12 @@
-"""/api/v1/groups: list, describe, create, change and delete consumer groups, and reset their offsets."""
+"""/api/v1/groups: list, describe, create, change and delete consumer groups, and reset their offsets; who is in a group
+and what it does, and whether it pulls or pops."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from itertools import islice
+from operator import attrgetter
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -12,19 +15,25 @@ from pydantic import BaseModel, Field, TypeAdapter
 
 from mqspark.auth.policies import Action, Kind
 from mqspark.base.document import Document
-from mqspark.broker.admin.views import GroupView, group_names, groups_view
-from mqspark.errors import InvalidMessage
+from mqspark.broker.admin.views import GroupView, Member, group_names, groups_view, member_view
+from mqspark.errors import IllegalName, InvalidMessage, ProtocolError
 from mqspark.message import MessageQueue, check_group
-from mqspark.protocol.bodies.body import encode_body
+from mqspark.protocol.bodies.admin_bodies import ConsumerRunningInfo
+from mqspark.protocol.bodies.body import decode_body, encode_body, queue_of
+from mqspark.protocol.bodies.client_bodies import SetMessageRequestModeRequestBody
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.admin_headers import DeleteSubscriptionGroupRequestHeader
-from mqspark.protocol.headers.client_headers import ResetOffsetRequestHeader
+from mqspark.protocol.headers.client_headers import (
+    GetConsumerRunningInfoRequestHeader,
+    ResetOffsetRequestHeader,
+)
 from mqspark.protocol.slices import Work
 from mqspark_server.actions.groupactions import PutGroup, check_deletable
 from mqspark_server.actions.offsetmoves import BEGINNING_MS, END_MS, OffsetMove, QueueMove
 from mqspark_server.actions.operating import NotDone
-from mqspark_server.shown.nouns import GROUP_SETTINGS, MAX_NAME, OFFSETS, QUEUE_IDS, place_of
+from mqspark_server.shown.nouns import GROUP_SETTINGS, MAX_NAME, OFFSETS, SHARED_QUEUES, ModeName, place_of
+from mqspark_server.survey.groupsurvey import modes_of
 from mqspark_server.web.callers import CLUSTER, Subject
 from mqspark_server.web.problems import Problem, as_problem
 from mqspark_server.web.turns import between_turns, entries_of
@@ -37,9 +46,15 @@ from mqspark_server.web.v1.asking import (
     ItemPage,
     PagingNow,
     Prefix,
+    QueueId,
+    making,
     page_of,
 )
 from mqspark_server.web.v1.documents import SettingsDocuments, given_by
+
+MAX_QUEUES = 4_096
+MAX_PROPERTIES = 256
+MAX_STACKS_LENGTH = 1 << 20
 
 router = APIRouter(prefix="/api/v1/groups", tags=["groups"], responses=ERRORS)
 
@@ -58,9 +73,7 @@ class Reset(Given):
     topic: str = Field(min_length=1, max_length=MAX_NAME)
     to: Literal["earliest", "latest", "time", "offset"]
     timeMs: int | None = Field(default=None, ge=0, le=1 << 62, description="ms since 1970, for `time`")
-    queueId: Annotated[int, QUEUE_IDS] | None = Field(
-        default=None, description="only this queue moves; for `offset`, it must be given"
-    )
+    queueId: QueueId | None = Field(default=None, description="only this queue moves; `offset` needs one")
     offset: Annotated[int, OFFSETS] | None = None
     dryRun: bool = Field(default=False, description="only report what would happen")
 
@@ -70,13 +83,54 @@ class ResetOutcome(Document):
     group: str
     topic: str
     dry_run: bool
-    online: bool = field(
-        metadata={"description": "whether members are connected, which continue from the new offsets"}
-    )
+    online: bool = field(metadata={"description": "whether members are connected, which continue from there"})
     queues: list[QueueMove]
 
 
+@dataclass(slots=True)
+class MemberQueue(Document):
+    topic: str
+    broker: str
+    queue_id: int
+    cached: int = field(metadata={"description": "messages that wait for the listener"})
+    committed: int
+    last_pull: int = field(metadata={"description": "ms since 1970"})
+    last_consume: int
+
+
+@dataclass(slots=True)
+class MemberState(Document):
+    """What a consumer reports about itself."""
+
+    client_id: str
+    properties: dict[str, str]
+    queues: list[MemberQueue]
+    rates: dict[str, dict[str, float]] = field(metadata={"description": "by topic"})
+    stacks: str | None = field(metadata={"description": "of its threads, if requested"})
+
+
+@dataclass(slots=True)
+class Mode(Document):
+    topic: str
+    mode: str = field(metadata={"description": "PULL or POP"})
+    share_queues: int = field(metadata={"description": "the queues of how many neighbours; 0: of all"})
+
+
+class ModeChange(Given):
+    topic: str = Field(min_length=1, max_length=MAX_NAME)
+    mode: ModeName
+    shareQueues: Annotated[int, SHARED_QUEUES] = 0
+
+
+class Modes(BaseModel):
+    items: list[Mode] = Field(description="of topics with a set mode; elsewhere the broker's default applies")
+
+
 _GROUP = TypeAdapter(GroupView)
+_OF_QUEUE = attrgetter("cached_msg_count", "commit_offset", "last_pull_timestamp", "last_consume_timestamp")
+"""The fields of RocketMQ's ProcessQueueInfo that a MemberQueue has."""
+_RATES = ("pullTps", "pullMs", "consumedTps", "failedTps", "consumeMs")
+_OF_RATES = attrgetter("pull_tps", "pull_rt", "consume_ok_tps", "consume_failed_tps", "consume_rt")
 
 
 @router.get("", response_model=ItemPage[GroupView])
@@ -104,11 +158,7 @@ async def group_settings(group: GroupName, asker: AskerNow) -> BaseModel:
     return _settings_view(asker, group)
 
 
-@router.put(
-    "/{group}/settings",
-    response_model=GroupSettingsView,
-    responses={201: {"model": GroupSettingsView, "description": "made"}},
-)
+@router.put("/{group}/settings", **making(GroupSettingsView))
 async def put_group(
     group: GroupName, settings: Annotated[dict[str, Any], Depends(given_by(GroupChange))], asker: AskerNow
 ) -> BaseModel:
@@ -167,6 +217,66 @@ async def reset_group(group: GroupName, reset: Reset, asker: AskerNow) -> ResetO
         await asker.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
     online = asker.state.clients.consumer(group) is not None
     return ResetOutcome(group, reset.topic, reset.dryRun, online=online, queues=moves)
+
+
+@router.get("/{group}/members")
+async def list_members(group: GroupName, asker: AskerNow, paging: PagingNow) -> ItemPage[Member]:
+    """The connected consumers of a group."""
+    asker.authorize_group(group, Action.GET)
+    asker.check_known(group)
+    found = asker.state.clients.consumer(group)
+    members = {} if found is None else {member.client_id: member for member in found.members.values()}
+    page, following = paging.of(members)
+    return ItemPage(items=[member_view(members[name]) for name in page], next=following)
+
+
+@router.get("/{group}/members/{clientId}")
+async def show_member(
+    group: GroupName,
+    clientId: str,
+    asker: AskerNow,
+    stacks: bool = Query(default=False, description="also request the stacks of its threads"),
+) -> MemberState:
+    """What one consumer is doing. The broker requests it from the consumer."""
+    found = asker.state.clients.consumer(group)
+    if found is None or clientId not in found.members:
+        asker.authorize_group(group, Action.GET)
+        raise Problem(404, f"group {group!r} has no member {clientId[:200]!r}")
+    header = GetConsumerRunningInfoRequestHeader(
+        consumer_group=group, client_id=clientId, jstack_enable=stacks
+    )
+    answer = await asker.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, header)
+    with as_problem(500, ProtocolError, IllegalName, text="the consumer's answer is malformed: {}"):
+        info = decode_body(ConsumerRunningInfo, answer.body)
+        queues = [
+            MemberQueue(*queue_of(key), *_OF_QUEUE(each))
+            for key, each in islice(info.mq_table.items(), MAX_QUEUES)
+        ]
+    rates = {
+        topic: dict(zip(_RATES, _OF_RATES(each), strict=True)) for topic, each in info.status_table.items()
+    }
+    properties = dict(islice(info.properties.items(), MAX_PROPERTIES))
+    text = None if info.jstack is None else info.jstack[:MAX_STACKS_LENGTH]
+    return MemberState(clientId, properties, queues, rates, stacks=text)
+
+
+@router.get("/{group}/modes")
+async def show_modes(group: GroupName, asker: AskerNow) -> Modes:
+    """How the group consumes its topics."""
+    asker.authorize_group(group, Action.GET)
+    answer = await asker.ask(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+    rows = modes_of(group, answer.body)
+    return Modes(items=[Mode(each["topic"], each["mode"], each["share"]) for each in rows])
+
+
+@router.put("/{group}/modes")
+async def put_mode(group: GroupName, change: ModeChange, asker: AskerNow) -> Modes:
+    """Set how the group consumes a topic. It applies to consumers that leave the mode to the broker."""
+    body = SetMessageRequestModeRequestBody(
+        topic=change.topic, consumer_group=group, mode=change.mode, pop_share_queue_num=change.shareQueues
+    )
+    await asker.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, None, encode_body(body))
+    return await show_modes(group, asker)
 
 
 class _BrokerOffsets:

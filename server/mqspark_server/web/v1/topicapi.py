@@ -33,6 +33,7 @@ from mqspark_server.web.v1.asking import (
     Prefix,
     TopicName,
     cursor,
+    making,
 )
 from mqspark_server.web.v1.documents import SettingsDocuments, given_by
 
@@ -70,12 +71,8 @@ class TopicFigures(Document):
     messages_in: int = field(metadata={"description": "since the broker started"})
     bytes_in: int
     put_tps: float
-    last_stored: int | None = field(
-        metadata={"description": "when the newest message was stored, ms since 1970"}
-    )
-    groups: list[str] = field(
-        metadata={"description": "groups with offsets in the topic, the first thousand"}
-    )
+    last_stored: int | None = field(metadata={"description": "when the newest message came, ms since 1970"})
+    groups: list[str] = field(metadata={"description": "with offsets in the topic, the first thousand"})
 
 
 @router.get("", response_model=ItemPage.__class_getitem__(TopicView))
@@ -108,9 +105,7 @@ async def describe_topic(topic: TopicName, asker: AskerNow) -> BaseModel:
     return await _tagged(asker, topic)
 
 
-@router.put(
-    "/{topic}", response_model=TopicView, responses={201: {"model": TopicView, "description": "made"}}
-)
+@router.put("/{topic}", **making(TopicView))
 async def put_topic(
     topic: TopicName, settings: Annotated[dict[str, Any], Depends(given_by(TopicChange))], asker: AskerNow
 ) -> BaseModel:
@@ -125,8 +120,7 @@ async def put_topic(
     config = old or TopicConfig(topic_name=topic, read_queue_nums=number, write_queue_nums=number)
     attributes = _attribute_changes(settings.pop("attributes"))
     new = msgspec.structs.replace(config, **settings)
-    header = new.creation(attributes=attributes)
-    await asker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+    await asker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, new.creation(attributes=attributes))
     return await _tagged(asker, topic)
 
 
