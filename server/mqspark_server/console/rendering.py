@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
@@ -136,6 +136,7 @@ def _environment() -> Environment:
     )
     made.globals |= {"static": _static_path, "root": ROOT, "views": VIEWS, "most_rows": MAX_ROWS}
     made.globals |= {"nouns": nouns, "topic_types": MESSAGE_TYPES, "new_queues": NEW_TOPIC_QUEUES}
+    made.globals["modes_to_choose"] = get_args(nouns.ModeName)
     made.globals |= {"note": "", "mistake": "", "trouble": "", "kept": None, "links": ()}  # of pages without
     made.filters |= {
         "short": _short,

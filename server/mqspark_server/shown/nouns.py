@@ -7,7 +7,7 @@ Must not know how they are shown, nor how they are changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 from mqspark.errors import InvalidMessage
 from mqspark.message import PERM_READ, PERM_WRITE, MessageQueue
@@ -56,7 +56,6 @@ PERM_WORDS = {"read and write": "rw", "read only": "r", "write only": "w", "neit
 """As pages say what producers and consumers may do → as commands spell it."""
 ModeName = Literal["PULL", "POP"]
 """How members consume a topic whose queues the broker assigns."""
-MODE_NAMES = get_args(ModeName)
 MODES = {"CONSUME_PASSIVELY": "push", "CONSUME_ACTIVELY": "pull", "CONSUME_POP": "pop"}
 """RocketMQ's ConsumeType of a group → as people say it."""
 
