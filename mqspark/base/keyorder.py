@@ -54,10 +54,12 @@ class KeyOrder(Generic[K]):
             blocks[at] = block
 
     def remove(self, key: K) -> None:
-        """It must be there."""
+        """Raises KeyError when it is not there."""
         blocks, at = self._blocks, self._block_of(key)
-        block = blocks[at]
+        block = blocks[at] if at < len(blocks) else ()
         place = _place(block, key)
+        if not block or block[place] != key:
+            raise KeyError(key)
         if block := block[:place] + block[place + 1 :]:
             blocks[at] = block
         else:

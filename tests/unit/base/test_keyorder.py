@@ -61,6 +61,16 @@ def test_parts_of_the_keys_are_found_by_place_and_by_key() -> None:
     assert list(KeyOrder[int]().since(1)) == []
 
 
+def test_a_key_that_is_not_there_takes_no_other_with_it() -> None:
+    order = KeyOrder(range(0, 2_000, 2))
+    for key in (-1, 1, 777, 1_999, 5_000):
+        with pytest.raises(KeyError):
+            order.remove(key)
+    assert list(order) == [*range(0, 2_000, 2)]
+    with pytest.raises(KeyError):
+        KeyOrder[int]().remove(0)
+
+
 def test_a_table_keeps_its_keys_in_order_whatever_is_done_to_it() -> None:
     ledger = Ledger("t", lambda: 1 << 20)
     table: BoundedMap[str, int] = ledger.map(in_order=True)
