@@ -315,9 +315,8 @@ class ConsumerOffsets:
 
     def wrapper_in_slices(self) -> Work[ConsumerOffsetSerializeWrapper]:
         """A copy of the table. Offsets may be committed between slices; each entry is an offset that the queue had
-        during the call."""
-        table: dict[str, dict[int, int]] = {}
-        done = 0
+        during the call. Its version is that of the beginning: what is committed meanwhile is newer."""
+        version, table, done = self.data_version, dict[str, dict[int, int]](), 0
         for topic, group in self.pairs():
             queues = self._table.get((topic, group))
             if queues is None:
@@ -327,7 +326,7 @@ class ConsumerOffsets:
             if done >= COPIED_AT_ONCE:
                 done = 0
                 yield
-        return ConsumerOffsetSerializeWrapper(offset_table=table, data_version=self.data_version)
+        return ConsumerOffsetSerializeWrapper(offset_table=table, data_version=version)
 
     def follow(self, master: ConsumerOffsetSerializeWrapper) -> None:
         """Take over the offsets of a master. Those that it does not have stay, as in RocketMQ. Raises

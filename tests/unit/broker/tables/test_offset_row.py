@@ -93,6 +93,20 @@ def test_a_file_whose_version_is_the_last_one_is_followed_by_one_that_can_be_rea
     assert version.counter == -(1 << 63)
 
 
+def test_a_copy_in_slices_has_the_version_of_its_beginning(monkeypatch):
+    """Who follows has to ask again: some of what is committed meanwhile is not in the copy."""
+    monkeypatch.setattr("mqspark.broker.tables.consumer_offsets.COPIED_AT_ONCE", 1)
+    offsets = ConsumerOffsets(FakeClock(), version_step=1)
+    for topic in ("T0", "T1", "T2"):
+        offsets.commit("G", topic, 0, 7)
+    version, work = offsets.data_version, offsets.wrapper_in_slices()
+    next(work)
+    offsets.commit("G", "T0", 0, 8)
+    copied = finished(work)
+    assert copied.offset_table["T0@G"] == {0: 7}
+    assert copied.data_version == version != offsets.data_version
+
+
 def test_pairs_of_some_topics_are_found_and_removed_without_a_look_at_the_others(monkeypatch):
     offsets = ConsumerOffsets(FakeClock(), version_step=1)
     pairs = [(f"T{topic}", f"G{group}") for topic in range(200) for group in range(100)]
