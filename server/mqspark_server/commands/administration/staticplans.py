@@ -18,6 +18,7 @@ from mqspark.client.statictopics import StaticTopics
 from mqspark.errors import MQError, ProtocolError
 from mqspark.protocol.bodies.body import decode_body, encode_body
 from mqspark.protocol.bodies.topic_bodies import TopicConfigAndQueueMapping, TopicRemappingDetailWrapper
+from mqspark.store.disk.files import OsFiles
 from mqspark_server.commands.clustercommand import ClusterShell
 from mqspark_server.commands.refusals import CommandFailed, describe
 
@@ -38,13 +39,14 @@ class KeptPlan:
         self.write()
 
     def write(self) -> None:
-        """Write the current plan to disk; a new file replaces the old one."""
+        """Write the current plan to disk, durably; a new file replaces the old one."""
         new = self.path.with_name(f"{self.path.name}.new")
         with open(new, "wb") as out:
             out.write(encode_body(self._plan))
             out.flush()
             os.fsync(out.fileno())
         os.replace(new, self.path)
+        OsFiles().sync_directory(self.path.absolute().parent)
 
     def __enter__(self) -> Self:
         return self
