@@ -16,6 +16,7 @@ Facts: docs/rocketmq/protocol.md#json.
 
 from __future__ import annotations
 
+import codecs
 import heapq
 import itertools
 import re
@@ -70,9 +71,10 @@ def check_containers(text: bytes, limits: Limits = PEER) -> int:
 def loads(text: bytes | bytearray | memoryview, limits: Limits = PEER) -> Any:
     """Returns a dict with text keys, list, str, int, float, bool or None.
 
-    An object used as a key becomes its canonical text.
+    An object used as a key becomes its canonical text. A byte order mark at the beginning, which editors write, is
+    skipped.
     """
-    data = bytes(text)
+    data = bytes(text).removeprefix(codecs.BOM_UTF8)
     containers = check_containers(data, limits)
     value = _fast(data)
     if value is NOT_JSON:

@@ -13,6 +13,7 @@ the log. Unknown keys are a ConfigError, and so are values that promise a featur
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import dataclasses
 import os
@@ -141,10 +142,13 @@ def file_layer(path: str | os.PathLike[str]) -> Layer:
 
 
 def decoded(raw: bytes, source: str) -> tuple[str, str]:
-    """The text of a settings file and its encoding: UTF-8, or else Latin-1, in which java.util.Properties reads every
-    file. Raises ConfigError for a .toml file that is not UTF-8."""
+    """The text of a settings file and its encoding: UTF-8, with or without a byte order mark, or else Latin-1, in which
+    java.util.Properties reads every file. Raises ConfigError for UTF-16, and for a .toml file that is not UTF-8."""
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise ConfigError(f"{source} is UTF-16 text: save it as UTF-8")
+    encoding = "utf-8-sig" if raw.startswith(codecs.BOM_UTF8) else "utf-8"
     try:
-        return raw.decode("utf-8"), "utf-8"
+        return raw.decode(encoding), encoding
     except UnicodeDecodeError as error:
         if source.endswith(".toml"):
             raise ConfigError(f"{source} is not UTF-8 text (byte {error.start})") from None

@@ -34,6 +34,9 @@ from mqspark.protocol.fastjson import MAX_DEPTH, canonical, dumps_pretty, loads
         ('{{"b":1,"a":2}:3}', {'{"a":2,"b":1}': 3}),
         ("'x'", "x"),
         ("12", 12),
+        ('\ufeff{"a":1}', {"a": 1}),
+        ("\ufeff{'a':1}", {"a": 1}),
+        ('{"a":1}\ufeff', None),
     ],
 )
 def test_dialect(text: str, value: Any) -> None:

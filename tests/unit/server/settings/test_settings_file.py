@@ -50,6 +50,19 @@ def test_toml_keeps_everything_else() -> None:
     assert values_in(text, "broker.toml")["traceTopicEnable"] is True
 
 
+@pytest.mark.parametrize(("name", "text"), [("b.conf", "brokerName=a\n"), ("b.toml", 'brokerName = "a"\n')])
+def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path: Path, name: str, text: str) -> None:
+    path = tmp_path / name
+    path.write_text(text, "utf-8-sig")
+    assert file_layer(path).values == {"brokerName": "a"}
+    SettingsFile(path).save(msgspec.json.encode({"regionId": "R"}))
+    assert path.read_text("utf-8").startswith("\ufeff" + text)
+    assert file_layer(path).values == {"brokerName": "a", "regionId": "R"}
+    path.write_text(text, "utf-16")
+    with pytest.raises(ConfigError, match="UTF-16"):
+        file_layer(path)
+
+
 def test_a_file_that_is_not_utf_8_keeps_its_bytes(tmp_path: Path) -> None:
     path = tmp_path / "b.conf"
     comment = "# 存储路径\n".encode("gb18030")
