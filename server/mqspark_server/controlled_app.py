@@ -383,8 +383,8 @@ class ControlledApp(BrokerApp):
         silences_ms: dict[int, int] = {}
         if isinstance(follower, EpochFollower):
             since_ms = max(follower.received_ms, self._follows_since_ms)
-            if follower.refusal is not None:  # a master that nobody can follow is as good as none
-                since_ms = min(since_ms, follower.refusal.since_ms)
+            if follower.refused_since_ms is not None:  # a master that nobody can follow is as good as none
+                since_ms = min(since_ms, follower.refused_since_ms)
             silences_ms[term.master_id] = self.clock.monotonic_ms() - since_ms
         elif isinstance(replicas, EpochReplicas):
             silences_ms = replicas.silences_ms()

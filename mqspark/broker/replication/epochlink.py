@@ -196,9 +196,9 @@ class EpochFollower(Follower):
         super().take_back(position)
 
     def _refused(self, position: int, why: str) -> CutRefused:
-        now_ms = self._clock.monotonic_ms()
-        self.refusal = CutRefused(position, why, now_ms if self.refusal is None else self.refusal.since_ms)
-        return self.refusal
+        if self.refused_since_ms is None:
+            self.refused_since_ms = self._clock.monotonic_ms()
+        return CutRefused(position, why)
 
     def _diverged(self, position: int) -> ProtocolError:
         """In an epoch that both logs have, one master wrote one sequence of bytes: a difference is damage of one of the

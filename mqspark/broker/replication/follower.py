@@ -57,14 +57,13 @@ class Diverged(ProtocolError):
 class CutRefused(ProtocolError):
     """The master's log differs from a log that is sound: following it could take back what is confirmed."""
 
-    def __init__(self, position: int, why: str, since_ms: int) -> None:
+    def __init__(self, position: int, why: str) -> None:
         super().__init__(
             f"its log differs from the one here at {position}, {why}: nothing is taken back here, because one of the"
-            " two logs is damaged or an older copy"
+            " two logs is damaged, an older copy or another broker's; put the right one back, or move the store"
+            " directory of the wrong one away, which copies the other one then"
         )
         self.position = position
-        self.since_ms = since_ms
-        """Since when the masters of this log are refused (monotonic)."""
 
 
 class Healer(Protocol):
@@ -103,8 +102,8 @@ class Follower:
         self.bytes_per_s = 0
         self.master_end = -1
         """The last known end of the master's log; -1 if unknown."""
-        self.refusal: CutRefused | None = None
-        """Why the last master cannot be followed; None once one can."""
+        self.refused_since_ms: int | None = None
+        """Since when the masters of this log are refused by CutRefused (monotonic); None once one can be followed."""
 
     def _end_connection(self) -> None:
         self._frames = DataFrames()
@@ -251,7 +250,7 @@ class Follower:
             data = data[len(own) :]
         if self._compared >= self._compare_end:
             self._sure, self.check_bytes = INT64_MAX, CHECK_BYTES
-            self.refusal = None
+            self.refused_since_ms = None
         return data
 
     def _diverged(self, position: int) -> ProtocolError:
@@ -273,6 +272,11 @@ class Follower:
             position,
             "they have no record in common; move the store directory away to copy that log, or correct brokerName",
         )
+
+    @property
+    def refused_ms(self) -> int:
+        """For how long whoever is the master has been refused by CutRefused; 0 if it is not."""
+        return 0 if self.refused_since_ms is None else self._clock.monotonic_ms() - self.refused_since_ms
 
     def _first_different(self, common: int | None) -> int | None:
         """Where the record begins that differs, behind the last ``common`` one. None if more has to be compared."""

@@ -37,6 +37,11 @@ RETRY_S = 1.0
 CONTROLLED_RETRY_S = 0.2
 """In controller mode, where a new master acknowledges nothing before its slaves are there."""
 
+REFUSED_S = 5.0
+"""The longest pause while the master is refused because its log is another one: somebody has to act."""
+REFUSED_SHARE = 0.25
+"""The pause, in parts of the time for which it has been refused."""
+
 REQUEST_TIMEOUT_S = 3.0
 METADATA_S = 3.0
 """Interval of the rounds in which topics, groups and progress are copied. (RocketMQ: 60 s.)"""
@@ -127,9 +132,15 @@ class Following:
             # In controller mode nobody counts this slave in before it has the tables.
             return METADATA_S if self._term is None or self._metadata.is_fresh else retry_s
 
+        began_s = loop.time()
+
+        def log_s() -> float:
+            refused_s = min(self.follower.refused_ms / 1000, loop.time() - began_s)  # with this master
+            return max(retry_s, min(REFUSED_S, refused_s * REFUSED_SHARE))
+
         return [
             loop.create_task(
-                self._keep("log", self._follow, lambda: retry_s, self._registrar.master_moved),
+                self._keep("log", self._follow, log_s, self._registrar.master_moved),
                 name="mqspark-following-log",
             ),
             loop.create_task(

@@ -230,7 +230,7 @@ def _traffic_figures(core: BrokerCore) -> tuple[_Figure, ...]:
         (
             "replica_refuses_cut",
             "1 while a slave follows no master, because the logs of both differ where neither may be cut",
-            role.follower is not None and role.follower.refusal is not None,
+            role.follower is not None and role.follower.refused_since_ms is not None,
         ),
         (
             "replica_damaged",
