@@ -165,6 +165,8 @@ TIMER_OUT_MS = "TIMER_OUT_MS"
 TIMER_ENQUEUE_MS = "TIMER_ENQUEUE_MS"
 TIMER_DEQUEUE_MS = "TIMER_DEQUEUE_MS"
 TIMER_ROLL_TIMES = "TIMER_ROLL_TIMES"
+TIMER_ROLLED_FROM = "TIMER_ROLLED_FROM"
+"""On a message that goes round the wheel again: its queue offset before. Not on what is delivered."""
 TIMER_DEL_UNIQKEY = "TIMER_DEL_UNIQKEY"
 MESSAGE_TYPE = "MSG_TYPE"
 """``REPLY`` on the reply to a request."""
@@ -233,6 +235,7 @@ SET_BY_BROKERS = frozenset(
         TIMER_ENQUEUE_MS,
         TIMER_DEQUEUE_MS,
         TIMER_ROLL_TIMES,
+        TIMER_ROLLED_FROM,
         CRC32,
     }
 )

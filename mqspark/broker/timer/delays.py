@@ -365,10 +365,7 @@ class DelayService:
 
     def _time_left_ms(self, level: _Level, offset: int, position: int, tags_code: int, now_ms: int) -> int:
         """Remaining wait of the message in ms; 0 or less: it is due."""
-        if tags_code < EXT_ADDRESS_BELOW:
-            record = self._store.reads.parts_at(position)
-            tags_code = record.store_timestamp_ms + level.delay_ms if record is not None else 0
-        left_ms = tags_code - now_ms
+        left_ms = self._due_ms(level, offset, position, tags_code) - now_ms
         if left_ms <= 0:
             return 0
         if offset >= level.released_end:
@@ -377,6 +374,34 @@ class DelayService:
             level.released_end = self._store.offsets.max_offset(SCHEDULE_TOPIC, level.queue_id)
             level.released_at_ms = self._clock.monotonic_ms() + level.delay_ms
         return min(left_ms, level.released_at_ms - self._clock.monotonic_ms())
+
+    def _due_ms(self, level: _Level, offset: int, position: int, tags_code: int) -> int:
+        """The delivery time: as the entry says, unless that is damaged."""
+        record = self._store.reads.parts_at(position)
+        is_told = tags_code >= EXT_ADDRESS_BELOW
+        if record is None:
+            return tags_code if is_told else 0
+        own_ms = record.store_timestamp_ms + level.delay_ms
+        if (
+            tags_code != own_ms
+            and is_told
+            and self._was_level(level, offset, tags_code - record.store_timestamp_ms)
+        ):
+            return tags_code
+        return own_ms
+
+    def _was_level(self, level: _Level, offset: int, delay_ms: int) -> bool:
+        """Whether the setting may have been another one when a message came: then one beside it waits as long. What is
+        alone says nothing against it."""
+        is_alone = True
+        for beside in (offset - 1, offset + 1):
+            found, entries = self._store.offsets.entries(SCHEDULE_TOPIC, level.queue_id, beside, 1)
+            record = self._store.reads.parts_at(entries[0][0]) if entries and found == beside else None
+            if record is not None:
+                is_alone = False
+                if entries[0][2] - record.store_timestamp_ms == delay_ms:
+                    return True
+        return is_alone
 
     def _send_on(self, queue_id: int, offset: int, position: int) -> None:
         record = self._store.reads.message_of(SCHEDULE_TOPIC, queue_id, offset, position)

@@ -22,6 +22,7 @@ from mqspark.message import (
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
     TIMER_OUT_MS,
+    TIMER_ROLLED_FROM,
     TIMER_TOPIC,
     is_system_topic,
 )
@@ -69,6 +70,7 @@ class TimerGate:
         if draft.session is not None:
             delayed = self._state.delayed
             delayed.hold_until(delayed.admit(draft.session), deliver_ms)
+        properties.pop(TIMER_ROLLED_FROM, None)
         properties[TIMER_OUT_MS] = str(out_ms)
         properties[REAL_TOPIC] = draft.topic
         properties[REAL_QUEUE_ID] = str(draft.queue_id)

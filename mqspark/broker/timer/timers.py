@@ -50,6 +50,7 @@ from mqspark.message import (
     TIMER_DEQUEUE_MS,
     TIMER_ENQUEUE_MS,
     TIMER_ROLL_TIMES,
+    TIMER_ROLLED_FROM,
     TIMER_TOPIC,
     decode_properties,
     encode_stored_properties,
@@ -174,6 +175,8 @@ class TimerService:
         self._saved_metrics = SavedTable(self.metrics, metrics_file)
         self._queue_offset = 0
         """Messages of the timer topic before this offset are enqueued."""
+        self._read_from = self._read_to = 0
+        """Where this reading of the queue began, and where the queue ended then."""
         self._read_tick = 0
         """Earlier slots have nothing to deliver; 0 until there is one."""
         self._walk: _Walk | None = None
@@ -266,7 +269,8 @@ class TimerService:
                 if not all(map(self._is_known, positions[is_unsaved].tolist())):
                     self._contradict("the timer log behind its checkpoint is not what the queue has")
         low = max(0, self._store.offsets.min_offset(TIMER_TOPIC, 0))
-        self._queue_offset = max(low, min(queue_offset, end))
+        self._queue_offset = self._read_from = max(low, min(queue_offset, end))
+        self._read_to = end
         read_tick = saved.read_time_ms // self._precision_ms
         # Records past the checkpoint may belong to earlier ticks, if the clock had gone back.
         self._read_tick = self._wheel.next_used(1, read_tick) or read_tick
@@ -491,8 +495,11 @@ class TimerService:
             self._skip(position, "it does not say when or where")
             return
         tick = out_ms // self._precision_ms
-        if offset < self._rebuilt_before and tick * self._precision_ms < self._delivered_before_ms:
+        is_past = tick * self._precision_ms < self._delivered_before_ms
+        if offset < self._rebuilt_before and is_past:
             return  # delivered before its record was lost
+        if b"TIMER_ROLLED_FROM" in properties and self._is_read_twice(record, is_past=is_past):
+            return
         is_delete = b"TIMER_DEL_UNIQKEY" in properties and _deletes(properties)
         step, is_counted = -1 if is_delete else 1, offset < self._counted_before
         if tick < now_tick:
@@ -525,6 +532,18 @@ class TimerService:
             self.metrics.add(target[0], step, now_ms)
         delay_s = (out_ms - record.born_timestamp_ms) // 1000
         self._stats.events(target[0]).delays_s.record(max(0, delay_s))
+
+    def _is_read_twice(self, record: Parts, *, is_past: bool) -> bool:
+        """Whether a message that has gone round is in the wheel anyway, because this reading has met it where it was
+        before."""
+        before = parse_number(find_property(record.properties, b"TIMER_ROLLED_FROM"))
+        if before is None or not self._read_from <= before < record.queue_offset < self._read_to:
+            return False
+        if is_past and before < self._rebuilt_before:
+            return False  # it was left out there
+        _, entries = self._store.offsets.entries(TIMER_TOPIC, 0, before, 1)
+        found = self._store.reads.message_of(TIMER_TOPIC, 0, before, entries[0][0]) if entries else None
+        return found is not None and _identity(found) == _identity(record)
 
     # --- out of the wheel -----------------------------------------------------------------------------------
 
@@ -714,7 +733,8 @@ class TimerService:
             return
         topic, queue_id = (TIMER_TOPIC, 0) if is_roll else target
         try:
-            properties = _stamped(record.properties, enqueue_ms, now_ms, is_roll=is_roll)
+            rolled_from = record.queue_offset if is_roll else None
+            properties = _stamped(record.properties, enqueue_ms, now_ms, rolled_from)
             if len(properties) > MAX_PROPERTIES_BYTES:
                 properties = record.properties  # deliver without the time stamps
             self._outlet.relay(record, topic, queue_id, properties)
@@ -892,13 +912,27 @@ def _deletes(properties: bytes) -> bool:
     return find_property(properties, b"TIMER_DEL_UNIQKEY") is not None
 
 
-def _stamped(properties: bytes, enqueue_ms: int, now_ms: int, *, is_roll: bool) -> bytes:
-    """The message's properties with the times at which it entered and left the wheel."""
-    if is_roll or b"TIMER_ENQUEUE_MS" in properties:
+def _identity(message: Parts) -> tuple[int, bytes | None, bytes | None]:
+    """The same for a message and what becomes of it in the wheel."""
+    properties = message.properties
+    return (
+        message.born_timestamp_ms,
+        find_property(properties, b"UNIQ_KEY"),
+        find_property(properties, b"TIMER_OUT_MS"),
+    )
+
+
+def _stamped(properties: bytes, enqueue_ms: int, now_ms: int, rolled_from: int | None) -> bytes:
+    """The message's properties with the times at which it entered and left the wheel. ``rolled_from``: its queue offset
+    if it goes round again."""
+    if rolled_from is not None or b"TIMER_ENQUEUE_MS" in properties:
         found = decode_properties(properties)
         found[TIMER_ENQUEUE_MS] = str(enqueue_ms)
-        if is_roll:
+        if rolled_from is not None:
             found[TIMER_ROLL_TIMES] = str((parse_number(found.get(TIMER_ROLL_TIMES)) or 0) + 1)
+            found[TIMER_ROLLED_FROM] = str(rolled_from)
+        else:
+            found.pop(TIMER_ROLLED_FROM, None)
         found[TIMER_DEQUEUE_MS] = str(now_ms)
         return encode_stored_properties(found)
     times = item(TIMER_ENQUEUE_MS, str(enqueue_ms)) + item(TIMER_DEQUEUE_MS, str(now_ms))

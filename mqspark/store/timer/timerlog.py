@@ -49,6 +49,9 @@ _DTYPE = np.dtype(
 )
 _BLANK = struct.Struct(">iqi")
 
+_LEAST_BYTES = RECORD_BYTES + _BLANK.size
+"""The length of a file of one record."""
+
 _DEFAULT, ROLL, DELETE = 1, 2, 4
 NONE = -1
 """Marks the end of a chain."""
@@ -122,9 +125,9 @@ class TimerLog:
         step = min((after - start for start, after in itertools.pairwise(starts)), default=0)
         if step and step in lengths and not any(start % step for start in starts):
             self._file_bytes = step
-        elif any(lengths):
-            self._file_bytes = max(lengths)
-        if self._file_bytes < RECORD_BYTES + _BLANK.size or any(start % self._file_bytes for start in starts):
+        elif max(lengths, default=0) >= _LEAST_BYTES and not any(start % max(lengths) for start in starts):
+            self._file_bytes = max(lengths)  # else all are cut: they get the length of new ones again
+        if self._file_bytes < _LEAST_BYTES or any(start % self._file_bytes for start in starts):
             path = str(self._directory)
             raise StoreCorrupt(
                 f"{path}: its files are not timer log files of {self._file_bytes} bytes", path=path
@@ -150,7 +153,7 @@ class TimerLog:
         """Create files and allocate blocks for ``count`` more records. Raises DiskFull, OSError; readers then
         see no change."""
         end = self.position + count * RECORD_BYTES + _BLANK.size
-        end += (end // self._file_bytes - self.position // self._file_bytes) * (RECORD_BYTES + _BLANK.size)
+        end += (end // self._file_bytes - self.position // self._file_bytes) * _LEAST_BYTES
         with disk_full_as_typed("the timer log"):
             while self._allocated_end < end:
                 self._allocate()
@@ -189,7 +192,7 @@ class TimerLog:
         """Encode one record, for which there must be room. Returns its position. ``magic``: flags beyond the
         usual one."""
         left = self._file_bytes - self.position % self._file_bytes
-        if left < RECORD_BYTES + _BLANK.size:
+        if left < _LEAST_BYTES:
             self._append(_BLANK.pack(left, 0, BLANK_MAGIC))
             self.position += left - _BLANK.size
         at = self.position
@@ -307,7 +310,7 @@ class TimerLog:
         for start in self.files_from(position):
             count, is_blank = self._valid_in(start)
             end = start + count * RECORD_BYTES
-            if is_blank or self._file_bytes - count * RECORD_BYTES < RECORD_BYTES + _BLANK.size:
+            if is_blank or self._file_bytes - count * RECORD_BYTES < _LEAST_BYTES:
                 end = start + self._file_bytes
             else:
                 break

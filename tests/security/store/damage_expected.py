@@ -370,4 +370,9 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "fsck": ("note timer.log",),
         "repaired": ("note timer.log",),
     },
+    "timerlog is cut to a byte": {
+        "start": ("timer.log healed",),
+        "fsck": ("note timer.log",),
+        "repaired": ("note timer.log",),
+    },
 }

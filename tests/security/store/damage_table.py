@@ -253,6 +253,7 @@ DAMAGE: dict[str, Do] = {
     "timerlog is missing": remove("timerlog"),
     "timerlog is zeroed": zeroed(TIMER_LOG),
     "timerlog is random": randomised(TIMER_LOG),
+    "timerlog is cut to a byte": cut(TIMER_LOG, 1),
 }
 
 
@@ -343,9 +344,9 @@ def markdown() -> str:
         "",
         "A consumer that meets a flipped entry first is not led past its message: the entry is repaired from the",
         "log between its neighbours, and reported. A flipped tags code alone is for the scrub. Entries of delayed and",
-        "timed messages are compared alike before these go on. Where the timer log leads to no timer message,",
-        "or to one of another time, wheel and timer log are made again from the queue (`timer.log`, healed): what was",
-        "delivered a moment ago may come again.",
+        "timed messages are compared alike before these go on, a delivery time with its record and those beside it.",
+        "Where the timer log leads to no timer message, or to one of another time, wheel and timer log are made again",
+        "from the queue (`timer.log`, healed): what was delivered a moment ago may come again.",
         "",
         "## What heals from where",
         "",

@@ -5,6 +5,7 @@ What is right is known from the log: each message comes, in doubt again, and non
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from mqspark.store.timer.timerlog import RECORD_BYTES
 from tests.support.draws import some
 from tests.support.storefiles import segments_of
 from tests.unit.broker_kit import SEND, Bench, send_ext
-from tests.unit.timer_kit import WHEEL, bodies, send
+from tests.unit.timer_kit import DAY_MS, WHEEL, bodies, send
 
 ENTRY_BYTES = 20
 
@@ -154,6 +155,30 @@ def test_what_was_due_while_the_timer_log_was_lost_is_not_taken_for_delivered(tm
     bench.close()
 
 
+@pytest.mark.parametrize("days", [1, 3, 4.5])
+def test_what_goes_round_comes_once_after_the_timer_log_was_lost(tmp_path: Path, days: float) -> None:
+    bench = Bench(tmp_path, store_settings={"timer_max_delay_sec": 20 * 86_400})
+    start_ms = bench.clock.now_ms()
+
+    def run_until(day: float) -> None:
+        while bench.clock.now_ms() < start_ms + day * DAY_MS:
+            bench.clock.advance(900_000)
+            bench.run_for(0)
+
+    send(bench, b"near", deliver_ms=start_ms + 2 * DAY_MS + 3_600_500)
+    send(bench, b"far", deliver_ms=start_ms + 5 * DAY_MS + 500)
+    run_until(days)
+    bench.close()
+    for path in (tmp_path / "timerlog").iterdir():
+        path.unlink()
+    bench.open()
+    run_until(6)
+    assert bodies(bench) == [b"near", b"far"]
+    assert not any("TIMER_ROLLED_FROM" in record.properties for record in bench.records("T"))
+    assert bench.broker.timers.metrics.count("T") == 0
+    bench.close()
+
+
 @pytest.mark.parametrize(("queue", "properties"), [("SCHEDULE_TOPIC_XXXX/2", "DELAY\x013\x02"),
                                                    (f"{WHEEL}/0", "TIMER_DELAY_MS\x0110000\x02")])  # fmt: skip
 @pytest.mark.parametrize("at", [3, 6, 7])
@@ -171,6 +196,46 @@ def test_a_flipped_queue_entry_costs_no_message(
     bench.open()
     bench.run_for(15_000)
     assert bodies(bench) == sent
+    bench.close()
+
+
+@pytest.mark.parametrize("bit", [1 << 12, 1 << 40, 1 << 62], ids=hex)
+@pytest.mark.parametrize("at", [0, 1, 4, 5])
+def test_a_flipped_delivery_time_of_a_queue_entry_is_not_believed(
+    tmp_path: Path, bit: int, at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mqspark.store.recovery.scrub.Scrub.job", lambda scrub: None)
+    bench = Bench(tmp_path)
+    sent = [b"%d" % number for number in range(6)]
+    for body in sent:
+        assert bench.peer().ask(SEND, send_ext("T", 0, "DELAY\x013\x02"), body).code == 0
+    bench.close()
+    (path,) = (tmp_path / "consumequeue/SCHEDULE_TOPIC_XXXX/2").iterdir()
+    with path.open("r+b") as file:
+        file.seek(at * ENTRY_BYTES + 12)
+        due_ms = int.from_bytes(file.read(8), "big")
+        file.seek(-8, os.SEEK_CUR)
+        file.write((due_ms ^ bit).to_bytes(8, "big"))
+    bench.open()
+    bench.run_for(9_000)
+    assert bodies(bench) == []
+    bench.run_for(2_000)
+    assert bodies(bench) == sent
+    bench.close()
+
+
+def test_messages_wait_as_long_as_their_level_was_when_they_came(tmp_path: Path) -> None:
+    """An entry has another time than its record and the setting say: so have those beside it."""
+    bench = Bench(tmp_path)
+    for body in (b"0", b"1"):
+        assert bench.peer().ask(SEND, send_ext("T", 0, "DELAY\x013\x02"), body).code == 0
+    bench.close()
+    bench.store_settings["message_delay_level"] = "1s 5s 30s"
+    bench.open()
+    bench.run_for(9_000)
+    assert bodies(bench) == []
+    bench.run_for(2_000)
+    assert bodies(bench) == [b"0", b"1"]
     bench.close()
 
 

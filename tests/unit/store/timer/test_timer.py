@@ -109,8 +109,21 @@ def test_a_file_that_is_too_long_is_no_loss(tmp_path: Path, more: int) -> None:
     assert all(alone.record(position) is not None for position in positions[:19])
 
 
+@pytest.mark.parametrize("length", [1, 5, 67, 100, 999])
+def test_a_last_file_that_is_cut_gets_its_length_again(tmp_path: Path, length: int) -> None:
+    log = made(tmp_path)
+    add(log, 30)
+    (tmp_path / f"{0:020d}").unlink()  # retention has removed it
+    os.truncate(tmp_path / f"{1024:020d}", length)
+    again = made(tmp_path)
+    assert again.file_bytes == 1024
+    end = 1024 + min(-(-length // 52), 11) * 52  # the reserved end of a record is 0
+    assert again.find_end(0) in (end, end - 52)
+    assert add(again, 1) == [again.position - 52]
+
+
 def test_a_directory_that_is_no_timer_log(tmp_path: Path) -> None:
-    (tmp_path / f"{0:020d}").write_bytes(b"short")
+    (tmp_path / f"{1000:020d}").write_bytes(b"short")
     with pytest.raises(StoreCorrupt, match="timer log"):
         made(tmp_path)
 
