@@ -17,7 +17,7 @@
     │   ├── StoreReadOnly        a write or sync failed; nothing more is acked         (.reason)
     │   ├── NotNow               nothing was changed, and a retry may succeed
     │   │   ├── DiskFull         no space for another segment step
-    │   │   ├── NoResources      the process has no descriptor or no memory left       (.errno)
+    │   │   ├── NoResources      the process lacks descriptors, memory or a permission (.errno)
     │   │   ├── TooFewReplicas   fewer brokers in sync than minInSyncReplicas          (.in_sync, .needed)
     │   │   ├── TableFull        a table that peers can grow has no room for a key     (.table, .bound, .setting)
     │   │   └── StoreUnreadable  a read failed                                         (.errno)
@@ -379,10 +379,10 @@ class SchemaRefused(ClientError):
         self.code = code
 
 
-_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EACCES, errno.EPERM)
 
 
 def is_shortage(error: Exception) -> bool:
-    """Whether the process or the system lacked a descriptor, memory or a mapping. The operation was not started, and
+    """Whether the process lacked a descriptor, memory, a mapping or a permission. The operation was not started, and
     the disk is not at fault."""
     return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _SHORTAGES)

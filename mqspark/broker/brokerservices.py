@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from mqspark.base.logs import sparing
 from mqspark.broker.brokertables import BrokerTables
 from mqspark.broker.config import BrokerRole
 from mqspark.broker.lite.lite_service import LiteService
@@ -18,10 +19,13 @@ from mqspark.broker.schemaregistry.schemaregistry import Compute, SchemaRegistry
 from mqspark.broker.service import Service, Told
 from mqspark.broker.state.acks import Acks
 from mqspark.broker.state.state import BrokerState
-from mqspark.broker.timer.delays import DelayService
+from mqspark.broker.timer.delays import RETRY_MS, DelayService
 from mqspark.broker.timer.timers import TimerService
 from mqspark.broker.transaction.transactions import TransactionService
+from mqspark.errors import NotNow
 from mqspark.store.timer.timerfiles import TimerFiles
+
+_log = sparing(__name__, lines=5)
 
 
 class BrokerServices:
@@ -95,9 +99,15 @@ class BrokerServices:
                 tell(arrivals)
 
     def tick(self, wait_ms: int) -> int:
-        """Returns the ms until the next call, at most ``wait_ms``."""
+        """Returns the ms until the next call, at most ``wait_ms``. A service that cannot read or write what it needs is
+        called again soon, and keeps no other from its work."""
         for service in self._running:
-            wait_ms = min(wait_ms, service.tick())
+            try:
+                service_ms = service.tick()
+            except (NotNow, OSError) as error:
+                _log.error("%s waits: %s", type(service).__name__, error)
+                service_ms = RETRY_MS
+            wait_ms = min(wait_ms, service_ms)
         return wait_ms
 
 

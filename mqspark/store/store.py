@@ -11,7 +11,7 @@ A message passes four positions of the log. Each position is at or behind the on
 Consumers see what is acked. A failed write or sync *poisons* the store, also that of a file of ``config/``. A
 poisoned store takes no more writes until it is opened again, acks nothing more, and keeps serving reads;
 ``condition.read_only`` gives the reason. A full disk does not poison: space is reserved before a message is accepted,
-so DiskFull refuses one message and breaks none. A shortage of descriptors or memory does not poison either:
+so DiskFull refuses one message and breaks none. Lack of descriptors, memory or permissions does not poison either:
 the work is retried later, and messages may be refused (NoResources) until then.
 
 Must not know commands, sockets or consumer groups.

@@ -22,6 +22,7 @@ from mqspark.auth.gate import Audited
 from mqspark.base.clock import Clock
 from mqspark.base.logs import printable, sparing
 from mqspark.protocol.codes import RequestCode
+from mqspark.store.disk.files import give_to_owner
 
 CHANGES_PER_S = 200
 REFUSALS_PER_S = 200
@@ -95,6 +96,7 @@ class _Private(logging.handlers.RotatingFileHandler):
 
     def _open(self):  # type: ignore[no-untyped-def]
         fd = os.open(self.baseFilename, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        give_to_owner(fd, self.baseFilename)
         return os.fdopen(fd, "a", encoding="utf-8")
 
     def handleError(self, record: logging.LogRecord) -> None:

@@ -24,6 +24,7 @@ from mqspark.auth.plainacl import MAX_FILE_BYTES, PlainAccount, read_accounts
 from mqspark.base.clock import Clock
 from mqspark.errors import ConfigError, ProtocolError
 from mqspark.store.disk.configfile import ConfigFile
+from mqspark.store.disk.files import OsFiles, give_to_owner
 from mqspark_server.auditlog import AuditLog
 
 USERS_FILE = "users.auth"
@@ -86,7 +87,7 @@ def open_authority(
 ) -> tuple[Authority, Callable[[], None]]:
     """The authority, and a function that ends it. Blocks on the disk. Raises ConfigError, StoreCorrupt or OSError. A
     key is created if there is neither a key nor a file of users."""
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    OsFiles().make_directory(directory)
     file = ConfigFile(directory / USERS_FILE)
     with ExitStack() as ends:
         ends.callback(os.close, _lock(directory / LOCK_FILE))
@@ -119,6 +120,7 @@ def _old_accounts(path: str) -> list[PlainAccount]:
 def _lock(path: Path) -> int:
     """Raises ConfigError while another process has it."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    give_to_owner(fd, path)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -154,6 +156,7 @@ def _new_key(path: Path) -> bytes:
     key = secrets.token_bytes(KEY_BYTES)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "w") as file:
+        give_to_owner(fd, path)
         file.write(key.hex() + "\n")
         file.flush()
         os.fsync(fd)

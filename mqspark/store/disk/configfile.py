@@ -35,7 +35,7 @@ class ConfigFile:
         with_backup: bool = True,
     ) -> None:
         """``on_failure`` is called, in the thread of ``save``, for every error that is not transient. A full
-        disk and a shortage of descriptors or memory are transient. ``note`` is called when ``load`` finds an
+        disk and what ``is_shortage`` names are transient. ``note`` is called when ``load`` finds an
         invalid file and uses the ``.bak``. Without ``with_backup`` the path is never without a file: others read
         it."""
         self.path = Path(path)

@@ -149,7 +149,7 @@ class StoreDirectory:
         except StoreLocked as error:
             self._poison("another broker was started on the directory", error)
         except OSError as error:
-            _log.warning("the lock file was removed and cannot be created again: %s", error)
+            _log.warning("the lock file cannot be looked at, or be created again: %s", error)
 
     def _write_small(self, path: Path, data: bytes, *, durable: bool = False) -> None:
         fd = self._files.open(path, create=True)

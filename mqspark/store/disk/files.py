@@ -12,7 +12,8 @@ file system cannot back. The store maps files in two ways only:
 
 A file of the store is a regular file. Anything else in its place (a FIFO, on which an open would block, a
 device, a symbolic link to a file of another owner) is refused by name. New files and directories get the
-modes of ``storeFileMode`` and ``storeDirectoryMode``, whatever the umask of the process.
+modes of ``storeFileMode`` and ``storeDirectoryMode``, whatever the umask of the process. Those that root makes belong
+to the owner of the directory that they are in: a repair by root leaves nothing that the broker's user cannot open.
 
 No file is truncated while it is mapped: a cut writes zeros. Two risks remain that no user of mappings can
 exclude: a medium that fails to read back a page, and another program that truncates the files.
@@ -92,15 +93,15 @@ def _group_limits(membership: Path, hierarchies: Path) -> Iterator[int]:
 
 @contextlib.contextmanager
 def disk_full_as_typed(what: str) -> Iterator[None]:
-    """Turn lack of space (ENOSPC, EDQUOT, EFBIG) into DiskFull, and lack of descriptors or memory into
-    NoResources. Every other OSError passes."""
+    """Turn lack of space (ENOSPC, EDQUOT, EFBIG) into DiskFull, and lack of descriptors, memory or permission
+    (``is_shortage``) into NoResources. Every other OSError passes."""
     try:
         yield
     except OSError as error:
         if is_disk_full(error):
             raise DiskFull(f"no space left for {what}: {error}") from error
         if is_shortage(error):
-            raise NoResources(f"no room for {what} now", error) from error
+            raise NoResources(f"{what} cannot be written now", error) from error
         raise
 
 
@@ -148,6 +149,18 @@ def _refuse_other_kinds(path: StrPath, mode: int) -> None:
         kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "something else")
         number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
         raise OSError(number, f"{kind} stands where a regular file belongs", str(path))
+
+
+def give_to_owner(made: int | StrPath, path: StrPath) -> None:
+    """Let what root has just made at ``path`` belong to the owner of its directory."""
+    if os.geteuid():
+        return
+    directory = os.stat(os.path.dirname(os.path.abspath(path)))
+    if directory.st_uid:
+        with contextlib.suppress(
+            OSError
+        ):  # this root may not: of a container, or of another host's file system
+            os.chown(made, directory.st_uid, directory.st_gid)
 
 
 def _named(error: OSError, fd: int) -> OSError:
@@ -328,14 +341,17 @@ class OsFiles:
                 return open_regular(path, os.O_RDWR)
             if self.file_mode & ~stat.S_IMODE(os.fstat(fd).st_mode):  # whatever the umask
                 os.fchmod(fd, self.file_mode)
+            give_to_owner(fd, path)
             return fd
         return open_regular(path, os.O_RDWR)
 
     def opener(self, path: str, flags: int) -> int:
         """An opener for Python's ``open`` of a file that is created or overwritten."""
         fd = open_regular(path, flags, self.file_mode)
-        if flags & os.O_CREAT and self.file_mode & ~stat.S_IMODE(os.fstat(fd).st_mode):
-            os.fchmod(fd, self.file_mode)
+        if flags & os.O_CREAT:
+            if self.file_mode & ~stat.S_IMODE(os.fstat(fd).st_mode):
+                os.fchmod(fd, self.file_mode)
+            give_to_owner(fd, path)
         return fd
 
     def open_read(self, path: StrPath) -> int:
@@ -451,6 +467,7 @@ class OsFiles:
             else:
                 if self.directory_mode & ~stat.S_IMODE(os.stat(each).st_mode):
                     os.chmod(each, self.directory_mode)
+                give_to_owner(each, each)
             if durable:
                 self.sync_directory(os.path.dirname(each))
 

@@ -1,7 +1,7 @@
 """Whether a store takes messages, and why not.
 
 A failed write or sync *poisons* the store: it takes no more writes until it is opened again. Everything else passes:
-a full disk, a shortage of descriptors or memory, and a refusal by the owner of the store.
+a full disk, a shortage of descriptors, memory or permissions, and a refusal by the owner of the store.
 
 Must not know who puts, writes and flushes.
 """
@@ -80,7 +80,7 @@ class Condition:
             self._log.hold()
 
     def lack(self, what: str, error: Exception) -> None:
-        """Refuse puts for want of descriptors or memory, until ``relieve``."""
+        """Refuse puts for want of what ``is_shortage`` names, until ``relieve``."""
         self.shortage = NoResources(what, error)
         self._log.hold()
 

@@ -112,8 +112,8 @@ class TimerFiles:
         note: Note = lambda damage: None,
         budget: MapBudget | None = None,
     ) -> None:
-        """``on_failure`` is called for every error except a full disk and a shortage of descriptors or
-        memory, in the thread where it happens. ``note`` receives damage. ``budget``: as of ``TimerLog``."""
+        """``on_failure`` is called for every error except a full disk and what ``is_shortage`` names, in the
+        thread where it happens. ``note`` receives damage. ``budget``: as of ``TimerLog``."""
         self._files = files
         self._on_failure = on_failure
         self._note = note

@@ -45,8 +45,8 @@ class Checkpoints:
         condition: Condition,
         pipeline: CommitPipeline,
     ) -> None:
-        """A checkpoint that could not be written poisons the store, except for a shortage of space, descriptors or
-        memory."""
+        """A checkpoint that could not be written poisons the store, except for lack of space, descriptors,
+        memory or permissions."""
         self._paths = data.paths
         self._files = data.files
         self._clock = clock

@@ -1,5 +1,6 @@
-"""Connections that take every descriptor, or memory: a store that gets EMFILE, ENFILE, ENOMEM or EAGAIN refuses what it
-cannot do now, loses nothing, and goes on when there is some again. Only real errors of writing and syncing poison."""
+"""Connections that take every descriptor, or memory, and an operator who takes a permission: a store that gets EMFILE,
+ENFILE, ENOMEM, EAGAIN, EACCES or EPERM refuses what it cannot do now, loses nothing, and goes on when it can again.
+Only real errors of writing and syncing poison."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.errors import NoResources, NotNow
+from mqspark.broker.timer.delays import RETRY_MS
+from mqspark.errors import NoResources, NotNow, StoreUnreadable
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers.client_headers import PopMessageRequestHeader
 from mqspark.record.record import PendingRecord
@@ -22,7 +24,7 @@ from tests.support.draws import some
 from tests.support.store_tools import FaultyFiles, checkpoint, drain, make_store
 from tests.unit.broker_kit import Bench, send_ext
 
-SHORTAGES = [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN]
+SHORTAGES = [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EACCES, errno.EPERM]
 
 
 class PoorFiles(FaultyFiles):
@@ -117,7 +119,7 @@ def test_a_shortage_at_any_moment_loses_nothing_and_ends(tmp_path: Path, sync: b
         def fault(first: int = first, met: list[int] = met) -> None:
             met[0] += 1
             if first < met[0] <= first + lasting:
-                raise OSError(SHORTAGES[met[0] % 4], "just now there is none")
+                raise OSError(SHORTAGES[met[0] % len(SHORTAGES)], "just now there is none")
 
         files.faults["take"] = fault
         kept: dict[str, list[bytes]] = {}
@@ -243,6 +245,31 @@ def test_a_read_that_lacks_a_descriptor_costs_itself(
     assert "Too many open files" in (answer.remark or "")
     assert consumer.pull().code == ResponseCode.SUCCESS
     assert consumer.ask(RequestCode.POP_MESSAGE, POP).code == ResponseCode.SUCCESS
+    bench.close()
+
+
+def test_a_service_that_lacks_a_descriptor_keeps_no_other_from_its_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Revival reads its log; lite topics and the schema registry come behind it."""
+    bench = Bench(tmp_path, auto_create_topic_enable=True)
+    called = list[str]()
+    monkeypatch.setattr(bench.broker.services.lite, "tick", lambda: called.append("lite") or 1_000)
+    for error in (
+        StoreUnreadable("no", OSError(errno.EMFILE, "no")),
+        OSError(errno.EACCES, "no"),
+        NotNow("no"),
+    ):
+
+        def fail(error: Exception = error) -> int:
+            raise error
+
+        monkeypatch.setattr(bench.broker.pop, "tick", fail)
+        called.clear()
+        assert bench.broker.tick() == RETRY_MS
+        assert called == ["lite"]
+    assert "PopService waits: " in caplog.text
+    monkeypatch.undo()
     bench.close()
 
 

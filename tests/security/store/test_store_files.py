@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from mqspark.auth.config import AuthConfig
 from mqspark.client.consumer.offset_stores import LocalOffsets
 from mqspark.client.remoting.blockingconnection import BlockingConnection
 from mqspark.errors import ConfigError, StoreLocked, StoreReadOnly
@@ -29,6 +30,8 @@ from mqspark.store.disk.files import OsFiles, open_regular
 from mqspark.store.tools.offline import ReadOnlyFiles
 from mqspark.store.tools.reader import StoreReader
 from mqspark.testing import Broker
+from mqspark_server.authfiles import open_authority
+from tests.support.clocks import ManualClock
 from tests.support.draws import some
 from tests.support.processes import process
 from tests.support.store_tools import drain, make_store, opened, put
@@ -36,6 +39,7 @@ from tests.unit.broker_kit import SEND, Bench, send_ext
 
 HERE = Path(__file__).resolve().parents[3]
 FILE = "store_file_mode"
+STRANGER = 65534
 
 
 @pytest.fixture(params=[0o022, 0o000, 0o077], ids=oct)
@@ -79,6 +83,23 @@ def test_an_operator_may_let_a_group_read(tmp_path: Path, umask: int) -> None:
     # What tools make there later may be read by the same.
     tool = OsFiles.like(tmp_path / "store" / "commitlog")
     assert (tool.file_mode, tool.directory_mode) == (0o640, 0o750)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_what_root_makes_belongs_to_the_owner_of_the_directory(tmp_path: Path) -> None:
+    """Else a broker that is no root could not start after a repair by root."""
+    os.chown(tmp_path, STRANGER, STRANGER)
+    files = OsFiles.like(tmp_path)
+    files.make_directory(tmp_path / "config" / "deeper", durable=True)
+    ConfigFile(tmp_path / "config" / "topics.json", files).save(b"{}")
+    with open(tmp_path / "config" / "deeper" / "report", "w", opener=files.opener) as file:
+        file.write("x")
+    files.close(files.open(tmp_path / "abort", create=True))
+    _, close = open_authority(AuthConfig(), tmp_path / "config" / "auth", ManualClock(), needs_a_user=False)
+    close()
+    made = {path.name: (path.stat().st_uid, path.stat().st_gid) for path in tmp_path.rglob("*")}
+    assert made.keys() >= {"topics.json", "deeper", "report", "abort", "users.auth.key", "audit.log"}
+    assert set(made.values()) == {(STRANGER, STRANGER)}
 
 
 @pytest.mark.parametrize(
