@@ -512,11 +512,12 @@ class SentFrames:
         if len(sent) == 1:
             text = template % sent[0]
             return prefixes[len(text)] + text
-        parts: list[bytes] = []
-        for each in sent:
-            text = template % each
-            parts += (prefixes[len(text)], text)
-        return b"".join(parts)
+        texts = [template % each for each in sent]
+        lengths = [*map(len, texts)]
+        if lengths.count(lengths[0]) == len(lengths):  # as long as no number gets another digit
+            prefix = prefixes[lengths[0]]
+            return prefix + prefix.join(texts)
+        return b"".join([part for text in texts for part in (prefixes[len(text)], text)])
 
 
 @functools.cache

@@ -48,6 +48,14 @@ class SendPlan(Struct, frozen=True, gc=False):
     """The code of the requests."""
 
 
+def _layout(alike: Sequence[HeaderLayout], data: bytes, start: int) -> HeaderLayout | None:
+    """That of these which the header at ``start`` may have."""
+    for layout in alike:
+        if layout.constants_of(data, start) == layout.constants:
+            return layout
+    return None
+
+
 class SendRuns:
     def __init__(self, state: BrokerState, acks: Acks, guard: SchemaGuard) -> None:
         self._state, self._acks, self._guard = state, acks, guard
@@ -99,46 +107,47 @@ class SendRuns:
     ) -> tuple[int, SendPlan | None, bool]:
         """Read plain sends of one code whose answers wait for the same. Returns where the next frame begins; the plan
         of the last one, None: there is none; and whether bodies of some have to fit schemas."""
-        known, unpack, last_begin = commands.layouts.known, PREFIX.unpack_from, len(data) - _PREFIX_BYTES
+        known, unpack, size = commands.layouts.known, PREFIX.unpack_from, len(data)
         settings, generation = self.settings, self._state.topics.generation
         last: SendPlan | None = None
-        last_meta, alike, are_checked = -1, _NONE, False
+        last_meta, are_checked, last_begin = -1, False, size - _PREFIX_BYTES
+        constants_of = unpack  # of no layout yet
+        constants: Values = ()
+        last_born, born_ms = b"", 0
         while room and at < last_begin:
             total, meta = unpack(data, at)
             start, end = at + _PREFIX_BYTES, at + 4 + total
             body_start = start + (meta & 0xFFFFFF)
-            if not body_start < end <= len(data) or end - body_start >= LARGE_BODY_BYTES:
+            if not body_start < end <= size or end - body_start >= LARGE_BODY_BYTES:
                 break
-            if meta != last_meta:
-                last_meta, alike = meta, known.get(meta, _NONE)
-            for layout in alike:
-                if layout.constants_of(data, start) == layout.constants:
-                    break
-            else:
-                break
-            plan = layout.plan
-            if plan is not last or last is None:
-                if not isinstance(plan, SendPlan):
+            if meta != last_meta or constants_of(data, start) != constants:
+                layout = _layout(known.get(meta, _NONE), data, start)
+                plan = None if layout is None else layout.plan
+                if layout is None or not isinstance(plan, SendPlan):
                     break
                 if plan.settings is not settings or plan.generation != generation:
                     break
                 if last is not None and (plan.waits is not last.waits or plan.code != last.code):
                     break
-                topic, values_of_plan, form = plan.topic, plan.values, plan.form
+                last, last_meta, layout.is_used = plan, meta, True
+                constants_of, constants = layout.constants_of, layout.constants
+                values_of, opaque_of, values_of_plan = layout.values_of, layout.opaque, plan.values
+                topic, form = plan.topic, plan.form
                 are_checked = are_checked or topic.validation is not None
-                layout.is_used = True
-            values = layout.values_of(data, start)
-            opaque = layout.opaque(data, start, values)
+            values = values_of(data, start)
+            opaque = opaque_of(data, start, values)
             number, born, key = values_of_plan(values)
             try:
-                queue_id, born_ms = int(number), int(born)
+                queue_id = int(number)
+                if born != last_born:  # many are of one millisecond
+                    last_born, born_ms = born, int(born)
             except ValueError:  # letters
                 break
             if opaque is None or queue_id >= topic.queue_limit:
                 break
             messages.append((form, queue_id, born_ms, key, data[body_start:end], opaque))
             topics.append(topic)
-            at, last = end, plan
+            at = end
             room -= 1
         return at, last, are_checked
 

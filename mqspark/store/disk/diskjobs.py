@@ -94,6 +94,7 @@ class FlushJob:
         "left",
         "step",
         "store_timestamp_ms",
+        "unwritten_bytes",
     )
 
     def __init__(
@@ -107,6 +108,7 @@ class FlushJob:
         note: DurableNote,
         offset: int = 0,
         buffers: Sequence[bytes | memoryview] = (),
+        unwritten_bytes: int = 0,
     ) -> None:
         self._files = files
         self._note = note
@@ -118,15 +120,12 @@ class FlushJob:
         self.active = active
         self.end = end
         self.store_timestamp_ms = store_timestamp_ms
+        self.unwritten_bytes = unwritten_bytes
+        """Number of bytes that ``write`` writes: those of ``buffers``, which are many."""
         self.step = "writing"
         """The current step, which names the failed one after an error."""
         self.error: Exception | None = None
         """Whatever it is, ``end`` is not synced."""
-
-    @property
-    def unwritten_bytes(self) -> int:
-        """Number of bytes that ``write`` writes."""
-        return sum(map(len, self._buffers))
 
     @property
     def syncs_only_active(self) -> bool:

@@ -174,9 +174,7 @@ class Appender:
 
     def take_group(self) -> Group:
         """Take the queue entries of everything that leaves ``pending``."""
-        group: Group = []
-        for queue in self._dirty:
-            group.append((queue, queue.take_entries()))
+        group: Group = [(queue, queue.take_entries()) for queue in self._dirty]
         self._dirty.clear()
         return group
 
@@ -289,6 +287,7 @@ class Appender:
         head_bytes = HEADS[(hosts >> 4) & 3].size
         pack_run_head, pack_alike = HEADS_OF_RUNS[(hosts >> 4) & 3]
         parts: list[bytes | memoryview] = []
+        dirty, pack_entry = self._dirty, _pack_entry
         form: PlainForm | None = None
         keys: KeyForm | None = messages[0][0].keys if self._ahead is not None else None
         for message_form, queue_id, born_ms, key, body, number in messages:
@@ -328,8 +327,8 @@ class Appender:
                 after if between is None else b"%b%d%b" % (between, born_ms, after),
             )
             if not queue.entries:
-                self._dirty.append(queue)
-            queue.advance(_pack_entry(position, size, tags_code))
+                dirty.append(queue)
+            queue.advance(pack_entry(position, size, tags_code))
             places.append((position, queue_id, queue_offset, key, number))
             sizes.append(size)
             position = end

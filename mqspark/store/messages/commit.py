@@ -197,7 +197,7 @@ class CommitPipeline:
                 return None
             self._flush_retry_ms = None
             return self._unsettled.flush
-        offset, buffers = 0, list[bytes | memoryview]()
+        offset, buffers, unwritten_bytes = 0, list[bytes | memoryview](), log.unwritten_bytes
         if self._sync and (log.pending or self._unsettled.dirty):
             offset, buffers = log.take_pending()
             self._written_store_ms = self._appender.now_ms
@@ -215,6 +215,7 @@ class CommitPipeline:
             self._note,
             offset,
             buffers,
+            unwritten_bytes if buffers else 0,
         )
         return self._unsettled.flush
 

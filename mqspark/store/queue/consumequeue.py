@@ -173,9 +173,9 @@ class ConsumeQueue:
             self.ext_out.write()
         position = self.max_offset * self._entry_bytes
         end = position + len(entries)
-        if self._tail is not None and self._tail_start <= position and end <= self._tail_end:
-            low = position - self._tail_start
-            self._tail[low : end - self._tail_start] = entries
+        tail, start = self._tail, self._tail_start
+        if tail is not None and start <= position and end <= self._tail_end:
+            tail[position - start : end - start] = entries
             self.tail_used = True
             self._table.dirty_files.add(self._tail_path)
         else:

@@ -2,7 +2,8 @@
 and turn.
 
     data_received -> core.take, the rest -> Connection.receive_data -> core.received       whenever the loop has bytes
-    one call_soon per loop iteration, or after TURN_BYTES: core.turn() -> every session of the outbox is written once
+    one call_soon per loop iteration, or after TURN_BYTES, or at once while one connection alone sends:
+                                     core.turn() -> every session of the outbox is written once
     commands beyond a connection's time share wait in a ring, together with the core's long work: _serve_ring
 
 Must not know a request code or the content of a body. Source of the numbers: NettyServerConfig (idle close after
@@ -113,6 +114,8 @@ class RemotingServer(GuardedServer[RemotingConnection]):
         """Of what clients in this process wait for."""
         self._before_turn: list[Callable[[], None]] = []
         self.scheduled = False
+        self.last_read: RemotingConnection | None = None
+        """Whose bytes came last. As long as one connection alone sends, its turns wait for no others."""
         self.iteration = 0
         """Number of the current iteration of the loop; iterations without input do not count."""
         self._ring: deque[RemotingConnection] = deque()
@@ -174,6 +177,14 @@ class RemotingServer(GuardedServer[RemotingConnection]):
         self.iteration += 1
         self.lateness.turn_is_read()
         self._do_turn()
+
+    def turn_at_once(self) -> None:
+        """The turn of a read, which was not asked for (``schedule``)."""
+        self.iteration += 1
+        try:
+            self._do_turn()
+        except Exception:  # as the loop does when a turn fails: the connection whose read it was goes on
+            log.exception("%s: a turn failed", self.name)
 
     def _do_turn(self) -> None:
         self._unturned_bytes = 0

@@ -125,6 +125,7 @@ class Flusher:
         self._worker = worker
         self._progressed = progressed
         self._kernel = kernel
+        self._is_sync = store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._with_kernel: FlushJob | None = None
         self._loop = asyncio.get_running_loop()
         self._in_flight = False
@@ -138,19 +139,20 @@ class Flusher:
     def start(self) -> None:
         if self._kernel is not None:
             self._loop.add_reader(self._kernel.event_fd, self._kernel_has_news)
-        if self._store.config.flush_disk_type is FlushDiskType.ASYNC_FLUSH:
+        if not self._is_sync:
             self._on_timer()
 
     def after_turn(self) -> None:
         """SYNC_FLUSH: start a group when there is data and no group is in flight. Data without a waiting answer comes
         last."""
-        if self._with_kernel is not None:
-            self._ask_kernel()
-        self._begin_sync()
+        if self._is_sync:
+            if self._with_kernel is not None:
+                self._ask_kernel()
+            self._begin_sync()
         self._store.catch_up()
 
     def _begin_sync(self) -> None:
-        if not self._in_flight and self._store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
+        if self._is_sync and not self._in_flight:
             self._begin()
 
     def _on_timer(self) -> None:

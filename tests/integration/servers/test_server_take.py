@@ -10,6 +10,7 @@ from mqspark.protocol.command import encode_request, encode_response
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.session import Session
 from tests.integration.servers.test_server_tcp import ECHO, EchoCore, serving
+from tests.support.waiting import eventually_async
 
 pytestmark = pytest.mark.anyio
 TAKEN = 7
@@ -84,3 +85,42 @@ async def test_a_fault_of_the_core_ends_only_its_connection() -> None:
             await client.request(2, b"fault", TAKEN)
         assert (await other.request(3, b"on", TAKEN)).body == b"on"
         assert core.taken == 2
+
+
+async def test_a_connection_that_alone_sends_has_its_turns_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    core = TakingCore()
+
+    def frame(*codes: int) -> bytes:
+        return b"".join([encode_request(code, 9, None, b"x") for code in codes])
+
+    async with serving(core, take=core.take) as harness:
+        for _ in range(2):
+            assert (await (await harness.client()).request(0, b"known")).body == b"known"
+        first, second = harness.server.sockets
+        turns: list[tuple[int, int]] = []
+        for *reads, (connection, codes) in (
+            [(first, [TAKEN])],  # the other one was read before it
+            [(first, [TAKEN, TAKEN])],
+            [(second, [TAKEN]), (first, [TAKEN])],  # both in one turn
+            [(first, [TAKEN, ECHO])],  # what is left becomes a command, and waits for the turn
+            [(first, [TAKEN])],
+        ):
+            for other, before in reads:
+                other.data_received(frame(*before))
+            begun = core.turns
+            connection.data_received(frame(*codes))
+            at_once = core.turns - begun
+            await eventually_async(lambda: not harness.server.scheduled)
+            turns.append((at_once, core.turns - begun))
+        assert turns == [(0, 1), (1, 1), (0, 1), (0, 1), (1, 1)]
+
+        def failing() -> None:
+            raise RuntimeError("a fault in the core")
+
+        core.turn = failing  # type: ignore[method-assign]
+        first.data_received(frame(TAKEN))
+        del core.turn
+        assert [each.getMessage() for each in caplog.records if each.exc_info] == ["toy: a turn failed"]
+        first.data_received(frame(TAKEN))
+        answers = [await harness.clients[0].next() for _ in range(9)]
+        assert {bytes(each.body) for each in answers} == {b"x"}
