@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from mqspark.auth.access import NoFacts
 from mqspark.base.bounded import Memo, Tables
@@ -77,9 +77,13 @@ _log = sparing(__name__, lines=20)
 _kv_log = logging.getLogger(f"{__name__}.kv")
 _watermark = logging.getLogger("mqspark.watermark")
 
+T = TypeVar("T")
+
 TICK_MS = 1_000
 FIRST_KV_PRINT_MS, KV_PRINT_INTERVAL_MS = 60_000, 600_000
 """RocketMQ's (NamesrvController.startScheduleService)."""
+MAX_SMALL_BODY_BYTES = 256 * 1024
+"""Limit of a body that is read at once: the queues of a topic at two thousand brokers."""
 MAX_PRINTED = 100
 """Entries of the key-value table in the log."""
 
@@ -340,6 +344,7 @@ class NameServer:
             acting_master=header.enable_acting_master,
             zone=zone,
         )
+        self._sweep()
         ordered_topics = b""
         if self.config.return_order_topic_config_to_broker:
             ordered = self.kv.namespace(ORDER_TOPICS)
@@ -366,7 +371,7 @@ class NameServer:
 
     def query_data_version(self, session: Session, command: Command) -> bytes:
         header = command.header(QueryDataVersionRequestHeader)
-        asked = decode_body(DataVersion, command.body) if command.body else None
+        asked = _small(DataVersion, command) if command.body else None
         known = self.routes.data_version(header.cluster_name, header.broker_addr)
         changed = known is None or asked != known
         self.routes.refresh(header.cluster_name, header.broker_addr)
@@ -429,7 +434,7 @@ class NameServer:
     def register_topic(self, session: Session, command: Command) -> bytes:
         header = command.header(RegisterTopicRequestHeader)
         if command.body:
-            self.routes.merge_topic(header.topic, decode_body(TopicRouteData, command.body).queue_datas)
+            self.routes.merge_topic(header.topic, _small(TopicRouteData, command).queue_datas)
         return ok(command)
 
     # --- key-value table ---
@@ -498,6 +503,16 @@ class _Routed(NoFacts):
     def cluster_of(self, broker_name: str) -> str | None:
         data = self._routes.broker_data(broker_name)
         return None if data is None else data.cluster
+
+
+def _small(body_type: type[T], command: Command) -> T:
+    """The decoded body. Raises Refusal, ProtocolError, IllegalName."""
+    if len(command.body) > MAX_SMALL_BODY_BYTES:
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR,
+            f"a body of {len(command.body)} bytes, at most {MAX_SMALL_BODY_BYTES} are read",
+        )
+    return decode_body(body_type, command.body)
 
 
 def _topic_list(command: Command, names: Work[list[str]]) -> Slices:

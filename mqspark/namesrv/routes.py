@@ -11,7 +11,8 @@ every change that a query could see.
 
 Any client can register, so every table has a limit (NamesrvConfig), and the numbers of a topic are checked. A
 live broker is not replaced by a registration from another host: it can be replaced once its connection has
-ended or it has been silent for brokerTakeoverSilence. RocketMQ lets the last registration win.
+ended or it has been silent for brokerTakeoverSilence. RocketMQ lets the last registration win. An address of a cluster
+is one broker: one that registers there under another name has given up its former one.
 
 Facts: docs/rocketmq/nameserver.md#routes.
 """
@@ -167,8 +168,7 @@ class RouteTable:
         acting_master: bool | None = None,
         zone: str | None = None,
     ) -> Work[RegistrationResult]:
-        """Register a broker. Raises Refusal, also when the first registration of a broker has one topic only:
-        that is an incremental update without a base."""
+        """Raises Refusal, also for a first registration of one topic only: an incremental update without a base."""
         brokers = self._brokers.get(broker.name)
         first = brokers is None
         if brokers is None:
@@ -179,15 +179,22 @@ class RouteTable:
         rival = None
         if known_address is not None and known_address != broker.address:
             rival = self._live.get((brokers.cluster, known_address))
+        previous = self._live.get(key)
         if rival is not None and not self._gives_way(rival, data_version, session):
-            self._live.pop(key, None)
+            if previous is not None:
+                self._check_gone(previous, session)
+                self.unregister(previous.identity)
             return RegistrationResult()
         if known_address is None and len(topics) == 1:
             raise _refusal("register broker failed")
-        previous = self._live.get(key)
         self._check_room(broker, brokers, previous, session)
         if previous is not None:
             self._check_gone(previous, session)
+            if (
+                previous.identity.name != broker.name
+            ):  # nobody else would ever take its former name out of routes
+                self.unregister(previous.identity)
+                previous = None
 
         least = min(addresses, default=MASTER_ID)
         if first:
@@ -196,16 +203,14 @@ class RouteTable:
         brokers.acting_master = bool(acting_master)
         brokers.zone = zone
         for other_id in [key for key, address in addresses.items() if address == broker.address]:
-            if other_id != broker.broker_id:  # the replica has changed its role
-                del addresses[other_id]
+            del addresses[other_id]  # the replica may have changed its role
         addresses[broker.broker_id] = broker.address
-        longest_ms = self._config.broker_expiry_timeout * MAX_TIMEOUT_FACTOR
         live = self._live[key] = LiveBroker(
             broker,
             session,
             previous.data_version if previous is not None else _UNKNOWN_VERSION,
             ha_address,
-            min(max(timeout_ms or self._config.broker_expiry_timeout, 1), longest_ms),
+            self._patience_ms(timeout_ms),
             self._clock.monotonic_ms(),
         )
         if session is not None:
@@ -230,6 +235,18 @@ class RouteTable:
         if broker.broker_id < least and self._live.get(key) is live:
             self._notify(brokers, appeared=live)
         return RegistrationResult() if broker.broker_id == MASTER_ID else self._master_of(brokers)
+
+    def _patience_ms(self, asked_ms: int | None) -> int:
+        usual_ms = self._config.broker_expiry_timeout
+        return min(max(asked_ms or usual_ms, 1), usual_ms * MAX_TIMEOUT_FACTOR)
+
+    def _give_up(self, key: tuple[str, str], session: Session | None) -> RegistrationResult:
+        """What is registered at this address is no more. Raises Refusal while it is alive on another host."""
+        live = self._live.get(key)
+        if live is not None:
+            self._check_gone(live, session)
+            self.unregister(live.identity)
+        return RegistrationResult()
 
     def _master_of(self, brokers: BrokerSet) -> RegistrationResult:
         """What a slave is told of its master."""

@@ -43,6 +43,9 @@ SMALL_BYTES = 64 * 1024
 MAX_MAPPING_BYTES = 1 << 20
 """Limit of the mapping of one static topic: its 65,536 logic queues take less."""
 
+MAX_PART_BYTES = 64 * 1024
+"""Limit of everything else in a compressed registration: a line is a name, some numbers and a few attributes."""
+
 TOPICS_A_SLICE = 250
 _INFLATE_STEP = 256 * 1024
 
@@ -134,7 +137,7 @@ def _read_compressed(body: bytes | memoryview, version: int, max_bytes: int) -> 
         for number in range(reader.count()):
             if number % TOPICS_A_SLICE == TOPICS_A_SLICE - 1:
                 yield
-            mapping = decode_body(TopicQueueMappingInfo, reader.part())
+            mapping = decode_body(TopicQueueMappingInfo, reader.part(MAX_MAPPING_BYTES))
             wrapper.topic_queue_mapping_info_map[mapping.topic or ""] = mapping
     check_names(wrapper)
     return RegisterBrokerBody(wrapper, filter_servers)
@@ -219,8 +222,10 @@ class _Parts:
         self._position += 4
         return int.from_bytes(self._data[self._position - 4 : self._position], "big")
 
-    def part(self) -> bytes:
+    def part(self, most: int = MAX_PART_BYTES) -> bytes:
         length = self.count()
+        if length > most:
+            raise ProtocolError(f"compressed registration: a part of {length} bytes, at most {most} are read")
         if length > self.left:
             raise ProtocolError(f"compressed registration: a part of {length} bytes, {self.left} are left")
         self._position += length

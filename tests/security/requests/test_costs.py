@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import gc
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ from mqspark.protocol.servers.registration import encode_register_body
 from mqspark.store.offsets import QueueOffsets
 from tests.support.pace import ProcessorTime
 from tests.unit.broker_kit import SEND, Bench, Peer, namesrv_peer, pull_ext, send_ext
+from tests.unit.controller_kit import CLUSTER, NAME, ControllerBench
 from tests.unit.pop_kit import pop_ext
 
 BOUND_S = 0.25
@@ -285,15 +286,40 @@ def registered(name_server: NameServer, peer: Peer) -> None:
     assert peer.ask(RequestCode.REGISTER_BROKER, header, body).code == 0
 
 
+BODIES: tuple[Callable[[], bytes], ...] = (
+    lambda: b"",
+    lambda: b'{"queueDatas":[' + b",".join([b'{"brokerName":"b-a","perm":6}'] * 400_000) + b"]}",
+    lambda: b'{"syncStateSet":[' + b",".join(b"%d" % number for number in range(1_500_000)) + b"]}",
+    lambda: json.dumps([f"b-{number}" for number in range(1_000_000)]).encode(),
+    lambda: b"{" + b'"a":' * 3_000_000 + b"1}",
+)
+"""Of the largest frames, for requests that read a few names or numbers."""
+
+
+def slow_requests(peer: Peer, handlers: Iterable[int], ext: dict[str, str]) -> dict[str, float]:
+    slow = {}
+    for make in BODIES:
+        body = make()
+        for code in sorted(handlers):
+            longest, _ = longest_stretch(peer, code, ext, body)
+            if longest >= BOUND_S:
+                slow[f"{RequestCode(code).name} {bytes(body[:20])!r}"] = longest
+    return slow
+
+
 def test_no_request_holds_a_name_server() -> None:
     name_server, _, peer = namesrv_peer()
     registered(name_server, peer)
-    slow = {}
-    for code in sorted(name_server.handlers):
-        longest, _ = longest_stretch(peer, code, {**ANYTHING, "topic": "topic-00001"}, b"")
-        if longest >= BOUND_S:
-            slow[RequestCode(code).name] = longest
-    assert not slow
+    assert not slow_requests(peer, name_server.handlers, {**ANYTHING, "topic": "topic-00001"})
+
+
+def test_no_request_holds_a_controller(tmp_path: Path) -> None:
+    bench = ControllerBench(tmp_path)
+    bench.join(1)
+    bench.elect(1)
+    ext = {**ANYTHING, "brokerName": NAME, "clusterName": CLUSTER, "brokerId": "1", "masterBrokerId": "1"}
+    ext |= {"masterEpoch": "1", "knownSet": ";".join("1" * 90_000)}
+    assert not slow_requests(bench.operator, bench.core.handlers, ext)
 
 
 PARKED = 2_000

@@ -127,6 +127,13 @@ def test_a_registration_of_64_kilobytes_does_not_inflate_to_64_megabytes() -> No
     assert peak < 40 << 20
 
 
+def test_one_line_of_a_registration_is_not_megabytes() -> None:
+    _, _, peer = namesrv_peer()
+    answer = register(peer, [], body=bomb(15))
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "at most 65536 are read" in (answer.remark or "")
+
+
 @pytest.mark.parametrize("compress", [False, True], ids=["json", "compressed"])
 def test_a_large_registration_is_read_in_slices(compress: bool) -> None:
     core, _, peer = namesrv_peer()
@@ -373,6 +380,50 @@ def test_another_host_does_not_register_or_unregister_a_live_broker() -> None:
     assert register(again, plain("orders", "bills"), counter=2).code == 0
     assert ask(again, RequestCode.UNREGISTER_BROKER, header).code == 0
     assert route(again, "orders") is None
+
+
+def test_an_address_is_one_broker_however_many_names_it_gives() -> None:
+    core, _, peer = namesrv_peer()
+    for n in range(200):
+        topics = plain(*(f"t{n}-{k}" for k in range(300 if n == 0 else 2)))
+        assert register(peer, topics, name=f"b-{n}", cluster="c1").code == 0
+    info = core.routes.cluster_info()
+    assert list(info.broker_addr_table) == ["b-199"]
+    assert info.cluster_addr_table == {"c1": ["b-199"]}
+    assert sorted(core.routes.topic_names()) == ["t199-0", "t199-1"]
+    assert core.routes.route_count == 2
+    peer.disconnect()
+    assert core.routes.cluster_info().broker_addr_table == {}
+
+
+def test_a_broker_that_was_renamed_leaves_nothing_behind() -> None:
+    core, clock, honest = owner()
+    again = peer_from(core, "10.0.0.1", 4)  # its old connection has not ended yet
+    assert register(again, plain("orders", "bills"), name="b-new").code == 0
+    found = route(again, "orders")
+    assert found is not None
+    assert [broker.broker_name for broker in found.broker_datas] == ["b-new"]
+    honest.disconnect()
+    clock.advance(100_000)
+    assert register(again, plain("orders", "bills"), name="b-new").code == 0
+    clock.advance(100_000)
+    core.tick()
+    assert list(core.routes.cluster_info().broker_addr_table) == ["b-new"]
+
+
+def test_a_claim_of_an_old_epoch_says_nothing_of_somebody_elses_broker() -> None:
+    core, _, honest = owner()
+    body = wrapped(plain("logs", "bills"))
+    body.topic_config_serialize_wrapper.data_version = DataVersion(5, 1, 1)
+    other = peer_from(core, "10.0.0.2", 3)
+    text = encode_register_body(body)
+    assert register(other, [], name="b-b", address="10.0.0.2:10911", body=text).code == 0
+    forger = peer_from(core, "10.6.6.6", 4)
+    answer = register(forger, plain("logs", "bills"), name="b-b", address="10.0.0.1:10911")
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert core.routes.data_version("c1", "10.0.0.1:10911") is not None
+    honest.disconnect()
+    assert route(other, "orders") is None
 
 
 def test_a_controller_may_name_another_master() -> None:
