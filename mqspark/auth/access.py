@@ -467,6 +467,18 @@ def _route(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
         yield from request.topic(topic, wanted)
 
 
+def _cloned_topic(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
+    topic = request.header.topic
+    if topic:
+        yield from request.topic(topic, wanted)
+    else:
+        yield Access(Kind.TOPIC, ANY_NAME, wanted)
+
+
+def _replica_info(request: AskedFor, wanted: frozenset[Action]) -> Iterator[Access]:
+    yield request.cluster(wanted if request.header.known_epoch is None else {UPDATE})
+
+
 _SCHEMA_ACTIONS = {
     Right.READ: frozenset({GET, SUB, PUB}),
     Right.REGISTER: frozenset({PUB}),
@@ -538,7 +550,7 @@ _CONSUMER_STATUS = (_topic(GET, group="group"), _group(GET, field="group"))
 _CLONES_OFFSETS = (
     _group(GET, UPDATE, field="src_group", what="the source group"),
     _group(UPDATE, field="dest_group", what="the destination group"),
-    _topic(UPDATE),
+    _need("the topic, or `Topic:*` if it names none", _cloned_topic, UPDATE),
 )
 _CORRECTION = (_topic(GET), _need("each group that is named", _filtered_groups, GET))
 _SEES_SUBSCRIPTION = (_group(GET, field="group"), _topic(GET))
@@ -548,6 +560,8 @@ _LITE_SUBSCRIPTIONS = (_need("each group and topic of the body", _lite_subscript
 _LITE_CLIENT = (_topic(GET, field="parent_topic", group="group"), _group(GET, field="group"))
 _ROUTE = (_need(f"the topic; {' and '.join(sorted(_EVERYBODYS))} are everybody's", _route, PUB, SUB, GET),)
 _BROKERS_RIGHT = (_brokers_cluster(UPDATE, field=None),)
+
+_REPLICA_INFO = (_need("the cluster; Update with knownEpoch, which may depose a master", _replica_info, GET),)
 
 _READS_SCHEMAS = (
     _need("the topic of the subject; lists and ids show what the caller may read", _schemas, GET, SUB, PUB),
@@ -744,7 +758,7 @@ _ROWS = (
     Row(C.CONTROLLER_ALTER_SYNC_STATE_SET, cluster.AlterSyncStateSetRequestHeader, _CHANGE_CLUSTER),
     Row(C.CONTROLLER_ELECT_MASTER, cluster.ElectMasterRequestHeader, _CHANGE_CLUSTER),
     Row(C.CONTROLLER_REGISTER_BROKER, cluster.RegisterBrokerToControllerRequestHeader, _CHANGE_CLUSTER),
-    Row(C.CONTROLLER_GET_REPLICA_INFO, cluster.GetReplicaInfoRequestHeader, _READ_CLUSTER),
+    Row(C.CONTROLLER_GET_REPLICA_INFO, cluster.GetReplicaInfoRequestHeader, _REPLICA_INFO),
     Row(C.CONTROLLER_GET_METADATA_INFO, None, _READ_CLUSTER),
     Row(C.CONTROLLER_GET_SYNC_STATE_DATA, None, _READ_CLUSTER),
     Row(C.UPDATE_CONTROLLER_CONFIG, None, _CHANGE_CLUSTER),

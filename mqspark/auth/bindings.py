@@ -135,6 +135,9 @@ class Bindings:
             known.number = described.number
             known.newest_ms = max(known.newest_ms, described.time_ms)
             return ""
+        if self._believed_from_ms > now_ms + self._window_ms:
+            # The clock was set back: nothing new could pass until it has made up for that. As after a start.
+            self._believed_from_ms = now_ms
         if described.time_ms <= self._believed_from_ms:
             return "it was signed too long ago to tell whether it was sent before: send it again."
         self._make_room(now_ms)

@@ -503,6 +503,25 @@ def test_a_heartbeat_and_locks_name_no_foreign_group(guarded: Guarded) -> None:
         assert request("mine", "%RETRY%mine") == 0
 
 
+def test_positions_in_all_topics_are_not_cloned_with_the_right_to_one(guarded: Guarded) -> None:
+    guarded.topic("T", "U")
+    guarded.group("src", "dest")
+    offsets = guarded.bench.broker.state.offsets
+    for topic in ("T", "U"):
+        offsets.commit("src", topic, 0, 7)
+    rules = ("Group:src Get", "Group:dest Update")
+    ext = {"srcGroup": "src", "destGroup": "dest", "topic": "", "offline": "true"}
+    one = guarded.user("alice", *rules, "Topic:T Update")
+    assert [one.ask(R.CLONE_GROUP_OFFSET, {**ext, "topic": topic}).code for topic in ("", "U", "T")] == [
+        DENIED,
+        DENIED,
+        0,
+    ]
+    assert offsets.query("dest", "U", 0) < 0
+    assert guarded.user("bob", *rules, "Topic:* Update").ask(R.CLONE_GROUP_OFFSET, ext).code == 0
+    assert offsets.query("dest", "U", 0) == 7
+
+
 def test_a_client_id_is_its_users(guarded: Guarded) -> None:
     """What a broker sends to a client under its id, as replies and half messages, must not reach another user."""
     guarded.group("g")

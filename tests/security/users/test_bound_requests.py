@@ -268,6 +268,21 @@ def test_nothing_is_taken_twice_across_a_restart(tmp_path: Path) -> None:
         clock.wall_ms += 2_000
 
 
+def test_a_clock_that_is_set_back_locks_nobody_out(guarded: Guarded) -> None:
+    guarded.clock.wall_ms += 10
+    captured = root_of(guarded).signed(R.GET_ALL_TOPIC_CONFIG)
+    guarded.clock.wall_ms -= 3_600_000
+    root = root_of(guarded, "c2")
+    assert root.ask(R.GET_ALL_TOPIC_CONFIG).code == DENIED, (
+        "signed in the millisecond in which that is noticed"
+    )
+    guarded.clock.wall_ms += 1
+    sent = root.signed(R.GET_ALL_TOPIC_CONFIG)
+    assert root.peer.ask(R.GET_ALL_TOPIC_CONFIG, sent).code == 0
+    for ext in (sent, captured):
+        assert connected(guarded).ask(R.GET_ALL_TOPIC_CONFIG, ext).code == DENIED
+
+
 def test_a_full_table_lets_nothing_pass_twice_and_keeps_who_is_there(
     guarded: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:

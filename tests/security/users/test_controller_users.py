@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mqspark import AdminClient, Credentials, Message, Producer, SendStatus
-from mqspark.auth.access import TABLE
+from mqspark.auth.access import TABLE, NoFacts
 from mqspark.controller.controller import Controller
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.signature import Signer
@@ -21,6 +21,8 @@ from mqspark_server.settings.settings import Layer, controller_settings, namesrv
 from tests.support.processes import HOST, free_port
 from tests.support.remoting import RawConnection, Reply
 from tests.support.waiting import eventually
+from tests.unit.auth_kit import SignedPeer, allow, authority
+from tests.unit.controller_kit import NAME, ControllerBench
 
 ROOT = Credentials("root", "root-secret")
 INNER = Signer("inner", "inner-secret")
@@ -90,6 +92,26 @@ def test_a_broker_believes_news_only_from_its_controllers(guarded: Cluster) -> N
     assert reply_to(app.address, code, None, fields).code == ResponseCode.NO_PERMISSION
     assert reply_to(app.address, code, STRANGER, fields).code == ResponseCode.NO_PERMISSION
     assert reply_to(app.address, code, INNER, fields).code == ResponseCode.SUCCESS
+
+
+def test_who_may_only_read_deposes_no_master(tmp_path: Path) -> None:
+    """A broker says in its question which epoch it knows: a newer one shows that the state is older."""
+    bench = ControllerBench(tmp_path / "state")
+    bench.join(1)
+    assert bench.elect(1).code == 0
+    one = authority(tmp_path / "auth")
+    allow(one, "reader", "Cluster:* Get")
+    allow(one, "broker", "Cluster:* Get,Update")
+    bench.core.handlers = one.guard(bench.core.handlers, NoFacts())
+    found = bench.core.replicas.get(NAME)
+    assert found is not None
+    asked, claim = {"brokerName": NAME}, {"brokerName": NAME, "knownEpoch": "7"}
+    reader, broker = (SignedPeer(bench.connect(), name) for name in ("reader", "broker"))
+    code = RequestCode.CONTROLLER_GET_REPLICA_INFO
+    assert [reader.ask(code, each).code for each in (asked, claim)] == [0, ResponseCode.NO_PERMISSION]
+    assert (found.master, found.master_epoch) == (1, 1)
+    assert broker.ask(code, claim).code == 0
+    assert (found.master, found.master_epoch) == (None, 7)
 
 
 def test_a_new_master_is_told_and_goes_on(tmp_path: Path) -> None:
