@@ -132,7 +132,8 @@ class LiteAdminProcessor:
             most = max(0, min(header.max_count, MAX_LISTED))
             body.lite_topic_count = len(client.queues)
             body.lite_topic_set = [queue for queue, _ in zip(client.queues, range(most), strict=False)]
-            body.last_access_time = client.accessed_ms
+            clock = self._state.clock
+            body.last_access_time = clock.now_ms() - (clock.monotonic_ms() - client.accessed_ms)
         return (yield from ok_in_slices(command, body))
 
     def group_info(self, session: Session, command: Command) -> Slices:

@@ -89,12 +89,11 @@ class LiteClient:
         self.events: dict[str, None] = {}
         """Queues with new messages, oldest first."""
         self.updated_ms = now_ms
-        """Time of the last change of its subscriptions, or of a repetition of all of them; this and the next
-        are wall times, because tools see them."""
+        """Time of the last change of its subscriptions, or of a repetition of all of them; monotonic as the next ones,
+        so that a clock that is set forward makes nobody silent."""
         self.accessed_ms = now_ms
         """Time of its last pop."""
         self.avoided_until_ms = 0
-        """Monotonic."""
 
     @property
     def bounded(self) -> tuple[BoundedMap[str, int], BoundedSet[str]]:
@@ -199,7 +198,7 @@ class LiteClients:
         client = self._clients.get(client_id)
         if client is None or (client.group, client.topic) != (group_name, topic):
             return
-        client.updated_ms = self._state.clock.now_ms()
+        client.updated_ms = self._state.clock.monotonic_ms()
         group = self._state.subscriptions.configured(group_name)
         resets = group is not None and flag(group, "lite.sub.reset.offset.unsubscribe")
         for number, queue in enumerate(queues, 1):
@@ -288,7 +287,9 @@ class LiteClients:
             self._state.long_work.begin(None, self._expire())
 
     def _expire(self) -> Work[None]:
-        oldest_ms = self._state.clock.now_ms() - self._state.config.lite_subscription_check_timeout_mills
+        oldest_ms = (
+            self._state.clock.monotonic_ms() - self._state.config.lite_subscription_check_timeout_mills
+        )
         over = [client for client in self._clients.values() if client.updated_ms < oldest_ms]
         try:
             for number, client in enumerate(over, 1):
@@ -310,7 +311,7 @@ class LiteClients:
 
     def _client(self, client_id: str, group: str, topic: str, session: Session) -> LiteClient:
         """Raises Refusal, TableFull."""
-        now_ms = self._state.clock.now_ms()
+        now_ms = self._state.clock.monotonic_ms()
         client = self._clients.get(client_id)
         if client is not None and (client.group, client.topic) != (group, topic):
             # Its queues, events and offsets are those of the other group.
@@ -485,7 +486,7 @@ class LiteClients:
         client = self._clients.get(client_id)
         if client is None or (client.group, client.topic) != (group, topic):
             return
-        client.accessed_ms = self._state.clock.now_ms()
+        client.accessed_ms = self._state.clock.monotonic_ms()
         for queue in list(islice(client.events, EVENTS_AT_ONCE)):
             if self._take_event(client, queue):
                 yield queue
@@ -531,7 +532,7 @@ class LiteClients:
             self._state.long_work.begin(None, self._scan())
 
     def _scan(self) -> Work[None]:
-        now_ms = self._state.clock.now_ms()
+        now_ms = self._state.clock.monotonic_ms()
         silent = [
             client
             for client in self._clients.values()
@@ -540,7 +541,7 @@ class LiteClients:
         number = 0
         try:
             for client in silent:
-                client.avoided_until_ms = self._state.clock.monotonic_ms() + AVOIDED_MS
+                client.avoided_until_ms = now_ms + AVOIDED_MS
                 for queue in list(client.events):
                     if self._take_event(client, queue):
                         self.dispatch(queue, client.group, client.client_id)
@@ -555,7 +556,7 @@ class LiteClients:
         state, group = self._state, client.group
         config = state.subscriptions.configured(group)
         most = most_events(state, config)
-        silent_ms = state.clock.now_ms() - client.accessed_ms
+        silent_ms = state.clock.monotonic_ms() - client.accessed_ms
         if silent_ms > LONG_POLL_MS or len(client.events) >= max(1, int(most * LOW_WATER)):
             delay_ms = state.config.lite_event_full_dispatch_delay_time
             self.schedule_full(client, delay_ms if silent_ms < ACTIVE_MS else delay_ms + 10_000)

@@ -289,6 +289,23 @@ def test_subscriptions_that_are_not_repeated_are_forgotten(
     bench.close()
 
 
+@pytest.mark.parametrize("step_ms", [3_600_000, -3_600_000])
+def test_a_wall_clock_that_is_set_makes_no_client_silent_and_no_silent_one_stay(
+    tmp_path: Path, step_ms: int
+) -> None:
+    bench = started(
+        tmp_path, lite_subscription_check_interval=5_000, lite_subscription_check_timeout_mills=60_000
+    )
+    subscribe(bench.peer(), "PARTIAL_ADD", "a")
+    bench.clock.wall_ms += step_ms
+    bench.run_for(20_000, 1_000)
+    clients = bench.broker.services.lite.clients
+    assert clients.find("c1") is not None
+    bench.run_for(60_000, 1_000)
+    assert clients.find("c1") is None
+    bench.close()
+
+
 @pytest.mark.parametrize(
     ("interval_ms", "least_ms", "gone_after_s"),
     [(10_000, 1_000, 75), (90_000, 1_000, 95), (10_000, 120_000, 125)],
@@ -432,6 +449,7 @@ def test_what_tools_are_told(bench: Bench) -> None:
         RequestCode.GET_LITE_CLIENT_INFO, parentTopic=PARENT, group=GROUP, clientId="c1", maxCount="10"
     )
     assert (client["liteTopicCount"], len(client["liteTopicSet"])) == (2, 2)
+    assert client["lastAccessTime"] == bench.clock.wall_ms
     lag = ask(RequestCode.GET_LITE_GROUP_INFO, group=GROUP, topK="5")
     assert (lag["totalLagCount"], lag["lagCountTopK"][0]["liteTopic"]) == (2, "a")
     one = ask(RequestCode.GET_LITE_GROUP_INFO, group=GROUP, liteTopic="a", topK="5")
