@@ -7,6 +7,7 @@ The client package has the full implementation (retries, routes, heartbeats).
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import ssl
 from collections.abc import Callable, Mapping
@@ -34,6 +35,10 @@ STEP_S = 0.02
 """What is late is looked for so rarely."""
 FEW_PENDING = 1024
 """With twice as many requests as after the last look, those that nobody waits for are looked for as well."""
+SILENT_S = 10.0
+"""A connection on which nothing at all has come for so long, although requests wait, ends with the next of them that is
+too late: its peer, or something between, may have forgotten it, and nobody else would end it for a quarter of an hour.
+Not sooner: a controller takes the end of a connection for that of the broker."""
 NOTED_BYTES = 64 << 10
 """What a peer has not read is counted when it is at least this large."""
 
@@ -120,6 +125,8 @@ class Outbound(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._pending: dict[int, tuple[Waiting, float, float]] = {}
         """Opaque → who waits for the answer, until when, and for how many seconds in all."""
+        self._owes_since = math.inf
+        """When the first request was sent since the peer has sent anything."""
         self._most_pending = FEW_PENDING
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
@@ -176,7 +183,9 @@ class Outbound(asyncio.Protocol):
         self._write(
             encode_request(code, opaque, header, body, language=self._language, version=self._version)
         )
-        due = self._loop.time() + timeout_s
+        now = self._loop.time()
+        due = now + timeout_s
+        self._owes_since = min(self._owes_since, now)
         self._pending[opaque] = waiting, due, timeout_s
         if len(self._pending) > self._most_pending:
             self._expire()
@@ -213,8 +222,8 @@ class Outbound(asyncio.Protocol):
             unread.keep(self, count if is_much else 0, now)
         return is_much
 
-    def _drop(self, reason: str) -> None:
-        log.warning("the connection to %s is dropped: %s", self.address, reason)
+    def _drop(self, reason: str, *, level: int = logging.WARNING) -> None:
+        log.log(level, "the connection to %s is dropped: %s", self.address, reason)
         self._fail(reason)
         if self._transport is not None:
             self._transport.abort()
@@ -230,13 +239,17 @@ class Outbound(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self._timer_at = None, math.inf
-        now, least = self._loop.time(), math.inf
+        now, least, is_late = self._loop.time(), math.inf, False
         for opaque, (waiting, due, timeout_s) in [*self._pending.items()]:
             if due > now and not waiting.done():
                 least = min(least, due)
                 continue
             if self._pending.pop(opaque, None) is not None:
+                is_late = is_late or not waiting.done()
                 self._give_up(waiting, RequestTimeout(self.address, int(timeout_s * 1000)))
+        if is_late and now - self._owes_since >= SILENT_S:
+            self._drop(f"it has been silent for {now - self._owes_since:.1f} s", level=logging.INFO)
+            return
         self._most_pending = max(FEW_PENDING, 2 * len(self._pending))
         if least < math.inf:
             self._wait_until(max(least, now + STEP_S))
@@ -277,6 +290,7 @@ class Outbound(asyncio.Protocol):
             self._binder = bound(self._signer, self.address, transport.get_extra_info("peername"))
 
     def data_received(self, data: bytes) -> None:
+        self._owes_since = math.inf
         try:
             commands = self._parser.receive_data(data)
         except ProtocolError as error:

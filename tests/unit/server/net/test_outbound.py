@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+import mqspark_server.net.outbound as outbound_module
 from mqspark.errors import ConnectionLost, RequestTimeout
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command, encode_request, encode_response
@@ -44,6 +45,33 @@ def test_late_answers_end_the_wait_one_by_one() -> None:
         late, on_time = wire.opaques()[1], wire.opaques()[0]
         outbound.data_received(encode_response(late, 0) + encode_response(on_time, 0))
         assert (await long).opaque == on_time
+        outbound.connection_lost(None)
+
+    asyncio.run(scene())
+
+
+def test_a_connection_on_which_nothing_comes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a firewall has forgotten it: neither end is told."""
+    monkeypatch.setattr(outbound_module, "SILENT_S", 0.2)
+
+    async def scene() -> None:
+        outbound, wire = connected()
+        held = outbound.submit(CODE, None, b"", timeout_s=60)
+        for heard in (False, True):
+            with pytest.raises(RequestTimeout):
+                await outbound.submit(CODE, None, b"", timeout_s=0.01)
+            assert not wire.closed, "it was not silent for long enough"
+            await asyncio.sleep(0.2)
+            if not heard:
+                outbound.data_received(encode_response(wire.opaques()[1], 0))
+        outbound.submit(CODE, None, b"", timeout_s=0.01).cancel()
+        await asyncio.sleep(0.05)
+        assert not wire.closed, "nobody waits for it"
+        with pytest.raises(RequestTimeout):
+            await outbound.submit(CODE, None, b"", timeout_s=0.01)
+        assert wire.is_aborted
+        with pytest.raises(ConnectionLost, match="silent"):
+            await held
         outbound.connection_lost(None)
 
     asyncio.run(scene())
