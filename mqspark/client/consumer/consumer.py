@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import random
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -20,6 +19,7 @@ from mqspark.client.consumer.consumer_settings import GroupSettings
 from mqspark.client.consumer.offset_stores import BrokerOffsets, LocalOffsets, Offsets
 from mqspark.client.consumer.queuecalls import Pulled, QueueCalls
 from mqspark.client.consumer.rebalance import RebalanceTimer, plan
+from mqspark.client.consumer.roundanswers import RoundAnswers
 from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.client.remoting.filters import check_filters, subscription_of
 from mqspark.client.remoting.instance import ClientInstance, InstanceMember
@@ -27,7 +27,7 @@ from mqspark.client.remoting.lifecycle import Tasks
 from mqspark.client.remoting.namespaces import Namespace
 from mqspark.client.remoting.remoting import level_of
 from mqspark.client.remoting.topic_routes import TopicRoute
-from mqspark.errors import BrokerError, ClientError, MQError, NoRoute
+from mqspark.errors import BrokerError, ClientError, ConnectionLost, MQError, NoRoute, RequestTimeout
 from mqspark.message import RETRY_PREFIX, MessageQueue, check_group
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.client_bodies import (
@@ -96,6 +96,7 @@ class GroupConsumer(InstanceMember):
         self._wake = asyncio.Event()
         self._timer: RebalanceTimer
         self._retry_rounds = _RETRY_ROUNDS
+        self._answers = RoundAnswers()
         self.rebalancing = False
         """Whether this consumer shares its topics with its group; not if its queues were assigned explicitly."""
 
@@ -225,6 +226,7 @@ class GroupConsumer(InstanceMember):
                     log.debug("rebalancing %s", self.settings.group)
                 continue
             self._timer.begin()
+            self._answers = RoundAnswers()
             balanced = True
             for topic in list(self.subscriptions):
                 try:
@@ -268,20 +270,24 @@ class GroupConsumer(InstanceMember):
         if change.drop:
             log.info("%s gives up %s", self.settings.group, change.drop)
             await self._owner.give_up(change.drop)
-        if change.add:
-            log.info("%s takes %s", self.settings.group, change.add)
+        silent = self._answers.silent
+        add = [queue for queue in change.add if route.address(self.instance.broker_of(queue)) not in silent]
+        if add:
+            log.info("%s takes %s", self.settings.group, add)
             if members is not None and len(set(members)) > 1:
                 await asyncio.sleep(self.settings.takeover_delay_ms / 1000)
-            claimed = await self._owner.claim(change.add)
-            taken = await asyncio.gather(*(self._take(queue) for queue in change.add if queue in claimed))
+            claimed = await self._owner.claim(add)
+            taken = await asyncio.gather(*(self._take(queue) for queue in add if queue in claimed))
             return len(claimed) == len(change.add) and all(taken)
-        return True
+        return not change.add
 
     async def _take(self, queue: MessageQueue) -> bool:
         try:
             await self._owner.take(queue, await self.start_offset(queue))
         except MQError as error:
             group = self.settings.group
+            if isinstance(error, (RequestTimeout, ConnectionLost)) and error.address:
+                self._answers.silent[error.address] = error
             self.instance.failed(
                 ("take", group, queue), error, "%s cannot take %s yet: %s", group, queue, error
             )
@@ -293,12 +299,15 @@ class GroupConsumer(InstanceMember):
 
     async def _members(self, route: TopicRoute) -> list[str]:
         """All client ids of the group, from any broker of the topic."""
-        names = sorted(route.brokers)
-        if not names:
+        addresses = [each for name in sorted(route.brokers) if (each := route.address(name)) is not None]
+        if not addresses:
             raise NoRoute(route.topic, "no broker serves it")
-        address = route.address(random.choice(names))  # noqa: S311 - spreads load, guards nothing
-        if address is None:
-            raise NoRoute(route.topic, "no broker serves it")
+        members = self._answers.members
+        if known := [members[address] for address in addresses if address in members]:
+            return known[0]
+        return await self._answers.ask(addresses, self._members_at)
+
+    async def _members_at(self, address: str) -> list[str]:
         try:
             response = await self.instance.remoting.invoke(
                 address,
@@ -314,7 +323,9 @@ class GroupConsumer(InstanceMember):
                 f"{error}; if this persists, create the group (AdminClient.create_group, mqadmin updateSubGroup) or"
                 " turn on autoCreateSubscriptionGroup at the broker"
             ) from error
-        return decode_body(GetConsumerListByGroupResponseBody, response.body).consumer_id_list
+        found = decode_body(GetConsumerListByGroupResponseBody, response.body).consumer_id_list
+        self._answers.members[address] = found
+        return found
 
     # --- offsets ----------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ RebalanceImpl.getRebalanceResultFromBroker, QueryAssignmentProcessor."""
 from __future__ import annotations
 
 import logging
-import random
+from functools import partial
 
 from mqspark.base.logs import escaping
 from mqspark.client.consumer.consumer import GroupConsumer
@@ -41,11 +41,14 @@ class AssignedGroup(GroupConsumer):
             strategy_name=self.settings.allocation.name,
             message_model=self.settings.message_model,
         )
-        answer = await self.instance.remoting.invoke(
-            random.choice(masters),  # noqa: S311 - spreads load, guards nothing
-            RequestCode.QUERY_ASSIGNMENT,
-            body=encode_body(question),
-            timeout_ms=_ASSIGNMENT_TIMEOUT_MS,
+        answer = await self._answers.ask(
+            masters,
+            partial(
+                self.instance.remoting.invoke,
+                code=RequestCode.QUERY_ASSIGNMENT,
+                body=encode_body(question),
+                timeout_ms=_ASSIGNMENT_TIMEOUT_MS,
+            ),
         )
         assignments = decode_body(QueryAssignmentResponseBody, answer.body).message_queue_assignments
         if assignments is None:

@@ -20,6 +20,8 @@ from mqspark.aio import (
     SendStatus,
 )
 from mqspark.base.logs import printable
+from mqspark.client.consumer import offset_stores
+from mqspark.client.consumer.rebalance import RebalanceTimer
 from mqspark.client.remoting.instance import ClientInstance
 from mqspark.errors import BadRoute, BrokerError, ClientError, ConnectionLost, NoRoute, RequestTimeout
 from mqspark.protocol.bodies.body import Queue, decode_body, encode_body
@@ -394,6 +396,78 @@ async def test_a_filter_is_refused_for_a_broker_that_is_too_old(version: int, ta
             "a > 3",
             "SQL92",
         )
+
+
+LISTS = RequestCode.GET_CONSUMER_LIST_BY_GROUP
+TOPICS = [f"T{number}" for number in range(30)]
+
+
+@pytest.fixture
+def rounds(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each rebalance that is over has balanced its topics."""
+    over: list[bool] = []
+    ran = RebalanceTimer.ran
+
+    def noted(timer: RebalanceTimer, *, balanced: bool) -> None:
+        over.append(balanced)
+        ran(timer, balanced=balanced)
+
+    monkeypatch.setattr(RebalanceTimer, "ran", noted)
+    return over
+
+
+@pytest.mark.parametrize("answers", [True, False], ids=["answers", "is silent"])
+async def test_a_round_of_many_topics_asks_a_broker_once_for_the_members(
+    answers: bool, rounds: list[bool]
+) -> None:
+    def script(command: Command) -> Answer:
+        if command.code != LISTS:
+            return SILENCE if command.code == RequestCode.PULL_MESSAGE else (0, {"offset": "0"}, b"")
+        body = encode_body(GetConsumerListByGroupResponseBody(consumer_id_list=["another"]))
+        return (0, {}, body) if answers else SILENCE
+
+    a = Scripted(script)
+    options = ClientOptions(request_timeout_ms=300)
+    async with cluster(a=a) as address:
+        consumer = PushConsumer(address, group="g", listener=print, options=options)
+        for topic in TOPICS:
+            consumer.subscribe(topic)
+        async with consumer:
+            await eventually_async(lambda: bool(rounds), "a round")
+            assert a.codes().count(LISTS) == 1
+            assert rounds == [answers]
+
+
+async def test_a_silent_broker_keeps_no_topic_from_the_others(
+    rounds: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offset_stores, "_TIMEOUT_MS", 300)
+    members: list[str] = []
+
+    def script(command: Command) -> Answer:
+        if command.code == RequestCode.HEART_BEAT:
+            members[:] = [decode_body(HeartbeatData, command.body).client_id]
+        if command.code == LISTS:
+            return 0, {}, encode_body(GetConsumerListByGroupResponseBody(consumer_id_list=members))
+        return SILENCE if command.code == RequestCode.PULL_MESSAGE else (0, {"offset": "0"}, b"")
+
+    def silence(command: Command) -> Answer:
+        asks = command.code in (LISTS, RequestCode.QUERY_CONSUMER_OFFSET)
+        return SILENCE if asks else (0, {}, b"")
+
+    a, b = Scripted(silence), Scripted(script)
+    options = ClientOptions(request_timeout_ms=300)
+    async with cluster(a=a, b=b) as address:
+        consumer = PushConsumer(address, group="g", listener=print, options=options)
+        for topic in TOPICS:
+            consumer.subscribe(topic)
+        async with consumer:
+            await eventually_async(lambda: bool(rounds), "a round")
+            assert rounds == [False]
+            assert {queue.broker_name for queue in consumer.owned()} == {"b"}
+            assert {queue.topic for queue in consumer.owned()} >= set(TOPICS)
+            asked = [command.ext["topic"] for command in a.asked if "topic" in command.ext]
+            assert len(set(asked)) <= 1
 
 
 def consuming_broker(
