@@ -302,3 +302,19 @@ def test_the_overview_refreshes_itself_and_draws(page_of: Callable[..., Any], br
     page.wait_for_selector("#live canvas", timeout=30_000)
     page.wait_for_selector("#lags table, #lags .empty", timeout=30_000)
     check(page, "the overview with its chart", 1440)
+
+
+@BROWSER
+def test_a_live_tail_that_is_refused_says_so_and_asks_again_when_told(
+    page_of: Callable[..., Any], broker: Broker
+) -> None:
+    page = page_of()
+    page.route("**/topics/Payments/tail?*", lambda route: route.fulfill(status=204))
+    page.goto(f"{broker.http_url}/console/topics/Payments/live")
+    state, pause = page.locator("#tail-state"), page.locator("#pause")
+    eventually(lambda: "was refused" in (state.text_content() or ""))
+    assert pause.text_content() == "Go on"
+    page.unroute("**/topics/Payments/tail?*")
+    pause.click()
+    eventually(lambda: (state.text_content() or "").startswith("Live"))
+    assert pause.text_content() == "Pause"

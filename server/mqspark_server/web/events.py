@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Mapping
 from fastapi.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from mqspark_server.web.httpguard import STREAMS
 from mqspark_server.web.places import HeldPlace
 from mqspark_server.web.problems import Problem
 
@@ -47,6 +48,9 @@ class EventStream(Response):
         self._place = place
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begin = scope.get("extensions", {}).get(STREAMS)
+        if begin is not None:  # it is not there where no server listens
+            begin()
         sending = asyncio.ensure_future(self._send(send))
         gone = asyncio.ensure_future(self._wait_for_disconnect(receive))
         try:

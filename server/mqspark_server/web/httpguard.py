@@ -6,7 +6,7 @@ read and post. Requests that a browser marks as coming from another origin are r
 nor Sec-Fetch-Site.
 
 Time and connections are limited before a caller is identified, TLS handshakes included: HEAD_S for the head of a
-request, BODY_S for its body and ANSWER_S for its answer, or STREAM_S for a stream of events, which limits itself. At
+request, BODY_S for its body and ANSWER_S for its answer, or STREAM_S for a stream, which says so and limits itself. At
 ``httpMaxConnections`` a new connection replaces the one that has been idle for longest, or else one of the address that
 has the most, so that neither idle connections nor a single peer can lock others out.
 """
@@ -17,11 +17,12 @@ import asyncio
 import ipaddress
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, cast
 from urllib.parse import urlsplit
 
 import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from mqspark.base.names import bracketed
 from mqspark.errors import ProtocolError
@@ -38,8 +39,8 @@ BODY_S = 30.0
 ANSWER_S = 60.0
 STREAM_S = 660.0
 """Longer than ``events.STREAM_S``."""
-STREAMS = "/tail"
-"""Suffix of the paths that answer with a stream of events."""
+STREAMS = "mqspark.streams"
+"""The extension of ASGI by which an answer says that it is a stream: it calls it."""
 _NEEDS_TLS = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: 30\r\nconnection: close\r\n\r\n"
     b"this port speaks https alone.\n"
@@ -131,6 +132,8 @@ class GuardedProtocol(H11Protocol):
     _since = 0.0
     _limit: asyncio.TimerHandle | None = None
     _host = ""
+    _streaming: RequestResponseCycle | None = None
+    """The request whose answer is a stream."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -148,6 +151,14 @@ class GuardedProtocol(H11Protocol):
 
     def handle_events(self) -> None:
         super().handle_events()
+        cycle = self.cycle
+        if cycle is not None:  # its task has not begun yet
+            extensions: dict[str, object] = cast(Any, cycle.scope).setdefault("extensions", {})
+            extensions.setdefault(STREAMS, partial(self._streams, cycle))
+        self._watch()
+
+    def _streams(self, cycle: RequestResponseCycle) -> None:
+        self._streaming = cycle
         self._watch()
 
     def send_400_response(self, msg: str) -> None:
@@ -191,8 +202,7 @@ class GuardedProtocol(H11Protocol):
         elif theirs is h11.SEND_BODY:
             phase = "body"
         elif ours is not h11.IDLE or theirs is not h11.IDLE:
-            is_stream = self.cycle is not None and self.cycle.scope["path"].endswith(STREAMS)
-            phase = "stream" if is_stream else "answer"
+            phase = "answer" if self.cycle is None or self.cycle is not self._streaming else "stream"
         elif self.cycle is None or self.conn.trailing_data[0]:
             phase = "head"
         else:

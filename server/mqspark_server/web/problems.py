@@ -127,7 +127,7 @@ def _answer_on(api: FastAPI) -> None:
 
 def _as_problems(responses: dict[str, Any]) -> None:
     for status, described in responses.items():
-        if status >= "400" and "content" in described:
+        if status >= "400" and "application/json" in described.get("content", ()):
             schema = {"$ref": "#/components/schemas/ProblemDetails"}
             described["content"] = {MEDIA_TYPE: {"schema": schema}}
 

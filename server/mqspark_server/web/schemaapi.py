@@ -15,6 +15,8 @@ from typing import Any, Protocol
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
 from starlette.routing import Match
 
 from mqspark.base.names import check
@@ -38,6 +40,22 @@ _ILLEGAL_SUBJECT = 42208
 _SUBJECT_RULE = "the name of a subject has up to 255 characters, no control characters, slash or @"
 TIMEOUT_MS = 30_000
 """A schema may have to be compared with many versions."""
+
+
+class SchemaError(BaseModel):
+    """An error as clients of a registry read it."""
+
+    error_code: int
+    message: str
+
+
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {
+        "description": described["description"],
+        "content": {MEDIA_TYPE: {"schema": SchemaError.model_json_schema()}},
+    }
+    for status, described in ERRORS.items()
+}
 
 
 class SchemaDoor(Protocol):
@@ -139,7 +157,8 @@ def schema_router(door: Callable[[Request], SchemaDoor]) -> APIRouter:
             name=operation.name,
             summary=operation.text,
             description=operation.text,
-            responses={200: {"content": {MEDIA_TYPE: {}}}, **ERRORS},
+            response_class=Response,
+            responses={200: {"content": {MEDIA_TYPE: {}}}, **_ERRORS},
             openapi_extra=_described(operation),
         )
     for root in sorted(_ROOTS):
@@ -157,8 +176,10 @@ def _elsewhere(router: APIRouter) -> Callable[[Request], Awaitable[Response]]:
             return RedirectResponse(request.url.replace(path=path.rstrip("/")))
         if b"%2f" in raw.lower():
             return _error(422, _ILLEGAL_SUBJECT, _SUBJECT_RULE)
-        if any(each.matches(request.scope)[0] is Match.PARTIAL for each in router.routes):
-            return _error(405, 405, "HTTP 405 Method Not Allowed")
+        others = [each for each in router.routes if each.matches(request.scope)[0] is Match.PARTIAL]
+        allowed = {method for each in others if isinstance(each, APIRoute) for method in each.methods or ()}
+        if allowed:
+            return _error(405, 405, "HTTP 405 Method Not Allowed", {"allow": ", ".join(sorted(allowed))})
         return _error(404, 404, "HTTP 404 Not Found")
 
     return answer

@@ -11,7 +11,9 @@ import httpx
 import pytest
 
 from mqspark import MessageExt
+from mqspark.protocol.schemaoperations import MEDIA_TYPE
 from mqspark.testing import Broker, Clients
+from mqspark_server.web.schemaapi import is_registry_path
 from mqspark_server.web.v1 import ingest
 
 PROBLEM = "application/problem+json"
@@ -61,6 +63,36 @@ def test_every_operation_documents_its_problems(http: httpx.Client, broker: Brok
             for status, described in operation["responses"].items():
                 if status >= "400" and "content" in described:
                     assert list(described["content"]) == [PROBLEM], (method, path, status)
+
+
+def test_the_paths_of_the_registry_document_what_its_clients_read(broker: Broker) -> None:
+    document = httpx.get(f"{broker.http_url}/openapi.json", timeout=60).json()
+    found = 0
+    for path, operations in document["paths"].items():
+        if is_registry_path(path):
+            for method, operation in operations.items():
+                for status, described in operation["responses"].items():
+                    found += 1
+                    assert list(described["content"]) == [MEDIA_TYPE], (method, path, status)
+    assert found > 100
+    refused = httpx.patch(f"{broker.http_url}/schemas/ids/1", timeout=60)
+    assert (refused.status_code, refused.headers["allow"]) == (405, "GET")
+    assert refused.headers["content-type"] == MEDIA_TYPE
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"consumeEnable": 0},
+        {"consumeEnable": "off"},
+        {"retryMaxTimes": "3"},
+        {"retryMaxTimes": True},
+        {"retryMaxTimes": 3.5},
+    ],
+    ids=str,
+)
+def test_a_value_of_another_type_is_refused(http: httpx.Client, settings: dict[str, Any]) -> None:
+    check_problem(http.put("/groups/typed/settings", json=settings), 422)
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])

@@ -97,22 +97,34 @@
       while (place.childElementCount > LIVE_ROWS) place.lastElementChild.remove();
       say();
     }
-    function open() {
-      source = new EventSource(place.dataset.tail);
-      source.onopen = say;
-      source.onerror = function () { state.textContent = "The connection is lost; trying again."; };
-      source.addEventListener("message", function (event) { count += 1; add(row(JSON.parse(event.data))); });
-      source.addEventListener("skipped", function (event) { add(element("p", event.data + " messages were too fast and are left out.", "hint")); });
-      source.addEventListener("problem", function (event) {
-        source.close();
-        state.textContent = "The tail has ended: " + event.data;
-      });
+    function close() {
+      source.close();
+      source = null;
+      show();
     }
-    pause.addEventListener("click", function () {
-      if (source === null) { open(); } else { source.close(); source = null; }
+    function show() {
       pause.setAttribute("aria-pressed", String(source === null));
       pause.textContent = source === null ? "Go on" : "Pause";
       say();
+    }
+    function end(why) {
+      close();
+      state.textContent = why;
+    }
+    function open() {
+      source = new EventSource(place.dataset.tail);
+      source.onopen = say;
+      source.onerror = function () {
+        // A browser asks again after a lost connection, and never after an answer that is no stream.
+        if (source.readyState === EventSource.CLOSED) end("The tail was refused: perhaps nobody is logged in here any more, or too many are open.");
+        else state.textContent = "The connection is lost; trying again.";
+      };
+      source.addEventListener("message", function (event) { count += 1; add(row(JSON.parse(event.data))); });
+      source.addEventListener("skipped", function (event) { add(element("p", event.data + " messages were too fast and are left out.", "hint")); });
+      source.addEventListener("problem", function (event) { end("The tail has ended: " + event.data); });
+    }
+    pause.addEventListener("click", function () {
+      if (source === null) { open(); show(); } else close();
     });
     open();
   }

@@ -92,9 +92,9 @@ T = TypeVar("T")
 
 
 class Given(BaseModel):
-    """A document of a request: it has no other fields."""
+    """A document of a request: it has no other fields, and no values of other types: ``"off"`` is no boolean."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 def making(kind: type[Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Query
-from pydantic import Field
+from pydantic import Field, Strict
 
 from mqspark.auth.authadmin import AclInfo, PolicyInfo, UserInfo
 from mqspark.auth.policies import Action, PolicyType, Ruling
@@ -61,8 +61,8 @@ class UserChange(Given):
     """Settings of a user. An absent field is unchanged. A new user needs a password."""
 
     password: str | None = Field(default=None, min_length=1, max_length=MAX_PASSWORD_LENGTH, repr=False)
-    type: UserType | None = None
-    status: UserStatus | None = None
+    type: Annotated[UserType, Strict(False)] | None = None
+    status: Annotated[UserStatus, Strict(False)] | None = None
 
 
 class PolicyRule(Given):
@@ -70,12 +70,12 @@ class PolicyRule(Given):
         max_length=MAX_RESOURCE, description="Topic:NAME, Group:NAME, Cluster:NAME; * at the end"
     )
     actions: list[str] = Field(min_length=1, max_length=len(Action), description=", ".join(Action))
-    decision: Ruling
+    decision: Annotated[Ruling, Strict(False)]
     sourceIps: list[str] = Field(default_factory=list, max_length=256, description="from anywhere when empty")
 
 
 class UserPolicy(Given):
-    policyType: PolicyType = PolicyType.CUSTOM
+    policyType: Annotated[PolicyType, Strict(False)] = PolicyType.CUSTOM
     entries: list[PolicyRule] = Field(max_length=MAX_RULES)
 
 
