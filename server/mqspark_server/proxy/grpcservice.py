@@ -18,6 +18,7 @@ from mqspark_server.proxy.clients.grpccalls import GrpcCall, Shared
 from mqspark_server.proxy.clients.grpcclients import GrpcClient, GrpcClients
 from mqspark_server.proxy.clients.grpchalves import GrpcHalves
 from mqspark_server.proxy.clients.grpcmetadata import GrpcMetadata
+from mqspark_server.proxy.content.fieldcounts import counter
 from mqspark_server.proxy.content.grpcacks import parse_ack
 from mqspark_server.proxy.grpcstatus import GrpcRefusal
 from mqspark_server.proxy.methods.grpcadmin import change_log_level
@@ -121,6 +122,7 @@ class MessagingService:
                 serve,
                 takes_stream=method.client_streaming,
                 at_once=self._at_once(method.name, response_type),
+                check=counter(method.input_type),
             )
         parse = pb.ChangeLogLevelRequest.FromString
         methods[CHANGE_LOG_LEVEL] = GrpcMethod("ChangeLogLevel", parse, self._change_log_level)

@@ -8,6 +8,7 @@ import socket
 import struct
 from collections.abc import Callable, Iterator
 
+import grpc
 import pytest
 
 from mqspark.testing import Broker
@@ -131,4 +132,14 @@ def test_what_is_no_http2_is_closed(broker: Broker, said: bytes) -> None:
         with contextlib.suppress(ConnectionError):
             while bare.recv(1 << 16):
                 pass
+    assert serves(broker)
+
+
+def test_a_request_of_many_tiny_fields_is_not_parsed(broker: Broker) -> None:
+    properties = {f"k{number}": "v" for number in range(50_000)}
+    request = pb.SendMessageRequest(messages=[pb.Message(topic=resource("T"), user_properties=properties)])
+    with bare_caller(broker.grpc_address) as caller, pytest.raises(grpc.RpcError) as refused:
+        caller.SendMessage(request, timeout=20)
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "fields" in refused.value.details()
     assert serves(broker)

@@ -24,6 +24,8 @@ log = sparing("mqspark.grpc")
 
 MESSAGE_COST_BYTES = 64
 """What a message that waits counts besides its bytes: many may be empty."""
+CHECKED_BYTES = 8 * 1024
+"""What the parser makes of a message up to this size costs little, whatever is in it."""
 TAKEN_AT_ONCE = 32
 """After so many messages of a stream its method lets others go first."""
 
@@ -40,6 +42,8 @@ class GrpcMethod(NamedTuple):
     serve: Callable[[Any, ServedCall], Awaitable[Any]]
     takes_stream: bool = False
     at_once: Callable[[Any, ServedCall], bool] | None = None
+    check: Callable[[bytes], None] | None = None
+    """Looks at a message of more than CHECKED_BYTES before it is parsed. Raises GrpcAbort."""
 
 
 class CallHost(Protocol):
@@ -210,8 +214,12 @@ class ServedCall(Struct, eq=False):
         return self._parsed(message)
 
     def _parsed(self, message: bytes) -> Any:
+        """Raises GrpcAbort."""
+        method = self._method
+        if len(message) > CHECKED_BYTES and method.check is not None:
+            method.check(message)
         try:
-            return self._method.parse(message)
+            return method.parse(message)
         except Exception as error:
             raise GrpcAbort(GrpcCode.INTERNAL, f"a request that cannot be read: {error}") from None
 
