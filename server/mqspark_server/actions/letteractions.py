@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from typing import Literal
 
 from mqspark.errors import InvalidMessage
@@ -18,6 +18,20 @@ _NAMED = 20
 _COLUMNS = {"origin_topic": "From topic", "message_id": "Message", "tags": "Tag", "keys": "Keys"}
 
 
+async def copies_of(
+    letters: Iterable[MessageExt], group: str, to: Literal["group", "topic"], consumed: Collection[str | None]
+) -> AsyncIterator[tuple[MessageExt, Message | None, str]]:
+    """Letters, their copies, and why one is not sent: "unreadable", "withoutOrigin" or "foreign", as HTTP counts them.
+    ``consumed``: the topics from which they may come."""
+    for letter in letters:
+        copy, problem = None, "unreadable"
+        with contextlib.suppress(InvalidMessage):
+            copy = await asyncio.to_thread(resent_copy, letter, group, to)  # it may inflate the body
+            is_foreign = origin_of(letter) not in consumed
+            problem = "withoutOrigin" if copy is None else "foreign" if is_foreign else ""
+        yield letter, copy, problem
+
+
 class ResendLetters(Act, frozen=True):
     """``found``: those of the group that match ``words``. ``to``: the group alone, or the topics that they came from.
     Origins that the group does not consume and that are not ``origin`` are left out."""
@@ -29,13 +43,11 @@ class ResendLetters(Act, frozen=True):
     words: str = "all"
     is_more: bool = False
 
-    async def _foreign(self, at: Operated) -> list[str]:
-        if not self.found:
-            return []
-        return foreign_origins(self.found, {self.origin or "", *await at.admin.consumed_topics(self.group)})
+    async def _consumed(self, at: Operated) -> set[str]:
+        return {self.origin or "", *(await at.admin.consumed_topics(self.group) if self.found else ())}
 
     async def preview(self, at: Operated) -> Preview:
-        foreign = await self._foreign(at)
+        foreign = foreign_origins(self.found, await self._consumed(at))
         where = f"group {self.group} alone" if self.to == "group" else "the topics that they came from"
         facts = [("Which", self.words), ("They go to", where)]
         if foreign:
@@ -61,14 +73,11 @@ class ResendLetters(Act, frozen=True):
         return Preview(title, "Send again", facts, _COLUMNS, rows, is_dangerous=True)
 
     async def apply(self, at: Operated) -> Done:
-        foreign = await self._foreign(at)
+        consumed = await self._consumed(at)
 
         async def copies() -> AsyncIterator[Message]:
-            for message in self.found:
-                copy = None
-                with contextlib.suppress(InvalidMessage):  # it is counted with those left
-                    copy = await asyncio.to_thread(resent_copy, message, self.group, self.to)
-                if copy is not None and origin_of(message) not in foreign:
+            async for _, copy, problem in copies_of(self.found, self.group, self.to, consumed):
+                if copy is not None and not problem:
                     yield copy
 
         sent = await send_all(at.producer(), copies())

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 from fastapi import Depends, Path, Query, Request, Response
+from fastapi.dependencies.utils import get_flat_params
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
@@ -104,7 +105,9 @@ def making(kind: type[Any]) -> dict[str, Any]:
 
 class ItemPage(BaseModel, Generic[T]):
     items: list[T]
-    next: str | None = Field(description="the `after` of the next page; null on the last page")
+    next: str | None = Field(
+        description="the `after` of the next page; null on the last page. With a filter, others may be empty, too."
+    )
 
 
 async def page_of(form: TypeAdapter[T], items: Iterable[T], following: str | None) -> Response:
@@ -143,14 +146,17 @@ class Paging:
             some += (name for name in names if name.startswith(prefix) and (after is None or name > after))
             some = sorted(set(some))[: self._limit + 1]
             yield
-        page = some[: self._limit]
-        return page, cursor(page[-1]) if len(some) > self._limit else None
+        return self._cut(some)
 
     def of_order(self, names: KeyOrder[str], prefix: str = "") -> tuple[list[str], str | None]:
         """The same of those that begin with ``prefix``, without a look at the others."""
         after = "" if self._after is None else decoded(self._after)
-        rest = takewhile(lambda name: name.startswith(prefix), names.since(max(prefix, after)))
-        some = list(islice((name for name in rest if self._after is None or name > after), self._limit + 1))
+        found = takewhile(lambda name: name.startswith(prefix), names.since(max(prefix, after)))
+        rest = (name for name in found if self._after is None or name > after)
+        return self._cut([*islice(rest, self._limit + 1)])
+
+    def _cut(self, some: list[str]) -> tuple[list[str], str | None]:
+        """``some``: one more than the page has, if there are more."""
         page = some[: self._limit]
         return page, cursor(page[-1]) if len(some) > self._limit else None
 
@@ -245,8 +251,7 @@ def _check_parameters(request: Request) -> None:
     route = request.scope["route"]
     if not request.query_params or not isinstance(route, APIRoute):
         return
-    own = route.dependant
-    known = {field.alias for each in (own, *own.dependencies) for field in each.query_params}
+    known = {field.alias for field in get_flat_params(route.dependant)} - request.path_params.keys()
     for name in request.query_params:
         if name not in known:
             names = ", ".join(sorted(known)) or "none"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from mqspark.auth.policies import Action
 from mqspark.broker.pull.lookups import readable
@@ -20,17 +20,20 @@ from mqspark.store.index.keys import Sought
 from mqspark_server.shown.messagerow import MessageView
 from mqspark_server.web.problems import Problem, as_problem
 from mqspark_server.web.turns import between_turns
-from mqspark_server.web.v1.asking import ERRORS, After, Asker, AskerNow, QueueId, TopicName
+from mqspark_server.web.v1.asking import ERRORS, Asker, AskerNow, ItemPage, TopicName
 from mqspark_server.web.v1.storedmessages import (
+    EVER_MS,
     PAGE_BYTES,
     Chosen,
     KeyPlace,
     MessagesFound,
+    OfQueues,
     Place,
+    Spanned,
     choose,
+    page_of,
     read_records,
     read_some,
-    views,
     views_of,
 )
 
@@ -38,74 +41,58 @@ MAX_MESSAGES = 1_000
 """The most of one page."""
 MAX_LOOKUPS = 64
 """Searches of the index for one page."""
-EVER_MS = (1 << 62) - 1
+_EXCLUDED = {
+    "last": {"key", "offset", "tags", "sql", "since", "until", "after"},
+    "key": {"offset", "sql"},
+    "offset": {"since"},
+}
+"""What each way to find messages does not go with."""
 
 router = APIRouter(prefix="/api/v1/topics", tags=["messages"], responses=ERRORS)
 
-Since = Annotated[
-    int | None, Query(ge=0, le=EVER_MS, description="stored at or after this time, ms since 1970")
-]
-Until = Annotated[int | None, Query(ge=0, le=EVER_MS, description="stored before this time, ms since 1970")]
-Filtering = Annotated[
-    str | None, Query(max_length=4_096, description="tags as `a || b`, or an expression of SQL92")
-]
-_Limit = Annotated[int, Query(ge=1, le=MAX_MESSAGES, description="the most messages to return")]
 
-
-class MessagePage(BaseModel):
-    items: list[MessageView]
-    next: str | None = Field(
-        description="the `after` of the next page; null on the last page. With a filter a page may have few items"
-        " or none, and not be the last."
+class MessagesAsked(OfQueues, Spanned):
+    offset: int | None = Field(default=None, ge=0, le=EVER_MS, description="the first; needs queueId")
+    key: str | None = Field(default=None, min_length=1, max_length=1_024)
+    last: int | None = Field(
+        default=None, ge=1, le=MAX_MESSAGES, description="the newest of all queues, newest first"
     )
+    limit: int = Field(default=32, ge=1, le=MAX_MESSAGES, description="the most messages to return")
+
+    def check(self) -> None:
+        """Raises Problem for fields that exclude each other."""
+        given = {name for name, value in self if value not in (None, "")}
+        for way, others in _EXCLUDED.items():
+            if way in given and (wrong := given & others):
+                raise Problem(422, f"{way} excludes {', '.join(sorted(wrong))}")
+        if self.offset is not None and self.queueId is None:
+            raise Problem(422, "offset needs queueId")
 
 
 @router.get("/{topic}/messages")
 async def list_messages(
-    topic: TopicName,
-    asker: AskerNow,
-    queueId: Annotated[QueueId | None, Query(description="absent: all queues, in turn")] = None,
-    offset: Annotated[int | None, Query(ge=0, le=EVER_MS, description="the first; needs queueId")] = None,
-    since: Since = None,
-    until: Until = None,
-    key: Annotated[str | None, Query(min_length=1, max_length=1_024)] = None,
-    tags: Filtering = None,
-    sql: Filtering = None,
-    last: Annotated[
-        int | None, Query(ge=1, le=MAX_MESSAGES, description="the newest of all queues, newest first")
-    ] = None,
-    limit: _Limit = 32,
-    after: After = None,
-) -> MessagePage:
+    topic: TopicName, asker: AskerNow, asked: Annotated[MessagesAsked, Query()]
+) -> ItemPage[MessageView]:
     """Messages of a topic, queue by queue and in the order of each; with `key` by the index: the first page has the
     newest ones, the next page older ones, and each is in the order of storing; with `last` the newest."""
     asker.authorize_topic(topic, Action.GET, Action.SUB)
-    found = asker.topic(topic)
-    if offset is not None and (queueId is None or since is not None):
-        raise Problem(422, "offset needs queueId, and excludes since")
-    ways = [name for name, given in (("key", key), ("last", last)) if given is not None]
-    if len(ways) == 2 or (ways and any(each is not None for each in (offset, sql))):
-        raise Problem(422, f"{ways[0]} excludes offset and sql, and key excludes last")
-    if last is not None and after is not None:
-        raise Problem(422, "last excludes after")
-    if last is not None and (tags or since is not None or until is not None):
-        raise Problem(422, "last excludes filters and times")
-    chosen = choose(asker, tags, sql)
-    if key is not None:
-        between_ms = since or 0, EVER_MS if until is None else max(0, until - 1)
+    queue_ids = asked.queue_ids(asker.topic(topic))
+    asked.check()
+    chosen = choose(asker, asked)
+    if asked.key is not None:
+        between_ms = asked.since or 0, EVER_MS if asked.until is None else max(0, asked.until - 1)
         messages, place_of_last = await _by_key(
-            asker, topic, key, between_ms, limit, chosen.takes, KeyPlace.after(after)
+            asker, topic, asked.key, between_ms, asked.limit, chosen.takes, KeyPlace.after(asked.after)
         )
         items = await views_of(messages, MessageView.of)
         if len(items) < len(messages):
             place_of_last = KeyPlace.of(messages[len(items) - 1])
-        return MessagePage(items=items[::-1], next=place_of_last and place_of_last.cursor)
-    queue_ids = range(found.queue_limit) if queueId is None else range(queueId, queueId + 1)
-    if last is not None:
-        return await page_of(MessagesFound(await _newest(asker, topic, queue_ids, last), None))
-    place = Place.after(after)
-    spans = spans_of(asker, topic, queue_ids, place, offset, since, until)
-    return await page_of(await read_some(asker, topic, spans, limit, chosen))
+        return ItemPage(items=items[::-1], next=place_of_last and place_of_last.cursor)
+    if asked.last is not None:
+        newest = await _newest(asker, topic, queue_ids, asked.last)
+        return await page_of(MessagesFound(newest, None), MessageView.of)
+    spans = spans_of(asker, topic, queue_ids, Place.after(asked.after), asked, asked.offset or 0)
+    return await page_of(await read_some(asker, topic, spans, asked.limit, chosen), MessageView.of)
 
 
 @router.get("/{topic}/messages/{messageId}")
@@ -117,23 +104,16 @@ async def one_message(topic: TopicName, messageId: str, asker: AskerNow) -> Mess
     def is_meant(message: MessageExt) -> bool:
         return message.topic == topic and messageId in (message.message_id, message.offset_message_id)
 
-    for messages in (
-        await _by_offset_id(asker, messageId, is_meant),
-        (await _by_key(asker, topic, messageId, (0, EVER_MS), 1, is_meant, unique_first=True))[0],
-    ):
-        if messages:
-            return (await views_of(messages[:1], MessageView.of))[0]
-    raise Problem(404, f"topic {topic} has no message {messageId[:100]!r}")
+    found = await _by_offset_id(asker, messageId, is_meant)
+    if not found:
+        found, _ = await _by_key(asker, topic, messageId, (0, EVER_MS), 1, is_meant, unique_first=True)
+    if not found:
+        raise Problem(404, f"topic {topic} has no message {messageId[:100]!r}")
+    return (await views_of(found[:1], MessageView.of))[0]
 
 
 def spans_of(
-    asker: Asker,
-    topic: str,
-    queue_ids: range,
-    place: Place | None,
-    offset: int | None = None,
-    since: int | None = None,
-    until: int | None = None,
+    asker: Asker, topic: str, queue_ids: range, place: Place | None, asked: Spanned, first: int = 0
 ) -> Iterator[tuple[int, int, int]]:
     """What is to be read, from ``place`` on: queue id, first offset, end."""
     store = asker.state.store
@@ -143,19 +123,14 @@ def spans_of(
         if not store.offsets.has_queue(topic, queue_id):
             continue
         end = store.offsets.max_offset(topic, queue_id)
-        if until is not None:
-            end = min(end, store.offsets.offset_by_timestamp(topic, queue_id, until))
-        first = offset or 0
-        if since is not None:
-            first = store.offsets.offset_by_timestamp(topic, queue_id, since)
+        if asked.until is not None:
+            end = min(end, store.offsets.offset_by_timestamp(topic, queue_id, asked.until))
+        begin = first
+        if asked.since is not None:
+            begin = store.offsets.offset_by_timestamp(topic, queue_id, asked.since)
         if place is not None and queue_id == place.queue_id:
-            first = max(first, place.offset)
-        yield queue_id, first, end
-
-
-async def page_of(found: MessagesFound) -> MessagePage:
-    shown, following = await views(found, MessageView.of)
-    return MessagePage(items=shown, next=following and following.cursor)
+            begin = max(begin, place.offset)
+        yield queue_id, begin, end
 
 
 async def _newest(asker: Asker, topic: str, queue_ids: range, count: int) -> list[MessageExt]:

@@ -8,10 +8,13 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
+
+from pydantic import Field
 
 from mqspark.broker.pull.pull import check_expression_type
 from mqspark.broker.state.selection import Wanted, get_wanted
+from mqspark.broker.tables.topics import Topic
 from mqspark.errors import InvalidFilter, InvalidMessage, StoreUnreadable
 from mqspark.filter.sql import SQL92, compile_sql
 from mqspark.filter.tags import tag_codes
@@ -21,8 +24,9 @@ from mqspark.record.record import decode_pull, decode_records
 from mqspark.store.messages.fetch import GetStatus
 from mqspark.store.store import MessageStore
 from mqspark_server.shown.messagerow import MessageView
+from mqspark_server.shown.nouns import WholeNumbers
 from mqspark_server.web.problems import Problem, as_problem
-from mqspark_server.web.v1.asking import Asker, cursor, decoded
+from mqspark_server.web.v1.asking import Asker, Given, ItemPage, QueueId, cursor, decoded
 
 PAGE_BYTES = 4 << 20
 """The most of the bodies of one page, but at least one message."""
@@ -40,7 +44,31 @@ MAX_STEPS = 64
 """Reads of the store for one page; a page with a filter may end before it is full."""
 
 
+EVER_MS = (1 << 62) - 1
+_Time = Annotated[int, WholeNumbers(0, EVER_MS)]
+_Expression = Annotated[str, Field(max_length=4_096)]
+
 V = TypeVar("V", bound=MessageView)
+
+
+class Filtered(Given):
+    """Messages that match every given filter."""
+
+    tags: _Expression | None = Field(default=None, description="as `a || b`")
+    sql: _Expression | None = Field(default=None, description="an expression of SQL92")
+
+
+class OfQueues(Filtered):
+    queueId: QueueId | None = Field(default=None, description="absent: all queues, in turn")
+
+    def queue_ids(self, topic: Topic) -> range:
+        return range(topic.queue_limit) if self.queueId is None else range(self.queueId, self.queueId + 1)
+
+
+class Spanned(Filtered):
+    since: _Time | None = Field(default=None, description="stored at or after this time, ms since 1970")
+    until: _Time | None = Field(default=None, description="stored before this time, ms since 1970")
+    after: str | None = Field(default=None, max_length=200, description="`next` of the previous answer")
 
 
 class Place(NamedTuple):
@@ -106,12 +134,10 @@ class MessagesFound(NamedTuple):
 
 
 def choose(
-    asker: Asker,
-    tags: str | None,
-    sql: str | None,
-    accepts: Callable[[MessageExt], bool] = lambda message: True,
+    asker: Asker, asked: Filtered, accepts: Callable[[MessageExt], bool] = lambda message: True
 ) -> Chosen:
     """Raises Problem for an invalid expression."""
+    tags, sql = asked.tags, asked.sql
     if tags and sql:
         raise Problem(422, "tags and sql exclude each other")
     if not sql:
@@ -197,6 +223,11 @@ async def read_records(
             if size_bytes > PAGE_BYTES or len(found) > MAX_FOUND:
                 break
     return found
+
+
+async def page_of(found: MessagesFound, view_of: Callable[[MessageExt], V]) -> ItemPage[V]:
+    items, following = await views(found, view_of)
+    return ItemPage(items=items, next=following and following.cursor)
 
 
 async def views(found: MessagesFound, view_of: Callable[[MessageExt], V]) -> tuple[list[V], Place | None]:

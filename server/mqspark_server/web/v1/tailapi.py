@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 from pydantic import TypeAdapter
 
@@ -18,9 +19,8 @@ from mqspark.auth.policies import Action
 from mqspark_server.shown.messagerow import MessageView
 from mqspark_server.web.events import EVENTS, EventStream, event
 from mqspark_server.web.places import Places
-from mqspark_server.web.v1.asking import ERRORS, Asker, AskerNow, QueueId, TopicName
-from mqspark_server.web.v1.messageapi import Filtering
-from mqspark_server.web.v1.storedmessages import Chosen, choose, read_some, views
+from mqspark_server.web.v1.asking import ERRORS, Asker, AskerNow, TopicName
+from mqspark_server.web.v1.storedmessages import Chosen, OfQueues, choose, read_some, views
 
 MAX_TAILS = 16
 """At once; each asks its queues ten times a second."""
@@ -39,20 +39,14 @@ router = APIRouter(prefix="/api/v1/topics", tags=["messages"], responses=ERRORS)
 
 @router.get("/{topic}/tail", response_class=Response, responses={200: {"content": {EVENTS: {}}}})
 async def tail(
-    topic: TopicName,
-    request: Request,
-    asker: AskerNow,
-    queueId: QueueId | None = None,
-    tags: Filtering = None,
-    sql: Filtering = None,
+    topic: TopicName, request: Request, asker: AskerNow, asked: Annotated[OfQueues, Query()]
 ) -> Response:
     """Messages as they arrive, from now on: events `message` with the JSON of a message, `skipped` with the number of
     messages that a slow client did not get, and `problem` at the end of a tail that cannot go on. At most ten minutes:
     browsers then reconnect by themselves."""
     asker.authorize_topic(topic, Action.GET, Action.SUB)
-    found = asker.topic(topic)
-    chosen = choose(asker, tags, sql)
-    queue_ids = range(found.queue_limit) if queueId is None else range(queueId, queueId + 1)
+    queue_ids = asked.queue_ids(asker.topic(topic))
+    chosen = choose(asker, asked)
     places: Places = request.app.state.tails
     place = places.take(asker.caller.user, asker.caller.address[0], MAX_TAILS, retry_s=10)
     return EventStream(_arrivals(asker, topic, queue_ids, chosen), place)
