@@ -5,6 +5,7 @@ change is sent to all of them. Controllers, and servers unknown to the name serv
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from mqspark.auth.authadmin import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
@@ -32,10 +33,10 @@ RESOURCES = ("Cluster", "Namespace", "Topic", "Group")
 """What a rule may be about (RocketMQ's ResourceType)."""
 
 
-class Asks(Protocol):
-    """An AdminClient, or what asks servers as one does."""
+class Ask(Protocol):
+    """Asks one server."""
 
-    async def ask(self, address: str, code: int, header: Fields = None, body: bytes = b"") -> Command: ...
+    async def __call__(self, code: int, header: Fields = None, body: bytes = b"", /) -> Command: ...
 
 
 class ChangedInPart(ClientError):
@@ -52,40 +53,32 @@ class Accounts:
     or cannot be reached. Otherwise it is ChangedInPart.
     """
 
-    def __init__(
-        self, admin: Asks, servers: dict[str, str], closed: dict[str, MQError] | None = None
-    ) -> None:
-        """``servers``: name for people → address. ``closed``: servers that cannot be reached, or refuse these keys."""
-        self._admin = admin
-        self._servers = servers
+    def __init__(self, asked: dict[str, Ask], closed: dict[str, MQError] | None = None) -> None:
+        """``asked``: by names for people. ``closed``: servers that cannot be reached, or refuse these keys."""
+        self.asked = asked
         self.closed = {} if closed is None else closed
 
     @classmethod
-    async def of(cls, admin: AdminClient, cluster: str | None = None) -> Accounts:
-        """``cluster``: the masters of this one alone."""
+    async def of(cls, admin: AdminClient, cluster: str | None = None, without: str = "") -> Accounts:
+        """``cluster``: the masters of this one alone. ``without``: the server at this address is left out."""
         info = await admin.cluster_info()
         names = info.broker_addr_table if cluster is None else info.cluster_addr_table.get(cluster, ())
         brokers = {name: info.broker_addr_table[name].broker_addrs for name in sorted(names)}
         known = {f"name server {address}": address for address in admin.namesrv}
         known |= {f"broker {name}": each[MASTER_ID] for name, each in brokers.items() if MASTER_ID in each}
-        found: dict[str, str] = {}
+        found: dict[str, Ask] = {}
         closed: dict[str, MQError] = {}
         for name, address in known.items():
             try:
-                if await _has_users(admin, address):
-                    found[name] = address
+                if address != without and await _has_users(ask := partial(admin.ask, address)):
+                    found[name] = ask
             except MQError as error:
                 closed[name] = error
-        return cls(admin, found, closed)
+        return cls(found, closed)
 
     @property
     def servers(self) -> list[str]:
-        return list(self._servers)
-
-    def after(self, first: dict[str, str], asks: Asks) -> Accounts:
-        """These servers, after others, which may be among them by other names."""
-        rest = {name: each for name, each in self._servers.items() if each not in first.values()}
-        return Accounts(asks, first | rest, self.closed)
+        return list(self.asked)
 
     def check_open(self) -> None:
         """Raises the MQError of a closed server, so that a change is not applied only to some servers."""
@@ -96,9 +89,9 @@ class Accounts:
         """Name, type, status and rules of each user, and the servers that have it. The values are those of the first of
         these servers."""
         found: dict[str, dict[str, Any]] = {}
-        for server, address in self._servers.items():
-            rules = await self._rules(address)
-            for each in await self._users(address):
+        for server, ask in self.asked.items():
+            rules = await _rules(ask)
+            for each in await users_at(ask):
                 name = each.username or ""
                 row = found.setdefault(
                     name,
@@ -113,36 +106,12 @@ class Accounts:
                 row["servers"].append(server)
         return [found[name] for name in sorted(found)]
 
-    async def _users(self, address: str) -> list[UserInfo]:
-        answer = await self._admin.ask(address, RequestCode.AUTH_LIST_USER, ListUsersRequestHeader(filter=""))
-        return decode_body(list[UserInfo], answer.body) if len(answer.body) else []
-
-    async def _rules(self, address: str) -> dict[str, list[dict[str, Any]]]:
-        """By user."""
-        header = ListAclsRequestHeader(subject_filter="", resource_filter="")
-        answer = await self._admin.ask(address, RequestCode.AUTH_LIST_ACL, header)
-        found: dict[str, list[dict[str, Any]]] = {}
-        for each in decode_body(list[AclInfo], answer.body) if len(answer.body) else []:
-            name = (each.subject or "").partition(":")[2]
-            for policy in each.policies or ():
-                found.setdefault(name, []).extend(
-                    {
-                        "kind": policy.policy_type or PolicyType.CUSTOM,
-                        "decision": entry.decision or "",
-                        "resource": entry.resource or "",
-                        "actions": list(entry.actions or ()),
-                        "sources": list(entry.source_ips or ()),
-                    }
-                    for entry in policy.entries or ()
-                )
-        return found
-
     async def missing_at(self, name: str, password: str | None) -> list[str]:
         """The servers on which the user would be created. Raises InvalidMessage when that needs a password."""
         missing = [
             server
-            for server, address in self._servers.items()
-            if name not in [each.username for each in await self._users(address)]
+            for server, ask in self.asked.items()
+            if name not in [each.username for each in await users_at(ask)]
         ]
         if missing and not password:
             raise InvalidMessage(
@@ -159,7 +128,7 @@ class Accounts:
         info = UserInfo(username=name, password=password, user_type=kind, user_status=status)
         missing = await self.missing_at(name, password)
         done: list[str] = []
-        for server in self._servers:
+        for server in self.asked:
             if server in missing:
                 header: Any = CreateUserRequestHeader(username=name)
                 await self._tell(server, done, RequestCode.AUTH_CREATE_USER, header, info)
@@ -196,7 +165,7 @@ class Accounts:
 
     async def _tell_all(self, code: int, header: Any, info: AclInfo | None = None) -> None:
         done: list[str] = []
-        for server in self._servers:
+        for server in self.asked:
             await self._tell(server, done, code, header, info)
 
     async def _tell(
@@ -205,7 +174,7 @@ class Accounts:
         """Send one request. Appends ``server`` to ``done``, the servers that have made the change. Raises MQError."""
         body = b"" if info is None else encode_body(info)
         try:
-            await self._admin.ask(self._servers[server], code, header, body)
+            await self.asked[server](code, header, body)
         except MQError as error:
             if not done:
                 raise
@@ -213,10 +182,36 @@ class Accounts:
         done.append(server)
 
 
-async def _has_users(admin: AdminClient, address: str) -> bool:
-    header = ListUsersRequestHeader(filter="")
+async def users_at(ask: Ask) -> list[UserInfo]:
+    answer = await ask(RequestCode.AUTH_LIST_USER, ListUsersRequestHeader(filter=""))
+    return decode_body(list[UserInfo], answer.body) if len(answer.body) else []
+
+
+async def _rules(ask: Ask) -> dict[str, list[dict[str, Any]]]:
+    """By user."""
+    answer = await ask(
+        RequestCode.AUTH_LIST_ACL, ListAclsRequestHeader(subject_filter="", resource_filter="")
+    )
+    found: dict[str, list[dict[str, Any]]] = {}
+    for each in decode_body(list[AclInfo], answer.body) if len(answer.body) else []:
+        name = (each.subject or "").partition(":")[2]
+        for policy in each.policies or ():
+            found.setdefault(name, []).extend(
+                {
+                    "kind": policy.policy_type or PolicyType.CUSTOM,
+                    "decision": entry.decision or "",
+                    "resource": entry.resource or "",
+                    "actions": list(entry.actions or ()),
+                    "sources": list(entry.source_ips or ()),
+                }
+                for entry in policy.entries or ()
+            )
+    return found
+
+
+async def _has_users(ask: Ask) -> bool:
     try:
-        await admin.ask(address, RequestCode.AUTH_LIST_USER, header)
+        await ask(RequestCode.AUTH_LIST_USER, ListUsersRequestHeader(filter=""))
     except BrokerError as error:
         if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED or error.reason == Reason.FEATURE_OFF:
             return False

@@ -19,18 +19,12 @@ from mqspark.auth.authadmin import AclInfo, PolicyInfo, UserInfo
 from mqspark.auth.policies import Action, PolicyType, Ruling
 from mqspark.auth.users import MAX_PASSWORD_LENGTH, UserStatus, UserType
 from mqspark.base.document import Document
-from mqspark.client.admin import AdminClient
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.errors import MQError
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.codes import RequestCode
-from mqspark.protocol.command import Command, Fields
-from mqspark.protocol.headers.admin_headers import (
-    GetAclRequestHeader,
-    GetUserRequestHeader,
-    ListUsersRequestHeader,
-)
-from mqspark_server.accounts import Accounts, ChangedInPart
+from mqspark.protocol.headers.admin_headers import GetAclRequestHeader, GetUserRequestHeader
+from mqspark_server.accounts import Accounts, Ask, ChangedInPart, users_at
 from mqspark_server.shown.nouns import MAX_RESOURCE
 from mqspark_server.web.callers import Connect
 from mqspark_server.web.problems import Problem, as_problem
@@ -86,9 +80,7 @@ class UserPolicies(Given):
 @router.get("")
 async def list_users(asker: AskerNow, paging: PagingNow) -> ItemPage[UserView]:
     """Users in the order of their names; never a password."""
-    answer = await asker.ask(RequestCode.AUTH_LIST_USER, ListUsersRequestHeader(filter=""))
-    infos = decode_body(list[UserInfo], answer.body) if len(answer.body) else []
-    found = {view.user: view for view in map(UserView.of, infos)}
+    found = {view.user: view for view in map(UserView.of, await users_at(asker.ask))}
     page, following = paging.of(found)
     return ItemPage(items=[found[name] for name in page], next=following)
 
@@ -155,34 +147,23 @@ async def delete_policy(
         await accounts.forget(user, resource, policyType)
 
 
-class _HereFirst:
-    """This broker, asked in the caller's name, and others, asked with the caller's secret."""
-
-    def __init__(self, asker: Asker, others: AdminClient | None) -> None:
-        self._asker, self._others = asker, others
-
-    async def ask(self, address: str, code: int, header: Fields = None, body: bytes = b"") -> Command:
-        if address == self._asker.app.address or self._others is None:
-            return await self._asker.ask(code, header, body)
-        return await self._others.ask(address, code, header, body)
-
-
 @contextlib.asynccontextmanager
 async def _accounts(asker: Asker, *, here_only: bool) -> AsyncIterator[Accounts]:
-    """The users of this broker, and then of the name servers and the other masters. Raises Problem: 502 when one of
-    them is unreachable, before anything is changed, or when one did not make the change that this broker made."""
+    """The users of this broker, asked in the caller's name, and then of the name servers and the other masters, asked
+    with the caller's secret. Raises Problem: 502 when one of them is unreachable, before anything is changed, or when
+    one did not make the change that this broker made."""
     app, user, authority = asker.app, asker.caller.user, asker.parts.core.authority
-    here = {"this broker": app.address}
+    here: dict[str, Ask] = {"this broker": asker.ask}
     if here_only or not user or authority is None or not app.config.namesrv_addr:
-        yield Accounts(_HereFirst(asker, None), here)
+        yield Accounts(here)
         return
     connect: Connect = asker.request.app.state.connect
     admin = connect(Credentials(user, authority.users.secret_of(user)), _OTHERS_TIMEOUT_MS)
     with as_problem(502, MQError, text=_NOTHING), as_problem(502, ChangedInPart):
         async with admin:
-            found = await Accounts.of(admin)
-            found.check_open()
-            yield found.after(here, _HereFirst(asker, admin))
+            others = await Accounts.of(admin, without=app.address)
+            others.check_open()
+            yield Accounts(here | others.asked)
 
 
 async def _user(asker: Asker, name: str) -> UserView | None:
