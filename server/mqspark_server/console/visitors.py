@@ -21,7 +21,7 @@ from mqspark.client.remoting.credentials import Credentials
 from mqspark.errors import InvalidMessage
 from mqspark_server.console.rendering import ROOT
 from mqspark_server.shown.timezones import UTC_ZONE, Zone, zone_named
-from mqspark_server.web.callers import cookie_of
+from mqspark_server.web.callers import cookie_name, cookie_of, cookie_to_set
 from mqspark_server.web.sessions import LONGEST_MS, Login, Logins
 
 FORM_BYTES = 8 << 20
@@ -29,7 +29,6 @@ FORM_BYTES = 8 << 20
 STRANGERS_FORM_BYTES = 16 << 10
 """The most of a form of somebody who is not logged in."""
 MAX_FIELDS = 2_048
-_HOST_ALONE = "__Host-"
 ZONE_COOKIE = "mqspark-zone"
 ZONE_KEPT_S = 400 * 86_400
 """Browsers keep no cookie for longer."""
@@ -115,19 +114,21 @@ class Visitors:
         credentials = await self.door.check(request, name, secret)
         user = "" if credentials is None else credentials.access_key
         session, _ = self._logins.open(user, "", self._clock.monotonic_ms(), kept=Kept(credentials))
-        return cookie_to_set(request, _session_cookie(request), session, LONGEST_MS // 1000)
+        return _cookie_to_set(request, session, LONGEST_MS // 1000)
 
     def leave(self, request: Request) -> str:
         secret = _cookie(request, _session_cookie(request))
         if secret is not None:
             self._logins.end(secret)
-        return cookie_to_set(request, _session_cookie(request), "", 0)
+        return _cookie_to_set(request, "", 0)
 
 
 def _session_cookie(request: Request) -> str:
-    """As of ``Callers.cookie_name``."""
-    server = request.scope.get("server") or ("", 0)
-    return f"{_HOST_ALONE if request.scope.get('scheme') == 'https' else ''}mqspark-console-{server[1]}"
+    return cookie_name(request.scope, "mqspark-console")
+
+
+def _cookie_to_set(request: Request, session: str, max_age_s: int) -> str:
+    return cookie_to_set(request.scope, _session_cookie(request), session, max_age_s, ROOT)
 
 
 def _cookie(request: Request, wanted: str) -> str | None:
@@ -144,14 +145,7 @@ def _zone_of(request: Request) -> Zone:
 
 def zone_cookie(request: Request, zone: Zone) -> str:
     """The cookie to set: a page that is reached from elsewhere has the zone, too."""
-    return cookie_to_set(request, ZONE_COOKIE, zone.name, ZONE_KEPT_S, "Lax")
-
-
-def cookie_to_set(request: Request, name: str, value: str, max_age_s: int, site: str = "Strict") -> str:
-    """Browsers keep one that is bound to its host for all paths alone."""
-    path = "/" if name.startswith(_HOST_ALONE) else ROOT
-    secure = "; Secure" if request.scope.get("scheme") == "https" else ""
-    return f"{name}={value}; Path={path}; Max-Age={max_age_s}; HttpOnly; SameSite={site}{secure}"
+    return cookie_to_set(request.scope, ZONE_COOKIE, zone.name, ZONE_KEPT_S, ROOT, "Lax")
 
 
 Form = ImmutableMultiDict[str, str]

@@ -52,6 +52,7 @@ TOO_MANY = "too many failed logins from this address"
 _FAILED = "the access key or the secret is wrong, or the user is disabled"
 """One text for an unknown user, a disabled one and a wrong secret."""
 _NO_KEYS = "give the access key and the secret of a user as Basic credentials"
+_HOST_ALONE = "__Host-"
 _READS = frozenset({Action.GET, Action.LIST, Action.SUB, Action.PUB})
 _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="mqspark"'}
 """Basic is accepted but not offered: a browser would prompt for it, and then send the secret with every request."""
@@ -128,7 +129,7 @@ class Callers:
         if credentials is not None:
             self._check_private(scope, address)
             return self._by_header(credentials, address, request)
-        cookie = cookie_of(headers.get("cookie", ""), self.cookie_name(scope))
+        cookie = cookie_of(headers.get("cookie", ""), cookie_name(scope))
         login = None if cookie is None else self._find(cookie, address)
         if login is None or not login.csrf_token:  # a bearer token is not accepted as a cookie
             return Caller("", address, How.NOT, request=request)
@@ -265,19 +266,12 @@ class Callers:
     def log_out(self, scope: Mapping[str, Any], caller: Caller) -> None:
         headers = _headers(scope)
         if caller.how is How.SESSION:
-            self._logins.end(cookie_of(headers.get("cookie", ""), self.cookie_name(scope)) or "")
+            self._logins.end(cookie_of(headers.get("cookie", ""), cookie_name(scope)) or "")
         elif caller.how is How.BEARER:
             self._logins.end(headers.get("authorization", "").partition(" ")[2].strip())
 
     def expires_in_s(self, login: Login) -> int:
         return max(0, (login.ends_ms - self._now_ms()) // 1000)
-
-    @staticmethod
-    def cookie_name(scope: Mapping[str, Any]) -> str:
-        """The name has the port: browsers do not separate cookies by port, and brokers may share a host. The prefix
-        binds the cookie to TLS and the host."""
-        server = scope.get("server") or ("", 0)
-        return f"{'__Host-' if scope.get('scheme') == 'https' else ''}mqspark-{server[1]}"
 
     def _audit_login(self, name: str, address: tuple[str, int], *, allowed: bool, reason: str = "") -> None:
         gate, peer = self._gate(), Caller("", address, How.NOT).peer
@@ -439,6 +433,22 @@ def _headers(scope: Mapping[str, Any]) -> dict[str, str]:
         value = raw_value.decode("latin-1")
         found[name] = f"{found[name]}; {value}" if name == "cookie" and name in found else value
     return found
+
+
+def cookie_name(scope: Mapping[str, Any], word: str = "mqspark") -> str:
+    """The name has the port: browsers do not separate cookies by port, and brokers may share a host. The prefix binds
+    the cookie to TLS and the host."""
+    server = scope.get("server") or ("", 0)
+    return f"{_HOST_ALONE if scope.get('scheme') == 'https' else ''}{word}-{server[1]}"
+
+
+def cookie_to_set(
+    scope: Mapping[str, Any], name: str, value: str, max_age_s: int, path: str = "/", site: str = "Strict"
+) -> str:
+    """Browsers keep one that is bound to its host for all paths alone."""
+    path = "/" if name.startswith(_HOST_ALONE) else path
+    secure = "; Secure" if scope.get("scheme") == "https" else ""
+    return f"{name}={value}; Path={path}; Max-Age={max_age_s}; HttpOnly; SameSite={site}{secure}"
 
 
 def cookie_of(header: str, wanted: str) -> str | None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, Field
 
-from mqspark_server.web.callers import Caller, Callers
+from mqspark_server.web.callers import Caller, Callers, cookie_name, cookie_to_set
 from mqspark_server.web.problems import Problem, ProblemDetails
 from mqspark_server.web.sessions import LONGEST_MS
 from mqspark_server.web.v1.asking import Given
@@ -111,9 +111,7 @@ async def log_out(request: Request, response: Response, caller: CallerNow) -> No
 
 
 def _cookie(request: Request, value: str, max_age_s: int) -> str:
-    secure = "; Secure" if request.scope.get("scheme") == "https" else ""
-    name = Callers.cookie_name(request.scope)
-    return f"{name}={value}; Path=/; Max-Age={max_age_s}; HttpOnly; SameSite=Strict{secure}"
+    return cookie_to_set(request.scope, cookie_name(request.scope), value, max_age_s)
 
 
 def _session(callers: Callers, caller: Caller) -> SessionView:
