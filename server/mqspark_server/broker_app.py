@@ -248,13 +248,15 @@ class BrokerApp(ProcessApp):
 
     def _build_api(self) -> object:
         from mqspark_server.console.apidocs import docs_router
+        from mqspark_server.console.clusteraccess import BROKER_LINKS
         from mqspark_server.console.doors import BrokerDoor
-        from mqspark_server.console.pages import Console
+        from mqspark_server.console.pages import console_router
         from mqspark_server.web.api import create_api
 
         door = BrokerDoor(self.settings.auth)
-        console = Console(self, door, self.clock, self._load_sampler())
-        return create_api(self, self._admin_with, [console.router, docs_router])
+        console = console_router(self, door, self.clock, self._load_sampler())
+        docs = docs_router(BROKER_LINKS, lambda request: request.app.openapi())
+        return create_api(self, self._admin_with, [console, docs])
 
     def _admin_with(self, credentials: Credentials | None, timeout_ms: int) -> AdminClient:
         """A client of the cluster with a caller's keys."""

@@ -117,6 +117,12 @@ def fields_of(kind: type[msgspec.Struct]) -> dict[str, FormField | SettingsField
     return {name: field for name, field in found.items() if field is not None}
 
 
+def choices_of(*kinds: type[msgspec.Struct]) -> dict[str, Sequence[str]]:
+    """What can be chosen in fields of these names."""
+    known = [item for kind in kinds for item in fields_of(kind).items()]
+    return {name: field.options for name, field in known if isinstance(field, ChoiceField | ListField)}
+
+
 def _field_of(kind: Any) -> FormField | SettingsField | None:
     if kind is bool:
         return TickField()

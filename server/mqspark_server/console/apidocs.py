@@ -3,53 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from mqspark_server.console.clusteraccess import BROKER_LINKS
 from mqspark_server.console.rendering import HEADERS, HTML, render
 from mqspark_server.web.api import described_api
 
 MAX_DEPTH = 4
 Entry = dict[str, Any]
 
-docs_router = APIRouter(include_in_schema=False)
-"""The pages of a broker about itself."""
 
+def docs_router(links: Sequence[tuple[str, str]], document: Callable[[Request], Entry]) -> APIRouter:
+    """The page about the API that ``document`` describes."""
+    router = APIRouter(include_in_schema=False)
 
-@docs_router.get("/docs")
-async def docs(request: Request) -> Response:
-    """The page about the API."""
-    return await _answer(request.app.openapi(), BROKER_LINKS)
+    @router.get("/docs")
+    async def docs(request: Request) -> Response:
+        described = ApiPage(await asyncio.to_thread(document, request)).values()
+        values = {"section": "HTTP API", "place": "", "visitor": None, "links": links, **described}
+        return Response(await asyncio.to_thread(render, "docs.html", values), 200, HEADERS, HTML)
+
+    return router
 
 
 def brokers_docs(links: Sequence[tuple[str, str]]) -> APIRouter:
-    """The same page in a process that is no broker, about the API that every broker has; and its document."""
-    router = APIRouter(include_in_schema=False)
-
-    @cache
-    def document() -> dict[str, Any]:
-        return described_api().openapi()
-
-    @router.get("/docs")
-    async def docs() -> Response:
-        return await _answer(await asyncio.to_thread(document), links)
+    """The page in a process that is no broker, about the API that every broker has; and its document."""
+    document = cache(lambda: described_api().openapi())
+    router = docs_router(links, lambda request: document())
 
     @router.get("/openapi.json")
     async def openapi() -> JSONResponse:
         return JSONResponse(await asyncio.to_thread(document), headers=HEADERS)
 
     return router
-
-
-async def _answer(document: Mapping[str, Any], links: Sequence[tuple[str, str]]) -> Response:
-    values = {"section": "HTTP API", "place": "", "visitor": None, "links": links}
-    content = await asyncio.to_thread(render, "docs.html", values | ApiPage(document).values())
-    return Response(content, 200, HEADERS, HTML)
 
 
 class ApiPage:

@@ -76,29 +76,31 @@ class ClusterDoor:
         wait_ms = self._failures.wait_ms(address, self._clock.monotonic_ms())
         if wait_ms:
             raise Problem(429, TOO_MANY, headers={"Retry-After": str(-(-wait_ms // 1000))})
-        found: Credentials | None = None
-        refusal: str | None = None
-        if name or (await self.has_users() and self._own is None):
-            if not name:
-                refusal = "an access key is required, too"
-            elif not await self.has_users():
-                refusal = "the cluster has no users: give the token alone"
-            else:
-                found = Credentials(name, secret)
-                refusal = await self._refusal(found)
-        elif not hmac.compare_digest(secret.encode("utf-8", "replace"), self._token.encode()):
-            refusal = "this is not the token that the console printed at its start"
-        elif await self.has_users():
-            found = self._own
-            refusal = await self._refusal(found)
-            if refusal is not None and _MAY_NOT not in refusal:
+        keys, refusal = await self._keys(name, secret)
+        if keys is not None:
+            refusal = await self._refusal(keys)
+            is_known = refusal is not None and _MAY_NOT in refusal
+            refusal = None if is_known else refusal
+            if refusal is not None and keys is self._own:
                 raise Problem(502, f"the cluster refuses the keys of this console: {refusal}")
-        is_in = refusal is None or _MAY_NOT in refusal
-        log.info("login from %s: %s", printable(address, MAX_ADDRESS), "allowed" if is_in else "refused")
-        if not is_in:
+        word = "allowed" if refusal is None else "refused"
+        log.info("login from %s: %s", printable(address, MAX_ADDRESS), word)
+        if refusal is not None:
             self._failures.note(address, self._clock.monotonic_ms())
-            raise Problem(401, refusal or "")
-        return found
+            raise Problem(401, refusal)
+        return keys
+
+    async def _keys(self, name: str, secret: str) -> tuple[Credentials | None, str | None]:
+        """The keys of a login, which may have none, and why it is refused before the cluster is asked."""
+        has_users = await self.has_users()
+        if name:
+            no_users = "the cluster has no users: give the token alone"
+            return (Credentials(name, secret), None) if has_users else (None, no_users)
+        if has_users and self._own is None:
+            return None, "an access key is required, too"
+        if not hmac.compare_digest(secret.encode("utf-8", "replace"), self._token.encode()):
+            return None, "this is not the token that the console printed at its start"
+        return self._own if has_users else None, None
 
     async def _refusal(self, credentials: Credentials | None) -> str | None:
         """The refusal of the first reachable broker; None: it accepted the request."""

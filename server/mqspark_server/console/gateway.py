@@ -17,8 +17,9 @@ from mqspark_server.process.startup import ProcessApp
 from mqspark_server.web.http import HttpServer
 
 if TYPE_CHECKING:
+    from fastapi import APIRouter
+
     from mqspark_server.console.clusteraccess import ClusterAt
-    from mqspark_server.console.pages import Console
 
 HOST = "127.0.0.1"
 MAX_CONNECTIONS = 64
@@ -54,7 +55,7 @@ class ConsoleApp(ProcessApp):
         from mqspark_server.console.clusteraccess import API_LINKS, ClusterAt
         from mqspark_server.console.doors import ClusterDoor
         from mqspark_server.console.history.sampler import Sampler
-        from mqspark_server.console.pages import Console
+        from mqspark_server.console.pages import console_router
 
         at = ClusterAt(
             self._namesrv,
@@ -65,7 +66,7 @@ class ConsoleApp(ProcessApp):
         )
         door = ClusterDoor(self._namesrv, self._options, self.token, self.clock, self._own)
         sampler = Sampler(at, self.clock)
-        console = Console(at, door, self.clock, sampler)
+        console = console_router(at, door, self.clock, sampler)
         build, worker = partial(_pages, console, at), Worker("mqspark-console")
         self._ends.always(worker.close)
         http = HttpServer.begun(self._ends, "HTTP", HOST, self._port, build, worker, MAX_CONNECTIONS)
@@ -74,7 +75,7 @@ class ConsoleApp(ProcessApp):
         sampler.begin()
 
 
-def _pages(console: Console, at: ClusterAt) -> object:
+def _pages(console: APIRouter, at: ClusterAt) -> object:
     from fastapi import FastAPI
     from fastapi.responses import RedirectResponse
 
@@ -85,7 +86,7 @@ def _pages(console: Console, at: ClusterAt) -> object:
 
     app = FastAPI(openapi_url=None)
     relay = SchemaRelay(partial(admin_of, at))
-    for router in (console.router, brokers_docs(at.links), schema_router(lambda _: relay)):
+    for router in (console, brokers_docs(at.links), schema_router(lambda _: relay)):
         app.router.routes.extend(router.routes)  # as they are: see web/api.py
 
     @app.get("/")

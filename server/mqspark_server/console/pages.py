@@ -29,17 +29,6 @@ from mqspark_server.console.visitors import Door, NoForm, Visitor, Visitors, rea
 from mqspark_server.shown.timezones import zone_named, zone_names
 from mqspark_server.web.problems import Problem
 
-
-class Console:
-    """The pages of one process.
-
-    ``cluster`` is asked for each page; ``door`` decides who may log in; ``sampler`` has the data of the charts.
-    """
-
-    def __init__(self, cluster: ShownCluster, door: Door, clock: Clock, sampler: Sampler) -> None:
-        self.router = _router(Site(cluster, Visitors(door, clock), sampler, clock))
-
-
 SECTIONS = (
     *CLUSTER_PAGES,
     SET_ASIDE_PAGES,
@@ -56,7 +45,9 @@ SECTIONS = (
 )
 
 
-def _router(site: Site) -> APIRouter:
+def console_router(cluster: ShownCluster, door: Door, clock: Clock, sampler: Sampler) -> APIRouter:
+    """``cluster`` is asked for each page; ``door`` decides who may log in; ``sampler`` has the data of the charts."""
+    site = Site(cluster, Visitors(door, clock), sampler, clock)
     router = APIRouter(include_in_schema=False)
     VisitorPages(site).add(router)
     for section in SECTIONS:

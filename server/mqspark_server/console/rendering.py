@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import Any, get_args
@@ -19,7 +19,6 @@ from mqspark.message import KEYS, MESSAGE_TYPES, NEW_TOPIC_QUEUES, TAGS, UNIQ_KE
 from mqspark_server.shown import nouns
 from mqspark_server.shown.bodies.bodyviews import NO_SCHEMAS, VIEWS, BodyView, KnownSchema, body_view
 from mqspark_server.shown.deadletters import origin_of
-from mqspark_server.shown.timezones import Zone
 from mqspark_server.survey.surveying import MAX_ROWS
 
 ROOT = "/console"
@@ -97,12 +96,8 @@ def _value(value: object, key: str) -> str:
     return _short(value)
 
 
-def _count(value: float | None) -> str:
-    return NONE if value is None or not is_number(value) else f"{value:,.0f}"
-
-
-def _rate(value: float | None) -> str:
-    return NONE if value is None or not is_number(value) else f"{value:,.1f}"
+def _figure(form: Callable[[float], str]) -> Callable[[float | None], str]:
+    return lambda value: NONE if value is None or not is_number(value) else form(value)
 
 
 def is_number(value: float) -> bool:
@@ -114,14 +109,18 @@ def _percent(value: float | None) -> str:
     return NONE if value is None or not 0 <= value <= 1 else f"{value:.0%}"
 
 
-@pass_context
-def _time(context: Context, ms: int | None) -> str:
-    """In the zone of the visitor."""
-    return time_text(context["visitor"].zone, ms)
+def _moment(form: Callable[[Context, int], str]) -> Callable[[Context, int | None], str]:
+    """Of a time in ms since the epoch."""
+
+    @pass_context
+    def shown(context: Context, ms: int | None) -> str:
+        return NONE if ms is None or not 0 < ms < 1 << 53 else form(context, ms)
+
+    return shown
 
 
-def time_text(zone: Zone, ms: int | None) -> str:
-    return NONE if ms is None or not 0 < ms < 1 << 53 else zone.text(ms)
+def _until_text(left_s: float) -> str:
+    return f"in {_span(left_s)}" if left_s > 0 else "now"
 
 
 @cache
@@ -140,14 +139,14 @@ def _environment() -> Environment:
     made.globals |= {"note": "", "mistake": "", "trouble": "", "kept": None, "links": ()}  # of pages without
     made.filters |= {
         "short": _short,
-        "number": _count,
-        "rate": _rate,
+        "number": _figure("{:,.0f}".format),
+        "rate": _figure("{:,.1f}".format),
         "percent": _percent,
-        "time": _time,
-        "ago": _ago,
-        "until": _until,
+        "time": _moment(lambda context, ms: context["visitor"].zone.text(ms)),
+        "ago": _moment(lambda context, ms: f"{_span((context['now_ms'] - ms) / 1000)} ago"),
+        "until": _moment(lambda context, ms: _until_text((ms - context["now_ms"]) / 1000)),
         "seconds": _seconds,
-        "bytes": _bytes,
+        "bytes": _figure(_bytes),
         "perm": nouns.perm_words,
         "value": _value,
         "sorted_by": lambda page, key, is_number: page.sorted_by(key, down=is_number),
@@ -174,23 +173,6 @@ def chart(title: str, labels: Sequence[str], columns: Sequence[Sequence[float | 
     }
 
 
-@pass_context
-def _ago(context: Context, ms: int | None) -> str:
-    """How long ago, by the clock of the page."""
-    if ms is None or not 0 < ms < 1 << 53:
-        return NONE
-    return f"{_span((context['now_ms'] - ms) / 1000)} ago"
-
-
-@pass_context
-def _until(context: Context, ms: int | None) -> str:
-    """The time until then, by the clock of the page."""
-    if ms is None or not 0 < ms < 1 << 53:
-        return NONE
-    left_s = (ms - context["now_ms"]) / 1000
-    return f"in {_span(left_s)}" if left_s > 0 else "now"
-
-
 def _span(seconds: float) -> str:
     """In one unit."""
     seconds = max(0, seconds)
@@ -205,9 +187,7 @@ def _seconds(value: float) -> str:
     return f"{value:,.1f} s" if value < 60 else _span(value)
 
 
-def _bytes(value: float | None) -> str:
-    if value is None or not is_number(value):
-        return NONE
+def _bytes(value: float) -> str:
     for unit, size in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if value >= size:
             return f"{value / size:,.1f} {unit}"
@@ -240,7 +220,7 @@ def message_row(
         if name not in (TAGS, KEYS, UNIQ_KEY)
     ]
     return {
-        "place": f"{message.broker_name}:{message.queue_id} @ {message.queue_offset}",
+        "place": f"{nouns.place_of(message)} @ {message.queue_offset}",
         "id": message.message_id[:PROPERTY_LENGTH],
         "origin": origin_of(message),
         "stored_ms": message.store_timestamp_ms,
@@ -251,10 +231,6 @@ def message_row(
         "reconsumed": message.reconsume_times,
         "preview": " ".join(shown.text[: PREVIEW_LENGTH * 2].split())[:PREVIEW_LENGTH],
         "properties": properties,
-        "body": shown.text,
-        "kind": shown.kind,
-        "problem": shown.problem,
         "size": size,
-        "shown": shown.shown,
-        "cut": shown.is_cut,
+        "body": shown._asdict(),
     }

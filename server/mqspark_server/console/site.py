@@ -84,17 +84,13 @@ class View(msgspec.Struct, frozen=True):
         """What else its template shows. Raises InvalidMessage, MQError, Trouble."""
         raise NotImplementedError
 
-    async def values(self, asked: Asking) -> Row:
-        """All that its template shows. Raises InvalidMessage, MQError, Trouble."""
-        return {**msgspec.structs.asdict(self), "look": self, **await self.show(asked)}
 
-
-async def tried(search: Awaitable[Row]) -> Row:
-    """What a page shows of a search, or the ``trouble`` that it has."""
+async def tried(search: Awaitable[Row], **nothing: Any) -> Row:
+    """What a page shows of a search: ``nothing`` where it says no more, and the ``trouble`` that it has."""
     try:
-        return await search
+        return nothing | await search
     except MQError as error:
-        return {"trouble": str(error)}
+        return {**nothing, "trouble": str(error)}
 
 
 class Change(Protocol):
@@ -126,14 +122,9 @@ class StreamedAnswer(msgspec.Struct, frozen=True):
     are_open: ClassVar[str]
     """What a refusal says of these."""
 
-    @property
-    def media_type(self) -> str:
+    def kind(self) -> tuple[str, str]:
+        """Its media type, and its name if it is a file to keep."""
         raise NotImplementedError
-
-    @property
-    def file(self) -> str:
-        """Its name, if it is a file to keep."""
-        return ""
 
     def content(self, asked: Asking) -> AsyncGenerator[bytes, None]:
         """Its parts; an error before the first one is an answer of its own. Raises InvalidMessage, MQError, Trouble."""
@@ -267,7 +258,7 @@ class Site:
 
     async def _values(self, view: View, visitor: Visitor) -> Row:
         async with asyncio.timeout(PAGE_S), self._gate, self.connected(visitor) as asked:
-            values = await view.values(asked)
+            values = {**msgspec.structs.asdict(view), "look": view, **await view.show(asked)}
             if found := values.get("found"):
                 values["schemas"] = await schemas_of(asked.admin, found)
         return values
@@ -333,9 +324,10 @@ class Site:
                 if place is not None:
                     place.leave()
                 return await self.error_page(request, error, section)
-            kept = f"attachment; filename*=UTF-8''{quote(stream.file, safe='')}"
-            headers = {**HEADERS, "content-disposition": kept if stream.file else "inline"}
-            return EventStream(_after(first, content), place, stream.media_type, headers)
+            media_type, file = stream.kind()
+            kept = f"attachment; filename*=UTF-8''{quote(file, safe='')}"
+            headers = {**HEADERS, "content-disposition": kept if file else "inline"}
+            return EventStream(_after(first, content), place, media_type, headers)
 
         return send
 
@@ -382,11 +374,11 @@ class Site:
                         settled = given.settled(asked) if is_form else {}
                         question = await action.preview(asked)
                         question.facts += [(name.capitalize(), each) for name, each in settled.items()]
-                        fields = [(name, settled.get(name, each)) for name, each in form.multi_items()]
+                        fields = [each for each in form.multi_items() if each[0] not in ("csrf", "sure")]
                         values = {
                             "question": question,
                             "rows": question.rows[:PREVIEWED],
-                            "fields": [each for each in fields if each[0] not in ("csrf", "sure")],
+                            "fields": [(name, settled.get(name, each)) for name, each in fields],
                             "action": request.url.path,
                             "back": inside(form.get("back", "")),
                         }

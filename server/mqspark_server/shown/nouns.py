@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from mqspark.errors import InvalidMessage
-from mqspark.message import PERM_READ, PERM_WRITE, MessageQueue
+from mqspark.message import PERM_READ, PERM_WRITE, MessageExt, MessageQueue
 
 _DIGITS = 19
 
@@ -69,8 +69,8 @@ def perm_words(perm: int) -> str:
     return next(words for words, each in PERM_WORDS.items() if each == perm_text(perm))
 
 
-def place_of(queue: MessageQueue) -> str:
-    """A queue in one word, as people give and read it."""
+def place_of(queue: MessageQueue | MessageExt) -> str:
+    """A queue, or that of a message, in one word, as people give and read it."""
     return f"{queue.broker_name}:{queue.queue_id}"
 
 

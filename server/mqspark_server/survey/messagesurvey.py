@@ -96,11 +96,13 @@ class _QueueWalk:
 
 
 async def walk(
-    admin: AdminClient, bounds: Bounds, places: Places, most: int, wanted: Wanted, *, is_back: bool
+    admin: AdminClient, bounds: Bounds, places: Places | None, most: int, wanted: Wanted, *, is_back: bool
 ) -> Walked:
     """At most ``most`` messages by the times of their storing, and by offset within a queue: the newest first before
     ``places`` if it goes back, otherwise the oldest first from them on. It may end with fewer, and not be at the end,
-    after MAX_LOOKED_AT offsets. A queue without a place has begun since: all in it is newer. Raises MQError."""
+    after MAX_LOOKED_AT offsets. A queue without a place has begun since: all in it is newer. No places: the ends.
+    Raises MQError."""
+    places = {queue: high for queue, (_, high) in bounds.items()} if places is None else places
     lanes = []
     for queue, (low, high) in bounds.items():
         place = min(max(places.get(queue, low), low), high)

@@ -15,6 +15,7 @@ MAX_ROWS = 256
 
 Row = dict[str, Any]
 T = TypeVar("T")
+V = TypeVar("V")
 
 
 def without_no_error(row: Row) -> Row:
@@ -22,14 +23,15 @@ def without_no_error(row: Row) -> Row:
     return {key: value for key, value in row.items() if key != "error" or value}
 
 
-async def each_of(items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:
+async def each_of(items: Iterable[T], ask: Callable[[T], Awaitable[V]]) -> list[V]:
+    """The answers, in the order of the items."""
     gate = asyncio.Semaphore(ASKED_AT_ONCE)
 
-    async def one(item: T) -> None:
+    async def one(item: T) -> V:
         async with gate:
-            await work(item)
+            return await ask(item)
 
-    await asyncio.gather(*map(one, items))
+    return await asyncio.gather(*map(one, items))
 
 
 async def add_to_each(rows: Iterable[Row], ask: Callable[[Row], Awaitable[Row]]) -> None:

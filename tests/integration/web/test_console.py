@@ -465,7 +465,7 @@ def test_the_live_tail(broker: Broker, visitor: httpx.Client, monkeypatch: pytes
         with httpx.stream("GET", f"{broker.http_url}/console/topics/Followed/tail", timeout=60) as answer:
             for line in answer.iter_lines():
                 if line.startswith("data: "):
-                    got.append(json.loads(line[6:])["body"])
+                    got.append(json.loads(line[6:])["body"]["text"])
                 elif line == ": still here":
                     open_now.set()
                 if len(got) == 3:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from mqspark.client.admin import AdminClient
 from mqspark.errors import BrokerError, MQError, NoRoute
@@ -56,18 +57,20 @@ async def _levels(admin: AdminClient, broker: str, address: str) -> list[Row]:
         level = queue.queue_id + 1
         if queue.broker_name != broker or bounds.max_offset == bounds.min_offset == 0:
             continue
-        done = max(table.get(level, 0), bounds.min_offset)
-        rows.append(
-            {
-                "broker": broker,
-                "level": level,
-                "delay": names[level - 1] if level <= len(names) else "",
-                "waiting": max(0, bounds.max_offset - done),
-                "ever": bounds.max_offset,
-                "last_ms": bounds.last_update_timestamp,
-            }
-        )
+        delay = names[level - 1] if level <= len(names) else ""
+        rows.append(_row(queue, bounds, table.get(level, 0), level=level, delay=delay))
     return rows
+
+
+def _row(queue: MessageQueue, bounds: TopicOffset, done: int, **more: Any) -> Row:
+    """A queue of what waits from ``done`` on."""
+    return {
+        "broker": queue.broker_name,
+        "waiting": max(0, bounds.max_offset - max(done, bounds.min_offset)),
+        "ever": bounds.max_offset,
+        "last_ms": bounds.last_update_timestamp,
+        **more,
+    }
 
 
 async def _timers(admin: AdminClient, broker: str, address: str) -> list[Row]:
@@ -92,19 +95,9 @@ async def _transactions(admin: AdminClient) -> list[Row]:
         offsets = {}
     rows = []
     for queue, bounds in halves.items():
-        found = offsets.get(queue)
-        done = max(found.committed if found is not None else 0, bounds.min_offset)
+        done = offsets[queue].committed if queue in offsets else 0
         ends = [each.max_offset for at, each in settled.items() if at.broker_name == queue.broker_name]
-        rows.append(
-            {
-                "broker": queue.broker_name,
-                "queue": queue.queue_id,
-                "open": max(0, bounds.max_offset - done),
-                "ever": bounds.max_offset,
-                "decisions": sum(ends),
-                "last_ms": bounds.last_update_timestamp,
-            }
-        )
+        rows.append(_row(queue, bounds, done, queue=queue.queue_id, decisions=sum(ends)))
     return rows
 
 

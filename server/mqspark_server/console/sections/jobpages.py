@@ -45,24 +45,16 @@ class OneJob(View, frozen=True):
 
     async def show(self, asked: Asking) -> Row:
         server = await job_server_of(asked)
-        if server is None:
-            raise Trouble(404, "There is no such job", "This console was started without a job server.")
-        rows = await answer_of(server, "/api/v1/jobs", list[JobRow])
+        rows = [] if server is None else await answer_of(server, "/api/v1/jobs", list[JobRow])
         found = next((each for each in rows if each.name == self.name), None)
-        if found is None:
-            detail = f"The job server at {server} has no job of this name."
-            raise Trouble(404, "There is no such job", detail)
+        if server is None or found is None:
+            here = "This console was started without a job server."
+            known = f"The job server at {server} has no job of this name."
+            raise Trouble(404, "There is no such job", here if server is None else known)
         path = f"/api/v1/jobs/{quote(found.name, safe='')}/runs?limit={RUNS_OF_JOB}"
         runs = await answer_of(server, path, RunPage)
         state, kind = _state(found, asked.now_ms)
-        return {
-            "job": found,
-            "state": state,
-            "kind": kind,
-            "outcomes": sorted(found.outcomes.items()),
-            "runs": runs.items,
-            "figures": {} if found.last is None else found.last.summary,
-        }
+        return {"job": found, "state": state, "kind": kind, "runs": runs.items}
 
 
 async def job_server_of(asked: Asking) -> WebServer | None:

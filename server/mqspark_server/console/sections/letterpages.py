@@ -5,36 +5,35 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator
-from itertools import islice
 from typing import Annotated, Literal
 
 import msgspec
 
 from mqspark.client.admin import AdminClient
 from mqspark.errors import InvalidMessage, NoRoute
-from mqspark.message import TRACE_TOPIC, MessageExt, dlq_topic
+from mqspark.message import TRACE_TOPIC, MessageExt, MessageQueue, dlq_topic
 from mqspark_server.actions.fields import ChoiceField, GroupName, Line, ListField, TopicName
 from mqspark_server.actions.letteractions import ResendLetters
 from mqspark_server.actions.resending import MAX_SENT
 from mqspark_server.console.clusteraccess import Trouble
-from mqspark_server.console.rendering import MESSAGES, message_row, time_text
+from mqspark_server.console.rendering import MESSAGES, message_row
 from mqspark_server.console.site import ActionForm, Asking, ListView, Section, StreamedAnswer, View, tried
 from mqspark_server.shown.bodies.bodyviews import VIEWS
 from mqspark_server.shown.deadletters import LetterChoice
 from mqspark_server.shown.nouns import WholeNumbers
 from mqspark_server.survey.groupsurvey import offset_rows
 from mqspark_server.survey.messagesurvey import MAX_LOOKED_AT, Wanted, walk
-from mqspark_server.survey.surveying import MAX_ROWS, Row
+from mqspark_server.survey.surveying import Row
 from mqspark_server.survey.topicsurvey import bounds_of, dead_letter_rows, letters_of
 from mqspark_server.survey.tracesurvey import MAX_RECORDS, traced
 from mqspark_server.web.events import EVENTS, event
 
 PAUSE_S = 0.5
 ROUND = 256
-"""Messages that are shown in the order of their times, before the queues are asked again."""
+"""Messages before the queues are asked again."""
 MAX_BEHIND = 200
 """Messages of a queue that a tail catches up with; what is further behind is skipped."""
-_READ_AT_ONCE = 32
+_NOT_SKIPPED = 32
 
 
 class DeadGroups(ListView, frozen=True):
@@ -77,8 +76,7 @@ class LetterFilter(msgspec.Struct, frozen=True):
             raise Trouble(404, "No dead letters", detail) from None
         ids = frozenset(self.id) if self.which == "chosen" else None
         choice = LetterChoice(self.origin or None, self.tag or None, self.key or None, ids)
-        ends = {queue: high for queue, (_, high) in bounds.items()}
-        found = await walk(admin, bounds, ends, most, Wanted(accepts=choice.takes), is_back=True)
+        found = await walk(admin, bounds, None, most, Wanted(accepts=choice.takes), is_back=True)
         return found.messages, found.is_more
 
 
@@ -121,10 +119,11 @@ class Trace(View, frozen=True):
     topic: TopicName = TRACE_TOPIC
 
     async def show(self, asked: Asking) -> Row:
-        nothing: Row = {"steps": [], "is_cut": False}
-        return nothing | await tried(self._steps(asked)) if self.id else nothing
+        return await tried(self._steps(asked), steps=[], is_cut=False)
 
     async def _steps(self, asked: Asking) -> Row:
+        if not self.id:
+            return {}
         try:
             steps, is_cut = await traced(asked.admin, self.topic, self.id)
         except NoRoute:
@@ -137,36 +136,31 @@ class Trace(View, frozen=True):
 class TopicTail(StreamedAnswer, frozen=True):
     """Events with rows of messages, for the page of the live tail."""
 
-    most_open, are_open, media_type = 8, "tails are open", EVENTS
+    most_open, are_open = 8, "tails are open"
     topic: TopicName
     tag: Line = ""
 
+    def kind(self) -> tuple[str, str]:
+        return EVENTS, ""
+
     async def content(self, asked: Asking) -> AsyncGenerator[bytes, None]:
         yield b": from now on\n\n"
-        bounds = await bounds_of(asked.admin, self.topic)
-        places = {queue: high for queue, (_, high) in islice(bounds.items(), MAX_ROWS)}
+        places: dict[MessageQueue, int] = {}
         while True:
             bounds = await bounds_of(asked.admin, self.topic)
-            arrived: list[MessageExt] = []
             for queue, (low, high) in bounds.items():
-                place = max(low, min(places.get(queue, high), high))
-                if high - place > MAX_BEHIND:
-                    yield event("skipped", str(high - _READ_AT_ONCE - place))
-                    place = high - _READ_AT_ONCE
-                places[queue] = place
-                if place < high and len(arrived) < ROUND:
-                    answer = await asked.admin.read(
-                        queue, place, max_messages=_READ_AT_ONCE, expression=self.tag or "*"
-                    )
-                    # Messages stored after the bounds were read wait for the next round, as in other queues.
-                    arrived += [each for each in answer.messages if each.queue_offset < high]
-                    places[queue] = min(high, max(answer.next_offset, place + 1))
-            for message in sorted(arrived, key=lambda each: (each.store_timestamp_ms, each.physical_offset)):
+                behind = high - max(low, places.setdefault(queue, high))
+                if behind > MAX_BEHIND:
+                    yield event("skipped", str(behind - _NOT_SKIPPED))
+                    places[queue] = high - _NOT_SKIPPED
+            walked = await walk(asked.admin, bounds, places, ROUND, Wanted(self.tag or "*"), is_back=False)
+            places = walked.places
+            for message in walked.messages:
                 row = await asyncio.to_thread(message_row, message, "auto")
-                row["stored"] = time_text(asked.visitor.zone, message.store_timestamp_ms)
+                row["stored"] = asked.visitor.zone.text(message.store_timestamp_ms)
                 yield event("message", json.dumps(row))
             yield b": still here\n\n"
-            if all(places[queue] >= high for queue, (_, high) in bounds.items()):
+            if not walked.is_more:
                 await asyncio.sleep(PAUSE_S)
 
     def broken(self, problem: str) -> bytes:

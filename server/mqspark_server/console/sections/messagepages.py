@@ -7,6 +7,7 @@ import csv
 import io
 import json
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from functools import partial
 from itertools import islice
 from typing import Annotated, Any, Literal
 
@@ -106,14 +107,9 @@ class Search(msgspec.Struct, frozen=True):
             if offset is None:
                 raise InvalidMessage("give an offset, a whole number", field="value")
             return dict.fromkeys(bounds, offset)
-        found: dict[MessageQueue, int] = {}
         at_ms = asked.visitor.zone.ms(self.value, "value")
-
-        async def find(queue: MessageQueue) -> None:
-            found[queue] = await asked.admin.offset_at(queue, at_ms)
-
-        await each_of(bounds, find)
-        return found
+        found = await each_of(bounds, lambda queue: asked.admin.offset_at(queue, at_ms))
+        return dict(zip(bounds, found, strict=True))
 
     async def by_key(self, admin: AdminClient) -> list[MessageExt]:
         """The newest with that key or id, newest first. Raises InvalidMessage, MQError."""
@@ -121,19 +117,13 @@ class Search(msgspec.Struct, frozen=True):
             raise InvalidMessage("an expression excludes a key", field="sql")
         if not self.value:
             raise InvalidMessage("give the key to find", field="value")
-        found: list[MessageExt] = []
-        for unique in (False, True):
-            found = found or await admin.messages_by_key(
-                self.topic, self.value, unique=unique, max_messages=MAX_BY_KEY
-            )
-        if self.body:
-            found = await asyncio.to_thread(lambda: [each for each in found if self._has_text(each)])
-        queue = self.queue
-        return [
-            each
-            for each in reversed(found)
-            if self.tag in ("", each.tags) and queue in ("", f"{each.broker_name}:{each.queue_id}")
-        ]
+        ask = partial(admin.messages_by_key, self.topic, self.value, max_messages=MAX_BY_KEY)
+        found = await ask() or await ask(unique=True)
+        found = [each for each in reversed(found) if self.tag in ("", each.tags)]
+        found = [each for each in found if self.queue in ("", place_of(each))]
+        if not self.body:
+            return found
+        return await asyncio.to_thread(lambda: [each for each in found if self._has_text(each)])
 
     def _has_text(self, message: MessageExt) -> bool:
         """May inflate the body."""
@@ -149,16 +139,9 @@ class TopicMessages(Search, View, frozen=True):
 
     async def show(self, asked: Asking) -> Row:
         bounds = await bounds_of(asked.admin, self.topic)
-        nothing: Row = {
-            "found": [],
-            "notes": [],
-            "ways": {},
-            "download": {},
-            "looked_at": 0,
-            "queues": [place_of(each) for each in islice(bounds, MAX_ROWS)],
-            "queue_count": len(bounds),
-        }
-        return nothing | await tried(self._page(asked, bounds))
+        queues = [place_of(each) for each in islice(bounds, MAX_ROWS)]
+        page = await tried(self._page(asked, bounds), found=[], notes=[], ways={}, download={}, looked_at=0)
+        return {**page, "queues": queues, "queue_count": len(bounds)}
 
     async def _page(self, asked: Asking, bounds: Bounds) -> Row:
         if self.by == "key":
@@ -220,30 +203,22 @@ class MessageFile(Search, StreamedAnswer, frozen=True):
     format: Literal["jsonl", "csv"] = "jsonl"
     most: Annotated[int, WholeNumbers(1, MAX_DOWNLOADED)] = MESSAGES
 
-    @property
-    def file(self) -> str:
-        return f"{self.topic}.{self.format}"
-
-    @property
-    def media_type(self) -> str:
+    def kind(self) -> tuple[str, str]:
         types = {"jsonl": "application/x-ndjson", "csv": "text/csv"}
-        return f"{types[self.format]}; charset=utf-8"
+        return f"{types[self.format]}; charset=utf-8", f"{self.topic}.{self.format}"
 
     async def content(self, asked: Asking) -> AsyncGenerator[bytes, None]:
-        size = left = 0
+        size = 0
         async for some in self._some(asked):
             if not size:
                 size += 1
                 yield b"" if self.format == "jsonl" else _csv_line(COLUMNS)
             for line in await asyncio.to_thread(self._lines, some):
                 if size > MAX_DOWNLOADED_BYTES:
-                    left += 1
-                    continue
+                    yield self.broken(f"a file has at most {MAX_DOWNLOADED_BYTES >> 20} MiB: there is more")
+                    return
                 size += len(line)
                 yield line
-            if left:
-                yield self.broken(f"a file has at most {MAX_DOWNLOADED_BYTES >> 20} MiB: there is more")
-                return
 
     async def _some(self, asked: Asking) -> AsyncGenerator[list[MessageExt], None]:
         if self.by == "key":
@@ -267,10 +242,7 @@ class MessageFile(Search, StreamedAnswer, frozen=True):
     def _line(self, row: Mapping[str, Any]) -> bytes:
         if self.format == "jsonl":
             return json.dumps(row, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
-        cells = {**row}
-        if "properties" in row:
-            cells["properties"] = json.dumps(row["properties"], ensure_ascii=False)
-        return _csv_line(_cell(cells.get(name)) for name in COLUMNS)
+        return _csv_line(_cell(row.get(name)) for name in COLUMNS)
 
     def broken(self, problem: str) -> bytes:
         return self._line({"problem": problem})
@@ -283,9 +255,11 @@ def _csv_line(cells: Iterable[object]) -> bytes:
 
 
 def _cell(value: object) -> object:
-    """A text that begins like a formula has an apostrophe before it."""
+    """A text that begins like a formula has an apostrophe before it; properties are JSON."""
     if isinstance(value, str) and value.lstrip(" ").startswith(_FORMULA):
         return f"'{value}"
+    if isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False)
     return "" if value is None else value
 
 
@@ -301,14 +275,14 @@ class FilterTrial(View, frozen=True):
 
     async def show(self, asked: Asking) -> Row:
         bounds = await bounds_of(asked.admin, self.topic)
-        nothing: Row = {"rows": [], "names": []}
-        return nothing | await tried(self._verdicts(asked, bounds)) if self.expression else nothing
+        return await tried(self._verdicts(asked, bounds), rows=[], names=[])
 
     async def _verdicts(self, asked: Asking, bounds: Bounds) -> Row:
+        if not self.expression:
+            return {}
         names, judge = self._judge()
         searched = dict(islice(bounds.items(), MAX_ROWS))
-        ends = {queue: high for queue, (_, high) in searched.items()}
-        walked = await walk(asked.admin, searched, ends, TRIED, Wanted(), is_back=True)
+        walked = await walk(asked.admin, searched, None, TRIED, Wanted(), is_back=True)
         return {"names": names, "rows": await asyncio.to_thread(self._rows, walked.messages, names, judge)}
 
     def _judge(self) -> tuple[list[str], Callable[[MessageExt], str]]:
@@ -332,18 +306,16 @@ class FilterTrial(View, frozen=True):
     def _rows(
         self, messages: Iterable[MessageExt], names: Iterable[str], judge: Callable[[MessageExt], str]
     ) -> list[Row]:
-        rows = []
-        for message in messages:
-            place, offset = f"{message.broker_name}:{message.queue_id}", str(message.queue_offset)
-            row = {
-                "message": message,
-                "verdict": judge(message),
-                "place": f"{place} @ {offset}",
-                "path": Search(self.topic, "offset", offset, place).address(),
-                "values": [message.properties.get(name) for name in names],
+        return [
+            {
+                "message": each,
+                "verdict": judge(each),
+                "place": f"{place_of(each)} @ {each.queue_offset}",
+                "path": Search(self.topic, "offset", str(each.queue_offset), place_of(each)).address(),
+                "values": [each.properties.get(name) for name in names],
             }
-            rows.append(row)
-        return rows
+            for each in messages
+        ]
 
 
 MESSAGE_PAGES = Section(

@@ -46,11 +46,12 @@ class SubjectVersions(View, frozen=True):
             "chosen": chosen,
             "numbers": numbers[-VERSIONS_SHOWN:][::-1],
             "count": len(numbers),
-            "lines": [],
         }
-        return values | await tried(self._changes(asked, chosen)) if self.old else values
+        return values | await tried(self._changes(asked, chosen), lines=[])
 
     async def _changes(self, asked: Asking, chosen: Row) -> Row:
+        if not self.old:
+            return {}
         before = await schemasurvey.version_of(asked.admin, self.subject, self.old)
         return {"lines": list(schemasurvey.difference(before, chosen))}
 

@@ -31,32 +31,31 @@ SHOWN = 100
 MAX_POSITION = (1 << 62) - 1
 
 
-async def _part(asked: Asking, broker: str, file: str) -> SavedPart:
-    """Raises Trouble, MQError, OSError."""
-    if asked.visitor.has_users:
-        await (await accounts_of(asked)).rows()  # refused to all but super users
-    report = asked.report_of(broker)
-    if report is None:
-        raise Trouble(
-            404,
-            "Nothing to read here",
-            f"What a broker has set aside is on its own console, and in mqspark store diverged: this is not {broker}.",
-        )
-    parts = await asyncio.to_thread(parts_of, Path(report["store"]["path"]))
-    found = next((part for part in parts if part.path.name == file), None)
-    if found is None:
-        raise Trouble(404, "There is no such part", "It was removed, or never set aside by this broker.")
-    return found
-
-
-class SetAside(View, frozen=True):
+class OfPart(msgspec.Struct, frozen=True):
     broker: Text
     file: Text
     topic: TopicName = ""
+
+    async def part(self, asked: Asking) -> SavedPart:
+        """Raises Trouble, MQError, OSError."""
+        if asked.visitor.has_users:
+            await (await accounts_of(asked)).rows()  # refused to all but super users
+        report = asked.report_of(self.broker)
+        if report is None:
+            where = "What a broker has set aside is on its own console, and in mqspark store diverged"
+            raise Trouble(404, "Nothing to read here", f"{where}: this is not {self.broker}.")
+        parts = await asyncio.to_thread(parts_of, Path(report["store"]["path"]))
+        found = next((part for part in parts if part.path.name == self.file), None)
+        if found is None:
+            raise Trouble(404, "There is no such part", "It was removed, or never set aside by this broker.")
+        return found
+
+
+class SetAside(OfPart, View, frozen=True):
     start: Annotated[int, WholeNumbers(0, MAX_POSITION)] = msgspec.field(default=0, name="from")
 
     async def show(self, asked: Asking) -> Row:
-        part = await _part(asked, self.broker, self.file)
+        part = await self.part(asked)
         found = await asyncio.to_thread(self._read, part)
         return {
             "part": part,
@@ -73,22 +72,14 @@ class SetAside(View, frozen=True):
         return list(islice((each for each in found if each.physical_offset >= self.start), SHOWN + 1))
 
 
-class SendSetAside(ActionForm, frozen=True):
-    broker: Text
-    file: Text
-    topic: TopicName = ""
-
+class SendSetAside(OfPart, ActionForm, frozen=True):
     async def action(self, asked: Asking) -> SendAgain:
-        part = await _part(asked, self.broker, self.file)
-        messages = messages_in([part], self.topic or None)
+        messages = messages_in([await self.part(asked)], self.topic or None)
         found = await asyncio.to_thread(again, messages, MAX_SENT, MAX_SENT_BYTES)
         if found.is_more:
-            raise Trouble(
-                400,
-                "Too many messages",
-                f"At most {MAX_SENT:,} messages of {MAX_SENT_BYTES >> 20} MiB are sent at once: choose a topic, or"
-                " use mqspark store diverged send.",
-            )
+            most = f"At most {MAX_SENT:,} messages of {MAX_SENT_BYTES >> 20} MiB are sent at once"
+            advice = "choose a topic, or use mqspark store diverged send."
+            raise Trouble(400, "Too many messages", f"{most}: {advice}")
         if not found.messages:
             raise Trouble(404, "Nothing to send", "The part has no message that can be sent again.")
         return SendAgain(found, self.file)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from mqspark.client.admin import AdminClient
@@ -40,6 +41,12 @@ MAX_QUERIES = 200
 MAX_OFFSETS = 4_096
 SILENT_MS = 120_000
 """A query without events for this time is shown as silent."""
+_CHARTS = {
+    "Rows per second": {"in": "in_rate", "processed": "out_rate"},
+    "Batch, ms": {"ms": "duration_ms"},
+    "Lag, messages": {"lag": "lag"},
+}
+"""By their titles the figures of an event, by their labels."""
 
 
 class QueryTable(View, frozen=True):
@@ -59,21 +66,15 @@ class OneQuery(View, frozen=True):
         if not events:
             raise Trouble(404, "There is no such query", "None of the newest events belongs to this query.")
         steps = [each for each in events if each["event"] == "progress"]
-
-        def drawn(title: str, **series: str) -> Row:
-            times = [each["at_ms"] / 1000 for each in steps]
-            return chart(
-                title, [*series], [times, *([each[key] for each in steps] for key in series.values())]
-            )
-
+        times = [each["at_ms"] / 1000 for each in steps]
         charts = [
-            drawn("Rows per second", **{"in": "in_rate", "processed": "out_rate"}),
-            drawn("Batch, ms", ms="duration_ms"),
-            drawn("Lag, messages", lag="lag"),
+            chart(title, [*series], [times, *([each[key] for each in steps] for key in series.values())])
+            for title, series in _CHARTS.items()
+            if steps
         ]
         return {
             "query": latest_of(events, asked.now_ms)[0],
-            "charts": charts if steps else [],
+            "charts": charts,
             "batches": steps[:-21:-1],
         }
 
@@ -116,10 +117,10 @@ async def _events(admin: AdminClient, topic: str, most: int = EVENTS_READ) -> li
         bounds = await bounds_of(admin, topic)
     except NoRoute:
         return []
-    queues = list(bounds.items())[:MAX_QUEUES]
-    wanted = {queue: (max(low, high - most), high) for queue, (low, high) in queues}
-    ends = {queue: high for queue, (_, high) in queues}
-    read = await walk(admin, wanted, ends, len(ends) * most, Wanted(most_bytes=STORED_BYTES), is_back=True)
+    queues = islice(bounds.items(), MAX_QUEUES)
+    bounds = {queue: (max(low, high - most), high) for queue, (low, high) in queues}
+    wanted = Wanted(most_bytes=STORED_BYTES)
+    read = await walk(admin, bounds, None, len(bounds) * most, wanted, is_back=True)
     return await asyncio.to_thread(parsed, read.messages)
 
 

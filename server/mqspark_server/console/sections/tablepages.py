@@ -84,9 +84,7 @@ class ChangeTable(msgspec.Struct, frozen=True):
 async def _of_cluster(asked: Asking, name: str) -> tuple[WebServer, TableRow]:
     """The job server, and what it says about a table of this cluster. Raises Trouble, MQError."""
     server = await job_server_of(asked)
-    found: list[TableRow] = []
-    if server is not None:
-        found = await answer_of(server, "/api/v1/tables", list[TableRow])
+    found = [] if server is None else await answer_of(server, "/api/v1/tables", list[TableRow])
     row = next((each for each in found if each.name == name), None)
     if server is None or row is None:
         raise Trouble(

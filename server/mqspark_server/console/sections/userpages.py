@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from mqspark.auth.policies import Ruling
-from mqspark.auth.users import UserStatus, UserType
-from mqspark_server.accounts import ACTIONS
+from mqspark_server.actions.fields import choices_of
 from mqspark_server.actions.useractions import DeleteRule, DeleteUser, PutRule, PutUser, accounts_of
 from mqspark_server.console.site import Asking, Section, View
 from mqspark_server.survey.surveying import Row
@@ -17,17 +15,9 @@ class UserTable(View, frozen=True):
         if not asked.visitor.has_users:
             return {"supported": False}
         accounts = await accounts_of(asked)
-        return {
-            "users": await accounts.rows(),
-            "most_users": MAX_USERS,
-            "supported": True,
-            "servers": accounts.servers,
-            "closed": {name: str(error) for name, error in accounts.closed.items()},
-            "actions": ACTIONS,
-            "types": UserType,
-            "statuses": UserStatus,
-            "decisions": Ruling,
-        }
+        known: Row = {"servers": accounts.servers, "closed": accounts.closed, "most_users": MAX_USERS}
+        choices = choices_of(PutUser, PutRule)
+        return {"supported": True, "users": await accounts.rows(), "choices": choices, **known}
 
 
 USER_PAGES = Section(

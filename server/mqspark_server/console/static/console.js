@@ -77,7 +77,7 @@
       each.append(element("dt", pair[0]), element("dd", pair[1], "mono"));
       pairs.append(each);
     });
-    const body = element("pre", message.body);
+    const body = element("pre", message.body.text);
     body.tabIndex = 0;
     body.setAttribute("aria-label", "Body of " + message.place);
     details.append(summary, pairs, body);
