@@ -147,6 +147,10 @@ def test_the_newest(http: httpx.Client, numbers: list[dict[str, Any]]) -> None:
     assert bodies(http.get(path, params={"last": 3})) == ["n9", "n8", "n7"]
     assert bodies(http.get(path, params={"last": 2, "queueId": 0})) == ["n8", "n6"]
     assert len(bodies(http.get(path, params={"last": 1_000}))) == COUNT
+    refused = http.get(path, params={"last": 3, "tags": "odd", "since": 1})
+    check_problem(refused, 422)
+    assert refused.json()["detail"] == "last excludes since, tags"
+    check_problem(http.get(path, params={"queueId": 0, "offset": 3, "since": 1}), 422)
 
 
 def test_bodies_that_are_no_text_and_large_ones(
@@ -316,6 +320,7 @@ def test_dead_letters_are_shown_and_sent_again(
         assert (last["resent"], last["next"]) == (1, None)
         eventually(lambda: sorted(body for _, body in got) == [b"m0", b"m1", b"m2", b"m3"])
     check_problem(http.get("/dead-letters/nobody"), 404)
+    check_problem(http.get(path, params={"ids": one}), 422)  # a filter of resend alone
     check_problem(http.post(f"{path}/resend", json={"sql": "("}), 400)
 
 

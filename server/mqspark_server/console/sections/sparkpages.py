@@ -72,11 +72,7 @@ class OneQuery(View, frozen=True):
             for title, series in _CHARTS.items()
             if steps
         ]
-        return {
-            "query": latest_of(events, asked.now_ms)[0],
-            "charts": charts,
-            "batches": steps[:-21:-1],
-        }
+        return {"query": latest_of(events, asked.now_ms)[0], "charts": charts, "batches": steps[:-21:-1]}
 
 
 class SparkReaders(View, frozen=True):
