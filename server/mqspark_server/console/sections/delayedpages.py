@@ -62,10 +62,10 @@ async def _levels(admin: AdminClient, broker: str, address: str) -> list[Row]:
     return rows
 
 
-def _row(queue: MessageQueue, bounds: TopicOffset, done: int, **more: Any) -> Row:
+def _row(at: MessageQueue, bounds: TopicOffset, done: int, **more: Any) -> Row:
     """A queue of what waits from ``done`` on."""
     return {
-        "broker": queue.broker_name,
+        "broker": at.broker_name,
         "waiting": max(0, bounds.max_offset - max(done, bounds.min_offset)),
         "ever": bounds.max_offset,
         "last_ms": bounds.last_update_timestamp,
