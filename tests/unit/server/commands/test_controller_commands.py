@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from mqspark.client.admin import AdminClient
@@ -58,10 +59,12 @@ class Set:
     def page(self) -> str:
         """The console's page of the broker, as a visitor sees it."""
         visitor, at = Visitor(None, has_users=False), ClusterAt(self.names.address, ClientOptions())
+        view = OneBroker(NAME)
 
         async def shown() -> dict[str, Any]:
             async with AdminClient(at.namesrv, timeout_ms=2_000) as admin:
-                return await OneBroker(NAME).values(Asking(admin, at, visitor, History(), 0))
+                found = await view.show(Asking(admin, at, visitor, History(), 0))
+                return {**msgspec.structs.asdict(view), "look": view, **found}
 
         site = {"section": "", "here": "", "place": "", "visitor": visitor, "now_ms": 0}
         return render("broker.html", {**site, **asyncio.run(shown())}).decode()
