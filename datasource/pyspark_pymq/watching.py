@@ -34,9 +34,14 @@ def end_with_parent() -> None:
 def end_with_spark() -> None:
     """The same if Spark has started this process for itself: a worker, a planner, the runner of a stream. A program
     that uses Spark may outlive who started it."""
-    main = sys.modules.get("__main__")
-    if main is not None and _is_of_spark(vars(main)):
+    if is_of_spark():
         end_with_parent()
+
+
+def is_of_spark() -> bool:
+    """Whether Spark has started this process for itself."""
+    main = sys.modules.get("__main__")
+    return main is not None and _is_of_spark(vars(main))
 
 
 def _is_of_spark(module: Mapping[str, Any]) -> bool:

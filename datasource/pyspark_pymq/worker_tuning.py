@@ -29,8 +29,9 @@ _tasks = itertools.count()
 
 
 def begin_task() -> None:
-    """Call when a task begins. A process of Spark's then ends with its parent. With its second task all present objects
-    are frozen: a collection has just run, so they are modules, classes and caches, and permanent."""
+    """Call when a task begins, or a plan or commit, for which Spark keeps processes as well. Such a process then ends
+    with its parent. With its second task all present objects are frozen: a collection has just run, so they are
+    modules, classes and caches, and permanent."""
     end_with_spark()
     if next(_tasks) == 1:
         gc.freeze()

@@ -189,6 +189,14 @@ class BlockingClient:
             )
         return connection
 
+    def forget_closed(self) -> None:
+        """Close the connections that their servers have closed. For a client that was idle."""
+        for address, connection in list(self._connections.items()):
+            try:
+                connection.receive_ready()
+            except (ConnectionLost, ProtocolError):
+                self.forget(address)
+
     def forget(self, address: str) -> None:
         """Close the cached connection to ``address``."""
         self._one_by_one.discard(address)

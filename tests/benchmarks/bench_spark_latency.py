@@ -1,32 +1,40 @@
 """Spark's workload for latency: a topic → Spark → another topic, 1,000 records a second, 5 partitions.
 
     python -m tests.benchmarks spark-latency [--rate N] [--seconds S] [--rounds R] [--query stateless windowed]
-        [--side pymq Kafka "Kafka, real time"]
+        [--side pymq Kafka "Kafka, real time" "nothing in Python" "nothing in Java"] [--warm-up S]
 
 The delay is from when a message was due to its result at a listener, by one clock, in the process of the load
 (client_sides/spark_load.py, KafkaLoad.java). ``stateless`` takes a text apart and puts it together again; ``windowed``
 counts messages by window of ten seconds and one of a hundred keys, and writes the counts that have changed.
 ``pymq`` and ``Kafka`` are micro-batches one after the other with the same settings of Spark; ``Kafka, real time`` is
 Spark's Real-Time Mode with its connector for Kafka, which has no micro-batches. Every message must be counted once.
+``nothing in Python`` has no broker (python_floor.py): what Spark takes for any source and sink in Python. Of ``nothing
+in Java``, Spark's own rows to its sink that drops them, only the parts of a micro-batch are known.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from tests.benchmarks import machine
 from tests.benchmarks.bench_spark import rotated, session
+from tests.benchmarks.client_sides.side import quantiles_ms
 from tests.benchmarks.kafka import Kafka, kafka_jars
+from tests.benchmarks.python_floor import PythonFloor
 from tests.benchmarks.report import figure, peer, ratio
 from tests.spark.conftest import stop_session
 from tests.support.dev import DevCluster
@@ -34,7 +42,9 @@ from tests.support.dev import DevCluster
 PARTITIONS = 5
 SLOTS = 2 * PARTITIONS
 """A query in Real-Time Mode runs the tasks of both its stages all the time."""
-SIDES = ("pymq", "Kafka", "Kafka, real time")
+COMPARED = ("pymq", "Kafka", "Kafka, real time")
+FLOOR, FLOOR_IN_JAVA = "nothing in Python", "nothing in Java"
+SIDES = (*COMPARED, FLOOR, FLOOR_IN_JAVA)
 QUERIES = ("stateless", "windowed")
 WARM_UP_S = 10.0
 LOAD_TIMEOUT_S = 240
@@ -59,26 +69,36 @@ def changed(query: str, frame: Any) -> Any:
     return counted.selectExpr("concat_ws(' ', due, concat(unix_micros(window.start), '-', key), n) value")
 
 
+def batches_of(query: Any) -> int:
+    last = query.lastProgress
+    return 0 if last is None else int(last["batchId"])
+
+
 class Bench:
-    def __init__(self, spark: Any, cluster: DevCluster, kafka: Kafka, folder: Path) -> None:
-        self.spark, self.cluster, self.kafka, self.folder = spark, cluster, kafka, folder
+    def __init__(
+        self, spark: Any, cluster: DevCluster, kafka: Kafka | None, folder: Path, warm_up_s: float
+    ) -> None:
+        self.spark, self.cluster, self.folder, self.warm_up_s = spark, cluster, folder, warm_up_s
+        self.kafka_address = "" if kafka is None else kafka.address
+        spark.dataSource.register(PythonFloor)
+        self.brokers = [cluster.pid, *([kafka.pid] if kafka is not None else [])]
         self._number = 0
 
     @contextlib.contextmanager
-    def running(self, side: str, query: str, topic: str, results: str, checkpoint: Path) -> Iterator[Any]:
+    def running(self, side: str, query: str, topic: str, results: str, checkpoint: str) -> Iterator[Any]:
         start = self.spark.readStream
         if side == "pymq":
             reader = start.format("pymq").option("nameserver", self.cluster.nameserver).option("topic", topic)
         else:
-            reader = start.format("kafka").option("kafka.bootstrap.servers", self.kafka.address)
+            reader = start.format("kafka").option("kafka.bootstrap.servers", self.kafka_address)
             reader = reader.option("subscribe", topic)
         frame = changed(query, reader.option("startingOffsets", "earliest").load())
-        writer = frame.writeStream.option("checkpointLocation", str(checkpoint))
+        writer = frame.writeStream.option("checkpointLocation", checkpoint)
         real_time = side.endswith("real time")
         # Real-Time Mode takes update only, which of rows that are not aggregated is the same as append.
         writer = writer.outputMode("append" if query == "stateless" and not real_time else "update")
         if side != "pymq":
-            writer = writer.format("kafka").option("kafka.bootstrap.servers", self.kafka.address)
+            writer = writer.format("kafka").option("kafka.bootstrap.servers", self.kafka_address)
             writer = writer.option("topic", results)
             writer = writer.trigger(realTime="5 minutes") if real_time else writer
         elif query == "stateless":
@@ -104,7 +124,7 @@ class Bench:
         if side == "pymq":
             return [sys.executable, "-m", "tests.benchmarks.client_sides.spark_load", self.cluster.nameserver]
         classpath = ":".join(map(str, kafka_jars("broker")))
-        return ["java", "-Xmx512m", "-cp", classpath, str(KAFKA_LOAD), self.kafka.address]
+        return ["java", "-Xmx512m", "-cp", classpath, str(KAFKA_LOAD), self.kafka_address]
 
     def topics(self, side: str, *topics: str) -> None:
         if side == "pymq":
@@ -113,7 +133,7 @@ class Bench:
             return
         jvm = self.spark._jvm
         properties, made = jvm.java.util.Properties(), jvm.java.util.ArrayList()
-        properties.put("bootstrap.servers", self.kafka.address)
+        properties.put("bootstrap.servers", self.kafka_address)
         for topic in topics:
             made.append(
                 jvm.org.apache.kafka.clients.admin.NewTopic(
@@ -130,35 +150,86 @@ class Bench:
         self._number += 1
         topic, results = f"In-{self._number}", f"Out-{self._number}"
         self.topics(side, topic, results)
-        words = [*self.load(side), topic, results, str(rate), str(WARM_UP_S), str(seconds)]
-        checkpoint = self.folder / f"checkpoint-{self._number}"
-        with self.running(side, query, topic, results, checkpoint) as running:
-            done = subprocess.run(words, capture_output=True, text=True, timeout=LOAD_TIMEOUT_S, check=False)
+        words = [*self.load(side), topic, results, str(rate), str(self.warm_up_s), str(seconds)]
+        with self.running(side, query, topic, results, self.checkpoint()) as running:
+            with self.told(f"{query}, {side}", running):
+                done = subprocess.run(
+                    words, capture_output=True, text=True, timeout=LOAD_TIMEOUT_S, check=False
+                )
             failure = running.exception()
-            took = [each["durationMs"] for each in running.recentProgress[-PROGRESS:]]
         if done.returncode or failure is not None:
             raise SystemExit(f"{side}, {query}: the figures are void: {done.stderr[-2000:]} {failure}")
-        if took:  # Real-Time Mode has no micro-batch to tell of meanwhile
-            parts = {part: round(statistics.median(each.get(part, 0) for each in took)) for part in PARTS}
-            print(f"    {query}, {side}: a micro-batch takes {parts} ms", flush=True)
         said: dict[str, float] = json.loads(done.stdout)
         return said
+
+    def floor(self, side: str, rate: int, seconds: float) -> dict[str, float]:
+        """Of Java's own rows no delays."""
+        self._number += 1
+        delays = self.folder / f"delays-{self._number}"
+        began = time.perf_counter()
+        if side == FLOOR:
+            reader = self.spark.readStream.format("floor").option("rate", rate).option("began", began)
+            frame, sink = changed("stateless", reader.load()), "floor"
+        else:
+            reader = self.spark.readStream.format("rate-micro-batch").option("numPartitions", 1)
+            rows = reader.option("rowsPerBatch", rate // 10).load()
+            frame, sink = rows.selectExpr("concat_ws(' ', value, timestamp, '1') value"), "noop"
+        writer = frame.writeStream.format(sink).option("delays", str(delays))
+        running = writer.option("checkpointLocation", self.checkpoint()).start()
+        try:
+            while running.lastProgress is None:
+                time.sleep(0.1)
+            time.sleep(self.warm_up_s)
+            measured_from_us = time.perf_counter() * 1e6
+            with self.told(f"stateless, {side}", running):
+                time.sleep(seconds)
+        finally:
+            running.stop()
+        if not delays.exists():
+            return {}
+        rows = itertools.chain.from_iterable(map(json.loads, delays.read_text().splitlines()))
+        late = [delay for due, delay in rows if due >= measured_from_us]
+        return {"results": len(late), **quantiles_ms(late)}
+
+    def checkpoint(self) -> str:
+        return str(self.folder / f"checkpoint-{self._number}")
+
+    @contextlib.contextmanager
+    def told(self, what: str, running: Any) -> Iterator[None]:
+        """Says the parts of a micro-batch, and its processor time in Spark's JVM and Python."""
+        used_s, first = self.spark_s(), batches_of(running)
+        yield
+        used_s, count = self.spark_s() - used_s, batches_of(running) - first
+        took = [each["durationMs"] for each in running.recentProgress[-PROGRESS:]]
+        if took:  # Real-Time Mode has no micro-batch to tell of meanwhile
+            parts = {part: round(statistics.median(each.get(part, 0) for each in took)) for part in PARTS}
+            cpu = f", {used_s / count * 1e3:.0f} ms of processor time" if count else ""
+            print(f"    {what}: a micro-batch takes {parts} ms{cpu}", flush=True)
+
+    def spark_s(self) -> float:
+        """Processor time of Spark, without brokers and the loads that have ended."""
+        loads = resource.getrusage(resource.RUSAGE_CHILDREN)
+        others = sum(machine.own_s(pid=pid) for pid in self.brokers)
+        return machine.own_s() - others - loads.ru_utime - loads.ru_stime
 
 
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks spark-latency")
     parser.add_argument("--rate", type=int, default=1_000)
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--warm-up", type=float, default=WARM_UP_S)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--query", nargs="+", choices=QUERIES, default=QUERIES)
-    parser.add_argument("--side", nargs="+", choices=SIDES, default=SIDES)
+    parser.add_argument("--side", nargs="+", choices=SIDES, default=COMPARED)
     options = parser.parse_args(arguments)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mqspark-bench-")))
-        kafka = Kafka(folder)
-        stack.callback(kafka.stop)
+        kafka = None
+        if any(side.startswith("Kafka") for side in options.side):
+            kafka = Kafka(folder)
+            stack.callback(kafka.stop)
+            peer("Kafka", broker="4.1.0, KRaft, its defaults", heap="1 GiB", partitions=PARTITIONS)
         cluster = stack.enter_context(DevCluster(folder / "store", "flushDiskType=ASYNC_FLUSH"))
-        peer("Kafka", broker="4.1.0, KRaft, its defaults", heap="1 GiB", partitions=PARTITIONS)
         more = {
             "spark.sql.shuffle.partitions": str(PARTITIONS),
             # What Real-Time Mode asks for.
@@ -168,13 +239,21 @@ def main(arguments: list[str]) -> None:
         }  # fmt: skip
         spark = session(f"local[{SLOTS}]", "tuned", ("spark",), folder, more)
         stack.callback(stop_session, spark)
-        bench = Bench(spark, cluster, kafka, folder)
+        bench = Bench(spark, cluster, kafka, folder, options.warm_up)
         for query in options.query:
-            found: dict[str, list[dict[str, float]]] = {side: [] for side in options.side}
+            floors = (FLOOR, FLOOR_IN_JAVA)
+            sides = [side for side in options.side if query == "stateless" or side not in floors]
+            found: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
             for number in range(options.rounds):
-                for side in rotated(list(options.side), number):
-                    found[side].append(bench.delays(side, query, options.rate, options.seconds))
-            show(f"{query}, {options.rate:,} a second", found)
+                for side in rotated(sides, number):
+                    if side in floors:
+                        found[side].append(bench.floor(side, options.rate, options.seconds))
+                    else:
+                        found[side].append(bench.delays(side, query, options.rate, options.seconds))
+            show(
+                f"{query}, {options.rate:,} a second",
+                {side: each for side, each in found.items() if all(each)},
+            )
         print(f"  [load {os.getloadavg()[0]:.0f}]")
 
 

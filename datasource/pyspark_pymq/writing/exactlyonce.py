@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Sequence
-from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -52,6 +51,7 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import EndTransactionRequestHeader, SendMessageResponseHeader
 from pyspark_pymq.options import WriteOptions
 from pyspark_pymq.writing.decisionlog import DecisionLog
+from pyspark_pymq.writing.keptclient import KEPT
 from pyspark_pymq.writing.reports import Half, Halves, Sent, Task
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def prepare(
     dropped."""
     from mqspark.arrow.records.encode import Rows
 
-    with closing(_client(options)) as client:
+    with KEPT.lent(options) as client:
         router = Router(options, client, first_turn=first_turn, has_written=has_written)
         pipeline = Pipeline(options, client, router, EXACTLY_ONCE)
         halves = _HalfMessages(options)
@@ -143,15 +143,6 @@ def prepare(
         return Sent(pipeline.messages, halves.stored(), Task(identity, number, topic) if topic else None)
 
 
-def _client(options: WriteOptions) -> BlockingClient:
-    return BlockingClient(
-        options.nameserver,
-        timeout_ms=options.send_timeout_ms,
-        retry_ms=options.retry_timeout_ms,
-        credentials=options.signing.credentials(),
-    )
-
-
 def commit(options: WriteOptions, messages: Sequence[Sent]) -> None:
     """In the driver: decide, then commit every half message of the decision; all others are rolled back."""
     batches = {message.batch for message in messages if message.batch is not None}
@@ -159,7 +150,7 @@ def commit(options: WriteOptions, messages: Sequence[Sent]) -> None:
         return  # no rows
     batch = min(batches, key=lambda each: each.topic)
     own = [halves for message in messages for halves in message.prepared]
-    with closing(_client(options)) as client:
+    with KEPT.lent(options) as client:
         decisions = DecisionLog(client, batch.identity, batch.topic)
         counts = decisions.find(batch.number)
         if counts is None:
@@ -177,7 +168,7 @@ def commit(options: WriteOptions, messages: Sequence[Sent]) -> None:
 
 def check(options: WriteOptions) -> None:
     """In the driver, before the tasks run: log it if they will wait for the decision log."""
-    with closing(_client(options)) as client, client.without_retries():
+    with KEPT.lent(options) as client, client.without_retries():
         try:
             DecisionLog(client, "", options.topic or "").check()
             _outages.over(options.nameserver, "the decision log can be looked for again")
@@ -187,7 +178,7 @@ def check(options: WriteOptions) -> None:
 
 def abort(options: WriteOptions, messages: Sequence[Sent]) -> None:
     """Roll back what was prepared, unless it is decided (Spark also aborts when the answer of a commit was lost)."""
-    with closing(_client(options)) as client:
+    with KEPT.lent(options) as client:
         for message in messages:
             batch = message.batch
             if (

@@ -48,6 +48,7 @@ class _SinkWriter(PickledToTask):
                 'mode: a topic is only appended to; use mode("append"), or outputMode("append") for a stream',
                 key="mode",
             )
+        begin_task()
         self._options = options
         self._typed: TypedBodies | None = None
         if options.payload is not None:
@@ -126,8 +127,12 @@ class _SinkWriter(PickledToTask):
                 self._options, identity, number, batches, first_turn=turn, has_written=self._has_written
             )
         from mqspark.arrow.writing.sendrows import send_rows
+        from pyspark_pymq.writing.keptclient import KEPT
 
-        return Sent(send_rows(self._options, batches, first_turn=turn, has_written=self._has_written))
+        sent = send_rows(
+            self._options, batches, first_turn=turn, has_written=self._has_written, client_for=KEPT.lent
+        )
+        return Sent(sent)
 
     def batch_of(self, context: Any) -> tuple[str, int]:
         """The batch of this task's rows: numbered by Spark for a query, by the options for a batch write."""
@@ -138,7 +143,6 @@ class _SinkWriter(PickledToTask):
         return identity, int(context.getLocalProperty("streaming.sql.batchId"))
 
     def _commit(self, messages: list[Sent | None]) -> None:
-        begin_task()
         sent = [message for message in messages if message is not None]
         if self._options.exactly_once:
             from pyspark_pymq.writing.exactlyonce import commit
@@ -169,6 +173,7 @@ class BatchWriter(_SinkWriter, DataSourceArrowWriter):  # type: ignore[misc]
 
     def commit(self, messages: list[Sent | None]) -> None:
         """At least once: everything is sent already. Exactly once: makes it visible."""
+        begin_task()  # a stream's writer is made again for it
         self._commit(messages)
 
     def abort(self, messages: list[Sent | None]) -> None:

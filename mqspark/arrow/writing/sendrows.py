@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import closing
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, closing
 
 import pyarrow as pa
 
@@ -16,21 +16,30 @@ from mqspark.message import MessageQueue
 from mqspark.protocol.codes import RequestCode
 
 
+def new_client(options: SendChoice) -> BlockingClient:
+    return BlockingClient(
+        options.nameserver,
+        timeout_ms=options.send_timeout_ms,
+        retry_ms=options.retry_timeout_ms,
+        credentials=options.signing.credentials(),
+    )
+
+
+def closed_client(options: SendChoice) -> AbstractContextManager[BlockingClient]:
+    """A client for one write."""
+    return closing(new_client(options))
+
+
 def send_rows(
     options: SendChoice,
     batches: Iterable[pa.RecordBatch],
     *,
     first_turn: int,
     has_written: bool = False,
+    client_for: Callable[[SendChoice], AbstractContextManager[BlockingClient]] = closed_client,
 ) -> int:
     """Returns how many messages were sent when all are stored."""
-    client = BlockingClient(
-        options.nameserver,
-        timeout_ms=options.send_timeout_ms,
-        retry_ms=options.retry_timeout_ms,
-        credentials=options.signing.credentials(),
-    )
-    with closing(client):
+    with client_for(options) as client:
         router = Router(options, client, first_turn=first_turn, has_written=has_written)
         pipeline = Pipeline(options, client, router, AT_LEAST_ONCE)
         for batch in batches:
