@@ -395,7 +395,8 @@ class CompactedQueues:
         self._files = files
         self._root = root / COMPACTED
         self._monotonic_ms = monotonic_ms
-        self._topics: frozenset[str] = frozenset()
+        self._topics: frozenset[str] | None = None
+        """The directory's names; None before the first look."""
         self._topics_at_ms = -LOOK_MS
         self._known: dict[tuple[str, int], tuple[int, Generation | None]] = {}
         # Cached: RocketMQ does not run on the directory at the same time, so this does not change.
@@ -418,9 +419,8 @@ class CompactedQueues:
     def _generation(self, topic: str, queue_id: int) -> Generation | None:
         now_ms = self._monotonic_ms()
         if now_ms - self._topics_at_ms >= LOOK_MS:
-            self._topics_at_ms = now_ms
-            self._topics = frozenset(self._files.names(self._root))
-        if topic not in self._topics:
+            self._look(now_ms)
+        if self._topics is None or topic not in self._topics:
             return None
         looked_at_ms, known = self._known.get((topic, queue_id), (-LOOK_MS, None))
         if now_ms - looked_at_ms >= LOOK_MS:
@@ -439,6 +439,16 @@ class CompactedQueues:
             else:
                 self._known.pop((topic, queue_id), None)
         return known
+
+    def _look(self, now_ms: int) -> None:
+        """Without a descriptor, for example, what was found before is good enough: a topic that nobody compacts needs
+        none. Raises OSError at the first look: the log alone would lead readers past what is kept."""
+        try:
+            self._topics = frozenset(self._files.names(self._root))
+        except OSError:
+            if self._topics is None:
+                raise
+        self._topics_at_ms = now_ms
 
     def get(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import shutil
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 from mqspark.errors import StoreUnreadable
 from mqspark.store.compaction.compacted import (
     COMPACTED,
+    LOOK_MS,
     Current,
     GenerationWriter,
     adopt,
@@ -20,7 +22,7 @@ from mqspark.store.compaction.compacted import (
     read_current,
 )
 from mqspark.store.disk.damage import LostOffsets, Outcome
-from mqspark.store.disk.files import OsFiles
+from mqspark.store.disk.files import OsFiles, StrPath
 from mqspark.store.tools.compactor import Compactor, CompactTask, TopicToCompact
 from mqspark.store.tools.fsck import fsck
 from mqspark.store.tools.offline import OfflineStore
@@ -85,6 +87,35 @@ def flipped(data: bytes, at: int) -> bytes:
 def found_by_fsck(root: Path) -> list[str]:
     report = fsck(OfflineStore(make_store(root).config))
     return [finding.kind for finding in report.findings if finding.kind != "store.unclean"]
+
+
+def test_a_directory_that_cannot_be_listed_now_leads_nobody_past_what_is_kept(
+    compacted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, clock = QuickFiles(), ManualClock()
+    store = opened(compacted, clock, files)
+    put(store, "U", 0, b"of the log")
+    flush(store)
+    names = files.names
+
+    def fail(path: StrPath) -> list[str]:
+        if Path(path).name == COMPACTED:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return names(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "names", fail)
+        for _ in range(2):
+            with pytest.raises(StoreUnreadable):
+                store.reads.get("T", 0, 0, 1, 1 << 20)
+    kept = [message.body for message in drain(store, "T", 0)]
+    assert len(kept) == 20
+    monkeypatch.setattr(files, "names", fail)
+    clock.advance(2 * LOOK_MS)
+    assert [message.body for message in drain(store, "T", 0)] == kept
+    assert [message.body for message in drain(store, "U", 0)] == [b"of the log"]
+    monkeypatch.undo()
+    store.close()
 
 
 def test_a_sound_one_is_served(compacted: Path) -> None:
