@@ -5,7 +5,9 @@ Facts: docs/rocketmq/store.md#directory.
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from mqspark.base.config import INT64_MAX
@@ -26,6 +28,15 @@ def file_start(name: str) -> int | None:
     """The reverse of ``file_name``; None for another kind of name."""
     start = int(name) if len(name) == 20 and name.isascii() and name.isdigit() else -1
     return start if 0 <= start <= INT64_MAX else None
+
+
+def file_length(starts: Sequence[int], lengths: Sequence[int], default: int, least: int) -> int:
+    """The length of the files of one space, which is the same for all: the distance of their names if one of them has
+    it, else that of the longest if all names fit, else ``default``. Some may be cut, or too long."""
+    step = min((after - start for start, after in itertools.pairwise(starts)), default=0)
+    longest = max(lengths, default=0)
+    told = step if step and step in lengths else longest
+    return told if told >= least and not any(start % told for start in starts) else default
 
 
 def is_beyond(start: int, size_bytes: int) -> bool:

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from mqspark.record.recordlayout import I16
 from mqspark.store.disk.files import FileLayer
-from mqspark.store.disk.layout import file_name, file_start
+from mqspark.store.disk.layout import file_length, file_name, file_start
 from mqspark.store.disk.mapping import MapBudget, try_map
 
 EXT_ADDRESS_BELOW = -(1 << 31)
@@ -59,6 +59,7 @@ class QueueExt:
         "_directory",
         "_file_bytes",
         "_files",
+        "_lengths",
         "_maps",
         "_pending",
         "_unsynced",
@@ -90,9 +91,10 @@ class QueueExt:
         self.file_starts = sorted(
             start for name in files.names(directory) if (start := file_start(name)) is not None
         )
-        longest = max(map(self._length, self.file_starts), default=0)  # a file may have lost its end
-        if longest >= UNIT_BYTES + _END_BYTES:
-            self._file_bytes = longest
+        self._lengths = {start: self._length(start) for start in self.file_starts}
+        """Those that were found, until ``set_end`` mends them."""
+        lengths = list(self._lengths.values())
+        self._file_bytes = file_length(self.file_starts, lengths, file_bytes, UNIT_BYTES + _END_BYTES)
 
     def _length(self, start: int) -> int:
         fd = self._files.open_read(self._path(start))
@@ -225,7 +227,8 @@ class QueueExt:
 
     def set_end(self, last_address: int | None) -> None:
         """Continue after the unit of the last entry that has one, or at the beginning. What follows is
-        zeroed, so that RocketMQ does not walk into it."""
+        zeroed, so that RocketMQ does not walk into it, and each file gets its length, without which RocketMQ does not
+        start."""
         end = 0
         if last_address is not None:
             unit = self._unit(last_address - _FIRST_ADDRESS)
@@ -234,6 +237,7 @@ class QueueExt:
             end = self.file_starts[0]
         self._pending.clear()
         self.end = self._written = self._allocated_end = end
+        self._mend_lengths()
         for start in self.file_starts:
             low = max(end - start, 0)
             if low >= self._file_bytes:
@@ -247,6 +251,20 @@ class QueueExt:
                         self._unsynced.dirty_files.add(str(path))
             finally:
                 self._files.close(fd)
+
+    def _mend_lengths(self) -> None:
+        for start, length in self._lengths.items():
+            if length == self._file_bytes:
+                continue
+            self._forget(start)
+            path = self._path(start)
+            fd = self._files.open(path)
+            try:
+                self._files.set_length(fd, self._file_bytes)
+            finally:
+                self._files.close(fd)
+            self._unsynced.dirty_files.add(str(path))
+        self._lengths.clear()
 
     def delete_before(self, address: int) -> None:
         """Remove the files that end before a unit (ConsumeQueueExt.truncateByMinAddress)."""

@@ -17,7 +17,6 @@ Facts: docs/rocketmq/later.md#timer-log.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +28,7 @@ import numpy.typing as npt
 from mqspark.errors import StoreCorrupt
 from mqspark.record.recordlayout import BLANK_MAGIC
 from mqspark.store.disk.files import FileLayer, disk_full_as_typed
-from mqspark.store.disk.layout import file_name, file_start
+from mqspark.store.disk.layout import file_length, file_name, file_start
 from mqspark.store.disk.mapping import MapBudget, try_map
 
 _RECORD = struct.Struct(">iqiqiqiiq")
@@ -120,13 +119,8 @@ class TimerLog:
         names = self._files.names(self._directory)
         starts = sorted(start for name in names if (start := file_start(name)) is not None)
         lengths = [self._length(start) for start in starts]
-        # A file is empty when its length did not reach the disk before a power failure. One that is too long is told
-        # by the names of the others.
-        step = min((after - start for start, after in itertools.pairwise(starts)), default=0)
-        if step and step in lengths and not any(start % step for start in starts):
-            self._file_bytes = step
-        elif max(lengths, default=0) >= _LEAST_BYTES and not any(start % max(lengths) for start in starts):
-            self._file_bytes = max(lengths)  # else all are cut: they get the length of new ones again
+        # A file is empty when its length did not reach the disk before a power failure.
+        self._file_bytes = file_length(starts, lengths, self._file_bytes, _LEAST_BYTES)
         if self._file_bytes < _LEAST_BYTES or any(start % self._file_bytes for start in starts):
             path = str(self._directory)
             raise StoreCorrupt(

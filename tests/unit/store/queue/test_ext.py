@@ -135,6 +135,30 @@ def test_lost_units_hide_no_message(tmp_path: Path, which: int, length: int | No
     store.close()
 
 
+@pytest.mark.parametrize("which", [0, 3, -1], ids=["first", "middle", "last"])
+@pytest.mark.parametrize("more", [-60, 1, 20, 1000])
+def test_a_file_of_another_length_gets_its_own_again(tmp_path: Path, which: int, more: int) -> None:
+    """RocketMQ does not start with it. By the length of one that is too long units would be looked for elsewhere."""
+    store = opened(tmp_path)
+    fill(store, 30)
+    store.close()
+    paths = sorted((tmp_path / "consumequeue_ext/T/0").iterdir())
+    data = paths[which].read_bytes()
+    paths[which].write_bytes((data + b"\x7f" * 1000)[: len(data) + more])
+    store = opened(tmp_path)
+    assert {path.stat().st_size for path in paths} == {100}
+    found = [
+        message.queue_offset
+        for begin in range(0, 30, 10)
+        for message in decode_records(
+            b"".join(store.reads.get("T", 0, begin, 10, 1 << 20, frozenset({java_hash("red")})).buffers)
+        )
+    ]
+    assert set(found) >= set(range(1, 30, 2))
+    assert more < 0 or len(found) == 15
+    store.close()
+
+
 def test_units_go_with_their_entries(tmp_path: Path) -> None:
     clock = ManualClock()
     files = RoomyFiles(clock)
