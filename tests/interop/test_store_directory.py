@@ -290,3 +290,73 @@ def test_every_kind_of_message_moves_back_and_forth(
         assert view.count > before.count
         assert log_bytes(store).startswith(log), "nothing that was there is cut or changed"
         log = log_bytes(store)
+
+
+def _damaged(store: Path, rng: random.Random) -> list[str]:
+    """Damage to much of what follows from the log, and to tables that have a backup; what was done."""
+    done = []
+    for path in sorted(path for path in store.rglob("*") if path.is_file()):
+        name, data = path.relative_to(store), path.read_bytes()
+        kinds = ["gone", "empty", "cut", "flipped", "random", "zeros", "long"]
+        if name.parts[0] == "config":
+            kinds = kinds[:3] if path.with_name(path.name + ".bak").exists() and rng.random() < 0.3 else []
+        elif name.parts[0] in ("commitlog", "rocksdbstore", "lock") or rng.random() < 0.4:
+            kinds = []
+        elif name.parts[0] == "consumequeue_ext" and len(list(path.parent.iterdir())) == 1:
+            kinds = ["flipped", "random", "zeros"]  # its length is told by nothing else
+        if not kinds:
+            continue
+        kind = rng.choice(kinds)
+        content = bytearray(data)
+        for _ in range(20 if content else 0):
+            content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        if kind == "gone":
+            path.unlink()
+        else:
+            path.write_bytes(
+                {
+                    "empty": b"",
+                    "cut": data[: rng.randrange(len(data) + 1)],
+                    "flipped": bytes(content),
+                    "random": rng.randbytes(len(data)),
+                    "zeros": bytes(len(data)),
+                    "long": data + rng.randbytes(1000),
+                }[kind]
+            )
+        done.append(f"{name} {kind}")
+    return done
+
+
+@pytest.mark.slow(
+    "a real broker starts three times; one damage at a time is the fast twin, in tests/security/store"
+)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_what_is_damaged_beside_the_log_is_made_again_for_both(jars: Jars, tmp_path: Path, seed: int) -> None:
+    """Our broker heals it after each kill, and the real one serves the same."""
+    folder, rng, mover = tmp_path / "broker", random.Random(seed), Mover()
+    store = make_directory(folder)
+    namesrv = f"127.0.0.1:{free_port()}"
+
+    def ours() -> AbstractContextManager[Cluster]:
+        return mqspark_broker(folder, namesrv, SETTINGS, stop_signal=signal.SIGKILL)
+
+    def theirs() -> AbstractContextManager[Cluster]:
+        return rocketmq_broker(
+            jars, folder, namesrv, settings=SETTINGS, stop_signal=signal.SIGKILL, registered=False
+        )
+
+    with ours() as cluster:
+        mover.write(cluster, 12, commit=True)
+    with theirs() as cluster:
+        mover.write(cluster, 12, commit=False)
+        view = mover.view(cluster)
+    for _ in range(2):
+        done = _damaged(store, rng)
+        with ours() as cluster:
+            assert mover.view(cluster).differences(view) == {}, done
+            mover.write(cluster, 6, commit=True)
+            view = mover.view(cluster)
+        with theirs() as cluster:
+            assert mover.view(cluster).differences(view) == {}, done
+            mover.write(cluster, 6, commit=False)
+            view = mover.view(cluster)
