@@ -187,8 +187,9 @@ class LagProcessor:
         for queue_id in range(topic.write_queue_nums):
             low, high = stored.bounds(topic.name, queue_id)
             consumed = state.offsets.query(header.group, topic.name, queue_id)
+            first_ms = stored.store_timestamp_at(topic.name, queue_id, low)
             consumed_ms = (
-                stored.store_timestamp_at(topic.name, queue_id, consumed - 1) if consumed > 0 else -1
+                stored.store_timestamp_at(topic.name, queue_id, consumed - 1) if consumed > 0 else first_ms
             )
             waiting_ms = (
                 stored.store_timestamp_at(topic.name, queue_id, consumed) if 0 <= consumed < high else -1
@@ -196,7 +197,7 @@ class LagProcessor:
             spans.append(
                 QueueTimeSpan(
                     message_queue=Queue(topic.name, state.config.broker_name, queue_id),
-                    min_time_stamp=stored.store_timestamp_at(topic.name, queue_id, low),
+                    min_time_stamp=first_ms,
                     max_time_stamp=stored.store_timestamp_at(topic.name, queue_id, high - 1)
                     if high > 0
                     else -1,

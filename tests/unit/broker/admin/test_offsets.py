@@ -254,6 +254,11 @@ def test_topic_and_consumer_statistics(bench: Bench) -> None:
     ]
     span = next(span for span in spans if span["messageQueue"]["queueId"] == 0)
     assert (span["minTimeStamp"], span["consumeTimeStamp"], span["delayTime"]) == (sent_ms, sent_ms, 500)
+    spans = body_of(peer, RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": "T", "group": "beginners"})
+    times = {
+        span["messageQueue"]["queueId"]: span["consumeTimeStamp"] for span in spans["consumeTimeSpanSet"]
+    }
+    assert (times[0], times[3]) == (sent_ms, -1)
     for code in (RequestCode.GET_TOPIC_STATS_INFO,):
         assert peer.ask(code, {"topic": "none"}).code == ResponseCode.TOPIC_NOT_EXIST
 
