@@ -307,6 +307,8 @@ CLIENTS = BOTH | {
     "Channel._pending": "requests of ours that wait",
     "Channel._out": "requests of ours, until they are written",
     "Remoting._channels": "brokers of routes; idle ones are closed",
+    "RoundAnswers.members": "brokers of routes, for a round",
+    "RoundAnswers.silent": "brokers of routes, for a round",
     "Remoting._connecting": "brokers that the program talks to",
     "Remoting._connecting_since": "brokers that the program talks to",
     "Remoting._retired": "channels that wait for answers to requests of the program",
