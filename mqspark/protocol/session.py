@@ -94,6 +94,25 @@ class Session:
         out, self.out, self.out_bytes = self.out, [], 0
         return out
 
+    def take_first(self, most: int) -> list[bytes | memoryview]:
+        """The first ``most`` bytes of what is to be written. The rest stays at the head of ``out``, and this session
+        out of the outbox: who took a part takes the rest, too."""
+        if self.out_bytes <= most:
+            return self.take()
+        left = most
+        for number, buffer in enumerate(self.out):  # noqa: B007 - where the part ends
+            if len(buffer) > left:
+                break
+            left -= len(buffer)
+        part = self.out[:number]
+        if left:
+            view = memoryview(buffer)
+            part.append(view[:left])
+            self.out[number] = view[left:]
+        del self.out[:number]
+        self.out_bytes -= most
+        return part
+
     def close(self) -> None:
         """Send nothing more. The server closes the connection when ``open`` is false."""
         if self.open:

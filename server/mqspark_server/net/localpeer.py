@@ -6,6 +6,7 @@ Must not know who sends a request, or why.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -65,6 +66,8 @@ class LocalPeer:
     language: int = Language.PYTHON
     version: int = CURRENT_VERSION
     """What its requests say about it."""
+    piece_bytes = sys.maxsize
+    """Nothing is copied into a kernel."""
 
     def __init__(self, server: LocalServer) -> None:
         self._server = server

@@ -40,7 +40,7 @@ from mqspark_server.net.guards import CONNECTION_S, IDLE_SCAN_S, ConnectionLimit
 from mqspark_server.net.lateness import Lateness, Overload
 from mqspark_server.net.localpeer import Expires, LocalPeer
 from mqspark_server.net.servertls import Certificates
-from mqspark_server.net.tcpconnection import RemotingConnection
+from mqspark_server.net.tcpconnection import LEAST_PIECE_BYTES, RemotingConnection
 
 log = sparing("mqspark.tcp")
 
@@ -55,11 +55,18 @@ RING_S = 0.002
 WRITES_AT_ONCE = 64
 """Long work that tells many connections something rests when it has spoken to so many: each costs a write."""
 
+PIECES_AT_ONCE = 2
+"""Pieces of large answers that are written in one iteration of the loop, behind the first piece of each."""
+
 FAILED_TICK_MS = 500
 """Delay of the next tick after an exception in the core."""
 
 
 class FrameWriter(Protocol):
+    @property
+    def piece_bytes(self) -> int:
+        """Longer answers are written in pieces."""
+
     def write_out(self, out: list[bytes | memoryview], size: int) -> None:
         """``size``: of all of them."""
         ...
@@ -109,6 +116,8 @@ class RemotingServer(GuardedServer[RemotingConnection]):
         self.gathers = type(self.loop).__module__.startswith("uvloop")
         self._listeners: list[Listener] = []
         self._writers: dict[int, FrameWriter] = {}
+        self._unfinished: deque[Session] = deque()
+        """Those of which a part is written. What is left of it is in their ``out``."""
         self._last_session_id = 0
         self.deadlines: Deadlines[Expires] = Deadlines(self.loop, lambda waiting: waiting.expire())
         """Of what clients in this process wait for."""
@@ -259,6 +268,9 @@ class RemotingServer(GuardedServer[RemotingConnection]):
         for session in sessions:
             writer = writers.get(session.id)
             size = session.out_bytes
+            if size > LEAST_PIECE_BYTES and writer is not None:
+                self._write_piece(session, writer)
+                continue
             out = session.take()
             if writer is None:
                 continue
@@ -266,6 +278,31 @@ class RemotingServer(GuardedServer[RemotingConnection]):
                 writer.write_out(out, size)
             if not session.open:
                 writer.close("the server closed it")
+
+    def _write_piece(self, session: Session, writer: FrameWriter) -> None:
+        before = session.out_bytes
+        out = session.take_first(writer.piece_bytes)
+        writer.write_out(out, before - session.out_bytes)
+        if session.out:
+            if not self._unfinished:
+                self.loop.call_soon(self._write_more)
+            self._unfinished.append(session)
+        elif not session.open:
+            writer.close("the server closed it")
+
+    def _write_more(self) -> None:
+        """Go on with large answers, in turn."""
+        unfinished, self._unfinished = self._unfinished, deque()
+        for _ in range(min(PIECES_AT_ONCE, len(unfinished))):
+            session = unfinished.popleft()
+            writer = self._writers.get(session.id)
+            if writer is not None and session.out:  # else it was written at once, because the connection ends
+                self._write_piece(session, writer)
+        if unfinished:
+            if not self._unfinished:
+                self.loop.call_soon(self._write_more)
+            unfinished.extend(self._unfinished)
+            self._unfinished = unfinished
 
     def _run_tick(self) -> None:
         self.lags.record(max(0.0, self.loop.time() - self._tick_due_s))

@@ -39,6 +39,12 @@ JOIN_BYTES = 64 * 1024
 AT_ONCE_BYTES = 64 * 1024
 """A shorter read has emptied the socket: no other one of the connection follows before the loop looks for others."""
 
+PIECE_BYTES = 1024 * 1024
+"""Most bytes that are handed to the socket at once: the kernel copies them in less than a millisecond. It takes many
+megabytes when it is offered them."""
+LEAST_PIECE_BYTES = 256 * 1024
+"""The same of bytes that are encrypted before."""
+
 READ_BYTES = 256 * 1024
 """Size of one read from the kernel's buffer after a peer has disconnected."""
 
@@ -303,6 +309,10 @@ class RemotingConnection(asyncio.Protocol):
         elif self._transport is not None:
             self._transport.resume_reading()
 
+    def eof_received(self) -> None:
+        """The peer sends nothing more, so the transport closes."""
+        self._write_rest()
+
     # -- TLS ---------------------------------------------------------------------------------------
 
     def _decoded(self, gate: TlsGate[RemotingConnection], data: bytes) -> bytes:
@@ -526,12 +536,23 @@ class RemotingConnection(asyncio.Protocol):
             else:
                 transport.writelines(_coalesced(out))
         if session is not None and session.room < unread.noted_below:
-            held = transport.get_write_buffer_size()
+            held = transport.get_write_buffer_size() + session.out_bytes
             session.room = unread.high_water_bytes - held
             if session.room < unread.noted_below:
                 unread.note(self, held)
         if self._waiting:
             self._wait()
+
+    @property
+    def piece_bytes(self) -> int:
+        return PIECE_BYTES if self._gate is None else LEAST_PIECE_BYTES
+
+    def _write_rest(self) -> None:
+        """Write at once what is left, because the connection ends."""
+        session = self._session
+        if session is not None and session.out:
+            size = session.out_bytes
+            self.write_out(session.take(), size)
 
     # -- the end -----------------------------------------------------------------------------------
 
@@ -541,6 +562,9 @@ class RemotingConnection(asyncio.Protocol):
         if session is not None and self._transport is not None and not self._transport.is_closing():
             log.log(level, "%s: connection of %s closed: %s", self._server.name, session.peer, reason)
             self._closed_here = True
+            self._write_rest()
+            if self._transport.is_closing():
+                return  # what was to be written could not be encrypted
             if self._gate is not None:
                 self._transport.write(self._gate.end())
             self._transport.close()

@@ -21,6 +21,7 @@ from mqspark.protocol.slices import LongWork
 from mqspark_server.net.addresses import bind_pair, bind_socket
 from mqspark_server.net.guards import ConnectionLimits
 from mqspark_server.net.tcp import TURN_BYTES, RemotingServer
+from mqspark_server.net.tcpconnection import RemotingConnection
 from tests.support.waiting import eventually_async
 
 pytestmark = pytest.mark.anyio
@@ -188,6 +189,54 @@ async def test_much_is_answered_before_the_loop_reads_on(monkeypatch: pytest.Mon
             turns.append(harness.core.turns - before)
         assert turns == [0, 1, 1, 2]
         assert [(await client.next()).opaque for _ in range(4)] == [2, 3, 4, 5]
+
+
+async def test_a_large_answer_is_written_in_pieces_with_others_served_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mqspark_server.net.tcpconnection.PIECE_BYTES", 300_000)
+    written: list[tuple[int, int]] = []
+    iterations = 0
+
+    def note(connection: RemotingConnection, out: list[bytes | memoryview], size: int) -> None:
+        written.append((iterations, size))
+        assert sum(map(len, out)) == size
+        write_out(connection, out, size)
+
+    def count() -> None:
+        nonlocal iterations
+        iterations += 1
+        asyncio.get_running_loop().call_soon(count)
+
+    write_out = RemotingConnection.write_out
+    monkeypatch.setattr(RemotingConnection, "write_out", note)
+    async with serving() as harness:
+        harness.core.answer = bytes(range(256)) * 12_000
+        asyncio.get_running_loop().call_soon(count)
+        reader = await harness.client()
+        reader.writer.write(encode_request(ECHO, 1) + encode_request(ECHO, 2))
+        for opaque in (1, 2):
+            answer = await reader.next()
+            assert (answer.opaque, bytes(answer.body)) == (opaque, harness.core.answer)
+    assert max(size for _, size in written) == 300_000
+    assert len({iteration for iteration, _ in written}) == len(written) > 20
+
+
+@pytest.mark.parametrize("end", ["the peer sends no more", "the server stops"])
+async def test_the_rest_of_a_large_answer_comes_before_the_end(end: str) -> None:
+    async with serving() as harness:
+        harness.core.answer = bytes(8 << 20)
+        client = await harness.client()
+        client.writer.write(encode_request(ECHO, 1))
+        if end == "the server stops":
+            await eventually_async(lambda: harness.core.received_commands == 1)
+            closing = asyncio.ensure_future(harness.server.close())
+        else:
+            client.writer.write_eof()
+        assert len((await client.next()).body) == 8 << 20
+        assert await client.reader.read() == b""
+        if end == "the server stops":
+            await closing
 
 
 async def test_a_frame_may_come_byte_by_byte() -> None:

@@ -208,7 +208,7 @@ def test_no_table_of_handlers_has_a_request_code_twice_or_takes_another_over() -
 # --- nothing that nobody uses ----------------------------------------------------------------------------------
 
 CALLED_BY_OTHERS = {
-    "asyncio": "pause_writing resume_writing",
+    "asyncio": "eof_received pause_writing resume_writing",
     "pytest": "pytest_configure",
     "click": "format_commands",
     "uvicorn": "send_400_response",

@@ -49,3 +49,18 @@ def test_opaques_count_up_and_wrap() -> None:
     assert [session.next_opaque() for _ in range(3)] == [0, 1, 2]
     session._opaque = 0x7FFFFFFF
     assert [session.next_opaque(), session.next_opaque()] == [0x7FFFFFFF, 0]
+
+
+def test_what_is_long_is_taken_in_parts() -> None:
+    outbox: list[Session] = []
+    session = Session(1, "127.0.0.1", 1, outbox)
+    session.send(b"abc", b"", memoryview(b"defgh"))
+    outbox.clear()
+    assert b"".join(session.take_first(4)) == b"abcd"
+    assert session.out_bytes == 4
+    session.send(b"ij")
+    assert outbox == [], "who took a part takes the rest"
+    assert [b"".join(session.take_first(4)), b"".join(session.take_first(4))] == [b"efgh", b"ij"]
+    assert (session.out, session.out_bytes) == ([], 0)
+    session.send(b"k")
+    assert outbox == [session]
