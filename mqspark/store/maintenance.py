@@ -100,10 +100,11 @@ class Maintenance:
             return []
         if self.cut_back.position is not None:  # alone: every other job knows the log as it is
             return [job for job in (self.cut_back.job(),) if job is not None]
-        if now_ms >= self._next_unmap_ms:
+        is_unmap_due = now_ms >= self._next_unmap_ms
+        if is_unmap_due:
             self._next_unmap_ms = now_ms + IDLE_MAP_MS
-            self._data.drop_idle()
         due = (
+            self._data.unmap_job(idle=is_unmap_due),
             self._member.job(),
             *(self._data.log.extend_room() if self._data.log.room_due else ()),
             self._index_job(),

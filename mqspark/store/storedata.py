@@ -5,6 +5,7 @@ Must not know who puts, reads or deletes.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from mqspark.base.bounded import Ledger
@@ -12,6 +13,7 @@ from mqspark.base.clock import Clock
 from mqspark.base.config import Limit
 from mqspark.store.config import FlushDiskType, StoreConfig
 from mqspark.store.disk.damage import Note
+from mqspark.store.disk.diskjobs import UnmapJob
 from mqspark.store.disk.files import FileLayer, descriptor_limit
 from mqspark.store.disk.layout import StorePaths
 from mqspark.store.disk.mapping import MapBudget
@@ -40,7 +42,7 @@ class StoreData:
             config.store_path_commit_log or None,
             config.read_only_commit_log_store_paths,
         )
-        log_budget, budget = MapBudget(config.max_mapped_bytes).halves()
+        log_budget, budget = self._budgets = MapBudget(config.max_mapped_bytes).halves()
         # A map keeps one descriptor. Half of the descriptors are for maps; the rest is more than a checkpoint
         # needs.
         share = descriptor_limit() // 2
@@ -113,10 +115,17 @@ class StoreData:
         for table in self.tables:
             table.validate()
 
-    def drop_idle(self) -> None:
-        """Unmap the files that were not read since the last call."""
-        for each in (self.log, *self.tables):
-            each.drop_idle()
+    def unmap_job(self, *, idle: bool) -> UnmapJob | None:
+        """Frees what is used no more. ``idle``: also the maps of files that were not read since the last such job."""
+        unmapped = [each.unmapped for each in self._budgets]
+        if idle or any(unmapped):
+            return UnmapJob(unmapped, self._drop_idle() if idle else ())
+        return None
+
+    def _drop_idle(self) -> Iterator[None]:
+        self.log.drop_idle()
+        for table in self.tables:
+            yield from table.drop_idle()
 
     def close(self) -> None:
         """Close and unmap all files."""

@@ -22,8 +22,8 @@ from mqspark.store.recovery.deletions import Deletions
 from mqspark.store.storedata import StoreData
 from mqspark.store.upkeep.checkpoints import Checkpoints
 
-REMOVED_AT_ONCE = 32
-"""Queues of a deleted topic whose files are removed in one step, a few milliseconds of the loop's thread."""
+REMOVED_AT_ONCE = 8
+"""Queues of a deleted topic whose files are removed in one step, up to a millisecond of the loop's thread."""
 
 
 class TopicDeletion:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import pytest
 
 from mqspark.store.disk.damage import Damage
-from mqspark.store.disk.diskjobs import PreparedJob
+from mqspark.store.disk.diskjobs import CheckpointJob
 from mqspark.store.disk.layout import StorePaths
 from mqspark.store.disk.notes.checkpoint import Checkpoint
 from mqspark.store.upkeep import checkpoints
@@ -34,7 +34,7 @@ def sliced(script: Script, *between: Callable[[], object]) -> None:
     script.finish_deletions()
     script.store.clock.advance(60_000)
     things = itertools.cycle(between)
-    jobs = [job for job in maintain(script.store) if isinstance(job, PreparedJob)]
+    jobs = [job for job in maintain(script.store) if isinstance(job, CheckpointJob)]
     assert len(jobs) == 1
     done = [next(things)() for _ in jobs[0].prepare()]
     assert len(done) >= len(between), "something was not done"

@@ -186,6 +186,30 @@ class ReadAheadJob:
         """Nothing to finish, and nobody waits."""
 
 
+class UnmapJob(PreparedJob):
+    """Frees maps that are used no more: a gigabyte takes the kernel milliseconds."""
+
+    __slots__ = ("_slices", "_unmapped")
+
+    def __init__(self, unmapped: Iterable[list[object]], slices: Iterable[None]) -> None:
+        """``slices``: fill the lists further."""
+        self._unmapped = unmapped
+        self._slices = iter(slices)
+
+    def prepare(self) -> Iterator[None]:
+        return self._slices
+
+    def run(self) -> None:
+        for _ in self._slices:
+            continue
+        for maps in self._unmapped:
+            while maps:
+                maps.pop()
+
+    def done(self, error: BaseException | None = None) -> None:
+        """Nothing to finish, and nobody waits."""
+
+
 class CheckpointJob(PreparedJob):
     """Syncs the queue files written so far, then records that in the checkpoint."""
 

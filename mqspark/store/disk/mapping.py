@@ -26,7 +26,7 @@ _SHARE = 4
 class MapBudget:
     """Address space that the maps of one store may use and do use."""
 
-    __slots__ = ("limit_bytes", "used_bytes")
+    __slots__ = ("limit_bytes", "unmapped", "used_bytes")
 
     def __init__(self, limit_bytes: int = 0) -> None:
         """0: a quarter of RLIMIT_AS, or no limit where that is unlimited."""
@@ -35,6 +35,8 @@ class MapBudget:
             limit_bytes = limit // _SHARE if limit != resource.RLIM_INFINITY else _UNLIMITED
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
+        self.unmapped: list[object] = []
+        """Maps that are used no more and not counted, for a job to free (``UnmapJob``)."""
 
     def halves(self) -> tuple[MapBudget, MapBudget]:
         """Split the budget in two, so that two kinds of files cannot displace each other."""

@@ -352,9 +352,12 @@ class MessageIndex:
             self._remove(self.index_files.pop())
 
     def _remove(self, file: IndexFile) -> None:
+        self._forget(file)
+        self._files.remove(file.path)
+
+    def _forget(self, file: IndexFile) -> None:
         self.maps.drop(file)
         self._dirty.pop(file.path, None)
-        self._files.remove(file.path)
 
     # --- write ------------------------------------------------------------------------------------------------
 
@@ -414,14 +417,15 @@ class MessageIndex:
         self.index_files.append(file)
         self._touching = 0
 
-    def delete_before(self, min_physical_offset: int) -> int:
-        """Remove files that only refer to records before the log's start, never the last file. Returns the
-        number removed."""
-        count = 0
+    def forget_before(self, min_physical_offset: int) -> list[Path]:
+        """Forget the files that only refer to records before the log's start, never the last file. Returns their paths,
+        for the caller to unlink."""
+        gone: list[Path] = []
         while len(self.index_files) > 1 and self.index_files[0].header.end_position < min_physical_offset:
-            self._remove(self.index_files.pop(0))
-            count += 1
-        return count
+            file = self.index_files.pop(0)
+            self._forget(file)
+            gone.append(file.path)
+        return gone
 
     # --- sync -------------------------------------------------------------------------------------------------
 

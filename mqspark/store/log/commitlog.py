@@ -330,7 +330,7 @@ class CommitLog:
         """
         gone, self.segments[:count] = self.segments[:count], []
         for segment in gone:
-            self._unmap(segment.start)
+            self._set_aside(segment.start)
         return [segment.path for segment in gone]
 
     # --- append ---------------------------------------------------------------------------------------------
@@ -758,8 +758,14 @@ class CommitLog:
         """Unmap the segments that were not used since the last call. A slice of one stays readable for its
         holder."""
         while _MARK in self._views:
-            self._unmap(next(iter(self._views)))
+            self._set_aside(next(iter(self._views)))
         self._views[_MARK] = None
+
+    def _set_aside(self, start: int) -> None:
+        view = self._views.get(start)
+        if view is not None:
+            self._budget.unmapped.append(view)
+        self._unmap(start)
 
     def find(self, segment: Segment, pattern: bytes, low: int, high: int) -> int:
         """Position of the first ``pattern`` in [low, high) of the segment's file, or -1."""

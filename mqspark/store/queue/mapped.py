@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from mmap import mmap
 from typing import Any, Protocol
 
@@ -17,6 +18,10 @@ Entries = npt.NDArray[Any]
 _MARK = ""
 """Marker among the maps, which are ordered by last use: maps before it were not used since the last
 ``drop_idle``."""
+
+
+DROPPED_AT_ONCE = 256
+"""Maps in one turn: up to half a millisecond."""
 
 
 class Tail(Protocol):
@@ -112,21 +117,29 @@ class MappedFiles:
     def drop(self, path: str) -> None:
         self._forget(path, self._maps.pop(path, None))
 
-    def drop_idle(self) -> None:
-        """Unmap the files that were not used since the last call."""
+    def drop_idle(self) -> Iterator[None]:
+        """Set the maps aside that were not used since the last call, slice by slice."""
+        number = 0
         while _MARK in self._maps:
-            self._drop_oldest()
+            found = self._drop_oldest()
+            if found is not None:
+                self._budget.unmapped.append(found)
+            number += 1
+            if number % DROPPED_AT_ONCE == 0:
+                yield
         self._maps[_MARK] = None
 
-    def _drop_oldest(self) -> None:
-        """Unmap the oldest file, or move it to the end when its queue used it without asking here."""
+    def _drop_oldest(self) -> tuple[mmap, Entries] | None:
+        """Forget the oldest map, which is returned, or move it to the end when its queue used it without asking
+        here."""
         path, found = self._maps.popitem(last=False)
         owner = self._tails.get(path)
         if owner is not None and owner.tail_used:
             owner.tail_used = False
             self._maps[path] = found
-        else:
-            self._forget(path, found)
+            return None
+        self._forget(path, found)
+        return found
 
     def _forget(self, path: str, found: tuple[mmap, Entries] | None) -> None:
         if found is not None:

@@ -187,12 +187,14 @@ class QueueTable(Unsynced):
             budget=self._budget,
         )
 
-    def drop_idle(self) -> None:
-        """Unmap the files that were not used since the last call."""
-        self.maps.drop_idle()
-        for queue in self.queues.values() if self.ext_directory is not None else ():
-            if queue.ext is not None:
-                queue.ext.unmap()
+    def drop_idle(self) -> Iterator[None]:
+        """Unmap the files that were not used since the last call, slice by slice."""
+        yield from self.maps.drop_idle()
+        for page in self.in_order.pages() if self.ext_directory is not None else ():
+            for queue in filter(None, map(self.queues.get, page)):
+                if queue.ext is not None:
+                    queue.ext.unmap()
+            yield
 
     @property
     def used_queues(self) -> int:

@@ -47,7 +47,7 @@ _TITLE = b"mqspark-deletions-1\n"
 _SAVES = "#saves"
 """In the place of a topic, which it cannot be: a version that does not know it leaves it out."""
 _BLOCK_BYTES = 4096
-STEPS_PER_ROUND = 16
+STEPS_PER_ROUND = 64
 """Steps of removals in one round of jobs: some 500 queues, a tenth of a second."""
 
 

@@ -10,8 +10,8 @@ A crash at any moment leaves a store that opens:
 * A queue's min offset follows the log. Its files are removed after the log's, never its last one, and not
   before the name of that one is synced: it determines the queue's next offset.
 
-Segments leave the log's list on the store's thread. A job unlinks their files (unlinking a gigabyte takes
-time) and finds in the queues' files where each queue begins now.
+Segments and files of the index are forgotten on the store's thread. A job unlinks them (unlinking a gigabyte takes
+time) and finds in the queues' files where each queue begins now. What grows with the queues is done in slices.
 
 Must not know puts and gets.
 """
@@ -19,16 +19,19 @@ Must not know puts and gets.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 
 from mqspark.base.clock import Clock
 from mqspark.errors import is_shortage
 from mqspark.store.config import StoreConfig
+from mqspark.store.disk.diskjobs import PreparedJob
 from mqspark.store.disk.files import FileLayer
 from mqspark.store.disk.notes.archivednote import ARCHIVED, decode_archived
 from mqspark.store.disk.notes.beginnote import BeginNote
 from mqspark.store.disk.retention import OldSegment, decide
+from mqspark.store.disk.savedtables import SteppedJob
 from mqspark.store.log.commitlog import Segment
 from mqspark.store.messages.condition import Condition
 from mqspark.store.queue.consumequeue import ConsumeQueue
@@ -38,8 +41,11 @@ from mqspark.store.upkeep.walltime import WallTime
 
 _ASKED_RUNS = 20
 """Value of DefaultMessageStore.executeDeleteFilesManually."""
-_QUEUE_FILES_PER_ROUND = 64
-"""Limit of queue files removed per round on the store's thread."""
+_QUEUE_FILES_PER_ROUND = 8
+"""Limit of queue files removed per round on the store's thread: each takes up to 0.2 ms. A segment of 1 GiB has the
+records of 36 files at the most."""
+SLICE_QUEUES = 512
+"""Queues that are looked at in one turn: up to half a millisecond."""
 
 _RETURN_MS = 20_000
 """How long the space of deleted segments is waited for. A reader on this host lets go of one within half of it
@@ -81,7 +87,7 @@ class Cleaner:
         self._asked_runs = 0
         self._unlinked_next: list[Path] = []
         self._queues_behind = False
-        self._with_dead_files: list[ConsumeQueue] = []
+        self._with_dead_files: dict[ConsumeQueue, None] = {}
         self._job: CleaningJob | None = None
         self._returning = _Returning()
         self.problem: str | None = None
@@ -95,11 +101,25 @@ class Cleaner:
     def open(self) -> None:
         """Start after recovery, which has set the queues' min offsets."""
         self._next_ms = self._clock.monotonic_ms() + self._config.clean_resource_interval
-        self._with_dead_files = [queue for queue in self._all_queues() if queue.dead_files]
+        self._with_dead_files.clear()
+        for _ in self.kept():
+            continue
 
-    def _all_queues(self) -> Iterator[ConsumeQueue]:
+    def kept(self) -> Iterator[list[_Looked]]:
+        """The queues that have messages, slice by slice. Those with files to remove are noted."""
         for table in self._tables:
-            yield from table.queues.values()
+            keys = iter(table.in_order)
+            while some := list(islice(keys, SLICE_QUEUES)):
+                queues = [queue for queue in map(table.queues.get, some) if queue is not None]
+                self._note_dead(queues)
+                yield [
+                    (queue, queue.file_starts.copy(), queue.min_offset, queue.max_offset)
+                    for queue in queues
+                    if queue.file_starts
+                ]
+
+    def _note_dead(self, queues: Iterable[ConsumeQueue]) -> None:
+        self._with_dead_files |= {queue: None for queue in queues if queue.dead_files}
 
     @property
     def is_hour(self) -> bool:
@@ -146,16 +166,14 @@ class Cleaner:
             self.problem = f"cleaning failed: {error}"
         if not self._queues_behind and not (self._unlinked_next and is_due):
             return None
-        looked: list[_Looked] = []
-        if self._queues_behind:
-            self._queues_behind = False
-            looked = [
-                (queue, queue.file_starts.copy(), queue.min_offset, queue.max_offset)
-                for queue in self._all_queues()
-                if queue.file_starts
-            ]
+        looks, self._queues_behind = self._queues_behind, False
         self._job = CleaningJob(
-            self, self._files, self._begin_note, self._unlinked_next, self._log.min_offset, looked
+            self,
+            self._files,
+            self._begin_note,
+            self._unlinked_next,
+            self._log.min_offset,
+            self.kept() if looks else iter(()),
         )
         return self._job
 
@@ -218,7 +236,7 @@ class Cleaner:
             self.deleted_segments += count
             self._queues_behind = True
             if self._index is not None:
-                self._index.delete_before(log.min_offset)
+                self._unlinked_next += self._index.forget_before(log.min_offset)
 
     def _age(self, segment: Segment) -> OldSegment:
         try:
@@ -227,29 +245,34 @@ class Cleaner:
             return OldSegment(0, 0)
 
     def _remove_queue_files(self) -> None:
-        waiting, budget = self._with_dead_files, _QUEUE_FILES_PER_ROUND
-        while waiting and budget > 0:
-            queue = waiting[-1]
-            if not queue.is_current or not queue.dead_files:
-                waiting.pop()
-            elif not queue.is_settled:
-                # It is retried after a checkpoint.
-                waiting.insert(0, waiting.pop())
-                budget -= 1
-            else:
+        if self._unlinked_next:
+            return  # the log's files go first
+        waiting, later = self._with_dead_files, list[ConsumeQueue]()
+        left = _QUEUE_FILES_PER_ROUND
+        for _ in range(min(SLICE_QUEUES, len(waiting))):
+            if not left:
+                break
+            queue, _ = waiting.popitem()
+            while left and queue.is_current and queue.is_settled and queue.dead_files:
                 queue.remove_oldest_file()
-                budget -= 1
+                left -= 1
+            # What is left waits for the next round, or until a checkpoint has settled it.
+            if queue.is_current and queue.dead_files:
+                later.append(queue)
+        waiting |= dict.fromkeys(later)
 
-    def finish(self, job: CleaningJob) -> None:
+    def finish(self, job: CleaningJob) -> Iterator[None]:
         self._job = None
         del self._unlinked_next[: job.unlinked]
         if job.error is not None:
             self.problem = f"deleting a segment of the log failed: {str(job.error) or repr(job.error)}"
-        for queue, offset in job.begins:
-            if queue.is_current:
+        begins = iter(job.begins)
+        while some := list(islice(begins, SLICE_QUEUES)):
+            there = [(queue, offset) for queue, offset in some if queue.is_current]
+            for queue, offset in there:
                 queue.raise_min_offset(offset)
-        if not self._unlinked_next:
-            self._with_dead_files = [queue for queue in self._all_queues() if queue.dead_files]
+            self._note_dead(queue for queue, _ in there)
+            yield
 
 
 class _Returning:
@@ -274,8 +297,8 @@ class _Returning:
         self._until_ms = now_ms + _RETURN_MS
 
 
-class CleaningJob:
-    """Unlinks segments that the log has dropped, and finds where queues begin now. In any thread. Keeps an error of
+class CleaningJob(PreparedJob, SteppedJob):
+    """Unlinks what log and index have forgotten, and finds where queues begin now. In any thread. Keeps an error of
     the disk."""
 
     __slots__ = (
@@ -283,6 +306,7 @@ class CleaningJob:
         "_cleaner",
         "_files",
         "_looked",
+        "_looks",
         "_min_physical_offset",
         "_paths",
         "begins",
@@ -297,29 +321,30 @@ class CleaningJob:
         begin_note: BeginNote,
         paths: list[Path],
         min_physical_offset: int,
-        looked: list[_Looked],
+        looks: Iterator[list[_Looked]],
     ) -> None:
         self._cleaner = cleaner
         self._files = files
         self._begin_note = begin_note
         self._paths = paths.copy()
         self._min_physical_offset = min_physical_offset
-        self._looked = looked
+        self._looks = looks
+        self._looked: list[list[_Looked]] = []
         self.unlinked = 0
         self.begins: list[tuple[ConsumeQueue, int]] = []
         self.error: BaseException | None = None
 
+    def prepare(self) -> Iterator[None]:
+        for looked in self._looks:
+            self._looked.append(looked)
+            yield
+
     def run(self) -> None:
         files = self._files
-        for queue, file_starts, low, high in self._looked:
-            try:
-                found = queue.first_kept(self._min_physical_offset, file_starts, low, high)
-            except OSError as error:
-                if is_shortage(error):
-                    self._cleaner.ask_queues()
-                continue  # its topic was deleted; the next reader of the file meets any other fault
-            if found > low:
-                self.begins.append((queue, found))
+        for _ in self.prepare():
+            continue
+        while self._looked:  # one by one: the loop would wait while very many are freed at once
+            self._find_begins(self._looked.pop())
         try:
             if self._paths:
                 self._begin_note.save(self._min_physical_offset)
@@ -330,8 +355,23 @@ class CleaningJob:
         except OSError as error:
             self.error = error
 
+    def _find_begins(self, looked: list[_Looked]) -> None:
+        for queue, file_starts, low, high in looked:
+            try:
+                found = queue.first_kept(self._min_physical_offset, file_starts, low, high)
+            except OSError as error:
+                if is_shortage(error):
+                    self._cleaner.ask_queues()
+                continue  # its topic was deleted; the next reader of the file meets any other fault
+            if found > low:
+                self.begins.append((queue, found))
+
     def done(self, error: BaseException | None = None) -> None:
+        for _ in self.steps(error):
+            continue
+
+    def steps(self, error: BaseException | None = None) -> Iterator[None]:
         if error is not None:
             self.error = error
             self._cleaner.ask_queues()  # perhaps not all of them were looked at
-        self._cleaner.finish(self)
+        return self._cleaner.finish(self)

@@ -171,6 +171,7 @@ CASES: dict[str, Callable[[Path], Case]] = {
     "SyncNoteJob": note,
     "TableNotesJob": of_broker,
     "TimerFlush": of_broker,
+    "UnmapJob": lambda root: of_store(root, "-"),
     "ZeroAheadJob": lambda root: read_ahead(root, 1 << 24, ZeroAheadJob),
     "_RemoveFilesJob": lambda root: deletions(root, removes=True),
     "_SaveDeletionsJob": lambda root: deletions(root, removes=False),

@@ -14,6 +14,7 @@ from mqspark.errors import ConfigError
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.store.config import StoreConfig
+from mqspark.store.recovery.deletions import STEPS_PER_ROUND
 from mqspark.store.topicdeletion import REMOVED_AT_ONCE
 from mqspark_server.settings.settingsfile import SettingsFile
 from tests.support.draws import some
@@ -104,7 +105,7 @@ def test_groups_of_a_list_are_deleted_all_or_none(bench: Bench, clean: bool) -> 
     "code", some([RequestCode.DELETE_TOPIC_IN_BROKER, RequestCode.CLEAN_UNUSED_TOPIC], 1)
 )
 def test_a_topic_of_many_queues_is_answered_before_its_files_go(bench: Bench, code: RequestCode) -> None:
-    peer, queues = bench.peer(), 40 * REMOVED_AT_ONCE
+    peer, queues = bench.peer(), 5 * STEPS_PER_ROUND // 2 * REMOVED_AT_ONCE
     assert create(peer, "Wide") == 0
     for queue_id in range(queues):
         put(bench.store, "Wide", queue_id, b"x")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,13 @@ from hypothesis import strategies as st
 
 from mqspark.errors import ConfigError, DiskFull
 from mqspark.record.record import PendingRecord, decode_records
-from mqspark.store import GetResult, GetStatus, MessageStore, OsFiles, StoreConfig
+from mqspark.store import GetResult, GetStatus, MessageStore, OsFiles, StoreConfig, storedata
+from mqspark.store.disk.diskjobs import UnmapJob
 from mqspark.store.disk.layout import file_name
 from mqspark.store.disk.retention import Decision, DiskUsage, OldSegment, RetentionRules, decide, delete_hours
+from mqspark.store.maintenance import IDLE_MAP_MS
+from mqspark.store.queue import mapped
+from mqspark.store.upkeep import cleaning
 from tests.support.clocks import ManualClock
 from tests.support.store_tools import (
     RoomyFiles,
@@ -587,6 +592,66 @@ def test_queue_files_wait_for_the_name_of_the_last_one(tmp_path: Path) -> None:
     checkpoint(store)
     checkpoint(store)
     assert not queue.dead_files
+    store.close()
+
+
+def test_many_queues_are_looked_at_in_slices_and_nothing_is_unlinked_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cleaning, "SLICE_QUEUES", 4)
+    clock = ManualClock()
+    files = RoomyFiles(clock)
+    store, _ = filled(tmp_path, clock, files)
+    for queue_id in range(20):
+        put(store, "Many", queue_id, b"x")
+    flush(store)
+    run(store, clock)
+    unlinked: list[str] = []
+    remove = files.remove
+    monkeypatch.setattr(files, "remove", lambda path: (unlinked.append(str(path)), remove(path)))
+    files.expired = set(names(store)[:8])
+    store.clean_expired()
+    clock.advance(10_000)
+    (job,) = [job for job in store.maintenance() if isinstance(job, cleaning.CleaningJob)]
+    assert len(list(job.prepare())) >= 23 // 4, "a turn of each four queues"
+    assert unlinked == []
+    job.run()
+    assert sum("/commitlog/" in path for path in unlinked) == 8
+    assert any("/index/" in path for path in unlinked)
+    assert store.offsets.min_offset("T", 0) == 0
+    assert len(list(job.steps())) == 1, "three of them begin elsewhere"
+    assert store.offsets.min_offset("T", 0) > 0
+    store.close()
+
+
+def test_idle_maps_are_set_aside_in_slices_and_freed_by_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mapped, "DROPPED_AT_ONCE", 2)
+    given: list[list[object]] = []
+    """The lists of the newest job: of the log, and of queues and index."""
+
+    class NotedJob(UnmapJob):
+        def __init__(self, unmapped: list[list[object]], slices: Iterable[None]) -> None:
+            given[:] = unmapped
+            super().__init__(unmapped, slices)
+
+    monkeypatch.setattr(storedata, "UnmapJob", NotedJob)
+    clock = ManualClock()
+    store, _ = filled(tmp_path, clock, RoomyFiles(clock))
+    run(store, clock)
+    drain(store, "T", 0)
+    slices, held = [], []
+    for _ in range(3):
+        clock.advance(IDLE_MAP_MS)
+        (job,) = [job for job in store.maintenance() if isinstance(job, UnmapJob)]
+        slices.append(len(list(job.prepare())))
+        held.append([len(each) > 0 for each in given])
+        job.run()
+        job.done()
+        assert given == [[], []]
+    assert max(slices) >= 2
+    assert [True, True] in held
     store.close()
 
 

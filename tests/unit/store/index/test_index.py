@@ -540,7 +540,11 @@ def test_a_failed_sync_ends_the_syncing_and_says_so(tmp_path: Path) -> None:
 def test_files_that_speak_of_removed_records_only_are_removed(tmp_path: Path) -> None:
     index = loaded(tmp_path)
     index.put(numbered(0, 50), 50)
-    assert [index.delete_before(end) for end in (0, 18, 19, 19, 1000)] == [0, 0, 1, 0, 1]
+    gone = [index.forget_before(end) for end in (0, 18, 19, 19, 1000)]
+    assert list(map(len, gone)) == [0, 0, 1, 0, 1]
+    assert {each.path for each in index.index_files}.isdisjoint(gone[2] + gone[4])
+    for path in gone[2] + gone[4]:
+        path.unlink()
     assert len(os.listdir(tmp_path / "index")) == 1
     assert index.find("T", "49", 1, 0, EVER) == [49]
 
