@@ -11,13 +11,15 @@ slave takes over everything at once, and may lose delayed messages so.)
 A queue of which the master's log has no message left begins here where it ends there: else a slave that becomes a
 master would assign its offsets again. (RocketMQ's does.)
 
-Must not know connections.
+What grows with the tables is done in slices: while the slave takes over, it copies the log, too, and the master's
+producers may wait for that. Must not know connections.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from mqspark.base.logs import sparing
@@ -25,16 +27,13 @@ from mqspark.broker.pop.assignment import RequestModes
 from mqspark.broker.replication.acting import ActingMaster
 from mqspark.broker.replication.tablenotices import FOLLOWS
 from mqspark.broker.state.state import BrokerState
+from mqspark.broker.tables.offset_row import Rows, offsets_in_slices
 from mqspark.broker.tables.topics import Topics
 from mqspark.broker.timer.delays import DelayService
 from mqspark.broker.timer.timers import TimerService
-from mqspark.errors import InvalidMessage, ProtocolError, StoreError
+from mqspark.errors import InvalidMessage, MQError, ProtocolError, StoreError
 from mqspark.message import parse_number
-from mqspark.protocol.bodies.admin_bodies import (
-    ConsumerOffsetSerializeWrapper,
-    DelayOffsetSerializeWrapper,
-    TopicStatsTable,
-)
+from mqspark.protocol.bodies.admin_bodies import DelayOffsetSerializeWrapper, TopicStatsTable
 from mqspark.protocol.bodies.body import decode_table, encode_body, queue_of
 from mqspark.protocol.bodies.client_bodies import MessageRequestModeSerializeWrapper
 from mqspark.protocol.bodies.topic_bodies import (
@@ -49,6 +48,7 @@ from mqspark.protocol.bodies.topic_bodies import (
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
+from mqspark.protocol.slices import Work
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID, is_lmq
 from mqspark.store.store import MessageStore
 
@@ -57,12 +57,14 @@ if TYPE_CHECKING:  # imported where users have to log in
 
 log = sparing(__name__, lines=20)
 
-PAGE_ROWS = 2_000
+PAGE_ROWS = 500
+LOOKED_AT_ONCE = 512
+"""Topics whose queues are looked at in one slice."""
 ENDS_AT_ONCE = 2_000
 """Topics that a master is asked for in one round."""
 MAX_END = 1 << 48
 """No queue has so many messages."""
-MAX_PAGES = 1_000
+MAX_PAGES = 4_000
 """Pages of a table that changes again and again while it is read; the next round starts again from its beginning."""
 
 FRESH_MS = 6_000
@@ -87,6 +89,8 @@ class _Topics(NamedTuple):
 
 
 Round = Generator[Request, Command, R]
+TableRound = Generator[Request | None, Command, R]
+"""None: others are served before it goes on, whatever it is sent."""
 
 
 def _max_offset(answer: Command) -> int:
@@ -149,7 +153,7 @@ class Metadata:
         self._modes = modes
         self._delays = delays
         self._timers = timers
-        self._due: list[Callable[[], None]] = []
+        self._due: list[Callable[[], Work[None] | None]] = []
         self._due_at = 0
         """The position of the log here at which ``_due`` applies."""
         self._topic_version = self._group_version = DataVersion(0, 0, 0)
@@ -164,6 +168,9 @@ class Metadata:
         """The position of the log here that this progress needs."""
         self._round_ms = 0
         """The same of ``_due``."""
+        self._is_applying = False
+        self._failure: MQError | None = None
+        """Why what was due could not be taken over, for the next round to raise."""
         self._connections = 0
         self._known_ends = set[str]()
         """Topics, and LMQs, of whose queues no offset will be assigned again. Bounded by the tables of topics and of
@@ -188,19 +195,19 @@ class Metadata:
         self._due.clear()
         self._connections += 1
 
-    def read(self) -> Round[None]:
+    def read(self) -> TableRound[None]:
         """One round of requests. Raises ProtocolError for an answer that cannot be understood, TableFull."""
         connection, begin_ms = self._connections, self._state.clock.monotonic_ms()
         end = self._state.store.log.position
         topics = yield from self._topics()
         if topics is not None:
             _check_role((yield Request(RequestCode.GET_BROKER_CONFIG, {})))
-            self._copy_topics(*topics)
+            yield from self._copy_topics(*topics)
         self.topics_known_at = end
         groups = yield from self._groups()
         if groups is not None:
             _check_role((yield Request(RequestCode.GET_BROKER_CONFIG, {})))
-            self._copy_groups(*groups)
+            yield from self._copy_groups(*groups)
         answer = yield Request(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, dict(FOLLOWS))
         self._modes.follow(decode_table(MessageRequestModeSerializeWrapper, _success(answer)))
         if self._may_copy_progress:
@@ -208,17 +215,20 @@ class Metadata:
         if self._users is not None:
             self._users.take((yield Request(RequestCode.AUTH_LIST_USER, self._users.question())))
 
-    def progress(self) -> Round[None]:
+    def progress(self) -> TableRound[None]:
         """The part of a round that a slave answers, too, which acts as the master. Raises as ``read`` does."""
         yield from self._progress(self._connections, self._state.clock.monotonic_ms())
 
-    def _progress(self, connection: int, begin_ms: int) -> Round[None]:
+    def _progress(self, connection: int, begin_ms: int) -> TableRound[None]:
         """``connection`` and ``begin_ms``: when the round began."""
-        state, due = self._state, list[Callable[[], None]]()
-        offsets = decode_table(
-            ConsumerOffsetSerializeWrapper, _success((yield Request(RequestCode.GET_ALL_CONSUMER_OFFSET, {})))
-        )
-        due.append(lambda: state.offsets.follow(offsets))
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+        state, due = self._state, list[Callable[[], Work[None] | None]]()
+        text = _success((yield Request(RequestCode.GET_ALL_CONSUMER_OFFSET, {})))
+        offsets, version = yield from offsets_in_slices(text)
+        del text
+        due.append(lambda: state.offsets.follow(offsets, version))
         delays = decode_table(
             DelayOffsetSerializeWrapper, _success((yield Request(RequestCode.GET_ALL_DELAY_OFFSET, {})))
         )
@@ -232,12 +242,13 @@ class Metadata:
         ends, is_all = yield from self._ends(offsets)
         due.append(lambda: self._pass_over(ends, is_all=is_all))
         _, end = log_bounds((yield Request(RequestCode.GET_BROKER_RUNTIME_INFO, {})))
-        if connection == self._connections and not self._due:
+        if connection == self._connections and not self._due and not self._is_applying:
             # Earlier ones come first, or a busy master's would never apply.
             self._due, self._due_at, self._round_ms = due, end, begin_ms
-        self.apply()
+        if self._is_due:
+            yield from self._apply()
 
-    def _ends(self, offsets: ConsumerOffsetSerializeWrapper) -> Round[tuple[dict[str, dict[int, int]], bool]]:
+    def _ends(self, offsets: Iterable[Rows]) -> TableRound[tuple[dict[str, dict[int, int]], bool]]:
         """Where queues that have no message here end at the master, by topic and queue id; and whether these are all.
 
         Each topic is asked for once, because the log here has every later message; none while the log begins at 0.
@@ -250,17 +261,8 @@ class Metadata:
             is_whole = end == 0
         if is_whole:  # no message has left the log, nor any queue
             return {}, True
-        topics, has_queue = self._state.topics, store.offsets.has_queue
-        limits = {topic.name: topic.queue_limit for topic in topics}
-        light = {key.partition("@")[0] for key in offsets.offset_table if is_lmq(key)}
-        limits |= dict.fromkeys(light, LMQ_QUEUE_ID + 1)
-        self._known_ends &= limits.keys()
-        self._known_ends |= {
-            name
-            for name in limits.keys() - self._known_ends
-            if all(has_queue(name, queue_id) for queue_id in range(limits[name]))
-        }
-        asked = sorted(limits.keys() - self._known_ends)
+        light = yield from self._light_names(offsets)
+        asked = yield from self._names_to_ask(light)
         found: dict[str, dict[int, int]] = {}
         for name in asked[:ENDS_AT_ONCE]:
             if name in light:
@@ -279,7 +281,32 @@ class Metadata:
                 found[name] = {queue_of(key).queue_id: bounds.max_offset for key, bounds in table.items()}
         return found, len(asked) <= ENDS_AT_ONCE
 
-    def _pass_over(self, ends: Mapping[str, Mapping[int, int]], *, is_all: bool) -> None:
+    def _light_names(self, offsets: Iterable[Rows]) -> TableRound[set[str]]:
+        light = set[str]()
+        for rows in list(offsets):
+            light |= {key.partition("@")[0] for key in rows if is_lmq(key)}
+            yield None
+        return light
+
+    def _names_to_ask(self, light: set[str]) -> TableRound[list[str]]:
+        """Topics, and light message queues, with queues that may end elsewhere at the master."""
+        topics, has_queue = self._state.topics, self._state.store.offsets.has_queue
+        before, known, asked = self._known_ends, set[str](), list[str]()
+        limits = chain(
+            ((topic.name, topic.queue_limit) for topic in topics),
+            ((name, LMQ_QUEUE_ID + 1) for name in light),
+        )
+        for number, (name, limit) in enumerate(limits, 1):
+            if name in before or all(has_queue(name, queue_id) for queue_id in range(limit)):
+                known.add(name)
+            else:
+                asked.append(name)
+            if number % LOOKED_AT_ONCE == 0:
+                yield None
+        self._known_ends = known
+        return sorted(asked)
+
+    def _pass_over(self, ends: Mapping[str, Mapping[int, int]], *, is_all: bool) -> Work[None]:
         """The log here has all that the master's had when it gave these ends: what is not in a queue now was not in
         that log either."""
         self._has_all_ends = is_all
@@ -291,6 +318,7 @@ class Metadata:
                         raise ProtocolError(f"queue {queue_id} of topic {name} cannot end at {end}")
                     if end > 0 and not store.offsets.has_queue(name, queue_id):
                         store.copy.pass_over(name, queue_id, end)
+                        yield  # it has made a file
             except (StoreError, InvalidMessage) as error:  # it is asked for again
                 self._has_all_ends = False
                 log.warning("where the queues of topic %s go on cannot be noted: %s", name, error)
@@ -301,21 +329,45 @@ class Metadata:
     def _may_copy_progress(self) -> bool:
         return self.acting is None or self.acting.may_copy_progress
 
+    @property
+    def _is_due(self) -> bool:
+        """Whether the log has come far enough for the progress that was read."""
+        is_far_enough = self._state.store.pipeline.stored_end >= self._due_at
+        return bool(self._due) and is_far_enough and not self._is_applying and self._may_copy_progress
+
     def apply(self) -> None:
-        """Take over the progress that was read, if the log has come far enough. Raises ProtocolError."""
+        """Take over the progress that was read, if the log has come far enough."""
         if not self._may_copy_progress:
             self._due.clear()
-        if self._due and self._state.store.pipeline.stored_end >= self._due_at:
-            due, self._due = self._due, []
+        if self._is_due:
+            self._state.long_work.begin(None, self._apply_by_itself())
+
+    def _apply_by_itself(self) -> Work[None]:
+        try:
+            yield from self._apply()
+        except MQError as error:
+            self._failure = error
+
+    def _apply(self) -> Work[None]:
+        """Raises ProtocolError, TableFull. Ends when what was read counts no more."""
+        due, self._due = self._due, []
+        connection, due_at, round_ms = self._connections, self._due_at, self._round_ms
+        self._is_applying = True
+        try:
             for each in due:
-                each()
-            self._copied_at = self._due_at
+                for _ in each() or ():
+                    yield
+                    if connection != self._connections or not self._may_copy_progress:
+                        return
+            self._copied_at = due_at
             if self._has_all_ends:
-                self.copied_ms = self._round_ms
+                self.copied_ms = round_ms
+        finally:
+            self._is_applying = False
 
     # --- tables in pages --------------------------------------------------------------------------------------
 
-    def _topics(self) -> Round[_Topics | None]:
+    def _topics(self) -> TableRound[_Topics | None]:
         mapping_version = DataVersion()
         mappings: dict[str, TopicQueueMappingDetail] = {}
 
@@ -343,7 +395,7 @@ class Metadata:
 
     def _groups(
         self,
-    ) -> Round[tuple[DataVersion, dict[str, SubscriptionGroupConfig], dict[str, dict[str, int]]] | None]:
+    ) -> TableRound[tuple[DataVersion, dict[str, SubscriptionGroupConfig], dict[str, dict[str, int]]] | None]:
         forbidden: dict[str, dict[str, int]] = {}
 
         def rows(body: bytes) -> tuple[DataVersion | None, dict[str, SubscriptionGroupConfig]]:
@@ -369,7 +421,7 @@ class Metadata:
         total_key: str,
         known: DataVersion,
         rows: Callable[[bytes], tuple[DataVersion | None, dict[str, Any]]],
-    ) -> Round[tuple[DataVersion, dict[str, Any]] | None]:
+    ) -> TableRound[tuple[DataVersion, dict[str, Any]] | None]:
         """The whole table, or None when it still has the version that is known. A master without pages answers with
         everything.
 
@@ -406,14 +458,19 @@ class Metadata:
         table: dict[str, TopicConfig],
         mapping_version: DataVersion,
         mappings: dict[str, TopicQueueMappingDetail],
-    ) -> None:
+    ) -> Work[None]:
         topics, store = self._state.topics, self._state.store
         self._state.mappings.follow(mapping_version, mappings)
-        topics.follow(version, table)
-        for name, config in table.items():
+        with_batches: list[str] = []
+        for number, (name, config) in enumerate(table.items(), 1):
             if config.attributes.get(BATCH_QUEUE[0]) == BATCH_QUEUE[1]:
-                with contextlib.suppress(InvalidMessage):  # the first batch in the log converts its queues
-                    store.appender.use_batch_queues(name)
+                with_batches.append(name)
+            if number % LOOKED_AT_ONCE == 0:
+                yield
+        yield from topics.follow(version, table)
+        for name in with_batches:
+            with contextlib.suppress(InvalidMessage):  # the first batch in the log converts its queues
+                store.appender.use_batch_queues(name)
         self._topic_version = version
 
     def _copy_groups(
@@ -421,6 +478,6 @@ class Metadata:
         version: DataVersion,
         table: dict[str, SubscriptionGroupConfig],
         forbidden: dict[str, dict[str, int]],
-    ) -> None:
-        self._state.subscriptions.follow(version, table, forbidden)
+    ) -> Work[None]:
+        yield from self._state.subscriptions.follow(version, table, forbidden)
         self._group_version = version

@@ -23,6 +23,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.cluster_headers import ExchangeHAInfoRequestHeader
 from mqspark.protocol.headers.header import Header
+from mqspark.protocol.slices import finished
 
 
 def comes_back(config: BrokerConfig) -> bool:
@@ -69,7 +70,7 @@ class PreOnline:
             _success((yield SlaveRequest(RequestCode.GET_ALL_CONSUMER_OFFSET, None))),
         )
         timers = yield SlaveRequest(RequestCode.GET_TIMER_CHECK_POINT, None)
-        self._state.offsets.catch_up(offsets)
+        finished(self._state.offsets.catch_up(offsets))
         self._delays.catch_up(delays)
         if timers.code == ResponseCode.SUCCESS:  # else it has no timer messages
             self._timers.catch_up(bytes(timers.body))

@@ -9,7 +9,8 @@ Facts: docs/rocketmq/broker.md#offsets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from typing import Any
 
 from mqspark.base.bounded import BoundedMap, Ledger
@@ -17,7 +18,7 @@ from mqspark.base.clock import Clock
 from mqspark.base.config import Bound
 from mqspark.base.keyorder import KeyOrder
 from mqspark.base.names import sound_only
-from mqspark.broker.tables.offset_row import MAX_QUEUE_BYTES, OffsetRow, decode_offsets
+from mqspark.broker.tables.offset_row import MAX_QUEUE_BYTES, OffsetRow, Rows, decode_offsets
 from mqspark.errors import TableFull
 from mqspark.message import SYSTEM_GROUP_PREFIX, is_broker_topic
 from mqspark.protocol import fastjson
@@ -34,6 +35,8 @@ from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID, is_lmq
 NOT_FOUND = -1
 
 COPIED_AT_ONCE = 4_096
+FOLLOWED_AT_ONCE = 1_024
+"""Offsets that are taken over in one slice."""
 
 Table = BoundedMap[tuple[str, str], OffsetRow]
 """(topic, group) → queue id → offset. A pair belongs to the user who was the first to consume it since the start."""
@@ -328,31 +331,40 @@ class ConsumerOffsets:
                 yield
         return ConsumerOffsetSerializeWrapper(offset_table=table, data_version=version)
 
-    def follow(self, master: ConsumerOffsetSerializeWrapper) -> None:
-        """Take over the offsets of a master. Those that it does not have stay, as in RocketMQ. Raises
-        TableFull."""
-        changed = False
-        for key, queues in sound_only("offsets", master.offset_table, separator="@").items():
-            topic, at, group = key.partition("@")
-            known = self._table.get((topic, group))
-            if not at or (known is not None and known.as_dict() == queues):
-                continue
-            self.ledger.admit(self._table.size_of((topic, group), _ONE_QUEUE))
-            for queue_id, offset in queues.items():
-                self._put(self._table, (topic, group), queue_id, offset)
-            changed = True
-        if changed:
-            self.generation += 1
-        if master.data_version is not None:
-            self.data_version = master.data_version
+    def follow(self, parts: deque[Rows], version: DataVersion | None) -> Work[None]:
+        """Take over the offsets of a master, which are consumed. Those that it does not have stay, as in RocketMQ.
+        Raises TableFull."""
+        done = 0
+        while parts:
+            changed = False
+            for key, queues in sound_only("offsets", parts.popleft(), separator="@").items():
+                done += 1 + len(queues)
+                if done >= FOLLOWED_AT_ONCE:
+                    done = 0
+                    yield
+                changed |= self._follow(key, queues)
+            if changed:
+                self.generation += 1
+        if version is not None:
+            self.data_version = version
 
-    def catch_up(self, slave: ConsumerOffsetSerializeWrapper) -> None:
+    def _follow(self, key: str, queues: Mapping[int, int]) -> bool:
+        topic, at, group = key.partition("@")
+        known = self._table.get((topic, group))
+        if not at or (known is not None and known.as_dict() == queues):
+            return False
+        self.ledger.admit(self._table.size_of((topic, group), _ONE_QUEUE))
+        for queue_id, offset in queues.items():
+            self._put(self._table, (topic, group), queue_id, offset)
+        return True
+
+    def catch_up(self, slave: ConsumerOffsetSerializeWrapper) -> Work[None]:
         """Take over what consumers committed at a slave that acted as the master. Its offsets count if its version is
         newer than the one here; otherwise those that are further, because the others are a copy of what was here.
         Raises TableFull."""
         version = slave.data_version
         if version is not None and _age(version) > _age(self.data_version):
-            self.follow(slave)
+            yield from self.follow(deque([slave.offset_table]), version)
             return
         known = self._table
         further = {
@@ -362,7 +374,7 @@ class ConsumerOffsets:
             }
             for key, queues in slave.offset_table.items()
         }
-        self.follow(ConsumerOffsetSerializeWrapper(offset_table=further))
+        yield from self.follow(deque([further]), None)
 
     def load(self, data: bytes) -> None:
         """From ``consumerOffset.json`` or ``lmqConsumerOffset.json``. Raises ProtocolError for a malformed file."""

@@ -7,17 +7,23 @@ bytes each, and only what comes with gaps is in a dict. An offset fits 64 bits, 
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from operator import gt
 
 import msgspec
 
+from mqspark.errors import ProtocolError
 from mqspark.protocol import fastjson
-from mqspark.protocol.bodies.admin_bodies import LmqConsumerOffsetSerializeWrapper
+from mqspark.protocol.bodies.admin_bodies import (
+    ConsumerOffsetSerializeWrapper,
+    LmqConsumerOffsetSerializeWrapper,
+)
 from mqspark.protocol.bodies.body import Body, decode_table
 from mqspark.protocol.bodies.topic_bodies import DataVersion
 from mqspark.protocol.headers.header import I64
+from mqspark.protocol.slices import Work
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID
 
 _ARRAY_BYTES = 168
@@ -116,6 +122,40 @@ class _OffsetFile(Body):
     offset_table: dict[str, msgspec.Raw] = msgspec.field(default_factory=dict)
     lmq_offset_table: dict[str, I64] = msgspec.field(default_factory=dict)
     data_version: DataVersion | None = None
+
+
+SLICE_BYTES = 32 * 1024
+"""So much text of a master's offsets is decoded in one turn: some two thousand offsets."""
+
+Rows = dict[str, dict[int, int]]
+"""``topic@group`` → queue id → offset."""
+
+_TABLE = b'"offsetTable":{'
+_ROW_END = b'},"'
+_TABLE_END = b"}}"
+_decode_some = msgspec.json.Decoder(dict[str, dict[int, I64]]).decode
+
+
+def offsets_in_slices(text: bytes) -> Work[tuple[deque[Rows], DataVersion | None]]:
+    """A ``ConsumerOffsetSerializeWrapper`` with its rows in parts, each decoded in one slice. Text that is not written
+    as brokers of this project write it is decoded at once. Raises ProtocolError."""
+    low = text.find(_TABLE) + len(_TABLE)
+    if low >= len(_TABLE) and not text.startswith(b"}", low):
+        begin, parts = low, deque[Rows]()
+        try:
+            while (high := text.find(_ROW_END, low + SLICE_BYTES)) >= 0:
+                parts.append(_decode_some(b"{%b}}" % text[low:high]))
+                low = high + 2
+                yield
+            end = text.index(_TABLE_END, low)
+            parts.append(_decode_some(b"{%b}}" % text[low:end]))
+            rest = decode_table(ConsumerOffsetSerializeWrapper, text[:begin] + text[end + 1 :])
+        except (msgspec.MsgspecError, ValueError, RecursionError, ProtocolError):
+            pass  # a row is not where it seemed to be
+        else:
+            return parts, rest.data_version
+    wrapper = decode_table(ConsumerOffsetSerializeWrapper, text)
+    return deque([wrapper.offset_table]), wrapper.data_version
 
 
 _decode_rows = msgspec.json.Decoder(_OffsetFile).decode

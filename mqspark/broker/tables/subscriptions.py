@@ -28,6 +28,11 @@ from mqspark.store.queue.multidispatch import is_lmq
 _MADE = "groupsMade"
 """Session key: how many groups its requests have created."""
 
+FOLLOWED_AT_ONCE = 64
+"""Groups of a master that are taken over in one slice."""
+FOLLOWED_PAGES = 8
+"""Pages of groups that are looked for in its table in one slice."""
+
 
 class SubscriptionGroups:
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
@@ -159,16 +164,24 @@ class SubscriptionGroups:
     def follow(
         self,
         version: DataVersion,
-        table: Mapping[str, SubscriptionGroupConfig],
+        table: dict[str, SubscriptionGroupConfig],
         forbidden: Mapping[str, Mapping[str, int]],
-    ) -> None:
-        """Become a copy of a master's table. Raises TableFull."""
-        table = sound_only("groups", table)
-        for name in [name for name in self.names() if name not in table]:
-            self.remove(name)
-        for name, config in table.items():
-            config.group_name = name
-            self.put(config)
+    ) -> Work[None]:
+        """Become a copy of a master's table, which is consumed: to free a long one at once takes milliseconds. Raises
+        TableFull."""
+        for number, page in enumerate(self.names().pages(), 1):
+            for name in page:
+                if name not in table:
+                    self.remove(name)
+            if number % FOLLOWED_PAGES == 0:
+                yield
+        while table:
+            some = dict(table.popitem() for _ in range(min(FOLLOWED_AT_ONCE, len(table))))
+            for name, config in sound_only("groups", some).items():
+                config.group_name = name
+                self.put(config)
+            if table:
+                yield
         wanted = {
             (group, topic)
             for group, topics in sound_only("forbidden groups", forbidden).items()

@@ -5,7 +5,7 @@ A ``Topic`` is for the hot paths: plain attributes copied from the configuration
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -49,6 +49,7 @@ from mqspark.protocol.bodies.topic_bodies import (
     TopicConfigSerializeWrapper,
 )
 from mqspark.protocol.session import Session
+from mqspark.protocol.slices import Work
 from mqspark.store.queue.multidispatch import is_lmq
 
 SINGLE_TAG, MULTI_TAG = "SINGLE_TAG", "MULTI_TAG"
@@ -60,6 +61,11 @@ NORMAL = "normal"
 SIZE_BOUNDS = (1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20)
 """The buckets of rocketmq_message_size (BrokerMetricsManager)."""
 BENCHMARK_QUEUES = 1024
+
+FOLLOWED_AT_ONCE = 64
+"""Topics of a master that are taken over in one slice."""
+FOLLOWED_PAGES = 8
+"""Pages of topics that are looked for in its table in one slice."""
 
 
 class OfKind:
@@ -456,16 +462,22 @@ class Topics:
         self.data_version = self.data_version.next(self._clock.now_ms())
         self.generation += 1
 
-    def follow(self, version: DataVersion, table: Mapping[str, TopicConfig]) -> None:
-        """Become a copy of a master's table. Raises TableFull."""
-        table = sound_only("topics", table, accepts=is_kept)
-        for name in self._table.keys() - table.keys():
-            del self._table[name], self._configs[name]
-            self._compacted.discard(name)
-            self._changed()
-        for name, config in table.items():
-            config.topic_name = name
-            self.put(config)
+    def follow(self, version: DataVersion, table: dict[str, TopicConfig]) -> Work[None]:
+        """Become a copy of a master's table, which is consumed: to free a long one at once takes milliseconds. Raises
+        TableFull."""
+        for number, page in enumerate(self.names().pages(), 1):
+            for name in page:
+                if name not in table:
+                    self.remove(name)
+            if number % FOLLOWED_PAGES == 0:
+                yield
+        while table:
+            some = dict(table.popitem() for _ in range(min(FOLLOWED_AT_ONCE, len(table))))
+            for name, config in sound_only("topics", some, accepts=is_kept).items():
+                config.topic_name = name
+                self.put(config)
+            if table:
+                yield
         self.data_version = version
 
     # --- file ---

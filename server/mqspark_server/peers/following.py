@@ -19,7 +19,7 @@ from mqspark.broker.replication.acting import ActingMaster
 from mqspark.broker.replication.admission import Admission
 from mqspark.broker.replication.follower import Follower
 from mqspark.broker.replication.loghealing import Healing
-from mqspark.broker.replication.metadata import Metadata, Request, Round, log_bounds
+from mqspark.broker.replication.metadata import Metadata, Request, TableRound, log_bounds
 from mqspark.broker.replication.tablenotices import is_table_notice
 from mqspark.broker.replication.term import Term
 from mqspark.errors import InvalidMessage, MQError, NotNow, ProtocolError
@@ -209,11 +209,15 @@ class Following:
             self._healing.failed()
             raise
 
-    async def _run_round(self, requests: Round[None], address: str) -> None:
+    async def _run_round(self, requests: TableRound[None], address: str) -> None:
         with contextlib.suppress(StopIteration):
             request = next(requests)
             while True:
-                request = requests.send(await self._ask(request, address))
+                if request is None:
+                    await asyncio.sleep(0)
+                    request = next(requests)
+                else:
+                    request = requests.send(await self._ask(request, address))
         self.turned()
 
     async def _ask(self, request: Request, address: str) -> Command:
@@ -352,12 +356,9 @@ class Following:
         self._healing.doubt(self.follower.next_position)
         self._heal_now.set()
 
-    def apply_tables(self, connection: _MasterConnection) -> None:
+    def apply_tables(self) -> None:
         """Take over the progress that was read, if the log has come far enough."""
-        try:
-            self._metadata.apply()
-        except MQError as error:
-            connection.end(str(error))
+        self._metadata.apply()
 
     def as_dict(self) -> dict[str, object]:
         """The state for the health report."""
@@ -461,7 +462,7 @@ class _MasterConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None or self.ended.is_set():
             return
-        self._owner.apply_tables(self)
+        self._owner.apply_tables()
         if self._proof is None and (report := self._follower.report()):
             transport.write(report)
         self._pause_or_resume()

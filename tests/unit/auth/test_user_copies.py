@@ -17,6 +17,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from tests.unit.auth_kit import ROOT, SignedPeer, allow, authority
 from tests.unit.broker.replication.test_follower import make_master, make_slave
+from tests.unit.broker.replication.test_slave_metadata import next_request
 from tests.unit.broker_kit import Bench
 
 R = RequestCode
@@ -71,12 +72,12 @@ def one_round(pair: Pair, change: Callable[[Command], None] = lambda answer: Non
     peer, answer = SignedPeer(pair.master.peer(), *INNER), Command(0)
     requests = pair.slave.broker.role.metadata.read()
     try:
-        request = next(requests)
+        request = next_request(requests)
         while True:
             answer = peer.ask(request.code, request.ext)
             if request.code == R.AUTH_LIST_USER:
                 change(answer)
-            request = requests.send(answer)
+            request = next_request(requests, answer)
     except StopIteration:
         return answer
 

@@ -28,10 +28,11 @@ from mqspark.message import MASTER_ID, SCHEDULE_TOPIC, TRANS_HALF_TOPIC, decode_
 from mqspark.protocol.bodies.admin_bodies import ConsumerOffsetSerializeWrapper
 from mqspark.protocol.bodies.topic_bodies import BrokerData, DataVersion, QueueData, TopicRouteData
 from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.slices import finished
 from mqspark.record.record import Parts
 from mqspark.store.timer.timerfiles import TimerCheckpoint
 from tests.unit.broker.replication.test_follower import connected, make_master, make_slave, pieces
-from tests.unit.broker.replication.test_slave_metadata import copy_log, one_round
+from tests.unit.broker.replication.test_slave_metadata import copy_log, next_request, one_round
 from tests.unit.broker_kit import SEND, Bench, send_ext
 from tests.unit.pop_kit import ACK, POP, Popped, handed_out, pop_ext, put
 
@@ -563,9 +564,9 @@ def test_a_second_slave_knows_what_the_first_did(pair: Pair) -> None:
     assert metadata is not None
     requests = metadata.progress()
     with contextlib.suppress(StopIteration):
-        request = next(requests)
+        request = next_request(requests)
         while True:
-            request = requests.send(peer.ask(request.code, request.ext))
+            request = next_request(requests, peer.ask(request.code, request.ext))
     pair.slave.close()
     pair.slave = other
     pair.arrived.clear()
@@ -598,12 +599,11 @@ def test_a_master_takes_over_offsets(tmp_path: Path, counter: int, expected: dic
     for queue_id, offset in ((0, 9), (1, 3)):
         offsets.commit("CG", "T", queue_id, offset)
     offsets.data_version = DataVersion(state_version=0, timestamp=1, counter=7)
-    offsets.catch_up(
-        ConsumerOffsetSerializeWrapper(
-            offset_table={"T@CG": {0: 5, 1: 5, 2: 5}},
-            data_version=DataVersion(state_version=0, timestamp=1, counter=counter),
-        )
+    found = ConsumerOffsetSerializeWrapper(
+        offset_table={"T@CG": {0: 5, 1: 5, 2: 5}},
+        data_version=DataVersion(state_version=0, timestamp=1, counter=counter),
     )
+    finished(offsets.catch_up(found))
     assert offsets.queues("CG", "T") == expected
     master.close()
 

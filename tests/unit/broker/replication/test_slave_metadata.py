@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from mqspark.broker.config import BrokerRole
-from mqspark.broker.replication.metadata import Metadata, Request, adopt_queues
+from mqspark.broker.replication.metadata import Metadata, Request, TableRound, adopt_queues
 from mqspark.broker.replication.tablenotices import is_table_notice
+from mqspark.broker.tables.consumer_offsets import FOLLOWED_AT_ONCE as FOLLOWED_OFFSETS
 from mqspark.broker.tables.consumer_offsets import NOT_FOUND
+from mqspark.broker.tables.topics import FOLLOWED_AT_ONCE
 from mqspark.errors import ProtocolError, TableFull
 from mqspark.protocol.bodies.body import encode_body
 from mqspark.protocol.bodies.topic_bodies import TopicConfig
@@ -40,6 +42,14 @@ def metadata_of(slave: Bench) -> Metadata:
     return slave.broker.role.metadata
 
 
+def next_request(requests: TableRound[None], answer: Command | None = None) -> Request:
+    """What a round asks next; between its slices nobody else has to be served."""
+    request = next(requests) if answer is None else requests.send(answer)
+    while request is None:
+        request = next(requests)
+    return request
+
+
 def one_round(
     master: Bench, slave: Bench, change: Callable[[Request, Command], None] = lambda *_: None
 ) -> list[int]:
@@ -47,12 +57,12 @@ def one_round(
     peer, asked = master.peer(), list[int]()
     requests = metadata_of(slave).read()
     try:
-        request = next(requests)
+        request = next_request(requests)
         while True:
             asked.append(request.code)
             answer = peer.ask(request.code, request.ext)
             change(request, answer)
-            request = requests.send(answer)
+            request = next_request(requests, answer)
     except StopIteration:
         return asked
 
@@ -207,14 +217,14 @@ def test_progress_at_a_place_of_another_masters_log_is_not_taken_over(pair: tupl
     one_round(master, slave)
     assert (known(), metadata.copied_ms) == (NOT_FOUND, None)
     rounds = metadata.read()
-    asked = next(rounds)
+    asked = next_request(rounds)
     metadata.begin()
     copy_log(master, slave)
     metadata.apply()
     assert known() == NOT_FOUND
     try:
         while True:
-            asked = rounds.send(master.peer().ask(asked.code, asked.ext))
+            asked = next_request(rounds, master.peer().ask(asked.code, asked.ext))
     except StopIteration:
         pass
     assert known() == NOT_FOUND, "the round began before the connection"
@@ -328,6 +338,59 @@ def test_a_table_that_changes_while_it_is_read_is_read_again(tmp_path: Path) -> 
 def commit(bench: Bench, offset: int) -> None:
     ext = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": str(offset)}
     assert bench.peer().ask(RequestCode.UPDATE_CONSUMER_OFFSET, ext).code == 0
+
+
+def test_large_tables_are_taken_over_in_slices(pair: tuple[Bench, Bench]) -> None:
+    """The slave copies the log meanwhile, and the producers of a synchronous master wait for that."""
+    master, slave = pair
+    topics, offsets = master.broker.state.topics, master.broker.state.offsets
+    for number in range(600):
+        topics.put(TopicConfig(topic_name=f"T{number:04d}"))
+        for queue_id in range(8):
+            offsets.commit(f"G{number:04d}", f"T{number:04d}", queue_id, number)
+    peer, requests = master.peer(), metadata_of(slave).read()
+    copied = slave.broker.state
+    most_topics = most_offsets = 0
+    request: Request | None = next(requests)
+    with contextlib.suppress(StopIteration):
+        while True:
+            before = len(copied.topics), offsets_of(slave)
+            answer = None if request is None else peer.ask(request.code, request.ext)
+            request = next(requests) if answer is None else requests.send(answer)
+            most_topics = max(most_topics, len(copied.topics) - before[0])
+            most_offsets = max(most_offsets, offsets_of(slave) - before[1])
+    assert names(slave) == names(master)
+    assert offsets_of(slave) == 4_800
+    assert 0 < most_topics <= FOLLOWED_AT_ONCE
+    assert 0 < most_offsets <= FOLLOWED_OFFSETS + 8
+
+
+def test_progress_that_is_taken_over_ends_with_its_connection(pair: tuple[Bench, Bench]) -> None:
+    master, slave = pair
+    assert master.peer().ask(SEND, send_ext(), b"a").code == 0
+    for number in range(600):
+        for queue_id in range(8):
+            master.broker.state.offsets.commit(f"G{number:04d}", "T", queue_id, 0)
+    one_round(master, slave)
+    assert offsets_of(slave) == 0, "the log has not come so far"
+    copy_log(master, slave)
+    metadata = metadata_of(slave)
+    metadata.apply()
+    begun = offsets_of(slave)
+    assert 0 < begun < 4_800
+    metadata.begin()
+    while slave.broker.work():
+        pass
+    assert offsets_of(slave) == begun
+    assert metadata.copied_ms is None
+    one_round(master, slave)
+    assert offsets_of(slave) == 4_800
+    assert metadata.copied_ms is not None
+
+
+def offsets_of(bench: Bench) -> int:
+    offsets = bench.broker.state.offsets
+    return sum(len(offsets.queues(group, topic)) for topic, group in offsets.pairs())
 
 
 def test_progress_never_runs_ahead_of_the_log(pair: tuple[Bench, Bench]) -> None:

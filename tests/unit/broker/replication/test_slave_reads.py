@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.broker.pull.parked_pulls import SLOT_MS
+from mqspark.broker.state.slots import SLOT_MS
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from tests.unit.broker.replication.test_follower import Link, make_master, make_slave, pieces

@@ -6,9 +6,12 @@ from hypothesis import strategies as st
 
 from mqspark.base.keyorder import KeyOrder
 from mqspark.broker.tables.consumer_offsets import ConsumerOffsets
-from mqspark.broker.tables.offset_row import OffsetRow, decode_offsets
+from mqspark.broker.tables.offset_row import SLICE_BYTES, OffsetRow, decode_offsets, offsets_in_slices
 from mqspark.errors import ProtocolError
 from mqspark.protocol import fastjson
+from mqspark.protocol.bodies.admin_bodies import ConsumerOffsetSerializeWrapper
+from mqspark.protocol.bodies.body import decode_table, encode_body
+from mqspark.protocol.bodies.topic_bodies import DataVersion
 from mqspark.protocol.slices import finished
 from mqspark.testing import FakeClock
 
@@ -127,3 +130,50 @@ def test_pairs_of_some_topics_are_found_and_removed_without_a_look_at_the_others
     finished(offsets.remove_topics(wanted))
     monkeypatch.undo()
     assert list(offsets.pairs()) == sorted(pair for pair in pairs if pair[0] not in wanted)
+
+
+def in_slices(text):
+    """The parts of a master's offsets, joined, their version, and the number of slices."""
+    work, slices = offsets_in_slices(text), 1
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            parts, version = end.value
+            return {key: row for part in parts for key, row in part.items()}, version, slices
+        slices += 1
+
+
+def test_offsets_of_a_master_are_decoded_in_slices():
+    table = {f"T{number:04d}@G": {queue: number * queue for queue in range(4)} for number in range(3_000)}
+    version = DataVersion(1, 2, 3)
+    text = encode_body(ConsumerOffsetSerializeWrapper(offset_table=table, data_version=version))
+    found, as_of, slices = in_slices(text)
+    assert (found, as_of) == (table, version)
+    assert slices >= len(text) // (SLICE_BYTES + 100)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"offsetTable":{},"dataVersion":{"counter":7}}',
+        '{"dataVersion":{"counter":7}}',
+        '{"offsetTable":{"T@G":{0:1,1:2}},"dataVersion":{"counter":7}}',
+        '{"offsetTable":{"T@G":{"0":1},"U@G":{}},"dataVersion":{"counter":7}}',
+        '{"dataVersion":{"counter":7},"offsetTable":{"T@G":{},"U@G":{"3":4}}}',
+        '{"dataVersion":{"counter":7},"offsetTable":{"T}},\\"@G":{"3":4},"U@G":{"5":6}}}',
+        '{ "offsetTable" : { "T@G" : { "0" : 1 } } , "dataVersion" : { "counter" : 7 } }',
+    ],
+)
+@pytest.mark.parametrize("slice_bytes", [0, 1, SLICE_BYTES])
+def test_offsets_of_a_master_mean_the_same_however_they_are_written(monkeypatch, text, slice_bytes):
+    monkeypatch.setattr("mqspark.broker.tables.offset_row.SLICE_BYTES", slice_bytes)
+    expected = decode_table(ConsumerOffsetSerializeWrapper, text.encode())
+    found, version, _ = in_slices(text.encode())
+    assert (found, version) == (expected.offset_table, expected.data_version)
+
+
+@pytest.mark.parametrize("text", ['{"offsetTable":{"T@G":{"0":1', '{"offsetTable":{"T@G":{"0":"x"}}}', "[]"])
+def test_what_is_no_table_of_offsets_is_refused(text):
+    with pytest.raises(ProtocolError):
+        in_slices(text.encode())

@@ -4,6 +4,7 @@ from mqspark.base.keyorder import BLOCK_KEYS
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.tables.topics import Topics
 from mqspark.protocol.bodies.topic_bodies import TopicConfig
+from mqspark.protocol.slices import finished
 from tests.support.clocks import ManualClock
 
 COMPACTED = {"cleanup.policy": "COMPACTION"}
@@ -46,5 +47,5 @@ def test_compacted_topics_follow_every_change():
     topics.load(saved)
     assert topics.compacted() == ["New", "T00001"]
     master = many_topics(1)
-    topics.follow(master.data_version, {topic.name: topic.config for topic in master})
+    finished(topics.follow(master.data_version, {topic.name: topic.config for topic in master}))
     assert topics.compacted() == []
