@@ -25,7 +25,7 @@ from mqspark.broker.pop.checks import (
     parse_wanted,
 )
 from mqspark.broker.pop.order import PopOrder
-from mqspark.broker.pop.parked_pops import ANY_QUEUE, ParkedPops, Waiter
+from mqspark.broker.pop.parked_pops import ANY_QUEUE, EXAMINED_AT_ONCE, ParkedPops, Waiter
 from mqspark.broker.pop.revivelog import CheckKey, CheckPoint, ReviveLog
 from mqspark.broker.pop.start_offsets import PopOffsets, Step
 from mqspark.broker.state.acks import Deferred
@@ -250,7 +250,7 @@ class PopProcessor:
                 yield
 
     def expire(self) -> None:
-        self._expired.extend(self.parked.expired())
+        self._more_expired()
         self._serve_parked()
 
     def _end_waiting(self, pop: Pop) -> None:
@@ -282,6 +282,10 @@ class PopProcessor:
 
     # --- many at once ---
 
+    def _more_expired(self) -> bool:
+        self._expired.extend(self.parked.expired(EXAMINED_AT_ONCE))
+        return bool(self._expired)
+
     def _serve_parked(self) -> None:
         if (self._grown or self._expired) and not self._is_serving:
             self._is_serving = True
@@ -290,7 +294,7 @@ class PopProcessor:
     def _serve_in_slices(self) -> Work[None]:
         """The first ``SERVED_AT_ONCE`` pops at once, the others between the turns of others."""
         served = 0
-        while self._grown or self._expired:
+        while self._grown or self._expired or self._more_expired():
             try:
                 for _ in self._serve_next():
                     served += 1

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from mqspark.base.bounded import BoundedMap, Ledger, require, text_bytes
@@ -18,6 +17,7 @@ from mqspark.base.clock import Clock
 from mqspark.base.config import Bound
 from mqspark.base.shares import NOBODY
 from mqspark.broker.state.selection import HeldRequests, Wanted
+from mqspark.broker.state.slots import Slots
 from mqspark.protocol.receipts import retry_topic_v1, retry_topic_v2
 from mqspark.protocol.session import Session
 
@@ -29,10 +29,10 @@ ANY_QUEUE = -1
 MAX_WAITERS_BYTES = 256 << 20
 _WAITER_BYTES = 200
 _QUEUE_BYTES = 800
+EXAMINED_AT_ONCE = 64
+"""Waiters that are examined in one turn because of their time; more are examined between other turns."""
 _PAIR_BYTES = 2_000
 """With the names of its retry topics."""
-SWEEP_INTERVAL_MS = 100
-"""A sweep visits every waiter, so its rate is limited."""
 
 
 class Waiter:
@@ -48,6 +48,7 @@ class Waiter:
         "queue_id",
         "session",
         "size_bytes",
+        "slot",
         "topic",
         "wanted",
     )
@@ -70,6 +71,7 @@ class Waiter:
         self.group = group
         self.queue_id = queue_id
         self.deadline_ms = deadline_ms
+        self.slot = 0
         self.attempt_id = attempt_id
         self.wanted = wanted
         self.size_bytes = _WAITER_BYTES + text_bytes(topic, group, attempt_id)
@@ -102,6 +104,7 @@ class ParkedPops(Generic[W]):
             max_bytes,
             "ParkedPops._groups",
             "ParkedPops._retries",
+            "Slots._slots",
             most=most,
         )
         self._requests: HeldRequests[W] = HeldRequests(self.ledger, _PAIR_BYTES)
@@ -116,7 +119,7 @@ class ParkedPops(Generic[W]):
         """topic → the groups that wait for it."""
         self._retries: dict[str, tuple[str, str]] = {}
         """retry topic → the (topic, group) that waits for it too."""
-        self._next_sweep_ms: int | None = None
+        self._slots: Slots[W] = Slots()
 
     @property
     def count(self) -> int:
@@ -155,11 +158,10 @@ class ParkedPops(Generic[W]):
             waiters.appendleft(waiter)
         else:
             waiters.append(waiter)
-        if self._next_sweep_ms is None or waiter.deadline_ms < self._next_sweep_ms:
-            self._next_sweep_ms = waiter.deadline_ms
+        self._slots.enter(waiter, self._clock.monotonic_ms())
 
     def validate(self) -> None:
-        """Check that messages of a topic and of its retry topics find their waiters, and that a sweep finds each."""
+        """Check that messages of a topic and of its retry topics find their waiters, and that each is found in time."""
         parked: list[W] = []
         for key, queues in self._waiting.items():
             require(bool(queues), f"nobody waits for {key}")
@@ -173,7 +175,7 @@ class ParkedPops(Generic[W]):
         require(
             pairs == self._waiting.keys(), f"{pairs} are found by their topics, {self._waiting.keys()} wait"
         )
-        require(not parked or self._next_sweep_ms is not None, "no sweep is due")
+        self._slots.validate(parked)
         self._requests.validate(parked)
 
     def interested(self, topic: str) -> list[tuple[str, str, bool]]:
@@ -195,6 +197,7 @@ class ParkedPops(Generic[W]):
         taken = None
         while waiters and taken is None:
             waiter = waiters.popleft()
+            self._slots.leave(waiter)
             self._requests.release(waiter)
             if waiter.session.open:
                 taken = waiter
@@ -202,29 +205,17 @@ class ParkedPops(Generic[W]):
             self._forget(topic, group, queue_id)
         return taken
 
-    def expired(self) -> list[W]:
-        """Remove and return the waiters whose time is up."""
-        now_ms = self._clock.monotonic_ms()
-        if self._next_sweep_ms is None or now_ms < self._next_sweep_ms:
-            return []
+    def expired(self, most: int = sys.maxsize) -> list[W]:
+        """Remove and return the waiters whose time is up; at most so many are examined."""
         due: list[W] = []
-        earliest_ms: int | None = None
-        for key, queues in list(self._waiting.items()):
-            for queue_id, waiters in list(queues.items()):
-                kept = deque(
-                    waiter for waiter in waiters if waiter.session.open and waiter.deadline_ms > now_ms
-                )
-                due += [waiter for waiter in waiters if waiter.session.open and waiter.deadline_ms <= now_ms]
-                for waiter in waiters:
-                    if not waiter.session.open or waiter.deadline_ms <= now_ms:
-                        self._requests.release(waiter)
-                if not kept:
-                    self._forget(*key, queue_id)
-                    continue
-                queues[queue_id] = kept
-                soonest_ms = _soonest(kept)
-                earliest_ms = soonest_ms if earliest_ms is None else min(earliest_ms, soonest_ms)
-        self._next_sweep_ms = None if earliest_ms is None else max(earliest_ms, now_ms + SWEEP_INTERVAL_MS)
+        for waiter in self._slots.over(self._clock.monotonic_ms(), most):
+            waiters = self._waiting[waiter.topic, waiter.group][waiter.queue_id]
+            waiters.remove(waiter)  # one of the first, as a rule
+            self._requests.release(waiter)
+            if not waiters:
+                self._forget(waiter.topic, waiter.group, waiter.queue_id)
+            if waiter.session.open:
+                due.append(waiter)
         return due
 
     def take_topic(self, topic: str) -> list[W]:
@@ -246,7 +237,7 @@ class ParkedPops(Generic[W]):
         for key, queues in list(self._waiting.items()):
             for queue_id in list(queues):
                 self._forget(*key, queue_id)
-        self._next_sweep_ms = None
+        self._slots.clear()
         return [waiter for waiter in found if waiter.session.open]
 
     def _forget(self, topic: str, group: str, queue_id: int) -> None:
@@ -263,7 +254,3 @@ class ParkedPops(Generic[W]):
         for name in (retry_topic_v1(topic, group), retry_topic_v2(topic, group)):
             if self._retries.get(name) == (topic, group):
                 del self._retries[name]
-
-
-def _soonest(waiters: Iterable[Waiter]) -> int:
-    return min(waiter.deadline_ms for waiter in waiters)

@@ -12,7 +12,7 @@ from mqspark.base.logs import sparing
 from mqspark.broker.pop.checks import check_group, check_readable, check_time, check_topic
 from mqspark.broker.pop.handout import MAX_MESSAGES, PopProcessor
 from mqspark.broker.pop.order import PopOrder
-from mqspark.broker.pop.parked_pops import ANY_QUEUE, ParkedPops, Waiter
+from mqspark.broker.pop.parked_pops import ANY_QUEUE, EXAMINED_AT_ONCE, ParkedPops, Waiter
 from mqspark.broker.pop.start_offsets import PopOffsets
 from mqspark.broker.state.state import BrokerState
 from mqspark.errors import TableFull
@@ -182,10 +182,14 @@ class PopWatchProcessor:
             self._serve()
 
     def expire(self) -> None:
-        self._expired.extend(self.parked.expired())
+        self._more_expired()
         self._serve()
 
     # --- many at once, of which each may look at all queues of its topic ---
+
+    def _more_expired(self) -> bool:
+        self._expired.extend(self.parked.expired(EXAMINED_AT_ONCE))
+        return bool(self._expired)
 
     def _serve(self) -> None:
         if (self._grown or self._expired) and not self._is_serving:
@@ -194,7 +198,7 @@ class PopWatchProcessor:
 
     def _serve_in_slices(self) -> Work[None]:
         seen = 0
-        while self._grown or self._expired:
+        while self._grown or self._expired or self._more_expired():
             try:
                 for queues in self._serve_next():
                     seen += queues

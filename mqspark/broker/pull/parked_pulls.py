@@ -1,7 +1,8 @@
 """Parked pulls: requests that found no message and wait (PullRequestHoldService).
 
 They wait under (topic, queue id) until that queue grows past their offset or their time is up. Pulls of a closed
-connection are dropped when they are next examined, within LOOK_MS.
+connection are dropped when they are next examined, within ``slots.LOOK_MS``. (RocketMQ visits every parked pull, every
+5 s.)
 
 Facts: docs/rocketmq/broker.md#long-polling.
 """
@@ -9,6 +10,7 @@ Facts: docs/rocketmq/broker.md#long-polling.
 from __future__ import annotations
 
 import sys
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from mqspark.base.bounded import Ledger, require
@@ -16,6 +18,7 @@ from mqspark.base.clock import Clock
 from mqspark.base.config import Bound
 from mqspark.base.shares import NOBODY
 from mqspark.broker.state.selection import HeldRequests, Wanted
+from mqspark.broker.state.slots import Slots
 from mqspark.broker.statictopic.logicreads import LogicRead
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.session import Session
@@ -25,11 +28,6 @@ if TYPE_CHECKING:  # imported where users have to log in
 
 MAX_PARKED_BYTES = 256 << 20
 _PULL_BYTES = 300
-SLOT_MS = 10
-"""A suspension ends at most this much late: pulls whose time is up within one slot are found together, and no others
-are looked at. RocketMQ visits every parked pull, every 5 s."""
-LOOK_MS = 30_000
-"""A pull that waits longer is examined in between."""
 
 
 class Pull:
@@ -101,7 +99,8 @@ class ParkedPulls:
             "parkedPulls",
             max_bytes,
             "ParkedPulls._waiting",
-            "ParkedPulls._slots",
+            "Slots._slots",
+            "PullProcessor._grown",
             most=most,
         )
         self._requests: HeldRequests[Pull] = HeldRequests(self.ledger)
@@ -110,8 +109,7 @@ class ParkedPulls:
         self._clock = clock
         self._waiting: dict[tuple[str, int], dict[Pull, None]] = {}
         """In the order in which they were parked."""
-        self._slots: dict[int, dict[Pull, None]] = {}
-        """By the time at which they are examined."""
+        self._slots: Slots[Pull] = Slots()
 
     @property
     def count(self) -> int:
@@ -123,10 +121,7 @@ class ParkedPulls:
         pull.owner = self._requests.admit(pull)
 
     def _leave(self, pull: Pull) -> None:
-        slot = self._slots[pull.slot]
-        del slot[pull]
-        if not slot:
-            del self._slots[pull.slot]
+        self._slots.leave(pull)
         self._forget(pull)
 
     def _forget(self, pull: Pull) -> None:
@@ -138,16 +133,12 @@ class ParkedPulls:
             del self._waiting[key]
         self._requests.release(pull)
 
-    def _enter_slot(self, pull: Pull, now_ms: int) -> None:
-        pull.slot = -(-min(pull.deadline_ms, now_ms + LOOK_MS) // SLOT_MS)
-        self._slots.setdefault(pull.slot, {})[pull] = None
-
     def park(self, pull: Pull) -> None:
         """``deadline_ms`` (monotonic) must be set. Never refuses; callers that park for a peer call ``admit``
         first."""
         self._requests.hold(pull)
         self._waiting.setdefault((pull.topic, pull.queue_id), {})[pull] = None
-        self._enter_slot(pull, self._clock.monotonic_ms())
+        self._slots.enter(pull, self._clock.monotonic_ms())
 
     def validate(self) -> None:
         """Check that every pull waits for a later message of its queue, is found in time, and is counted once."""
@@ -157,24 +148,19 @@ class ParkedPulls:
             parked += pulls
             for pull in pulls:
                 require((pull.topic, pull.queue_id) == (topic, queue_id), f"{pull.topic} waits for {topic}")
-        for number, slot in self._slots.items():
-            require(bool(slot), f"nobody is in slot {number}")
-            require(all(pull.slot == number for pull in slot), f"a pull is in slot {number}")
-            require(
-                all(number * SLOT_MS < pull.deadline_ms + SLOT_MS for pull in slot), "a pull is found late"
-            )
-        require(
-            sorted(map(id, parked)) == sorted(id(pull) for slot in self._slots.values() for pull in slot),
-            "those who wait are not those who are found",
-        )
+        self._slots.validate(parked)
         self._requests.validate(parked)
 
-    def arrived(self, topic: str, queue_id: int, max_offset: int) -> list[Pull]:
-        """The queue has grown: remove and return the pulls that may now find something."""
+    def waiting(self, topic: str, queue_id: int) -> int:
+        """How many wait for messages of a queue."""
+        return len(self._waiting.get((topic, queue_id), ()))
+
+    def arrived(self, topic: str, queue_id: int, max_offset: int, most: int = sys.maxsize) -> list[Pull]:
+        """The queue has grown: remove and return the pulls that may now find something, at most so many."""
         waiting = self._waiting.get((topic, queue_id))
         if waiting is None:
             return []
-        due = [pull for pull in waiting if pull.offset < max_offset]
+        due = list(islice((pull for pull in waiting if pull.offset < max_offset), most))
         for pull in due:
             self._leave(pull)
         return due
@@ -189,21 +175,9 @@ class ParkedPulls:
 
     def expired(self, most: int = sys.maxsize) -> list[Pull]:
         """Remove and return pulls whose time is up; at most so many are examined."""
-        now_ms = self._clock.monotonic_ms()
         due: list[Pull] = []
-        while most > 0 and (number := min(self._slots, default=sys.maxsize)) * SLOT_MS <= now_ms:
-            slot = self._slots[number]
-            while slot and most > 0:
-                # From the end: to find the first one, a dict passes the places of all that were removed before.
-                pull, _ = slot.popitem()
-                most -= 1
-                if not pull.session.open:
-                    self._forget(pull)
-                elif pull.deadline_ms <= now_ms:
-                    self._forget(pull)
-                    due.append(pull)
-                else:
-                    self._enter_slot(pull, now_ms)
-            if not slot:
-                del self._slots[number]
+        for pull in self._slots.over(self._clock.monotonic_ms(), most):
+            self._forget(pull)
+            if pull.session.open:
+                due.append(pull)
         return due

@@ -53,6 +53,8 @@ FORBIDDEN_BROKER, FORBIDDEN_GROUP, FORBIDDEN_TOPIC, FORBIDDEN_BROADCAST, FORBIDD
 WOKEN_AT_ONCE = 64
 """Parked pulls that are served in the turn that wakes them; the rest are served between other turns."""
 SERVED_AT_ONCE = 16
+LEFT_AT_ONCE = 256
+"""Parked pulls of one queue that leave it in one turn because it has grown."""
 EXAMINED_AT_ONCE = 128
 """Parked pulls that are examined in one turn because of their time; more are examined between other turns."""
 
@@ -136,6 +138,9 @@ class PullProcessor:
         self._woken: deque[tuple[Pull, Callable[[Pull], None]]] = deque()
         """Pulls that are no longer parked and not served yet."""
         self._woken_now = 0
+        self._grown: dict[tuple[str, int], tuple[int, int]] = {}
+        """Queues with more pulls to wake than leave the parked ones at once: their max offsets, and how many of their
+        pulls are still to be looked for."""
         self._is_serving = False
         self.given: dict[int, int] = {}
         """session id → bytes sent to it in this turn."""
@@ -211,9 +216,17 @@ class PullProcessor:
         if not parked.requests:
             return
         for topic, queue_id, max_offset in arrivals:
-            for pull in parked.arrived(topic, queue_id, max_offset):
+            for pull in self._leaving(topic, queue_id, max_offset, parked.waiting(topic, queue_id)):
                 self._wake(pull, self._serve_woken)
         self._serve_rest()
+
+    def _leaving(self, topic: str, queue_id: int, max_offset: int, waiting: int) -> list[Pull]:
+        """The next pulls that a grown queue wakes, of so many; those that do not match may be parked again behind
+        them."""
+        due = self.parked.arrived(topic, queue_id, max_offset, min(LEFT_AT_ONCE, waiting))
+        if len(due) == LEFT_AT_ONCE < waiting:
+            self._grown[topic, queue_id] = max_offset, waiting - LEFT_AT_ONCE
+        return due
 
     def answer_resets(self, group: str, topic: str) -> None:
         """The group's offsets were reset: answer its parked pulls at once."""
@@ -297,13 +310,13 @@ class PullProcessor:
 
     def _serve_rest(self) -> None:
         self._woken_now = 0
-        if self._woken and not self._is_serving:
+        if (self._woken or self._grown) and not self._is_serving:
             self._is_serving = True
             self._state.long_work.begin(None, self._serve_in_slices())
 
     def _serve_in_slices(self) -> Work[None]:
         served = 0
-        while self._woken or self._more_expired():
+        while self._woken or self._more_woken() or self._more_expired():
             pull, serve = self._woken.popleft()
             if not pull.session.open:
                 continue
@@ -312,9 +325,18 @@ class PullProcessor:
             except Exception:
                 _log.exception("a pull of %s could not be served", pull.session.peer)
             served += 1
-            if self._woken and (isinstance(pull.wanted, SqlFilter) or served % SERVED_AT_ONCE == 0):
+            is_more = self._woken or self._grown
+            if is_more and (isinstance(pull.wanted, SqlFilter) or served % SERVED_AT_ONCE == 0):
                 yield
         self._is_serving = False
+
+    def _more_woken(self) -> bool:
+        while self._grown:
+            queue, rest = self._grown.popitem()
+            if due := self._leaving(*queue, *rest):
+                self._woken.extend((pull, self._serve_woken) for pull in due)
+                return True
+        return False
 
     def _more_expired(self) -> bool:
         due = self.parked.expired(EXAMINED_AT_ONCE)

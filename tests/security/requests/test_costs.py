@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from mqspark.broker.group.membership import NOTIFIED_AT_ONCE
+from mqspark.broker.pop.parked_pops import EXAMINED_AT_ONCE
 from mqspark.broker.savedstate import MAX_REST_MS, SHORT_SAVE_MS
 from mqspark.broker.state import groups
 from mqspark.broker.state.changes import ANSWERED_AT_ONCE
@@ -446,6 +447,25 @@ def test_parked_pops_whose_time_is_up_at_once_are_answered_between_turns(tmp_pat
     while bench.broker.work():
         pass
     assert answered + heard(peers) == len(peers) - 1
+    bench.close()
+
+
+def test_of_parked_pops_a_tick_looks_at_few(tmp_path: Path) -> None:
+    """Whether many are over or none: those that wait longer are not looked at."""
+    bench = Bench(tmp_path)
+    count = 3 * EXAMINED_AT_ONCE
+    peers = parked_pops(bench, count)
+    parked = bench.broker.pop.pops.parked
+    bench.clock.advance(15_000)
+    bench.broker.tick()
+    assert parked.count >= count - EXAMINED_AT_ONCE - 1
+    while bench.broker.work_waits:
+        before = parked.count
+        bench.broker.work()
+        assert before - parked.count <= EXAMINED_AT_ONCE
+    bench.broker.turn()
+    assert (heard(peers), parked.count) == (count, 0)
+    parked.validate()
     bench.close()
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from mqspark.broker.pull import pull as pulling
-from mqspark.broker.pull.parked_pulls import LOOK_MS, SLOT_MS, ParkedPulls, Pull
+from mqspark.broker.pull.parked_pulls import ParkedPulls, Pull
+from mqspark.broker.state.slots import LOOK_MS, SLOT_MS
+from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.session import Session
 from tests.support.clocks import ManualClock
 from tests.unit.broker_kit import SEND, Bench, send_ext
@@ -94,4 +96,29 @@ def test_many_whose_time_is_up_at_once_are_answered_in_many_turns(tmp_path: Path
     assert answered == count
     assert bench.broker.pulls.parked.count == 0
     assert turns >= count // pulling.SERVED_AT_ONCE - pulling.WOKEN_AT_ONCE
+    bench.close()
+
+
+def test_of_many_that_wait_for_one_queue_few_leave_it_at_once(tmp_path: Path) -> None:
+    """Those that a message does not concern wait on: they are not looked at again because of it."""
+    bench = Bench(tmp_path)
+    peer = bench.peer()
+    peer.ask(SEND, send_ext(), b"a")
+    count = 2 * pulling.LEFT_AT_ONCE + 10
+    for number in range(count):
+        peer.give_pull(offset=1, sysFlag="6", subscription="TagA" if number % 5 == 0 else "*")
+    bench.broker.turn()
+    parked = bench.broker.pulls.parked
+    peer.give(SEND, send_ext(), b"b")
+    bench.broker.turn()
+    assert parked.count >= count - pulling.LEFT_AT_ONCE
+    while bench.broker.work_waits:
+        before = parked.count
+        bench.broker.work()
+        bench.broker.turn()
+        assert before - parked.count <= pulling.LEFT_AT_ONCE
+    answers = [each for each in peer.heard() if each.code == ResponseCode.SUCCESS]
+    assert len(answers) == 1 + count - parked.count
+    assert parked.count == -(-count // 5)
+    parked.validate()
     bench.close()

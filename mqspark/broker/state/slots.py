@@ -1,0 +1,77 @@
+"""Requests that wait, by the time at which each is examined.
+
+Those of one slot are found together, and no others are looked at: what waits for later costs nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Generic, Protocol, TypeVar
+
+from mqspark.base.bounded import require
+from mqspark.protocol.session import Session
+
+SLOT_MS = 10
+"""A wait ends at most this much late."""
+LOOK_MS = 30_000
+"""A request that waits longer is examined in between: its connection may be gone."""
+
+
+class TimedWait(Protocol):
+    deadline_ms: int
+    """Monotonic."""
+    slot: int
+    """Where it is."""
+
+    @property
+    def session(self) -> Session: ...
+
+
+W = TypeVar("W", bound=TimedWait)
+
+
+class Slots(Generic[W]):
+    def __init__(self) -> None:
+        self._slots: dict[int, dict[W, None]] = {}
+
+    def enter(self, request: W, now_ms: int) -> None:
+        request.slot = -(-min(request.deadline_ms, now_ms + LOOK_MS) // SLOT_MS)
+        self._slots.setdefault(request.slot, {})[request] = None
+
+    def leave(self, request: W) -> None:
+        slot = self._slots[request.slot]
+        del slot[request]
+        if not slot:
+            del self._slots[request.slot]
+
+    def clear(self) -> None:
+        self._slots.clear()
+
+    def over(self, now_ms: int, most: int = sys.maxsize) -> Iterator[W]:
+        """Remove and return those whose time is up or whose connection is closed; at most so many are examined."""
+        while most > 0 and (number := min(self._slots, default=sys.maxsize)) * SLOT_MS <= now_ms:
+            slot = self._slots[number]
+            while slot and most > 0:
+                # From the end: to find the first one, a dict passes the places of all that were removed before.
+                request, _ = slot.popitem()
+                most -= 1
+                if request.session.open and request.deadline_ms > now_ms:
+                    self.enter(request, now_ms)
+                else:
+                    yield request
+            if not slot:
+                self._slots.pop(number, None)
+
+    def validate(self, waiting: list[W]) -> None:
+        """Raises AssertionError unless each of these, and no other, is found in time."""
+        for number, slot in self._slots.items():
+            require(bool(slot), f"nobody is in slot {number}")
+            require(all(each.slot == number for each in slot), f"a request is in slot {number}")
+            require(
+                all(number * SLOT_MS < each.deadline_ms + SLOT_MS for each in slot), "a request is found late"
+            )
+        require(
+            sorted(map(id, waiting)) == sorted(id(each) for slot in self._slots.values() for each in slot),
+            "those who wait are not those who are found",
+        )
