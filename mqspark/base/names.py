@@ -16,7 +16,7 @@ Facts: docs/rocketmq/messages.md#names.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -77,6 +77,18 @@ def check(what: str, text: str, rule: Rule = NAME) -> None:
 
 are_sound = _known.issuperset
 """Whether all of these were recently found to follow ``NAME``. False is not a verdict."""
+
+
+def are_plain(texts: Collection[str]) -> bool:
+    """Whether all of very many follow ``NAME``, found out at once. False is not a verdict."""
+    joined = "".join(texts)
+    return (
+        joined.isascii()
+        and joined.isprintable()
+        and not any(letter in joined for letter in "/\\@")
+        and max(map(len, texts), default=0) <= NAME.limit
+        and not any(dots in texts for dots in (".", ".."))
+    )
 
 
 def is_sound(text: str, rule: Rule = NAME) -> bool:

@@ -295,8 +295,8 @@ class NameServer:
             keep_zone(route, zone)
         return encode_body(route)
 
-    def cluster_info(self, session: Session, command: Command) -> bytes:
-        return ok(command, None, encode_body(self.routes.cluster_info()))
+    def cluster_info(self, session: Session, command: Command) -> Slices:
+        return ok_in_slices(command, self.routes.cluster_info())
 
     def member_group(self, session: Session, command: Command) -> bytes:
         header = command.header(GetBrokerMemberGroupRequestHeader)

@@ -14,8 +14,11 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import inspect
 
-from mqspark.base.names import ID, NAME, Rule, are_sound, check
+from mqspark.base.names import ID, NAME, Rule, are_plain, are_sound, check
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
+
+MANY = 64
+"""So many texts are checked together first: a list of ten thousand takes half a millisecond instead of four."""
 
 
 class Name(NamedTuple):
@@ -295,7 +298,9 @@ def _of_value(info: inspect.Type, names: tuple[Name, ...], known: dict[type, Che
         return lambda value: check(what, value, rule)
     if isinstance(info, inspect.ListType | inspect.SetType):
         of_item = _of_value(info.item_type, names, known)
-        return None if of_item is None else functools.partial(_check_each, of_item)
+        if of_item is None or not isinstance(info.item_type, inspect.StrType):
+            return None if of_item is None else functools.partial(_check_each, of_item)
+        return functools.partial(_check_texts, of_item)
     if isinstance(info, inspect.DictType):
         keyed = isinstance(info.key_type, inspect.StrType)
         of_key = _of_value(info.key_type, names, known)
@@ -305,12 +310,17 @@ def _of_value(info: inspect.Type, names: tuple[Name, ...], known: dict[type, Che
 
         def check_table(table: dict[Any, Any]) -> None:
             if of_key is not None and not are_sound(table):
-                _check_each(of_key, table)
+                _check_texts(of_key, table)
             if of_item is not None:
                 _check_each(of_item, table.values())
 
         return check_table
     return None
+
+
+def _check_texts(found: Check, texts: Any) -> None:
+    if len(texts) < MANY or not are_plain(texts):
+        _check_each(found, texts)
 
 
 def _check_each(found: Check, values: Any) -> None:

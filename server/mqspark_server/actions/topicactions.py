@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from mqspark.errors import InvalidMessage
+from mqspark.errors import InvalidMessage, NoRoute
 from mqspark.message import MESSAGE_TYPES, NEW_TOPIC_QUEUES, is_system_topic
 from mqspark_server.actions.fields import ChoiceField, SettingsField, TopicName
 from mqspark_server.actions.operating import Act, Done, Facts, NotDone, Operated, Preview, Why
@@ -46,7 +47,7 @@ class CreateTopic(PutTopic, frozen=True, kw_only=True):
     async def _lacking(self, at: Operated) -> list[str]:
         """The brokers that do not have it. Raises NotDone."""
         there: set[str] = set()
-        if self.topic in await at.admin.topic_list():
+        with contextlib.suppress(NoRoute):
             there = {*(await at.admin.topic_route(self.topic)).brokers}
         wanted = self.brokers or await masters_of(at.admin)
         if there.intersection(wanted) and not self.is_kept:

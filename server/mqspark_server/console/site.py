@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Protocol
@@ -31,7 +31,7 @@ from mqspark_server.console.rendering import HEADERS, HTML, ROOT, inside, render
 from mqspark_server.console.visitors import Form, NoForm, Visitor, Visitors, read_form, sent_fields
 from mqspark_server.shown.nouns import WholeNumbers
 from mqspark_server.survey.schemasurvey import schemas_of
-from mqspark_server.survey.surveying import Row, add_to_each
+from mqspark_server.survey.surveying import Row, add_to_each, in_slices
 from mqspark_server.web.events import EventStream
 from mqspark_server.web.places import Places
 from mqspark_server.web.problems import Problem
@@ -165,13 +165,15 @@ class ListView(View, frozen=True):
     down: bool = False
 
     async def listed(
-        self, key: str, rows: Iterable[Row], ask: Callable[[Row], Awaitable[Row]] | None = None
+        self, key: str, rows: Sequence[Row], ask: Callable[[Row], Awaitable[Row]] | None = None
     ) -> Row:
         """The rows of this page, by their names below ``key``. ``ask`` says more about these only, or about up to
         MAX_SORTED to sort them. Raises InvalidMessage."""
         if self.sort and self.sort not in (key, *self.sortable):
             raise InvalidMessage(f"sort: choose one of {', '.join((key, *self.sortable))}", field="sort")
-        found = [row for row in rows if self.q.lower() in row[key].lower()]
+        wanted, found = self.q.lower(), list[Row]()
+        async for some in in_slices(rows):
+            found += [row for row in some if wanted in row[key].lower()]
         is_by_figure = self.sort not in ("", key)
         is_by_name = is_by_figure and len(found) > MAX_SORTED
         if ask is not None and is_by_figure and not is_by_name:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from mqspark.errors import MQError
 
 ASKED_AT_ONCE = 8
+ROWS_AT_ONCE = 1_024
+"""Rows that are made or looked at in one turn of the loop."""
 MAX_ROWS = 256
 """The most rows of a table for people that has no pages."""
 
@@ -21,6 +23,14 @@ V = TypeVar("V")
 def without_no_error(row: Row) -> Row:
     """For programs: ``error`` is there only where something failed."""
     return {key: value for key, value in row.items() if key != "error" or value}
+
+
+async def in_slices(items: Sequence[T]) -> AsyncIterator[Sequence[T]]:
+    """Parts of a long list, between which others are served."""
+    for first in range(0, len(items), ROWS_AT_ONCE):
+        if first:
+            await asyncio.sleep(0)
+        yield items[first : first + ROWS_AT_ONCE]
 
 
 async def each_of(items: Iterable[T], ask: Callable[[T], Awaitable[V]]) -> list[V]:

@@ -19,7 +19,7 @@ from mqspark.protocol.bodies.admin_bodies import BrokerStatsData, BrokerStatsIte
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.client_headers import GetEarliestMsgStoretimeRequestHeader
 from mqspark_server.shown import nouns
-from mqspark_server.survey.surveying import MAX_ROWS, Row, add_to_each
+from mqspark_server.survey.surveying import MAX_ROWS, Row, add_to_each, in_slices
 
 if TYPE_CHECKING:
     from mqspark.client.admin import AdminClient
@@ -42,8 +42,21 @@ async def topic_rows(admin: AdminClient, cluster: str | None = None, *, every: b
     system's. ``every``: not only normal ones."""
     names, info = await admin.topic_list(cluster=cluster), await admin.cluster_info()
     own = {*info.cluster_addr_table, *info.broker_addr_table}
-    rows = [{"topic": name, "kind": "system" if name in own else topic_kind(name)} for name in names]
-    return [row for row in rows if every or row["kind"] == "normal"]
+    rows: list[Row] = []
+    async for some in in_slices(names):
+        found = ({"topic": name, "kind": "system" if name in own else topic_kind(name)} for name in some)
+        rows += [row for row in found if every or row["kind"] == "normal"]
+    return rows
+
+
+async def is_there(admin: AdminClient, topic: str) -> bool:
+    """Whether a topic has a route. To look for it in the list of all topics keeps the loop for as long as there are
+    topics."""
+    try:
+        await admin.topic_route(topic)
+    except NoRoute:
+        return False
+    return True
 
 
 async def extent_of(admin: AdminClient, topic: str) -> Row:

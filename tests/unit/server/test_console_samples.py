@@ -11,7 +11,7 @@ import pytest
 
 from mqspark.base.logs import forget
 from mqspark.client.remoting.client_options import ClientOptions
-from mqspark.errors import ClientError
+from mqspark.errors import ClientError, NoRoute
 from mqspark.message import dlq_topic
 from mqspark.protocol.bodies.admin_bodies import TopicOffset
 from mqspark.testing import FakeClock
@@ -129,9 +129,10 @@ class Cluster:
             raise ClientError("it has committed nothing")
         return 10
 
-    async def topic_list(self) -> list[str]:
-        self.asked.append("topics")
-        return ["Orders", *map(dlq_topic, ("g0002", "gone"))]
+    async def topic_route(self, topic: str) -> None:
+        self.asked.append(f"route of {topic}")
+        if topic != dlq_topic("g0002"):
+            raise NoRoute(topic)
 
     async def topic_stats(self, topic: str) -> dict[int, TopicOffset]:
         self.asked.append(topic)
@@ -172,7 +173,7 @@ def test_a_large_cluster_costs_no_more() -> None:
     assert max(map(len, rounds)) <= sampler.MAX_BROKERS + sampler.REQUESTS_FOR_GROUPS + 3
     # Of each of 64 masters one group is asked; the names of 5,000 once, and not again within 2,500 s.
     assert [each for asked in rounds for each in asked].count("groups") == 1
-    assert [each for asked in rounds for each in asked].count("topics") == 1
+    assert [each for asked in rounds for each in asked].count(f"route of {dlq_topic('g0002')}") == 1
     in_turn = [each for asked in rounds for each in asked if each.startswith("g0")]
     assert len(in_turn) == 70
     assert len(set(in_turn)) == sampler.MAX_GROUPS

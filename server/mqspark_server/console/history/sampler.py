@@ -23,6 +23,7 @@ from mqspark_server.console.clusteraccess import ShownCluster, Trouble, admin_of
 from mqspark_server.console.history.samples import History
 from mqspark_server.survey.brokersurvey import broker_rows, totals_of
 from mqspark_server.survey.surveying import Row, each_of
+from mqspark_server.survey.topicsurvey import is_there
 
 PERIOD_S = 10.0
 PAUSE_FACTOR = 10
@@ -68,7 +69,8 @@ class _Known:
     """What was last heard of a group."""
 
     lag: int | None = None
-    has_letters: bool = False
+    has_letters: bool | None = None
+    """None until its next turn."""
     letters: int = 0
 
 
@@ -152,10 +154,9 @@ class Sampler:
         mono_ms = self._clock.monotonic_ms()
         if mono_ms >= self._names_at_ms:
             names = [name for name in await admin.groups() if not is_system_group(name)]
-            topics = frozenset(await admin.topic_list())
             known = {name: self._known.get(name) or _Known() for name in names[:MAX_GROUPS]}
-            for name, each in known.items():
-                each.has_letters = dlq_topic(name) in topics
+            for each in known.values():
+                each.has_letters = None
             self._known = known
             self._names_at_ms = mono_ms + int(1000 * max(NAMES_S, NAMES_FACTOR_S * len(names)))
         groups = [*self._known]
@@ -168,6 +169,8 @@ class Sampler:
             with contextlib.suppress(MQError):  # it has committed nothing, or its broker is unreachable
                 known.lag = await admin.group_lag(group)
                 self.history.note(group_series(group), self._clock.now_ms(), known.lag)
+            if known.has_letters is None:
+                known.has_letters = await is_there(admin, dlq_topic(group))
             if known.has_letters:
                 with contextlib.suppress(MQError):  # its broker is unreachable
                     stats = await admin.topic_stats(dlq_topic(group))

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Annotated, Any, Literal
 
 from mqspark.errors import BrokerError, RequestTimeout
-from mqspark.message import MessageQueue, dlq_topic
+from mqspark.message import MessageQueue
 from mqspark.protocol.bodies.body import queue_of
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import ResponseCode
@@ -30,17 +30,13 @@ _NOT_THERE = (ResponseCode.SYSTEM_ERROR, ResponseCode.CONSUMER_NOT_ONLINE)
 class GroupTable(ListView, frozen=True):
     async def show(self, asked: Asking) -> Row:
         async def figures(row: Row) -> Row:
-            letters: Row = {"messages": 0, "last_hour": 0, "first_ms": None, "error": ""}
-            if dlq_topic(row["group"]) in topics:
-                letters = await letters_of(asked.admin, row["group"], asked.now_ms)
             members = await groupsurvey.member_rows(asked.admin, row["group"])
             return {
                 "members": len(members),
                 "lag": await groupsurvey.lag_of(asked.admin, row["group"]),
-                "dead": letters,
+                "dead": await letters_of(asked.admin, row["group"], asked.now_ms),
             }
 
-        topics = frozenset(await asked.admin.topic_list())
         rows = await groupsurvey.group_rows(asked.admin, every=self.every)
         return await self.listed("group", rows, figures)
 

@@ -24,7 +24,7 @@ from mqspark_server.shown.nouns import WholeNumbers
 from mqspark_server.survey.groupsurvey import offset_rows
 from mqspark_server.survey.messagesurvey import MAX_LOOKED_AT, Wanted, walk
 from mqspark_server.survey.surveying import Row
-from mqspark_server.survey.topicsurvey import bounds_of, dead_letter_rows, letters_of
+from mqspark_server.survey.topicsurvey import bounds_of, dead_letter_rows, is_there, letters_of
 from mqspark_server.survey.tracesurvey import MAX_RECORDS, traced
 from mqspark_server.web.events import EVENTS, event
 
@@ -89,7 +89,7 @@ class DeadLetters(LetterFilter, View, frozen=True):
     async def show(self, asked: Asking) -> Row:
         found: list[MessageExt] = []
         is_more = False
-        if dlq_topic(self.group) in await asked.admin.topic_list():
+        if await is_there(asked.admin, dlq_topic(self.group)):
             found, is_more = await self.find(asked.admin, MESSAGES * self.page)
         else:
             await offset_rows(asked.admin, self.group)  # refused for a group that nobody knows
