@@ -23,14 +23,20 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mqspark.base.clock import SystemClock
+from mqspark.broker.config import BrokerConfig
+from mqspark.broker.tables.consumer_offsets import ConsumerOffsets
+from mqspark.broker.tables.offset_row import offsets_in_slices
+from mqspark.broker.tables.topics import Topics, copy_config
 from mqspark.message import encode_host
 from mqspark.namesrv.config import NamesrvConfig
+from mqspark.protocol.bodies.body import encode_body
 from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.session import Session
+from mqspark.protocol.slices import Work, finished
 from mqspark.record.record import PendingRecord, encode_record
 from mqspark.record.recordlayout import BLANK_MAGIC
 from mqspark.store import MessageStore, StoreConfig
@@ -340,6 +346,138 @@ def parked(folder: Path, share: float) -> None:
     bench.close()
 
 
+def crowd(folder: Path, share: float) -> None:
+    count = int(50_000 * share)
+    what = f"{count:,} long polls of one queue"
+    room = {"max_parked_bytes": NO_BOUND, "pull_thread_pool_queue_capacity": 2 * count}
+    bench = Bench(folder, store_settings=ROOMY, **room)
+    peers = [bench.peer() for _ in range(1_000)]
+    accepted(peers[0], SEND, send_ext("T"), b"x")
+    bench.flush()
+    for number in range(count):
+        peers[number % 1_000].give(PULL, pull_ext("T", offset=1, sysFlag="6"))
+        if number % 64 == 0:
+            bench.broker.turn()
+    turns = Turns(bench)
+    turns.timed("a send", lambda: peers[0].give(SEND, send_ext("T"), b"x"))
+    turns.turn()
+    print(f"   woken: {sum(len(peer.heard()) for peer in peers):,}")
+    turns.show(what)
+    bench.close()
+
+
+def parkedpops(folder: Path, share: float) -> None:
+    count = int(50_000 * share)
+    what = f"{count:,} parked pops, of 15 s each"
+    bench = Bench(
+        folder,
+        store_settings=ROOMY,
+        max_parked_bytes=NO_BOUND,
+        pop_polling_size=count,
+        max_pop_polling_size=count,
+    )
+    peers = [bench.peer() for _ in range(1_000)]
+    accepted(peers[0], SEND, send_ext("T"), b"x")
+    bench.flush()
+    turns = Turns(bench)
+
+    def poll(number: int) -> None:
+        group = f"G{number % 500}"
+        peers[number % 1_000].give(
+            POP, pop_ext(bench, topic="T", consumerGroup=group, pollTime="15000", initMode="1")
+        )
+        while bench.broker.work_waits:
+            turns.timed("work", bench.broker.work)
+
+    for number in range(count):
+        poll(number)
+        if number % (count // 150) == 0:
+            turns.live(0)
+            bench.clock.advance(100)
+            turns.timed("tick", bench.broker.tick)
+            turns.turn()
+    turns.live(16)
+    turns.show(what)
+    bench.close()
+
+
+def slave(folder: Path, share: float) -> None:
+    topics, groups, queues = int(100_000 * share), int(10_000 * share), 100
+    what = f"a slave of {topics:,} topics and {groups * queues:,} offsets"
+    config = BrokerConfig(
+        max_topics=NO_BOUND, max_topic_table_bytes=NO_BOUND, max_offset_table_bytes=NO_BOUND
+    )
+    master, clock = Topics(config, SystemClock()), SystemClock()
+    for number in range(topics):
+        master.put(TopicConfig(topic_name=f"Topic-{number:06d}"))
+    offsets = ConsumerOffsets(clock)
+    for number in range(groups):
+        for queue in range(queues):
+            offsets.commit(f"Group-{number:05d}", "Topic", queue, 1_000_000 + queue)
+    text = encode_body(finished(offsets.wrapper_in_slices()))
+    turns = Longest()
+    copied_topics, copied = Topics(config, clock), ConsumerOffsets(clock)
+
+    def steps(name: str, work: Work[Any]) -> Any:
+        while True:
+            try:
+                turns.timed(name, lambda: next(work))
+            except StopIteration as end:
+                return end.value
+
+    for number in range(3):
+        table = {each.name: copy_config(each.config) for each in master}
+        steps(f"topics, round {number}", copied_topics.follow(master.data_version, table))
+        parts, version = steps(f"offsets decoded, round {number}", offsets_in_slices(text))
+        steps(f"offsets followed, round {number}", copied.follow(parts, version))
+    turns.show(what)
+
+
+def cleaning(folder: Path, share: float) -> None:
+    count = int(100_000 * share)
+    what = f"retention with {count:,} queues"
+    settings = ROOMY | {"mapped_file_size_commit_log": 1 << 24, "mapped_file_size_consume_queue": 20_000}
+    bench = Bench(folder, store_settings=settings, max_tables_bytes=NO_BOUND)
+    store = bench.store
+    for _ in range(2):
+        for number in range(count):
+            record = PendingRecord(
+                topic=f"Topic-{number // 8:06d}", queue_id=number % 8, body=b"x" * 100, born_timestamp_ms=1,
+                born_host=bytes(8),
+            )  # fmt: skip
+            store.appender.put(record)
+            if number % 64 == 63:
+                store.pipeline.commit()
+    turns = Turns(bench)
+    turns.live(12)
+    before = len(store.log.segments)
+    store.config.file_reserved_time = 0
+    for _ in range(4):
+        store.clean_expired()
+        turns.live(12)
+    print(f"   cleaned: {before - len(store.log.segments)} of {before} segments")
+    turns.show(what)
+    bench.close()
+
+
+def wide(folder: Path, share: float) -> None:
+    count = int(1_024 * share)
+    what = f"a topic of {count:,} queues"
+    bench = Bench(folder, store_settings=ROOMY)
+    store = bench.store
+    turns = Turns(bench)
+    for number in range(count):
+        record = PendingRecord(topic="T", queue_id=number, body=b"x", born_timestamp_ms=1, born_host=bytes(8))
+        turns.timed("its first message", partial(store.appender.put, record))
+        turns.timed("its first commit", store.pipeline.commit)
+    turns.live(3)
+    peer = bench.peer()
+    turns.timed("its deletion", lambda: peer.give(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}))
+    turns.live(20)
+    turns.show(what)
+    bench.close()
+
+
 def timers(folder: Path, share: float) -> None:
     count = int(1_000_000 * share)
     what = f"{count:,} timer messages"
@@ -508,10 +646,9 @@ def sparse(folder: Path, share: float) -> None:
     store.close()
 
 
-PARTS: dict[str, Callable[[Path, float], None]] = {
-    each.__name__: each
-    for each in (topics, queues, offsets, connections, parked, timers, halves, popped, names, sparse)
-}
+ALL = [topics, queues, offsets, slave, connections, parked, crowd, parkedpops, timers, halves, popped]
+ALL += [cleaning, wide, names, sparse]
+PARTS: dict[str, Callable[[Path, float], None]] = {each.__name__: each for each in ALL}
 
 
 def main() -> None:
