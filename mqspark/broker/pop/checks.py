@@ -22,11 +22,17 @@ LATE_MS = 500
 """A request whose polling time ended longer ago than this has lost its client."""
 
 
+NO_WAY_MS = 300_000
+"""No request is on its way for so long: the clocks of client and broker differ."""
+
+
 def check_time(state: BrokerState, what: str, born_ms: int, poll_ms: int) -> int:
     """How long the request may still wait, in ms: at most the time that it asks for, even if the client's clock
     is wrong."""
     now_ms = state.clock.now_ms() - state.ahead_ms
     waited_ms = now_ms - (born_ms or now_ms)
+    if waited_ms > NO_WAY_MS:
+        waited_ms = 0
     if waited_ms - poll_ms > LATE_MS:
         raise Refusal(
             ResponseCode.POLLING_TIMEOUT, f"the broker[{state.config.broker_ip1}] {what} is timeout too much"

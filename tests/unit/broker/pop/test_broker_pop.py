@@ -231,13 +231,22 @@ def test_those_who_left_do_not_wait(bench: Bench) -> None:
         ({"invisibleTime": "0"}, 29),
         ({"invisibleTime": str(1 << 60)}, 29),
         ({"consumerGroup": "not a group"}, 26),
-        ({"bornTime": "1000"}, 210),
         ({"expType": "XPATH"}, 23),
     ],
 )
 def test_refusals(bench: Bench, ext: dict[str, str], code: int) -> None:
     put(bench, "a")
     assert bench.peer().ask(POP, pop_ext(bench) | ext).code == code
+
+
+@pytest.mark.parametrize(
+    ("late_ms", "code"),
+    [(0, 0), (-3_600_000, 0), (60_000, 210), (300_000, 210), (300_001, 0), (3_600_000, 0)],
+)
+def test_a_request_is_late_or_its_clock_is_wrong(bench: Bench, late_ms: int, code: int) -> None:
+    put(bench, "a")
+    born = {"bornTime": str(bench.clock.now_ms() - late_ms)}
+    assert bench.peer().ask(POP, pop_ext(bench) | born).code == code
 
 
 def test_the_fast_port_knows_no_pop(bench: Bench) -> None:
