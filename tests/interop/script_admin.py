@@ -169,6 +169,7 @@ def groups_of(play: Play) -> None:
     }.items():
         play.ask(f"stats {label}", 208, **({"consumerGroup": group} | fields))
     play.ask("time span", 303, topic=topic, group=group)
+    play.ask("time span of a stranger", 303, topic=topic, group=play.name("noone"))
     play.ask("time span of nothing", 303, topic=play.name("Nowhere"), group=group)
     play.ask("who consumes", 300, topic=topic)
     play.ask("who consumes nothing", 300, topic=play.name("Nowhere"))

@@ -230,7 +230,8 @@ def _round(connection: RawConnection, turn: int, held: list[tuple[int, bytes]]) 
         assert {one.reconsume_times for one in back} == {1}
     for priority in range(QUEUES):
         send(connection, "PriorityMoves", priority, b"%d-%d" % (turn, priority))
-    time.sleep(0.5)
+    # Only of queues that all have their message is the first handed out by priority.
+    eventually(lambda: _ends(connection, "PriorityMoves") == [turn + 1] * QUEUES)
     popped = _take(connection, turn, 15_000)
     assert [one.priority for one in popped] == DOWNWARDS
     return [(one.priority or 0, one.body) for one in popped]
@@ -238,11 +239,13 @@ def _round(connection: RawConnection, turn: int, held: list[tuple[int, bytes]]) 
 
 def _revived(connection: RawConnection) -> int:
     """How many messages have come back to the group's queues of retries."""
-    ends = (
-        connection.request(GET_MAX_OFFSET, topic="%RETRY%movers_PriorityMoves", queueId=queue_id)
-        for queue_id in range(QUEUES)
-    )
-    return sum(int(end.ext["offset"]) for end in ends if end.code == 0)
+    return sum(_ends(connection, "%RETRY%movers_PriorityMoves"))
+
+
+def _ends(connection: RawConnection, topic: str) -> list[int]:
+    """Where its queues end; without those that there are not."""
+    ends = (connection.request(GET_MAX_OFFSET, topic=topic, queueId=queue_id) for queue_id in range(QUEUES))
+    return [int(end.ext["offset"]) for end in ends if end.code == 0]
 
 
 def _settled(cluster: Cluster) -> bool:
