@@ -186,7 +186,11 @@ class TransactionService:
         return None
 
     def resume_check(self, session: Session, command: Command) -> bytes:
-        """Check a transaction again that was given up: its message is stored again and its check count restarts."""
+        """Check a transaction again that was given up: its message is stored again and its check count restarts.
+
+        One that is open is checked anyway. RocketMQ stores one more copy of it, and of one that is decided, whose
+        message can then be delivered twice.
+        """
         header = command.header(ResumeCheckHalfMessageRequestHeader)
         try:
             _, _, position = decode_offset_id(header.msg_id or "")
@@ -194,14 +198,19 @@ class TransactionService:
             raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from None
         record = self._store.reads.record_at(position)
         parts = take_apart(record) if record is not None else None
-        if parts is None or parts.topic != TRANS_CHECK_MAX_TIME_TOPIC:
+        if parts is None or parts.topic not in (TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC):
             raise Refusal(
                 ResponseCode.SYSTEM_ERROR,
                 f"{header.msg_id} is not the offset id of a message in {TRANS_CHECK_MAX_TIME_TOPIC}",
             )
         half = Half(parts)
-        if half.identity in self._copies:
+        is_given_up = parts.topic == TRANS_CHECK_MAX_TIME_TOPIC
+        if half.identity in self._copies if is_given_up else self._current(half) is not None:
             return ok(command, remark=f"the message is in {TRANS_HALF_TOPIC} already")
+        if not is_given_up:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR, f"{header.msg_id} is a message that is decided or given up"
+            )
         try:
             stored = self._put_copy(parts, TRANS_HALF_TOPIC, half.resumed_properties())
         except _STORE_ERRORS as error:

@@ -288,12 +288,21 @@ def test_what_was_resumed_is_open_after_a_restart(tmp_path: Path, is_killed: boo
     kit.close()
 
 
-def test_only_what_was_given_up_can_be_resumed(kit: Kit) -> None:
-    kit.prepare()
+def test_only_what_was_given_up_is_stored_again(kit: Kit) -> None:
+    """What is open is checked anyway, and what is decided must not be delivered twice."""
+    ext = kit.prepare()
     (half,) = kit.messages(TRANS_HALF_TOPIC)
-    for message_id in (half.offset_message_id, "zz", ""):
-        answer = kit.producer.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, {"msgId": message_id})
-        assert answer.code == ResponseCode.SYSTEM_ERROR
+
+    def resumed(message_id: str) -> int:
+        return kit.producer.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, {"msgId": message_id}).code
+
+    assert resumed(half.offset_message_id) == ResponseCode.SUCCESS
+    assert len(kit.messages(TRANS_HALF_TOPIC)) == 1
+    kit.end(ext, COMMIT)
+    (committed,) = kit.messages()
+    for message_id in (half.offset_message_id, committed.offset_message_id, "zz", ""):
+        assert resumed(message_id) == ResponseCode.SYSTEM_ERROR
+    assert len(kit.messages(TRANS_HALF_TOPIC)) == 1
 
 
 def test_one_that_is_older_than_files_are_kept_is_given_up(kit: Kit) -> None:
