@@ -94,6 +94,8 @@ ROCKETMQ_BROKER_SETTINGS = {
     "enablePropertyFilter": True,
     "diskMaxUsedSpaceRatio": 99,
     "bindAddress": HOST,
+    # It refuses sends that waited for 200 ms, as they do on a busy machine.
+    "waitTimeMillsInSendQueue": 10_000,
 }
 
 
