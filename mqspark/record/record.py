@@ -64,7 +64,7 @@ from mqspark.record.recordlayout import (
     pack_i16,
 )
 
-_PACK_HEAD = tuple(head.pack for head in HEADS)
+_PACK_HEAD = {flags: head.pack for flags, head in HEADS.items()}
 BODY_CRC_MASK = 0x7FFFFFFF
 """The bits of a body's CRC-32 that a record has."""
 _HEAD_V4 = HEADS[0]
@@ -96,7 +96,7 @@ def peek_properties(buffer: Buffer, position: int) -> tuple[int, bytes]:
     end = position + size
     topic_start = position + _PEEK.size + body_length + 1
     if sys_flag & HOST_FLAGS:
-        head = HEADS[(sys_flag >> 4) & 3]
+        head = HEADS[sys_flag & HOST_FLAGS]
         if size < head.size + 3:
             raise InvalidMessage(f"record at {position} is too short for its hosts", field="totalSize")
         (body_length,) = I32.unpack_from(buffer, position + head.size - 4)
@@ -119,7 +119,7 @@ def readdressed(buffer: Buffer, position: int, topic: str, more_properties: byte
     they do not fit. The caller guarantees that its total size is correct. Raises InvalidMessage."""
     size, properties = peek_properties(buffer, position)
     fields = _HEAD_V4.unpack_from(buffer, position)
-    head = HEADS[(fields[7] >> 4) & 3]
+    head = HEADS[fields[7] & HOST_FLAGS]
     (body_length,) = I32.unpack_from(buffer, position + head.size - 4)
     body_end = position + head.size + body_length
     properties = joined(properties, b"")
@@ -212,7 +212,7 @@ def pack_head(
     store_host: bytes,
 ) -> bytes:
     """The head of a record: what its sender says, and what the store adds. ``sys_flag`` has the bits of the hosts."""
-    return _PACK_HEAD[(sys_flag >> 4) & 3](
+    return _PACK_HEAD[sys_flag & HOST_FLAGS](
         size_bytes,
         magic,
         full_crc32(body) & BODY_CRC_MASK,
@@ -285,7 +285,7 @@ def encode_record(
         reconsume_times=reconsume_times,
         prepared_offset=prepared_transaction_offset,
     )
-    size = HEADS[(sys_flag >> 4) & 3].size + len(body) + len(field) + 2 + len(property_bytes)
+    size = HEADS[sys_flag & HOST_FLAGS].size + len(body) + len(field) + 2 + len(property_bytes)
     head = pack_head_of(
         pending,
         flag,
@@ -538,7 +538,7 @@ def _decode(
     ) = _unpack_head_v4(data, position)
     body_start = position + _HEAD_V4.size
     if sys_flag & HOST_FLAGS:
-        head = HEADS[(sys_flag >> 4) & 3]
+        head = HEADS[sys_flag & HOST_FLAGS]
         body_start = position + head.size
         if available < head.size + 3:
             raise _too_short(available, base + position)
@@ -712,8 +712,8 @@ def parts_at(buffer: memoryview, position: int, limit: int) -> Parts | None:
         return None
     fields = _HEAD_V4.unpack_from(buffer, position)
     head_bytes = _HEAD_V4.size
-    if fields[7] & 0x30:
-        head = HEADS[(fields[7] >> 4) & 3]
+    if fields[7] & HOST_FLAGS:
+        head = HEADS[fields[7] & HOST_FLAGS]
         head_bytes = head.size
         if available < head_bytes + 3:
             return None
@@ -814,8 +814,8 @@ def check_record(
         return _DAMAGED
     fields = _HEAD_V4.unpack_from(buffer, position)
     head = _HEAD_V4
-    if fields[7] & 0x30:
-        head = HEADS[(fields[7] >> 4) & 3]
+    if fields[7] & HOST_FLAGS:
+        head = HEADS[fields[7] & HOST_FLAGS]
         if size < head.size + 3:
             return _DAMAGED
         fields = head.unpack_from(buffer, position)

@@ -21,7 +21,7 @@ from mmap import mmap
 from typing import Any
 
 from mqspark.errors import InvalidMessage
-from mqspark.message import BORN_HOST_V6
+from mqspark.message import BORN_HOST_V6, HOST_FLAGS, STORE_HOST_V6
 
 Buffer = bytes | bytearray | memoryview | mmap
 Pack = Callable[..., bytes]
@@ -68,6 +68,8 @@ AT = {name: sum(list(_BYTES.values())[:number]) for number, name in enumerate(HE
 """The offset of each field."""
 QUEUE_OFFSET_AT = AT["queue_offset"]
 BODY_AT = sum(_BYTES.values())
+HOST_BYTES = {0: (8, 8), BORN_HOST_V6: (20, 8), STORE_HOST_V6: (8, 20), HOST_FLAGS: (20, 20)}
+"""The lengths of the born host and of the store host by ``system flag & HOST_FLAGS``."""
 
 
 def _head(born_bytes: int, store_bytes: int) -> struct.Struct:
@@ -75,8 +77,8 @@ def _head(born_bytes: int, store_bytes: int) -> struct.Struct:
     return struct.Struct(">" + "".join(forms.values()))
 
 
-HEADS = tuple(_head(born, store) for store, born in ((8, 8), (8, 20), (20, 8), (20, 20)))
-"""The head by (system flag >> 4) & 3: bit 0 = born host IPv6, bit 1 = store host IPv6."""
+HEADS = {flags: _head(*lengths) for flags, lengths in HOST_BYTES.items()}
+"""The head by ``system flag & HOST_FLAGS``."""
 _ALIKE = ("born_host", "store_ms", "store_host", "reconsume_times", "prepared_offset")
 """Fields, one behind another, that messages of one sender and one time mostly share."""
 
@@ -88,8 +90,8 @@ def _head_of_run(born_bytes: int, store_bytes: int) -> tuple[Pack, Pack]:
     return struct.Struct(">" + "".join(forms.values())).pack, alike.pack
 
 
-HEADS_OF_RUNS = tuple(_head_of_run(born, store) for store, born in ((8, 8), (8, 20), (20, 8), (20, 20)))
-"""For the same kinds: what packs a head whose fields ``_ALIKE`` are packed already, and what packs these."""
+HEADS_OF_RUNS = {flags: _head_of_run(*lengths) for flags, lengths in HOST_BYTES.items()}
+"""By the same flags: what packs a head whose fields ``_ALIKE`` are packed already, and what packs these."""
 MIN_RECORD_BYTES = BODY_AT + 1 + 2
 """91: a record without body, topic and properties, with IPv4 hosts."""
 MAGICS = tuple(magic.to_bytes(4, "big", signed=True) for magic in (MAGIC_V1, MAGIC_V2))

@@ -24,6 +24,7 @@ from mqspark.base.propertystring import item, joined
 from mqspark.errors import DiskFull, InvalidMessage, MessageTooLarge
 from mqspark.message import (
     BORN_HOST_V6,
+    HOST_FLAGS,
     INNER_BASE,
     INNER_BATCH,
     INNER_NUM,
@@ -202,7 +203,7 @@ class Appender:
         sys_flag = record.sys_flag | (self._flags if len(record.born_host) == 8 else self._flags_v6)
         if sys_flag & _OF_BATCHES:
             raise _not_alone(record)
-        size = HEADS[(sys_flag >> 4) & 3].size + queue.overhead_bytes + body_length + properties_length
+        size = HEADS[sys_flag & HOST_FLAGS].size + queue.overhead_bytes + body_length + properties_length
         queue_offset = queue.next_offset
         if queue_offset >= queue.reserved_end:
             self._reserve(queue, 1)
@@ -269,7 +270,7 @@ class Appender:
         if queue.next_offset >= queue.reserved_end:
             self._reserve(queue, 1)
         hosts = self._flags if len(born_host) == 8 else self._flags_v6
-        size = HEADS[(hosts >> 4) & 3].size + form.overhead_bytes + len(body)
+        size = HEADS[hosts].size + form.overhead_bytes + len(body)
         if self._log.position + size > self._log.room_end:
             self._make_room(size)
         return True
@@ -284,8 +285,8 @@ class Appender:
             self.now_ms = self._clock.now_ms()
         position, room_end = log.position, log.room_end
         hosts = self._flags if len(born_host) == 8 else self._flags_v6
-        head_bytes = HEADS[(hosts >> 4) & 3].size
-        pack_run_head, pack_alike = HEADS_OF_RUNS[(hosts >> 4) & 3]
+        head_bytes = HEADS[hosts].size
+        pack_run_head, pack_alike = HEADS_OF_RUNS[hosts]
         parts: list[bytes | memoryview] = []
         dirty, pack_entry = self._dirty, _pack_entry
         form: PlainForm | None = None
@@ -353,7 +354,7 @@ class Appender:
             record.topic, record.queue_id
         )
         sys_flag = self._with_hosts(record)
-        overhead = HEADS[(sys_flag >> 4) & 3].size + queue.overhead_bytes
+        overhead = HEADS[sys_flag & HOST_FLAGS].size + queue.overhead_bytes
         crc_room = CRC_PROPERTY_BYTES + 1 if self._property_crc else 0
         sizes = []
         for _, body, properties in items:
@@ -407,7 +408,7 @@ class Appender:
         if body_length > self.max_body_bytes or properties_length > MAX_PROPERTIES_BYTES:
             raise self._too_large(body_length, properties_length)
         sys_flag = self._with_hosts(record)
-        sizes = members.sizes(HEADS[(sys_flag >> 4) & 3].size + queue.overhead_bytes)
+        sizes = members.sizes(HEADS[sys_flag & HOST_FLAGS].size + queue.overhead_bytes)
         count, total = len(members), sizes.total
         self._prepare(queue, count, total)
         first_offset, position = queue.next_offset, self._log.position
@@ -466,7 +467,7 @@ class Appender:
             raise
         except OSError as error:
             raise self._condition.poison(f"preparing {queue!r} failed", error) from error
-        size = HEADS[(sys_flag >> 4) & 3].size + array.overhead_bytes + len(body) + len(properties)
+        size = HEADS[sys_flag & HOST_FLAGS].size + array.overhead_bytes + len(body) + len(properties)
         position = log.position
         if position + size > log.room_end:
             position = self._make_room(size)

@@ -21,9 +21,10 @@ import numpy.typing as npt
 from mqspark.base.crc import crc32
 from mqspark.base.propertystring import ITEM_END
 from mqspark.errors import InvalidMessage
+from mqspark.message import HOST_FLAGS
 from mqspark.record.batchitems import split_batch
 from mqspark.record.record import TAGS_START
-from mqspark.record.recordlayout import HEAD, I32, columns
+from mqspark.record.recordlayout import HEAD, HOST_BYTES, I32, columns
 from mqspark.store.log.scan import tags_codes
 from mqspark.store.queue.consumequeue import ENTRY_DTYPE
 
@@ -39,11 +40,11 @@ MessageDecoder.decodeMessage."""
 MIN_BYTES = HEAD_BYTES + 2
 
 
-HEAD_DTYPES: tuple[np.dtype[np.void], ...] = tuple(
-    np.dtype(columns(*HEAD, born_bytes=born, store_bytes=store))
-    for store, born in ((8, 8), (8, 20), (20, 8), (20, 20))
-)
-"""By (system flag >> 4) & 3, as ``mqspark.record.recordlayout.HEADS``."""
+HEAD_DTYPES: dict[int, np.dtype[np.void]] = {
+    flags: np.dtype(columns(*HEAD, born_bytes=born, store_bytes=store))
+    for flags, (born, store) in HOST_BYTES.items()
+}
+"""The head by ``system flag & HOST_FLAGS``."""
 
 
 class Common(NamedTuple):
@@ -58,7 +59,7 @@ class Common(NamedTuple):
     @property
     def dtype(self) -> np.dtype[np.void]:
         """The type of the heads."""
-        return HEAD_DTYPES[(self.sys_flag >> 4) & 3]
+        return HEAD_DTYPES[self.sys_flag & HOST_FLAGS]
 
     def fill(self, heads: Heads, bodies: list[bytes], flags: npt.NDArray[np.int32], positions: Ints) -> None:
         """Set the fields that always differ in copies of the head."""

@@ -28,6 +28,7 @@ from mqspark.base.logs import printable
 from mqspark.base.names import path_below
 from mqspark.base.propertystring import find_property
 from mqspark.errors import MQError, Picklable, StoreCorrupt, StoreLocked
+from mqspark.message import HOST_FLAGS
 from mqspark.record.record import CheckedRecord, Verdict, check_record
 from mqspark.record.recordlayout import HEADS
 from mqspark.store.compaction.compacted import (
@@ -411,5 +412,5 @@ class Compactor:
 
 
 def _is_old_tombstone(record: memoryview, checked: CheckedRecord, oldest_ms: int) -> bool:
-    head_bytes = HEADS[(checked.sys_flag >> 4) & 3].size  # its last field is the length of the body
+    head_bytes = HEADS[checked.sys_flag & HOST_FLAGS].size  # its last field is the length of the body
     return checked.store_timestamp_ms < oldest_ms and not any(record[head_bytes - 4 : head_bytes])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mqspark.errors import InvalidMessage
+from mqspark.message import BORN_HOST_V6, HOST_FLAGS, STORE_HOST_V6
 from mqspark.record.record import encode_record
 from mqspark.record.recordlayout import (
     AT,
@@ -44,9 +45,9 @@ def test_fields_are_read_whatever_the_hosts_are(born_host: bytes, store_host: by
     data = b"before" + record(3, born_host, store_host)
     assert record_size(data, 6) == len(data) - 6
     assert (queue_offset_of(data, 6), record_position(data, 6), store_time_ms(data, 6)) == (3, 1003, 80)
-    place = (len(store_host) > 8) * 2 + (len(born_host) > 8)
+    flags = (len(store_host) > 8) * STORE_HOST_V6 | (len(born_host) > 8) * BORN_HOST_V6
     head = np.dtype(columns(*HEAD, born_bytes=len(born_host), store_bytes=len(store_host)))
-    assert head.itemsize == HEADS[place].size
+    assert head.itemsize == HEADS[flags].size
     assert int(np.frombuffer(data[6:], head, 1)["store_ms"][0]) == 80
     assert int(np.frombuffer(data[6:], head, 1)["body_bytes"][0]) == 3
 
@@ -59,7 +60,7 @@ def test_fields_of_a_struct_are_where_the_table_says() -> None:
         36,
         56,
     )
-    assert HEADS[3].size == BODY_AT + 2 * V6_EXTRA_BYTES
+    assert HEADS[HOST_FLAGS].size == BODY_AT + 2 * V6_EXTRA_BYTES
     head = HEADS[0].unpack(record(5)[:BODY_AT])
     named = dict(zip(HEAD, head, strict=True))
     names = ("magic", "queue_offset", "born_host", "body_bytes")
