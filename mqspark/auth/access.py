@@ -502,7 +502,7 @@ def _need(what: str, find: Find, *actions: Action, is_named: bool = True) -> Nee
 
 
 def _stored(what: str, find: Find, *actions: Action) -> Need:
-    """Of a stored message."""
+    """What a request about a stored message needs."""
     return _need(what, find, *actions, is_named=False)
 
 

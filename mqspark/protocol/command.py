@@ -468,8 +468,8 @@ def send_response_frame(
 
 
 class _Prefixes(dict[int, bytes]):
-    """Of JSON frames without a body, by the length of their headers. As long as few have been asked for, it keeps
-    them."""
+    """Prefixes of JSON frames without a body, by the length of their headers. As long as few have been asked for, it
+    keeps them."""
 
     def __missing__(self, length: int) -> bytes:
         prefix = PREFIX.pack(length + 4, length)

@@ -163,7 +163,7 @@ class HeaderLayout:
             self._least_opaque = 10 ** (digits - 1) if digits > 1 else 0
         self._texts = tuple([(each.text, at) for each, at in self._fields if not each.is_word])
         words = [*{*range(len(places))} - {at for _, at in self._texts}]
-        # Of one index, an itemgetter returns no tuple.
+        # An itemgetter of one index returns no tuple.
         self._words = itemgetter(*words, words[-1]) if self._texts and words else None
         self._typed: dict[type[Header], _Typed | None] = {}
         self.new_command: Callable[[], Any] = object

@@ -98,7 +98,7 @@ class ConnectionsProcessor:
 
 
 def _connections(members: Iterable[GroupMember]) -> Work[list[ConnectionInfo]]:
-    """Of the members of now."""
+    """The connections of those who are members now."""
     shown: list[ConnectionInfo] = []
     for number, member in enumerate(list(members), 1):
         shown.append(

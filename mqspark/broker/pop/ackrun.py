@@ -21,11 +21,11 @@ class AckedTogether(NamedTuple):
     """Where they are stored."""
     group: str
     receipt: Receipt
-    """Of any of them: its offset does not count."""
+    """The receipt of any of them: its offset does not count."""
     numbers: list[int]
     """By which the caller knows them."""
     offsets: list[int]
-    """Of each of them."""
+    """The offset of each of them."""
 
 
 STORED = encode_response(0, ResponseCode.SUCCESS)

@@ -30,7 +30,7 @@ _ARRAY_BYTES = 168
 """An object and an array, with the room that the array keeps to grow."""
 _DENSE_BYTES = 9
 MAX_QUEUE_BYTES = 128
-"""Of an offset in a dict."""
+"""An offset in a dict takes so much."""
 
 
 class OffsetRow:
@@ -40,7 +40,7 @@ class OffsetRow:
 
     def __init__(self, offsets: Mapping[int, int] | None = None) -> None:
         self._first = array("q")
-        """Of the queues from 0 on, without a gap."""
+        """The offsets of the queues from 0 on, without a gap."""
         self._others: dict[int, int] | None = None
         if offsets:
             self.update(offsets)

@@ -114,7 +114,7 @@ def encode_in_slices(body: Body, members: Mapping[str, Sequence[bytes]] | None =
     FrameTooLarge as soon as the limit is exceeded."""
     pieces: list[bytes] = []
     texts: list[bytes] = []
-    """Of the next piece."""
+    """They become the next piece."""
     size_bytes = piece_bytes = 0
 
     def add(text: bytes) -> None:

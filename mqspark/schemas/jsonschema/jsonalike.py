@@ -20,7 +20,7 @@ from mqspark.schemas.jsonschema.jsonshortcut import SILENT
 from mqspark.schemas.parsedschema import Check
 
 MAX_BYTES = 2_048
-"""Of a body that a pattern is made of."""
+"""A pattern is made of no larger body."""
 MAX_PATTERNS = 2
 TILE_BYTES = 24 << 10
 MAX_PAUSE = 64
