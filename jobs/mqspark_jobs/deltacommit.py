@@ -8,16 +8,15 @@ how many there are. Delta handles conflicts, checkpoints and versions. Must not 
 from __future__ import annotations
 
 import json
-import os
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mqspark.arrow.files.locations import is_remote, join, local_path, names
 from mqspark.base.clock import wall_ms
+from mqspark.base.wholefile import sync
 from mqspark_jobs.rowfiles import DATE, RowFile
 
 if TYPE_CHECKING:
@@ -64,7 +63,8 @@ def commit_files(
     sequence = jvm.org.apache.spark.api.python.PythonUtils.toSeq(listed)
     number = transaction.commit(sequence, operation)
     if not is_remote(url):
-        _sync(local_path(url) / "_delta_log", f"{number:020d}.json")
+        log = local_path(url) / "_delta_log"
+        sync(log / f"{number:020d}.json", log)
 
 
 def append_rows(
@@ -150,12 +150,3 @@ def _values(numbers: dict[str, int]) -> dict[str, Any]:
     time_ms = numbers["timestamp"]
     text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(time_ms // 1000))
     return values | {"timestamp": f"{text}.{time_ms % 1000:03d}Z"}
-
-
-def _sync(directory: Path, name: str) -> None:
-    for path, flags in ((directory / name, os.O_RDONLY), (directory, os.O_RDONLY | os.O_DIRECTORY)):
-        fd = os.open(path, flags | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)

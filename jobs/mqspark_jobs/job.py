@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
+from mqspark.base.wholefile import replace_file
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -112,9 +114,7 @@ def write_metrics(path: Path, summary: Summary) -> None:
 
 def replace_metrics(path: Path, lines: Sequence[str]) -> None:
     """Raises OSError."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text("\n".join(lines) + "\n")
-    os.replace(temporary, path)
+    replace_file(path, "".join(f"{line}\n" for line in lines).encode())
 
 
 def relevant_text(error: BaseException) -> str:

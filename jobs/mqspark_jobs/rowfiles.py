@@ -23,6 +23,7 @@ from mqspark.arrow.files.locations import filesystem_of, is_remote, join, local_
 from mqspark.arrow.records.decode import Decoder
 from mqspark.arrow.records.records import Ints, Records
 from mqspark.base.clock import DAY_MS
+from mqspark.base.wholefile import sync
 from mqspark.message import BORN_HOST_V6
 from mqspark.record.compression import InflateLimits
 from mqspark.record.recordlayout import AT
@@ -251,12 +252,7 @@ class RowFiles:
         chosen.file.close()
         # Sync the directory, too: retention relies on this job's result and deletes the log.
         folder = (local_path(self._url) / chosen.path).parent
-        for directory in (folder, folder.parent, folder.parent.parent):
-            fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+        sync(folder, folder.parent, folder.parent.parent)
 
 
 def _with_heads(batch: pa.RecordBatch, records: Records, positions: Ints) -> pa.RecordBatch:

@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 from typing import IO, Any
 
+from mqspark.base.wholefile import replace_file, sync
 from mqspark.errors import ConfigError, MQError
 
 MAX_SMALL_FILE_BYTES = 64 << 20
@@ -100,18 +101,8 @@ def write_bytes(url: str, data: bytes) -> None:
     target = local_path(url)
     made = [each for each in target.parents if not each.exists()]
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(target.name + ".tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, target)
-    for directory in (target.parent, *(each.parent for each in made)):
-        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+    replace_file(target, data)
+    sync(*(each.parent for each in made))
 
 
 def remove_tree(url: str) -> None:

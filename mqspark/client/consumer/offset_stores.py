@@ -6,14 +6,13 @@ Facts: docs/rocketmq/client.md#broadcasting (RemoteBrokerOffsetStore and LocalFi
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
 from mqspark.base.logs import escaping
 from mqspark.base.names import path_below
+from mqspark.base.wholefile import replace_file
 from mqspark.client.consumer.commits import commit_waves
 from mqspark.client.remoting.instance import ClientInstance
 from mqspark.client.remoting.pullanswers import committed_in
@@ -196,17 +195,9 @@ class LocalOffsets:
         # As private as a broker's files.
         for directory in (self._path.parent.parent, self._path.parent):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        temporary = self._path.with_suffix(".json.tmp")
-        with open(
-            temporary, "wb", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o600)
-        ) as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        if not self._is_damaged:  # else the .bak is the good one
-            with contextlib.suppress(FileNotFoundError):
-                os.replace(self._path, self._path.with_suffix(".json.bak"))
-        os.replace(temporary, self._path)
+        # Of a damaged file the .bak is the good one.
+        backup = None if self._is_damaged else self._path.with_suffix(".json.bak")
+        replace_file(self._path, content, mode=0o600, backup=backup)
         self._is_damaged = False
 
 

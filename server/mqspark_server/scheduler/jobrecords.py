@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from mqspark.base.wholefile import replace_file
 from mqspark.protocol.headers.header import I64
 
 MAX_STATE_BYTES = 1 << 20
@@ -181,7 +182,7 @@ class JobDirectory:
             return JobState()
 
     def save(self, name: str, state: JobState) -> None:
-        _replace(self.path / "jobs" / f"{name}.json", msgspec.json.encode(state))
+        replace_file(self.path / "jobs" / f"{name}.json", msgspec.json.encode(state))
 
     def add_to_history(self, record: RunRecord) -> None:
         with self._history_lock():
@@ -194,7 +195,7 @@ class JobDirectory:
                 with self._history.open("rb") as file:
                     file.seek(size_bytes - self._history_max_bytes // 2)
                     file.readline()
-                    _replace(self._history, file.read())
+                    replace_file(self._history, file.read())
 
     def history(self, name: str | None = None, limit: int = 100) -> list[RunRecord]:
         """Finished runs, the newest first: ``limit``, however many pages they are. An unreadable line is skipped."""
@@ -291,12 +292,3 @@ class JobDirectory:
             yield
         finally:
             os.close(fd)
-
-
-def _replace(path: Path, data: bytes) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)

@@ -5,7 +5,6 @@ The format is that of RocketMQ's tools: TopicRemappingDetailWrapper as JSON.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,12 +12,12 @@ from typing import Self
 
 import click
 
+from mqspark.base.wholefile import replace_file
 from mqspark.client.staticplan import StaticTopicProblem
 from mqspark.client.statictopics import StaticTopics
 from mqspark.errors import MQError, ProtocolError
 from mqspark.protocol.bodies.body import decode_body, encode_body
 from mqspark.protocol.bodies.topic_bodies import TopicConfigAndQueueMapping, TopicRemappingDetailWrapper
-from mqspark.store.disk.files import OsFiles
 from mqspark_server.commands.clustercommand import ClusterShell
 from mqspark_server.commands.refusals import CommandFailed, describe
 
@@ -40,13 +39,7 @@ class KeptPlan:
 
     def write(self) -> None:
         """Write the current plan to disk, durably; a new file replaces the old one."""
-        new = self.path.with_name(f"{self.path.name}.new")
-        with open(new, "wb") as out:
-            out.write(encode_body(self._plan))
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(new, self.path)
-        OsFiles().sync_directory(self.path.absolute().parent)
+        replace_file(self.path, encode_body(self._plan))
 
     def __enter__(self) -> Self:
         return self
