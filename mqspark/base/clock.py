@@ -12,6 +12,8 @@ from typing import Protocol, runtime_checkable
 MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
 DAY_MS = 86_400_000
+NEVER_MS = 1 << 62
+"""Later than every time, with room for sums."""
 
 
 class Clock(Protocol):

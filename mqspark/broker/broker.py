@@ -25,7 +25,7 @@ from mqspark.base.shares import Shares
 from mqspark.broker.admin.processors import admin_handlers
 from mqspark.broker.admin.runtime import runtime_table
 from mqspark.broker.brokerbounds import BrokerBounds
-from mqspark.broker.brokerrequests import BrokerRequests
+from mqspark.broker.brokerrequests import ACK, BrokerRequests
 from mqspark.broker.brokerservices import BrokerServices
 from mqspark.broker.brokertables import BrokerTables
 from mqspark.broker.config import BrokerConfig
@@ -60,7 +60,6 @@ if TYPE_CHECKING:  # imported where users have to log in
     from mqspark.auth.authority import Authority
     from mqspark.auth.gate import Gate
 
-_ACK = int(RequestCode.ACK_MESSAGE)
 _SEND, _SEND_OLD = int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_MESSAGE)
 
 
@@ -235,7 +234,7 @@ class BrokerCore:
     def acknowledge(self, session: Session, run: AckRun) -> bool:
         """Take acknowledgements without requests; a turn follows. False: something stands around such requests, so they
         have to be made."""
-        if self.requests.plain_ack is None or self.handlers.get(_ACK) is not self.requests.plain_ack:
+        if self.requests.plain_ack is None or self.handlers.get(ACK) is not self.requests.plain_ack:
             return False
         self.pop.acknowledge(session, run)
         return True

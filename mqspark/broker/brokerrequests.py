@@ -46,7 +46,7 @@ _UNTIMED = frozenset(
     }
 )
 """Requests whose answers are counted where they are sent."""
-_ACK = int(RequestCode.ACK_MESSAGE)
+ACK = int(RequestCode.ACK_MESSAGE)
 
 
 def _nobody(session: Session) -> str:
@@ -110,9 +110,9 @@ class BrokerRequests:
             self.hooks = BrokerHooks(extensions, state.store, state.config.broker_name, user_name)
             handlers = self.hooks.around(handlers)
         plain = self._services.pop.handlers
-        is_plain = authority is None and handlers.get(_ACK) is plain[_ACK]
+        is_plain = authority is None and handlers.get(ACK) is plain[ACK]
         handlers = state.stats.rpc.timed(handlers, _UNTIMED)
-        self.plain_ack = handlers[_ACK] if is_plain else None
+        self.plain_ack = handlers[ACK] if is_plain else None
         if authority is not None:
             handlers = authority.guard(handlers, Touched(state))
             authority.bound_connections()

@@ -50,6 +50,7 @@ H = TypeVar("H", bound=Header)
 
 _NO_FIELDS = msgspec.Raw(b"")
 PREFIX = struct.Struct(">iI")
+PREFIX_BYTES = PREFIX.size
 _BINARY_HEAD = struct.Struct(">hbhiii")
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")

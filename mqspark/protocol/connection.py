@@ -21,6 +21,7 @@ from mqspark.errors import FrameTooLarge, ProtocolError
 from mqspark.protocol.command import (
     JSON,
     PREFIX,
+    PREFIX_BYTES,
     UNREAD_CODE,
     Command,
     UnreadRequest,
@@ -60,7 +61,6 @@ LOOK_EVERY = 64
 
 _HTTP = int.from_bytes(b"HTTP")
 """The length of a frame that is an answer of an HTTP server."""
-_PREFIX_BYTES = PREFIX.size
 _BINARY_HEAD = struct.Struct(">hbhii")
 _MEMBER = r'(?<!\\)"%s"\s*:\s*(-?\d{1,10})\s*[,}]'
 _CODE, _OPAQUE, _FLAG = (re.compile((_MEMBER % name).encode()) for name in ("code", "opaque", "flag"))
@@ -103,7 +103,7 @@ class Connection:
         self._max_frame_bytes = max_frame_bytes
         self._max_header_bytes = max_header_bytes
         self._partial = bytearray()
-        self._needed = _PREFIX_BYTES
+        self._needed = PREFIX_BYTES
         self._rest: bytearray | None = None
         """A frame whose end is received in place (``rest``), complete up to ``_filled``."""
         self._filled = 0
@@ -127,7 +127,7 @@ class Connection:
         is allocated, so a server must not use this: it is for peers from which large answers were requested."""
         if self._rest is None:
             have = len(self._partial)
-            if have < _PREFIX_BYTES or self._needed - have < LARGE_BODY_BYTES:
+            if have < PREFIX_BYTES or self._needed - have < LARGE_BODY_BYTES:
                 return None
             self._rest, self._filled = bytearray(self._needed), have
             self._rest[:have] = self._partial
@@ -142,7 +142,7 @@ class Connection:
         self._filled += count
         if self._filled < len(frame):
             return []
-        self._rest, self._needed = None, _PREFIX_BYTES
+        self._rest, self._needed = None, PREFIX_BYTES
         return [_command(frame)]
 
     def receive_data(self, data: bytes) -> list[Command]:
@@ -166,33 +166,33 @@ class Connection:
         unpack = PREFIX.unpack_from
         looks = self._unknown_reads < LOOK_EVERY or not self._unknown_reads % LOOK_EVERY
         while True:
-            while stop - position >= _PREFIX_BYTES:
+            while stop - position >= PREFIX_BYTES:
                 total, meta = unpack(data, position)
                 header_length = meta & 0xFFFFFF
                 if not header_length + 4 <= total <= max_total or header_length > max_header_bytes:
                     passed = self._check(total, meta)
                     if passed is not None:
-                        position = self._read_over(passed, data, position + _PREFIX_BYTES, commands)
+                        position = self._read_over(passed, data, position + PREFIX_BYTES, commands)
                         continue
                 end = position + 4 + total
                 if end > length:
                     self._needed = 4 + total
                     break
-                body_start = position + _PREFIX_BYTES + header_length
+                body_start = position + PREFIX_BYTES + header_length
                 if end == body_start:
                     body: bytes | memoryview = b""
                 elif end - body_start < LARGE_BODY_BYTES:
                     body = data[body_start:end]
                 else:
                     body = memoryview(data)[body_start:end]
-                position += _PREFIX_BYTES
+                position += PREFIX_BYTES
                 if looks:
                     commands.append(decode_command(data, position, meta, body))
                 else:
                     commands.append(decode_header(meta >> 24, data[position:body_start], body))
                 position = end
             else:
-                self._needed = _PREFIX_BYTES
+                self._needed = PREFIX_BYTES
                 if stop < length:
                     if len(commands) < SLICE_COMMANDS:
                         stop = min(max(position, stop) + SLICE_BYTES, length)
@@ -217,7 +217,7 @@ class Connection:
         if not self._needed - len(self._partial) <= len(data) or self._needed > LARGE_BODY_BYTES:
             return None
         data = b"".join((self._partial, data))
-        self._partial, self._needed = bytearray(), _PREFIX_BYTES
+        self._partial, self._needed = bytearray(), PREFIX_BYTES
         return data
 
     def taken(self, take: Take, session: Session, data: bytes, at: int) -> int:
@@ -238,10 +238,10 @@ class Connection:
         if self._unasked:
             self._unasked -= 1
             return size
-        if size - at < _PREFIX_BYTES:
+        if size - at < PREFIX_BYTES:
             return size
         end: int = at + 4 + PREFIX.unpack_from(data, at)[0]
-        if not at + _PREFIX_BYTES <= end <= size:
+        if not at + PREFIX_BYTES <= end <= size:
             return size
         steps = self._refusals // REFUSALS_A_STEP
         if steps < MAX_STEPS:
@@ -266,16 +266,16 @@ class Connection:
             partial += data[position : position + missing]
             position += missing
             total, meta = PREFIX.unpack_from(partial, 0)
-            if self._needed == _PREFIX_BYTES:
+            if self._needed == PREFIX_BYTES:
                 passed = self._check(total, meta)
                 if passed is not None:
                     self._partial = bytearray()
                     return self._read_over(passed, data, position, commands)
                 self._needed = 4 + total
-                if self._needed > _PREFIX_BYTES:
+                if self._needed > PREFIX_BYTES:
                     continue
             self._partial = bytearray()
-            self._needed = _PREFIX_BYTES
+            self._needed = PREFIX_BYTES
             commands.append(_command(partial))
             return position
 
@@ -315,7 +315,7 @@ class _LongHeader:
 
     @property
     def kept_bytes(self) -> int:
-        return _PREFIX_BYTES + len(self._head) + len(self._tail)
+        return PREFIX_BYTES + len(self._head) + len(self._tail)
 
     @property
     def is_over(self) -> bool:
@@ -357,6 +357,6 @@ def _command(frame: bytearray) -> Command:
     """The command of a whole frame whose lengths were checked."""
     _, meta = PREFIX.unpack_from(frame, 0)
     view = memoryview(frame)
-    body_start = _PREFIX_BYTES + (meta & 0xFFFFFF)
+    body_start = PREFIX_BYTES + (meta & 0xFFFFFF)
     body = view[body_start:]
-    return decode_command(frame, _PREFIX_BYTES, meta, body if len(body) >= LARGE_BODY_BYTES else bytes(body))
+    return decode_command(frame, PREFIX_BYTES, meta, body if len(body) >= LARGE_BODY_BYTES else bytes(body))

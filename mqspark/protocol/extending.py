@@ -28,7 +28,7 @@ from mqspark.extensions import (
     TransactionListener,
 )
 from mqspark.protocol.codes import ResponseCode
-from mqspark.protocol.command import PREFIX, Command, decode_header
+from mqspark.protocol.command import PREFIX, PREFIX_BYTES, Command, decode_header
 from mqspark.protocol.dispatch import Handler, Refusal
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Slices
@@ -215,9 +215,9 @@ def _answers(buffers: Iterable[bytes | memoryview]) -> Iterator[Answer]:
         while view:
             if waiting is None:
                 length, kind = PREFIX.unpack_from(view)
-                end = PREFIX.size + (kind & 0xFFFFFF)
+                end = PREFIX_BYTES + (kind & 0xFFFFFF)
                 rest = length + 4 - end
-                command = decode_header(kind >> 24, bytes(view[PREFIX.size : end]), b"")
+                command = decode_header(kind >> 24, bytes(view[PREFIX_BYTES:end]), b"")
                 waiting, body, view = Answer(command, rest, body), [], view[end:]
             taken = view[:rest]
             if taken:

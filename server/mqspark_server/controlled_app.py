@@ -45,7 +45,7 @@ from mqspark.store.recovery.trustedlog import judge_member
 from mqspark.store.store import MessageStore
 from mqspark_server.broker_app import BrokerApp
 from mqspark_server.net.addresses import BrokerSockets
-from mqspark_server.net.outbound import REQUEST_ERRORS, Outbound
+from mqspark_server.net.outbound import REQUEST_ERRORS, REQUEST_TIMEOUT_S, Outbound
 from mqspark_server.peers.registrar import UNREGISTER_TIMEOUT_S
 from mqspark_server.process.phases import Phase, ProcessLifecycle
 from mqspark_server.process.startup import Ends, dialing
@@ -60,7 +60,6 @@ ROLE_WAIT_S = 5.0
 NAMESRV_WAIT_S = 0.3
 """How long a change of role waits for name servers: a silent one must not delay a failover."""
 
-REQUEST_TIMEOUT_S = 3.0
 LEADER_WAIT_S = 0.5
 """How long the other controllers are waited for once a leader is known: one that was named by another controller may be
 down, and soon be replaced; one that names itself may have a rival."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from mqspark.base.clock import wall_ms
 from mqspark.errors import MQError
 from mqspark_jobs.deltacommit import append_rows, make_table
+from mqspark_jobs.rowfiles import DATE
 from mqspark_jobs.tables.tabledefs import BODIES, TableDefinition, place_options
 from mqspark_jobs.tables.tablerecord import TableRecord, later_version, metadata_of, newest_version
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from pyspark_pymq.payloadoptions import PayloadOptions
     from pyspark_pymq.typed.typedcolumns import TypedRows
 
-DATE = "date"
 REASON = "reason"
 BODY_CRC = "bodyCrc"
 """The column of a typed table, which has no bodies: CRC-32 of each, null for an empty one."""

@@ -13,12 +13,11 @@ Facts: docs/rocketmq/broker.md#overload.
 from __future__ import annotations
 
 from mqspark.auth.access import TABLE
+from mqspark.base.clock import NEVER_MS
 from mqspark.broker.config import BrokerConfig
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.session import Session
-
-_NEVER_MS = 1 << 62
 
 
 class FastFail:
@@ -27,7 +26,7 @@ class FastFail:
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
         self._limits_ms: dict[int, int] = {}
-        self.patience_ms = _NEVER_MS
+        self.patience_ms = NEVER_MS
         """Requests that waited less than this are never refused."""
         self.refused_count = 0
         self.refresh_settings()
@@ -40,13 +39,13 @@ class FastFail:
                 for code, row in TABLE.items()
                 if row.patience is not None
             }
-        self.patience_ms = min(self._limits_ms.values(), default=_NEVER_MS)
+        self.patience_ms = min(self._limits_ms.values(), default=NEVER_MS)
 
     def sift(self, session: Session, commands: list[Command], age_ms: int) -> list[Command]:
         """Refuse those of ``commands`` for which ``age_ms`` is too much; return the others."""
         kept = []
         for number, command in enumerate(commands):
-            if command.is_response or age_ms < self._limits_ms.get(command.code, _NEVER_MS):
+            if command.is_response or age_ms < self._limits_ms.get(command.code, NEVER_MS):
                 kept.append(command)
                 continue
             self.refused_count += 1

@@ -22,13 +22,12 @@ from mqspark.broker.tables.topics import Topic, count_stored
 from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreReadOnly
 from mqspark.protocol import command as commands
 from mqspark.protocol.codes import RequestCode
-from mqspark.protocol.command import PREFIX, Command, SentFrames
+from mqspark.protocol.command import PREFIX, PREFIX_BYTES, Command, SentFrames
 from mqspark.protocol.connection import LARGE_BODY_BYTES
 from mqspark.protocol.layouts import HeaderLayout, Values
 from mqspark.protocol.session import Session
 from mqspark.store.messages.append import PlainForm, PlainMessage
 
-_PREFIX_BYTES = PREFIX.size
 _SEND_MESSAGE_V2 = int(RequestCode.SEND_MESSAGE_V2)
 _NONE: tuple[HeaderLayout, ...] = ()
 
@@ -81,7 +80,7 @@ class SendRuns:
         sent, size, acks = self._sent, len(data), self._acks
         if sent is None or self._static_topics:
             return at
-        while size - at > _PREFIX_BYTES and (room := self._capacity - len(acks.waiting) - acks.more) > 0:
+        while size - at > PREFIX_BYTES and (room := self._capacity - len(acks.waiting) - acks.more) > 0:
             begin = at
             messages: list[PlainMessage] = []
             topics: list[Topic] = []
@@ -110,13 +109,13 @@ class SendRuns:
         known, unpack, size = commands.layouts.known, PREFIX.unpack_from, len(data)
         settings, generation = self.settings, self._state.topics.generation
         last: SendPlan | None = None
-        last_meta, are_checked, last_begin = -1, False, size - _PREFIX_BYTES
+        last_meta, are_checked, last_begin = -1, False, size - PREFIX_BYTES
         constants_of = unpack  # of no layout yet
         constants: Values = ()
         last_born, born_ms = b"", 0
         while room and at < last_begin:
             total, meta = unpack(data, at)
-            start, end = at + _PREFIX_BYTES, at + 4 + total
+            start, end = at + PREFIX_BYTES, at + 4 + total
             body_start = start + (meta & 0xFFFFFF)
             if not body_start < end <= size or end - body_start >= LARGE_BODY_BYTES:
                 break

@@ -85,6 +85,11 @@ _NO_DESTINATIONS = frozenset(
 RocketMQ lets anyone send to the timer topic and name such a target."""
 
 
+def room_taken(room: int, files: int) -> int:
+    """How much of a tick's room for messages one takes that made so many files."""
+    return 1 + files * room // FILES_AT_ONCE
+
+
 def delay_level(text: str | None) -> int:
     """The value of DELAY, 0 if absent. Raises Refusal if it is not a 32-bit integer."""
     if text is None:
@@ -354,7 +359,7 @@ class DelayService:
                 break
             self._stats.delayed_went_on(level.queue_id, size)
             room_bytes -= size
-            self._room -= 1 + (store.table.files_made - made) * BATCH_MESSAGES // FILES_AT_ONCE
+            self._room -= room_taken(BATCH_MESSAGES, store.table.files_made - made)
             offset += 1
             if self._stuck:
                 self._stuck.pop(level.number, None)

@@ -34,12 +34,13 @@ from dataclasses import replace
 import numpy as np
 
 from mqspark.base.bounded import require
+from mqspark.base.clock import NEVER_MS
 from mqspark.base.config import Limit
 from mqspark.base.logs import sparing
 from mqspark.base.propertystring import find_property, item, joined
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.writer import Outlet
-from mqspark.broker.timer.delays import BATCH_BYTES, FILES_AT_ONCE, IDLE_MS, NOWHERE, RETRY_MS, real_queue
+from mqspark.broker.timer.delays import BATCH_BYTES, IDLE_MS, NOWHERE, RETRY_MS, real_queue, room_taken
 from mqspark.broker.timer.timergate import TimerGate
 from mqspark.broker.timer.timermetrics import TimerMetrics
 from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreCorrupt, StoreReadOnly, is_shortage
@@ -88,7 +89,6 @@ SNAPSHOT_BOUNDS_S = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)
 
 NEVER_ENQUEUED = (1 << 63) - 1
 """TIMER_ENQUEUE_MS of a message that was due before it entered the wheel."""
-_NEVER_MS = 1 << 62
 _LAST_RECORDS = 1024
 """The number of last timer log records that are searched for the last message of the queue."""
 
@@ -567,7 +567,7 @@ class TimerService:
             elif walk.records:
                 made = self._store.table.files_made
                 self._deliver(walk, now_ms)
-                room -= 1 + (self._store.table.files_made - made) * BATCH_MESSAGES // FILES_AT_ONCE
+                room -= room_taken(BATCH_MESSAGES, self._store.table.files_made - made)
             else:
                 self._finish(walk)
         return True
@@ -904,7 +904,7 @@ def _due_ms(message: Parts) -> int:
         if name in properties:
             number = parse_number(find_property(properties, name))
             if number is not None:
-                return min(since_ms + number * unit_ms, _NEVER_MS)
+                return min(since_ms + number * unit_ms, NEVER_MS)
     return 0
 
 

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from mqspark.auth.policies import Action, Kind
 from mqspark.base.bounded import BoundedMap, Ledger
+from mqspark.base.clock import NEVER_MS
 from mqspark.base.logs import sparing
 from mqspark.broker.service import READ_BYTES, Told
 from mqspark.broker.state.acks import Acks
@@ -87,7 +88,6 @@ message's worth."""
 BATCH_KEEP_BYTES = 128 << 20
 """An open batch is stored again when the log has grown by this much. That limits what a start has to read, and a
 batch abandoned by a killed query costs its own size once per this much log."""
-_NEVER_MS = 1 << 60
 _STORE_ERRORS = (StoreReadOnly, NotNow)
 _PUT_ERRORS = (*_STORE_ERRORS, MessageTooLarge, InvalidMessage)
 ACK_WAIT_MS = 5
@@ -308,7 +308,7 @@ class TransactionService:
     def _reserved_ms(self) -> int:
         """The age at which half messages are given up: none while the clock cannot tell it."""
         if not self._store.upkeep.wall_time.is_trusted:
-            return _NEVER_MS
+            return NEVER_MS
         return self._state.store_config.file_reserved_time * 3_600_000
 
     def _batch_to_end(self, half: Half) -> Half:

@@ -25,6 +25,9 @@ WATCH_S = 0.5
 
 IDLE_SCAN_S = 5.0
 
+LINGER_S = 5.0
+"""Data that a closed connection has not read by then is dropped."""
+
 SHUTDOWN_GRACE_S = 2.0
 
 

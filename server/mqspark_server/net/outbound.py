@@ -28,6 +28,8 @@ from mqspark_server.net.memory_budget import MemoryBudget
 log = sparing(__name__)
 
 CONNECT_TIMEOUT_S = 3.0
+REQUEST_TIMEOUT_S = 3.0
+"""How long another server of the cluster may take to answer."""
 REQUEST_ERRORS = (OSError, ValueError, MQError)
 """What comes of a server that cannot be reached, refuses, or answers something else."""
 

@@ -22,7 +22,7 @@ from mqspark.protocol.binding import endpoint
 from mqspark.protocol.command import Command
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.session import CERTIFICATE_NAME, Core, Session, Take
-from mqspark_server.net.guards import CONNECTION_S, GuardHost
+from mqspark_server.net.guards import CONNECTION_S, LINGER_S, GuardHost
 from mqspark_server.net.heldbytes import MIN_BYTES_PER_S
 from mqspark_server.net.lateness import Lateness
 from mqspark_server.net.memory_budget import Pace
@@ -53,9 +53,6 @@ COMMAND_BYTES = 512
 
 REST_BYTES = 1024 * 1024
 """The limit of reads from the kernel's buffer after a peer has disconnected."""
-
-LINGER_S = 5.0
-"""Data that a closed connection has not read by then is dropped."""
 
 
 class ConnectionHost(GuardHost["RemotingConnection"], Protocol):

@@ -24,12 +24,11 @@ from mqspark.protocol.headers.cluster_headers import (
     BrokerHeartbeatRequestHeader,
     GetBrokerMemberGroupRequestHeader,
 )
-from mqspark_server.net.outbound import REQUEST_ERRORS, Outbound
+from mqspark_server.net.outbound import REQUEST_ERRORS, REQUEST_TIMEOUT_S, Outbound
 from mqspark_server.peers.registrar import Registrar
 
 log = sparing("mqspark.brokergroup", lines=10)
 
-TIMEOUT_S = 3.0
 RETRY_S = 1.0
 HANDSHAKE_S = 10.0
 """The longest wait for a slave to follow after its master announced itself. The slave first finishes its work."""
@@ -91,7 +90,7 @@ class BrokerGroup:
     async def _connected(self, address: str) -> Outbound:
         connection = self._connections.get(address)
         if connection is None or not connection.alive:
-            connection = await self._registrar.dialing.connect(address, timeout_s=TIMEOUT_S)
+            connection = await self._registrar.dialing.connect(address, timeout_s=REQUEST_TIMEOUT_S)
             self._connections[address] = connection
         return connection
 
@@ -102,7 +101,9 @@ class BrokerGroup:
             cluster_name=config.broker_cluster_name, broker_name=config.broker_name
         )
         connection = await self._connected(server)
-        answer = await connection.request(RequestCode.GET_BROKER_MEMBER_GROUP, header, timeout_s=TIMEOUT_S)
+        answer = await connection.request(
+            RequestCode.GET_BROKER_MEMBER_GROUP, header, timeout_s=REQUEST_TIMEOUT_S
+        )
         if answer.code != ResponseCode.SUCCESS:
             raise ProtocolError(f"response code {answer.code}: {(answer.remark or '')[:200]}")
         group = decode_body(GetBrokerMemberGroupResponseBody, answer.body).broker_member_group
@@ -169,7 +170,7 @@ class BrokerGroup:
             request = next(talk)
             while True:
                 request = talk.send(
-                    await connection.request(request.code, request.header, timeout_s=TIMEOUT_S)
+                    await connection.request(request.code, request.header, timeout_s=REQUEST_TIMEOUT_S)
                 )
 
     async def stop(self) -> None:

@@ -27,7 +27,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.cluster_headers import ExchangeHAInfoResponseHeader
 from mqspark.protocol.servers.replicaproof import SlaveProof
-from mqspark_server.net.outbound import REQUEST_ERRORS, Outbound
+from mqspark_server.net.outbound import REQUEST_ERRORS, REQUEST_TIMEOUT_S, Outbound
 from mqspark_server.peers.registrar import Master, Registrar
 
 log = sparing("mqspark.replication", lines=10)
@@ -42,7 +42,6 @@ REFUSED_S = 5.0
 REFUSED_SHARE = 0.25
 """The pause, in parts of the time for which it has been refused."""
 
-REQUEST_TIMEOUT_S = 3.0
 METADATA_S = 3.0
 """Interval of the rounds in which topics, groups and progress are copied. (RocketMQ: 60 s.)"""
 

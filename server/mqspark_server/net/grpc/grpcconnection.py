@@ -34,7 +34,7 @@ from mqspark_server.net.grpc.grpcwords import (
     timeout_s,
 )
 from mqspark_server.net.grpc.servedcalls import GrpcMethod, ServedCall
-from mqspark_server.net.guards import GuardHost
+from mqspark_server.net.guards import LINGER_S, GuardHost
 from mqspark_server.net.heldbytes import MIN_BYTES_PER_S
 from mqspark_server.net.http2.http2connection import Http2Connection
 from mqspark_server.net.http2.http2frames import Http2Error
@@ -55,8 +55,6 @@ log = sparing("mqspark.grpc")
 SLICE_BYTES = 8 * 1024
 STREAM_MARK_BYTES = 256 * 1024
 """A method that has written so much which its caller does not take waits before it writes more."""
-LINGER_S = 5.0
-"""Data that a closed connection has not read by then is dropped."""
 PING = b"are you?"
 LAST_PING = b"go away!"
 """Behind it comes no call that a peer began before it knew that it shall begin no more."""

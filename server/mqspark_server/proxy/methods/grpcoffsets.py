@@ -26,6 +26,7 @@ from mqspark.protocol.headers.client_headers import (
 )
 from mqspark.record.record import decode_pull
 from mqspark_server.proxy import messaging_pb2 as pb
+from mqspark_server.proxy.backend import ANSWER_TIMEOUT_S
 from mqspark_server.proxy.clients.grpccalls import GrpcCall
 from mqspark_server.proxy.content.grpcmessages import apart, stored_message
 from mqspark_server.proxy.content.instants import millis_of
@@ -35,7 +36,6 @@ from mqspark_server.proxy.grpcstatus import OK, GrpcRefusal, checked, refusal_of
 
 MAX_PULLED = 32
 MAX_POLLING_S = 20.0
-_SLACK_S = 3.0
 _NOTHING = frozenset({ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY})
 
 
@@ -132,7 +132,7 @@ async def pull_message(
         expression_type=kind,
     )
     answer = await call.client.link.request(
-        queue.broker_name, RequestCode.PULL_MESSAGE, header, timeout_s=poll_ms / 1000 + _SLACK_S
+        queue.broker_name, RequestCode.PULL_MESSAGE, header, timeout_s=poll_ms / 1000 + ANSWER_TIMEOUT_S
     )
     if answer.code == ResponseCode.PULL_OFFSET_MOVED:
         there = answer.header(PullMessageResponseHeader).next_begin_offset

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
 from mqspark.base.logs import sparing
+from mqspark.broker.pop.handout import MAX_MESSAGES
 from mqspark.broker.state.litenames import bound_topic
 from mqspark.errors import InvalidMessage, ProtocolError, TableFull
 from mqspark.message import PERM_READ, MessageQueue
@@ -25,6 +26,7 @@ from mqspark.protocol.headers.client_headers import (
     PopMessageRequestHeader,
 )
 from mqspark_server.proxy import messaging_pb2 as pb
+from mqspark_server.proxy.backend import ANSWER_TIMEOUT_S
 from mqspark_server.proxy.clients.grpccalls import GrpcCall
 from mqspark_server.proxy.clients.renewals import GIVEN_BACK_MS, INVISIBLE_MS, ReceiptPlace, place_of
 from mqspark_server.proxy.content.handedout import Given, delivered, handed_out, lite_handed_out
@@ -38,7 +40,6 @@ MIN_POLL_MS, MAX_POLL_MS = 5_000, 20_000
 """grpcClientConsumerMinLongPollingTimeoutMillis, grpcClientConsumerMaxLongPollingTimeoutMillis"""
 MIN_INVISIBLE_MS = 10_000
 """minInvisibleTimeMillsForRecv"""
-MAX_MESSAGES = 32
 MAX_LITE_HELD = 100
 """Messages that one consumer of lite topics has at most (maxLiteRenewNumPerChannel)."""
 DEFAULT_ATTEMPTS = SubscriptionGroupConfig().retry_max_times + 1
@@ -46,7 +47,6 @@ DEFAULT_ATTEMPTS = SubscriptionGroupConfig().retry_max_times + 1
 _turns = itertools.count()
 """Brokers take turns."""
 _RECEIVED = pb.ReceiveMessageResponse(status=OK).SerializeToString()
-_SLACK_S = 3.0
 _NO_MESSAGE = frozenset({ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND})
 
 log = sparing("mqspark.grpc")
@@ -204,7 +204,7 @@ async def _pop(call: GrpcCall, reception: _Reception) -> list[Given]:
             attempt_id=reception.attempt_id,
             bname=reception.broker,
         )
-    timeout_s = reception.poll_ms / 1000 + _SLACK_S
+    timeout_s = reception.poll_ms / 1000 + ANSWER_TIMEOUT_S
     answer = await call.client.link.request(reception.broker, code, header, timeout_s=timeout_s)
     return _messages(reception, answer)
 
