@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 
 from mqspark.base import logs
+from tests.support import leftopen
 from tests.support.schedule import Scheduling, group_of, is_late, seconds_of
 
 # `make test` draws the same few examples each time, so that whether a change passes is not a matter of luck;
@@ -57,6 +58,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
 def _all_log_lines() -> None:
     """A test sees the line that another one has caused in the same minute, too."""
     logs.forget()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_open() -> Iterator[None]:
+    with leftopen.closing():
+        yield
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from mqspark.protocol.session import Core, Session
 from mqspark.record.record import decode_records
 from mqspark.store import FlushDiskType, MessageStore, StoreConfig
 from mqspark.store.disk.configfile import ConfigFile
+from tests.support import leftopen
 from tests.support.clocks import ManualClock
 from tests.support.store_tools import QuickFiles
 from tests.support.storefiles import segments_of
@@ -119,7 +120,8 @@ class Peer:
 
 
 class Bench:
-    """A broker on ``directory``; ``reopen`` closes it cleanly and starts another on the same files."""
+    """A broker on ``directory``; ``reopen`` closes it cleanly and starts another on the same files. A test need not
+    close it."""
 
     def __init__(
         self,
@@ -177,6 +179,7 @@ class Bench:
             files=QuickFiles(),
         )
         self.store.open()
+        leftopen.opened(self)
         self.broker = BrokerCore(
             self.config,
             self.store_config,
@@ -239,6 +242,7 @@ class Bench:
             self.clock.advance(min(wait_ms, step_ms, end_ms - self.clock.mono_ms))
 
     def close(self) -> None:
+        leftopen.closed(self)
         self.flush()
         for job in self.broker.shutdown():
             job.run()
@@ -247,6 +251,7 @@ class Bench:
 
     def crash(self) -> None:
         """A new broker on the files as a killed one leaves them: nothing more saved, nothing flushed."""
+        leftopen.closed(self)
         self.store.abandon()
         self.open()
 

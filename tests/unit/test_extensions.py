@@ -88,7 +88,6 @@ def test_a_send_hook_refuses_and_sees_what_was_stored(tmp_path: Path, sync: bool
     peer.give(SEND, send_ext("T"), b"x", oneway=True)
     bench.broker.turn()
     assert len(hook.stored) == 2
-    bench.close()
 
 
 def test_a_consume_hook_refuses_and_counts_what_is_delivered_late(tmp_path: Path) -> None:
@@ -116,7 +115,6 @@ def test_a_consume_hook_refuses_and_counts_what_is_delivered_late(tmp_path: Path
     }
     assert consumer.ask(RequestCode.POP_MESSAGE, {**pop, "initMode": "0"}).code == 0
     assert hook.records == {"G": 4, "P": 2}
-    bench.close()
 
 
 def test_a_transaction_listener_sees_checks_ends_and_what_is_given_up(tmp_path: Path) -> None:
@@ -135,7 +133,6 @@ def test_a_transaction_listener_sees_checks_ends_and_what_is_given_up(tmp_path: 
     assert not kit.checks(payments)
     kit.run(180_000)
     assert b"pay" in listener.given_up
-    kit.close()
 
 
 @pytest.mark.parametrize("also_kept", [False, True])
@@ -162,7 +159,6 @@ def test_a_transaction_listener_decides(tmp_path: Path, also_kept: bool) -> None
     kit.run(80_000)
     assert len(kit.messages()) == 2
     assert listener.due == ["U1", "U2"]
-    kit.close()
 
 
 def test_a_decision_that_cannot_be_carried_out_is_the_producers(
@@ -181,7 +177,6 @@ def test_a_decision_that_cannot_be_carried_out_is_the_producers(
     assert listener.due == ["U1"]
     assert listener.ended == []
     assert len(kit.checks(stock)) == 1
-    kit.close()
 
 
 def test_a_store_observer_reads_what_has_become_visible(tmp_path: Path) -> None:
@@ -196,7 +191,6 @@ def test_a_store_observer_reads_what_has_become_visible(tmp_path: Path) -> None:
     assert len(peer.heard()) == 1
     peer.ask(SEND, send_ext("Orders"), b"second")
     assert observer.bodies == {"Orders": b"second"}
-    bench.close()
 
 
 def test_an_rpc_hook_refuses_and_sees_all_answers(tmp_path: Path) -> None:
@@ -215,7 +209,6 @@ def test_an_rpc_hook_refuses_and_sees_all_answers(tmp_path: Path) -> None:
         (RequestCode.PULL_MESSAGE, ResponseCode.PULL_OFFSET_MOVED): 1,
         (RequestCode.GET_BROKER_RUNTIME_INFO, 0): 1,
     }
-    bench.close()
 
 
 def test_an_rpc_hook_of_a_name_server() -> None:
@@ -258,7 +251,6 @@ def test_an_authentication_provider_says_who_it_is_and_policies_what_they_may(tm
     # Whom it leaves to the signature has to sign.
     assert SignedPeer(bench.peer(), "bert", SECRET).ask(SEND, send_ext("Orders"), b"x").code == 0
     assert SignedPeer(bench.peer(), "bert", "wrong").ask(SEND, send_ext("Orders"), b"x").code == 16
-    bench.close()
 
 
 def test_who_guesses_tokens_waits(tmp_path: Path) -> None:
@@ -269,7 +261,6 @@ def test_who_guesses_tokens_waits(tmp_path: Path) -> None:
     ]
     assert remarks[0] == "this token is not known"
     assert "too many wrong signatures" in (remarks[-1] or "")
-    bench.close()
 
 
 # --- errors ----------------------------------------------------------------------------------------------------
@@ -308,7 +299,6 @@ def test_errors_that_are_ignored_are_counted_and_logged_with_the_name(
     failed = [record.getMessage() for record in caplog.records if record.name == "mqspark.extension.Broken"]
     assert "extension Broken failed in before_send" in failed
     assert "extension Broken failed in arrived" in failed
-    bench.close()
 
 
 class Failing(RpcHook):
@@ -321,7 +311,6 @@ def test_an_error_before_a_request_refuses_it_and_tells_no_secret(tmp_path: Path
     answer = bench.peer().ask(SEND, send_ext("Orders"), b"x")
     assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "the extension Failing failed")
     assert bench.store.appender.put_count == 0
-    bench.close()
 
 
 class FailingProvider(Tokens):
@@ -333,7 +322,6 @@ def test_an_error_of_the_authentication_provider_lets_nobody_in(tmp_path: Path) 
     bench = Bench(tmp_path / "store", new_authority=with_tokens(tmp_path / "auth", FailingProvider()))
     answer = SignedPeer(bench.peer(), "bert", SECRET).ask(SEND, send_ext("Orders"), b"x")
     assert (answer.code, answer.remark) == (ResponseCode.NO_PERMISSION, "the extension tokens failed")
-    bench.close()
 
 
 @pytest.mark.parametrize("code", [0, -1, 1 << 40, None, "13"])
@@ -378,7 +366,6 @@ def test_without_extensions_nothing_is_wrapped(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     assert type(bench.peer().session) is Session
     assert bench.broker.extensions is None
-    bench.close()
 
 
 def test_what_waits_for_answers_is_bounded_and_freed(tmp_path: Path) -> None:
@@ -393,7 +380,6 @@ def test_what_waits_for_answers_is_bounded_and_freed(tmp_path: Path) -> None:
     assert extensions.ledger.bytes > 100 * 500
     peer.disconnect()
     assert (extensions.ledger.entries, extensions.ledger.bytes) == (0, 0)
-    bench.close()
 
 
 def test_answers_are_found_in_whatever_buffers_they_are_sent() -> None:
@@ -510,7 +496,6 @@ def test_no_request_changes_which_extensions_run(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     answer = bench.peer().ask(RequestCode.UPDATE_BROKER_CONFIG, {}, b"messageStorePlugIn=last-body\n")
     assert answer.code == ResponseCode.NO_PERMISSION
-    bench.close()
 
 
 # --- the page --------------------------------------------------------------------------------------------------

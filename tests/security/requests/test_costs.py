@@ -226,7 +226,6 @@ def test_the_queues_of_a_topic_are_bounded(tmp_path: Path) -> None:
     assert refused.code == 29
     assert "maxTopicQueueNums" in (refused.remark or "")
     assert bench.peer().ask(RequestCode.UPDATE_AND_CREATE_TOPIC, {**ext, "readQueueNums": "8192"}).code == 0
-    bench.close()
 
 
 LAST = (
@@ -354,7 +353,6 @@ def test_parked_pulls_that_one_message_wakes_are_served_between_turns(
         answered += more_answers
     assert answered + len(peer.heard()) == PARKED
     assert bench.broker.pulls.parked.count == 0
-    bench.close()
 
 
 def test_parked_pulls_whose_time_is_up_at_once_are_answered_between_turns(tmp_path: Path) -> None:
@@ -367,7 +365,6 @@ def test_parked_pulls_whose_time_is_up_at_once_are_answered_between_turns(tmp_pa
     while bench.broker.work():
         pass
     assert answered + len(peer.heard()) == PARKED
-    bench.close()
 
 
 def test_woken_pulls_of_a_peer_that_left_cost_nothing_and_those_that_find_nothing_wait_on(
@@ -385,7 +382,6 @@ def test_woken_pulls_of_a_peer_that_left_cost_nothing_and_those_that_find_nothin
             pass
         assert len(patient.heard()) == (number == "2")
     assert bench.broker.pulls.parked.count == 0
-    bench.close()
 
 
 def test_members_that_join_over_one_connection_are_told_once_a_turn(tmp_path: Path) -> None:
@@ -400,7 +396,6 @@ def test_members_that_join_over_one_connection_are_told_once_a_turn(tmp_path: Pa
     heard = peer.heard()
     assert len([command for command in heard if command.is_response]) == 200
     assert len([command for command in heard if not command.is_response]) == 1
-    bench.close()
 
 
 def parked_pops(bench: Bench, groups: int, **more: str) -> list[Peer]:
@@ -433,7 +428,6 @@ def test_parked_pops_that_one_message_wakes_are_served_between_turns(tmp_path: P
         answered += more_answers
     bench.broker.turn()
     assert answered + heard(peers) == len(peers)
-    bench.close()
 
 
 def test_parked_pops_whose_time_is_up_at_once_are_answered_between_turns(tmp_path: Path) -> None:
@@ -447,7 +441,6 @@ def test_parked_pops_whose_time_is_up_at_once_are_answered_between_turns(tmp_pat
     while bench.broker.work():
         pass
     assert answered + heard(peers) == len(peers) - 1
-    bench.close()
 
 
 def test_of_parked_pops_a_tick_looks_at_few(tmp_path: Path) -> None:
@@ -565,7 +558,6 @@ def test_answers_of_one_save_are_sent_between_turns_and_waiting_ones_cost_nothin
         assert more <= ANSWERED_AT_ONCE
         answered += more
     assert answered + len(peer.heard()) == CHANGES
-    bench.close()
 
 
 @pytest.mark.parametrize(("took_ms", "rest_ms"), [(SHORT_SAVE_MS, 0), (100, 300), (5_000, MAX_REST_MS)])
@@ -604,7 +596,6 @@ def test_changes_during_the_rest_after_a_long_save_are_saved_together(
     assert bench.broker.jobs_due
     save()
     assert not bench.broker.jobs_due
-    bench.close()
 
 
 @pytest.mark.parametrize(
@@ -673,7 +664,6 @@ def test_statistics_are_sampled_between_turns(tmp_path: Path) -> None:
     assert slices >= 4 * CROWD // ROWS_AT_ONCE
     assert not state.stats.gets
     assert state.stats.meter("GROUP_GET_NUMS", f"T{CROWD - 1}@CG") is None
-    bench.close()
 
 
 def test_subscriptions_of_one_heartbeat_are_read_between_turns(tmp_path: Path) -> None:
@@ -702,7 +692,6 @@ def test_subscriptions_of_one_heartbeat_are_read_between_turns(tmp_path: Path) -
     assert group is not None
     assert len(group.subscriptions) == len(subscriptions)
     bench.broker.validate()
-    bench.close()
 
 
 @pytest.mark.parametrize(
@@ -722,7 +711,6 @@ def test_a_subscription_that_takes_long_to_read_is_refused(
     answer = bench.peer().ask(RequestCode.HEART_BEAT, {}, body)
     assert answer.code == 1
     assert "the limits are" in (answer.remark or "")
-    bench.close()
 
 
 @pytest.mark.parametrize("is_topic", [True, False])
@@ -750,7 +738,6 @@ def test_offsets_of_a_topic_or_group_are_removed_between_turns(tmp_path: Path, i
         assert before - after <= DROPPED_AT_ONCE
         before, is_more = after, bench.broker.work()
     assert list(state.offsets.pairs()) == [("Kept", "CG")]
-    bench.close()
 
 
 def test_members_of_a_large_group_are_told_between_turns(tmp_path: Path) -> None:
@@ -779,4 +766,3 @@ def test_members_of_a_large_group_are_told_between_turns(tmp_path: Path) -> None
         assert more <= NOTIFIED_AT_ONCE
         told += more
     assert told + heard(peers) == len(peers)
-    bench.close()

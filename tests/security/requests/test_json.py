@@ -87,7 +87,6 @@ def test_a_heartbeat_of_references_is_answered_and_the_broker_goes_on(tmp_path: 
     assert answer.code != 0
     assert "references" in (answer.remark or "")
     assert peer.ask(RequestCode.HEART_BEAT, {}, b'{"clientID":"c@1"}').code == 0
-    bench.close()
 
 
 @pytest.mark.parametrize(
@@ -279,4 +278,3 @@ def test_subscriptions_of_a_group_do_not_make_what_tools_ask_costly(tmp_path: Pa
         assert peer.ask(RequestCode.HEART_BEAT, {}, encode_body(data)).code == 0
         assert peer.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "g"}).code == 0
     assert cost.seconds < 1.0
-    bench.close()

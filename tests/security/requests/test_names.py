@@ -129,7 +129,6 @@ def test_a_directory_of_the_store_is_no_topic(tmp_path: Path) -> None:
         bench.store.delete_topic("../commitlog")
     with pytest.raises(InvalidMessage):
         bench.store.delete_topic("T\n00000000000000000000 U")
-    bench.close()
 
 
 @pytest.mark.parametrize(
@@ -158,7 +157,6 @@ def test_a_refusal_has_the_code_of_its_request_and_a_short_remark(
     answer = bench.peer().ask(request_code, ext, b"x")
     assert answer.code == code
     assert len(answer.remark or "") < 200
-    bench.close()
 
 
 @pytest.mark.parametrize("code", [SEND, RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2])
@@ -173,7 +171,6 @@ def test_a_send_makes_no_topic_of_what_is_no_name(tmp_path: Path, code: RequestC
     assert answer.code in (ResponseCode.INVALID_PARAMETER, ResponseCode.MESSAGE_ILLEGAL)
     assert len(answer.remark or "") < 200
     assert set(bench.broker.state.topics.names()) == before
-    bench.close()
 
 
 def test_no_remark_is_longer_than_its_bound(tmp_path: Path) -> None:
@@ -182,7 +179,6 @@ def test_no_remark_is_longer_than_its_bound(tmp_path: Path) -> None:
     assert len(bench.peer().ask(RequestCode.QUERY_MESSAGE, ext).remark or "") <= 4096
     answer = bench.peer().ask(RequestCode.GET_ALL_PRODUCER_INFO, {"subscription": "z" * 60_000})
     assert len(answer.remark or "") <= 4096
-    bench.close()
 
 
 @pytest.mark.parametrize(
@@ -325,7 +321,6 @@ def test_rows_of_files_that_nothing_may_be_called_are_left_out(
     for what in ("topics", "groups", "offsets"):
         assert any(text.startswith(f"{what}: 4 rows are left out") for text in caplog.messages)
     assert all("\n" not in text and len(text) < 1000 for text in caplog.messages)
-    bench.close()
 
 
 def test_a_key_value_table_from_a_file_keeps_only_what_can_be_a_key() -> None:
@@ -360,7 +355,6 @@ def test_a_group_cannot_name_the_offsets_of_another(tmp_path: Path) -> None:
         {"consumerGroup": "x", "topic": f"{retry_topic('G')}@G", "queueId": "0", "commitOffset": "9"},
     )
     assert answer.code == ResponseCode.INVALID_PARAMETER
-    bench.close()
 
 
 def test_each_name_of_a_topic_list_is_checked(tmp_path: Path) -> None:
@@ -382,7 +376,6 @@ def test_each_name_of_a_topic_list_is_checked(tmp_path: Path) -> None:
         answer = ask(f"{topics[0]};{bad};{topics[1]}")
         assert answer.code == ResponseCode.INVALID_PARAMETER
         assert "topic" in (answer.remark or "")
-    bench.close()
 
 
 def _keys_of(body: bytes) -> list[dict[str, Any]]:

@@ -241,7 +241,6 @@ def test_a_broker_leaves_out_of_a_route_what_cannot_be(tmp_path: Path) -> None:
         routes.learned("T", data(HUGE, 3, -1))
         found = routes.queues("T")
     assert found == [MessageQueue("T", "b-1", n) for n in range(3)]
-    bench.close()
 
 
 # --- what pops say ---
@@ -274,4 +273,3 @@ def test_a_broker_gives_out_the_queues_of_a_large_topic_in_no_time(tmp_path: Pat
     given = decode_body(QueryAssignmentResponseBody, answer.body).message_queue_assignments
     assert given is not None
     assert [each.message_queue for each in given] == [Queue("T", "b-a", n) for n in range(MAX_QUEUES)]
-    bench.close()

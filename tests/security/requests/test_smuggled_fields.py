@@ -5,7 +5,6 @@ harm itself, but neither the topics of others nor the next start.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -42,18 +41,15 @@ INNER = 0xC0
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path, store_settings=LMQ, recall_message_enable=True)
-    yield bench
-    bench.close()
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path, store_settings=LMQ, recall_message_enable=True)
 
 
 @pytest.fixture
-def kit(tmp_path: Path) -> Iterator[Kit]:
+def kit(tmp_path: Path) -> Kit:
     kit = Kit(tmp_path, transaction_check_max=3, transaction_time_out=1_000, transaction_check_interval=1_000)
     assert kit.producer.ask(SEND, send_ext(), b"first").code == 0
-    yield kit
-    kit.close()
+    return kit
 
 
 # --- half messages ---

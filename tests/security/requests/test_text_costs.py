@@ -60,7 +60,6 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     pop(bench, bench.peer())
     yield bench
     bench.broker.validate()
-    bench.close()
 
 
 def test_acknowledgements_that_wait_are_not_counted_for_each_new_one(

@@ -229,7 +229,6 @@ def test_parked_pulls_of_one_that_does_not_read_are_put_off(tmp_path: Path) -> N
     assert {answer.code for answer in answers[1:]} == {ResponseCode.PULL_RETRY_IMMEDIATELY}
     assert answers[1].ext["nextBeginOffset"] == "1"
     assert [answer.code for answer in reader.heard()] == [ResponseCode.SUCCESS]
-    bench.close()
 
 
 def test_an_answer_to_a_query_by_key_is_views_of_the_log(tmp_path: Path) -> None:
@@ -245,7 +244,6 @@ def test_an_answer_to_a_query_by_key_is_views_of_the_log(tmp_path: Path) -> None
     assert sum(len(each) for each in peer.session.out if isinstance(each, bytes)) < 1024
     (answer,) = peer.heard()
     assert len(answer.body) > 800_000
-    bench.close()
 
 
 def test_memory_of_a_broker_whose_clients_query_and_do_not_read(tmp_path: Path) -> None:

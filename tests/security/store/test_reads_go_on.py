@@ -278,7 +278,6 @@ def test_parked_pulls_are_answered_when_the_disk_does_not_read(tmp_path: Path) -
     store.reads.fetcher.get = fetch  # type: ignore[method-assign]
     store.maintenance()
     assert store.status.read_problem is None
-    bench.close()
 
 
 # --- what cannot be mapped is copied --------------------------------------------------------------------------

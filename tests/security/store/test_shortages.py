@@ -245,7 +245,6 @@ def test_a_read_that_lacks_a_descriptor_costs_itself(
     assert "Too many open files" in (answer.remark or "")
     assert consumer.pull().code == ResponseCode.SUCCESS
     assert consumer.ask(RequestCode.POP_MESSAGE, POP).code == ResponseCode.SUCCESS
-    bench.close()
 
 
 def test_a_service_that_lacks_a_descriptor_keeps_no_other_from_its_work(

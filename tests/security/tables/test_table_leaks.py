@@ -147,7 +147,6 @@ def test_a_broker_keeps_nothing_outside_its_tables(is_known: bool, step: int, tm
             found[Code(code).name] = leaked
         before = after
     assert found == {}
-    bench.close()
 
 
 def test_a_name_server_keeps_nothing_outside_its_tables() -> None:

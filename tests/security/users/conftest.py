@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,7 +56,7 @@ class Guarded(NamedTuple):
 
 
 @pytest.fixture
-def guarded(tmp_path: Path) -> Iterator[Guarded]:
+def guarded(tmp_path: Path) -> Guarded:
     audited: list[Audited] = []
     clock = ManualClock()
     bench = Bench(
@@ -65,5 +64,4 @@ def guarded(tmp_path: Path) -> Iterator[Guarded]:
         auto_create_subscription_group=False,
         new_authority=lambda: authority(tmp_path / "auth", audited, clock=clock),
     )
-    yield Guarded(bench, SignedPeer(bench.peer(), *ROOT), audited, clock)
-    bench.close()
+    return Guarded(bench, SignedPeer(bench.peer(), *ROOT), audited, clock)

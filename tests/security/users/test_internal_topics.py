@@ -4,7 +4,6 @@ others, makes POP forget what nobody acknowledged, or has an exactly-once sink s
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -46,10 +45,8 @@ PREPARED = "TRAN_MSG\x01true\x02PGROUP\x01PG\x02"
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    running = Bench(tmp_path, sync=True)
-    yield running
-    running.close()
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path, sync=True)
 
 
 def make_decisions(bench: Bench, **more: str) -> None:

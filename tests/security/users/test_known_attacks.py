@@ -54,17 +54,13 @@ def nothing_started() -> Iterator[None]:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    one = Bench(tmp_path / "store")
-    yield one
-    one.close()
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path / "store")
 
 
 @pytest.fixture
-def guarded(tmp_path: Path) -> Iterator[Bench]:
-    one = Bench(tmp_path / "store", new_authority=lambda: authority(tmp_path / "auth"))
-    yield one
-    one.close()
+def guarded(tmp_path: Path) -> Bench:
+    return Bench(tmp_path / "store", new_authority=lambda: authority(tmp_path / "auth"))
 
 
 COMMANDS = [

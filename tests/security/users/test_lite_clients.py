@@ -74,7 +74,6 @@ def lite(tmp_path: Path) -> Iterator[Lite]:
         peers.append(SignedPeer(bench.peer(), name))
     yield Lite(bench, root, *peers)
     bench.broker.validate()
-    bench.close()
 
 
 def test_messages_of_another_topic_are_not_popped_under_the_id_of_its_client(lite: Lite) -> None:

@@ -32,13 +32,6 @@ from tests.unit.broker_kit import SEND, Bench, last_registration, namesrv_peer, 
 GOLDEN = Path(__file__).parents[2] / "golden"
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path)
-    yield bench
-    bench.close()
-
-
 # --- files ---
 
 
@@ -63,7 +56,6 @@ def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
     assert state.subscriptions.is_read_forbidden("CG", "Kept")
     assert state.offsets.queues("CG", "Kept") == {0: 1}
     assert not bench.broker.jobs_due
-    bench.close()
 
 
 def test_offsets_are_saved_every_five_seconds(bench: Bench) -> None:
@@ -87,7 +79,6 @@ def test_the_version_of_the_offsets_steps_with_the_commits(tmp_path: Path) -> No
     for offset in range(25):
         offsets.commit("CG", "T", 0, offset)
     assert offsets.data_version.counter == 2
-    bench.close()
 
 
 @pytest.mark.parametrize("name", ["topics.json", "subscriptionGroup.json", "consumerOffset.json"])
@@ -103,7 +94,6 @@ def test_a_file_that_cannot_be_read_stops_the_start(tmp_path: Path, name: str) -
     bench.store.close()
     path.with_name(name + ".bak").write_text('{"dataVersion":{"counter":3,"stateVersion":0,"timestamp":1}}')
     bench.open()  # the .bak is good
-    bench.close()
 
 
 def test_a_store_of_the_real_broker(tmp_path: Path) -> None:
@@ -135,7 +125,6 @@ def test_a_store_of_the_real_broker(tmp_path: Path) -> None:
     assert wrapper.offset_table == {
         key: {int(queue_id): offset for queue_id, offset in queues.items()} for key, queues in offsets.items()
     }
-    bench.close()
 
 
 def test_a_name_server_that_is_current_need_not_be_told(bench: Bench) -> None:
@@ -169,7 +158,6 @@ def test_a_template_from_a_file_follows_the_setting(
     assert (topic and topic.config.perm) == after
     if topic is not None:
         assert topic.config.write_queue_nums == 3
-    bench.close()
 
 
 def test_expired_messages_are_deleted_when_an_operator_asks(bench: Bench) -> None:
@@ -359,7 +347,6 @@ def test_long_saves_of_offsets_take_a_tenth_of_the_time(tmp_path: Path) -> None:
     assert saves(0, 50) == 10
     assert 3 <= saves(1_000, 50) <= 6, "once in some ten seconds"
     assert 3 <= saves(30_000, 200) <= 5, "a minute is the longest wait"
-    bench.close()
 
 
 def test_the_backup_of_a_file_that_is_missing_is_used_and_that_is_said(
@@ -379,7 +366,6 @@ def test_the_backup_of_a_file_that_is_missing_is_used_and_that_is_said(
     assert [record.getMessage() for record in caplog.records if "consumerOffset" in record.getMessage()] == [
         f"{path} is missing: its .bak is used, and the last save may be lost"
     ]
-    bench.close()
 
 
 @pytest.mark.parametrize("with_bak", [True, False])
@@ -422,7 +408,6 @@ def test_an_older_table_of_topics_hides_no_stored_message(tmp_path: Path, with_b
         assert shrunk.read_queue_nums == 1, "an operator has said so"
     bench.reopen()
     assert bench.store.damages.found == []
-    bench.close()
 
 
 TABLES = ("topics", "subscriptionGroup", "consumerOffset")
@@ -460,7 +445,6 @@ def test_an_older_file_of_a_table_is_reported_once(tmp_path: Path, name: str) ->
     change(3)
     bench.reopen()
     assert bench.store.damages.found == []
-    bench.close()
 
 
 def test_newer_tables_beside_an_older_log_are_reported(tmp_path: Path) -> None:
@@ -481,7 +465,6 @@ def test_newer_tables_beside_an_older_log_are_reported(tmp_path: Path) -> None:
     bench.directory = older
     bench.open()
     assert [each.kind for each in bench.store.damages.found] == ["config.ahead"]
-    bench.close()
 
 
 def test_a_slave_cleans_up_no_topic_before_it_knows_its_masters(tmp_path: Path) -> None:
@@ -494,7 +477,6 @@ def test_a_slave_cleans_up_no_topic_before_it_knows_its_masters(tmp_path: Path) 
     bench.open()
     assert bench.peer().ask(RequestCode.CLEAN_UNUSED_TOPIC).code == ResponseCode.SYSTEM_BUSY
     assert bench.store.offsets.max_offset("T", 2) == 1
-    bench.close()
 
 
 @pytest.mark.parametrize("lost", ["both", "last save", "all of config"])
@@ -535,7 +517,6 @@ def test_topics_of_stored_messages_outlive_their_table(tmp_path: Path, lost: str
     bench.reopen()
     assert "New" in bench.broker.state.topics
     assert bench.store.damages.found == []
-    bench.close()
 
 
 @pytest.mark.parametrize("with_backup", [False, True])
@@ -563,4 +544,3 @@ def test_counts_of_timer_messages_that_cannot_be_read_stop_no_start(
     assert [message.body for message in bench.records("T")] == [b"later"]
     bench.reopen()
     assert not bench.store.damages.counts
-    bench.close()

@@ -3,7 +3,7 @@ differ. Property tests call it after every step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ from tests.unit.pop_kit import POP, pop, pop_ext, put
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
+def bench(tmp_path: Path) -> Bench:
     """A consumer with a lock and a parked pull, a parked pop, and an ordered pop that blocks its queue."""
     bench = Bench(tmp_path)
     put(bench, "a", "b")
@@ -34,8 +34,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     waiting = bench.peer()
     waiting.give(POP, pop_ext(bench, topic="T", queueId="1", pollTime="60000"))
     bench.broker.turn()
-    yield bench
-    bench.close()
+    return bench
 
 
 def test_a_broker_agrees_with_itself(bench: Bench) -> None:

@@ -185,7 +185,6 @@ def test_an_older_file_of_any_table_is_reported(tmp_path: Path) -> None:
     bench.change(3)
     bench.reopen()
     assert bench.said() == []
-    bench.close()
 
 
 def test_an_older_list_of_deletions_brings_no_topic_back(tmp_path: Path) -> None:
@@ -223,7 +222,6 @@ def test_an_older_list_of_deletions_brings_no_topic_back(tmp_path: Path) -> None
     bench.open()
     assert bench.store.damages.found == []
     assert set(bench.store.deletions.positions) == {"One", "Two"}
-    bench.close()
 
 
 @pytest.mark.parametrize("is_made_again", [False, True])
@@ -250,7 +248,6 @@ def test_an_older_table_brings_no_deleted_topic_back(tmp_path: Path, is_made_aga
     assert "Kept" in state.topics
     assert ("Doomed" in state.topics) == is_made_again
     assert [each.body for each in bench.records("Doomed", 1)] == ([b"new"] if is_made_again else [])
-    bench.close()
 
 
 def test_the_saves_that_are_noted_are_bounded(tmp_path: Path) -> None:

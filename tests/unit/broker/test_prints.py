@@ -36,7 +36,6 @@ def test_positions_are_printed_every_minute_while_something_happens(
     assert printed() == [
         f"the log ends at {end + behind}: {behind} bytes are not synced, the queues are {behind} bytes behind it"
     ]
-    bench.close()
 
 
 def test_a_slave_that_is_behind_is_printed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -49,7 +48,6 @@ def test_a_slave_that_is_behind_is_printed(tmp_path: Path, caplog: pytest.LogCap
     bench.broker.tick()
     end = bench.store.log.position
     assert f"the slave that is farthest behind lacks {end} bytes of the log" in caplog.text
-    bench.close()
 
 
 def test_watermarks_are_printed_every_second_for_those_who_debug(
@@ -69,4 +67,3 @@ def test_watermarks_are_printed_every_second_for_those_who_debug(
     caplog.clear()
     bench.broker.tick()
     assert "[WATERMARK]" not in caplog.text
-    bench.close()

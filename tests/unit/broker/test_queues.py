@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,10 +17,8 @@ LMQ = {"enable_lmq": True, "enable_multi_dispatch": True}
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path, store_settings=LMQ)
-    yield bench
-    bench.close()
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path, store_settings=LMQ)
 
 
 def batch_topic(peer: Peer, name: str = "B") -> None:
@@ -154,7 +151,6 @@ def test_without_the_settings_a_group_of_light_queues_has_to_be_made(tmp_path: P
     place = {"consumerGroup": "%LMQ%g", "topic": "T", "queueId": "0", "commitOffset": "1"}
     answer = bench.peer().ask(RequestCode.UPDATE_CONSUMER_OFFSET, place)
     assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-    bench.close()
 
 
 def test_without_the_settings_a_light_queue_is_an_unknown_topic(tmp_path: Path) -> None:
@@ -162,15 +158,13 @@ def test_without_the_settings_a_light_queue_is_an_unknown_topic(tmp_path: Path) 
     peer = bench.peer()
     assert peer.ask(SEND, send_ext(properties="INNER_MULTI_DISPATCH\x01%LMQ%a\x02"), b"x").code == 0
     assert peer.pull("%LMQ%a", offset=0).code == ResponseCode.TOPIC_NOT_EXIST
-    bench.close()
 
 
 @pytest.fixture(params=[True, False], ids=["with multi-dispatch", "without"])
-def light(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+def light(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
     """A broker of light queues; whether it dispatches to more than one makes no difference to those it is sent."""
     bench = Bench(tmp_path, store_settings={"enable_lmq": True, "enable_multi_dispatch": request.param})
-    yield bench
-    bench.close()
+    return bench
 
 
 def test_a_light_queue_is_a_topic_of_one_queue_by_its_name(light: Bench) -> None:

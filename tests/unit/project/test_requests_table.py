@@ -30,4 +30,3 @@ def test_with_users_their_requests_are_served(tmp_path: Path) -> None:
     users = NOT_CONFIGURED.keys() - IN_CONTROLLER_MODE
     answers = {code: bench.peer().ask(code).remark or "" for code in users}
     assert [code for code, remark in answers.items() if NOT_CONFIGURED[code] in remark] == []
-    bench.close()

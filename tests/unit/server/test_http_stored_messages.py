@@ -29,8 +29,7 @@ def record(tmp_path: Path) -> Any:
     assert bench.peer().ask(SEND, send_ext("B", m="true"), encode_items(items)).code == 0
     bench.flush()
     config = SimpleNamespace(broker_name="b-a")
-    yield SimpleNamespace(app=SimpleNamespace(config=config), state=bench.broker.state)
-    bench.close()
+    return SimpleNamespace(app=SimpleNamespace(config=config), state=bench.broker.state)
 
 
 class Decoder:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,6 @@ from mqspark.protocol.bodies.body import encode_body
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path)
-    yield bench
-    bench.close()
 
 
 def shown(peer: Peer, code: int, ext: dict[str, str] | None = None) -> Any:
@@ -77,7 +69,6 @@ def test_without_a_wheel_there_is_no_engine(tmp_path: Path) -> None:
     bench = Bench(tmp_path, store_settings={"timer_wheel_enable": False})
     answer = bench.peer().ask(RequestCode.SWITCH_TIMER_ENGINE, {"E_T": "F"})
     assert (answer.code, answer.remark) == (29, "broker timerWheelEnable is false")
-    bench.close()
 
 
 def test_entries_are_shown_as_they_are_in_the_file(bench: Bench) -> None:

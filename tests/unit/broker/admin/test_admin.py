@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,13 +22,6 @@ from tests.unit.broker.admin.admin_kit import body_of, commit, create, group, to
 from tests.unit.broker_kit import SEND, Bench, Peer, last_registration, send_ext
 
 GOLDEN = Path(__file__).parents[3] / "golden"
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path)
-    yield bench
-    bench.close()
 
 
 # --- topics ---
@@ -292,7 +284,6 @@ def test_a_change_is_answered_when_it_is_saved_and_published(tmp_path: Path) -> 
     bench.clock.advance(3_000)
     bench.broker.tick()
     assert [answer.code for answer in peer.heard()] == [ResponseCode.SYSTEM_ERROR]
-    bench.close()
 
 
 def test_registration_carries_the_broker_permission(tmp_path: Path) -> None:
@@ -310,7 +301,6 @@ def test_registration_carries_the_broker_permission(tmp_path: Path) -> None:
         "topicConfigTable"
     ]
     assert table["BenchmarkTest"]["perm"] == 6
-    bench.close()
 
 
 def test_ordered_topics_come_with_the_answer_to_a_registration(bench: Bench) -> None:
@@ -357,7 +347,6 @@ def test_an_unknown_group_may_not_be_creatable(tmp_path: Path) -> None:
     answer = bench.peer().ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "none"})
     assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     assert bench.peer().pull().code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-    bench.close()
 
 
 # --- settings ---

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,13 +22,6 @@ from tests.unit.broker.admin.admin_kit import body_of, commit, group
 from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
 
 GOLDEN = Path(__file__).parents[3] / "golden"
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path)
-    yield bench
-    bench.close()
 
 
 # --- offsets ---
@@ -95,7 +87,6 @@ def test_an_old_queue_is_not_consumed_from_its_start(tmp_path: Path) -> None:
     peer = bench.peer()
     peer.ask(SEND, send_ext(), b"a")
     assert query(peer) == (22, None)
-    bench.close()
 
 
 def test_queue_ends_and_times(bench: Bench) -> None:
@@ -166,7 +157,6 @@ def test_a_message_is_viewed_by_the_topic_that_it_is_for(
     for topic in (other, named + "x", named.lower()):
         answer = view(topic=topic)
         assert (answer.code, answer.body) == (ResponseCode.NO_PERMISSION, b""), topic
-    bench.close()
 
 
 def test_clone_offsets(bench: Bench) -> None:

@@ -1,10 +1,7 @@
 """What the broker asks live consumers for: to whom a request goes, what becomes of the answer, and of none."""
 
 import struct
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from mqspark.broker.state.calls import MAX_CALLS
 from mqspark.message import MessageQueue
@@ -23,13 +20,6 @@ from mqspark.record.record import decode_record
 from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
 
 INFO = {"consumerGroup": "CG", "clientId": "c1", "jstackEnable": "true"}
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path)
-    yield bench
-    bench.close()
 
 
 def consumer(bench: Bench, client_id: str = "c1", group: str = "CG", **more: int) -> Peer:
@@ -212,7 +202,6 @@ def test_clients_are_told_when_the_broker_keeps_no_resets(tmp_path: Path) -> Non
     cpp.disconnect()
     offline = bench.peer().ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset_ext())
     assert offline.code == ResponseCode.CONSUMER_NOT_ONLINE
-    bench.close()
 
 
 def test_correction_offsets_are_the_smallest_of_all_groups(bench: Bench) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,6 @@ from tests.unit.broker_kit import Bench, Peer
 
 LIST = RequestCode.GET_CONSUMER_LIST_BY_GROUP
 NOTICE = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path)
-    yield bench
-    bench.close()
 
 
 def subscription(topic: str, expression: str = "*", version: int = 1) -> dict[str, Any]:
@@ -177,7 +169,6 @@ def test_unknown_groups_are_left_out_when_they_may_not_be_created(tmp_path: Path
     assert members(peer) == []
     assert "%RETRY%CG" not in bench.broker.state.topics
     assert [m.client_id for m in bench.broker.state.clients.producer_members("PG")] == ["c1"]
-    bench.close()
 
 
 def test_a_group_with_an_illegal_name_is_left_out(bench: Bench) -> None:

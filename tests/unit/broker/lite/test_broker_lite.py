@@ -33,7 +33,6 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     bench = started(tmp_path)
     yield bench
     bench.broker.validate()
-    bench.close()
 
 
 def group(bench: Bench, name: str, **attributes: str) -> None:
@@ -286,7 +285,6 @@ def test_subscriptions_that_are_not_repeated_are_forgotten(
     assert bench.broker.services.lite.clients.find("c1") is not None
     bench.run_for(8_000, 1_000)
     assert (bench.broker.services.lite.clients.find("c1") is None) is (interval_ms + timeout_ms == 15_000)
-    bench.close()
 
 
 @pytest.mark.parametrize("step_ms", [3_600_000, -3_600_000])
@@ -322,7 +320,6 @@ def test_when_a_lite_topic_that_has_expired_goes(
     assert bench.broker.state.store.table.light
     bench.run_for(25_000, 1_000)
     assert not bench.broker.state.store.table.light
-    bench.close()
 
 
 def test_where_a_subscription_begins(bench: Bench) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -15,13 +15,6 @@ from mqspark.protocol.receipts import Receipt
 from tests.unit.auth_kit import authority
 from tests.unit.broker_kit import SEND, Bench, send_ext
 from tests.unit.pop_kit import ACK, INVISIBLE_MS, Popped, pass_time, pop, put, settle
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path)
-    yield bench
-    bench.close()
 
 
 class Ended(list[str]):
@@ -90,7 +83,6 @@ def test_what_a_busy_broker_refuses_is_not_acknowledged(tmp_path: Path) -> None:
     bodies = [each.body for each in pop(bench, bench.peer())]
     assert b"b" in bodies
     assert b"a" not in bodies
-    bench.close()
 
 
 def test_an_ordered_run_is_answered_at_once(bench: Bench) -> None:
@@ -122,7 +114,6 @@ def test_a_run_waits_for_all_its_records(tmp_path: Path) -> None:
     assert ended == []
     bench.flush()
     assert (run.answers, ended) == ({}, ["done"])
-    bench.close()
 
 
 def test_what_is_not_written_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +146,6 @@ def test_a_store_that_fails_refuses_what_waits(tmp_path: Path) -> None:
     assert ended == ["done"]
     (answer,) = run.answers.values()
     assert (answer.code, answer.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, "the store failed: EIO")
-    bench.close()
 
 
 def test_who_stands_around_requests_sees_them(bench: Bench, tmp_path: Path) -> None:
@@ -166,7 +156,6 @@ def test_who_stands_around_requests_sees_them(bench: Bench, tmp_path: Path) -> N
     assert not bench.broker.acknowledge(bench.peer().session, run)
     guarded = Bench(tmp_path / "users", new_authority=lambda: authority(tmp_path / "auth"))
     assert not guarded.broker.acknowledge(guarded.peer().session, run)
-    guarded.close()
 
 
 def test_runs_of_one_pop_become_one_record(bench: Bench) -> None:
@@ -205,4 +194,3 @@ def test_a_busy_broker_refuses_more_of_a_pop(tmp_path: Path) -> None:
     refused, _ = run_of(bench, popped[1:])
     assert (len(taken.waiting), len(refused.waiting)) == (1, 0)
     assert refused.answers[0].code == ResponseCode.SYSTEM_BUSY
-    bench.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +22,10 @@ QUERY, SET_MODE, ALL_MODES = (
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
+def bench(tmp_path: Path) -> Bench:
     bench = Bench(tmp_path)
     bench.broker.state.topics.put(TopicConfig("T", 3, 3, 6))
-    yield bench
-    bench.close()
+    return bench
 
 
 def join(bench: Bench, client: str) -> Peer:
@@ -139,7 +137,6 @@ def test_the_default_mode(tmp_path: Path) -> None:
     peer = join(bench, "c1")
     assert assignments(peer.ask(QUERY, {}, question("c1"))) == [("b-a", -1, "POP")]
     assert assignments(peer.ask(QUERY, {}, question("c1", topic="%RETRY%CG"))) == [("b-a", 0, "PULL")]
-    bench.close()
 
 
 def test_queues_of_other_brokers(tmp_path: Path) -> None:
@@ -159,7 +156,6 @@ def test_queues_of_other_brokers(tmp_path: Path) -> None:
     assert assignments(answer) == [("b-a", 0, "PULL"), ("b-b", 0, "PULL"), ("b-b", 1, "PULL")]
     bench.clock.advance(31_000)
     assert routes.due() == ["T"]
-    bench.close()
 
 
 def test_without_an_answer_the_broker_says_what_it_knows(tmp_path: Path) -> None:
@@ -172,7 +168,6 @@ def test_without_an_answer_the_broker_says_what_it_knows(tmp_path: Path) -> None
     (answer,) = peer.heard()
     assert assignments(answer) == [("b-a", 0, "PULL")]
     assert bench.broker.requests.routes.due() == ["T"]
-    bench.close()
 
 
 def queues(count: int) -> list[MessageQueue]:
@@ -205,4 +200,3 @@ def test_how_many_neighbours_share_by_default(tmp_path: Path, share: int) -> Non
     peers = [join(bench, client) for client in ("c1", "c2", "c3")]
     found = assignments(peers[0].ask(QUERY, {}, question("c1")))
     assert found == ([("b-a", -1, "POP")] if share < 0 else [("b-a", 0, "POP"), ("b-a", 1, "POP")])
-    bench.close()

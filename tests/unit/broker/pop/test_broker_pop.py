@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -35,10 +35,8 @@ REVIVAL_MS = 8_000
 
 
 @pytest.fixture(params=[False, True], ids=["async", "sync"])
-def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bench]:
-    bench = Bench(tmp_path, sync=request.param)
-    yield bench
-    bench.close()
+def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Bench:
+    return Bench(tmp_path, sync=request.param)
 
 
 def bodies(popped: Sequence[Popped]) -> list[str]:
@@ -130,7 +128,6 @@ def test_retry_topics_of_the_second_kind(tmp_path: Path, v1_too: bool) -> None:
     peer = bench.peer()
     assert [one.topic for one in pop(bench, peer)] == ["%RETRY%CG+T"]
     assert pop(bench, peer) == []
-    bench.close()
 
 
 def test_tags(bench: Bench) -> None:
@@ -203,7 +200,6 @@ def test_too_many_waiting(tmp_path: Path) -> None:
     for _ in range(2):
         bench.peer().give(POP, pop_ext(bench, pollTime="15000"))
     assert bench.peer().ask(POP, pop_ext(bench, pollTime="15000")).code == 209
-    bench.close()
 
 
 def test_those_who_left_do_not_wait(bench: Bench) -> None:
@@ -260,7 +256,6 @@ def test_without_a_timer_there_is_no_pop(tmp_path: Path) -> None:
     answer = bench.peer().ask(POP, pop_ext(bench))
     assert answer.code == 1
     assert "timerWheelEnable" in (answer.remark or "")
-    bench.close()
 
 
 @pytest.mark.parametrize(
@@ -398,7 +393,6 @@ def test_under_sync_flush_nothing_is_handed_out_before_its_check_point_is_on_dis
     (answer,) = peer.heard()
     assert bodies(handed_out(answer)) == ["a"]
     assert bench.broker.state.offsets.query("CG", "T", 0) == 1
-    bench.close()
 
 
 def test_the_groups_offset_is_never_ahead_of_the_check_points_on_disk(tmp_path: Path) -> None:
@@ -410,7 +404,6 @@ def test_the_groups_offset_is_never_ahead_of_the_check_points_on_disk(tmp_path: 
     assert bodies(pop(bench, peer, maxMsgNums="1")) == ["b"]  # goes on all the same
     bench.flush()
     assert bench.broker.state.offsets.query("CG", "T", 0) == 2
-    bench.close()
 
 
 def test_a_disk_that_hangs_bounds_what_is_handed_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -423,7 +416,6 @@ def test_a_disk_that_hangs_bounds_what_is_handed_out(tmp_path: Path, monkeypatch
     assert peer.ask(POP, pop_ext(bench)).code == 2
     bench.flush()
     assert len(pop(bench, peer)) == 2
-    bench.close()
 
 
 def test_acknowledgements_of_a_turn_are_one_record(bench: Bench) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,11 +29,10 @@ from tests.unit.pop_kit import (
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
+def bench(tmp_path: Path) -> Bench:
     bench = Bench(tmp_path)
     put(bench, *"abcd")
-    yield bench
-    bench.close()
+    return bench
 
 
 def ask(bench: Bench, peer: Peer, **more: str) -> Command:

@@ -102,7 +102,6 @@ def test_the_logic_queue_of_a_static_topic_counts_before_the_priority(tmp_path: 
         ("0", "0"),
         ("0", "1"),
     ]
-    pair.close()
 
 
 @pytest.mark.parametrize("bad", ["-1", "high", "1.5", "2147483648", "9" * 5000, "1" + "\u0660" * 3, " 1"])

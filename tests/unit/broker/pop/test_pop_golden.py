@@ -4,7 +4,6 @@ same messages, under the same receipts, in the same state."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -101,10 +100,8 @@ class Replay:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path, broker_name="broker-g", broker_cluster_name="GoldenCluster")
-    yield bench
-    bench.close()
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path, broker_name="broker-g", broker_cluster_name="GoldenCluster")
 
 
 def begin(bench: Bench, events: list[Event], topic: str, group: str, mode: str) -> Replay:

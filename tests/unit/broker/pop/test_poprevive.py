@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,14 +29,13 @@ HOST = b"\x7f\x00\x00\x01\x00\x00\x00\x01"
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
+def bench(tmp_path: Path) -> Bench:
     bench = Bench(tmp_path)
     put(bench, *"abc")
     # The group has consumed all of it, so that only revival brings anything back.
     bench.broker.state.subscriptions.put(SubscriptionGroupConfig(group_name="CG"))
     bench.broker.state.offsets.commit("CG", "T", 0, 3)
-    yield bench
-    bench.close()
+    return bench
 
 
 def put_record(
@@ -169,7 +167,6 @@ def test_an_acknowledgement_that_is_late_counts(tmp_path: Path, sync: bool) -> N
     bench.clock.advance(90_000)
     assert peer.ask(ACK, ack_ext(second)).code == 0
     assert revived(bench) == ""
-    bench.close()
 
 
 def test_acknowledgements_of_others_change_nothing(bench: Bench) -> None:
@@ -297,7 +294,6 @@ def test_much_at_once_is_done_in_steps(tmp_path: Path) -> None:
         bench.broker.turn()
         peer.heard()
     assert sorted(map(int, back)) == list(range(count))
-    bench.close()
 
 
 class BatchRevival:
@@ -496,7 +492,6 @@ def test_one_tick_reads_and_revives_no_more_when_more_queues_have_something_and_
     while bench.broker.tick() == 0:
         pass
     assert read == dict.fromkeys(queues, records)
-    bench.close()
 
 
 def test_a_log_that_lost_its_end_loses_no_new_check_point(bench: Bench) -> None:

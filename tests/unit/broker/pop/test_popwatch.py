@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +22,10 @@ PEEK, NOTIFICATION, POLLING_INFO = (
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
+def bench(tmp_path: Path) -> Bench:
     bench = Bench(tmp_path)
     put(bench, "a", "b")
-    yield bench
-    bench.close()
+    return bench
 
 
 def watch_ext(bench: Bench, **more: str) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,10 +21,8 @@ SUSPEND = {"sysFlag": "2", "subVersion": "5"}
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path, enable_property_filter=True)
-    yield bench
-    bench.close()
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path, enable_property_filter=True)
 
 
 def put(bench: Bench, *values: int, topic: str = "T", queue_id: int = 0, **more: str) -> None:
@@ -166,7 +163,6 @@ def test_filters_are_off_by_default(tmp_path: Path) -> None:
     properties = b"enablePropertyFilter=true"
     assert peer.ask(RequestCode.UPDATE_BROKER_CONFIG, None, properties).code == 0
     assert values(peer.pull(sysFlag="0")) == [3]
-    bench.close()
 
 
 # --- what one get looks at ---

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,13 +15,6 @@ from mqspark.record.record import decode_records
 from tests.unit.broker_kit import PULL, SEND, Bench, Peer, pull_ext, send_ext
 
 SUSPEND = "6"  # expression in the request, may wait
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path)
-    yield bench
-    bench.close()
 
 
 def put(bench: Bench, *tags: str, topic: str = "T", queue_id: int = 0) -> None:
@@ -177,7 +169,6 @@ def test_a_broker_that_may_not_be_read(tmp_path: Path) -> None:
     put(bench, "A")
     answer = bench.peer().pull()
     assert (answer.code, answer.ext["forbiddenType"]) == (16, "1")
-    bench.close()
 
 
 def test_the_fast_port_serves_no_pulls(bench: Bench) -> None:
@@ -226,7 +217,6 @@ def test_under_sync_flush_a_pull_sees_only_what_is_synced(tmp_path: Path) -> Non
     assert peer.heard() == []
     bench.flush()
     assert [answer.code for answer in peer.heard()] == [0]
-    bench.close()
 
 
 def test_a_suspension_ends(bench: Bench) -> None:
@@ -283,7 +273,6 @@ def test_short_polling(tmp_path: Path) -> None:
     bench.clock.advance(1_000)
     bench.broker.tick()
     assert [answer.code for answer in peer.heard()] == [19]
-    bench.close()
 
 
 def test_a_pull_may_wait_for_a_queue_that_does_not_exist_yet(bench: Bench) -> None:
@@ -303,7 +292,6 @@ def test_parked_pulls_are_bounded(tmp_path: Path) -> None:
         peer.give_pull(offset=1, sysFlag=SUSPEND)
     bench.broker.turn()
     assert [answer.code for answer in peer.heard()] == [ResponseCode.SYSTEM_BUSY]
-    bench.close()
 
 
 def test_pulls_of_a_lost_connection_are_dropped(bench: Bench) -> None:
@@ -328,7 +316,6 @@ def test_one_connection_cannot_take_everything_in_a_turn(tmp_path: Path) -> None
     assert [answer.code for answer in peer.heard()] == [0, ResponseCode.SYSTEM_BUSY, ResponseCode.SYSTEM_BUSY]
     assert [answer.code for answer in other.heard()] == [0]
     assert peer.pull().code == 0  # the next turn
-    bench.close()
 
 
 def test_a_server_side_reset_moves_the_next_pull(bench: Bench) -> None:
@@ -361,7 +348,6 @@ def test_a_bulk_reader_is_given_more(tmp_path: Path) -> None:
     assert peer.pull(maxMsgNums="40", mqsparkBulk="true").ext["nextBeginOffset"] == "40"
     tagged = peer.pull(maxMsgNums="1000", mqsparkBulk="true", subscription="B")
     assert [message.queue_offset for message in decode_records(tagged.body)] == list(range(1, 100, 2))
-    bench.close()
 
 
 def test_bulk_has_limits_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,4 +364,3 @@ def test_bulk_has_limits_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     bench.broker.turn()
     assert [answer.ext["nextBeginOffset"] for answer in peer.heard()] == ["50", "32"]
     assert [answer.ext["nextBeginOffset"] for answer in other.heard()] == ["50"]
-    bench.close()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,13 +15,6 @@ from mqspark.store import reads
 from tests.unit.broker_kit import Bench, Peer, send_ext
 
 SEND = RequestCode.SEND_MESSAGE_V2
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path)
-    yield bench
-    bench.close()
 
 
 def query(peer: Peer, key: str, max_num: int = 32, *, unique: bool | None = False, **more: str) -> Command:

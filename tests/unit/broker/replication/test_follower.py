@@ -221,8 +221,6 @@ def test_an_empty_slave_asks_for_everything_or_for_the_newest_segment(
     with connected(master, slave) as link:
         link.carry(pieces(4))
     assert slave.store.pipeline.stored_end == master.store.pipeline.stored_end
-    master.close()
-    slave.close()
 
 
 def test_an_empty_slave_of_an_empty_master_waits_for_its_first_message(tmp_path: Path) -> None:
@@ -280,8 +278,6 @@ def test_only_the_tail_is_compared(tmp_path: Path) -> None:
         assert link.follower.begin == end - CHECK_BYTES
         assert link.carry(pieces(1)) > CHECK_BYTES
         assert link.replica.acked == end
-    master.close()
-    slave.close()
 
 
 @pytest.mark.parametrize("damage", ["magic", "size", "crc", "position", "topic"])
@@ -317,8 +313,6 @@ def test_segments_of_another_size_are_refused(tmp_path: Path) -> None:
         ),
     ):
         link.carry(pieces(1))
-    master.close()
-    slave.close()
 
 
 def test_a_gap_in_the_stream_is_refused(tmp_path: Path) -> None:
@@ -327,7 +321,6 @@ def test_a_gap_in_the_stream_is_refused(tmp_path: Path) -> None:
     follower.connect("m:1", 0, 1000)
     with pytest.raises(ProtocolError, match="it sends its log from 77 on, but 1 was next"):
         follower.received(data_head(77, 1) + b"x")
-    slave.close()
 
 
 def test_what_cannot_be_stored_now_is_stored_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -382,7 +375,6 @@ def test_a_slave_refuses_what_only_its_master_does(tmp_path: Path) -> None:
     ):
         assert peer.ask(code).code == expected
     assert slave.store.log.position == 0
-    slave.close()
 
 
 def test_tools_see_whom_a_slave_follows(tmp_path: Path) -> None:

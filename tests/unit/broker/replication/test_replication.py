@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +45,8 @@ def make(tmp_path: Path, **settings: Any) -> Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = make(tmp_path)
-    yield bench
-    bench.close()
+def bench(tmp_path: Path) -> Bench:
+    return make(tmp_path)
 
 
 def fill(peer: Peer, count: int, size: int = 1000) -> None:
@@ -161,7 +158,6 @@ def test_nothing_that_a_power_cut_takes_back_goes_out(tmp_path: Path) -> None:
     assert slave.data(1 << 20) == []
     bench.flush()
     assert slave.data(1 << 20) != []
-    bench.close()
 
 
 def test_heartbeats_say_where_the_log_stands(bench: Bench) -> None:
@@ -226,7 +222,6 @@ def test_a_sync_master_answers_when_enough_have_the_message(tmp_path: Path) -> N
         "the replication did not finish in time",
     )
     assert {"msgId", "queueId", "queueOffset"} <= answer.ext.keys()
-    bench.close()
 
 
 def test_how_many_must_have_a_message_can_be_changed_at_any_time(tmp_path: Path) -> None:
@@ -243,7 +238,6 @@ def test_how_many_must_have_a_message_can_be_changed_at_any_time(tmp_path: Path)
     bench.broker.replicated()
     (answer,) = peer.heard()
     assert answer.code == 0
-    bench.close()
 
 
 def test_neither_flush_nor_replication_alone_is_enough(tmp_path: Path) -> None:
@@ -266,7 +260,6 @@ def test_neither_flush_nor_replication_alone_is_enough(tmp_path: Path) -> None:
     bench.clock.advance(2_000)
     bench.broker.tick()
     assert [answer.code for answer in peer.heard()] == [ResponseCode.FLUSH_DISK_TIMEOUT]
-    bench.close()
 
 
 @pytest.mark.parametrize("settings", [{"broker_role": BrokerRole.SYNC_MASTER}, {"in_sync_replicas": 2}])
@@ -274,7 +267,6 @@ def test_others_do_not_wait(tmp_path: Path, settings: dict[str, Any]) -> None:
     """inSyncReplicas counts the master, and is of a SYNC_MASTER."""
     bench = make(tmp_path, **settings)
     assert bench.peer().ask(SEND, send_ext(), b"a").code == 0
-    bench.close()
 
 
 def test_tools_see_who_follows(tmp_path: Path) -> None:
@@ -309,7 +301,6 @@ def test_tools_see_who_follows(tmp_path: Path) -> None:
         },
     ]
     assert far.acked == end - 5_000
-    bench.close()
 
 
 def test_slaves_copy_what_delayed_and_timer_messages_need(bench: Bench) -> None:
@@ -342,7 +333,6 @@ def test_without_a_wheel_there_is_nothing_to_copy(tmp_path: Path) -> None:
     ):
         answer = bench.peer().ask(code)
         assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, remark)
-    bench.close()
 
 
 def has_all(slave: Replica, bench: Bench) -> None:
@@ -370,7 +360,6 @@ def test_with_too_few_in_sync_nothing_is_stored(tmp_path: Path) -> None:
     bench.broker.role.replicas.disconnect(slave)
     bench.broker.replicated()
     assert peer.ask(SEND, send_ext(), b"alone again").code == ResponseCode.SYSTEM_ERROR
-    bench.close()
 
 
 def test_a_sync_master_may_wait_for_everybody_who_is_in_sync(tmp_path: Path) -> None:
@@ -390,7 +379,6 @@ def test_a_sync_master_may_wait_for_everybody_who_is_in_sync(tmp_path: Path) -> 
     bench.broker.role.replicas.disconnect(second)
     bench.broker.replicated()
     assert [answer.code for answer in peer.heard()] == [0]
-    bench.close()
 
 
 def test_a_sync_master_may_do_with_fewer_while_slaves_are_away(tmp_path: Path) -> None:
@@ -405,7 +393,6 @@ def test_a_sync_master_may_do_with_fewer_while_slaves_are_away(tmp_path: Path) -
     assert peer.heard() == []
     has_all(slave, bench)
     assert [answer.code for answer in peer.heard()] == [0]
-    bench.close()
 
 
 @pytest.mark.parametrize("sync", [False, True])
@@ -447,7 +434,6 @@ def test_consumers_see_only_what_all_slaves_in_sync_have(tmp_path: Path, sync: b
     bench.close()
     bench.open()
     assert [one.body for one in bench.records("T")] == [b"a", b"b"]
-    bench.close()
 
 
 def test_what_waits_for_slaves_is_bounded(tmp_path: Path) -> None:
@@ -467,7 +453,6 @@ def test_what_waits_for_slaves_is_bounded(tmp_path: Path) -> None:
     assert codes
     assert set(codes) == {ResponseCode.SYSTEM_ERROR}
     assert bench.store.pipeline.unconfirmed_bytes < 7_000
-    bench.close()
 
 
 def test_a_kill_leaves_nothing_out_that_was_not_confirmed(tmp_path: Path) -> None:
@@ -484,4 +469,3 @@ def test_a_kill_leaves_nothing_out_that_was_not_confirmed(tmp_path: Path) -> Non
     bench.store.abandon()
     bench.open()
     assert [one.body for one in bench.records("T")] == [b"%d" % number for number in range(5)]
-    bench.close()

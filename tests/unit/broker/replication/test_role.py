@@ -44,7 +44,6 @@ def test_the_parts_of_a_role(
         bench.term.begin(1, master_id, "m:1")
     bench.open()
     assert parts_of(bench) == parts
-    bench.close()
 
 
 def test_a_master_is_back_once_it_goes_online(tmp_path: Path) -> None:
@@ -52,4 +51,3 @@ def test_a_master_is_back_once_it_goes_online(tmp_path: Path) -> None:
     assert parts_of(bench) == "pre_online acting replicas"
     bench.broker.go_online()
     assert parts_of(bench) == "acting replicas"
-    bench.close()

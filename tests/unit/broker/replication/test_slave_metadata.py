@@ -553,7 +553,6 @@ def test_a_light_queue_of_which_a_new_slave_gets_no_message_goes_on_at_its_end(t
     assert metadata_of(slave).is_fresh
     assert RequestCode.GET_MAX_OFFSET not in one_round(master, slave), "each queue is asked for once"
     slave.close()
-    master.close()
 
 
 def test_a_master_that_claims_impossible_ends_is_not_believed(pair: tuple[Bench, Bench]) -> None:

@@ -45,7 +45,6 @@ def bench(tmp_path: Path) -> Iterator[RegistryBench]:
     made = RegistryBench(tmp_path / "store")
     yield made
     made.broker.validate()
-    made.close()
 
 
 def body_of(schema: str) -> bytes:
@@ -87,7 +86,6 @@ def test_a_change_is_answered_and_shown_when_it_is_safe(tmp_path: Path) -> None:
     bench.flush()
     assert told(bench.caller.heard()[0]).document["id"] == 1
     assert bench.told("list_subjects").document == [VALUE]
-    bench.close()
 
 
 def test_what_a_crash_leaves_is_what_was_answered(tmp_path: Path) -> None:
@@ -96,7 +94,6 @@ def test_what_a_crash_leaves_is_what_was_answered(tmp_path: Path) -> None:
     bench.registered(SECOND)
     bench.crash()
     assert bench.told("list_versions", VALUE, peer=bench.peer()).document == [1, 2]
-    bench.close()
 
 
 def test_compaction_changes_nothing_that_is_registered(tmp_path: Path) -> None:
@@ -135,7 +132,6 @@ def test_compaction_changes_nothing_that_is_registered(tmp_path: Path) -> None:
         ]
         before[0] = bench.told("list_schemas", options="deleted=true")
         stored = bench.store.offsets.max_offset(SCHEMAS_TOPIC, 0)
-    bench.close()
 
 
 def test_a_slave_answers_what_only_reads(tmp_path: Path) -> None:
@@ -151,8 +147,6 @@ def test_a_slave_answers_what_only_reads(tmp_path: Path) -> None:
     checked = slave.told("check_version", VALUE, {"schema": FIRST}, version="latest")
     assert checked.document == {"is_compatible": True}
     link.close()
-    master.close()
-    slave.close()
 
 
 def test_a_broker_without_the_registry_says_so(tmp_path: Path) -> None:
@@ -160,7 +154,6 @@ def test_a_broker_without_the_registry_says_so(tmp_path: Path) -> None:
     answer = bench.answer("list_subjects")
     assert (answer.reason, bench.broker.state.topics.get(SCHEMAS_TOPIC)) == (Reason.FEATURE_OFF, None)
     assert "schemaRegistryEnable" in (answer.remark or "")
-    bench.close()
 
 
 def test_clients_write_no_records(bench: RegistryBench) -> None:
@@ -175,7 +168,7 @@ def test_clients_write_no_records(bench: RegistryBench) -> None:
 
 
 @pytest.fixture
-def guarded(tmp_path: Path) -> Iterator[RegistryBench]:
+def guarded(tmp_path: Path) -> RegistryBench:
     def new_authority() -> Any:
         one = authority(tmp_path)
         allow(one, "maker", "Topic:Orders Pub")
@@ -186,8 +179,7 @@ def guarded(tmp_path: Path) -> Iterator[RegistryBench]:
 
     bench = RegistryBench(tmp_path / "store", new_authority=new_authority)
     bench.broker.tick()
-    yield bench
-    bench.close()
+    return bench
 
 
 def statuses(bench: RegistryBench, user: str, *asked: tuple[str, str | None, Any]) -> list[int]:
@@ -284,7 +276,6 @@ def test_a_full_table_refuses_and_goes_on(tmp_path: Path) -> None:
     bench.told("delete_subject", "T0-value")
     bench.told("delete_subject", "T0-value", options="permanent=true")
     assert bench.register(FIRST, "T99-value").status == 200
-    bench.close()
 
 
 def test_one_user_fills_no_table(tmp_path: Path) -> None:
@@ -312,7 +303,6 @@ def test_one_user_fills_no_table(tmp_path: Path) -> None:
         told(maker.ask(CHANGE, header_of("delete_subject", "T1-value", options=options)))
     assert registered_by(maker, 21) == 200
     bench.broker.validate()
-    bench.close()
 
 
 def test_so_many_changes_wait_and_no_more(bench: RegistryBench) -> None:

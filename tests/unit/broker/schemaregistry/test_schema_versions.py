@@ -18,7 +18,6 @@ def bench(tmp_path: Path) -> Iterator[RegistryBench]:
     made = RegistryBench(tmp_path / "store")
     yield made
     made.broker.validate()
-    made.close()
 
 
 def test_a_schema_has_one_id_in_all_subjects(bench: RegistryBench) -> None:

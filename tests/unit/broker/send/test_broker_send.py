@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,17 +18,8 @@ TRACE = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path)
-    yield bench
-    bench.close()
-
-
-@pytest.fixture
-def sync_bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path, sync=True)
-    yield bench
-    bench.close()
+def sync_bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path, sync=True)
 
 
 def stored(bench: Bench, topic: str = "T", queue_id: int = 0) -> list:
@@ -173,7 +163,6 @@ def test_a_retry_topic_needs_its_group(tmp_path: Path) -> None:
     assert peer.ask(SEND, send_ext("%RETRY%G"), b"x").code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, b'{"groupName":"G"}')
     assert peer.ask(SEND, send_ext("%RETRY%G"), b"x").code == 0
-    bench.close()
 
 
 @pytest.mark.parametrize(
@@ -210,7 +199,6 @@ def test_an_order_topic_needs_a_writable_broker(tmp_path: Path) -> None:
     peer = bench.peer()
     assert peer.ask(SEND, send_ext("O"), b"x").code == ResponseCode.NO_PERMISSION
     assert peer.ask(SEND, send_ext("P"), b"x").code == 0  # only the route hides other topics
-    bench.close()
 
 
 def test_service_may_start_later(tmp_path: Path) -> None:
@@ -219,7 +207,6 @@ def test_service_may_start_later(tmp_path: Path) -> None:
     assert peer.ask(SEND, send_ext(), b"x").code == ResponseCode.SYSTEM_ERROR
     bench.clock.advance(500)
     assert peer.ask(SEND, send_ext(), b"x").code == 0
-    bench.close()
 
 
 # --- batches ---
@@ -404,7 +391,6 @@ def test_waiting_sends_are_bounded(tmp_path: Path) -> None:
     assert [a.code for a in peer.heard()] == [ResponseCode.SYSTEM_BUSY] * 2
     bench.flush()
     assert [a.code for a in peer.heard()] == [0] * 3
-    bench.close()
 
 
 def test_a_lost_connection_loses_only_its_answer(sync_bench: Bench) -> None:
@@ -437,7 +423,6 @@ def test_the_first_send_to_a_topic_is_answered_when_a_name_server_knows_it(tmp_p
     bench.clock.advance(2_000)
     bench.broker.tick()
     assert [answer.code for answer in first.heard()] == [0]
-    bench.close()
 
 
 def test_what_is_refused_for_its_body_creates_no_topic(tmp_path: Path) -> None:
@@ -445,7 +430,6 @@ def test_what_is_refused_for_its_body_creates_no_topic(tmp_path: Path) -> None:
     answer = bench.peer().ask(SEND, send_ext("Fresh"))
     assert (answer.code, "no body" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
     assert "Fresh" not in bench.broker.state.topics
-    bench.close()
 
 
 @pytest.mark.parametrize("more", ["", "WAIT\x01true\x02DELAY\x010\x02"])
@@ -464,7 +448,6 @@ def test_an_empty_property_does_not_hide_the_one_before_it(tmp_path: Path, more:
     (bench.directory / "consumequeue" / "T" / "0" / f"{0:020d}").unlink()
     bench.crash()
     assert bench.peer().pull(subscription="red").code == 0
-    bench.close()
 
 
 def test_empty_properties_alone_are_none(tmp_path: Path) -> None:
@@ -474,4 +457,3 @@ def test_empty_properties_alone_are_none(tmp_path: Path) -> None:
     (message,) = bench.records("T")
     assert message.properties["UNIQ_KEY"] == answer.ext["transactionId"]
     assert "TAGS" not in message.properties
-    bench.close()

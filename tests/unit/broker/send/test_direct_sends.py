@@ -85,7 +85,6 @@ def test_messages_that_a_broker_has_to_look_at_are_not_plain(tmp_path: Path) -> 
     topic = bench.broker.direct.topic("T")
     assert topic is not None
     assert bench.broker.direct.message(topic, topic.queue_limit, 0, "", "", b"", None) is None
-    bench.close()
 
 
 @pytest.mark.parametrize("stands_around", ["extensions", "users"])
@@ -101,7 +100,6 @@ def test_the_way_is_closed_where_something_stands_around_sends(tmp_path: Path, s
     other.config.start_accept_send_request_time_stamp = other.clock.now_ms() + 1
     other.broker.requests.refresh_settings()
     assert put(other, other.peer(), [message(other)], Told()) == []
-    other.close()
 
 
 def test_no_more_are_taken_than_may_wait(tmp_path: Path) -> None:

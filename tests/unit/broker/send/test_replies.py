@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,13 +20,6 @@ from tests.unit.broker_kit import Bench, Peer, send_ext
 FRAMES = Path(__file__).parents[3] / "golden" / "frames"
 PUSH = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
 TOPIC = "C_REPLY_TOPIC"
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path)
-    yield bench
-    bench.close()
 
 
 def requester(bench: Bench, client_id: str = "me") -> Peer:
@@ -142,7 +134,6 @@ def test_replies_need_not_be_stored(tmp_path: Path) -> None:
     waiting.give_frame(encode_response(push.opaque, ResponseCode.SUCCESS))
     assert replier.heard()[0].ext["msgId"] == "0"
     assert stored(bench) == []
-    bench.close()
 
 
 @pytest.mark.parametrize(

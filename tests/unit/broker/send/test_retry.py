@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,6 @@ from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 STORE = Path(__file__).parents[3] / "golden" / "store"
 TO_DLQ = -1
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path)
-    yield bench
-    bench.close()
 
 
 def stored(bench: Bench, properties: str = "TAGS\x01a\x02KEYS\x01k\x02", queue_id: int = 1) -> MessageExt:
@@ -212,7 +204,6 @@ def test_what_is_refused(tmp_path: Path) -> None:
     assert answer.code == ResponseCode.NO_PERMISSION
     assert answer.remark == "the topic[%RETRY%CG] sending message is forbidden"
     assert give_back(peer, message, ext={"delayLevel": "x"}).code == ResponseCode.SYSTEM_ERROR
-    bench.close()
 
 
 def test_the_answer_waits_for_the_disk(tmp_path: Path) -> None:
@@ -225,7 +216,6 @@ def test_the_answer_waits_for_the_disk(tmp_path: Path) -> None:
     assert peer.heard() == []
     bench.flush()
     assert [answer.code for answer in peer.heard()] == [0]
-    bench.close()
 
 
 @pytest.mark.parametrize("why", ["FLUSH_DISK_TIMEOUT", "SERVICE_NOT_AVAILABLE"])
@@ -247,7 +237,6 @@ def test_a_disk_that_fails_afterwards_is_a_system_error(tmp_path: Path, why: str
     (answer,) = peer.heard()
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert (answer.remark or "").startswith(f"{why}: the ")
-    bench.close()
 
 
 def test_a_store_that_takes_nothing_says_so(bench: Bench) -> None:
@@ -368,7 +357,6 @@ def test_records_are_those_of_a_real_broker(tmp_path: Path, key: str) -> None:
     (last,) = bench.records("%DLQ%GsRetryGroup")
     assert last.properties == dead["properties"] | origin
     assert last.reconsume_times == dead["reconsumeTimes"] == 2
-    bench.close()
 
 
 def test_a_producer_does_not_say_where_a_dead_letter_comes_from(bench: Bench) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -70,11 +69,10 @@ class Guarded:
 
 
 @pytest.fixture
-def guarded(tmp_path: Path) -> Iterator[Guarded]:
+def guarded(tmp_path: Path) -> Guarded:
     logs.forget()
     bench = RegistryBench(tmp_path)
-    yield Guarded(bench)
-    bench.close()
+    return Guarded(bench)
 
 
 def test_json_with_and_without_a_prefix(guarded: Guarded) -> None:
@@ -321,4 +319,3 @@ def test_a_broker_alone_without_a_registry_promises_nothing(tmp_path: Path) -> N
     bench.open()
     guarded.peer = bench.peer()
     assert "keeps no schema registry" in guarded.refused(guarded.send(b"{}"))
-    bench.close()

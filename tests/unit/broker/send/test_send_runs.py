@@ -107,7 +107,6 @@ def test_messages_of_users(tmp_path: Path) -> None:
         for fields in (ext, signer.signed(ext, b"body")):
             opaque += 1
             assert peer.give_bytes(encode_request(SEND, 100 + opaque, fields, b"body")) == 0
-    bench.close()
 
 
 def test_traced_sends(tmp_path: Path) -> None:
@@ -131,7 +130,6 @@ def test_static_topics(tmp_path: Path) -> None:
     assert taken(peer, [frame(n) for n in range(4)]) == 2
     assert pair.put("b-a", mapping("b-a", {0: [part("b-a", 0)]})).code == 0
     assert taken(peer, [frame(n) for n in range(4, 8)]) == 0
-    pair.close()
 
 
 def test_the_topic_for_records_of_foreign_acting_slaves(tmp_path: Path) -> None:
@@ -143,7 +141,6 @@ def test_the_topic_for_records_of_foreign_acting_slaves(tmp_path: Path) -> None:
     bench.broker.turn()
     assert len(peer.heard()) == 6
     assert taken(peer, [frame(n) for n in range(4)]) == 2
-    bench.close()
 
 
 @pytest.mark.parametrize("sync", [False, True])
@@ -158,7 +155,6 @@ def test_senders_that_do_not_wait_are_answered_when_it_is_written(tmp_path: Path
     bench.housekeeping()
     sent = dict(bench.broker.state.stats.rpc)[Rpc(SEND, 0, waited=False)]
     assert sent.count == 14
-    bench.close()
 
 
 def test_a_store_that_fails_answers_each_message_of_a_run(tmp_path: Path) -> None:
@@ -174,7 +170,6 @@ def test_a_store_that_fails_answers_each_message_of_a_run(tmp_path: Path) -> Non
     assert {each.code for each in failed} == {ResponseCode.SERVICE_NOT_AVAILABLE}
     assert [each.ext["queueOffset"] for each in failed] == [str(n) for n in range(3, 13)]
     assert len(bench.broker.acks) == 0
-    bench.close()
 
 
 # --- answers in runs --------------------------------------------------------------------------------------------
@@ -254,4 +249,3 @@ def test_sizes_are_counted_as_one_by_one(tmp_path: Path) -> None:
             topic.count_run(run)
         found.append((topic.put_bytes, topic.up_to_1k, topic.up_to_4k, topic.counted, topic.put_count))
     assert found[0] == found[1] == (sum(sizes), 3, 2, 2, len(sizes))
-    bench.close()

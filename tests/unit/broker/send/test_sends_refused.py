@@ -23,7 +23,6 @@ def test_a_broker_that_takes_messages(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     assert sent(bench) == SUCCESS
     assert bench.broker.sends_refused is None
-    bench.close()
 
 
 def test_until_a_time_that_the_operator_has_set(tmp_path: Path) -> None:
@@ -34,14 +33,12 @@ def test_until_a_time_that_the_operator_has_set(tmp_path: Path) -> None:
     bench.clock.advance(60_000)
     assert sent(bench) == SUCCESS
     assert bench.broker.sends_refused is None
-    bench.close()
 
 
 def test_too_few_replicas(tmp_path: Path) -> None:
     bench = Bench(tmp_path, broker_role=BrokerRole.SYNC_MASTER, min_in_sync_replicas=2, in_sync_replicas=2)
     assert sent(bench) != SUCCESS
     assert "minInSyncReplicas=2" in str(bench.broker.sends_refused)
-    bench.close()
 
 
 @pytest.mark.parametrize("holds", [False, True])
@@ -58,7 +55,6 @@ def test_a_master_whose_lease_has_ended(tmp_path: Path, holds: bool) -> None:
         term.renewed(bench.clock.monotonic_ms())
     bench.broker.tick()
     assert (bench.broker.sends_refused is None) == holds
-    bench.close()
 
 
 def test_a_slave_is_no_refusing_broker(tmp_path: Path) -> None:
@@ -67,4 +63,3 @@ def test_a_slave_is_no_refusing_broker(tmp_path: Path) -> None:
         tmp_path, broker_role=BrokerRole.SLAVE, broker_id=1, start_accept_send_request_time_stamp=start_ms
     )
     assert bench.broker.sends_refused is None
-    bench.close()

@@ -73,7 +73,6 @@ def test_a_sender_that_does_not_wait_is_answered_when_its_message_is_written(
     assert [(answer.opaque, answer.code) for answer in peer.heard()] == [(opaque, 0)] * answered
     bench.flush()
     assert len(peer.heard()) == (not answered)
-    bench.close()
 
 
 def test_a_message_of_a_sender_that_does_not_wait_outlives_the_process(tmp_path: Path) -> None:
@@ -85,7 +84,6 @@ def test_a_message_of_a_sender_that_does_not_wait_outlives_the_process(tmp_path:
     assert [answer.code for answer in peer.heard()] == [0]
     bench.crash()
     assert [message.body for message in bench.records("T")] == [b"first", b"second"]
-    bench.close()
 
 
 def test_a_message_that_could_not_be_written_is_not_acknowledged() -> None:
@@ -112,7 +110,6 @@ def test_a_half_message_is_synced_before_its_sender_is_answered(tmp_path: Path, 
     assert peer.heard() == []
     bench.flush()
     assert [answer.code for answer in peer.heard()] == [0]
-    bench.close()
 
 
 def test_a_write_that_fails_refuses_a_sender_that_does_not_wait() -> None:

@@ -40,7 +40,6 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     bench = bench_of(tmp_path, cg_cold_read_threshold=20 * KIB)
     yield bench
     bench.broker.validate()
-    bench.close()
 
 
 def pull(peer: Peer, offset: int = 0, group: str = "CG", **more: Any) -> int:
@@ -145,7 +144,6 @@ def test_all_groups_together_have_a_limit(tmp_path: Path) -> None:
     assert pull(two, 1, group="B") == ResponseCode.SYSTEM_BUSY
     pass_a_period(bench)
     assert pull(two, 1, group="B") == 0
-    bench.close()
 
 
 def test_without_the_setting_nothing_is_counted(tmp_path: Path) -> None:
@@ -153,7 +151,6 @@ def test_without_the_setting_nothing_is_counted(tmp_path: Path) -> None:
     peer = as_push_consumer(bench)
     assert [pull(peer) for _ in range(5)] == [0] * 5
     assert info(bench)["runtimeTable"] == {}
-    bench.close()
 
 
 @pytest.mark.parametrize("group", ["TOOLS_CONSUMER", "CID_RMQ_SYS_x"])
@@ -168,7 +165,6 @@ def test_a_filter_that_matches_nothing_reads_all_the_same(tmp_path: Path) -> Non
     peer = bench.peer()
     pull(peer, subscription="n > 5", expressionType="SQL92")
     assert info(bench)["globalAcc"] > 30 * KIB
-    bench.close()
 
 
 def test_operators_set_thresholds(bench: Bench) -> None:
@@ -201,7 +197,6 @@ def test_thresholds_are_bounded(tmp_path: Path) -> None:
     answer = bench.peer().ask(RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG, None, body)
     assert answer.code == ResponseCode.SYSTEM_BUSY, answer
     bench.broker.validate()
-    bench.close()
 
 
 # --- thresholds that move ---
@@ -295,7 +290,6 @@ def test_what_is_in_memory_is_not_cold_if_the_kernel_is_asked(tmp_path: Path, as
     bench = bench_of(tmp_path, store={"cold_data_scan_enable": asks})
     assert pull(bench.peer()) == 0
     assert (info(bench)["globalAcc"] == 0) is asks, "it was written a moment ago"
-    bench.close()
 
 
 def advice(root: Path) -> set[str]:
@@ -337,4 +331,3 @@ def test_reading_ahead_is_switched_for_what_is_mapped_and_what_will_be(tmp_path:
     change = b"dataReadAheadEnable=true\n"
     assert bench.peer().ask(RequestCode.UPDATE_BROKER_CONFIG, None, change).code == 0
     assert advice(tmp_path) == {"normal"}
-    bench.close()

@@ -36,7 +36,6 @@ def test_a_slow_group_may_not_consume_and_that_is_kept(tmp_path: Path) -> None:
     bench.open()
     assert pull(bench, 2) == ResponseCode.NO_PERMISSION
     assert bench.broker.state.slow_readers.ledger.entries == 0
-    bench.close()
 
 
 def test_who_has_caught_up_by_then_goes_on(tmp_path: Path) -> None:
@@ -47,7 +46,6 @@ def test_who_has_caught_up_by_then_goes_on(tmp_path: Path) -> None:
     assert bench.broker.state.slow_readers.ledger.entries == 0
     checked(bench)
     assert pull(bench, 3) == 0
-    bench.close()
 
 
 def test_nobody_is_stopped_by_default(tmp_path: Path) -> None:
@@ -55,4 +53,3 @@ def test_nobody_is_stopped_by_default(tmp_path: Path) -> None:
     assert pull(bench, 0) == 0
     checked(bench)
     assert pull(bench, 1) == 0
-    bench.close()

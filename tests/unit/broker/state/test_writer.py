@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,13 +16,6 @@ from tests.unit.broker_kit import Bench
 
 REVIVE = "rmq_sys_REVIVE_LOG_C"
 DAY_MS = 86_400_000
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path)
-    yield bench
-    bench.close()
 
 
 def put_timed(bench: Bench, deliver_ms: int, unique_id: str = "T@1@2@CG@3@b-a@ack") -> StoredPosition:
@@ -105,7 +97,6 @@ def test_a_full_slot_refuses_both(tmp_path: Path) -> None:
         with pytest.raises(Refusal, match="flow control"):
             put(bench, deliver_ms)
     wheel.clear(tick)
-    bench.close()
 
 
 def test_a_topic_with_a_kind_of_its_own_keeps_it(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,10 +22,8 @@ PROGRESS = {**QUEUE, "consumerGroup": "CG"}
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
-    pair = Pair(tmp_path)
-    yield pair
-    pair.close()
+def pair(tmp_path: Path) -> Pair:
+    return Pair(tmp_path)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,10 +15,8 @@ TOOL_PATTERN = re.compile(r"\[([^]]+)\]:(\d+)")
 
 
 @pytest.fixture(params=[True, False], ids=["sync", "async"])
-def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path, sync=request.param)
-    yield bench
-    bench.close()
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
+    return Bench(tmp_path, sync=request.param)
 
 
 def counted(classes: str) -> dict[str, int]:
@@ -79,4 +76,3 @@ def test_a_send_takes_until_its_answer(tmp_path: Path) -> None:
     table = bench.broker.runtime_info()
     assert counted(table["putMessageDistributeTime"]) == {"100~200ms": 2}
     assert (table["putMessageEntireTimeMax"], table["putLatency99"]) == ("160", "169.00")
-    bench.close()

@@ -113,7 +113,6 @@ def test_a_filter_lives_with_its_group_and_is_saved(tmp_path: Path) -> None:
     finished(bench.broker.state.filters.clean())
     assert set(filters(bench)) == {"U@CG"}
     bench.broker.validate()
-    bench.close()
 
 
 def test_who_was_there_when_the_broker_stopped_is_gone_when_it_starts(tmp_path: Path) -> None:
@@ -123,14 +122,12 @@ def test_who_was_there_when_the_broker_stopped_is_gone_when_it_starts(tmp_path: 
     bench.close()
     bench.open()
     assert filters(bench)["T@CG"]["deadTime"] == bench.clock.now_ms() - 30_000
-    bench.close()
 
 
 def test_what_does_not_compile_is_not_written(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     subscribe(bench.peer(), "T", expression="n >")
     assert filters(bench) == {}
-    bench.close()
 
 
 def test_other_bits_are_made_anew(tmp_path: Path) -> None:
@@ -147,7 +144,6 @@ def test_how_many_groups_the_bits_are_for(tmp_path: Path) -> None:
     bench = Bench(tmp_path, expect_consumer_num_use_filter=1_000)
     subscribe(bench.peer(), "T")
     assert filters(bench)["T@CG"]["bloomFilterData"]["bitNum"] == BloomFilter(20, 1_000).bits > 3_000
-    bench.close()
 
 
 def test_how_long_a_filter_outlives_its_group(tmp_path: Path) -> None:
@@ -161,7 +157,6 @@ def test_how_long_a_filter_outlives_its_group(tmp_path: Path) -> None:
     bench.clock.advance(1)
     finished(bench.broker.state.filters.clean())
     assert not filters(bench)
-    bench.close()
 
 
 def test_a_full_table_refuses_silently_and_keeps_what_it_has(tmp_path: Path) -> None:
@@ -177,4 +172,3 @@ def test_a_full_table_refuses_silently_and_keeps_what_it_has(tmp_path: Path) -> 
     assert table.ledger.refused
     assert table.ledger.bytes <= 2_000
     table.validate()
-    bench.close()

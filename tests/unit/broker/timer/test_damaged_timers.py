@@ -152,7 +152,6 @@ def test_what_was_due_while_the_timer_log_was_lost_is_not_taken_for_delivered(tm
         bench.run_jobs()
     assert Counter(bodies(bench)) == Counter(sent)
     assert bench.broker.timers.metrics.count("T") == 0
-    bench.close()
 
 
 @pytest.mark.parametrize("days", [1, 3, 4.5])
@@ -196,7 +195,6 @@ def test_a_flipped_queue_entry_costs_no_message(
     bench.open()
     bench.run_for(15_000)
     assert bodies(bench) == sent
-    bench.close()
 
 
 @pytest.mark.parametrize("bit", [1 << 12, 1 << 40, 1 << 62], ids=hex)
@@ -251,7 +249,6 @@ def test_a_body_that_was_changed_on_disk_gets_no_crc_of_its_own(tmp_path: Path, 
     bench.open()
     bench.run_for(15_000)
     assert bodies(bench) == [b"first", b"last"]
-    bench.close()
 
 
 @pytest.mark.parametrize("properties", ["DELAY\x013\x02", "TIMER_DELAY_MS\x0110000\x02"])
@@ -274,4 +271,3 @@ def test_a_damaged_message_waits_as_long_as_another_replica_may_heal_it(
     flip(path, at)
     bench.run_for(2_000)
     assert bodies(bench) == sent
-    bench.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,13 +21,6 @@ from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 LEVELS_MS = DelayLevels(DEFAULT_DELAY_LEVELS).delays_ms
 STORE = Path(__file__).parents[3] / "golden" / "store"
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path)
-    yield bench
-    bench.close()
 
 
 def send(peer: Peer, level: int | str, body: bytes = b"x", *, queue_id: int = 0, more: str = "") -> None:
@@ -206,7 +198,6 @@ def test_a_restart_delivers_what_waited_and_nothing_twice(tmp_path: Path, sync: 
     bench.reopen()
     bench.run_for(20_000)
     assert bodies(bench) == [b"one", b"ten"]
-    bench.close()
 
 
 def test_a_crash_loses_nothing(tmp_path: Path) -> None:
@@ -221,7 +212,6 @@ def test_a_crash_loses_nothing(tmp_path: Path) -> None:
     bench.run_for(6_000)
     assert set(bodies(bench)) == {b"one", b"five"}
     assert bodies(bench).count(b"five") == 1
-    bench.close()
 
 
 def test_offsets_outside_the_queue_are_brought_back_into_it(tmp_path: Path) -> None:
@@ -238,7 +228,6 @@ def test_offsets_outside_the_queue_are_brought_back_into_it(tmp_path: Path) -> N
     send(bench.peer(), 1, b"after")
     bench.run_for(1_000)
     assert bodies(bench) == [b"after"]
-    bench.close()
 
 
 def test_a_clock_that_steps_ahead_makes_messages_due(bench: Bench) -> None:
@@ -343,7 +332,6 @@ def test_records_are_those_of_a_real_broker(tmp_path: Path, key: str) -> None:
     assert ours.properties == delivered["properties"]
     assert (ours.sys_flag, ours.flag, ours.reconsume_times) == (0, 0, 0)
     assert ours.born_timestamp_ms == delivered["bornTimestamp"]
-    bench.close()
 
 
 def test_few_queues_get_their_first_file_in_one_tick(bench: Bench) -> None:

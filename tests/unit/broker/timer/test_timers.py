@@ -6,7 +6,7 @@ import base64
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,8 @@ from tests.unit.timer_kit import DAY_MS, WHEEL, bodies, recall, send
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path, recall_message_enable=True)
-    yield bench
-    bench.close()
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path, recall_message_enable=True)
 
 
 def deliver_time_ms(record: MessageExt) -> int:
@@ -228,7 +226,6 @@ def test_the_date_that_a_message_gets_is_not_before_its_time(tmp_path: Path) -> 
     bench.flush()
     (record,) = (record for record in bench.records("T") if record.body == b"x")
     assert record.store_timestamp_ms >= 1_700_000_001_000
-    bench.close()
 
 
 def test_messages_of_one_slot_come_in_the_order_of_their_arrival_a_bounded_number_a_tick(
@@ -330,7 +327,6 @@ def test_a_restart_loses_nothing_and_repeats_nothing(tmp_path: Path, sync: bool)
     bench.reopen()
     bench.run_for(2_000)
     assert bodies(bench) == [b"one", b"not yet enqueued", b"ten"]
-    bench.close()
 
 
 @pytest.mark.parametrize("lost", [(), ("timerwheel",), ("timerlog",), ("timerwheel", "timerlog")])
@@ -355,7 +351,6 @@ def test_a_crash_loses_nothing(tmp_path: Path, lost: tuple[str, ...]) -> None:
     bench.open()
     bench.run_for(25_000)
     assert bodies(bench) == [b"early", b"saved", b"enqueued", b"only stored"]
-    bench.close()
 
 
 @pytest.mark.parametrize("kill", [False, True])
@@ -379,7 +374,6 @@ def test_an_older_wheel_loses_nothing(tmp_path: Path, kill: bool) -> None:
     bench.run_for(25_000)
     assert bodies(bench) == [b"early", b"waits"]
     assert [damage.kind for damage in bench.store.damages.found] == ["timer.wheel"]
-    bench.close()
 
 
 def test_without_any_timer_file_everything_comes_that_did_not_come_before(tmp_path: Path) -> None:
@@ -394,7 +388,6 @@ def test_without_any_timer_file_everything_comes_that_did_not_come_before(tmp_pa
     bench.open()
     bench.run_for(20_000)
     assert bodies(bench) == [b"waits"]
-    bench.close()
 
 
 def test_a_delivery_counts_when_it_is_on_the_disk(tmp_path: Path) -> None:
@@ -412,7 +405,6 @@ def test_a_delivery_counts_when_it_is_on_the_disk(tmp_path: Path) -> None:
     bench.clock.advance(1_000)
     bench.run_jobs()
     assert bench.broker.timers.files.checkpoint.read_time_ms > 1_700_000_000_000
-    bench.close()
 
 
 @pytest.mark.slow("thousands of steps; the clock that goes back by ticks is the fast twin")
@@ -604,7 +596,6 @@ def test_a_power_cut_while_a_slot_gets_more_loses_nothing(tmp_path: Path) -> Non
     bench.open()
     bench.run_for(3_000)
     assert b"a" in bodies(bench)
-    bench.close()
 
 
 def test_what_is_taken_back_while_the_slot_waits_again_is_not_delivered(bench: Bench) -> None:
@@ -689,4 +680,3 @@ def test_a_timer_log_that_cannot_be_written_waits_for_a_restart(
     bench.crash()
     bench.run_for(3_000)
     assert bodies(bench) == [b"x"]
-    bench.close()

@@ -6,7 +6,6 @@ import base64
 import gzip
 import json
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,8 @@ STORE = Path(__file__).parents[3] / "golden" / "store"
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path, recall_message_enable=True)
-    yield bench
-    bench.close()
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path, recall_message_enable=True)
 
 
 @pytest.mark.parametrize("with_topic", [False, True])
@@ -122,7 +119,6 @@ def test_a_directory_of_a_real_broker_goes_on(tmp_path: Path, name: str) -> None
             theirs = waiting[record.keys]["properties"]
             added = {"TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS"}
             assert {name: value for name, value in record.properties.items() if name not in added} == theirs
-    bench.close()
 
 
 def test_the_delivered_record_is_that_of_a_real_broker(tmp_path: Path) -> None:
@@ -140,7 +136,6 @@ def test_the_delivered_record_is_that_of_a_real_broker(tmp_path: Path) -> None:
     (record,) = bench.records("GsDelay")
     expected = theirs["properties"] | {"TIMER_DEQUEUE_MS": record.properties["TIMER_DEQUEUE_MS"]}
     assert record.properties == expected
-    bench.close()
 
 
 def test_rates_of_the_wheel(bench: Bench) -> None:

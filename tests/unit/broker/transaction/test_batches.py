@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +25,10 @@ from tests.unit.broker_kit import SEND, send_ext
 
 
 @pytest.fixture
-def kit(tmp_path: Path) -> Iterator[Kit]:
+def kit(tmp_path: Path) -> Kit:
     running = Kit(tmp_path)
     running.producer.ask(SEND, send_ext(), b"first")
-    yield running
-    running.close()
+    return running
 
 
 def prepare(kit: Kit, names: list[str], unique_id: str = "B1", **more: Any) -> dict[str, str]:
@@ -184,7 +182,6 @@ def test_what_is_given_up_behind_an_open_batch_is_given_up_once(tmp_path: Path) 
     kit.crash()
     kit.run(93_000)
     assert len(kit.messages(TRANS_CHECK_MAX_TIME_TOPIC)) == 1
-    kit.close()
 
 
 def test_an_open_batch_follows_the_end_of_the_log(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +266,6 @@ def test_a_torn_commit_is_completed(tmp_path: Path, kept: int, crc: bool, ended_
     kit.crash()
     kit.run(4_000)
     assert bodies(kit) == ["same", "same", "third", "same"]
-    kit.close()
 
 
 def test_a_batch_queue_takes_it_as_one_record(kit: Kit) -> None:

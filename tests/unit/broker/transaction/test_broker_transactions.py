@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,11 +22,10 @@ from tests.unit.transaction_kit import COMMIT, ROLLBACK, Kit
 
 
 @pytest.fixture
-def kit(tmp_path: Path) -> Iterator[Kit]:
+def kit(tmp_path: Path) -> Kit:
     kit = Kit(tmp_path)
     kit.producer.ask(SEND, send_ext(queue_id=1), b"so that the topic exists")
-    yield kit
-    kit.close()
+    return kit
 
 
 def test_a_half_message_is_not_visible_and_its_answer_names_the_half_record(kit: Kit) -> None:
@@ -197,7 +195,6 @@ def test_what_is_decided_is_not_checked_before_its_op_message_is_written(tmp_pat
     assert kit.ops() == []
     assert not kit.checks()
     assert len(kit.messages()) == 1
-    kit.close()
 
 
 def test_a_late_decision_by_the_name_of_the_first_copy_counts(kit: Kit) -> None:
@@ -285,7 +282,6 @@ def test_what_was_resumed_is_open_after_a_restart(tmp_path: Path, is_killed: boo
     assert [decode_record(check.body).properties["UNIQ_KEY"] for check in kit.checks()] == ["U1"]
     assert kit.end(ext, COMMIT).code == 0
     assert len(kit.messages()) == 1
-    kit.close()
 
 
 def test_only_what_was_given_up_is_stored_again(kit: Kit) -> None:
@@ -361,7 +357,6 @@ def test_transactions_can_be_forbidden(tmp_path: Path) -> None:
         ResponseCode.NO_PERMISSION,
         "the broker[127.0.0.1] sending transaction message is forbidden",
     )
-    kit.close()
 
 
 @pytest.mark.parametrize(
@@ -395,7 +390,6 @@ def test_op_messages_are_written_early_when_there_are_many(tmp_path: Path) -> No
     assert op.body == b"0,1,2,3,4,5,6,7,8,9,"
     kit.run(3_500)
     assert kit.ops() == list(range(13))
-    kit.close()
 
 
 def test_answers_wait_for_the_disk(tmp_path: Path) -> None:
@@ -412,4 +406,3 @@ def test_answers_wait_for_the_disk(tmp_path: Path) -> None:
     assert not kit.checks()
     kit.flush()
     assert len(kit.checks()) == 1
-    kit.close()

@@ -41,11 +41,10 @@ GOLDEN = Path(__file__).parents[3] / "golden"
 
 
 @pytest.fixture
-def kit(tmp_path: Path) -> Iterator[Kit]:
+def kit(tmp_path: Path) -> Kit:
     kit = Kit(tmp_path)
     kit.producer.ask(SEND, send_ext(queue_id=1), b"so that the topic exists")
-    yield kit
-    kit.close()
+    return kit
 
 
 # --- restart ------------------------------------------------------------------------------------------------
@@ -122,7 +121,6 @@ class TestRestart:
         kit.run(61_000)
         kit.end(ext, COMMIT)
         assert len(kit.messages(TRANS_CHECK_MAX_TIME_TOPIC)) >= 1
-        kit.close()
 
 
 def test_offsets_are_saved_when_the_copies_before_them_are_on_the_disk(kit: Kit) -> None:
@@ -195,7 +193,6 @@ def test_golden_directory(tmp_path: Path) -> None:
     assert asked == {row["msgId"] for row in halves.values() if row["queueOffset"] not in decided}
     assert kit.saved() == 9
     assert kit.saved(TRANS_OP_HALF_TOPIC) == 1
-    kit.close()
 
 
 def test_golden_half_and_op_records(kit: Kit) -> None:
@@ -308,7 +305,6 @@ def test_settings_may_change_at_run_time(tmp_path: Path) -> None:
     kit.run(1_000)
     assert len(kit.checks()) == 1
     assert kit.ops() == [1]
-    kit.close()
 
 
 def test_a_full_disk_loses_no_decision(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +56,8 @@ class Asked(RegistryClient):
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[RegistryBench]:
-    made = RegistryBench(tmp_path / "store")
-    yield made
-    made.close()
+def bench(tmp_path: Path) -> RegistryBench:
+    return RegistryBench(tmp_path / "store")
 
 
 @pytest.fixture

@@ -85,7 +85,6 @@ def test_the_sends_of_a_turn_are_stored_together(tmp_path: Path) -> None:
     assert [each.told for each in senders] == [[0], [1]]
     server.timers.pass_to(2 * ANSWER_TIMEOUT_S)
     assert [each.told for each in senders] == [[0], [1]]
-    bench.close()
 
 
 def test_what_is_left_takes_the_long_way_and_what_waits_too_long_is_late(tmp_path: Path) -> None:
@@ -106,7 +105,6 @@ def test_what_is_left_takes_the_long_way_and_what_waits_too_long_is_late(tmp_pat
     bench.broker.turn()
     bench.broker.acks.fail("no disk")
     assert third.told == ["no disk"]
-    bench.close()
 
 
 def test_what_a_topic_that_is_deleted_meanwhile_was_sent_takes_the_long_way(tmp_path: Path) -> None:
@@ -118,7 +116,6 @@ def test_what_a_topic_that_is_deleted_meanwhile_was_sent_takes_the_long_way(tmp_
     bench.broker.turn()
     assert sender.told == ["long way"]
     assert "T" not in bench.broker.store.offsets.queues()
-    bench.close()
 
 
 def test_senders_are_told_of_a_put_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,4 +130,3 @@ def test_senders_are_told_of_a_put_that_fails(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(ZeroDivisionError):
         server.turn()
     assert sender.told == ["by chance"]
-    bench.close()

@@ -32,7 +32,6 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     state.subscriptions.put(SubscriptionGroupConfig(group_name="G", attributes={"lite.bind.topic": "P"}))
     yield bench
     bench.broker.validate()
-    bench.close()
 
 
 @pytest.fixture

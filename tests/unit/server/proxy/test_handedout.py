@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,11 +24,10 @@ ANY = MessageQueue("T", "b-a", -1)
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
+def bench(tmp_path: Path) -> Bench:
     bench = Bench(tmp_path, store_settings={"enable_lmq": True, "enable_multi_dispatch": True})
     bench.broker.state.topics.put(TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1))
-    yield bench
-    bench.close()
+    return bench
 
 
 def put(bench: Bench, body: bytes, sys_flag: int = 0, **properties: str) -> None:

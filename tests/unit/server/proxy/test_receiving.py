@@ -37,7 +37,6 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         bench.broker.state.topics.put(TopicConfig(topic_name=name, read_queue_nums=1, write_queue_nums=1))
     yield bench
     bench.broker.validate()
-    bench.close()
 
 
 @pytest.fixture

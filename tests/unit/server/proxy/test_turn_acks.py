@@ -33,7 +33,6 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     bench.broker.state.topics.put(TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=2))
     yield bench
     bench.broker.validate()
-    bench.close()
 
 
 @pytest.fixture

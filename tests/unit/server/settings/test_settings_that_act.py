@@ -48,7 +48,6 @@ def test_the_topics_of_cluster_and_broker(tmp_path: Path, setting: str, topic: s
     found = bench.broker.state.topics.get(topic)
     assert found is not None
     assert found.config.perm & (PERM_READ | PERM_WRITE) == (PERM_READ | PERM_WRITE if enabled else 0)
-    bench.close()
 
 
 def test_the_topic_of_traces(tmp_path: Path) -> None:
@@ -57,7 +56,6 @@ def test_the_topic_of_traces(tmp_path: Path) -> None:
     assert bench.peer().ask(SEND, send_ext("My_Traces"), b"x").code == 0
     assert "My_Traces" in bench.broker.state.topics
     assert "RMQ_SYS_TRACE_TOPIC" not in bench.broker.state.topics
-    bench.close()
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -66,7 +64,6 @@ def test_lite_pulls(tmp_path: Path, enabled: bool) -> None:
     bench = filled(tmp_path, lite_pull_message_enable=enabled)
     answer = bench.peer().ask(RequestCode.LITE_PULL_MESSAGE, pull_ext())
     assert answer.code == (0 if enabled else ResponseCode.NO_PERMISSION)
-    bench.close()
 
 
 def test_short_polling(tmp_path: Path) -> None:
@@ -78,7 +75,6 @@ def test_short_polling(tmp_path: Path) -> None:
     assert peer.heard() == []
     bench.run_for(1_500)
     assert [answer.code for answer in peer.heard()] == [ResponseCode.PULL_NOT_FOUND]
-    bench.close()
 
 
 @pytest.mark.parametrize("balanced", [True, False])
@@ -92,7 +88,6 @@ def test_queues_are_shared_by_the_broker(tmp_path: Path, balanced: bool) -> None
     assert answer.code == 0
     assigned = decode_body(QueryAssignmentResponseBody, answer.body).message_queue_assignments
     assert bool(assigned) is not balanced
-    bench.close()
 
 
 def test_silent_clients_are_forgotten(tmp_path: Path) -> None:
@@ -104,7 +99,6 @@ def test_silent_clients_are_forgotten(tmp_path: Path) -> None:
     assert len(bench.broker.state.clients.producer_members("PG")) == 1
     bench.run_for(20_000)
     assert len(bench.broker.state.clients.producer_members("PG")) == 0
-    bench.close()
 
 
 @pytest.mark.parametrize("allowed", [True, False])
@@ -117,7 +111,6 @@ def test_recalls_where_nobody_may_write(tmp_path: Path, allowed: bool) -> None:
     recall = {"topic": "T", "recallHandle": sent.ext["recallHandle"], "producerGroup": "PG"}
     answer = bench.peer().ask(RequestCode.RECALL_MESSAGE, recall)
     assert answer.code == (0 if allowed else ResponseCode.SERVICE_NOT_AVAILABLE)
-    bench.close()
 
 
 def test_reads_of_what_is_not_in_memory_are_short(tmp_path: Path) -> None:
@@ -126,7 +119,6 @@ def test_reads_of_what_is_not_in_memory_are_short(tmp_path: Path) -> None:
     bench = filled(tmp_path, store_settings=settings)
     answer = bench.peer().pull(maxMsgNums="8")
     assert answer.ext["nextBeginOffset"] == "3"
-    bench.close()
 
 
 @pytest.mark.parametrize(
@@ -147,7 +139,6 @@ def test_requests_that_waited_too_long_are_refused(tmp_path: Path, setting: str,
     commands = [Command(code)]
     assert fast_fail.sift(session, commands, 49) == commands
     assert fast_fail.sift(session, commands, 50) == []
-    bench.close()
 
 
 @pytest.mark.parametrize("returned", [True, False])
@@ -180,7 +171,6 @@ def test_whether_retries_come_first(tmp_path: Path, percent: int, expected: list
     pass_time(bench, INVISIBLE_MS + REVIVAL_MS)
     put(bench, "new")
     assert [one.body.decode() for one in pop(bench, peer)] == expected
-    bench.close()
 
 
 @pytest.mark.parametrize(("step", "versions"), [(1, 6), (1_000, 0)])
@@ -198,7 +188,6 @@ def test_the_version_of_the_delay_offsets_steps_with_deliveries(
         assert peer.ask(RequestCode.GET_ALL_DELAY_OFFSET).code == 0  # notes what is durable
     assert len(bench.records("T")) == 5
     assert bench.broker.services.delays.offsets.data_version.counter == versions
-    bench.close()
 
 
 def test_how_often_queues_are_synced(tmp_path: Path) -> None:
@@ -212,7 +201,6 @@ def test_how_often_queues_are_synced(tmp_path: Path) -> None:
         bench.run_jobs()
         positions.append(bench.store.upkeep.checkpoints.current.position == bench.store.log.position)
     assert positions == [False, True]
-    bench.close()
 
 
 def test_how_long_an_acting_master_is_waited_for(tmp_path: Path) -> None:
@@ -242,7 +230,6 @@ def test_checks_of_properties_by_their_crc(tmp_path: Path, verified: bool) -> No
     bench.store_settings = {"force_verify_prop_crc": verified}
     bench.open()
     assert len(bench.records("T")) == (3 if verified else 4)
-    bench.close()
 
 
 @pytest.mark.anyio
@@ -324,4 +311,3 @@ async def test_how_often_the_log_is_synced(tmp_path: Path, interval_ms: int) -> 
         assert flusher.sync_times.count == 0
     await flusher.stop()
     worker.close()
-    bench.close()

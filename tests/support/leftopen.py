@@ -1,0 +1,32 @@
+"""What tests have opened and not closed: it is closed when the test, or whatever else began it, is over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+
+class Closing(Protocol):
+    def close(self) -> None: ...
+
+
+_open: list[Closing] = []
+"""The oldest first. What is closed leaves it."""
+
+
+def opened(one: Closing) -> None:
+    _open.append(one)
+
+
+def closed(one: Closing) -> None:
+    _open[:] = [each for each in _open if each is not one]
+
+
+@contextmanager
+def closing() -> Iterator[None]:
+    """Close what is opened within and left open, the newest first."""
+    before = len(_open)
+    yield
+    while len(_open) > before:
+        _open[-1].close()
