@@ -14,11 +14,20 @@ import pytest
 
 from mqspark.message import MessageExt, encode_host
 from mqspark.record.record import PendingRecord, decode_records, tags_code
-from mqspark.store import FileLayer, FlushDiskType, GetStatus, MessageStore, OsFiles, StoreConfig
+from mqspark.store import (
+    FileLayer,
+    FlushDiskType,
+    GetStatus,
+    MessageStore,
+    OsFiles,
+    RecoveryReport,
+    StoreConfig,
+)
 from mqspark.store.disk.diskjobs import Job
 from mqspark.store.disk.files import StrPath
 from mqspark.store.disk.kernelsync import KernelSync
 from mqspark.store.disk.retention import DiskUsage, OldSegment
+from tests.support import leftopen
 from tests.support.clocks import ManualClock
 
 BORN_HOST = encode_host("10.0.0.1", 50000)
@@ -36,6 +45,7 @@ def make_store(
     """A store with small files, so that every test rolls over. The fill level of this machine's disk does not matter.
 
     Nothing is synced unless ``files`` does so: these tests do not cut the power, and syncs would only slow them down.
+    Without ``files`` it is closed when the test is over.
     """
     config = StoreConfig(
         **{
@@ -51,7 +61,23 @@ def make_store(
             **settings,
         }
     )
-    return MessageStore(config, clock or ManualClock(), store_host=STORE_HOST, files=files or QuickFiles())
+    kind = _KeptStore if files is None else MessageStore
+    return kind(config, clock or ManualClock(), store_host=STORE_HOST, files=files or QuickFiles())
+
+
+class _KeptStore(MessageStore):
+    def open(self) -> RecoveryReport:
+        report = super().open()
+        leftopen.opened(self)
+        return report
+
+    def close(self) -> None:
+        leftopen.closed(self)
+        super().close()
+
+    def abandon(self) -> None:
+        leftopen.closed(self)
+        super().abandon()
 
 
 def copy_store(source: Path, target: Path) -> Path:

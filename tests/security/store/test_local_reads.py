@@ -160,7 +160,6 @@ def test_a_secret_that_a_crash_left_is_not_kept(tmp_path: Path) -> None:
     store = opened(tmp_path)
     assert old.read_text() == store.directory.nonce != "0" * 32
     assert stat.S_IMODE(old.stat().st_mode) == 0o600
-    store.close()
 
 
 # --- which directories ----------------------------------------------------------------------------------------

@@ -361,7 +361,6 @@ def test_an_index_is_searched_without_a_map(tmp_path: Path) -> None:
         (record,) = store.reads.query_message("T", f"k{number}", 32, 0, 1 << 60)
         assert decode_records(record, decompress=False)[0].body == bodies[number]
     assert f"{tmp_path}/index/" not in Path("/proc/self/maps").read_text()
-    store.close()
 
 
 def test_a_queue_entry_that_lies_of_its_size_costs_no_memory(tmp_path: Path) -> None:
@@ -380,7 +379,6 @@ def test_a_queue_entry_that_lies_of_its_size_costs_no_memory(tmp_path: Path) -> 
         assert tracemalloc.get_traced_memory()[1] < 2 << 20
     finally:
         tracemalloc.stop()
-    store.close()
 
 
 _LIMITED = """

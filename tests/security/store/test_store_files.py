@@ -175,7 +175,6 @@ def test_a_second_broker_does_not_start_whatever_became_of_the_lock_file(tmp_pat
     assert start_elsewhere(tmp_path).startswith("started")
     again = opened(tmp_path)
     assert [message.body for message in drain(again, "T", 0)] == [b"x"]
-    again.close()
 
 
 TRY_LOCK = (
@@ -345,7 +344,6 @@ def test_the_secret_of_a_start_is_a_new_file_whatever_stood_there(
     assert stat.S_ISREG(found.st_mode)
     assert stat.S_IMODE(found.st_mode) == 0o600
     assert path.read_text() == store.directory.nonce
-    store.close()
 
 
 @pytest.mark.parametrize("kind", ["fifo", "symlink", "socket"])
@@ -424,7 +422,6 @@ def test_names_of_impossible_numbers_are_those_of_others(tmp_path: Path) -> None
     assert list(store.table.queues) == [("T", 0)]
     assert [message.body for message in drain(store, "T", 0)] == [b"x"]
     assert store.damages.found == []
-    store.close()
 
 
 @pytest.mark.parametrize("settings", [{}, {"mapped_file_size_consume_queue": 400}])

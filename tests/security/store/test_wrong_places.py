@@ -69,7 +69,6 @@ def test_a_queue_has_one_of_its_files_twice(root: Path, source: int, target: int
     assert consumed(store, "T") == [b"T%02d" % number for number in range(MESSAGES)]
     assert {damage.outcome for damage in store.damages.found} == {"healed"}
     assert put(store, "T", 0, b"x")[0] == MESSAGES
-    store.close()
 
 
 @pytest.mark.parametrize("numbers", [[3], [FILES - 1], list(range(FILES))])
@@ -80,7 +79,6 @@ def test_a_queue_has_files_of_another(root: Path, numbers: list[int]) -> None:
     assert consumed(store, "T") == [b"T%02d" % number for number in range(MESSAGES)]
     assert {damage.kind for damage in store.damages.found} == {"queue.differs"}
     assert consumed(store, "U") == [b"U%02d" % number for number in range(MESSAGES)]
-    store.close()
 
 
 @pytest.mark.parametrize(("source", "target"), [(4, 3), (4, 2), (3, 0), (1, 3), (0, 4)])
@@ -139,7 +137,6 @@ def test_a_flipped_offset_of_the_last_record_costs_this_record(tmp_path: Path) -
     (damage,) = store.damages.found
     assert (damage.kind, damage.queues) == ("queue.lost-record", (LostOffsets("T", 0, 5, 6),))
     assert put(store, "T", 0, b"next")[0] == 6
-    store.close()
 
 
 @pytest.mark.parametrize(("source", "target"), [(3, 1), (3, 0), (1, 2), (2, 3)])
@@ -151,7 +148,6 @@ def test_an_index_has_one_of_its_files_twice(root: Path, source: int, target: in
         (found,) = store.reads.query_message("T", f"k{number:02d}", 5, 0, 1 << 60)
         assert b"T%02d" % number in bytes(found)
     assert {(damage.kind, damage.outcome) for damage in store.damages.found} == {("index.damaged", "healed")}
-    store.close()
 
 
 def test_fsck_finds_a_slot_and_an_entry_that_lead_to_another_chain(root: Path) -> None:

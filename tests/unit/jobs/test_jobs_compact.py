@@ -168,7 +168,6 @@ def test_a_store_serves_what_the_log_has_no_longer_from_theirs(store: Path) -> N
     finish_deletions(own)
     assert not (store / "compaction/compactionLog/C").exists()
     assert own.offsets.min_offset("C", 0) == -1
-    own.close()
 
 
 def test_a_generation_of_ours_is_newer_than_theirs(store: Path) -> None:

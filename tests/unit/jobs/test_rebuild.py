@@ -118,7 +118,6 @@ def test_queues_of_batches(tmp_path: Path, is_known: bool) -> None:
     assert [len(drain(again, "B", queue)) for queue in (0, 1)] == [
         again.offsets.max_offset("B", q) for q in (0, 1)
     ]
-    again.close()
 
 
 def test_units_of_queues_that_have_them(tmp_path: Path) -> None:
@@ -209,7 +208,6 @@ def test_a_store_that_lost_its_queues_opens_as_it_was(tmp_path: Path) -> None:
     assert {queue: drain(again, *queue) for queue in again.table.queues} == expected
     found = again.reads.query_message("Topic1", "k4", 100, 0, 1 << 62)
     assert len(found) > 0
-    again.close()
 
 
 @pytest.mark.parametrize(
@@ -283,9 +281,8 @@ def test_damage_becomes_fillers_as_in_the_brokers_recovery(tmp_path: Path) -> No
     summary = rebuilt(tmp_path / "b", **SMALL)
     assert len(summary["damaged"]) == 1
     assert tree(tmp_path / "b/consumequeue") == tree(tmp_path / "a/consumequeue")
-    again = opened(tmp_path / "b")
+    opened(tmp_path / "b")
     assert tree(tmp_path / "b/consumequeue") == tree(tmp_path / "a/consumequeue")
-    again.close()
 
 
 @pytest.mark.parametrize(("bodies", "listed"), [(2, False), (30, False), (0, True), (1, True), (30, True)])
@@ -358,7 +355,6 @@ def test_a_queue_without_records_in_the_log_keeps_its_end(tmp_path: Path) -> Non
     rebuilt(tmp_path)
     again = opened(tmp_path)
     assert {key: queue.max_offset for key, queue in again.table.queues.items()} == ends
-    again.close()
 
 
 def test_plans_are_functions_of_names_and_numbers(tmp_path: Path) -> None:

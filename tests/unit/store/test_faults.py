@@ -234,7 +234,6 @@ def test_a_full_disk_refuses_messages_and_breaks_none(tmp_path: Path, verb: str,
     report = again.open()
     assert (report.damaged, report.torn_bytes, report.lost_entries) == ([], 0, 0)
     assert bodies(again) == accepted
-    again.close()
 
 
 def test_a_roll_that_fails_poisons(tmp_path: Path) -> None:
@@ -293,7 +292,6 @@ def test_what_a_kill_leaves_is_all_that_was_written(tmp_path: Path) -> None:
     crash(store)
     store = opened(tmp_path, ManualClock(), sync=True)
     assert bodies(store) == [b"written, not synced"]
-    store.close()
 
 
 def test_closing_finishes_a_checkpoint_that_nobody_ran(tmp_path: Path) -> None:
@@ -320,7 +318,6 @@ def test_closing_under_a_flush_is_not_clean(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     assert not store.open().clean
     assert bodies(store) == [b"x"]
-    store.close()
 
 
 @pytest.mark.parametrize("why", ["roll", "too much"])
@@ -347,4 +344,3 @@ def test_a_kill_leaves_no_hole_before_what_a_turn_had_to_write(
     assert (report.damaged, report.lost_entries) == ([], 0)
     assert bodies(again)[:2] == [b"acknowledged", b"in flight" * 20]
     assert [m.queue_offset for m in drain(again, "T", 0)] == list(range(again.offsets.max_offset("T", 0)))
-    again.close()

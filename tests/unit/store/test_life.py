@@ -63,15 +63,12 @@ def test_one_owner(tmp_path: Path) -> None:
     store.close()
     store = opened(tmp_path)
     assert bodies(store) == [b"x"]
-    store.close()
-    store.close()
 
 
 def test_the_checkpoint_of_a_store_without_messages_is_no_damage(tmp_path: Path) -> None:
     opened(tmp_path).close()
     store = opened(tmp_path)
     assert store.damages.as_dicts(10) == []
-    store.close()
 
 
 def test_closed_and_unopened_stores_refuse(tmp_path: Path) -> None:
@@ -149,7 +146,6 @@ def test_checkpoints_are_not_too_frequent(tmp_path: Path) -> None:
     assert store.maintenance() == [], "it took 700 ms: seven seconds of rest"
     clock.advance(1)
     checkpoint(store)
-    store.close()
 
 
 def test_a_checkpoint_of_many_queues_comes_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +183,6 @@ def test_a_checkpoint_of_many_queues_comes_in_slices(tmp_path: Path, monkeypatch
     store = opened(tmp_path, clock)
     assert store.offsets.max_offset("Late", late) == 1
     assert store.damages.counts == {}
-    store.close()
 
 
 def test_a_failed_slice_is_a_failed_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +200,6 @@ def test_a_failed_slice_is_a_failed_checkpoint(tmp_path: Path, monkeypatch: pyte
     assert store.status.checkpoint_problem is None
     mark = Checkpoint.load(tmp_path / "checkpoint", tmp_path / "mqspark.checkpoint", OsFiles())
     assert (mark.queue_count, mark.position) == (1, store.log.durable)
-    store.close()
 
 
 def failing(error: Exception) -> Callable[..., NoReturn]:
@@ -252,7 +246,6 @@ def test_recovery_starts_at_the_mark(tmp_path: Path) -> None:
     report = store.open()
     assert report.start_position < marked, "by RocketMQ's timestamps: a whole segment at least"
     assert sum(store.offsets.max_offset("T", n) for n in range(3)) == 57
-    store.close()
 
 
 @pytest.mark.parametrize("kill", [False, True])
@@ -270,7 +263,6 @@ def test_removed_queues_are_built_anew(tmp_path: Path, kill: bool) -> None:
     store = opened(tmp_path)
     for queue_id in range(3):
         assert bodies(store, "T", queue_id) == [b"%d" % n for n in range(queue_id, 60, 3)]
-    store.close()
 
 
 def test_what_came_before_a_topic_was_deleted_is_told(tmp_path: Path) -> None:
@@ -282,7 +274,6 @@ def test_what_came_before_a_topic_was_deleted_is_told(tmp_path: Path) -> None:
     store.delete_topic("Gone")
     assert store.pipeline.commit().arrivals == [("Stays", 0, 1)]
     assert store.pipeline.commit().arrivals == []
-    store.close()
 
 
 @pytest.mark.parametrize("before", [1, 3])
@@ -318,7 +309,6 @@ def test_a_kill_after_a_topic_was_deleted_and_made_again(
     store = opened(tmp_path, sync=True)
     assert bodies(store) == [b"%d" % number for number in range(after)]
     assert put(store, "T", 0, b"next")[0] == after
-    store.close()
 
 
 def test_all_topics_deleted_stay_deleted(tmp_path: Path) -> None:
@@ -330,7 +320,6 @@ def test_all_topics_deleted_stay_deleted(tmp_path: Path) -> None:
     store = opened(tmp_path)
     assert store.offsets.queues() == {}
     assert put(store, "T", 0, b"x")[:2] == (0, 93)
-    store.close()
 
 
 def test_a_store_keeps_its_file_sizes(tmp_path: Path) -> None:
@@ -357,9 +346,8 @@ def test_files_that_do_not_belong(tmp_path: Path) -> None:
         make_store(tmp_path).open()
     (tmp_path / "commitlog" / f"{5000:020d}").unlink()
     (tmp_path / "commitlog" / f"{4096:020d}").touch()
-    store = opened(tmp_path)
+    opened(tmp_path)
     assert not (tmp_path / "commitlog" / f"{4096:020d}").exists()
-    store.close()
 
 
 def test_a_short_last_segment_is_made_whole(tmp_path: Path) -> None:
@@ -377,7 +365,6 @@ def test_a_short_last_segment_is_made_whole(tmp_path: Path) -> None:
     put(store, "T", 0, b"y" * 2000)
     store.pipeline.commit()
     assert bodies(store)[-1] == b"y" * 2000
-    store.close()
 
 
 # --- settings and config files ------------------------------------------------------------------------------

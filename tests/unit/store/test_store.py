@@ -95,7 +95,6 @@ def test_the_hot_path_writes_what_the_encoder_writes(tmp_path: Path) -> None:
     assert progress.arrivals == [("T", 3, 5), ("%RETRY%" + "g" * 123, 3, 1)]
     assert (tmp_path / "commitlog" / ("0" * 20)).read_bytes()[: len(expected)] == expected
     assert store.appender.put_count == len(cases)
-    store.close()
 
 
 def test_ipv6_store_host(tmp_path: Path) -> None:
@@ -135,7 +134,6 @@ def test_segments_roll_as_rocketmq_rolls(tmp_path: Path) -> None:
     assert struct.unpack(">iI", first[-8:]) == (8, 0xCBD43194)
     assert struct.unpack_from(">iI", second, end - 4096) == (4096 * 2 - end, 0xCBD43194)
     assert [len(b) for b in bodies(store)] == [len(body), 6, 3800, 1000]
-    store.close()
 
 
 def test_limits(tmp_path: Path) -> None:
@@ -159,7 +157,6 @@ def test_limits(tmp_path: Path) -> None:
         put(store, "T", -1, b"")
     assert store.log.position == 0
     assert put(store, "T", 0, bytes(100))[0] == 0
-    store.close()
 
 
 def test_batch_keeps_flags_and_tags(tmp_path: Path) -> None:
@@ -181,7 +178,6 @@ def test_batch_keeps_flags_and_tags(tmp_path: Path) -> None:
     assert {m.reconsume_times for m in messages} == {3}
     only_a = drain(store, "T", 0, tag_codes=frozenset([java_hash("A")]))
     assert [m.body for m in only_a] == [b"1", b"3"]
-    store.close()
 
 
 def test_scheduled_entries_carry_the_deliver_time(tmp_path: Path) -> None:
@@ -205,7 +201,6 @@ def test_scheduled_entries_carry_the_deliver_time(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "consumequeue")
     store = opened(tmp_path)
     assert codes() == expected
-    store.close()
 
 
 def test_delay_levels() -> None:
@@ -238,7 +233,6 @@ def test_sync_flush_shows_and_acks_what_is_durable(tmp_path: Path) -> None:
     assert bodies(store) == [b"one"]
     assert flush(store) == [("T", 0, 2), ("T", 1, 1)]
     assert store.pipeline.begin_flush() is None
-    store.close()
 
 
 def test_what_waits_for_a_sync_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,7 +250,6 @@ def test_what_waits_for_a_sync_is_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     store.pipeline.end_flush(job)
     flush(store)
     assert bodies(store) == [b"one", b"two", b"x" * 300]
-    store.close()
 
 
 def test_nothing_is_visible_before_commit(tmp_path: Path) -> None:
@@ -271,7 +264,6 @@ def test_nothing_is_visible_before_commit(tmp_path: Path) -> None:
     assert decode_record(record).body == b"one"
     for wrong in (-1, 1, 50, len(record), 4095, 4096, 1 << 60):
         assert store.reads.record_at(wrong) is None
-    store.close()
 
 
 # --- get ----------------------------------------------------------------------------------------------------
@@ -304,7 +296,6 @@ def test_get_statuses(tmp_path: Path) -> None:
     store.table.maps.clear()
     store.table.queues["T", 0].file_starts.remove(200)
     assert outcome("T", 12) == ("OFFSET_FOUND_NULL", 20, 0, 25, 0)
-    store.close()
 
 
 def test_get_limits(tmp_path: Path) -> None:
@@ -324,7 +315,6 @@ def test_get_limits(tmp_path: Path) -> None:
     assert (result.count, result.next_offset) == (1, 60)
     assert store.reads.get("T", 0, 10, 20, 1 << 20).size_bytes == sum(sizes[10:30])
     assert len(store.reads.get("T", 0, 10, 20, 1 << 20).buffers) == 1
-    store.close()
 
 
 def test_damaged_heads_are_left_out(tmp_path: Path) -> None:
@@ -341,7 +331,6 @@ def test_damaged_heads_are_left_out(tmp_path: Path) -> None:
     assert (result.status, result.next_offset) == (GetStatus.MESSAGE_WAS_REMOVING, 2)
     assert store.status.damaged_reads == 3
     assert store.reads.record_at(positions[1]) is None
-    store.close()
 
 
 def test_offset_by_timestamp_over_lost_records(tmp_path: Path) -> None:
@@ -369,7 +358,6 @@ def test_offset_by_timestamp_over_lost_records(tmp_path: Path) -> None:
     assert store.offsets.store_timestamp_at("T", 0, 12) == 1120
     assert store.reads.earliest_store_timestamp() == 1000
     assert len(bodies(store)) == 26
-    store.close()
 
 
 def test_a_queue_that_starts_in_the_middle(tmp_path: Path) -> None:
@@ -399,7 +387,6 @@ def test_a_queue_that_starts_in_the_middle(tmp_path: Path) -> None:
     store.close()
     store = opened(tmp_path)
     assert store.offsets.min_offset("T", 0) == first
-    store.close()
 
 
 # --- many queues --------------------------------------------------------------------------------------------
@@ -417,7 +404,6 @@ def test_more_queues_than_maps(tmp_path: Path) -> None:
     for topic in range(50):
         assert bodies(store, f"T{topic}") == [b"%d" % n for n in range(topic, 350, 50)]
     assert store.offsets.queues()["T7"] == [0]
-    store.close()
 
 
 def test_buffers_outlive_maps(tmp_path: Path) -> None:
@@ -439,7 +425,6 @@ def test_queue_files_cost_a_page_at_first(tmp_path: Path) -> None:
     assert path.stat().st_blocks * 512 <= 8192
     assert (tmp_path / "commitlog" / ("0" * 20)).stat().st_size == 1 << 30
     assert (tmp_path / "commitlog" / ("0" * 20)).stat().st_blocks * 512 <= (16 << 20) + 4096
-    store.close()
 
 
 def test_delete_topic(tmp_path: Path) -> None:
@@ -462,4 +447,3 @@ def test_delete_topic(tmp_path: Path) -> None:
     assert put(store, "T", 0, b"again")[0] == 0
     store.pipeline.commit()
     assert bodies(store) == [b"again"]
-    store.close()

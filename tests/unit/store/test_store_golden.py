@@ -144,7 +144,6 @@ def test_a_killed_process_leaves_it_readable(directory: Path) -> None:
     assert not store.open().clean
     assert_serves(store, "clean")
     assert store.reads.get("GsPlain", 0, 650, 1, 1).status is GetStatus.OFFSET_OVERFLOW_ONE
-    store.close()
 
 
 def _opened(directory: Path) -> MessageStore:

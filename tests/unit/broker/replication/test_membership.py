@@ -357,4 +357,3 @@ def test_a_log_of_one_short_file_has_the_segments_that_it_had(tmp_path: Path, is
         (tmp_path / name).unlink(missing_ok=True)
     again = opened(tmp_path)
     assert (again.log.position, again.log.segment_bytes) == (0, size)
-    again.close()

@@ -90,7 +90,6 @@ def test_what_comes_after_a_cut_is_read_and_old_values_stay(tmp_path: Path) -> N
     store = opened(tmp_path)
     assert values(store) == left
     assert store.damages.found == []
-    store.close()
 
 
 def test_nothing_is_taken_back_while_another_process_compacts(tmp_path: Path) -> None:
@@ -102,7 +101,6 @@ def test_nothing_is_taken_back_while_another_process_compacts(tmp_path: Path) ->
     OsFiles().unlock(tmp_path / COMPACT_LOCK, lock)
     assert cut_back(store, ends[49])
     assert values(store) == left
-    store.close()
 
 
 def test_a_start_finds_a_log_that_is_shorter_than_what_was_compacted(tmp_path: Path) -> None:
@@ -135,7 +133,6 @@ def test_a_start_finds_a_log_that_is_shorter_than_what_was_compacted(tmp_path: P
     current = read_current(early / QUEUE)
     assert current is not None
     assert (current.end, current.messages, current.is_partial) == (0, 0, False)
-    store.close()
 
 
 def test_what_is_older_than_the_log_is_never_taken_back(tmp_path: Path) -> None:
@@ -146,7 +143,6 @@ def test_what_is_older_than_the_log_is_never_taken_back(tmp_path: Path) -> None:
     current = read_current(tmp_path / QUEUE)
     assert current is not None
     assert (current.end, current.messages) == (9, 9)
-    store.close()
 
 
 def test_a_queue_that_is_first_compacted_after_its_log_has_begun_to_expire_is_partial(tmp_path: Path) -> None:
@@ -160,4 +156,3 @@ def test_a_queue_that_is_first_compacted_after_its_log_has_begun_to_expire_is_pa
     current = read_current(tmp_path / QUEUE)
     assert current is not None
     assert (current.end, current.is_partial) == (40, True)
-    store.close()

@@ -146,7 +146,6 @@ def test_a_damaged_one_is_told(compacted: Path, damage: str) -> None:
     checkpoint(store)
     assert store.status.read_problem is None
     assert len(drain(store, "T", 0)) == 21
-    store.close()
 
 
 @pytest.mark.parametrize("kind", ["size", "magic", "queue offset", "body", "topic"])
@@ -165,7 +164,6 @@ def test_a_damaged_record_is_left_out_and_told_and_those_behind_it_are_read(
     (damage,) = store.damages.found
     assert (damage.kind, damage.outcome) == ("compaction.damaged", Outcome.LOST)
     assert damage.queues == (LostOffsets("T", 0, 6, 7),)
-    store.close()
 
 
 @pytest.mark.parametrize("field", [0, 20])
@@ -194,7 +192,6 @@ def test_an_entry_that_was_not_looked_at_leads_nobody_past_others(
         left = [number for number in (*range(0, 30, 3), *range(30, 40)) if number != 21]
         assert [int(message.body) for message in drain(store, "T", 0)] == left
         assert [damage.queues for damage in store.damages.found] == [(LostOffsets("T", 0, 21, 22),)]
-    store.close()
 
 
 def next_generation(directory: Path, number: int) -> None:
@@ -269,4 +266,3 @@ def test_the_rest_of_a_deleted_topic_that_a_kill_left_is_removed(compacted: Path
     put(store, "T", 0, b"new")
     flush(store)
     assert [message.body for message in drain(store, "T", 0)] == [b"new"]
-    store.close()

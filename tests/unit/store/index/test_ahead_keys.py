@@ -163,7 +163,6 @@ def test_records_of_plain_messages_are_not_read(tmp_path: Path, records_read: li
     assert asked(store, unique_id(7).decode()) == [b"7"]
     assert len(asked(store, unique_id(599).decode())) == 1
     assert sum(records_read) <= 3, "the first of each queue makes room, and is the end of a run"
-    store.close()
 
 
 def test_keys_that_were_not_kept_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +180,6 @@ def test_keys_that_were_not_kept_are_read(tmp_path: Path, monkeypatch: pytest.Mo
         assert asked(store, unique_id(n).decode()) == [b"%d" % n]
     put_plain(store, 809, 9, runs=True)
     assert indexer.ahead.records > 0, "there is room again"
-    store.close()
 
 
 def test_a_crash_and_a_restart_lose_no_key(tmp_path: Path) -> None:
@@ -197,7 +195,6 @@ def test_a_crash_and_a_restart_lose_no_key(tmp_path: Path) -> None:
     flush(store)
     for n in range(300):
         assert asked(store, unique_id(n).decode()) == [b"%d" % n]
-    store.close()
 
 
 def test_only_what_is_confirmed_is_in_the_index(tmp_path: Path) -> None:
@@ -215,7 +212,6 @@ def test_only_what_is_confirmed_is_in_the_index(tmp_path: Path) -> None:
     assert asked(store, unique_id(61).decode()) == []
     store.confirm(INT64_MAX)
     assert [asked(store, unique_id(n).decode()) for n in (61, 62)] == [[b"61"], [b"62"]]
-    store.close()
 
 
 def test_a_disk_without_space_delays_keys_that_are_known(
@@ -236,7 +232,6 @@ def test_a_disk_without_space_delays_keys_that_are_known(
     monkeypatch.setattr(IndexFile, "create", roll)
     for n in range(120):
         assert asked(store, unique_id(n).decode()) == [b"%d" % n]
-    store.close()
 
 
 @pytest.mark.parametrize(

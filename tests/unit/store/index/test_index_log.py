@@ -157,7 +157,6 @@ def test_what_consumers_see_can_be_queried_by_key(tmp_path: Path, sync: bool) ->
     assert len(asked(store, "even0", 1000, clock.wall_ms - 1000, clock.wall_ms)) == 50
     assert store.status.index_last_update[0] == clock.wall_ms
     assert (store.status.index_behind_bytes, store.status.index_problem) == (0, None)
-    store.close()
 
 
 @pytest.mark.parametrize("ending", ["close", "crash", "crash behind a mark", "no index", "other index"])
@@ -191,7 +190,6 @@ def test_after_a_restart_every_key_is_there(tmp_path: Path, ending: str) -> None
     store.close()
     store = opened(tmp_path, clock, max_msgs_num_batch=1000)
     assert len(asked(store, "even1", 1000)) == 55
-    store.close()
 
 
 def test_an_index_that_cannot_be_written_stops_no_message(
@@ -228,7 +226,6 @@ def test_without_an_index_nothing_is_found_and_nothing_made(tmp_path: Path) -> N
     assert not (tmp_path / "index").exists()
     store = opened(tmp_path)
     assert asked(store, "k1") == [b"1"]
-    store.close()
 
 
 def test_a_busy_store_indexes_as_it_goes_and_after_a_burst(
@@ -263,7 +260,6 @@ def test_a_busy_store_indexes_as_it_goes_and_after_a_burst(
     clock.advance(1000)
     maintain(store)
     assert store.status.index_behind_bytes == 0
-    store.close()
 
 
 def test_a_backlog_is_indexed_a_slice_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,7 +274,6 @@ def test_a_backlog_is_indexed_a_slice_at_a_time(tmp_path: Path, monkeypatch: pyt
     behind.extend(store.status.index_behind_bytes for _ in store.follow_with_index())
     assert store.status.index_behind_bytes == 0
     assert max(before - after for before, after in itertools.pairwise(behind)) < 3000
-    store.close()
 
 
 def test_large_records_are_collected_before_they_are_indexed(tmp_path: Path) -> None:
@@ -314,7 +309,6 @@ def test_large_records_are_collected_before_they_are_indexed(tmp_path: Path) -> 
     assert behind[-1] > 1_800_000
     assert send(300 << 10) < 700 << 10
     assert asked(store, "k5") == [b"x" * 4000]
-    store.close()
 
 
 @given(
@@ -393,4 +387,3 @@ def test_every_message_of_a_rocketmq_directory_is_found_by_key(
         for key in (message["msgId"], *(message["keys"] or "").split(" ")):
             if key and message["queueTopic"] == message["topic"]:
                 assert message["recordCrc32"] in found(message["topic"], key), key
-    store.close()

@@ -44,7 +44,6 @@ def test_a_log_is_taken_back_to_its_first_hole(tmp_path: Path) -> None:
     store = make_store(tmp_path, sync=True)
     assert store.open().damaged == []
     assert [message.queue_offset for message in drain(store, "T", 0)] == [0, 1, 2]
-    store.close()
 
 
 def test_what_was_synced_is_not_taken_back(tmp_path: Path) -> None:
@@ -57,7 +56,6 @@ def test_what_was_synced_is_not_taken_back(tmp_path: Path) -> None:
     store.copy.cut_at_hole(report)
     assert store.log.position == places[3][2]
     assert not store.copy.is_cutting
-    store.close()
 
 
 @pytest.mark.parametrize("torn", [5, 10, 15])
@@ -80,4 +78,3 @@ def test_all_entries_of_what_is_taken_back_go(tmp_path: Path, torn: int) -> None
     assert put(store, "T", 0, b"next")[0] == 4
     flush(store)
     assert [message.queue_offset for message in drain(store, "T", 0)] == [0, 1, 2, 3, 4]
-    store.close()

@@ -193,7 +193,6 @@ def test_idle_files_are_unmapped(tmp_path: Path) -> None:
     assert len(store.table.maps) <= 2, "the one that was read, and the one that is appended to"
     assert decode_record(held).body == sent[0]
     assert bodies(store) == sent
-    store.close()
 
 
 # --- cold reads -----------------------------------------------------------------------------------------------
@@ -432,7 +431,6 @@ def test_an_unused_next_segment_is_gone_after_a_stop_and_a_start(tmp_path: Path,
     assert bodies(store) == steps.sent
     assert [path.name for path in store.paths.commit_logs.first.iterdir()] == [f"{0:020d}"]
     assert store.damages.found == []
-    store.close()
 
 
 def test_a_log_that_is_taken_back_makes_its_next_segment_anew(tmp_path: Path) -> None:

@@ -85,7 +85,6 @@ def test_a_refusal_of_the_owner(tmp_path: Path, reason: TooFewReplicas | None) -
     assert store.condition.why_refusing == (reason and str(reason))
     store.condition.refuse(None)
     assert store.condition.why_refusing is None
-    store.close()
 
 
 def test_a_shortage_is_told_until_it_is_over(tmp_path: Path) -> None:

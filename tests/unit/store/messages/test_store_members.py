@@ -212,7 +212,6 @@ def test_more_properties_behind_their_own(tmp_path: Path, properties: list[bytes
     assert [(bytes(parts.body), parts.properties) for parts in entries if parts is not None] == [
         (body, text) for _, body, text in longer
     ]
-    store.close()
 
 
 def test_few_members_are_taken_one_by_one() -> None:
@@ -272,7 +271,6 @@ def test_all_or_nothing(tmp_path: Path) -> None:
             columns([(0, bytes(100), b"")] * 100),
         )
     assert store.log.position == 0
-    store.close()
 
 
 def test_they_survive_a_kill(tmp_path: Path) -> None:
@@ -288,4 +286,3 @@ def test_they_survive_a_kill(tmp_path: Path) -> None:
     entries = [again.reads.parts_at(place) for place in places.tolist()]
     assert first == 0
     assert [bytes(parts.body) for parts in entries if parts is not None] == [body for _, body, _ in SOME]
-    again.close()

@@ -230,7 +230,6 @@ def test_units_of_a_real_broker(tmp_path: Path) -> None:
         assert count == everything.count(tags)
     _, entries = store.offsets.entries("GsPlain", 0, 0, 100)
     assert all(code >= EXT_ADDRESS_BELOW for _, _, code in entries)
-    store.close()
 
 
 @pytest.mark.parametrize("count", [28, 29])

@@ -98,4 +98,3 @@ def test_what_a_broker_without_this_file_has_put_is_no_damage(tmp_path: Path) ->
     store = opened(tmp_path)
     assert store.damages.found == []
     assert store.offsets.max_offset("T", 0) == 10
-    store.close()

@@ -106,7 +106,6 @@ def test_limits_count_messages_and_never_split_a_record(tmp_path: Path) -> None:
     assert store.reads.get("B", 0, 5, 3, 1 << 20).count == 10
     assert store.reads.get("B", 0, 5, 32, 1).count == 10
     assert store.reads.get("B", 0, 12, 40, 1 << 20).next_offset == 40
-    store.close()
 
 
 def test_tags_are_left_to_the_reader_where_the_batch_has_none(tmp_path: Path) -> None:
@@ -121,7 +120,6 @@ def test_tags_are_left_to_the_reader_where_the_batch_has_none(tmp_path: Path) ->
     assert [message.body for message in decode_records(b"".join(found.buffers))] == [b"a", b"b", b"d"]
     assert found.next_offset == 4
     assert store.reads.get("B", 0, 2, 1, 1 << 20, frozenset({put_code("none")})).next_offset == 4
-    store.close()
 
 
 def put_code(tags: str) -> int:
@@ -340,7 +338,6 @@ def test_what_is_refused(tmp_path: Path) -> None:
     put(store, "B", 0, b"simple now")
     flush(store)
     assert [message.body for message in drain(store, "B", 0)] == [b"simple now"]
-    store.close()
 
 
 @pytest.mark.parametrize("damaged", ["", '{"topicConfigTable":{"B":{"attributes":null}},', "[" * 100_000])
@@ -361,7 +358,6 @@ def test_the_topic_table_says_the_type_when_the_queues_are_gone(tmp_path: Path, 
     store = opened(tmp_path)
     assert [message.body for message in drain(store, "B", 0)] == [b"single"]
     assert not (tmp_path / "consumequeue/B").exists()
-    store.close()
 
 
 @pytest.mark.parametrize("number", [b"9" * 5000, "²".encode(), b"", b"0"])
@@ -381,7 +377,6 @@ def test_a_batch_that_does_not_say_how_many_it_holds_costs_itself(tmp_path: Path
     report = again.open()
     assert report.ignored_records == 1
     assert [message.body for message in drain(again, "T", 0)] == [b"after"]
-    again.close()
 
 
 @pytest.mark.parametrize("sys_flag", [INNER_BATCH, NEED_UNWRAP])
@@ -393,4 +388,3 @@ def test_an_inner_batch_is_stored_as_such_alone(tmp_path: Path, topic: str, sys_
     with pytest.raises(InvalidMessage, match="inner batch is not stored as a message of"):
         put(store, topic, 0, b"x", sys_flag=sys_flag)
     assert store.log.position == 0
-    store.close()

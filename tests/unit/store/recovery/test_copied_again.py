@@ -63,5 +63,3 @@ def test_what_a_start_has_lost_comes_again(tmp_path: Path, lost: int, batch: boo
     flush(copy)
     expected = [(each.queue_offset, each.body) for each in drain(master, TOPIC, QUEUE)]
     assert [(each.queue_offset, each.body) for each in drain(copy, TOPIC, QUEUE)] == expected
-    copy.close()
-    master.close()

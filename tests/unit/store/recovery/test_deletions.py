@@ -71,7 +71,6 @@ def test_a_kill_leaves_a_topic_whole_or_nothing_of_it(tmp_path: Path, sync: bool
     assert bodies(store) == ([] if noted else [b"old"] * 8)
     assert store.offsets.max_offset("T", 0) == (0 if noted else 8)
     assert len(bodies(store, "Another")) == 3
-    store.close()
 
 
 def test_no_checkpoint_comes_before_a_deletion_is_on_disk(tmp_path: Path) -> None:
@@ -86,7 +85,6 @@ def test_no_checkpoint_comes_before_a_deletion_is_on_disk(tmp_path: Path) -> Non
     assert not mark.exists()
     checkpoint(store)
     assert mark.exists()
-    store.close()
 
 
 def test_closing_carries_deletions_out(tmp_path: Path) -> None:
@@ -97,7 +95,6 @@ def test_closing_carries_deletions_out(tmp_path: Path) -> None:
     assert not (tmp_path / "consumequeue/T").exists()
     store = opened(tmp_path)
     assert store.offsets.queues() == {}
-    store.close()
 
 
 @pytest.mark.parametrize("settings", [{}, {"enable_consume_queue_ext": True}])
@@ -145,7 +142,6 @@ def test_a_topic_made_again_begins_at_0(tmp_path: Path, before: int, how: str) -
     assert (found.lost_entries, found.ignored_records) == (0, 0)
     assert bodies(store) == [b"new"]
     assert put(store, "T", 0, b"next")[0] == 1
-    store.close()
 
 
 @pytest.mark.parametrize("deleted", ["T", "%LMQ%a"])
@@ -189,7 +185,6 @@ def test_a_rebuild_leaves_deleted_topics_out(tmp_path: Path) -> None:
     assert remake(store.config, ManualClock()).queues == 1
     store = opened(tmp_path)
     assert store.offsets.queues() == {"Stays": [0]}
-    store.close()
 
 
 def test_files_whose_removal_a_power_cut_took_back(tmp_path: Path) -> None:
@@ -207,7 +202,6 @@ def test_files_whose_removal_a_power_cut_took_back(tmp_path: Path) -> None:
     report = store.open()
     assert (report.lost_entries, report.ignored_records) == (0, 0)
     assert bodies(store) == new
-    store.close()
 
 
 def test_a_queue_that_rocketmq_has_taken_up_again(tmp_path: Path) -> None:
@@ -228,7 +222,6 @@ def test_a_queue_that_rocketmq_has_taken_up_again(tmp_path: Path) -> None:
     store = opened(tmp_path)
     assert store.offsets.max_offset("T", 0) == 13
     assert bodies(store)[-1] == b"theirs"
-    store.close()
 
 
 def test_a_power_cut_that_takes_the_end_of_the_log(tmp_path: Path) -> None:
@@ -253,7 +246,6 @@ def test_a_power_cut_that_takes_the_end_of_the_log(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "consumequeue")
         store = opened(tmp_path)
         assert bodies(store) == [b"new"]
-    store.close()
 
 
 def test_the_list_ends_with_the_records(tmp_path: Path) -> None:
@@ -358,7 +350,6 @@ def test_files_that_cannot_be_removed_yet(tmp_path: Path, monkeypatch: pytest.Mo
     finish_deletions(store)
     assert not store.deletions.behind
     assert not (tmp_path / "consumequeue/T").exists()
-    store.close()
 
 
 def test_an_older_list_never_follows_a_newer_one(tmp_path: Path) -> None:
@@ -417,7 +408,6 @@ def test_what_a_kill_left_of_compacted_queues(tmp_path: Path, is_old: bool) -> N
     store = opened(tmp_path)
     assert directory.exists() is not is_old
     assert bodies(store) == ([] if is_old else [b"kept"])
-    store.close()
 
 
 def test_a_topic_of_many_queues_is_removed_in_steps(tmp_path: Path) -> None:
@@ -447,7 +437,6 @@ def test_a_topic_of_many_queues_is_removed_in_steps(tmp_path: Path) -> None:
     assert not (tmp_path / "consumequeue/U").exists()
     assert [path.name for path in (tmp_path / "consumequeue/T").iterdir()] == ["0"]
     assert store.offsets.max_offset("T", 0) == 1
-    store.close()
 
 
 def test_one_round_of_jobs_removes_a_part(tmp_path: Path) -> None:
@@ -469,4 +458,3 @@ def test_one_round_of_jobs_removes_a_part(tmp_path: Path) -> None:
     assert store.offsets.queues() == {}
     assert not (tmp_path / "consumequeue/T").exists()
     assert put(store, "T", 0, b"new")[0] == 0
-    store.close()

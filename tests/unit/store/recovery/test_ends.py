@@ -81,7 +81,6 @@ def test_a_start_notices_a_damaged_file(
     assert [message.body for message in drain(store, "E", 0)] == bodies
     assert store.damages.summary()["healed"] == 1
     assert put(store, "E", 0, b"next")[0] == len(bodies)
-    store.close()
 
 
 @KILLS
@@ -150,7 +149,6 @@ def test_a_block_has_what_changed(tmp_path: Path) -> None:
     assert [b" A\n" in block for block in blocks] == [True, False]
     assert [b" B\n" in block for block in blocks] == [True, True]
     assert {key: each.end for key, each in lines(tmp_path).items()} == {("A", 0): 1, ("B", 0): 2}
-    store.close()
 
 
 def test_a_deleted_topic_does_not_come_back(tmp_path: Path) -> None:
@@ -174,7 +172,6 @@ def test_a_deleted_topic_does_not_come_back(tmp_path: Path) -> None:
     store = opened(tmp_path)
     assert (store.offsets.max_offset("E", 0), store.offsets.max_offset("Again", 0)) == (35, 1)
     assert not store.offsets.has_queue("Gone", 0)
-    store.close()
 
 
 def test_a_removed_file_is_made_again(tmp_path: Path) -> None:
@@ -190,7 +187,6 @@ def test_a_removed_file_is_made_again(tmp_path: Path) -> None:
         clock.advance(60_000)
         checkpoint(store)
     assert {key: each.end for key, each in lines(tmp_path).items()} == {("A", 0): 1, ("B", 0): 2}
-    store.close()
 
 
 @pytest.mark.parametrize("loss", [False, True])
@@ -296,4 +292,3 @@ def test_merging_keeps_what_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     }
     store = opened(tmp_path)
     assert store.damages.summary() == {"healed": 0, "lost": 0, "wrong": 0}
-    store.close()

@@ -78,10 +78,9 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def store(tmp_path: Path, clock: ManualClock) -> Iterator[MessageStore]:
+def store(tmp_path: Path, clock: ManualClock) -> MessageStore:
     own = opened(tmp_path, clock)
-    yield own
-    own.close()
+    return own
 
 
 def test_the_last_value_of_each_key_stays(store: MessageStore, tmp_path: Path, clock: ManualClock) -> None:

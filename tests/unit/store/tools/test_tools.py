@@ -158,7 +158,6 @@ def test_a_lost_record_and_its_queue_entry_are_named_and_repair_makes_the_rest_a
     for other, place, _, text in messages:
         found = [m.body for m in drain(store, *other) if m.queue_offset == place]
         assert found == ([] if place == offset and other == queue else [text])
-    store.close()
 
 
 @pytest.mark.parametrize("name", ["consumequeue/Orders/1", "index"])
@@ -177,7 +176,6 @@ def test_wrong_bytes_in_queues_and_index_are_found_and_repaired(tmp_path: Path, 
     store = opened(tmp_path)
     (_, _, _, body) = messages[7]
     assert any(body in bytes(r) for r in store.reads.query_message("Orders", "k7", 9, 0, 1 << 62))
-    store.close()
 
 
 def test_missing_queues_and_a_missing_segment(tmp_path: Path) -> None:
@@ -218,7 +216,6 @@ def test_a_store_in_use_can_be_read_but_not_changed(tmp_path: Path) -> None:
     put(store, "Orders", 0, b"y")
     flush(store)
     assert [m.body for m in drain(store, "Orders", 0)] == [b"x", b"y"]
-    store.close()
 
 
 def test_offsets_of_deleted_records_are_not_given_out_again_after_a_rebuild(tmp_path: Path) -> None:
