@@ -119,60 +119,16 @@ __all__ = [
 ]
 
 _PARTS = ("aio", "errors", "extensions")
-_HOMES = {
-    "mqspark.client.sync": (
-        "Producer",
-        "TransactionProducer",
-        "PushConsumer",
-        "PopConsumer",
-        "LitePullConsumer",
-        "AdminClient",
-    ),
-    "mqspark.client.remoting.client_options": ("ClientOptions",),
-    "mqspark.client.remoting.credentials": ("Credentials",),
-    "mqspark.client.remoting.tls": ("TlsSettings",),
-    "mqspark.client.typed.serializer": ("Serializer",),
-    "mqspark.client.producer.autobatch": ("AutoBatch",),
-    "mqspark.client.hooks.hooks": (
-        "Interceptor",
-        "SendContext",
-        "ConsumeContext",
-        "EndTransactionContext",
-        "RecallContext",
-    ),
-    "mqspark.client.hooks.spans": ("OpenTelemetry",),
-    "mqspark.message": ("Message", "MessageExt", "MessageQueue"),
-    "mqspark.client.delivery.results": ("SendResult", "SendStatus", "TransactionState"),
-    "mqspark.client.producer.producer_settings": ("ProducerSettings",),
-    "mqspark.client.consumer.consumer_settings": (
-        "ConsumerSettings",
-        "PushConsumerSettings",
-        "PopConsumerSettings",
-        "LitePullConsumerSettings",
-    ),
-    "mqspark.client.producer.transaction": ("TransactionResult",),
-    "mqspark.client.delivery.delivery": ("ConsumeStatus", "RetryLater"),
-    "mqspark.protocol.bodies.client_bodies": ("ConsumeFromWhere", "MessageModel"),
-    "mqspark.client.admin": ("GroupOffset",),
-    "mqspark.client.consumer.allocate": (
-        "Allocation",
-        "Averagely",
-        "AveragelyByCircle",
-        "ConsistentHash",
-        "Fixed",
-        "MachineRoom",
-        "MachineRoomNearby",
-    ),
-}
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_BLOCKING = frozenset(__all__[:6])
+"""Everything else is the same for programs with an event loop."""
 
 
 def __getattr__(name: str) -> Any:
     if name in _PARTS:
         return importlib.import_module(f"{__name__}.{name}")
-    home = _HOME_OF.get(name)
-    if home is None:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = "mqspark.client.sync" if name in _BLOCKING else "mqspark.aio"
     value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value
