@@ -6,7 +6,9 @@ Must not import pyspark.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from mqspark.arrow.signing import ENVIRONMENT, SigningOptions
 from mqspark.errors import ConfigError
@@ -54,38 +56,22 @@ class PayloadOptions:
     @classmethod
     def parse_write(cls, texts: OptionTexts) -> PayloadOptions | None:
         """None: rows have their bodies, or become Arrow. Raises ConfigError."""
-        kind = payload_format(texts)
         register = texts.flag("registerSchema", False)
-        latest = (version := texts.text("schemaVersion")) is None or version.lower() == "latest"
-        parsed = cls(
-            format=kind,
-            schema=texts.text("payloadSchema") or None,
-            schema_file=texts.text("payloadSchemaFile") or None,
-            message=texts.text("payloadMessage") or None,
-            registry=texts.text("schemaRegistry") or None,
-            registry_keys=_registry_keys(texts),
-            subject=texts.text("schemaSubject") or None,
-            version=None if latest else texts.positive("schemaVersion"),
-            mode=FAILFAST,
-            reason_column=None,
-            message_prefix=texts.text("messagePrefix") or "",
-            register=register,
-        )
-        for name in _WRITE_OPTIONS:
-            if texts.is_given(name) and kind in (RAW, ARROW):
-                raise ConfigError(f"{name}: belongs to payloadFormat=json, avro or protobuf", key=name)
-        if kind in (RAW, ARROW):
-            return None
-        if register and (parsed.registry is None or not latest):
-            raise ConfigError(
-                "registerSchema: needs schemaRegistry, and no schemaVersion", key="registerSchema"
-            )
-        parsed._check(texts)
-        return parsed
+        return cls._parse(texts, _WRITE_OPTIONS, mode=FAILFAST, reason_column=None, register=register)
 
     @classmethod
     def parse(cls, texts: OptionTexts) -> PayloadOptions | None:
         """None: bodies are not taken apart, or are Arrow. Raises ConfigError."""
+        return cls._parse(
+            texts,
+            _OPTIONS,
+            mode=texts.choice("mode", tuple(each.lower() for each in _MODES), PERMISSIVE).upper(),
+            reason_column=texts.text("columnNameOfCorruptRecord") or None,
+        )
+
+    @classmethod
+    def _parse(cls, texts: OptionTexts, names: Iterable[str], **more: Any) -> PayloadOptions | None:
+        """``names``: of options that only bodies with a schema have."""
         kind = payload_format(texts)
         version = texts.text("schemaVersion")
         latest = version is None or version.lower() == "latest"
@@ -98,15 +84,18 @@ class PayloadOptions:
             registry_keys=_registry_keys(texts),
             subject=texts.text("schemaSubject") or None,
             version=None if latest else texts.positive("schemaVersion"),
-            mode=texts.choice("mode", tuple(each.lower() for each in _MODES), PERMISSIVE).upper(),
-            reason_column=texts.text("columnNameOfCorruptRecord") or None,
             message_prefix=texts.text("messagePrefix") or "",
+            **more,
         )
         if kind in (RAW, ARROW):
-            for name in _OPTIONS:
+            for name in names:
                 if texts.is_given(name):
                     raise ConfigError(f"{name}: belongs to payloadFormat=json, avro or protobuf", key=name)
             return None
+        if parsed.register and (parsed.registry is None or not latest):
+            raise ConfigError(
+                "registerSchema: needs schemaRegistry, and no schemaVersion", key="registerSchema"
+            )
         parsed._check(texts)
         return parsed
 
