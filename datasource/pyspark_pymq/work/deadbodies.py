@@ -23,8 +23,8 @@ NEEDED = ("value", "key", "tags", "topic", "msgId", "properties")
 """The columns of a message that its dead letter is made of."""
 _TYPE = "MalformedBody"
 _MAX_TEXT = 1_000
-_MAX_ROWS = 1_000
-_MAX_BYTES = 4 << 20
+_MAX_UNSENT_ROWS = 1_000
+_MAX_UNSENT_BYTES = 4 << 20
 _COMPRESSED_FROM = 1 << 20
 _MAP = pa.map_(pa.string(), pa.string())
 
@@ -90,7 +90,7 @@ class DeadLetterRows:
                 {"value": value, "key": row["key"], "tags": row["tags"], "properties": properties}
             )
             self._bytes += len(value)
-            if len(self._rows) >= _MAX_ROWS or self._bytes >= _MAX_BYTES:
+            if len(self._rows) >= _MAX_UNSENT_ROWS or self._bytes >= _MAX_UNSENT_BYTES:
                 self.send()
 
     def send(self) -> None:

@@ -31,7 +31,7 @@ from pyspark_pymq.payloadoptions import RAW
 
 DEFAULT_DIRECTORY = "~/mqspark-tables"
 MAX_TABLES = 1_000
-_MAX_BYTES = 4 << 20
+_MAX_DEFINITION_BYTES = 4 << 20
 """Size of a definition, whose starts name every queue of its topic; as many as any file of this kind has."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _CATALOG_NAME = re.compile(r"[A-Za-z0-9_]{1,100}(\.[A-Za-z0-9_]{1,100}){0,2}")
@@ -179,7 +179,7 @@ class TableDirectory:
     def load(self, name: str) -> TableDefinition:
         """Raises ConfigError if there is no such table."""
         try:
-            data = read_bytes(str(self._file(name, "json")), _MAX_BYTES)
+            data = read_bytes(str(self._file(name, "json")), _MAX_DEFINITION_BYTES)
         except FileNotFoundError:
             raise ConfigError(f"name: there is no table {name} in {self.path}", key="name") from None
         try:
@@ -224,7 +224,7 @@ class TableDirectory:
         """An empty one if it has none that can be read."""
         try:
             return msgspec.json.decode(
-                read_bytes(str(self._file(name, "state")), _MAX_BYTES), type=TableState
+                read_bytes(str(self._file(name, "state")), _MAX_DEFINITION_BYTES), type=TableState
             )
         except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, MQError):
             return TableState()

@@ -518,7 +518,7 @@ class EpochReplicas(Replicas):
         return silent if len(wanted - silent) >= max(2, self.needed) else set()
 
 
-_READS = (
+_CONFIRMED_READS = (
     RequestCode.PULL_MESSAGE,
     RequestCode.LITE_PULL_MESSAGE,
     RequestCode.POP_MESSAGE,
@@ -551,7 +551,7 @@ def reads_once_sure(handlers: dict[int, Handler], replicas: EpochReplicas) -> di
 
         return guard
 
-    return {code: guarded(handlers[code]) for code in _READS if code in handlers}
+    return {code: guarded(handlers[code]) for code in _CONFIRMED_READS if code in handlers}
 
 
 class HaViews:

@@ -19,7 +19,7 @@ from mqspark.record.batchitems import EqualBodies
 from mqspark.schemas.jsonschema.jsonshortcut import SILENT
 from mqspark.schemas.parsedschema import Check
 
-MAX_BYTES = 2_048
+MAX_PATTERN_BYTES = 2_048
 """A pattern is made of no larger body."""
 MAX_PATTERNS = 2
 TILE_BYTES = 24 << 10
@@ -148,7 +148,7 @@ class Alike:
         else:
             size = len(bodies[0])
             joined = b"".join(bodies) if len(set(map(len, bodies))) == 1 else b""
-        if not 0 < size <= MAX_BYTES or not joined:
+        if not 0 < size <= MAX_PATTERN_BYTES or not joined:
             return self._put_off()
         found = self._patterns.get((size, head))
         if found is not None and found.matches(joined):

@@ -39,7 +39,8 @@ MIN_RUN_RECORDS = 32
 _SHORT_RECORD_BYTES = 512
 """Up to this size, searching all bytes for magics is faster than one Python step per record."""
 _WINDOW_BYTES = 1 << 20
-_FEW = 32
+_LEAST_SHARE = 32
+"""A name that fewer records have than one of so many ends the comparison by columns."""
 _MAX_ROW_BYTES = 512
 """Longer property strings are processed one by one."""
 _MAX_HASHED_BYTES = 32
@@ -416,7 +417,7 @@ def _distinct(view: memoryview, starts: Int64s, ends: Int64s) -> tuple[Int64s, l
         ids[same] = len(names)
         names.append(view[low : low + length].tobytes())
         left -= found
-        if found * _FEW < left:
+        if found * _LEAST_SHARE < left:
             break
     if left:
         known = {name: index for index, name in enumerate(names)}

@@ -58,7 +58,7 @@ _MAX_DAMAGED = 64
 _MAX_DAMAGED_QUEUES = 100
 """Such queues in one report. The others are for the next one."""
 _MAX_PROBLEMS = 20
-_STEP = 4096
+_RECORDS_A_SIGN = 4096
 """Records between two signs of life."""
 
 
@@ -321,7 +321,7 @@ class Compactor:
 
     def _sign_of_life(self) -> None:
         self._count += 1
-        if self._count % _STEP == 0:
+        if self._count % _RECORDS_A_SIGN == 0:
             self._alive()
 
     def _digest(self, properties: bytes) -> bytes | None:
@@ -406,8 +406,8 @@ class Compactor:
         if queue.old is None:
             return
         entries = queue.old.entries
-        for first in range(0, len(entries), _STEP):
-            for offset, _, _, code in entries[first : first + _STEP].tolist():
+        for first in range(0, len(entries), _RECORDS_A_SIGN):
+            for offset, _, _, code in entries[first : first + _RECORDS_A_SIGN].tolist():
                 yield offset, queue.old.record(offset), code
 
 

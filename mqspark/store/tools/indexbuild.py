@@ -32,7 +32,7 @@ from mqspark.store.log.scan import MAX_RUN_RECORDS
 from mqspark.store.tools.offline import release
 
 _STEP_BYTES = 16 << 20
-_LONG = Slice(MAX_RUN_RECORDS, WINDOW_BYTES, WINDOW_BYTES, WINDOW_BYTES)
+_WITHOUT_TURNS = Slice(MAX_RUN_RECORDS, WINDOW_BYTES, WINDOW_BYTES, WINDOW_BYTES)
 """Nobody waits for a turn here."""
 WORTH_A_PROCESS_BYTES = 256 << 20
 """Bytes of the log from which on a process is used; a process needs a third of a second to start."""
@@ -88,7 +88,7 @@ class _Builder:
             self.index,
             lambda: 0,
             window_bytes=WINDOW_BYTES,
-            bounds=_LONG,
+            bounds=_WITHOUT_TURNS,
         )
         self._released: Segment | None = None
         self._released_bytes = 0

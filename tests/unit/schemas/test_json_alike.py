@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mqspark.record.batchitems import EqualBodies
-from mqspark.schemas.jsonschema.jsonalike import MAX_BYTES, MAX_PAUSE, Alike, Pattern
+from mqspark.schemas.jsonschema.jsonalike import MAX_PATTERN_BYTES, MAX_PAUSE, Alike, Pattern
 from mqspark.schemas.jsonschema.jsonschemas import JsonSchema
 from mqspark.schemas.schemaprefix import encode_prefix
 
@@ -99,7 +99,7 @@ def test_bodies_that_are_not_alike_are_looked_at_more_and_more_rarely() -> None:
     while not found.take(good, b""):
         tries += 1
     assert tries <= MAX_PAUSE
-    assert not found.take([b"x" * (MAX_BYTES + 1)] * 2, b"")
+    assert not found.take([b"x" * (MAX_PATTERN_BYTES + 1)] * 2, b"")
     assert not alike(ORDER)[0].take([b"", b""], b"")
 
 
