@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Protocol
 
 
@@ -28,5 +28,6 @@ def closing() -> Iterator[None]:
     """Close what is opened within and left open, the newest first."""
     before = len(_open)
     yield
-    while len(_open) > before:
-        _open[-1].close()
+    with ExitStack() as stack:
+        for each in _open[before:]:
+            stack.callback(each.close)
