@@ -263,6 +263,8 @@ def uses(each: Module) -> Iterator[str]:
         match node:
             case ast.Name(id=name, ctx=ast.Load()) | ast.Attribute(attr=name):
                 yield name
+            case ast.ImportFrom(names=names):  # what it gives out again
+                yield from (each.name for each in names if each.name == each.asname)
             case ast.Constant(value=str() as text) if id(node) not in listed and len(text) < 200:
                 yield from re.findall(r"\w+", text)
 
