@@ -172,7 +172,7 @@ def plan_move(
     led = Counter(found.values())
     ranked = sorted(set(targets), key=lambda name: (-led[name], name))
     each, more = divmod(len(found), len(ranked))
-    room = {name: each + (place < more) for place, name in enumerate(ranked)}
+    room = {name: each + (1 if place < more else 0) for place, name in enumerate(ranked)}
     moving = []
     for number, name in found.items():
         if room.get(name, 0) > 0:

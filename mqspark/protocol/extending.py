@@ -276,7 +276,7 @@ class Extensions:
 
     def _count(self) -> int:
         hooks = len(self.sends) + len(self.consumes) + len(self.transactions) + len(self.observers)
-        return hooks + len(self.rpc) + (self.provider is not None)
+        return hooks + len(self.rpc) + (0 if self.provider is None else 1)
 
     def around(self, handlers: Mapping[int, Handler], user_of: UserOf) -> dict[int, Handler]:
         """The handlers with the RPC hooks around them."""

@@ -45,7 +45,8 @@ def allocate(
         return list(queues[index :: len(clients)])
     share, more = divmod(len(queues), len(clients))
     start = index * share + min(index, more)
-    return list(queues[start : start + share + (index < more)])
+    end = start + share + (1 if index < more else 0)
+    return list(queues[start:end])
 
 
 def allocate_for_pop(

@@ -62,7 +62,8 @@ class Averagely:
             return []
         share, remainder = divmod(len(queues), len(clients))
         start = index * share + min(index, remainder)
-        return list(queues[start : start + share + (index < remainder)])
+        end = start + share + (1 if index < remainder else 0)
+        return list(queues[start:end])
 
 
 class AveragelyByCircle:

@@ -49,7 +49,8 @@ class RequestHead:
             self.method, self.scheme, self.path = pseudo[":method"], pseudo[":scheme"], pseudo[":path"]
         except KeyError as missing:
             raise Malformed(f"no {missing}") from None
-        if not self.path or len(pseudo) - (":authority" in pseudo) != 3:
+        known = 4 if ":authority" in pseudo else 3
+        if not self.path or len(pseudo) != known:
             raise Malformed("no path, or a pseudo-field that no request has")
         length = fields.get("content-length", "")
         if length and not (length.isascii() and length.isdecimal() and len(length) < 16):
