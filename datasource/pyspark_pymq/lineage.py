@@ -255,7 +255,7 @@ class LineageSender:
                     client, settings = OpenLineageClient(), now
                 client.emit(event.run.made(event))
             except Exception as error:
-                # Of the package that is missing, of its transport, of the network: no job fails for that.
+                # The package is missing, or its transport or the network fails: no job fails for that.
                 self._warn(f"{type(error).__name__}: {error}")
             finally:
                 self._waiting.task_done()

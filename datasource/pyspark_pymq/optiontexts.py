@@ -166,11 +166,11 @@ class OptionTexts:
         return value
 
     def signing(self) -> SigningOptions:
-        """Of requests to the cluster."""
+        """How requests to the cluster are signed."""
         return self._signing("accessKey", "secretKey", "securityToken", "credentialsFile")
 
     def registry_signing(self) -> SigningOptions:
-        """Of a schema registry, where it has users of its own."""
+        """How requests to a schema registry are signed that has users of its own."""
         return self._signing("schemaAccessKey", "schemaSecretKey", None, "schemaCredentialsFile")
 
     def _signing(

@@ -214,7 +214,7 @@ def _deliver(spark: SparkSession, options: ParkedOptions, identity: str, batch: 
 def _send(rows: DataFrame, nameserver: str, identity: str, batch: int) -> None:
     writer = rows.write.format("pymq").option("nameserver", nameserver)
     writer = writer.option("deliveryGuarantee", "exactly-once").option("transactionId", identity)
-    # Of what brokers set, the origin of what goes to a group is left.
+    # Brokers set the origin of what goes to a group: it is left.
     writer = writer.option("keepBrokerProperties", "true")
     writer.option("transactionBatch", batch).mode("append").save()
 

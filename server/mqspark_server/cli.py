@@ -140,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (click.ClickException, MQError, OSError) as error:
         _exit_with(describe(error), exit_code_of(error))
     except UnicodeEncodeError as error:
-        # Of an argument that is not UTF-8 the interpreter keeps the bytes as halves of characters.
+        # The interpreter keeps the bytes of an argument that is not UTF-8 as halves of characters.
         _exit_with(f"{error.object!a:.200} is not UTF-8 text", WRONG)
     sys.exit(code if isinstance(code, int) else 0)
 

@@ -120,7 +120,7 @@ def _schema(options: PayloadOptions, topic: str | None, kind: str) -> Schema:
 
 
 def registered_schemas(options: PayloadOptions) -> RegisteredSchemas:
-    """Of ``schemaRegistry``. Raises ConfigError."""
+    """Those of ``schemaRegistry``. Raises ConfigError."""
     from mqspark.client.typed.registeredschemas import RegisteredSchemas
     from mqspark.client.typed.registryclient import RegistryClient
 

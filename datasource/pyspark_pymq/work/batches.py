@@ -110,7 +110,7 @@ class Batches:
         if outcome is not None:
             from pyspark.sql import functions as f
 
-            # Of its own name: a session may leave out what is grouped by (spark.sql.retainGroupColumns).
+            # Under a name of its own: a session may leave out what is grouped by (spark.sql.retainGroupColumns).
             sums = outcome.groupBy("kind").agg(f.min("kind").alias("what"), f.sum("count").alias("messages"))
             counts |= {row.what: int(row.messages) for row in sums.collect()}
             if self.ordered_by is not None and counts[RETRY]:

@@ -185,7 +185,7 @@ class TableKeeper:
             writer = TableWriter(self._session(), definition)
             table = planned(writer, queues.bounds())
         except Exception as error:
-            # Of Spark, of the cluster or of the table's place: it is told, and tried again.
+            # Spark, the cluster or the table's place fails: it is told, and tried again.
             os.close(lock)
             self._failed(definition, error, now_s)
             return None

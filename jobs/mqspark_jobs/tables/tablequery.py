@@ -189,7 +189,7 @@ class TableQuery:
             own = rows.where(rows[TOPIC] == topic) if len(ends) > 1 else rows
             writer.write(own.drop(TOPIC), starts[topic], ends[topic])
         except Exception as error:
-            # Of the table's place or of its rows: the table leaves, and its keeper says why.
+            # The table's place or its rows are wrong: the table leaves, and its keeper says why.
             with self._mutex:
                 if self._members.pop(writer.definition.name, None) is not None:
                     self._gone[writer.definition.name] = error

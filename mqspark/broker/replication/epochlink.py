@@ -130,7 +130,7 @@ class EpochFollower(Follower):
             check_order(theirs)
         except ValueError as error:
             raise ProtocolError(f"its epochs are impossible: {error}") from None
-        # Of a damaged log every byte is compared, whatever its epochs say.
+        # Every byte of a damaged log is compared, whatever its epochs say.
         if self._is_empty or self._member.damage:
             self._epochs.cut_after(-1)
         own, end = self._epochs.entries, self._store.log.position

@@ -31,7 +31,7 @@ _LEARNED_BYTES = 112 << 10
 """What a JSON Schema learns of bodies (``jsonalike``)."""
 _FAILURE_BYTES = 4 << 10
 _PATTERN_BYTES = 8 << 10
-"""Of a regular expression, compiled."""
+"""A compiled regular expression takes so much."""
 
 _Compute = Callable[[Callable[[], Any], Callable[[Any, Exception | None], None]], None]
 
@@ -137,5 +137,5 @@ def _weight(schema: Schema) -> int:
 
 
 def _weight_of_texts(texts: Iterable[str]) -> int:
-    """Of what is made of them: measured, the most of all languages."""
+    """The bytes of what is made of them: measured, the most of all languages."""
     return sum(_OBJECTS_PER_BYTE * len(text) + _PATTERN_BYTES * text.count('"pattern') for text in texts)

@@ -81,7 +81,7 @@ class Source(NamedTuple):
         return self._parsed({})
 
     def texts(self) -> list[str]:
-        """Of this one and of those that it needs, each once: what is needed twice at each level would be visited twice
+        """The texts of this one and of those that it needs, each once: what is needed twice at each level would be visited twice
         as often at each."""
         found: dict[int, Source] = {}
         left = [self]

@@ -478,7 +478,7 @@ class SendProcessor:
         """A message with a property that concerns the broker."""
         topic, draft = to.topic, self._draft(session, command, header, to, sent)
         unique_id = draft.properties[UNIQ_KEY]
-        # Of a transaction, sender and checks rely on the half message.
+        # The sender and the checks of a transaction rely on the half message.
         is_transactional = to.sys_flag & TRANSACTION_MASK or TRANSACTION_PREPARED in draft.properties
         is_dead = draft.topic != topic.name
         if is_transactional:

@@ -198,7 +198,7 @@ class TimerService:
         self._rebuilt_before = 0
         """Queue offsets below this were enqueued according to the checkpoint, but their records are lost."""
         self._delivered_before_ms = 0
-        """Of these, what was due before this time was delivered."""
+        """What of these was due before this time was delivered."""
         self._counted_before = 0
         """Queue offsets below this are in the counts of waiting messages."""
         self._next_flush_ms = 0

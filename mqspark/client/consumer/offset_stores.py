@@ -195,7 +195,7 @@ class LocalOffsets:
         # As private as a broker's files.
         for directory in (self._path.parent.parent, self._path.parent):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Of a damaged file the .bak is the good one.
+        # Beside a damaged file the .bak is the good one.
         backup = None if self._is_damaged else self._path.with_suffix(".json.bak")
         replace_file(self._path, content, mode=0o600, backup=backup)
         self._is_damaged = False

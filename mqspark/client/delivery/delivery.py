@@ -138,7 +138,7 @@ def _tell(finished: Finished, ended: Sequence[Ended]) -> None:
 
 
 def messages_of(argument: Any) -> Sequence[MessageExt]:
-    """Of a listener's argument: one message, or a list."""
+    """The messages of a listener's argument: one, or a list."""
     return argument if isinstance(argument, list) else (argument,)
 
 

@@ -51,7 +51,7 @@ class ProcessQueue:
         self._pending: deque[int] = deque()
         """Ascending; the head is never done."""
         self._sizes: dict[int, int] = {}
-        """Of those that are not done, the size of each: listeners may change their messages."""
+        """The size of each that is not done: listeners may change their messages."""
 
     def put(self, messages: Iterable[MessageExt], next_offset: int) -> list[MessageExt]:
         """Cache the messages of a pull, up to ``next_offset``. Returns the new ones.

@@ -94,9 +94,9 @@ class Together:
         """As ``Accumulator`` was asked to keep them."""
         self.futures: list[SettleFuture] = []
         self.size_bytes = 0
-        """Of the bodies."""
+        """The size of the bodies."""
         self.items_bytes = 0
-        """Of the bodies with all that is sent with them."""
+        """The size of the bodies with all that is sent with them."""
 
     def done(self) -> bool:
         return False  # its send settles it once

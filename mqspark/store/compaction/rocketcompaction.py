@@ -136,7 +136,7 @@ class RocketCompaction:
             self._known = (nothing, nothing, nothing)
         else:
             offsets, views, positions = (np.concatenate(column) for column in zip(*columns, strict=True))
-            # Of a duplicate offset the later copy counts.
+            # The later copy of an offset counts.
             order = np.argsort(offsets[::-1], kind="stable")
             order = len(offsets) - 1 - order
             first = np.flatnonzero(np.diff(offsets[order], prepend=-1))

@@ -38,7 +38,7 @@ class Slice(NamedTuple):
 
     records: int
     text_bytes: int
-    """Of topics and properties, if there are several records: those of many keys take long to hash."""
+    """Bytes of topics and properties, if there are several records: those of many keys take long to hash."""
     keys: int
     """Keys that are added at once, if they are of several records. The slots of a new file, or of one that was just
     synced, cost a page fault each: some 6 µs."""

@@ -48,7 +48,7 @@ MAX_COPY_BYTES = 64 << 20
 """Largest record that is copied when its segment cannot be mapped. A record that claims to be longer counts
 as damaged, and no memory is allocated for it."""
 _SMALL_SYNC_BYTES = 64 << 10
-"""Of syncs that make less durable, on average of a step, zeros ahead of the log save much of the time."""
+"""Zeros ahead of the log save much of the time of syncs that make less durable, on average of a step."""
 _STEPS_AHEAD = 4
 """The next segment is made so many steps before the end of the active one, when a segment has twice as many."""
 _MARK = -1

@@ -221,7 +221,7 @@ class QueueTable(Unsynced):
             self.ledger.free(_queue_bytes(key[0]))
 
     def keys_of(self, topic: str) -> list[tuple[str, int]]:
-        """Of the queues of a topic, found without a look at all others."""
+        """The keys of the queues of a topic, found without a look at all others."""
         return list(takewhile(lambda key: key[0] == topic, self.in_order.since((topic, 0))))
 
     def light_names(self, prefix: str = LMQ_PREFIX) -> Iterator[str]:

@@ -335,7 +335,7 @@ class EndsFile:
         """As ``QueueEnds.load``. The next block is added to what counts."""
         ends, problem = QueueEnds.load(self._path, self._files, position, clean=clean)
         self._changed.clear()
-        # Of a broker that has no such file, as those of older versions: what it put is in no block.
+        # Written by a broker that has no such file, as those of older versions: what it put is in no block.
         is_older = ends is not None and ends.position != position
         self.is_whole = ends is None or problem is not None or is_older
         self._bytes, self._position = (ends.sound_bytes, ends.position) if ends is not None else (0, 0)

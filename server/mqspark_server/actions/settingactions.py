@@ -20,7 +20,7 @@ def check_keys(server: str, known: Mapping[str, str], keys: Iterable[str]) -> No
 
 
 class ChangeSettings(Act, frozen=True):
-    """Of the broker at an address. ``server``: its name. ``changes``: by RocketMQ's keys."""
+    """Changes settings of the broker at an address. ``server``: its name. ``changes``: by RocketMQ's keys."""
 
     done = "server {0.server} has {0.words}"
     server: str

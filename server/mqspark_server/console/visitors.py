@@ -153,7 +153,7 @@ Form = ImmutableMultiDict[str, str]
 
 
 def sent_fields(request: Request, form: Form | None = None) -> Form:
-    """Of a form, or else of the query, with the names in the path, which no field replaces."""
+    """The fields of a form, or else of the query, with the names in the path, which no field replaces."""
     names = request.path_params
     sent = (request.query_params if form is None else form).multi_items()
     return Form([*(each for each in sent if each[0] not in names), *names.items()])

@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 
 STEP_S = 0.05
 NO_SLOT = -1
-"""Of what has no deadline."""
+"""The slot of what has no deadline."""
 
 
 class WithSlot(Protocol):

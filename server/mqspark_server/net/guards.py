@@ -33,7 +33,7 @@ SHUTDOWN_GRACE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Of the connections of one server. ``max_connections_per_address``: 0 is no limit."""
+    """Limits of the connections of one server. ``max_connections_per_address``: 0 is no limit."""
 
     idle_s: float = 120.0
     max_connections: int = 10_000

@@ -120,7 +120,7 @@ class RemotingServer(GuardedServer[RemotingConnection]):
         """Those of which a part is written. What is left of it is in their ``out``."""
         self._last_session_id = 0
         self.deadlines: Deadlines[Expires] = Deadlines(self.loop, lambda waiting: waiting.expire())
-        """Of what clients in this process wait for."""
+        """Deadlines of what clients in this process wait for."""
         self._before_turn: list[Callable[[], None]] = []
         self.scheduled = False
         self.last_read: RemotingConnection | None = None

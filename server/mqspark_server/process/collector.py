@@ -83,7 +83,7 @@ class Collector:
             gc.freeze()
 
     def _busy_share(self) -> float:
-        """Of a processor, by this thread since the last call."""
+        """The share of a processor that this thread took since the last call."""
         now_s, cpu_s = time.monotonic(), time.thread_time()
         share = (cpu_s - self._cpu_s) / max(now_s - self._looked_s, 1e-3)
         self._looked_s, self._cpu_s = now_s, cpu_s

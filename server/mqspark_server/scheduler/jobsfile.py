@@ -41,7 +41,7 @@ class JobServerConfig:
 
     state_directory: str = "~/mqspark-jobs"
     tables_directory: str = "~/mqspark-tables"
-    """Of the definitions of live tables, which are shown."""
+    """It has the definitions of live tables, which are shown."""
     http_enable: bool = True
     http_bind_address: str = "127.0.0.1"
     http_port: int = setting(8687, least=0, most=65535)

@@ -43,7 +43,7 @@ QUEUES = WholeNumbers(1, QUEUE_IDS.most)
 SHARED_QUEUES = WholeNumbers(0, 0x7FFF)
 """In POP mode: of how many neighbours a consumer shares the queues; 0: of all."""
 OFFSETS = WholeNumbers(0, 1 << 62)
-"""Of messages, as one may be given."""
+"""Offsets of messages that may be given."""
 MAX_VALUE = 4_096
 """Characters of the value of a setting."""
 MAX_RESOURCE = 512

@@ -348,7 +348,7 @@ class ArchivedMessages:
             [sys.executable, "-m", "mqspark_server.tiered.archivefetch"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # Of Arrow's allocators, this one takes no more memory than is requested.
+            # Arrow's other allocators take more memory than is requested.
             env=os.environ | {"ARROW_DEFAULT_MEMORY_POOL": "system"},
             start_new_session=True,
         )

@@ -138,7 +138,7 @@ class BrokerSchemas:
 
 
 _OTHER_ROOTS = frozenset({"associations"})
-"""Of paths that clients of a registry know and this one has not."""
+"""Roots of paths that clients of a registry know and this one has not."""
 _ROOTS = {operation.path.split("/")[1] for operation in OPERATIONS.values()} | _OTHER_ROOTS
 
 

@@ -74,7 +74,7 @@ async def config_diff(shell: ClusterShell, brokers: OnlyBrokers) -> None:
 
 
 async def _settings_of(shell: ClusterShell, brokers: tuple[str, ...]) -> dict[str, dict[str, str]]:
-    """Of the masters, by name."""
+    """The settings of the masters, by name."""
     servers = (await shell.brokers(brokers)).items()
     return {name: await shell.admin.broker_config(each[min(each)]) for name, each in servers}
 

@@ -50,7 +50,7 @@ class _App(Protocol):
 
 
 def _settings(make: Callable[..., T], base: Any, config: str | None, assignments: Iterable[str]) -> T:
-    """Of a server, whose log is on standard error from now on. Raises ConfigError."""
+    """The settings of a server, whose log is on standard error from now on. Raises ConfigError."""
     from mqspark_server.settings.settings import consent_to_anonymous, layers_of
 
     layers = layers_of(config, assignments)

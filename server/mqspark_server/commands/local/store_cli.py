@@ -55,7 +55,7 @@ store = noun(
 
 
 def settings_of(directory: str | Path, config: str | None, assignments: Sequence[str]) -> BrokerSettings:
-    """Of the broker with this store."""
+    """The settings of the broker with this store."""
     from mqspark_server.settings.settings import broker_settings, layers_of, production
 
     settings = broker_settings(production(), *layers_of(config, assignments))

@@ -8,7 +8,7 @@ first step, once the broker has answered, is about as much again.
 from __future__ import annotations
 
 TURN_S = 0.001
-"""Of first steps."""
+"""Time for first steps."""
 FIRST_CALLS = 32
 LEAST_CALLS, MOST_CALLS = 4, 128
 _NEW_PARTS = 4
@@ -18,7 +18,7 @@ _NEW_PARTS = 4
 class CallTurns:
     def __init__(self) -> None:
         self.most = FIRST_CALLS
-        """Of all connections, in one turn."""
+        """The most calls of all connections in one turn."""
         self._each_s = TURN_S / FIRST_CALLS
 
     def took(self, seconds: float, calls: int) -> None:

@@ -121,7 +121,7 @@ class GrpcConnection(asyncio.Protocol):
         self._gate: TlsGate[GrpcConnection] = TlsGate(host.tls, host.handshakes, self)
         self._transport: asyncio.Transport | None = None
         self.address = ("", 0)
-        """Of the peer."""
+        """The peer's."""
         self._waiting: deque[ServedCall] = deque()
         """Calls that have not begun."""
         self._unlimited: list[ServedCall] = []
@@ -445,7 +445,7 @@ class GrpcConnection(asyncio.Protocol):
 
     @property
     def unread_bytes(self) -> int:
-        """Of answers, here or in the transport."""
+        """Bytes of answers, here or in the transport."""
         transport = self._transport
         return self._http2.unsent_bytes + (0 if transport is None else transport.get_write_buffer_size())
 

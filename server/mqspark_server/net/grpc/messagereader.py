@@ -40,7 +40,7 @@ class MessageReader:
 
     @property
     def held_bytes(self) -> int:
-        """Of a message that is not complete."""
+        """Bytes of a message that is not complete."""
         return len(self._rest) if self._rest is not None else 0
 
     def read(self, data: bytes) -> list[bytes]:

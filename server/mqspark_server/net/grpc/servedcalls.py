@@ -75,19 +75,19 @@ class ServedCall(Struct, eq=False):
     deadline: float | None
     """In the loop's time."""
     slot: int = NO_SLOT
-    """Of its deadline (``deadlines``)."""
+    """That of its deadline (``deadlines``)."""
     _reader: MessageReader | None = None
     """None: no message has begun."""
     _requests: deque[bytes] = field(default_factory=deque)
     """Messages that the method has not taken."""
     _waiting_bytes: int = 0
-    """Of these."""
+    """The bytes of these."""
     _taken: int = 0
     """Messages of a stream that its method has taken without a pause."""
     _closed_bytes: int = 0
     """By which the window of a stream of messages is closed: what has come, but for what was given back."""
     _arrived_bytes: int = 0
-    """Of a request that is not complete, at the last look."""
+    """Bytes of a request that is not complete, at the last look."""
     _held: int = 0
     """Bytes of its messages, complete or not, as reported."""
     _kept: int = 0
@@ -106,7 +106,7 @@ class ServedCall(Struct, eq=False):
 
     @property
     def address(self) -> tuple[str, int]:
-        """Of the peer."""
+        """The peer's."""
         return self._connection.address
 
     def time_remaining(self) -> float | None:

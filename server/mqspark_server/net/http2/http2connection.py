@@ -140,7 +140,7 @@ class Http2Connection:
 
     @property
     def buffered_bytes(self) -> int:
-        """Of an incomplete frame or header block."""
+        """Bytes of an incomplete frame or header block."""
         return len(self._rest) + self._heads.buffered_bytes
 
     # --- bytes in -------------------------------------------------------------------------------------------------

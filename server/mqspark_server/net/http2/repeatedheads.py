@@ -24,7 +24,7 @@ _FIRST_DYNAMIC = 62
 _MOST_LAST = 16
 """Heads of one kind that are kept."""
 _MOST_LAST_BYTES = 256
-"""Of the last field of one that is kept. It may be as long as the decoder's table."""
+"""The last field of one that is kept has no more. It may be as long as the decoder's table."""
 _MOST_LITERAL_BYTES = 64
 
 _NO_FIELD: ReadField = ("", "", 0, False)
@@ -125,7 +125,7 @@ class RepeatedHead:
 
 
 def _index(block: bytes, at: int) -> tuple[int, int]:
-    """Of the name of a literal that goes to the table, and where its value begins if that has a length of one octet. 0:
+    """The index of the name of a literal that goes to the table, and where its value begins if that has a length of one octet. 0:
     there is none."""
     octet = block[at]
     if _LITERAL < octet < _LONG_INDEX:

@@ -26,7 +26,7 @@ MAX_KNOWN_BYTES = 16 * 1024
 MAX_KINDS = 2
 """Kinds of heads that are kept, the newest."""
 MAX_KIND_BYTES = 2 * 1024
-"""Of a head of one, as its list counts."""
+"""The size of a head of one, as its list counts."""
 
 
 class RequestHeads:
@@ -44,9 +44,9 @@ class RequestHeads:
         self._known: dict[bytes, RequestHead] = {}
         self._known_bytes = 0
         self._parts: list[bytes] = []
-        """Of a block that is not complete."""
+        """They are of a block that is not complete."""
         self.buffered_bytes = 0
-        """Of all parts."""
+        """The bytes of all parts."""
         self.open_stream = 0
         """The stream of the block that is not complete, which nothing but CONTINUATION may follow; 0: there is
         none."""

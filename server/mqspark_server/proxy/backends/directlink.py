@@ -50,7 +50,7 @@ class DirectLink:
         self._messages: list[PlainMessage] = []
         self._topics: list[Topic] = []
         self._generation = 0
-        """Of the topics, when the first of the messages came."""
+        """That of the topics when the first of the messages came."""
 
     def topic(self, name: str) -> DirectTopic | None:
         direct = self._core.direct

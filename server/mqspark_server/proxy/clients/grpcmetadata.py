@@ -64,7 +64,7 @@ class GrpcContext(Protocol):
 
     @property
     def address(self) -> tuple[str, int]:
-        """Of the peer."""
+        """The peer's."""
         ...
 
     def time_remaining(self) -> float | None:

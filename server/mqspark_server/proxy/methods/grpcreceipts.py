@@ -155,7 +155,7 @@ async def ack_message(call: GrpcCall, request: pb.AckMessageRequest) -> pb.AckMe
 
 
 class _Acks:
-    """Of one call, by what brokers have handed out together."""
+    """The acknowledgements of one call, by what brokers have handed out together."""
 
     def __init__(self, topic: str, group: str) -> None:
         self._topic = topic

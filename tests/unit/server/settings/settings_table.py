@@ -36,7 +36,7 @@ def markdown() -> str:
         "Settings are given in a file (`-c FILE`, `broker.conf` syntax or TOML) or with `--set key=value`, by the name",
         "in RocketMQ (`flushDiskType`) or in snake case (`flush_disk_type`).",
         "",
-        f"Of RocketMQ 5.5's settings, {len(HONOURED)} are honoured. {len(WITHOUT_EFFECT)} have no effect here; "
+        f"{len(HONOURED)} of RocketMQ 5.5's settings are honoured. {len(WITHOUT_EFFECT)} have no effect here; "
         "one line of the log names those that are",
         f"given. {len(REFUSED)} promise what this version does not keep; a start with such a value fails. "
         "An unknown name is an error.",
