@@ -81,7 +81,7 @@ class VoidRun(Exception):
 
 @dataclass(slots=True)
 class Figures:
-    """Of one side and case, a value a run."""
+    """Figures of one side and case, a value a run."""
 
     rates: list[float] = field(default_factory=list)
     cpu_us: list[float] = field(default_factory=list)
@@ -91,7 +91,7 @@ class Figures:
 # --- the sides ----------------------------------------------------------------------------------------------
 
 Command = Callable[[Path], list[str]]
-"""Of a folder that the side may write to."""
+"""The command by a folder that the side may write to."""
 
 
 def ours(*options: str) -> Command:

@@ -29,7 +29,7 @@ from tests.support.clusters import Cluster, mqspark_broker, mqspark_namesrv
 from tests.support.pace import slowness
 
 SPARE_FILES = 1_000
-"""Of a broker: its store, libraries and the active connections."""
+"""What else a broker has open: its store, libraries and the active connections."""
 IDLE_PROCESSES = 2
 HEAP_MIB = 2_048
 

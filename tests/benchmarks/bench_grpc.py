@@ -93,7 +93,7 @@ class Cpu(NamedTuple):
 class Side(NamedTuple):
     address: str
     pids: tuple[int, ...]
-    """Of its server, and of the broker behind it."""
+    """Its server, and the broker behind it."""
     is_java: bool = False
 
     def cpu(self) -> Cpu:
@@ -104,7 +104,7 @@ class Side(NamedTuple):
 class Figures(NamedTuple):
     per_s: float
     cpu_us: float
-    """Of processor time a message."""
+    """Microseconds of processor time a message."""
     first_cpu_us: float
 
     @classmethod

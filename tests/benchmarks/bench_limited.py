@@ -101,7 +101,7 @@ def limited_broker(folder: Path, limit_bytes: int) -> Iterator[tuple[str, Memory
 
 
 class Samples:
-    """Of the group, every SAMPLE_S."""
+    """Samples of the group, every SAMPLE_S."""
 
     def __init__(self, group: MemoryGroup) -> None:
         self._group = group

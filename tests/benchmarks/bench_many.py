@@ -116,7 +116,7 @@ class Longest:
 
 
 class Turns(Longest):
-    """Of a broker; and what its jobs took."""
+    """Turns of a broker; and what its jobs took."""
 
     def __init__(self, bench: Bench) -> None:
         super().__init__()

@@ -50,7 +50,7 @@ WARM_UP_S = 10.0
 LOAD_TIMEOUT_S = 240
 PARTS = ("triggerExecution", "latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets")
 PROGRESS = 50
-"""Of so many micro-batches the parts are shown."""
+"""The parts of so many micro-batches are shown."""
 KAFKA_LOAD = Path(__file__).parent / "client_sides" / "KafkaLoad.java"
 
 

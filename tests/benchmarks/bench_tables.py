@@ -132,7 +132,7 @@ class Watched:
         return found
 
     def delays_s(self, since_ms: int) -> list[pa.Array]:
-        """Of every message that was sent at that time or later."""
+        """The delays of every message that was sent at that time or later."""
         found = []
         for at_s, path in self.files():
             born = pq.read_table(path, columns=["bornTimestamp"]).column(0)
@@ -206,7 +206,7 @@ class Spent:
 
 
 def compiling_s(pid: int) -> float:
-    """Of a JVM's compiler threads that are there."""
+    """The time of a JVM's compiler threads that are there."""
     used = 0.0
     for path in Path("/proc", str(pid), "task").glob("*/stat"):
         try:

@@ -18,7 +18,7 @@ PARTITIONS = 4
 READY_S = 60
 
 CONNECTOR = "4.2.0"
-"""Of Spark's connector for Kafka: the newest there is, and Spark 4.3 runs it."""
+"""The version of Spark's connector for Kafka: the newest there is, and Spark 4.3 runs it."""
 JARS = {
     "avro": [("org.apache.spark", "spark-avro_2.13", version("pyspark"), ALONE)],
     "broker": [("org.apache.kafka", "kafka_2.13", "4.1.0", "")],

@@ -36,7 +36,7 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """Of one benchmark. ``others`` and ``steal`` are shares of all processor time of the machine meanwhile."""
+    """What disturbs one benchmark. ``others`` and ``steal`` are shares of all processor time of the machine."""
 
     load_before: float
     others: float
@@ -74,7 +74,7 @@ class Watch:
 
 
 def load_average(proc: Path = _PROC) -> float:
-    """Of the last minute."""
+    """The load of the last minute."""
     return float((proc / "loadavg").read_text().split()[0])
 
 

@@ -16,7 +16,7 @@ from pyspark_pymq.schema import selected_columns, spark_schema
 
 TASKS = 4
 BATCH_BYTES = 1 << 20
-"""Of values, as pymq's own batches have."""
+"""Bytes of values, as pymq's own batches have."""
 
 
 @dataclass

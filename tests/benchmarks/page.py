@@ -33,7 +33,7 @@ svg .dot { fill: var(--peer) } svg .dot.ours { fill: var(--ours) } svg line { st
 EXPLAINED = "A bar is the median, a dot a round. After a semicolon: how many times better the first side is."
 
 WIDTH, ROW, LABEL, VALUES = 940, 26, 250, 250
-"""Of a plot: pixels in all, a row, the names of sides at the left, the numbers at the right."""
+"""Sizes of a plot: pixels in all, a row, the names of sides at the left, the numbers at the right."""
 
 
 def html(report: Report) -> str:

@@ -93,7 +93,7 @@ def _digits(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _sum_of(digits: bytes) -> int:
-    """Of numbers of eight digits, one after the other."""
+    """The sum of numbers of eight digits, one after the other."""
     rows = np.frombuffer(digits, np.uint8).reshape(-1, _DIGITS).astype(np.int64) - ord("0")
     return int((rows @ _POWERS).sum())
 
@@ -138,7 +138,7 @@ def send(
                 if not chunk:
                     raise ConnectionError("the broker closed the connection")
                 chunk = sender.partial + chunk
-                # Of an answer the number comes last of what is read, and what is behind it may be read later.
+                # The number comes last of what is read of an answer, and what is behind it may be read later.
                 last = chunk.rfind(_MARK)
                 if last + len(_MARK) + _DIGITS >= len(chunk):
                     last = chunk.rfind(_MARK, 0, last)
@@ -262,7 +262,7 @@ def pull(port: int, topic: str, queues: int, batch: int, count: int, rounds: int
 
 
 def _sequence_numbers(body: memoryview, offset: int, after: int) -> np.ndarray[Any, Any]:
-    """Of one pull's records, which are all equally long."""
+    """Those of one pull's records, which are all equally long."""
     size = int.from_bytes(body[:4], "big")
     rows = np.frombuffer(body, dtype=np.uint8).reshape(-1, size)
     if not (rows[:, 4:8] == rows[0, 4:8]).all() or bytes(body[4:8]) != b"\xda\xa3\x20\xa7":

@@ -581,7 +581,7 @@ def check(script: Script, image: Image, files: MemoryFiles | None = None) -> Non
 
 
 PARTS = 4
-"""Of a run over all images: a part a test, so that it can be shared out, and gone on with where it was interrupted."""
+"""Parts of a run over all images: a part a test, so that it can be shared out, and gone on with after an end."""
 
 
 def assert_part(script: Script, part: int, *, at_least: int) -> None:

@@ -18,8 +18,8 @@ SPARK_TIMEOUT_S = 300
 
 
 def rocketmq_classes() -> Path:
-    """Of a name server, a broker, and the program that runs their clients and tools, and of the newest broker; the
-    folder of all."""
+    """Classes of a name server, a broker, and the program that runs their clients and tools, and of the newest broker;
+    the folder of all."""
     newest = fetch_newest()
     make_archive(newest.class_archive(BROKER), lambda options: _live(newest, options))
     jars = fetch()
@@ -56,7 +56,7 @@ def _live(jars: Jars, broker_options: list[str]) -> None:
 
 
 def spark_classes() -> Path:
-    """Of a Spark session."""
+    """Classes of a Spark session."""
 
     def run(options: list[str]) -> None:
         command = [sys.executable, "-m", "tests.spark.typical_session", " ".join(options)]

@@ -42,7 +42,7 @@ SETTINGS = {
     "flushConsumerOffsetInterval": 500,
     "timerWheelEnable": False,
 }
-"""Of both brokers: small files, and everything that changes the format."""
+"""Settings of both brokers: small files, and everything that changes the format."""
 
 PLAIN, BATCH, LIGHT = "MovePlain", "MoveBatch", "%LMQ%move"
 GROUPS = ("movers", "%LMQ%light")
@@ -237,7 +237,7 @@ class Mover:
                 found.append((low, *struct.unpack_from(">q", record, 28), record))
                 times.append(*struct.unpack_from(">q", record, 56))
             low = int(reply.ext["nextBeginOffset"])
-        # Of several records of one millisecond RocketMQ gives the last where a file of a BatchCQ queue ends.
+        # RocketMQ gives the last of several records of one millisecond where a file of a BatchCQ queue ends.
         asked = [time_ms for time_ms in sorted(set(times)) if topic != BATCH or times.count(time_ms) == 1]
         for time_ms in asked[:: max(1, len(times) // 10)]:
             reply = connection.request(SEARCH_OFFSET_BY_TIMESTAMP, timestamp=time_ms, **where)

@@ -28,7 +28,7 @@ class Jars:
         return f"{self.program}{os.pathsep}{self.jar_folder}/*"
 
     def class_archive(self, main_class: str) -> Path:
-        """Of the JVMs that run this class: see ``tests.support.jvm``."""
+        """The archive of the JVMs that run this class: see ``tests.support.jvm``."""
         name = main_class.rpartition(".")[2].lower()
         return class_archive(cache_folder() / "classes", name, self.classpath, main_class)
 

@@ -87,7 +87,7 @@ def _room(client_id: str) -> str:
 
 
 def strategies(broker: str, topic: str) -> dict[str, tuple[Allocation, ...]]:
-    """Of our two members each, the last one's for our member beside Java's."""
+    """Those of our two members each, the last one's for our member beside Java's."""
     nearby = MachineRoomNearby(
         Averagely(), broker_room=lambda queue: ("even", "odd")[queue.queue_id % 2], client_room=_room
     )

@@ -31,7 +31,7 @@ from tests.support.processes import HOST, free_port
 SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)$")
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 EXPORTER_LABELS = {"otel_scope_name", "otel_scope_version"}
-"""Of the OpenTelemetry exporter, not of RocketMQ."""
+"""The OpenTelemetry exporter adds them, not RocketMQ."""
 
 ROCKETMQS_NAME = re.compile(r'^rocketmq_\w+ use base unit "seconds" instead of "milliseconds"$')
 """What promtool says of names that are RocketMQ's."""

@@ -31,7 +31,7 @@ ROOT = Credentials("root-canary", "root-canary-secret")
 ALICE = {"access_key": "alice-canary", "secret_key": "alice canary secret: Grüße"}
 BOB = {"access_key": "bob", "secret_key": "bob-canary-secret"}
 WRONG = {**BOB, "secret_key": "guessed-secret"}
-"""Of a user of its own, who then has to wait."""
+"""Keys of a user of its own, who then has to wait."""
 READER = {"access_key": "reader", "secret_key": "reader-canary-secret"}
 ACCOUNTS = f"""
 accounts:

@@ -348,7 +348,7 @@ class OrderedPops(RuleBasedStateMachine):
 
 
 def min_count(counts: dict[int, int], offsets: list[int]) -> int:
-    """Of those of which nothing is said: none of these were handed out before."""
+    """The count of those of which nothing is said: none of these were handed out before."""
     return min(counts.values(), default=0) if len(counts) == len(offsets) else 0
 
 

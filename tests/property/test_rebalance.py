@@ -53,7 +53,7 @@ NUMBERS = st.integers(0, MOST_MEMBERS - 1)
 
 
 def room_of(name: str) -> str:
-    """Of a client or a broker: what ends in a or in an even digit is in one room."""
+    """The room of a client or a broker: what ends in a or in an even digit is in one room."""
     return "1" if name[-1] in "a02468" else "2"
 
 

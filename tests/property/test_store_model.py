@@ -47,7 +47,7 @@ class StoreLife(RuleBasedStateMachine):
         self.visible: dict[tuple[str, int], int] = {}
         self.pending: list[tuple[tuple[str, int], Stored]] = []
         self.dying: dict[tuple[str, int], list[Stored]] = {}
-        """Of topics whose deletion is not on disk: a kill brings them back, whole."""
+        """Queues of topics whose deletion is not on disk: a kill brings them back, whole."""
         self.deleted: set[str] = set()
         """Since the last kill or end, whether they had messages or not."""
 

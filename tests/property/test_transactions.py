@@ -125,7 +125,7 @@ class Transactions(RuleBasedStateMachine):
         return one
 
     def decided(self, one: Transaction, decision: int, answer: Command) -> None:
-        """Of an END_TRANSACTION that was answered with success: the first one counts."""
+        """Note an END_TRANSACTION that was answered with success: the first one counts."""
         if answer.code != 0 or one.decision:
             return
         if one.unique_id in self.given_up:

@@ -66,7 +66,7 @@ class BrokerProcess:
 
     @property
     def memory_bytes(self) -> int:
-        """Of its own: what it maps of files is not counted."""
+        """Memory of its own: what it maps of files is not counted."""
         for line in Path(f"/proc/{self.popen.pid}/status").read_text().splitlines():
             if line.startswith("RssAnon:"):
                 return int(line.split()[1]) * 1024

@@ -24,7 +24,7 @@ MOMENT_S = 0.1
 GUIDED = [name for name, kind in TARGETS.items() if issubclass(kind, Decoding)]
 TEN_MINUTES_S = 600
 PART_S = int(os.environ.get("MQSPARK_FUZZ_SECONDS", TEN_MINUTES_S // (len(TARGETS) + len(GUIDED))))
-"""Of each target, and of each decoder under atheris."""
+"""Time of each target, and of each decoder under atheris."""
 
 
 @pytest.fixture(scope="module")

@@ -49,12 +49,12 @@ SEEN_SPOILS = tuple(
 )
 """A start sees these at once."""
 SPOIL_SHARE = 0.2
-"""Of all runs without a story: a broker comes back damaged while other things happen."""
+"""The share of all runs without a story in which a broker comes back damaged while other things happen."""
 ROLES = ("master", "slave-a", "slave-b")
-"""Of brokers when a fault begins: see ``History.machine_as``."""
+"""Roles of brokers when a fault begins: see ``History.machine_as``."""
 
 STEPS_MS = (-60_000, -1_000, 1_000, 3_600_000)
-"""Of a clock on the wall."""
+"""Steps of a clock on the wall."""
 CHANGES_S = 10.0
 """How long a cluster changes as a whole."""
 SMALL_STEPS_MS = (-3_000, -1_000, 1_000, 4_000)

@@ -106,7 +106,7 @@ class History:
     acked: dict[Place, Sent] = field(default_factory=dict)
     seen: dict[Place, tuple[bytes, str]] = field(default_factory=dict)
     places: dict[bytes, Place] = field(default_factory=dict)
-    """Of messages that may be at one place only."""
+    """Places of messages that may be at one place only."""
     repeated: set[bytes] = field(default_factory=set)
     """Messages that may be at several."""
     delayed: dict[bytes, Delayed] = field(default_factory=dict)
@@ -148,14 +148,14 @@ class History:
     _confirmed: int = 0
     """The confirmed end that it has saved."""
     _unseen: set[str] = field(default_factory=set)
-    """Of ``spoilt``, whose damage no checksum shows."""
+    """Those of ``spoilt`` whose damage no checksum shows."""
     _out: set[str] = field(default_factory=set)
-    """Of ``spoilt``, who has left the SyncStateSet since."""
+    """Those of ``spoilt`` who have left the SyncStateSet since."""
     _led: int | None = None
     """The master's broker id."""
     _led_since_s: float = 0.0
     _epoch: int = 0
-    """Of the master, as the controller has saved it last."""
+    """The master's, as the controller has saved it last."""
     _not_before: int = -1
     """The controller's state is older than what brokers know until it has elected somebody in a newer epoch than this
     one; -1 if it is not."""
@@ -167,7 +167,7 @@ class History:
     _masters: set[tuple[str, int, int]] = field(default_factory=set)
     """All that were seen to lead."""
     _acked_end: int = 0
-    """Of the log."""
+    """The end of the log that is acknowledged."""
     _compared: dict[object, int] = field(default_factory=dict)
 
     # --- what clients see ---
@@ -326,7 +326,7 @@ class History:
         return self._saved[1:]
 
     def _check_confirmed(self, confirmed: int) -> None:
-        """Of what all members had, nothing is given up, whatever the controller has forgotten."""
+        """Nothing of what all members had is given up, whatever the controller has forgotten."""
         if confirmed < self._confirmed:
             raise Broken(f"the confirmed end of the set fell from {self._confirmed} to {confirmed}")
         self._confirmed = confirmed

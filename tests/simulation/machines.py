@@ -49,7 +49,7 @@ from tests.simulation.shape import DELAYS_S, TIMER_SLOTS, Shape
 from tests.simulation.spoils import spoilt
 
 QUEUES = (0, 1)
-"""Of each topic."""
+"""The queues of each topic."""
 
 SLOT_BYTES = 32
 WITH_WHEEL = ("store.timer.timerwheel", "store.timer.timerfiles", "broker.timer.timers")
@@ -184,7 +184,7 @@ class Machine:
         self._tree = spoilt(self._tree, self._older, kind, chance)
 
     def keep_copy(self) -> None:
-        """Of its disk as it is now, for a restore later."""
+        """Copy its disk as it is now, for a restore later."""
         if self.process is not None:
             self._older = self.process.files.tree()
 

@@ -14,9 +14,9 @@ DELAYS_S = (1, 2)
 """The delay levels of the brokers."""
 
 TICK_MS = 100
-"""Of timers."""
+"""The tick of timers."""
 TIMER_SLOTS = 4_096
-"""Of the timer wheel, which is 37 MB otherwise."""
+"""Slots of the timer wheel, which is 37 MB otherwise."""
 
 USERS = ("producer", "delays", "transactions", "push", "pop")
 """Programs that go by routes."""
@@ -31,8 +31,8 @@ HALTS = ("unknown", "heard")
 LEADS = ("alone", "shrunk", "severed")
 """Stories in which the one who leads is damaged, or cut off, when nobody else is in the SyncStateSet."""
 SHARES = ((0.15, STORIES), (0.04, HALTS), (0.08, ("spoilt",)), (0.06, ("changed",)), (0.04, LEADS))
-"""Of all seeds, which have one of these stories: "spoilt" is that a replica comes back damaged, "changed" that the
-cluster changes as a whole."""
+"""The shares of all seeds which have one of these stories: "spoilt" is that a replica comes back damaged, "changed"
+that the cluster changes as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +41,13 @@ class Shape:
     """flushDiskType. With ASYNC_FLUSH no power is cut: a message is acknowledged before it is synced."""
     min_in_sync: int
     users: frozenset[str]
-    """Of USERS."""
+    """Some of USERS."""
     window: int
     """Messages that a producer without routes sends at once."""
     tables_s: float
     """How often slaves copy tables."""
     story: str = ""
-    """Of STORIES, HALTS or LEADS, "spoilt", or "changed"."""
+    """One of STORIES, HALTS or LEADS, "spoilt", or "changed"."""
 
     @property
     def lag_s(self) -> float:
@@ -76,7 +76,7 @@ class Shape:
 
     @property
     def check_bytes(self) -> int:
-        """Of the end of a log, which a slave compares before it copies more. What is before is left to its healing."""
+        """What a slave compares of the end of a log before it copies more. What is before is left to its healing."""
         return 4_000 if self.story == "spoilt" else 1 << 20
 
     @property

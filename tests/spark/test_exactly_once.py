@@ -331,7 +331,7 @@ def test_what_does_not_go_together(broker: DevCluster) -> None:
     numbered = WriteOptions.parse(once | {"transactionId": "x", "transactionBatch": "1"})
     with pytest.raises(ConfigError, match="transactionBatch: a stream numbers its batches itself"):
         StreamWriter(numbered, schema, False)
-    # Of several writes in one foreachBatch, each has the number that it is given.
+    # Each of several writes in one foreachBatch has the number that it is given.
     context = FakeContext({"sql.streaming.queryId": "q", "streaming.sql.batchId": "7"})
     assert BatchWriter(numbered, schema, False).batch_of(context) == ("x", 1)
     unnumbered = WriteOptions.parse(once | {"transactionId": "x"})

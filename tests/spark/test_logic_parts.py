@@ -133,7 +133,7 @@ THREE = (0, 10), (10_000, 5), (20_000, 3)
 
 @pytest.fixture(scope="module")
 def moved(brokers: Cluster) -> Iterator[StaticTopic]:
-    """Of three parts."""
+    """A topic of three parts."""
     made = StaticTopic(brokers, "Moved")
     made.send(10)
     made.tool.remap(made.second)

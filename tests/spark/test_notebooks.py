@@ -19,7 +19,7 @@ MARKED = [
     for path in NOTEBOOKS
 ]
 MAX_BYTES = 100_000
-"""Of a notebook with its outputs."""
+"""The size of a notebook with its outputs."""
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -40,7 +40,7 @@ COLUMN = pa.map_(pa.string(), pa.string())
 
 @pytest.fixture
 def exporter(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
-    """Of all spans of this process."""
+    """The exporter of all spans of this process."""
     made = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(made))

@@ -40,7 +40,7 @@ class Around:
     other: Path
     """Another replica's, as it is now."""
     end: int
-    """Of the log."""
+    """The end of the log."""
 
 
 Damage = Callable[[Path, Around], None]

@@ -31,13 +31,13 @@ CONTAINER = "store"
 @dataclass(frozen=True)
 class EmulatedStore:
     url: str
-    """Of its one bucket or container."""
+    """The URL of its one bucket or container."""
     environment: dict[str, str]
 
 
 @contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Of this process, with the file systems behind all that it can import anyway."""
+    """The environment of this process, with the file systems behind all that it can import anyway."""
     folder = str(pip_packages(*FILESYSTEMS))
     kept, path = dict(os.environ), list(sys.path)
     inherited = os.environ.get("PYTHONPATH")

@@ -78,13 +78,13 @@ def endpoints(address: str) -> pb.Endpoints:
 
 
 def message(topic: str, body: bytes = b"body", **system: Any) -> pb.Message:
-    """Of type NORMAL unless ``system`` says something else."""
+    """A message of type NORMAL unless ``system`` says something else."""
     given = {"message_id": uuid.uuid4().hex.upper(), "message_type": pb.NORMAL, **system}
     return pb.Message(topic=resource(topic), body=body, system_properties=pb.SystemProperties(**given))
 
 
 def receive_request(topic: str, group: str, **more: Any) -> pb.ReceiveMessageRequest:
-    """Of all tags, invisible for a minute."""
+    """A request for all tags, invisible for a minute."""
     request = pb.ReceiveMessageRequest(
         group=resource(group), message_queue=pb.MessageQueue(topic=resource(topic)), batch_size=32, **more
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 LAUNCHER = Path(__file__).with_name("launcher.py")
 MOST_BYTES = 1 << 20
-"""Of a request: arguments and environment."""
+"""The size of a request: arguments and environment."""
 
 
 @dataclass(frozen=True, slots=True)

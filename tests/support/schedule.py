@@ -139,7 +139,7 @@ SECONDS = {
     "tests/crash/": 5,
     "tests/property/": 2,
 }
-"""Of groups, or of all that begins so, on an idle machine. The rest is short."""
+"""Seconds of groups, or of all that begins so, on an idle machine. The rest is short."""
 
 
 def group_of(nodeid: str) -> str:

@@ -35,7 +35,7 @@ class ControllerBench:
         self._sessions = itertools.count(1)
         self.brokers: dict[int, Peer] = {}
         self.incarnations: dict[int, str] = {}
-        """Of brokers that say it. RocketMQ's do not."""
+        """Those of brokers that say it. RocketMQ's do not."""
         self.core = self._open()
         self.operator = self.connect()
 

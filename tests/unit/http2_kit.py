@@ -106,7 +106,7 @@ class Bench:
         self.connection = Http2Connection(max_streams)
         self.now = 0.0
         self.streams = itertools.count(3, 2)
-        """Of more requests."""
+        """The streams of more requests."""
         self.give(begin)
         self.sent()
 

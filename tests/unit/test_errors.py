@@ -42,7 +42,7 @@ VALUES = {
     "float": st.floats(0, 1000),
 }
 DELAYS = st.sampled_from([None, 1, 0.5, "30s"])
-"""Of RetryAfter: a text says a time."""
+"""Delays of RetryAfter: a text says a time."""
 
 
 def exceptions() -> list[type[Exception]]:

@@ -24,7 +24,7 @@ _SLICE_BYTES = 4 << 20
 MAX_DIGITS = 38
 """The digits of a decimal in Arrow's decimal128 and in Spark."""
 MAX_COLUMNS = 10_000
-"""The columns of one schema, nested ones included. A few types that contain each other twice make billions of columns."""
+"""The columns of one schema, nested ones included. A few types that contain each other twice make billions."""
 NO_BODY = "the message has no body"
 EMPTY_BODY = "the body is empty"
 

@@ -81,8 +81,8 @@ class Source(NamedTuple):
         return self._parsed({})
 
     def texts(self) -> list[str]:
-        """The texts of this one and of those that it needs, each once: what is needed twice at each level would be visited twice
-        as often at each."""
+        """The texts of this one and of those that it needs, each once: what is needed twice at each level would be
+        visited twice as often at each."""
         found: dict[int, Source] = {}
         left = [self]
         while left:

@@ -239,7 +239,7 @@ def test_the_cache_is_bounded(broker: Broker) -> None:
 def test_a_small_cache_serves_all_the_same(
     root: Path, broker: Broker, before: dict[int, list[MessageExt]]
 ) -> None:
-    """Of the same archive, by a second broker of the same name whose log is a copy."""
+    """The same archive is read by a second broker of the same name whose log is a copy."""
     broker.shut_down()
     try:
         copied = {"archiveUrl": str(root / "table"), "archiveCacheBytes": 60_000}

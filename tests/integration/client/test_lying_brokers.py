@@ -260,7 +260,7 @@ async def test_minus_one_is_no_offset_that_a_group_has() -> None:
 
 
 class Consumer:
-    """Of group g and topic T, as requests of brokers see it."""
+    """A consumer of group g and topic T, as requests of brokers see it."""
 
     is_ordered = False
     auto_commit = True

@@ -82,7 +82,7 @@ def _ack(caller: BareCaller, topic: str, *handles: str) -> Codes:
 
 
 def unknown_handles(caller: BareCaller, address: str) -> Codes:
-    """Of full requests."""
+    """The codes of full requests."""
     codes = set()
     for _ in range(20 * TIMES // MAX_ACKS):
         codes |= _ack(caller, NORMAL, *(f"{os.urandom(40).hex()} {number}" for number in range(MAX_ACKS)))
@@ -172,7 +172,7 @@ def half_closed_streams(caller: BareCaller, address: str) -> Codes:
 
 
 def kinds_of(said: bytes) -> Iterator[int]:
-    """Of the frames."""
+    """The kinds of the frames."""
     at = 0
     while len(said) - at >= FRAME.size:
         high, low, kind, _, _ = FRAME.unpack_from(said, at)

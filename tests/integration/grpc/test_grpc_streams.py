@@ -33,7 +33,7 @@ BUSY_S = 1.0
 WAITING = 1_000
 """Calls that wait; a group may have 1,024 of them (popPollingSize)."""
 MOST_BYTES = 20 << 10
-"""Of each call that waits: 10,000 of them have 200 MB."""
+"""Memory of each call that waits: 10,000 of them have 200 MB."""
 
 
 def test_calls_that_come_while_the_server_is_busy_are_all_served(broker: Broker) -> None:

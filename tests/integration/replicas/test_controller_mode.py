@@ -527,7 +527,7 @@ def process_log(broker: Process) -> bytes:
 
 
 def codes_of_the_rest(connection: RawConnection, count: int) -> list[int]:
-    """Of up to ``count`` answers, until the connection ends."""
+    """The codes of up to ``count`` answers, until the connection ends."""
     codes: list[int] = []
     try:
         while len(codes) < count:

@@ -39,7 +39,7 @@ SEED = int(os.environ.get("MQSPARK_ROUNDS_SEED", "1"))
 LONGEST_S = 4.0
 PAUSE_S = 0.004
 FILE_LIMIT_BYTES = 64 << 10
-"""Of a process whose disk is full. Its log is longer then, and the file with what it says is not."""
+"""The limit of a process whose disk is full. Its log is longer then, and the file with what it says is not."""
 Place = tuple[int, int]
 """A queue id and an offset in it."""
 

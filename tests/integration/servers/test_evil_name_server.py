@@ -77,7 +77,7 @@ def evil(guarded: Cluster) -> Iterator[Evil]:
 
 
 def topics(cluster: Cluster) -> set[str]:
-    """Of the two, those that the broker has."""
+    """Those of the two that the broker has."""
     fields = ({"topic": topic} for topic in ("Kept", "Lost"))
     replies = {
         each["topic"]: ask(cluster.apps[0].address, R.GET_TOPIC_CONFIG, **SIGNER.signed(each))

@@ -325,7 +325,7 @@ def dead_letters(traffic: Traffic) -> Truth:
 
 
 def delayed(traffic: Traffic) -> Truth:
-    """Of ten messages of level 3 four were delivered."""
+    """Four of ten messages of level 3 were delivered."""
     tiles = {"Waiting for a level": "7", "Waiting for a time": "2", "Transactions under way, at most": "2"}
     levels = [("Level", "Waiting", "Ever"), ("dev", "3", "6", "10"), ("dev", "18", "1", "1")]
     columns = ("Queue", "Under way, at most", "Ever started", "Decisions")
@@ -374,7 +374,7 @@ def tables(traffic: Traffic) -> Truth:
 
 
 TOOK = ["42.3 s", "1 min", "2 min", "3 min", "4 min", "4 min", "5 min"]
-"""Of the runs of the job archive: 42.3 s more each."""
+"""Times of the runs of the job archive: 42.3 s more each."""
 
 
 def jobs(traffic: Traffic) -> Truth:

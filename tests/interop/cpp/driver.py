@@ -26,7 +26,7 @@ objects: dict[int, Any] = {}
 handles = itertools.count(1)
 ROUTE_TIMEOUT_S = 10
 writing = threading.Lock()
-# Of its own: what the library prints to standard output must not come between.
+# An output of its own: what the library prints to standard output must not come between.
 replies = os.fdopen(os.dup(1), "wb")
 os.dup2(2, 1)
 

@@ -51,7 +51,7 @@ def proxy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def client(
     request: pytest.FixtureRequest, drivers: Callable[[Program], Driver], proxy: Proxy
 ) -> Iterator[Client]:
-    """Of the language that the test's parameter names."""
+    """A client of the language that the test's parameter names."""
     made = Client(drivers(PROGRAMS[request.param]), proxy)
     yield made
     made.stop()

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-# Of its own: what libraries print to standard output must not come between.
+# An output of its own: what libraries print to standard output must not come between.
 replies = os.fdopen(os.dup(1), "wb")
 os.dup2(2, 1)
 

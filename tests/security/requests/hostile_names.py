@@ -77,7 +77,7 @@ PROPERTIES = (
     },
     {message.ORIGIN_GROUP: "?", message.MAX_RECONSUME_TIMES: "?", message.BORN_TIMESTAMP: "?"},
 )
-"""Of messages: names that a broker acts on later, when it delivers or checks."""
+"""Properties of messages: names that a broker acts on later, when it delivers or checks."""
 FREE = {"value": "v", "properties": "KEYS\x01k\x02", "compressed": "false", "bodyCrc32": "0"}
 LAYOUT = re.compile(
     r"""

@@ -50,7 +50,7 @@ from tests.unit.pop_kit import pop_ext
 BOUND_S = 0.25
 
 QUEUES = 32_768
-"""Of one topic, as a file of RocketMQ may bring it."""
+"""Queues of one topic, as a file of RocketMQ may bring it."""
 NAMES = 10_000
 """Topics, and groups with an offset of one of them each."""
 KEYED = 5_000
@@ -239,7 +239,7 @@ LAST = (
 
 
 def codes() -> list[int]:
-    """Of the broker, in an order in which they can be asked."""
+    """The codes of the broker, in an order in which they can be asked."""
     names = [*RequestCode]
     return [*sorted(code for code in names if code not in LAST), *LAST]
 

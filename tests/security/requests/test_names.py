@@ -379,5 +379,5 @@ def test_each_name_of_a_topic_list_is_checked(tmp_path: Path) -> None:
 
 
 def _keys_of(body: bytes) -> list[dict[str, Any]]:
-    """Of a table whose keys are objects."""
+    """The keys of a table whose keys are objects."""
     return [json.loads(key) for key in re.findall(rb'(\{[^{}]*"topic"[^{}]*\}):\{', body)]

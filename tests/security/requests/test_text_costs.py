@@ -23,7 +23,7 @@ LONGEST = 32_000
 
 
 def took_s(work: Callable[[], object]) -> float:
-    """Of the processor, at best of three."""
+    """Time of the processor, at best of three."""
 
     def once() -> float:
         with ProcessorTime() as cost:

@@ -23,13 +23,13 @@ pytestmark = pytest.mark.slow("2,250 connections for half a minute; test_partial
 SENDS = 1_500
 GROWTH_BYTES = 64 << 20
 TLS_BYTES = 24_000
-"""Of one idle connection; 15 KB are OpenSSL's."""
+"""Memory of one idle connection; 15 KB are OpenSSL's."""
 STALL_S = 0.25
 """The figures are printed. Only a broker that leaves the client waiting fails: other tests use the machine, too."""
 
 
 def p99_s(broker: BrokerProcess) -> float:
-    """Of single sends, one after the other."""
+    """That of single sends, one after the other."""
     took = []
     with broker.connect() as sock:
         for _ in range(SENDS):

@@ -698,7 +698,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 
 
 def test_acknowledgements_at_an_acting_slave(pair: Pair) -> None:
-    """Of what the dead master handed out: they wait for its check points, which may never come."""
+    """Those of what the dead master handed out wait for its check points, which may never come."""
     pop_kit.put(pair.master, "a", "b")
     real, other = handed_out(
         pair.master.peer().ask(R.POP_MESSAGE, pop_ext(pair.master, invisibleTime="60000"))

@@ -15,7 +15,7 @@ from tests.support.draws import some
 from tests.unit.broker_kit import Bench, namesrv_peer, pull_ext
 
 REQUESTS = 10
-"""Of each code: a container that half of them are left in has grown."""
+"""Requests of each code: a container that half of them are left in has grown."""
 
 NO_LEAK = {
     "Session.out": "answers",

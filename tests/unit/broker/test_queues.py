@@ -67,7 +67,7 @@ def test_a_batch_of_a_batch_topic_stays_one_record(bench: Bench) -> None:
 
 
 def stored_records(bench: Bench) -> list[MessageExt]:
-    """Of queue 0 of topic B, batches as one."""
+    """The records of queue 0 of topic B, batches as one."""
     records: list[MessageExt] = []
     offset = 0
     while (found := bench.store.reads.get("B", 0, offset, 1, 1)).count:

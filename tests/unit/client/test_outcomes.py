@@ -70,7 +70,7 @@ async def async_generator(argument: object) -> AsyncIterator[None]:
 async def outcome_of(
     listener: Callable[[Any], Any], argument: object = "", interceptors: tuple[Interceptor, ...] = ()
 ) -> Outcome:
-    """Of one call, which must be the same for a tool's direct one."""
+    """The outcome of one call, which must be the same for a tool's direct one."""
     reported: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
     around = [Intercepted(interceptors, "group", 1_000)] if interceptors else []
     delivery = make_delivery(

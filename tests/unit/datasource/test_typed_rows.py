@@ -281,7 +281,7 @@ def test_each_body_is_read_by_the_schema_of_its_id(registry: str) -> None:
 
 
 def test_json_by_a_json_schema(registry: str) -> None:
-    """Of the registry, where bodies may have an id, or of the option."""
+    """The schema is the registry's, where bodies may have an id, or the option's."""
     named = {**JSON, "schemaRegistry": registry, "schemaSubject": "Text"}
     given = {**JSON, "payloadSchema": json.dumps(JSON_ROW)}
     expected = StructType().add("offset", LongType()).add("id", LongType()).add("at", TimestampType())

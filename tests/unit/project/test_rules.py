@@ -310,6 +310,13 @@ def test_every_module_begins_with_what_it_is() -> None:
         assert re.match(r".*?[^.][.:](\s|$)", first), f"{each.name} begins with no sentence"
 
 
+def test_each_text_begins_with_what_it_describes() -> None:
+    """Not with "Of": of what comes first."""
+    begins = re.compile(r'^ *(?:"""|# )Of\b', re.MULTILINE)
+    texts = [path for folder in (*PACKAGES, "tests") for path in (ROOT / folder).rglob("*.py")]
+    assert [str(path) for path in texts if begins.search(path.read_text())] == []
+
+
 def test_the_list_of_modules_has_each_with_its_first_sentence_and_its_classes() -> None:
     found = dict(line.split(": ", 1) for line in lines())
     assert list(found) == [each.name for each in modules()]

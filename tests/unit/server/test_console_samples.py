@@ -171,7 +171,7 @@ def test_a_large_cluster_costs_no_more() -> None:
         rounds.append(list(cluster.asked))
         clock.advance(10_000)
     assert max(map(len, rounds)) <= sampler.MAX_BROKERS + sampler.REQUESTS_FOR_GROUPS + 3
-    # Of each of 64 masters one group is asked; the names of 5,000 once, and not again within 2,500 s.
+    # One group of each of 64 masters is asked; the names of 5,000 once, and not again within 2,500 s.
     assert [each for asked in rounds for each in asked].count("groups") == 1
     assert [each for asked in rounds for each in asked].count(f"route of {dlq_topic('g0002')}") == 1
     in_turn = [each for asked in rounds for each in asked if each.startswith("g0")]

@@ -187,7 +187,7 @@ class Commits:
 
     @property
     def codes(self) -> list[int]:
-        """Of all answers so far."""
+        """The codes of all answers so far."""
         self._codes += [answer.code for answer in self.peer.heard()]
         return self._codes
 

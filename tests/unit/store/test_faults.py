@@ -114,7 +114,7 @@ def test_failed_checkpoint(tmp_path: Path, verb: str) -> None:
 
 
 def calls_of_a_save(root: Path) -> list[str]:
-    """Of the second one, which has an old file to keep."""
+    """The calls of the second one, which has an old file to keep."""
     files = FaultyFiles()
     store = opened(root, None, files)
     file = store.config_file("topics.json")

@@ -125,8 +125,8 @@ class RepeatedHead:
 
 
 def _index(block: bytes, at: int) -> tuple[int, int]:
-    """The index of the name of a literal that goes to the table, and where its value begins if that has a length of one octet. 0:
-    there is none."""
+    """The index of the name of a literal that goes to the table, and where its value begins if that has a length of
+    one octet. 0: there is none."""
     octet = block[at]
     if _LITERAL < octet < _LONG_INDEX:
         return octet - _LITERAL, at + 2

@@ -132,7 +132,7 @@ def test_an_acknowledgement_goes_where_the_check_point_is(pair: Pair) -> None:
 
 
 def test_the_invisible_time_can_be_changed(pair: Pair) -> None:
-    """Of what the dead master handed out, and of what the slave did."""
+    """That of what the dead master handed out, and of what the slave did."""
     put(pair.master, "a", "b")
     of_master = pop(pair.master, pair.master.peer(), maxMsgNums="1", invisibleTime="60000")
     pair.master.flush()

@@ -66,7 +66,7 @@ def put_record(
 
 
 def check_point(bench: Bench, **more: object) -> dict[str, object]:
-    """Of all three messages, popped a minute ago."""
+    """A check point of all three messages, popped a minute ago."""
     return {
         "bm": 0,
         "bn": "b-a",

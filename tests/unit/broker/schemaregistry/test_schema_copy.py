@@ -57,7 +57,7 @@ class Pair:
         self.copy.came_to_end(begun_ms)
 
     def restart(self) -> None:
-        """Of the broker that follows."""
+        """Restart the broker that follows."""
         self.bench.reopen()
         self.peer = self.bench.peer()
         copy = self.bench.broker.services.schemas.copy

@@ -242,7 +242,7 @@ def test_a_commit_is_known_after_a_restart(kit: Kit, how: str, wait_ms: int) -> 
 @pytest.mark.parametrize("crc", [False, True])
 @pytest.mark.parametrize("ended_again", [False, True])
 def test_a_torn_commit_is_completed(tmp_path: Path, kept: int, crc: bool, ended_again: bool) -> None:
-    """Of four messages the log has lost all behind ``kept``."""
+    """The log has lost all of four messages behind ``kept``."""
     kit = Kit(tmp_path, store_settings={"enabled_append_prop_crc": crc})
     kit.producer.ask(SEND, send_ext(), b"first")
     ext = prepare(kit, ["same", "same", "third", "same"])

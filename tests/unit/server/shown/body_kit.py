@@ -55,6 +55,6 @@ def avro(block: bytes, count: int = 1, schema: Any = ORDER, codec: str = "null")
 
 
 def field(number: int, kind: int, content: bytes) -> bytes:
-    """Of a Protobuf message; of kind 2 with its size."""
+    """A field of a Protobuf message; of kind 2 with its size."""
     size = varint(len(content)) if kind == 2 else b""
     return varint(number << 3 | kind) + size + content

@@ -178,7 +178,7 @@ def test_fsck_finds_an_entry_that_does_not_fit_its_record(compacted: Path, field
 def test_an_entry_that_was_not_looked_at_leads_nobody_past_others(
     compacted: Path, monkeypatch: pytest.MonkeyPatch, field: int, is_told: bool
 ) -> None:
-    """Of a long generation only some entries are looked at when it is opened."""
+    """Only some entries of a long generation are looked at when it is opened."""
     monkeypatch.setattr("mqspark.store.compaction.compacted._MAX_CHECKED", 2)
     path = compacted / GENERATION / "1.queue"
     data = bytearray(path.read_bytes())

@@ -71,7 +71,7 @@ def test_a_closed_one_says_that_it_cannot_tell() -> None:
 
 
 GET_EVENTS_ARGUMENTS = 5
-"""Of io_getevents; the other calls have fewer."""
+"""Arguments of io_getevents; the other calls have fewer."""
 
 
 def test_a_signal_is_no_failed_sync(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

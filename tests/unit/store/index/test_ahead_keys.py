@@ -114,7 +114,7 @@ def index_bytes(store: MessageStore) -> list[bytes]:
 
 @pytest.fixture
 def records_read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Of each slice that the index reads, how many."""
+    """How many each slice of the index reads."""
     counts: list[int] = []
     read_run = logwindow.LogWindow.read_run
 

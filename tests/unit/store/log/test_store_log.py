@@ -522,7 +522,7 @@ def test_a_log_that_syncs_often_has_zeros_ahead(tmp_path: Path) -> None:
 
 
 def test_syncs_decide_whether_there_are_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of many messages each, they gain nothing."""
+    """Syncs of many messages each gain nothing."""
     monkeypatch.setattr(commitlog, "_SMALL_SYNC_BYTES", 1000)
     steps = Steps(tmp_path)
     kinds = list[str]()

@@ -15,7 +15,7 @@ from tests.support.store_tools import BORN_HOST, drain, flush, opened, put
 TOPIC, QUEUE = "Kept", 0
 RECORDS = 6
 AT_FIRST = 4
-"""Of them the copy has before it loses some."""
+"""The copy has so many of them before it loses some."""
 
 
 def add(store: MessageStore, number: int, *, batch: bool) -> None:

@@ -52,7 +52,7 @@ def listed(root: Path) -> dict[str, int]:
 @pytest.mark.parametrize("sync", [False, True])
 @pytest.mark.parametrize("noted", [False, True])
 def test_a_kill_leaves_a_topic_whole_or_nothing_of_it(tmp_path: Path, sync: bool, noted: bool) -> None:
-    """Of what was put before and behind the last checkpoint."""
+    """Messages were put before and behind the last checkpoint."""
     store = opened(tmp_path, sync=sync)
     fill(store, 7)
     checkpoint(store)

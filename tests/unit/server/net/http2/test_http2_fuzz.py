@@ -47,7 +47,7 @@ def test_any_bytes_are_frames_or_none(said: bytes) -> None:
 
 
 def check_order(sent: bytes) -> None:
-    """Of each stream at most one end, and nothing behind it but a reset."""
+    """Each stream has at most one end, and nothing behind it but a reset."""
     ended: set[int] = set()
     reset: set[int] = set()
     for each in frames_of(sent):
