@@ -11,6 +11,7 @@ from functools import partial
 from types import MappingProxyType
 
 from mqspark.base.bounded import text_bytes
+from mqspark.broker.service import READ_BYTES
 from mqspark.extensions import (
     Arrival,
     ConsumeAttempt,
@@ -36,8 +37,7 @@ from mqspark.record.recordlayout import record_size
 from mqspark.store.store import MessageStore
 
 READ_MESSAGES = 32
-READ_BYTES = 1 << 20
-"""Limits of one read by an observer."""
+"""Limit of one read by an observer, beside READ_BYTES."""
 _ATTEMPT_BYTES = 500
 """The size of an attempt and of its answer's receiver, without texts of the peer."""
 _SENDS = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
