@@ -61,7 +61,9 @@ def _all_log_lines() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_left_open() -> Iterator[None]:
+def _nothing_left_open(request: pytest.FixtureRequest) -> Iterator[None]:
+    if "tmp_path" in request.fixturenames:
+        request.getfixturevalue("tmp_path")  # so that it is removed later than what is in it is closed
     with leftopen.closing():
         yield
 

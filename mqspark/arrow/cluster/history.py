@@ -22,7 +22,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from mqspark.arrow.cluster.queueranges import QueueRange
-from mqspark.arrow.cluster.readtasks import BATCH_ROWS
 from mqspark.arrow.files.deltafiles import DeltaFile, delta_table
 from mqspark.arrow.files.locations import join, names, open_input, read_bytes, write_bytes
 from mqspark.arrow.messagecolumns import HEADERS, PROPERTIES, arrow_schema, arrow_type
@@ -36,6 +35,7 @@ MANIFESTS = "_mqspark"
 """Delta ignores what begins with an underscore."""
 _LIFE_S = 5.0
 _TASK_BYTES = 256 << 20
+_BATCH_ROWS = 65_536
 VERSION = 1
 
 
@@ -241,7 +241,7 @@ def _first_in_file(
     found: dict[MessageQueue, int] = {}
     with open_input(file.url) as source:
         columns = ["broker", "partition", "offset", "timestamp", "physicalOffset"]
-        for batch in pq.ParquetFile(source).iter_batches(BATCH_ROWS, columns=columns):
+        for batch in pq.ParquetFile(source).iter_batches(_BATCH_ROWS, columns=columns):
             times_ms = (
                 batch.column("timestamp").cast(arrow_type("timestamp")).cast(pa.int64()).to_numpy() // 1000
             )
@@ -270,7 +270,7 @@ def read_archive(task: ArchiveTask) -> Iterator[pa.RecordBatch]:
     needed = sorted(stored | {"broker", "partition", "offset", "physicalOffset"})
     for file in task.files:
         with open_input(file.url) as source:
-            for batch in pq.ParquetFile(source).iter_batches(BATCH_ROWS, columns=needed):
+            for batch in pq.ParquetFile(source).iter_batches(_BATCH_ROWS, columns=needed):
                 kept = batch.filter(_wanted(batch, task))
                 if kept.num_rows:
                     arrays = [_column(kept, name, task.topic) for name in task.columns]
