@@ -7,19 +7,20 @@ from contextlib import ExitStack, contextmanager
 from typing import Protocol
 
 
-class Closing(Protocol):
-    def close(self) -> None: ...
+class Left(Protocol):
+    def leave(self) -> None:
+        """Close it, or only let its files go, where a test has broken it."""
 
 
-_open: list[Closing] = []
+_open: list[Left] = []
 """The oldest first. What is closed leaves it."""
 
 
-def opened(one: Closing) -> None:
+def opened(one: Left) -> None:
     _open.append(one)
 
 
-def closed(one: Closing) -> None:
+def closed(one: Left) -> None:
     _open[:] = [each for each in _open if each is not one]
 
 
@@ -30,4 +31,4 @@ def closing() -> Iterator[None]:
     yield
     with ExitStack() as stack:
         for each in _open[before:]:
-            stack.callback(each.close)
+            stack.callback(each.leave)

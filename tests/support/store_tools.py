@@ -71,6 +71,12 @@ class _KeptStore(MessageStore):
         leftopen.opened(self)
         return report
 
+    def leave(self) -> None:
+        if self.condition.read_only is None:
+            self.close()
+        else:
+            self.abandon()
+
     def close(self) -> None:
         leftopen.closed(self)
         super().close()

@@ -249,6 +249,13 @@ class Bench:
             job.done()
         self.store.close()
 
+    def leave(self) -> None:
+        if self.store.condition.read_only is None:
+            self.close()
+        else:
+            leftopen.closed(self)
+            self.store.abandon()
+
     def crash(self) -> None:
         """A new broker on the files as a killed one leaves them: nothing more saved, nothing flushed."""
         leftopen.closed(self)

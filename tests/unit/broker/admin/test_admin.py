@@ -435,6 +435,9 @@ def test_changed_settings_are_answered_once_they_are_in_the_file(tmp_path: Path)
     (late,) = peer.heard()
     assert (late.code, late.remark) == (1, "the change is in force, but could not be saved yet")
     assert bench.config.default_topic_queue_nums == 6
+    path.write_text("")
+    bench.close()
+    assert "defaultTopicQueueNums = 6" in path.read_text()
 
 
 def test_runtime_info_has_every_row_that_the_tools_read(bench: Bench) -> None:
