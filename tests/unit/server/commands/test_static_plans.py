@@ -22,4 +22,4 @@ def test_a_plan_and_its_name_are_synced(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     with KeptPlan(TopicRemappingDetailWrapper(topic="T"), "plan"):
         assert (tmp_path / "plan").read_bytes()
-    assert synced == ["plan.new", tmp_path.name]
+    assert synced == ["plan.tmp", tmp_path.name]
