@@ -163,7 +163,7 @@ class Bench:
         return said
 
     def floor(self, side: str, rate: int, seconds: float) -> dict[str, float]:
-        """Of Java's own rows no delays."""
+        """No delays of Java's own rows."""
         self._number += 1
         delays = self.folder / f"delays-{self._number}"
         began = time.perf_counter()

@@ -110,7 +110,7 @@ def _percent(value: float | None) -> str:
 
 
 def _moment(form: Callable[[Context, int], str]) -> Callable[[Context, int | None], str]:
-    """Of a time in ms since the epoch."""
+    """The text of a time in ms since the epoch."""
 
     @pass_context
     def shown(context: Context, ms: int | None) -> str:

@@ -293,7 +293,7 @@ BODIES: tuple[Callable[[], bytes], ...] = (
     lambda: json.dumps([f"b-{number}" for number in range(1_000_000)]).encode(),
     lambda: b"{" + b'"a":' * 3_000_000 + b"1}",
 )
-"""Of the largest frames, for requests that read a few names or numbers."""
+"""Bytes of the largest frames, for requests that read a few names or numbers."""
 
 
 def slow_requests(peer: Peer, handlers: Iterable[int], ext: dict[str, str]) -> dict[str, float]:
