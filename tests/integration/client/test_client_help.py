@@ -18,7 +18,6 @@ from mqspark import (
     LitePullConsumer,
     Message,
     MessageQueue,
-    PopConsumer,
     Producer,
     PushConsumer,
     aio,
