@@ -128,6 +128,8 @@ class SendRuns:
                     break
                 if last is not None and (plan.waits is not last.waits or plan.code != last.code):
                     break
+                if last is not None:
+                    topics += [last.topic] * (len(messages) - len(topics))
                 last, last_meta, layout.is_used = plan, meta, True
                 constants_of, constants = layout.constants_of, layout.constants
                 values_of, opaque_of, values_of_plan = layout.values_of, layout.opaque, plan.values
@@ -145,9 +147,10 @@ class SendRuns:
             if opaque is None or queue_id >= topic.queue_limit:
                 break
             messages.append((form, queue_id, born_ms, key, data[body_start:end], opaque))
-            topics.append(topic)
             at = end
             room -= 1
+        if last is not None:
+            topics += [last.topic] * (len(messages) - len(topics))
         return at, last, are_checked
 
     def put(self, session: Session, command: Command, plan: SendPlan) -> bool:

@@ -170,18 +170,21 @@ class Topic(Struct, eq=False, gc=False):
 
     def count_run(self, sizes: Sequence[int]) -> None:
         """``count`` of ordinary messages, one by one."""
-        up_to_1k = up_to_4k = 0
-        for size in sizes:
-            if size <= 1024:
-                up_to_1k += 1
-            elif size <= 4096:
-                up_to_4k += 1
-            else:
-                self.count(size)
-                self.put_bytes -= size
+        largest = max(sizes)
+        if largest <= 1024:
+            self.up_to_1k += len(sizes)
+        elif largest <= 4096 and min(sizes) > 1024:
+            self.up_to_4k += len(sizes)
+        else:
+            for size in sizes:
+                if size <= 1024:
+                    self.up_to_1k += 1
+                elif size <= 4096:
+                    self.up_to_4k += 1
+                else:
+                    self.count(size)
+                    self.put_bytes -= size
         self.put_bytes += sum(sizes)
-        self.up_to_1k += up_to_1k
-        self.up_to_4k += up_to_4k
 
     @property
     def put_count(self) -> int:
