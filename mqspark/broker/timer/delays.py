@@ -51,6 +51,7 @@ from mqspark.protocol.codes import Reason, RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, ok
 from mqspark.protocol.session import Session
+from mqspark.record.record import Parts
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.savedtables import SavedTable
 from mqspark.store.queue.delaylevels import DelayLevels
@@ -345,10 +346,13 @@ class DelayService:
                 break
             made = store.table.files_made
             try:
-                wait_ms = self._time_left_ms(level, offset, position, tags_code, now_ms)
+                place = SCHEDULE_TOPIC, level.queue_id, offset, position
+                is_due = tags_code <= now_ms  # as its entry says; then it is read once, as nearly always
+                record = store.reads.message_of(*place) if is_due else store.reads.parts_at(position)
+                wait_ms = self._time_left_ms(level, offset, tags_code, record, now_ms)
                 if wait_ms > 0:
                     break
-                self._send_on(level.queue_id, offset, position)
+                self._send_on(position, record if is_due else store.reads.message_of(*place))
             except (StoreReadOnly, NotNow, MessageTooLarge) as error:
                 # The message stays in its queue, and later ones wait behind it.
                 problem = f"delay level {level.number} is blocked at offset {offset}: {error}"
@@ -368,9 +372,11 @@ class DelayService:
             self.offsets.advance(level.number, offset, self._outlet.end)
         return wait_ms
 
-    def _time_left_ms(self, level: _Level, offset: int, position: int, tags_code: int, now_ms: int) -> int:
+    def _time_left_ms(
+        self, level: _Level, offset: int, tags_code: int, record: Parts | None, now_ms: int
+    ) -> int:
         """Remaining wait of the message in ms; 0 or less: it is due."""
-        left_ms = self._due_ms(level, offset, position, tags_code) - now_ms
+        left_ms = self._due_ms(level, offset, tags_code, record) - now_ms
         if left_ms <= 0:
             return 0
         if offset >= level.released_end:
@@ -380,9 +386,8 @@ class DelayService:
             level.released_at_ms = self._clock.monotonic_ms() + level.delay_ms
         return min(left_ms, level.released_at_ms - self._clock.monotonic_ms())
 
-    def _due_ms(self, level: _Level, offset: int, position: int, tags_code: int) -> int:
+    def _due_ms(self, level: _Level, offset: int, tags_code: int, record: Parts | None) -> int:
         """The delivery time: as the entry says, unless that is damaged."""
-        record = self._store.reads.parts_at(position)
         is_told = tags_code >= EXT_ADDRESS_BELOW
         if record is None:
             return tags_code if is_told else 0
@@ -408,8 +413,7 @@ class DelayService:
                     return True
         return is_alone
 
-    def _send_on(self, queue_id: int, offset: int, position: int) -> None:
-        record = self._store.reads.message_of(SCHEDULE_TOPIC, queue_id, offset, position)
+    def _send_on(self, position: int, record: Parts | None) -> None:
         if record is None:
             self._skip(position, "it cannot be read")
             return
