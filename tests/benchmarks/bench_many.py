@@ -410,13 +410,13 @@ def slave(folder: Path, share: float) -> None:
     master, clock = Topics(config, SystemClock()), SystemClock()
     for number in range(topics):
         master.put(TopicConfig(topic_name=f"Topic-{number:06d}"))
-    offsets = ConsumerOffsets(clock)
+    offsets = ConsumerOffsets(clock, version_step=1)
     for number in range(groups):
         for queue in range(queues):
             offsets.commit(f"Group-{number:05d}", "Topic", queue, 1_000_000 + queue)
     text = encode_body(finished(offsets.wrapper_in_slices()))
     turns = Longest()
-    copied_topics, copied = Topics(config, clock), ConsumerOffsets(clock)
+    copied_topics, copied = Topics(config, clock), ConsumerOffsets(clock, version_step=1)
 
     def steps(name: str, work: Work[Any]) -> Any:
         while True:
