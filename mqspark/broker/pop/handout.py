@@ -309,7 +309,7 @@ class PopProcessor:
             pop = self._expired.popleft()
             if pop.session.open:
                 self._end_waiting(pop)
-                yield
+            yield  # after one of a closed connection, too: there may be very many
         else:
             key = next(iter(self._grown))
             del self._grown[key]

@@ -9,7 +9,7 @@ Facts: docs/rocketmq/pop.md#waiting.
 from __future__ import annotations
 
 import sys
-from collections import deque
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from mqspark.base.bounded import BoundedMap, Ledger, require, text_bytes
@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # imported where users have to log in
 ANY_QUEUE = -1
 
 MAX_WAITERS_BYTES = 256 << 20
-_WAITER_BYTES = 200
+_WAITER_BYTES = 300
 _QUEUE_BYTES = 800
 EXAMINED_AT_ONCE = 64
 """Waiters that are examined in one turn because of their time; more are examined between other turns."""
@@ -111,10 +111,10 @@ class ParkedPops(Generic[W]):
         self.requests = self._requests.requests
         """All of them. To be looked at only: every turn asks whether there are any."""
         self._clock = clock
-        self._waiting: BoundedMap[tuple[str, str], dict[int, deque[W]]] = self.ledger.map(
+        self._waiting: BoundedMap[tuple[str, str], dict[int, OrderedDict[W, None]]] = self.ledger.map(
             _PAIR_BYTES, lambda queues: _QUEUE_BYTES * len(queues)
         )
-        """(topic, group) → queue id → waiters, oldest first."""
+        """(topic, group) → queue id → waiters, oldest first. Each leaves at the same cost, wherever it is."""
         self._groups: dict[str, set[str]] = {}
         """topic → the groups that wait for it."""
         self._retries: dict[str, tuple[str, str]] = {}
@@ -145,19 +145,18 @@ class ParkedPops(Generic[W]):
         key = (waiter.topic, waiter.group)
         queues = self._waiting.get(key)
         if queues is None:
-            queues = {waiter.queue_id: deque()}
+            queues = {waiter.queue_id: OrderedDict()}
             self._waiting.keep(key, queues)
             self._groups.setdefault(waiter.topic, set()).add(waiter.group)
             for name in (retry_topic_v1(*key), retry_topic_v2(*key)):
                 self._retries[name] = key
         waiters = queues.get(waiter.queue_id)
         if waiters is None:
-            waiters = queues[waiter.queue_id] = deque()
+            waiters = queues[waiter.queue_id] = OrderedDict()
             self._waiting.grow(key, _QUEUE_BYTES)
+        waiters[waiter] = None
         if first:
-            waiters.appendleft(waiter)
-        else:
-            waiters.append(waiter)
+            waiters.move_to_end(waiter, last=False)
         self._slots.enter(waiter, self._clock.monotonic_ms())
 
     def validate(self) -> None:
@@ -196,7 +195,7 @@ class ParkedPops(Generic[W]):
         waiters = self._waiting.get((topic, group), {}).get(queue_id)
         taken = None
         while waiters and taken is None:
-            waiter = waiters.popleft()
+            waiter, _ = waiters.popitem(last=False)
             self._slots.leave(waiter)
             self._requests.release(waiter)
             if waiter.session.open:
@@ -206,17 +205,16 @@ class ParkedPops(Generic[W]):
         return taken
 
     def expired(self, most: int = sys.maxsize) -> list[W]:
-        """Remove and return the waiters whose time is up; at most so many are examined."""
-        due: list[W] = []
-        for waiter in self._slots.over(self._clock.monotonic_ms(), most):
+        """Remove and return the waiters whose time is up or whose connection is closed; at most so many are
+        examined."""
+        over = list(self._slots.over(self._clock.monotonic_ms(), most))
+        for waiter in over:
             waiters = self._waiting[waiter.topic, waiter.group][waiter.queue_id]
-            waiters.remove(waiter)  # one of the first, as a rule
+            del waiters[waiter]
             self._requests.release(waiter)
             if not waiters:
                 self._forget(waiter.topic, waiter.group, waiter.queue_id)
-            if waiter.session.open:
-                due.append(waiter)
-        return due
+        return over
 
     def take_topic(self, topic: str) -> list[W]:
         """Remove and return all waiters of a topic."""

@@ -213,10 +213,11 @@ class PopWatchProcessor:
         """Yields the number of queues that were looked at."""
         if self._expired:
             waiter = self._expired.popleft()
+            seen = 1  # those of closed connections count, too: there may be very many
             if waiter.session.open and not _is_refused(waiter):
                 has_message, seen = self._look(waiter)
                 _answer(waiter, has_message=has_message)
-                yield seen
+            yield seen
         else:
             key = next(iter(self._grown))
             del self._grown[key]

@@ -174,10 +174,8 @@ class ParkedPulls:
         return taken
 
     def expired(self, most: int = sys.maxsize) -> list[Pull]:
-        """Remove and return pulls whose time is up; at most so many are examined."""
-        due: list[Pull] = []
-        for pull in self._slots.over(self._clock.monotonic_ms(), most):
+        """Remove and return pulls whose time is up or whose connection is closed; at most so many are examined."""
+        over = list(self._slots.over(self._clock.monotonic_ms(), most))
+        for pull in over:
             self._forget(pull)
-            if pull.session.open:
-                due.append(pull)
-        return due
+        return over

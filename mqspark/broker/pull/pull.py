@@ -318,13 +318,12 @@ class PullProcessor:
         served = 0
         while self._woken or self._more_woken() or self._more_expired():
             pull, serve = self._woken.popleft()
-            if not pull.session.open:
-                continue
-            try:
-                serve(pull)
-            except Exception:
-                _log.exception("a pull of %s could not be served", pull.session.peer)
-            served += 1
+            if pull.session.open:
+                try:
+                    serve(pull)
+                except Exception:
+                    _log.exception("a pull of %s could not be served", pull.session.peer)
+            served += 1  # one of a closed connection, too: there may be very many
             is_more = self._woken or self._grown
             if is_more and (isinstance(pull.wanted, SqlFilter) or served % SERVED_AT_ONCE == 0):
                 yield

@@ -462,6 +462,26 @@ def test_of_parked_pops_a_tick_looks_at_few(tmp_path: Path) -> None:
     bench.close()
 
 
+def test_behind_many_pops_of_closed_connections_nobody_waits_for_another_tick(tmp_path: Path) -> None:
+    """However many they are, no turn forgets more than some."""
+    bench = Bench(tmp_path)
+    first, *others = parked_pops(bench, 3 * EXAMINED_AT_ONCE)
+    parked = bench.broker.pop.pops.parked
+    for peer in others:
+        peer.disconnect()
+    bench.clock.advance(20_000)
+    bench.broker.tick()
+    steps = 0
+    while bench.broker.work_waits:
+        before, steps = parked.count, steps + 1
+        bench.broker.work()
+        assert before - parked.count <= EXAMINED_AT_ONCE
+    bench.broker.turn()
+    assert (heard([first]), parked.count) == (1, 0)
+    assert steps > len(others) // EXAMINED_AT_ONCE
+    bench.close()
+
+
 def crowded(tmp_path: Path) -> tuple[Bench, Peer]:
     """A connection in thousands of groups of both kinds."""
     bench = Bench(tmp_path)

@@ -68,9 +68,26 @@ def test_pulls_of_closed_connections_are_dropped_however_long_they_would_wait() 
             parked_until(parked, session, clock.monotonic_ms() + 1_000_000_000)
     gone.open = False
     clock.advance(LOOK_MS + SLOT_MS)
-    assert parked.expired() == []
+    assert [pull.session for pull in parked.expired()] == [gone] * 10
     assert parked.count == 10
     parked.validate()
+
+
+def test_behind_many_of_closed_connections_nobody_waits_for_another_tick(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    here, gone = bench.peer(), bench.peer()
+    here.ask(SEND, send_ext(), b"a")
+    for peer in (here, *[gone] * (3 * pulling.EXAMINED_AT_ONCE)):
+        peer.give_pull(offset=1, sysFlag="6")
+    bench.broker.turn()
+    gone.disconnect()
+    bench.clock.advance(30_000)
+    bench.broker.tick()
+    while bench.broker.work_waits:
+        bench.broker.work()
+    assert bench.broker.pulls.parked.count == 0
+    assert [each.code for each in here.heard()] == [ResponseCode.PULL_NOT_FOUND]
+    bench.close()
 
 
 def test_many_whose_time_is_up_at_once_are_answered_in_many_turns(tmp_path: Path) -> None:
