@@ -181,20 +181,17 @@ class RouteTable:
             rival = self._live.get((brokers.cluster, known_address))
         previous = self._live.get(key)
         if rival is not None and not self._gives_way(rival, data_version, session):
-            if previous is not None:
-                self._check_gone(previous, session)
-                self.unregister(previous.identity)
+            self._give_up(previous, session)
             return RegistrationResult()
         if known_address is None and len(topics) == 1:
             raise _refusal("register broker failed")
         self._check_room(broker, brokers, previous, session)
-        if previous is not None:
+        if previous is not None and previous.identity.name != broker.name:
+            # Nobody else would ever take its former name out of routes.
+            self._give_up(previous, session)
+            previous = None
+        elif previous is not None:
             self._check_gone(previous, session)
-            if (
-                previous.identity.name != broker.name
-            ):  # nobody else would ever take its former name out of routes
-                self.unregister(previous.identity)
-                previous = None
 
         least = min(addresses, default=MASTER_ID)
         if first:
@@ -240,13 +237,11 @@ class RouteTable:
         usual_ms = self._config.broker_expiry_timeout
         return min(max(asked_ms or usual_ms, 1), usual_ms * MAX_TIMEOUT_FACTOR)
 
-    def _give_up(self, key: tuple[str, str], session: Session | None) -> RegistrationResult:
+    def _give_up(self, live: LiveBroker | None, session: Session | None) -> None:
         """What is registered at this address is no more. Raises Refusal while it is alive on another host."""
-        live = self._live.get(key)
         if live is not None:
             self._check_gone(live, session)
             self.unregister(live.identity)
-        return RegistrationResult()
 
     def _master_of(self, brokers: BrokerSet) -> RegistrationResult:
         """What a slave is told of its master."""
