@@ -96,7 +96,7 @@ class _Private(logging.handlers.RotatingFileHandler):
 
     def _open(self):  # type: ignore[no-untyped-def]
         fd = os.open(self.baseFilename, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        give_to_owner(fd, self.baseFilename)
+        give_to_owner(self.baseFilename, fd)
         return os.fdopen(fd, "a", encoding="utf-8")
 
     def handleError(self, record: logging.LogRecord) -> None:

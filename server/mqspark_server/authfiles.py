@@ -120,7 +120,7 @@ def _old_accounts(path: str) -> list[PlainAccount]:
 def _lock(path: Path) -> int:
     """Raises ConfigError while another process has it."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    give_to_owner(fd, path)
+    give_to_owner(path, fd)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -156,7 +156,7 @@ def _new_key(path: Path) -> bytes:
     key = secrets.token_bytes(KEY_BYTES)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "w") as file:
-        give_to_owner(fd, path)
+        give_to_owner(path, fd)
         file.write(key.hex() + "\n")
         file.flush()
         os.fsync(fd)

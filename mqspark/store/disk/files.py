@@ -151,16 +151,20 @@ def _refuse_other_kinds(path: StrPath, mode: int) -> None:
         raise OSError(number, f"{kind} stands where a regular file belongs", str(path))
 
 
-def give_to_owner(made: int | StrPath, path: StrPath) -> None:
-    """Let what root has just made at ``path`` belong to the owner of its directory."""
-    if os.geteuid():
+def give_to_owner(path: StrPath, fd: int | None = None) -> None:
+    """Let what root has just made at ``path`` belong to the owner of its directory. A file is named by its
+    descriptor, because that owner may have put another one in its place. One with a second name stays as it is: it
+    may be a file of somebody else."""
+    if os.geteuid() or (fd is not None and os.fstat(fd).st_nlink > 1):
         return
     directory = os.stat(os.path.dirname(os.path.abspath(path)))
     if directory.st_uid:
-        with contextlib.suppress(
-            OSError
-        ):  # this root may not: of a container, or of another host's file system
-            os.chown(made, directory.st_uid, directory.st_gid)
+        # This root may not: of a container, or of another host's file system.
+        with contextlib.suppress(OSError):
+            if fd is not None:
+                os.chown(fd, directory.st_uid, directory.st_gid)
+            else:
+                os.chown(path, directory.st_uid, directory.st_gid, follow_symlinks=False)
 
 
 def _named(error: OSError, fd: int) -> OSError:
@@ -341,7 +345,7 @@ class OsFiles:
                 return open_regular(path, os.O_RDWR)
             if self.file_mode & ~stat.S_IMODE(os.fstat(fd).st_mode):  # whatever the umask
                 os.fchmod(fd, self.file_mode)
-            give_to_owner(fd, path)
+            give_to_owner(path, fd)
             return fd
         return open_regular(path, os.O_RDWR)
 
@@ -351,7 +355,7 @@ class OsFiles:
         if flags & os.O_CREAT:
             if self.file_mode & ~stat.S_IMODE(os.fstat(fd).st_mode):
                 os.fchmod(fd, self.file_mode)
-            give_to_owner(fd, path)
+            give_to_owner(path, fd)
         return fd
 
     def open_read(self, path: StrPath) -> int:
@@ -467,7 +471,7 @@ class OsFiles:
             else:
                 if self.directory_mode & ~stat.S_IMODE(os.stat(each).st_mode):
                     os.chmod(each, self.directory_mode)
-                give_to_owner(each, each)
+                give_to_owner(each)
             if durable:
                 self.sync_directory(os.path.dirname(each))
 

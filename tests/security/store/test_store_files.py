@@ -26,7 +26,7 @@ from mqspark.errors import ConfigError, StoreLocked, StoreReadOnly
 from mqspark.message import MessageQueue
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.configfile import ConfigFile
-from mqspark.store.disk.files import OsFiles, open_regular
+from mqspark.store.disk.files import OsFiles, give_to_owner, open_regular
 from mqspark.store.tools.offline import ReadOnlyFiles
 from mqspark.store.tools.reader import StoreReader
 from mqspark.testing import Broker
@@ -100,6 +100,22 @@ def test_what_root_makes_belongs_to_the_owner_of_the_directory(tmp_path: Path) -
     made = {path.name: (path.stat().st_uid, path.stat().st_gid) for path in tmp_path.rglob("*")}
     assert made.keys() >= {"topics.json", "deeper", "report", "abort", "users.auth.key", "audit.log"}
     assert set(made.values()) == {(STRANGER, STRANGER)}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_what_the_owner_of_a_directory_puts_in_the_place_of_what_root_made_is_not_given_away(
+    tmp_path: Path,
+) -> None:
+    theirs, of_root = tmp_path / "theirs", tmp_path / "secret"
+    theirs.mkdir()
+    of_root.write_text("x")
+    os.chown(theirs, STRANGER, STRANGER)
+    (theirs / "directory").symlink_to(of_root)
+    (theirs / "report").hardlink_to(of_root)
+    give_to_owner(theirs / "directory")
+    assert (theirs / "directory").lstat().st_uid == STRANGER
+    with open(theirs / "report", "a", opener=OsFiles().opener):
+        assert of_root.stat().st_uid == os.geteuid()
 
 
 @pytest.mark.parametrize(
@@ -445,7 +461,7 @@ def test_a_queue_file_that_is_too_long_misleads_nobody(tmp_path: Path, settings:
 
 def test_a_limit_on_file_sizes_is_named_with_the_file(tmp_path: Path) -> None:
     script = (
-        "import resource, sys; from pathlib import Path; from mqspark.store.disk.files import OsFiles\n"
+        "import resource, sys; from pathlib import Path; from mqspark.store.disk.files import OsFiles, give_to_owner\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))\n"
         "files = OsFiles(); fd = files.open(Path(sys.argv[1]), create=True)\n"
         "for call in (lambda: files.write(fd, b'x' * 8192, 0), lambda: files.set_length(fd, 8192),\n"
