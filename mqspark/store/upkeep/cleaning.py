@@ -249,17 +249,19 @@ class Cleaner:
             return  # the log's files go first
         waiting, later = self._with_dead_files, list[ConsumeQueue]()
         left = _QUEUE_FILES_PER_ROUND
-        for _ in range(min(SLICE_QUEUES, len(waiting))):
-            if not left:
-                break
-            queue, _ = waiting.popitem()
-            while left and queue.is_current and queue.is_settled and queue.dead_files:
-                queue.remove_oldest_file()
-                left -= 1
-            # What is left waits for the next round, or until a checkpoint has settled it.
-            if queue.is_current and queue.dead_files:
+        try:
+            for _ in range(min(SLICE_QUEUES, len(waiting))):
+                if not left:
+                    break
+                queue, _ = waiting.popitem()
                 later.append(queue)
-        waiting |= dict.fromkeys(later)
+                while left and queue.is_current and queue.is_settled and queue.dead_files:
+                    queue.remove_oldest_file()
+                    left -= 1
+                if not queue.is_current or not queue.dead_files:
+                    later.pop()
+        finally:  # what is left waits for the next round, or until a checkpoint has settled it
+            waiting |= dict.fromkeys(later)
 
     def finish(self, job: CleaningJob) -> Iterator[None]:
         self._job = None

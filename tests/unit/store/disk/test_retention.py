@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Iterable
@@ -592,6 +593,32 @@ def test_queue_files_wait_for_the_name_of_the_last_one(tmp_path: Path) -> None:
     checkpoint(store)
     checkpoint(store)
     assert not queue.dead_files
+    store.close()
+
+
+def test_queue_files_that_could_not_be_removed_go_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    files = RoomyFiles(clock)
+    store, _ = filled(tmp_path, clock, files)
+    files.expired = set(names(store)[:8])
+    store.clean_expired()
+    run(store, clock, 1)
+    assert len([queue for queue in store.table.queues.values() if queue.dead_files]) > 1
+
+    def refused(path: Path) -> None:
+        raise PermissionError(errno.EACCES, "no", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "remove", refused)
+        clock.advance(100)
+        store.upkeep.cleaner.round(store.upkeep.checkpoints.settled, checkpoint_running=False)
+        assert "no" in str(store.status.retention_problem)
+    store.upkeep.checkpoints.wanted = True
+    checkpoint(store)
+    run(store, clock)
+    assert not any(queue.dead_files for queue in store.table.queues.values())
     store.close()
 
 
