@@ -258,7 +258,7 @@ def test_a_tail_that_is_behind_skips(
 
 
 def test_tails_that_are_refused(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_problem(http.get("/topics/Nowhere/tail"), 404)
+    check_problem(http.get("/topics/Nowhere/tail", params={"queueId": 1}), 404)
     check_problem(http.get("/topics/TBW102/tail", params={"sql": "("}), 400)
     monkeypatch.setattr(tailapi, "MAX_TAILS", 0)
     check_problem(http.get("/topics/TBW102/tail"), 503)
@@ -297,6 +297,8 @@ def test_dead_letters_are_shown_and_sent_again(
         assert sorted(bodies(http.get(path, params={"tags": "even"}))) == ["m0", "m2"]
         assert bodies(http.get(path, params={"key": "k9"})) == []
         assert bodies(http.get(path, params={"topic": "Other"})) == []
+        assert len(bodies(http.get(path, params={"limit": 1, "since": 0}))) == 1
+        check_problem(http.post(f"{path}/resend", json={"limit": "1"}), 422)
         preview = http.post(f"{path}/resend", json={"key": "k1", "dryRun": True}).json()
         assert (preview["matched"], preview["resent"], preview["next"]) == (1, 0, None)
         assert [each["to"] for each in preview["items"]] == [retry_topic("mourners")]

@@ -98,6 +98,10 @@ class Given(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
+IN_QUERY = ConfigDict(strict=False)
+"""The additional configuration of what is asked in a query, where numbers are written as text, too."""
+
+
 def making(kind: type[Any]) -> dict[str, Any]:
     """For a route: its answer, also a 201 when it has made something."""
     return {"response_model": kind, "responses": {201: {"model": kind, "description": "made"}}}

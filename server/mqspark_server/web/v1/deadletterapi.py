@@ -33,7 +33,16 @@ from mqspark_server.shown.nouns import MAX_NAME
 from mqspark_server.web.callers import CLUSTER
 from mqspark_server.web.problems import Problem
 from mqspark_server.web.turns import between_turns
-from mqspark_server.web.v1.asking import ERRORS, MAX_PAGE, Asker, AskerNow, GroupName, ItemPage, PagingNow
+from mqspark_server.web.v1.asking import (
+    ERRORS,
+    IN_QUERY,
+    MAX_PAGE,
+    Asker,
+    AskerNow,
+    GroupName,
+    ItemPage,
+    PagingNow,
+)
 from mqspark_server.web.v1.messageapi import spans_of
 from mqspark_server.web.v1.storedmessages import MessagesFound, Place, Spanned, choose, page_of, read_some
 
@@ -69,6 +78,8 @@ class Letters(Spanned):
 
 
 class LettersAsked(Letters):
+    model_config = IN_QUERY
+
     limit: int = Field(default=32, ge=1, le=MAX_PAGE, description="the most items to return")
 
 

@@ -20,7 +20,7 @@ from mqspark.store.index.keys import Sought
 from mqspark_server.shown.messagerow import MessageView
 from mqspark_server.web.problems import Problem, as_problem
 from mqspark_server.web.turns import between_turns
-from mqspark_server.web.v1.asking import ERRORS, Asker, AskerNow, ItemPage, TopicName
+from mqspark_server.web.v1.asking import ERRORS, IN_QUERY, Asker, AskerNow, ItemPage, TopicName
 from mqspark_server.web.v1.storedmessages import (
     EVER_MS,
     PAGE_BYTES,
@@ -52,6 +52,8 @@ router = APIRouter(prefix="/api/v1/topics", tags=["messages"], responses=ERRORS)
 
 
 class MessagesAsked(OfQueues, Spanned):
+    model_config = IN_QUERY
+
     offset: int | None = Field(default=None, ge=0, le=EVER_MS, description="the first; needs queueId")
     key: str | None = Field(default=None, min_length=1, max_length=1_024)
     last: int | None = Field(

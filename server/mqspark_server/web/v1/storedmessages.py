@@ -26,7 +26,7 @@ from mqspark.store.store import MessageStore
 from mqspark_server.shown.messagerow import MessageView
 from mqspark_server.shown.nouns import WholeNumbers
 from mqspark_server.web.problems import Problem, as_problem
-from mqspark_server.web.v1.asking import Asker, Given, ItemPage, QueueId, cursor, decoded
+from mqspark_server.web.v1.asking import IN_QUERY, Asker, Given, ItemPage, QueueId, cursor, decoded
 
 PAGE_BYTES = 4 << 20
 """The most of the bodies of one page, but at least one message."""
@@ -59,6 +59,8 @@ class Filtered(Given):
 
 
 class OfQueues(Filtered):
+    model_config = IN_QUERY
+
     queueId: QueueId | None = Field(default=None, description="absent: all queues, in turn")
 
     def queue_ids(self, topic: Topic) -> range:
