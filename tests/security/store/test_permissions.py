@@ -194,7 +194,18 @@ def checks(root: Path) -> Iterator[str]:
 SCENES: dict[str, Callable[[Path], Iterator[str]]] = {"starts": starts, "runs": runs, "checks": checks}
 
 
-@pytest.mark.parametrize("scene", SCENES)
+@pytest.mark.parametrize(
+    "scene",
+    [
+        pytest.param(
+            "starts", marks=pytest.mark.slow("three starts for each file; test_shortages is the fast twin")
+        ),
+        pytest.param(
+            "runs", marks=pytest.mark.slow("a broker for each folder; test_shortages is the fast twin")
+        ),
+        "checks",
+    ],
+)
 def test_a_permission_that_is_taken_costs_nothing(tmp_path: Path, scene: str) -> None:
     done = subprocess.run(
         unprivileged(sys.executable, "-m", __name__, scene, str(tmp_path / "store")),
