@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import errno
 import resource
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from mmap import MADV_RANDOM, mmap
+from typing import Generic, TypeVar
 
 from mqspark.store.disk.files import FileLayer, StrPath
 
@@ -21,6 +23,42 @@ _CANNOT_MAP = frozenset((errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE,
 _UNLIMITED = 1 << 62
 _SHARE = 4
 """Divisor of a limited address space: maps take this part of it."""
+
+
+K = TypeVar("K", bound=Hashable)
+M = TypeVar("M")
+
+
+class MapsByUse(Generic[K, M]):
+    """Maps in the order of their last use: those that are idle come before those that are not."""
+
+    __slots__ = ("idle", "used")
+
+    def __init__(self) -> None:
+        self.used: OrderedDict[K, M] = OrderedDict()
+        """Those used since the last ``age``. Callers look here first, and move what they find to the end."""
+        self.idle: OrderedDict[K, M] = OrderedDict()
+
+    def used_again(self, key: K) -> M | None:
+        """The map, if it was idle."""
+        found = self.idle.pop(key, None)
+        if found is not None:
+            self.used[key] = found
+        return found
+
+    def pop(self, key: K) -> M | None:
+        found = self.used.pop(key, None)
+        return found if found is not None else self.idle.pop(key, None)
+
+    def pop_oldest(self) -> tuple[K, M]:
+        return (self.idle or self.used).popitem(last=False)
+
+    def age(self) -> None:
+        """All are idle until they are used again. Nothing may be idle now."""
+        self.idle, self.used = self.used, self.idle
+
+    def __len__(self) -> int:
+        return len(self.used) + len(self.idle)
 
 
 class MapBudget:

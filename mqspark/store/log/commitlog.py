@@ -15,7 +15,7 @@ from __future__ import annotations
 import bisect
 import errno
 import itertools
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterable
 from mmap import MADV_NORMAL, MADV_RANDOM, mmap
 from pathlib import Path
@@ -38,7 +38,7 @@ from mqspark.store.disk.diskjobs import Job, ReadAheadJob, joined
 from mqspark.store.disk.files import FileLayer, disk_full_as_typed, is_disk_full
 from mqspark.store.disk.layout import BEYOND, file_name, file_start, is_beyond
 from mqspark.store.disk.logpaths import LogPaths
-from mqspark.store.disk.mapping import MapBudget, try_map
+from mqspark.store.disk.mapping import MapBudget, MapsByUse, try_map
 from mqspark.store.log.nextsegment import NextSegmentJob
 from mqspark.store.log.zeroahead import ZeroAheadJob
 
@@ -51,8 +51,6 @@ _SMALL_SYNC_BYTES = 64 << 10
 """Zeros ahead of the log save much of the time of syncs that make less durable, on average of a step."""
 _STEPS_AHEAD = 4
 """The next segment is made so many steps before the end of the active one, when a segment has twice as many."""
-_MARK = -1
-"""Marker in ``_views``, which is ordered by last use: see ``drop_idle``."""
 
 
 def _beyond(path: Path) -> StoreCorrupt:
@@ -102,7 +100,8 @@ class CommitLog:
         """Nearer to its end than that, a segment needs the next one soon."""
         self._max_mapped = max_mapped
         self._budget = budget if budget is not None else MapBudget()
-        self._views: OrderedDict[int, memoryview | None] = OrderedDict()
+        self._views: MapsByUse[int, memoryview] = MapsByUse()
+        """By the segments' starts."""
         self._reads_ahead = True
         self._fd = -1
         self._allocated_end = 0
@@ -644,9 +643,13 @@ class CommitLog:
 
         Only [start, written) may be read (see files.py).
         """
-        view = self._views.get(segment.start)
+        start, used = segment.start, self._views.used
+        view = used.get(start)
         if view is not None:
-            self._views.move_to_end(segment.start)
+            used.move_to_end(start)
+            return view
+        view = self._views.used_again(start)
+        if view is not None:
             return view
         if not segment.length:
             return memoryview(b"")  # another program emptied the file, and an empty file cannot be mapped
@@ -664,12 +667,12 @@ class CommitLog:
             )
             view = memoryview(mapping) if mapping is not None else None
         if view is not None:
-            self._views[segment.start] = view
+            used[start] = view
         return view
 
     def adopt(self, segment: Segment, view: memoryview) -> None:
         """Use a map of the whole file that another thread has made."""
-        self._views[segment.start] = view
+        self._views.used[segment.start] = view
         self._budget.used_bytes += len(view)
         if not self._reads_ahead:
             _advise(view, reads_ahead=False)
@@ -678,9 +681,8 @@ class CommitLog:
         """Whether the kernel reads ahead of those who read mapped segments."""
         if enabled != self._reads_ahead:
             self._reads_ahead = enabled
-            for view in self._views.values():
-                if view is not None:
-                    _advise(view, reads_ahead=enabled)
+            for view in (*self._views.idle.values(), *self._views.used.values()):
+                _advise(view, reads_ahead=enabled)
 
     def view(self, segment: Segment) -> memoryview:
         """As ``mapped``, but raises OSError when the segment cannot be mapped. For tools."""
@@ -691,17 +693,17 @@ class CommitLog:
 
     def _unmap_oldest(self) -> bool:
         """Returns False when nothing is mapped."""
-        while self._views:
-            _, view = self._views.popitem(last=False)
-            if view is not None:
-                self._budget.used_bytes -= len(view)
-                return True
-        return False
+        if not self._views:
+            return False
+        _, view = self._views.pop_oldest()
+        self._budget.used_bytes -= len(view)
+        return True
 
-    def _unmap(self, start: int) -> None:
-        view = self._views.pop(start, None)
+    def _unmap(self, start: int) -> memoryview | None:
+        view = self._views.pop(start)
         if view is not None:
             self._budget.used_bytes -= len(view)
+        return view
 
     def read_into(self, segment: Segment, buffer: memoryview, position: int) -> int:
         """Copy bytes from ``position`` on into ``buffer``. Returns their number, which is less at the end of
@@ -752,20 +754,19 @@ class CommitLog:
 
     @property
     def mapped_segments(self) -> int:
-        return len(self._views) - (_MARK in self._views)
+        return len(self._views)
 
     def drop_idle(self) -> None:
         """Unmap the segments that were not used since the last call. A slice of one stays readable for its
         holder."""
-        while _MARK in self._views:
-            self._set_aside(next(iter(self._views)))
-        self._views[_MARK] = None
+        while self._views.idle:
+            self._set_aside(next(iter(self._views.idle)))
+        self._views.age()
 
     def _set_aside(self, start: int) -> None:
-        view = self._views.get(start)
+        view = self._unmap(start)
         if view is not None:
             self._budget.unmapped.append(view)
-        self._unmap(start)
 
     def find(self, segment: Segment, pattern: bytes, low: int, high: int) -> int:
         """Position of the first ``pattern`` in [low, high) of the segment's file, or -1."""

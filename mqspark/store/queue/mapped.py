@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator
 from mmap import mmap
 from typing import Any, Protocol
@@ -11,14 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mqspark.store.disk.files import FileLayer
-from mqspark.store.disk.mapping import MapBudget, try_map
+from mqspark.store.disk.mapping import MapBudget, MapsByUse, try_map
 
 Entries = npt.NDArray[Any]
-
-_MARK = ""
-"""Marker among the maps, which are ordered by last use: maps before it were not used since the last
-``drop_idle``."""
-
 
 DROPPED_AT_ONCE = 256
 """Maps in one turn: up to half a millisecond."""
@@ -49,17 +43,18 @@ class MappedFiles:
         self._limit = limit
         self._dtype = dtype
         self._budget = budget if budget is not None else MapBudget()
-        self._maps: OrderedDict[str, tuple[mmap, Entries] | None] = OrderedDict()
+        self._maps: MapsByUse[str, tuple[mmap, Entries]] = MapsByUse()
         self._tails: dict[str, Tail] = {}
         self._writable: set[str] = set()
 
     def rows(self, path: str, first: int, last: int) -> Entries:
         """Entries [first, last) of a file, fewer at its end."""
-        found = self._maps.get(path)
+        used = self._maps.used
+        found = used.get(path)
         if found is not None:
-            self._maps.move_to_end(path)
+            used.move_to_end(path)
         else:
-            found = self._map(path, write=False)
+            found = self._maps.used_again(path) or self._map(path, write=False)
         if found is not None:
             return found[1][first:last]
         size = self._dtype.itemsize
@@ -68,11 +63,12 @@ class MappedFiles:
 
     def bytes_at(self, path: str, low: int, count: int) -> bytes:
         """Bytes [low, low + count) of a file, fewer at its end."""
-        found = self._maps.get(path)
+        used = self._maps.used
+        found = used.get(path)
         if found is not None:
-            self._maps.move_to_end(path)
+            used.move_to_end(path)
         else:
-            found = self._map(path, write=False)
+            found = self._maps.used_again(path) or self._map(path, write=False)
         if found is not None:
             return found[0][low : low + count]
         fd = self._files.open_read(path)
@@ -84,15 +80,15 @@ class MappedFiles:
     def tail(self, path: str, owner: Tail) -> mmap | None:
         """The map of a file for ``owner`` to append to, until the owner is notified. None when it does not
         fit without evicting another one: the file is then written without a map."""
-        if path not in self._maps and len(self._maps) >= self._limit:
+        found = self._maps.used.get(path) or self._maps.used_again(path)
+        if found is None and len(self._maps) >= self._limit:
             return None
-        found = self._maps.get(path) if path in self._writable else None
-        if found is None:
+        if path not in self._writable:
             self.drop(path)
             found = self._map(path, write=True)
         if found is None:
             return None
-        self._maps.move_to_end(path)
+        self._maps.used.move_to_end(path)
         self._tails[path] = owner
         return found[0]
 
@@ -103,56 +99,56 @@ class MappedFiles:
         if mapping is None:
             return None
         entries = np.frombuffer(mapping, dtype=self._dtype, count=len(mapping) // self._dtype.itemsize)
-        self._maps[path] = (mapping, entries)
+        self._maps.used[path] = (mapping, entries)
         if write:
             self._writable.add(path)
         return mapping, entries
 
     def _make_room(self) -> bool:
-        had = len(self)
-        if had:
-            self._drop_oldest()
-        return had > 0
+        if not self._maps:
+            return False
+        self._drop_oldest()
+        return True
 
     def drop(self, path: str) -> None:
-        self._forget(path, self._maps.pop(path, None))
+        found = self._maps.pop(path)
+        if found is not None:
+            self._forget(path, found)
 
     def drop_idle(self) -> Iterator[None]:
         """Set the maps aside that were not used since the last call, slice by slice."""
         number = 0
-        while _MARK in self._maps:
+        while self._maps.idle:
             found = self._drop_oldest()
             if found is not None:
                 self._budget.unmapped.append(found)
             number += 1
             if number % DROPPED_AT_ONCE == 0:
                 yield
-        self._maps[_MARK] = None
+        self._maps.age()
 
     def _drop_oldest(self) -> tuple[mmap, Entries] | None:
-        """Forget the oldest map, which is returned, or move it to the end when its queue used it without asking
-        here."""
-        path, found = self._maps.popitem(last=False)
+        """Forget the oldest map, which is returned, or count it as used just now when its queue used it without
+        asking here."""
+        path, found = self._maps.pop_oldest()
         owner = self._tails.get(path)
         if owner is not None and owner.tail_used:
             owner.tail_used = False
-            self._maps[path] = found
+            self._maps.used[path] = found
             return None
         self._forget(path, found)
         return found
 
-    def _forget(self, path: str, found: tuple[mmap, Entries] | None) -> None:
-        if found is not None:
-            self._budget.used_bytes -= len(found[0])
+    def _forget(self, path: str, found: tuple[mmap, Entries]) -> None:
+        self._budget.used_bytes -= len(found[0])
         self._writable.discard(path)
         owner = self._tails.pop(path, None)
         if owner is not None:
             owner.tail_unmapped()
 
     def __len__(self) -> int:
-        return len(self._maps) - (_MARK in self._maps)
+        return len(self._maps)
 
     def clear(self) -> None:
         while self._maps:
-            path, found = self._maps.popitem()
-            self._forget(path, found)
+            self._forget(*self._maps.pop_oldest())
