@@ -161,6 +161,32 @@ def test_a_round_has_rates_disks_and_lags() -> None:
     assert history.columns(ALL_LETTERS, "day")[1] == [7]
 
 
+def test_letters_stay_counted_while_their_groups_are_named_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler, "REQUESTS_FOR_GROUPS", 1)
+    cluster, clock = Cluster(), FakeClock()
+    one = sampler_of(clock)
+    for _ in range(3):
+        take(cluster, one)
+        clock.advance(10_000)
+    clock.advance(int(1000 * sampler.NAMES_S))
+    take(cluster, one)
+    assert cluster.asked.count("groups") == 2
+    assert one.history.columns(ALL_LETTERS, "hour")[1][-1] == 7
+
+
+def test_a_group_whose_letters_are_refused_leaves_the_others_their_figures() -> None:
+    class Refusing(Cluster):
+        async def topic_route(self, topic: str) -> None:
+            if topic == dlq_topic("g0000"):
+                raise ClientError("no permission")
+            await super().topic_route(topic)
+
+    one = sampler_of(FakeClock())
+    take(Refusing(), one)
+    assert one.history.columns(ALL_LAGS, "day")[1] == [20]
+    assert one.history.columns(ALL_LETTERS, "day")[1] == [7]
+
+
 def test_a_large_cluster_costs_no_more() -> None:
     cluster, clock = Cluster(brokers=500, groups=5_000), FakeClock()
     one = sampler_of(clock)

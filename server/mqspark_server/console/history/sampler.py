@@ -70,7 +70,7 @@ class _Known:
 
     lag: int | None = None
     has_letters: bool | None = None
-    """None until its next turn."""
+    """None: it is asked for in its next turn."""
     letters: int = 0
 
 
@@ -169,17 +169,16 @@ class Sampler:
             with contextlib.suppress(MQError):  # it has committed nothing, or its broker is unreachable
                 known.lag = await admin.group_lag(group)
                 self.history.note(group_series(group), self._clock.now_ms(), known.lag)
-            if known.has_letters is None:
-                known.has_letters = await is_there(admin, dlq_topic(group))
-            if known.has_letters:
-                with contextlib.suppress(MQError):  # its broker is unreachable
-                    stats = await admin.topic_stats(dlq_topic(group))
-                    known.letters = sum(each.max_offset - each.min_offset for each in stats.values())
+            with contextlib.suppress(MQError):  # these keys may not, or its broker is unreachable
+                if known.has_letters is None:
+                    known.has_letters = await is_there(admin, dlq_topic(group))
+                stats = await admin.topic_stats(dlq_topic(group)) if known.has_letters else {}
+                known.letters = sum(each.max_offset - each.min_offset for each in stats.values())
 
         await each_of(chosen, ask)
         lags = [each.lag for each in self._known.values() if each.lag is not None]
         if lags and self._next_group >= len(groups):
-            letters = sum(each.letters for each in self._known.values() if each.has_letters)
+            letters = sum(each.letters for each in self._known.values())
             self.history.note(ALL_LAGS, self._clock.now_ms(), sum(lags))
             self.history.note(ALL_LETTERS, self._clock.now_ms(), letters)
 
