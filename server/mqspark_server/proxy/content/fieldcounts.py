@@ -2,7 +2,7 @@
 megabytes, in one go and in many times their memory.
 
 Only messages inside of messages are looked into, and a value of many bytes is one step, so that the large requests of
-honest clients, with their bodies, cost a few steps.
+honest clients, with their bodies, cost a few steps. A packed list counts as its bytes: each value has one or more.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from google.protobuf.descriptor import Descriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from mqspark_server.net.grpc.grpcwords import GrpcAbort, GrpcCode
 
@@ -18,7 +18,8 @@ MAX_FIELDS = 32_768
 """A batch of 1,024 messages may have 32 fields in each."""
 
 _Inner = dict[int, Any]
-"""The number of each field that is a message → the same of that message."""
+"""The number of each field that is a message → the same of that message; of one that may be packed → None."""
+_UNPACKED = (FieldDescriptor.CPPTYPE_STRING, FieldDescriptor.CPPTYPE_MESSAGE)
 
 
 def counter(descriptor: Descriptor) -> Callable[[bytes], None]:
@@ -34,6 +35,8 @@ def _inner(descriptor: Descriptor, known: dict[str, _Inner]) -> _Inner:
         for field in descriptor.fields:
             if field.message_type is not None:
                 found[field.number] = _inner(field.message_type, known)
+            elif field.is_repeated and field.cpp_type not in _UNPACKED:
+                found[field.number] = None
     return found
 
 
@@ -41,14 +44,10 @@ def _count(data: bytes, inner: _Inner) -> None:
     """What is malformed ends the count: the parser refuses it."""
     left, waiting = MAX_FIELDS, [(0, len(data), inner)]
     try:
-        while waiting:
+        while waiting and left >= 0:
             at, end, inner = waiting.pop()
-            while at < end:
+            while at < end and left >= 0:
                 left -= 1
-                if left < 0:
-                    raise GrpcAbort(
-                        GrpcCode.RESOURCE_EXHAUSTED, f"a request of more than {MAX_FIELDS} fields is not read"
-                    )
                 tag = data[at]
                 at += 1
                 if tag >= 0x80:
@@ -59,9 +58,12 @@ def _count(data: bytes, inner: _Inner) -> None:
                     at += 1
                     if size >= 0x80:
                         size, at = _varint(data, at - 1)
-                    fields = inner.get(tag >> 3)
-                    if fields is not None and size:
-                        waiting.append((at, min(at + size, end), fields))
+                    if tag >> 3 in inner:
+                        fields = inner[tag >> 3]
+                        if fields is None:
+                            left -= size
+                        elif size:
+                            waiting.append((at, min(at + size, end), fields))
                     at += size
                 elif kind == 0:
                     at = _varint(data, at)[1]
@@ -69,6 +71,10 @@ def _count(data: bytes, inner: _Inner) -> None:
                     at += 8 if kind == 1 else 4
     except IndexError:
         return
+    if left < 0:
+        raise GrpcAbort(
+            GrpcCode.RESOURCE_EXHAUSTED, f"a request of more than {MAX_FIELDS} fields is not read"
+        )
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:

@@ -48,6 +48,14 @@ def test_many_fields_are_refused(data: bytes) -> None:
     assert refused.value.code == GrpcCode.RESOURCE_EXHAUSTED
 
 
+def test_long_packed_lists_are_refused() -> None:
+    data = pb.ReceiveMessageRequest(
+        message_queue=pb.MessageQueue(accept_message_types=[pb.NORMAL] * (MAX_FIELDS + 1))
+    ).SerializeToString()
+    with pytest.raises(GrpcAbort, match="fields"):
+        counter(pb.ReceiveMessageRequest.DESCRIPTOR)(data)
+
+
 def test_batches_and_large_bodies_are_not() -> None:
     few = {f"property-{n}": "value" for n in range(4)}
     check(pb.SendMessageRequest(messages=[message(n, **few) for n in range(1_024)]).SerializeToString())
