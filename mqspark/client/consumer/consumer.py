@@ -226,6 +226,7 @@ class GroupConsumer(InstanceMember):
                     log.debug("rebalancing %s", self.settings.group)
                 continue
             self._timer.begin()
+            self._answers = RoundAnswers()
             balanced = True
             for topic in list(self.subscriptions):
                 try:
@@ -253,7 +254,6 @@ class GroupConsumer(InstanceMember):
             left = [queue for queue in self._owner.owned() if queue.topic not in self.subscriptions]
             if left:
                 await self._owner.give_up(left)
-            self._answers = RoundAnswers()
             self._timer.ran(balanced=balanced)
 
     async def _rebalance(self, topic: str) -> bool:
