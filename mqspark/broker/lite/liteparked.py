@@ -9,26 +9,20 @@ import heapq
 from collections import deque
 from collections.abc import Iterator
 from operator import attrgetter
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from mqspark.base.bounded import BoundedSet, Ledger, require, weigh
 from mqspark.base.config import Limit
 from mqspark.broker.lite.liteclients import LiteClients
+from mqspark.broker.state.slots import LongPoll
 from mqspark.broker.state.state import BrokerState
-from mqspark.protocol.codes import ResponseCode
-from mqspark.protocol.command import encode_response
 from mqspark.protocol.session import Session
-
-if TYPE_CHECKING:  # imported where users have to log in
-    from mqspark.auth.gate import Grant
 
 _WAITER_BYTES = 600
 
 
-class LiteWaiter:
-    """A validated request. ``deadline_ms`` is monotonic."""
-
-    __slots__ = ("client_id", "deadline_ms", "grant", "group", "opaque", "session", "size_bytes", "topic")
+class LiteWaiter(LongPoll):
+    __slots__ = ("client_id",)
 
     def __init__(
         self,
@@ -40,22 +34,9 @@ class LiteWaiter:
         deadline_ms: int,
         attempt_id: str | None = None,
     ) -> None:
-        self.session = session
-        self.opaque = opaque
+        size_bytes = _WAITER_BYTES + weigh((client_id, group, topic, attempt_id))
+        super().__init__(session, opaque, topic, group, deadline_ms, size_bytes)
         self.client_id = client_id
-        self.group = group
-        self.topic = topic
-        self.deadline_ms = deadline_ms
-        self.size_bytes = _WAITER_BYTES + weigh((client_id, group, topic, attempt_id))
-        self.grant: Grant | None = None
-        """Set when it is parked."""
-
-    def is_refused(self) -> bool:
-        """Refuse it if its user has lost their rights."""
-        lapsed = "" if self.grant is None else self.grant.problem(self.topic, self.group)
-        if lapsed:
-            self.session.send(encode_response(self.opaque, ResponseCode.NO_PERMISSION, remark=lapsed))
-        return bool(lapsed)
 
     def __lt__(self, other: LiteWaiter) -> bool:
         return self.deadline_ms < other.deadline_ms

@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from mqspark.base.bounded import BoundedMap, Ledger, require, text_bytes
 from mqspark.base.clock import Clock
 from mqspark.base.config import Bound
 from mqspark.base.shares import NOBODY
 from mqspark.broker.state.selection import HeldRequests, Wanted
-from mqspark.broker.state.slots import Slots
+from mqspark.broker.state.slots import LongPoll, Slots
 from mqspark.protocol.receipts import retry_topic_v1, retry_topic_v2
 from mqspark.protocol.session import Session
-
-if TYPE_CHECKING:  # imported where users have to log in
-    from mqspark.auth.gate import Grant
 
 ANY_QUEUE = -1
 
@@ -35,23 +32,10 @@ _PAIR_BYTES = 2_000
 """With the names of its retry topics."""
 
 
-class Waiter:
-    """A validated request. ``deadline_ms`` is monotonic."""
+class Waiter(LongPoll):
+    """A pop or a notification."""
 
-    __slots__ = (
-        "attempt_id",
-        "deadline_ms",
-        "grant",
-        "group",
-        "opaque",
-        "owner",
-        "queue_id",
-        "session",
-        "size_bytes",
-        "slot",
-        "topic",
-        "wanted",
-    )
+    __slots__ = ("attempt_id", "owner", "queue_id", "slot", "wanted")
 
     def __init__(
         self,
@@ -65,26 +49,14 @@ class Waiter:
         attempt_id: str | None,
         wanted: Wanted = None,
     ) -> None:
-        self.session = session
-        self.opaque = opaque
-        self.topic = topic
-        self.group = group
+        size_bytes = _WAITER_BYTES + text_bytes(topic, group, attempt_id)
+        super().__init__(session, opaque, topic, group, deadline_ms, size_bytes)
         self.queue_id = queue_id
-        self.deadline_ms = deadline_ms
         self.slot = 0
         self.attempt_id = attempt_id
         self.wanted = wanted
-        self.size_bytes = _WAITER_BYTES + text_bytes(topic, group, attempt_id)
-        """Without the filter."""
         self.owner = NOBODY
         """The user whose share of the parked requests it takes."""
-        self.grant: Grant | None = None
-        """Set when it is parked."""
-
-    @property
-    def lapsed(self) -> str:
-        """Why it may no longer be answered, or ''."""
-        return "" if self.grant is None else self.grant.problem(self.topic, self.group)
 
 
 W = TypeVar("W", bound=Waiter)

@@ -214,7 +214,7 @@ class PopWatchProcessor:
         if self._expired:
             waiter = self._expired.popleft()
             seen = 1  # those of closed connections count, too: there may be very many
-            if waiter.session.open and not _is_refused(waiter):
+            if waiter.session.open and not waiter.is_refused():
                 has_message, seen = self._look(waiter)
                 _answer(waiter, has_message=has_message)
             yield seen
@@ -228,7 +228,7 @@ class PopWatchProcessor:
             if ANY_QUEUE not in (queue_id, waiting_for) and waiting_for != queue_id:
                 continue
             while (waiter := self.parked.take(topic, group, waiting_for)) is not None:
-                if not _is_refused(waiter):
+                if not waiter.is_refused():
                     break
             if waiter is None:
                 continue
@@ -283,13 +283,6 @@ class PopWatchProcessor:
             queues = topic.read_queue_nums
             for number in range(queues):
                 yield topic_name, (luck + number) % queues
-
-
-def _is_refused(waiter: _Notification) -> bool:
-    """Refuse a notification whose user has lost their rights."""
-    if lapsed := waiter.lapsed:
-        waiter.session.send(encode_response(waiter.opaque, ResponseCode.NO_PERMISSION, remark=lapsed))
-    return bool(lapsed)
 
 
 def _refuse(waiter: _Notification, refusal: Refusal) -> None:

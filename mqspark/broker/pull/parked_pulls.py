@@ -11,32 +11,27 @@ from __future__ import annotations
 
 import sys
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from mqspark.base.bounded import Ledger, require
 from mqspark.base.clock import Clock
 from mqspark.base.config import Bound
 from mqspark.base.shares import NOBODY
 from mqspark.broker.state.selection import HeldRequests, Wanted
-from mqspark.broker.state.slots import Slots
+from mqspark.broker.state.slots import LongPoll, Slots
 from mqspark.broker.statictopic.logicreads import LogicRead
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.session import Session
-
-if TYPE_CHECKING:  # imported where users have to log in
-    from mqspark.auth.gate import Grant
 
 MAX_PARKED_BYTES = 256 << 20
 _PULL_BYTES = 300
 
 
-class Pull:
+class Pull(LongPoll):
     """A validated pull. ``offset`` advances while the pull is parked and finds only messages that do not match."""
 
     __slots__ = (
-        "began_ms", "bulk", "code", "deadline_ms", "first_offset", "grant", "group", "group_sys_flag",
-        "logic", "max_messages", "offset", "opaque", "owner", "queue_id", "session", "size_bytes", "slot", "topic",
-        "topic_sys_flag", "wanted",
+        "began_ms", "bulk", "code", "first_offset", "group_sys_flag", "logic", "max_messages", "offset", "owner",
+        "queue_id", "slot", "topic_sys_flag", "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -57,10 +52,7 @@ class Pull:
     ) -> None:
         """``queue_id`` and ``offset`` are of the physical queue; ``logic``: the pull is of a logic queue. ``code``: of
         the request. ``began_ms`` is set when it is parked."""
-        self.session = session
-        self.opaque = opaque
-        self.group = group
-        self.topic = topic
+        super().__init__(session, opaque, topic, group, 0, _PULL_BYTES)
         self.queue_id = queue_id
         self.first_offset = offset
         self.offset = offset
@@ -70,20 +62,11 @@ class Pull:
         self.wanted = wanted
         self.topic_sys_flag = topic_sys_flag
         self.group_sys_flag = group_sys_flag
-        self.deadline_ms = self.slot = 0
+        self.slot = 0
         self.code = code
         self.began_ms = -1
-        self.size_bytes = _PULL_BYTES
-        """Without the filter."""
         self.owner = NOBODY
         """The user whose share of the parked or held pulls it takes."""
-        self.grant: Grant | None = None
-        """Set when it is parked or held."""
-
-    @property
-    def lapsed(self) -> str:
-        """Why it may no longer be answered, or ''."""
-        return "" if self.grant is None else self.grant.problem(self.topic, self.group)
 
 
 class ParkedPulls:

@@ -460,8 +460,7 @@ class PullProcessor:
             if pull.session.room <= 0:
                 self._put_off(pull)
                 return True
-            if lapsed := pull.lapsed:
-                pull.session.send(encode_response(pull.opaque, ResponseCode.NO_PERMISSION, remark=lapsed))
+            if pull.is_refused():
                 return True
             if reason := self._role.why_unsure():
                 raise NotNow(reason)

@@ -1,4 +1,4 @@
-"""Requests that wait, by the time at which each is examined.
+"""Requests that wait, and where they are found by the time at which each is examined.
 
 Those of one slot are found together, and no others are looked at: what waits for later costs nothing.
 """
@@ -7,15 +7,51 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from mqspark.base.bounded import require
+from mqspark.protocol.codes import ResponseCode
+from mqspark.protocol.command import encode_response
 from mqspark.protocol.session import Session
+
+if TYPE_CHECKING:  # imported where users have to log in
+    from mqspark.auth.gate import Grant
 
 SLOT_MS = 10
 """A wait ends at most this much late."""
 LOOK_MS = 30_000
 """A request that waits longer is examined in between: its connection may be gone."""
+
+
+class LongPoll:
+    """A validated request that may wait."""
+
+    __slots__ = ("deadline_ms", "grant", "group", "opaque", "session", "size_bytes", "topic")
+
+    def __init__(
+        self, session: Session, opaque: int, topic: str, group: str, deadline_ms: int, size_bytes: int
+    ) -> None:
+        """``deadline_ms``: monotonic. ``size_bytes``: without its filter."""
+        self.session = session
+        self.opaque = opaque
+        self.topic = topic
+        self.group = group
+        self.deadline_ms = deadline_ms
+        self.size_bytes = size_bytes
+        self.grant: Grant | None = None
+        """Set when it begins to wait."""
+
+    @property
+    def lapsed(self) -> str:
+        """Why it may no longer be answered, or ''."""
+        return "" if self.grant is None else self.grant.problem(self.topic, self.group)
+
+    def is_refused(self) -> bool:
+        """Refuse it if its user has lost their rights."""
+        lapsed = self.lapsed
+        if lapsed:
+            self.session.send(encode_response(self.opaque, ResponseCode.NO_PERMISSION, remark=lapsed))
+        return bool(lapsed)
 
 
 class TimedWait(Protocol):
