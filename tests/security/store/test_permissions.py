@@ -7,6 +7,7 @@ The scenes run in a process to which permissions apply. They return what is wron
 from __future__ import annotations
 
 import contextlib
+import os
 import stat
 import subprocess
 import sys
@@ -83,6 +84,7 @@ def filled(root: Path) -> Watched:
 def taken(path: Path, mode: int) -> Iterator[None]:
     before = stat.S_IMODE(path.stat().st_mode)
     path.chmod(mode)
+    assert not os.access(path, os.W_OK), "permissions do not apply to this process"
     try:
         yield
     finally:
