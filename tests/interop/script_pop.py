@@ -167,7 +167,8 @@ def pops(play: Play) -> None:
         "disabled group": {"consumerGroup": create_group(play, "popoff", consumeEnable=False)},
         "no read permission": {"topic": create_topic(play, "NoPop", 1, perm=2)},
         "no born time": {"bornTime": 0},
-        "polling too old": {"bornTime": 1000, "pollTime": 1000},
+        "polling too old": {"bornTime": int(time.time() * 1000) - 60_000, "pollTime": 1000},
+        "a clock far behind": {"bornTime": 1000, "pollTime": 1000},
         "retry topic": {"topic": f"%RETRY%{group}"},
     }.items():
         pop(label, **fields)
