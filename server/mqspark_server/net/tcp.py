@@ -296,8 +296,14 @@ class RemotingServer(GuardedServer[RemotingConnection]):
         for _ in range(min(PIECES_AT_ONCE, len(unfinished))):
             session = unfinished.popleft()
             writer = self._writers.get(session.id)
-            if writer is not None and session.out:  # else it was written at once, because the connection ends
+            if writer is None or not session.out:
+                continue  # it was written at once, because the connection ends
+            try:
                 self._write_piece(session, writer)
+            except Exception:  # the others' answers go on
+                log.exception("%s: an answer for %s could not be written", self.name, session.peer)
+                session.take()  # nothing makes sense to the peer behind what is missing
+                writer.close("internal error")
         if unfinished:
             if not self._unfinished:
                 self.loop.call_soon(self._write_more)

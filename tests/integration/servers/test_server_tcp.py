@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 import struct
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -220,6 +221,36 @@ async def test_a_large_answer_is_written_in_pieces_with_others_served_between(
             assert (answer.opaque, bytes(answer.body)) == (opaque, harness.core.answer)
     assert max(size for _, size in written) == 300_000
     assert len({iteration for iteration, _ in written}) == len(written) > 20
+
+
+async def test_a_piece_that_cannot_be_written_ends_its_connection_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pieces: Counter[RemotingConnection] = Counter()
+    faulty: list[RemotingConnection] = []
+
+    def write(connection: RemotingConnection, out: list[bytes | memoryview], size: int) -> None:
+        pieces[connection] += 1
+        if connection in faulty and pieces[connection] == 3:
+            raise RuntimeError("a fault in a transport")
+        write_out(connection, out, size)
+
+    write_out = RemotingConnection.write_out
+    monkeypatch.setattr(RemotingConnection, "write_out", write)
+    async with serving() as harness:
+        harness.core.answer = bytes(8 << 20)
+        first = await harness.client()
+        await eventually_async(lambda: len(harness.server.sockets) == 1)
+        faulty += harness.server.sockets
+        others = [await harness.client() for _ in range(4)]
+        for client in (first, *others):
+            client.writer.write(encode_request(ECHO, 1))
+        for client in others:
+            assert len((await client.next()).body) == 8 << 20
+        assert len(await first.reader.read()) < 8 << 20
+    assert [record.getMessage().split(" for ")[0] for record in caplog.records if record.exc_info] == [
+        "toy: an answer"
+    ]
 
 
 @pytest.mark.parametrize("end", ["the peer sends no more", "the server stops"])
