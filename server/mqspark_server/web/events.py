@@ -1,7 +1,8 @@
 """Server-sent events: a response that lasts until its client disconnects, its source ends or its time is over.
 
 Each event waits until the connection takes it; nothing is queued. A client that takes nothing for STUCK_S is
-disconnected.
+disconnected. What is no stream of events, but a file, is left without an end when its time is over, so that its client
+knows that it is not whole.
 """
 
 from __future__ import annotations
@@ -61,13 +62,15 @@ class EventStream(Response):
             await asyncio.gather(sending, gone, return_exceptions=True)
             await self._source.aclose()  # the task may have ended before it began
             self._place.leave()
-        if not sending.cancelled() and (error := sending.exception()) is not None:
-            raise error
+        is_whole = not sending.cancelled() and sending.result()
+        if not is_whole and self.media_type != EVENTS:
+            return
         with contextlib.suppress(TimeoutError, OSError):
             async with asyncio.timeout(STUCK_S):
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _send(self, send: Send) -> None:
+    async def _send(self, send: Send) -> bool:
+        """Whether all was sent."""
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
         await send(start)
         try:
@@ -79,7 +82,8 @@ class EventStream(Response):
             text = json.dumps({"status": problem.status, "detail": problem.detail})
             await send({"type": "http.response.body", "body": event("problem", text), "more_body": True})
         except TimeoutError:
-            return
+            return False
+        return True
 
     @staticmethod
     async def _wait_for_disconnect(receive: Receive) -> None:

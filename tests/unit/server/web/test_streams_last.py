@@ -8,11 +8,11 @@ from contextlib import closing
 
 import pytest
 import uvicorn
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from mqspark_server.web import httpguard
-from mqspark_server.web.events import EventStream
+from mqspark_server.web import events, httpguard
+from mqspark_server.web.events import EVENTS, EventStream
 from mqspark_server.web.httpguard import bounded_protocol
 from mqspark_server.web.places import Places
 
@@ -70,3 +70,30 @@ async def test_a_stream_may_take_longer_than_an_answer(monkeypatch: pytest.Monke
     assert b"last" in stream
     assert b"last" not in answer + named
     assert behind.count(b"last") == 1
+
+
+@pytest.mark.parametrize("media_type", [EVENTS, "text/csv"])
+@pytest.mark.parametrize("is_client_stuck", [False, True])
+async def test_a_file_whose_time_is_over_does_not_end_as_if_it_were_whole(
+    media_type: str, is_client_stuck: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "STUCK_S" if is_client_stuck else "STREAM_S", 0.05)
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+        if is_client_stuck and message.get("more_body"):
+            await asyncio.sleep(30)
+
+    async def receive() -> Message:
+        await asyncio.sleep(30)
+        return {"type": "http.disconnect"}
+
+    async def endless() -> AsyncGenerator[bytes, None]:
+        yield b"first"
+        await asyncio.sleep(30)
+
+    place = Places("files are open").take("", "", 1, retry_s=1)
+    await EventStream(endless(), place, media_type)({"type": "http"}, receive, send)
+    ends = [each for each in sent if each.get("more_body") is False]
+    assert bool(ends) is (media_type == EVENTS)
