@@ -19,6 +19,8 @@ from mqspark.broker.state.state import BrokerState
 from mqspark.protocol.session import Session
 
 _WAITER_BYTES = 600
+FEW_DEADLINES = 64
+"""With so many deadlines more than twice the requests that wait, those of answered ones are forgotten."""
 
 
 class LiteWaiter(LongPoll):
@@ -84,6 +86,9 @@ class LiteParked(Generic[W]):
         self._all.add(waiter, waiter.session)
         self._waiting.setdefault(waiter.client_id, deque()).append(waiter)
         heapq.heappush(self._deadlines, waiter)
+        if len(self._deadlines) > 2 * len(self._all) + FEW_DEADLINES:
+            self._deadlines = [each for each in self._deadlines if each in self._all]
+            heapq.heapify(self._deadlines)
         return True
 
     def first(self, client_id: str) -> W | None:
@@ -123,3 +128,4 @@ class LiteParked(Generic[W]):
     def validate(self) -> None:
         parked = [waiter for waiting in self._waiting.values() for waiter in waiting]
         require(set(parked) == set(self._all), "what is held is not what waits")
+        require(set(parked) <= set(self._deadlines), "a request is never found")

@@ -1,6 +1,7 @@
 """Notifications of lite consumers that pop by themselves, and the evicted clients of exclusive lite topics: what
 RocketMQ does since 5.5.1."""
 
+import gc
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from mqspark.broker.lite.liteparked import FEW_DEADLINES, LiteWaiter
 from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
@@ -139,6 +141,28 @@ def test_a_notification_of_others_is_not_woken(bench: Bench, of: str) -> None:
 def test_a_notification_of_a_lite_consumer_names_its_client(bench: Bench) -> None:
     answer = bench.peer().ask(RequestCode.NOTIFICATION, watch_ext(bench, client=None))
     assert answer.code == ResponseCode.INVALID_PARAMETER
+
+
+def test_answered_notifications_are_forgotten_however_long_they_would_have_waited(bench: Bench) -> None:
+    peer, parked = bench.peer(), bench.broker.services.lite.watch.parked
+    subscribe(peer, "COMPLETE_ADD", "a")
+    gc.collect()
+    before = remembered()
+    for _ in range(5 * FEW_DEADLINES):
+        watch(bench, peer, poll_ms=1_000_000_000)
+        if (waiter := parked.first("c1")) is not None:
+            parked.remove(waiter)
+        parked.validate()
+    watch(bench, peer)
+    assert len(parked) == 1
+    assert remembered() - before <= 2 * len(parked) + FEW_DEADLINES + 1
+    peer.heard()
+    bench.run_for(16_000)
+    assert told(peer) == ["false"]
+
+
+def remembered() -> int:
+    return sum(isinstance(each, LiteWaiter) for each in gc.get_objects())
 
 
 def test_too_many_notifications_are_told_so(bench: Bench) -> None:
