@@ -20,9 +20,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-import mqspark.client.consumer.consumer as consumer_module
+import mqspark.client.consumer.roundanswers as rebalance_module
 import mqspark.client.pop.pop as pop_module
-import mqspark.client.pop.popgroup as popgroup_module
 import mqspark.client.producer.targets as targets_module
 import mqspark.client.remoting.instance as instance_module
 import mqspark_server.broker_app as broker_module
@@ -349,8 +348,7 @@ def replaced_host(network: Network, shape: Shape) -> Iterator[None]:
         stack.enter_context(patch.object(instance_module, "_instances", {}))
         stack.enter_context(patch.object(targets_module, "os", SimpleNamespace(urandom=chance.randbytes)))
         stack.enter_context(patch.object(pop_module, "uuid", uuids))
-        for client_module in (consumer_module, popgroup_module):
-            stack.enter_context(patch.object(client_module, "random", chance))
+        stack.enter_context(patch.object(rebalance_module, "random", chance))
         stack.enter_context(patch.object(broker_module, "open_kernel_sync", lambda: None))
         stack.enter_context(patch.object(broker_module, "MessageStore", store))
         stack.enter_context(patch.object(controller_module, "StateFile", state_file))
