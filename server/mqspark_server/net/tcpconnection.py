@@ -244,8 +244,10 @@ class RemotingConnection(asyncio.Protocol):
         instead of behind the reads of others, and need not be asked for. Returns where the rest begins."""
         server = self._server
         server.scheduled = True
-        end = self._taken(take, session, data, 0)
-        server.scheduled = False
+        try:
+            end = self._taken(take, session, data, 0)
+        finally:
+            server.scheduled = False  # else no turn would follow any more
         if end == len(data):
             server.turn_at_once()
         else:
