@@ -12,6 +12,7 @@ from mqspark.base.config import Limit
 from mqspark.base.keyorder import KeyOrder
 from mqspark.base.names import sound_only
 from mqspark.broker.config import BrokerConfig
+from mqspark.broker.tables.followed import followed
 from mqspark.errors import InvalidMessage
 from mqspark.message import BUILT_IN_GROUPS, SYSTEM_GROUP_PREFIX, check_group
 from mqspark.protocol import fastjson
@@ -27,11 +28,6 @@ from mqspark.store.queue.multidispatch import is_lmq
 
 _MADE = "groupsMade"
 """Session key: how many groups its requests have created."""
-
-FOLLOWED_AT_ONCE = 64
-"""Groups of a master that are taken over in one slice."""
-FOLLOWED_PAGES = 8
-"""Pages of groups that are looked for in its table in one slice."""
 
 
 class SubscriptionGroups:
@@ -167,21 +163,8 @@ class SubscriptionGroups:
         table: dict[str, SubscriptionGroupConfig],
         forbidden: Mapping[str, Mapping[str, int]],
     ) -> Work[None]:
-        """Become a copy of a master's table, which is consumed: to free a long one at once takes milliseconds. Raises
-        TableFull."""
-        for number, page in enumerate(self.names().pages(), 1):
-            for name in page:
-                if name not in table:
-                    self.remove(name)
-            if number % FOLLOWED_PAGES == 0:
-                yield
-        while table:
-            some = dict(table.popitem() for _ in range(min(FOLLOWED_AT_ONCE, len(table))))
-            for name, config in sound_only("groups", some).items():
-                config.group_name = name
-                self.put(config)
-            if table:
-                yield
+        """Become a copy of a master's table, which is consumed. Raises TableFull."""
+        yield from followed(self.names().pages(), table, self.remove, self._put_all)
         wanted = {
             (group, topic)
             for group, topics in sound_only("forbidden groups", forbidden).items()
@@ -192,6 +175,11 @@ class SubscriptionGroups:
         for group, topic in there ^ wanted:
             self.forbid_read(group, topic, (group, topic) in wanted)
         self.data_version = version
+
+    def _put_all(self, table: dict[str, SubscriptionGroupConfig]) -> None:
+        for name, config in sound_only("groups", table).items():
+            config.group_name = name
+            self.put(config)
 
     # --- file ---
 

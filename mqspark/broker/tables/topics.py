@@ -18,6 +18,7 @@ from mqspark.base.keyorder import KeyOrder
 from mqspark.base.names import sound_only
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.tables.attributes import SCHEMA_VALIDATION, VALIDATION_OFF
+from mqspark.broker.tables.followed import followed
 from mqspark.errors import InvalidMessage
 from mqspark.message import (
     BENCHMARK_TOPIC,
@@ -61,11 +62,6 @@ NORMAL = "normal"
 SIZE_BOUNDS = (1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20)
 """The buckets of rocketmq_message_size (BrokerMetricsManager)."""
 BENCHMARK_QUEUES = 1024
-
-FOLLOWED_AT_ONCE = 64
-"""Topics of a master that are taken over in one slice."""
-FOLLOWED_PAGES = 8
-"""Pages of topics that are looked for in its table in one slice."""
 
 
 class OfKind:
@@ -466,22 +462,14 @@ class Topics:
         self.generation += 1
 
     def follow(self, version: DataVersion, table: dict[str, TopicConfig]) -> Work[None]:
-        """Become a copy of a master's table, which is consumed: to free a long one at once takes milliseconds. Raises
-        TableFull."""
-        for number, page in enumerate(self.names().pages(), 1):
-            for name in page:
-                if name not in table:
-                    self.remove(name)
-            if number % FOLLOWED_PAGES == 0:
-                yield
-        while table:
-            some = dict(table.popitem() for _ in range(min(FOLLOWED_AT_ONCE, len(table))))
-            for name, config in sound_only("topics", some, accepts=is_kept).items():
-                config.topic_name = name
-                self.put(config)
-            if table:
-                yield
+        """Become a copy of a master's table, which is consumed. Raises TableFull."""
+        yield from followed(self.names().pages(), table, self.remove, self._put_all)
         self.data_version = version
+
+    def _put_all(self, table: dict[str, TopicConfig]) -> None:
+        for name, config in sound_only("topics", table, accepts=is_kept).items():
+            config.topic_name = name
+            self.put(config)
 
     # --- file ---
 

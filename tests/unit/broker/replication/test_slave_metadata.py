@@ -13,7 +13,7 @@ from mqspark.broker.replication.metadata import Metadata, Request, TableRound, a
 from mqspark.broker.replication.tablenotices import is_table_notice
 from mqspark.broker.tables.consumer_offsets import FOLLOWED_AT_ONCE as FOLLOWED_OFFSETS
 from mqspark.broker.tables.consumer_offsets import NOT_FOUND
-from mqspark.broker.tables.topics import FOLLOWED_AT_ONCE
+from mqspark.broker.tables.followed import FOLLOWED_AT_ONCE, followed
 from mqspark.errors import ProtocolError, TableFull
 from mqspark.protocol.bodies.body import encode_body
 from mqspark.protocol.bodies.topic_bodies import TopicConfig
@@ -363,6 +363,14 @@ def test_large_tables_are_taken_over_in_slices(pair: tuple[Bench, Bench]) -> Non
     assert offsets_of(slave) == 4_800
     assert 0 < most_topics <= FOLLOWED_AT_ONCE
     assert 0 < most_offsets <= FOLLOWED_OFFSETS + 8
+
+
+def test_names_that_a_master_lacks_are_removed_in_slices() -> None:
+    there = {f"T{number:03d}" for number in range(200)}
+    work = followed([tuple(there)], {"T000": 0}, there.remove, lambda some: None)
+    left = [len(there) for _ in work]
+    assert left == [136, 72, 8]
+    assert there == {"T000"}
 
 
 def test_progress_that_is_taken_over_ends_with_its_connection(pair: tuple[Bench, Bench]) -> None:
