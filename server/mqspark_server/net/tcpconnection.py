@@ -36,6 +36,9 @@ SLICE_COMMANDS = 64
 JOIN_BYTES = 64 * 1024
 """Up to this size answers are copied into one buffer, because a copy is cheaper than a longer iovec."""
 
+SMALL_BYTES = 4 * 1024
+"""A buffer below this size is copied with its neighbours, however many they are."""
+
 AT_ONCE_BYTES = 64 * 1024
 """A shorter read has emptied the socket: no other one of the connection follows before the loop looks for others."""
 
@@ -530,7 +533,7 @@ class RemotingConnection(asyncio.Protocol):
             transport.write(out[0])
         else:
             self._written += size
-            if not server.gathers or size <= JOIN_BYTES:
+            if not server.gathers or size <= JOIN_BYTES or max(map(len, out)) < SMALL_BYTES:
                 transport.write(b"".join(out))
             else:
                 transport.writelines(_coalesced(out))
@@ -593,7 +596,7 @@ def _coalesced(out: list[bytes | memoryview]) -> list[bytes | memoryview]:
     merged: list[bytes | memoryview] = []
     small: list[bytes | memoryview] = []
     for buffer in out:
-        if len(buffer) < JOIN_BYTES // 16:
+        if len(buffer) < SMALL_BYTES:
             small.append(buffer)
             continue
         if small:
