@@ -456,7 +456,7 @@ class Fetcher:
         log = self._log
         buffers: list[memoryview] = []
         found = 0
-        if not sizes.all():
+        if not _all(sizes):
             offsets = offsets[sizes > 0] if offsets is not None else None
             positions, sizes = positions[sizes > 0], sizes[sizes > 0]
         while len(positions):  # once per segment; a range rarely spans two
@@ -470,28 +470,29 @@ class Fetcher:
             inside = len(positions)
             if positions[-1] >= segment.end:
                 inside = max(1, int(positions.searchsorted(segment.end)))
-            starts = positions[:inside] - segment.start
-            ends = starts + sizes[:inside]
-            good = (starts >= 0) & (ends <= segment.length) & (sizes[:inside] >= MIN_RECORD_BYTES)
+            here, lengths = positions[:inside], sizes[:inside]
+            starts = here - segment.start
+            ends = starts + lengths
+            good = (starts >= 0) & (ends <= segment.length) & (lengths >= MIN_RECORD_BYTES)
             base: int | Int64s = segment.start
             view = log.mapped(segment)
             if view is None:
                 view, starts, ends, good = self._copied(segment, starts, ends, good)
-                base = positions[:inside] - starts
-            at = slice(None) if good.all() else good
+                base = here - starts
+            at = slice(None) if _all(good) else good
             if positions[0] < self._written_from and self._config.check_crc_on_read:
                 places = offsets[:inside][at] if offsets is not None else None
-                here = base if isinstance(base, int) else base[at]
-                good[at] = self._whole(view, starts[at], ends[at], here, queue, places)
+                bases = base if isinstance(base, int) else base[at]
+                good[at] = self._whole(view, starts[at], ends[at], bases, queue, places)
             else:
-                good[at] = heads_agree(view, starts[at], sizes[:inside][at], positions[:inside][at])
-            if not good.all():
+                good[at] = heads_agree(view, starts[at], lengths[at], here[at])
+            if not _all(good):
                 self.damaged_reads += int((~good).sum())
-                self._note(positions[:inside][~good].tolist())
+                self._note(here[~good].tolist())
                 starts, ends = starts[good], ends[good]
             if len(starts):
                 found += len(starts)
-                breaks = np.flatnonzero(starts[1:] != ends[:-1])
+                (breaks,) = (starts[1:] != ends[:-1]).nonzero()
                 if len(breaks):
                     lows = [int(starts[0]), *starts[breaks + 1].tolist()]
                     highs = [*ends[breaks].tolist(), int(ends[-1])]
@@ -539,7 +540,7 @@ class Fetcher:
             whole = np.zeros(len(starts), np.bool_)
         else:
             whole = are_surely_sound(view, starts, ends, base, queue, offsets)
-        if not whole.all():
+        if not _all(whole):
             places = starts + base
             for index in np.flatnonzero(~whole).tolist():
                 whole[index] = self._is_sound(
@@ -587,6 +588,11 @@ class Fetcher:
         view, low, high = log.around(segment, physical_offset, limit)
         parts = parts_at(view, low, high)
         return parts if parts is not None and parts.physical_offset == physical_offset else None
+
+
+def _all(values: npt.NDArray[np.bool_] | Int64s) -> bool:
+    """``values.all()`` in a fifth of its time."""
+    return bool(np.count_nonzero(values) == len(values))
 
 
 def heads_agree(view: memoryview, starts: Int64s, sizes: Int64s, positions: Int64s) -> npt.NDArray[np.bool_]:

@@ -63,10 +63,10 @@ def are_surely_sound(
     good &= (octets[at[:, None] + np.arange(len(topic))] == topic).all(axis=1)
     lengths = octets[at + len(topic)].astype(np.int64) << 8 | octets[at + len(topic) + 1]
     good &= lengths == ends - properties
-    crcs = heads["crc"].tolist()
-    for index, (low, high) in enumerate(zip(body_starts.tolist(), at.tolist(), strict=True)):
-        if low < high and crc32(view[low:high]) & 0x7FFFFFFF != crcs[index]:
-            good[index] = False
+    bodies = zip(body_starts.tolist(), at.tolist(), strict=True)
+    crcs = [crc32(view[low:high]) & 0x7FFFFFFF for low, high in bodies]
+    if crcs != heads["crc"].tolist():
+        good &= heads["crc"] == crcs
     return good
 
 
