@@ -10,7 +10,7 @@ Must not write, and must not know who asks.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,7 +25,7 @@ from mqspark.store.log.commitlog import MAX_COPY_BYTES, Segment
 from mqspark.store.messages.coldness import Coldness
 from mqspark.store.messages.commit import CommitPipeline
 from mqspark.store.messages.healing import EntryHealer
-from mqspark.store.messages.soundness import are_surely_sound, is_surely_sound
+from mqspark.store.messages.soundness import are_surely_sound, surely_sound
 from mqspark.store.queue.batchqueue import BATCH_DTYPE, BatchQueue
 from mqspark.store.queue.consumequeue import ENTRY_BYTES, FILLER_SIZE, ConsumeQueue
 from mqspark.store.queue.mapped import Entries
@@ -309,6 +309,7 @@ class Fetcher:
         """``_take`` for few entries: the work of ``_limit_entries`` and ``_runs`` in one loop."""
         log = self._log
         check_from = self._written_from if self._config.check_crc_on_read else 0
+        surely: Callable[[memoryview, int, int, int, int], bool] | None = None
         oldest = log.min_offset
         cold_before, cold_bytes, cold_count = self._cold_limits(bulk)
         runs: list[memoryview] = []
@@ -351,8 +352,10 @@ class Fetcher:
                 said, magic, place = unpack_placed(view, start)
                 good = said == size and magic & _MAGIC_MASK == _MAGIC and place == position
             elif good:
-                asked = None if self._config.verify_property_crc else queue
-                good = asked is not None and is_surely_sound(view, start, end, position, asked, offset)
+                if surely is None:
+                    is_known = queue is not None and not self._config.verify_property_crc
+                    surely = surely_sound(queue if is_known else None)
+                good = surely(view, start, end, position, offset)
                 good = good or self._is_sound(view[start:end], position, queue, offset)
             if not good:
                 self.damaged_reads += 1

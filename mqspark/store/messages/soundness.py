@@ -11,6 +11,7 @@ Must not know files.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -70,27 +71,38 @@ def are_surely_sound(
     return good
 
 
-def is_surely_sound(
-    view: memoryview, start: int, end: int, position: int, queue: ConsumeQueue, offset: int
-) -> bool:
-    """Check one record, from ``start`` to ``end`` of ``view``."""
-    if end > len(view):
-        return False
-    size, magic, crc, queue_id, queue_offset, physical_offset, sys_flag, body_bytes = _read_head(view, start)
-    tail = _tail(len(queue.topic_field))
-    low = start + _HEAD.itemsize
-    high = low + body_bytes
-    return (
-        physical_offset == position
-        and queue_offset == offset
-        and size == end - start
-        and magic == queue.record_magic
-        and queue_id == queue.queue_id
-        and not sys_flag & _HOSTS_V6
-        and low <= high <= end - tail.size
-        and tail.unpack_from(view, high) == (queue.topic_field, end - high - tail.size)
-        and (low == high or crc32(view[low:high]) & 0x7FFFFFFF == crc)
-    )
+def surely_sound(queue: ConsumeQueue | None) -> Callable[[memoryview, int, int, int, int], bool]:
+    """A check of one record of the queue: ``view``, start and end in it, expected position and queue offset.
+    Without a queue no record is surely sound."""
+    if queue is None:
+        return _is_unsure
+    topic, expected_magic, number = queue.topic_field, queue.record_magic, queue.queue_id
+    tail = _tail(len(topic))
+    tail_bytes, read_tail = tail.size, tail.unpack_from
+
+    def is_sound(view: memoryview, start: int, end: int, position: int, offset: int) -> bool:
+        if end > len(view):
+            return False
+        size, magic, crc, queue_id, queue_offset, physical, sys_flag, body_bytes = _read_head(view, start)
+        low = start + _HEAD.itemsize
+        high = low + body_bytes
+        return (
+            physical == position
+            and queue_offset == offset
+            and size == end - start
+            and magic == expected_magic
+            and queue_id == number
+            and not sys_flag & _HOSTS_V6
+            and low <= high <= end - tail_bytes
+            and read_tail(view, high) == (topic, end - high - tail_bytes)
+            and crc32(view[low:high]) & 0x7FFFFFFF == crc
+        )
+
+    return is_sound
+
+
+def _is_unsure(_view: memoryview, _start: int, _end: int, _position: int, _offset: int) -> bool:
+    return False
 
 
 @lru_cache(256)

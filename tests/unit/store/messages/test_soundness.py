@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mqspark.message import encode_host
 from mqspark.record.record import PendingRecord, Verdict, check_record
 from mqspark.store import MessageStore
-from mqspark.store.messages.soundness import are_surely_sound, is_surely_sound
+from mqspark.store.messages.soundness import are_surely_sound, surely_sound
 from tests.support.clocks import ManualClock
 from tests.support.draws import draws
 from tests.support.store_tools import BORN_HOST, opened
@@ -59,7 +59,7 @@ def sound(store: MessageStore, data: bytearray, topic: str = "T") -> list[bool]:
     view, offsets = memoryview(data), np.arange(len(starts))
     found = are_surely_sound(view, starts, ends, 0, queue, offsets).tolist()
     each = zip(starts.tolist(), ends.tolist(), offsets.tolist(), strict=True)
-    assert found == [is_surely_sound(view, start, end, start, queue, offset) for start, end, offset in each]
+    assert found == [surely_sound(queue)(view, start, end, start, offset) for start, end, offset in each]
     return found
 
 
