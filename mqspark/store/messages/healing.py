@@ -14,7 +14,7 @@ from mqspark.record.recordlayout import MAGIC_V1, MAGIC_V2, fields
 from mqspark.store.disk.damage import Damage, Note, Outcome
 from mqspark.store.messages.commit import CommitPipeline
 from mqspark.store.messages.condition import Condition
-from mqspark.store.queue.consumequeue import ENTRY, ENTRY_BYTES, FILLER, ConsumeQueue
+from mqspark.store.queue.consumequeue import ENTRY, ENTRY_BYTES, FILLER_SIZE, ConsumeQueue
 from mqspark.store.storedata import StoreData
 
 _HEAD = fields("size", "magic", "queue_id", "queue_offset")
@@ -59,7 +59,9 @@ class EntryHealer:
     def _heal(self, queue: ConsumeQueue, offset: int) -> bool:
         key = (*queue.key, offset)
         entry = queue.packed_entry(offset)
-        if entry is None or len(entry) != ENTRY_BYTES or entry == FILLER or key in self._given_up:
+        if entry is None or len(entry) != ENTRY_BYTES or key in self._given_up:
+            return False
+        if ENTRY.unpack(entry)[1] == FILLER_SIZE:
             return False
         if len(self._given_up) >= _MAX_GIVEN_UP or self._left_bytes <= 0:
             return False

@@ -47,6 +47,9 @@ ENTRY_BYTES = ENTRY.size
 ENTRY_DTYPE = np.dtype([("position", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 FILLER_SIZE = 0x7FFFFFFF
 FILLER = ENTRY.pack(0, FILLER_SIZE, 0)
+LAST_FILLER = ENTRY.pack(1 << 62, FILLER_SIZE, 0)
+"""A filler that no entry follows. RocketMQ drops it at its start, since no log is as long. After a plain one it would
+add nothing to the queue before its log is 2 GiB long (``maxPhysicOffset`` in ConsumeQueue.putMessagePositionInfo)."""
 
 _MAX_STEP_BYTES = 1 << 20
 _PAGE_BYTES = 4096
@@ -69,8 +72,8 @@ class ConsumeQueue:
     """One queue. ``max_offset``: end of what consumers may see. ``next_offset``: offset of the next put."""
 
     __slots__ = (
-        "_directory", "_entry_bytes", "_file_bytes", "_table", "_tail", "_tail_end", "_tail_path",
-        "_tail_start", "entries", "ext", "ext_out", "file_starts", "is_schedule", "key", "max_offset",
+        "_directory", "_entry_bytes", "_file_bytes", "_has_last_fillers", "_table", "_tail", "_tail_end",
+        "_tail_path", "_tail_start", "entries", "ext", "ext_out", "file_starts", "is_schedule", "key", "max_offset",
         "min_offset", "next_offset", "overhead_bytes", "queue_id", "record_magic", "reserved_end",
         "tail_used", "topic", "topic_field",
     )  # fmt: skip
@@ -98,6 +101,8 @@ class ConsumeQueue:
         self._tail_start = self._tail_end = 0
         self._tail_path = ""
         self.tail_used = False
+        self._has_last_fillers = False
+        """Whether LAST_FILLERs may be at its end. They become plain ones before an entry follows them."""
         self.file_starts: list[int] = []
         """Starts of the files in bytes of the queue's space, ascending."""
         self.min_offset = 0
@@ -166,6 +171,8 @@ class ConsumeQueue:
         """Give the next offsets to these entries and make them visible at once. Their room must be reserved."""
         self.append(entries)
         self.next_offset = self.max_offset
+        if entries[-ENTRY_BYTES:] == FILLER:
+            self._has_last_fillers = True
 
     def append(self, entries: bytes | bytearray) -> None:
         """Make entries visible. Their room must be reserved."""
@@ -183,6 +190,8 @@ class ConsumeQueue:
         self.max_offset = end // self._entry_bytes
 
     def _append_anywhere(self, position: int, entries: bytes | bytearray) -> None:
+        if self._has_last_fillers:
+            self._write_last_fillers(FILLER)
         files, done = self._table.files, 0
         while done < len(entries):
             start = position - position % self._file_bytes
@@ -206,6 +215,34 @@ class ConsumeQueue:
 
     def tail_unmapped(self) -> None:
         self._tail = None
+
+    def mark_last_fillers(self) -> None:
+        """Make LAST_FILLERs of the fillers that follow the last entry with a record."""
+        if self._has_last_fillers:
+            self._write_last_fillers(LAST_FILLER)
+            self._has_last_fillers = True
+            self._tail = None  # so that the next append comes by
+
+    def _write_last_fillers(self, filler: bytes) -> None:
+        """A queue without a real entry keeps its fillers: they say where it begins."""
+        self._has_last_fillers = False
+        end, parts = self.max_offset, []
+        while self.file_starts and end > self.first_file_offset:
+            low = self.file_start_of(end - 1)
+            rows = self.read(low, end - low)
+            if len(rows) < end - low:
+                return  # one of its files is missing, or short
+            others = np.flatnonzero(rows["size"] != FILLER_SIZE)
+            first = low + int(others[-1]) + 1 if len(others) else low
+            if first < end:
+                parts.append((first, end - first))
+            if len(others) or filler is FILLER:
+                for offset, count in parts:
+                    self._overwrite(offset, filler * count)
+                parts.clear()
+            if len(others):
+                return
+            end = low
 
     # --- read -----------------------------------------------------------------------------------------------
 
@@ -258,12 +295,12 @@ class ConsumeQueue:
         return b"".join(reversed(parts))
 
     def end_before(self, position: int, low: int, high: int) -> int:
-        """End of the entries in [low, high) whose records lie before ``position`` in the log, from any thread.
-        Raises OSError when a file is gone."""
+        """End of the entries in [low, high) that are fillers, or whose records lie before ``position`` in the log, from
+        any thread. Raises OSError when a file is gone."""
         while high > low:
             data = self._rows_before(high, min(_ROWS_BACK, high - low))
             rows = np.frombuffer(data, self._table.dtype)
-            before = np.flatnonzero(rows["position"] < position)
+            before = np.flatnonzero((rows["position"] < position) | (rows["size"] == FILLER_SIZE))
             if len(before):
                 return high - len(rows) + int(before[-1]) + 1
             high -= len(rows)
@@ -283,12 +320,18 @@ class ConsumeQueue:
 
     def replace(self, offset: int, entry: bytes) -> None:
         """Overwrite an existing entry. Raises OSError."""
+        if self._has_last_fillers:
+            self._write_last_fillers(FILLER)
+        self._overwrite(offset, entry)
+
+    def _overwrite(self, offset: int, entries: bytes) -> None:
+        """Write entries in the place of existing ones of one file."""
         position = offset * self._entry_bytes
         start = position - position % self._file_bytes
         path = self._path(start)
         fd = self._table.files.open(path)
         try:
-            self._table.files.write(fd, entry, position - start)
+            self._table.files.write(fd, entries, position - start)
         finally:
             self._table.files.close(fd)
         self._table.dirty_files.add(path)
@@ -404,6 +447,7 @@ class ConsumeQueue:
     def _end_in(self, fd: int, start: int, count: int, log_end: int | None) -> tuple[int, int]:
         """What ``locate_end`` returns, when the end is after ``count`` entries of this file."""
         position, size, _ = self._read_entry(fd, count - 1)
+        self._has_last_fillers = size == FILLER_SIZE and self._entry_bytes == ENTRY_BYTES
         if log_end is not None:
             self._check_end(fd, start // self._entry_bytes, count, log_end)
         return start // self._entry_bytes + count, 0 if size == FILLER_SIZE else position + size
@@ -542,6 +586,8 @@ class ConsumeQueue:
 
     def _is_behind(self, fd: int, index: int, limit: int | None) -> bool:
         position, size, _ = self._read_entry(fd, index)
+        if size == FILLER_SIZE:
+            position = 0
         return size <= 0 or position < 0 or (limit is not None and position >= limit)
 
     def _read_entry(self, fd: int, index: int) -> tuple[int, int, int]:

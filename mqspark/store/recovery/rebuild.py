@@ -435,6 +435,7 @@ class _QueueBuilder(Recovery):
         self._settle_all()
         for queue in self._all_queues():
             queue.clear_tail()  # of an earlier topic of the same name
+            queue.mark_last_fillers()
 
     def _store_time_at(self, position: int) -> int:
         return self._times[position]

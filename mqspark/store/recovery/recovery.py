@@ -692,6 +692,7 @@ class Recovery(LogReader):
             if not self.report.clean or queue.file_starts:
                 self.report.cleared_entries += queue.clear_tail()
             queue.correct_min_offset(min_position)
+            queue.mark_last_fillers()
         if self._batch_table is not None:
             for array in self._batch_table.queues.values():
                 if not self.report.clean or array.file_starts:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.store.queue.consumequeue import ENTRY, ENTRY_BYTES, FILLER, ConsumeQueue
+from mqspark.store.queue.consumequeue import ENTRY, ENTRY_BYTES, FILLER, LAST_FILLER, ConsumeQueue
 from mqspark.store.queue.queuetable import QueueTable
 from mqspark.store.tools.fsck import fsck
 from mqspark.store.tools.offline import OfflineStore
@@ -19,6 +19,10 @@ FILLED = -1
 """A filler, among the positions of records."""
 
 
+def packed(position: int) -> bytes:
+    return FILLER if position == FILLED else ENTRY.pack(position, RECORD_BYTES, 0)
+
+
 def queue_of(root: Path, positions: list[int], first: int = 0) -> ConsumeQueue:
     """A queue whose entries from ``first`` on have these positions, as a start finds it."""
     table = QueueTable(root, QuickFiles(), file_bytes=FILE_ENTRIES * ENTRY_BYTES, max_mapped=4)
@@ -27,7 +31,8 @@ def queue_of(root: Path, positions: list[int], first: int = 0) -> ConsumeQueue:
     queue.set_end(first)
     for position in positions:
         queue.reserve(1)
-        queue.settle(FILLER if position == FILLED else ENTRY.pack(position, RECORD_BYTES, 0))
+        queue.settle(packed(position))
+    queue.mark_last_fillers()
     table.maps.clear()
     found = QueueTable(root, QuickFiles(), file_bytes=FILE_ENTRIES * ENTRY_BYTES, max_mapped=4)
     found.load()
@@ -98,3 +103,53 @@ def test_what_a_broker_without_this_file_has_put_is_no_damage(tmp_path: Path) ->
     store = opened(tmp_path)
     assert store.damages.found == []
     assert store.offsets.max_offset("T", 0) == 10
+
+
+def all_entries(root: Path, first: int, end: int) -> list[bytes]:
+    low = first - first % FILE_ENTRIES
+    files = sorted((root / "T" / "0").iterdir())
+    data = b"".join(path.read_bytes() for path in files)[(first - low) * ENTRY_BYTES :]
+    return [data[at : at + ENTRY_BYTES] for at in range(0, (end - first) * ENTRY_BYTES, ENTRY_BYTES)]
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_only_fillers_that_nothing_follows_lead_beyond_every_log(tmp_path: Path, seed: int) -> None:
+    """RocketMQ takes these back, and would never add to the queue behind others."""
+    chance = random.Random(seed)
+    positions, first = drawn(chance), chance.choice((0, 3, FILE_ENTRIES, 2 * FILE_ENTRIES + 5))
+    queue = queue_of(tmp_path, positions, first)
+    while True:
+        wanted = [packed(position) for position in positions]
+        for number in range(len(positions) - 1, 0, -1):
+            if positions[number] != FILLED:
+                break
+            wanted[number] = LAST_FILLER
+        end = first + len(positions)
+        assert all_entries(tmp_path, first, end) == wanted
+        if len(positions) > 60:
+            break
+        queue.set_end(queue.locate_end(None)[0])
+        assert queue.max_offset == end
+        more = drawn(chance)
+        for position in more:
+            queue.reserve(1)
+            queue.settle(packed(position))
+        positions += more
+        queue.mark_last_fillers()
+
+
+def test_a_filler_that_is_healed_makes_those_before_it_plain(tmp_path: Path) -> None:
+    queue = queue_of(tmp_path, [0, FILLED, FILLED, FILLED])
+    queue.set_end(queue.locate_end(None)[0])
+    queue.replace(2, packed(700))
+    assert all_entries(tmp_path, 0, 4) == [packed(0), FILLER, packed(700), FILLER]
+    queue.mark_last_fillers()
+    queue.reserve(1)
+    queue.settle(packed(900))
+    assert all_entries(tmp_path, 0, 5) == [packed(0), FILLER, packed(700), FILLER, packed(900)]
+
+
+def test_a_queue_of_fillers_alone_keeps_them(tmp_path: Path) -> None:
+    """They say where it begins."""
+    queue_of(tmp_path, [FILLED, FILLED], first=3)
+    assert all_entries(tmp_path, 0, 5) == [FILLER] * 5
