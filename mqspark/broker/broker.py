@@ -286,7 +286,13 @@ class BrokerCore:
             self.pulls.end_turn()
         if at_hand.popped:
             self.pop.end_turn()
-        self.publication.follow_topics()
+
+    def turn_taken(self) -> None:
+        """``turn`` when there was nothing since the last one but what ``take`` has taken."""
+        if self.acks.unsafe or not self.store.pipeline.gathers:
+            self.turn()
+        else:
+            self.acks.end_turn()
 
     def progress(self, progress: StoreProgress) -> None:
         """The store has written or synced more: notify those who wait for it."""
@@ -326,16 +332,15 @@ class BrokerCore:
 
     def replicated(self) -> None:
         """A slave may have more of the log, or have left: notify those who wait for it."""
-        gates_readers = False
         replicas = self._at_hand.replicas
-        if replicas.may_lack:
-            confirmed = replicas.confirmed
-            self.acks.release(min(self._acked, confirmed))
-            gates_readers = replicas.gates_readers
-            if gates_readers and (arrivals := self.store.confirm(confirmed)):
-                self._arrived(arrivals)
-        else:
+        if not replicas.may_lack:
             self.acks.release(self._acked)
+            return
+        confirmed = replicas.confirmed
+        self.acks.release(min(self._acked, confirmed))
+        gates_readers = replicas.gates_readers
+        if gates_readers and (arrivals := self.store.confirm(confirmed)):
+            self._arrived(arrivals)
         if self.store.condition.refusal is not None or self.config.min_in_sync_replicas > 1 or gates_readers:
             self.store.condition.refuse(replicas.shortage)
 

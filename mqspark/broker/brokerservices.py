@@ -6,8 +6,10 @@ Must not know who calls them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 from mqspark.base.logs import sparing
 from mqspark.broker.brokertables import BrokerTables
@@ -26,6 +28,7 @@ from mqspark.errors import NotNow
 from mqspark.store.timer.timerfiles import TimerFiles
 
 _log = sparing(__name__, lines=5)
+_waits: Callable[[Told], Collection[Any]] = itemgetter(0)
 
 
 class BrokerServices:
@@ -94,9 +97,8 @@ class BrokerServices:
             self._saved.add(service.saved_tables())
 
     def arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
-        for waiting, tell in self._told:
-            if waiting:
-                tell(arrivals)
+        for _, tell in filter(_waits, self._told):
+            tell(arrivals)
 
     def tick(self, wait_ms: int) -> int:
         """Returns the ms until the next call, at most ``wait_ms``. A service that cannot read or write what it needs is

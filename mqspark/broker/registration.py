@@ -141,15 +141,17 @@ class Publication:
         self._mappings = mappings
         self._changes = changes
         self._pieces = 1
-        self._due_generation = topics.generation
-        self.due = True
+        self._due_generation = -1
         self.known_generation = -1
 
-    def follow_topics(self) -> None:
-        """Called once a turn: changed topics make a registration due."""
-        if self._topics.generation != self._due_generation:
-            self._due_generation = self._topics.generation
-            self.due = True
+    @property
+    def due(self) -> bool:
+        """Whether topics have changed since this was set to False."""
+        return self._topics.generation != self._due_generation
+
+    @due.setter
+    def due(self, due: bool) -> None:
+        self._due_generation = -1 if due else self._topics.generation
 
     def requests(self) -> Iterator[Registration | None]:
         """All topics, in as many registrations as needed. None marks a point where other work may run."""

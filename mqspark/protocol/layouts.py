@@ -130,7 +130,7 @@ class HeaderLayout:
     __slots__ = (
         "_constant", "_ext", "_fields", "_least_opaque", "_opaque_at", "_stamp", "_texts", "_typed", "_words",
         "around_key", "bytes", "constants", "constants_of", "in_vain", "is_used", "new_command", "plan",
-        "values_of",
+        "values_of", "word_opaque",
     )  # fmt: skip
 
     def __init__(
@@ -162,6 +162,11 @@ class HeaderLayout:
             self._opaque_at, digits = index[opaque], opaque[1] - opaque[0]
             self._least_opaque = 10 ** (digits - 1) if digits > 1 else 0
         self._texts = tuple([(each.text, at) for each, at in self._fields if not each.is_word])
+        self.word_opaque: tuple[int, int] | None = None
+        """Index and least value of the opaque of a JSON header that has nothing but words: ``opaque`` then asks no more
+        than ``b"".join(values).isalnum()`` and whether the number is in its range."""
+        if self._opaque_at is not None and not self._texts and self._stamp is None:
+            self.word_opaque = self._opaque_at, self._least_opaque
         words = [*{*range(len(places))} - {at for _, at in self._texts}]
         # An itemgetter of one index returns no tuple.
         self._words = itemgetter(*words, words[-1]) if self._texts and words else None

@@ -470,6 +470,8 @@ class BrokerApp(ProcessApp):
             core.requests.overload,
             self.extensions,
             core.take,
+            core.turn_taken,
+            self._after_taken,
         )
         core.state.stats.broken_and_idle = lambda: (server.counts.malformed, server.counts.idle)
         dialed = dialing(self.settings.server, self.settings.auth)
@@ -606,17 +608,25 @@ class BrokerApp(ProcessApp):
             self.parts.core.replicated()
             self.parts.server.write_outbox()
 
-    def _after_turn(self) -> None:
-        """Most turns leave nothing to do, and to look costs less than to call."""
+    def _after_taken(self) -> None:
+        """After a turn of plain sends alone, which change nothing but the log."""
         if self._spans is not None:
             self._spans.progress()
         parts = self.parts
         if parts is not None:
+            parts.flusher.after_turn()
+            self._replicate(parts)
+            if parts.core.store.room_due:
+                parts.housekeeper.after_turn()
+
+    def _after_turn(self) -> None:
+        """Most turns leave nothing to do, and to look costs less than to call."""
+        self._end_spans()
+        parts = self.parts
+        if parts is not None:
             core = parts.core
             parts.flusher.after_turn()
-            parts.slaves.turned()
-            if parts.following is not None:
-                parts.following.turned()
+            self._replicate(parts)
             if core.publication.due:
                 parts.registrar.after_turn()
             parts.housekeeper.after_turn()

@@ -155,7 +155,7 @@ class Replicas:
         self._follower = follower
         self._all: list[Replica] = []
         self.may_lack = config.broker_role is _SYNC_MASTER
-        """Whether less may be confirmed than this broker has."""
+        """Whether less may be confirmed than this broker has. Else there is no ``shortage``, either."""
         self.handlers: dict[int, Handler] = {RequestCode.GET_BROKER_HA_STATUS: self.status}
 
     def connect(self, address: str) -> Replica:

@@ -24,12 +24,13 @@ from mqspark.protocol import command as commands
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import PREFIX, PREFIX_BYTES, Command, SentFrames
 from mqspark.protocol.connection import LARGE_BODY_BYTES
-from mqspark.protocol.layouts import HeaderLayout, Values
+from mqspark.protocol.layouts import MAX_OPAQUE, HeaderLayout, Values
 from mqspark.protocol.session import Session
 from mqspark.store.messages.append import PlainForm, PlainMessage
 
 _SEND_MESSAGE_V2 = int(RequestCode.SEND_MESSAGE_V2)
 _NONE: tuple[HeaderLayout, ...] = ()
+_NOT_WORDS: tuple[None, int] = (None, 0)
 
 
 class SendPlan(Struct, frozen=True, gc=False):
@@ -112,12 +113,18 @@ class SendRuns:
         last_meta, are_checked, last_begin = -1, False, size - PREFIX_BYTES
         constants_of = unpack  # of no layout yet
         constants: Values = ()
+        lengths: tuple[int, ...] = ()
         last_born, born_ms = b"", 0
-        while room and at < last_begin:
-            total, meta = unpack(data, at)
-            start, end = at + PREFIX_BYTES, at + 4 + total
-            body_start = start + (meta & 0xFFFFFF)
-            if not body_start < end <= size or end - body_start >= LARGE_BODY_BYTES:
+        for _ in range(room):
+            if at >= last_begin:
+                break
+            if (read := unpack(data, at)) != lengths:
+                total, meta = lengths = read
+                frame_bytes, body_at = 4 + total, PREFIX_BYTES + (meta & 0xFFFFFF)
+                if not 0 < frame_bytes - body_at < LARGE_BODY_BYTES:
+                    break
+            start, end = at + PREFIX_BYTES, at + frame_bytes
+            if end > size:
                 break
             if meta != last_meta or constants_of(data, start) != constants:
                 layout = _layout(known.get(meta, _NONE), data, start)
@@ -132,23 +139,29 @@ class SendRuns:
                     topics += [last.topic] * (len(messages) - len(topics))
                 last, last_meta, layout.is_used = plan, meta, True
                 constants_of, constants = layout.constants_of, layout.constants
-                values_of, opaque_of, values_of_plan = layout.values_of, layout.opaque, plan.values
+                values_of, values_of_plan = layout.values_of, plan.values
+                opaque_at, least_opaque = layout.word_opaque or _NOT_WORDS
+                opaque_of = layout.opaque
                 topic, form = plan.topic, plan.form
                 are_checked = are_checked or topic.validation is not None
             values = values_of(data, start)
-            opaque = opaque_of(data, start, values)
             number, born, key = values_of_plan(values)
             try:
                 queue_id = int(number)
                 if born != last_born:  # many are of one millisecond
                     last_born, born_ms = born, int(born)
+                if opaque_at is None:
+                    opaque = opaque_of(data, start, values)
+                else:
+                    opaque = int(values[opaque_at])
+                    if not least_opaque <= opaque <= MAX_OPAQUE or not b"".join(values).isalnum():
+                        break
             except ValueError:  # letters
                 break
             if opaque is None or queue_id >= topic.queue_limit:
                 break
-            messages.append((form, queue_id, born_ms, key, data[body_start:end], opaque))
+            messages.append((form, queue_id, born_ms, key, data[at + body_at : end], opaque))
             at = end
-            room -= 1
         if last is not None:
             topics += [last.topic] * (len(messages) - len(topics))
         return at, last, are_checked

@@ -7,8 +7,8 @@ flush type is satisfied, releases all answers below it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -151,16 +151,25 @@ class Acks:
             self._release_only_one(now_ms)
             return
         self.took_ms = 0
+        last: Receiver = waiting[0][1]
+        frames: list[bytes] = []
         while waiting and waiting[0][0] <= acked:
             turn_end, added_ms, others = turns.popleft() if turns else (acked, now_ms, None)
-            before, end = len(self), min(turn_end, acked)
+            end = turn_end if turn_end < acked else acked
+            count = 0
             while waiting and waiting[0][0] <= end:
-                _, session, answer = waiting.popleft()
-                answers: list[Any] = [answer]
-                while waiting and waiting[0][1] is session and waiting[0][0] <= end:
-                    answers.append(waiting.popleft()[2])
-                session.send(*(self._frames(answers) if self.more else answers))
-            took_ms, count = now_ms - added_ms, before - len(self)
+                _, receiver, answer = waiting.popleft()
+                if receiver is not last:
+                    last.send(*frames)
+                    last, frames = receiver, []
+                if isinstance(answer, AnswerRun):
+                    count += answer.messages
+                    self.more -= answer.messages - 1
+                    answer = answer.frames
+                else:
+                    count += 1
+                frames.append(answer)
+            took_ms = now_ms - added_ms
             if took_ms > self.took_ms:
                 self.took_ms = took_ms
             self.times.record(took_ms, count)
@@ -168,16 +177,8 @@ class Acks:
                 turns.appendleft((turn_end, added_ms, others))
                 others = None
             self._count(took_ms, count, others)
+        last.send(*frames)
         self._forget_turns()
-
-    def _frames(self, answers: Sequence[bytes | AnswerRun]) -> list[bytes]:
-        """The frames of answers that wait no more, of which some may be runs."""
-        frames = []
-        for answer in answers:
-            count, frame = _parts(answer)
-            self.more -= count - 1
-            frames.append(frame)
-        return frames
 
     def _release_only_one(self, now_ms: int) -> None:
         """``release`` where one sender has sent: the usual turn of a broker that is not busy."""

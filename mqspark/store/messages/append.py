@@ -10,12 +10,12 @@ Must not know what is written, durable or visible.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct
 from msgspec.structs import replace
 
 from mqspark.base.clock import Clock
@@ -44,7 +44,7 @@ from mqspark.record.record import (
     tags_code,
     topic_field,
 )
-from mqspark.record.recordlayout import BLANK_BYTES, HEADS, HEADS_OF_RUNS
+from mqspark.record.recordlayout import BLANK_BYTES, HEADS, HEADS_OF_RUNS, HOST_BYTES
 from mqspark.store.config import StoreConfig
 from mqspark.store.index.aheadkeys import KeyForm
 from mqspark.store.messages.condition import Condition
@@ -72,7 +72,7 @@ Place = tuple[int, int, int]
 Ints = npt.NDArray[np.int64]
 
 
-class PlainForm(Struct, frozen=True, gc=False):
+class PlainForm(NamedTuple):
     """What messages have in common that differ in queue, born time, unique id and body only, the unique ids being
     of one length."""
 
@@ -133,6 +133,7 @@ PlainPlace = tuple[int, int, int, bytes, Any]
 """Physical offset, queue id, queue offset, unique id and what the sender knows it by."""
 PlainRun = tuple[list[PlainPlace], list[int]]
 """The places of records, and their sizes."""
+_id_of: Callable[[PlainPlace], bytes] = itemgetter(3)
 
 
 class Appender:
@@ -159,6 +160,11 @@ class Appender:
         self._store_host = store_host
         self._flags = STORE_HOST_V6 if len(store_host) == 20 else 0
         self._flags_v6 = self._flags | BORN_HOST_V6
+        self._heads = {
+            HOST_BYTES[flags][0]: (flags, HEADS[flags].size, *HEADS_OF_RUNS[flags])
+            for flags in (self._flags, self._flags_v6)
+        }
+        """Flags, size and packers of heads of runs, by the length of the born host."""
         self._condition = condition
         self._unsettled = unsettled
         self.max_body_bytes = config.max_message_size
@@ -284,24 +290,24 @@ class Appender:
         if not log.pending:
             self.now_ms = self._clock.now_ms()
         position, room_end = log.position, log.room_end
-        hosts = self._flags if len(born_host) == 8 else self._flags_v6
-        head_bytes = HEADS[hosts].size
-        pack_run_head, pack_alike = HEADS_OF_RUNS[hosts]
+        hosts, head_bytes, pack_run_head, pack_alike = self._heads[len(born_host)]
         parts: list[bytes | memoryview] = []
         dirty, pack_entry = self._dirty, _pack_entry
         form: PlainForm | None = None
-        keys: KeyForm | None = messages[0][0].keys if self._ahead is not None else None
+        keys = messages[0][0].keys
         for message_form, queue_id, born_ms, key, body, number in messages:
             if message_form is not form:
                 form = message_form
-                topic, before, after, tags_code = form.topic, form.before, form.after, form.tags_code
-                overhead, sys_flag = head_bytes + form.overhead_bytes, form.sys_flag | hosts
-                magic, flag, between = form.magic, form.flag, form.between
-                if keys is not form.keys:
+                topic, magic, before, between, after, overhead, tags_code, sys_flag, flag, times, its_keys = (
+                    form
+                )
+                overhead += head_bytes
+                sys_flag |= hosts
+                if keys is not its_keys:
                     keys = None
-                alike = pack_alike(born_host, self.now_ms, self._store_host, form.reconsume_times, 0)
+                alike = pack_alike(born_host, self.now_ms, self._store_host, times, 0)
             queue = queues.get((topic, queue_id))
-            if queue is None or queue.is_schedule or queue.ext_out is not None:
+            if queue is None or not queue.is_plain:
                 break
             body_bytes, queue_offset = len(body), queue.next_offset
             size = overhead + body_bytes
@@ -333,14 +339,17 @@ class Appender:
             places.append((position, queue_id, queue_offset, key, number))
             sizes.append(size)
             position = end
-        self.put_count += len(places)
+        count = len(sizes)
+        self.put_count += count
         ahead = self._ahead
         # To tell of one costs what to read it costs, so it begins no row.
-        if keys is not None and ahead is not None:
-            count = len(sizes)
-            if count > 1 or (count and ahead.last.end == log.position):
-                ids = b"".join([place[3] for place in places])
-                ahead.expect(log.position, position, keys, self.now_ms, ids, sizes)
+        if (
+            keys is not None
+            and ahead is not None
+            and (count > 1 or (count and ahead.last.end == log.position))
+        ):
+            ids = b"".join(map(_id_of, places))
+            ahead.expect(log.position, position, keys, self.now_ms, ids, sizes)
         log.append(parts, position - log.position)
         return places, sizes
 

@@ -141,10 +141,19 @@ class CommitPipeline:
             self._unreported_arrivals += self._dispatch([])
         if self._condition.shortage is not None and not self._is_short:
             self._condition.relieve()
-        waiting = self._log.position - self._log.written
-        if self._sync and (self._unsettled.flush is None or waiting < MAX_UNWRITTEN_BYTES):
+        if self._sync and (self._unsettled.flush is None or self.gathers):
             return self._progress([])
         return self._write()
+
+    @property
+    def gathers(self) -> bool:
+        """Whether what is put waits for the end of the sync that runs: until then ``commit`` has nothing to do."""
+        log = self._log
+        return (
+            self._sync
+            and self._unsettled.flush is not None
+            and log.position - log.written < MAX_UNWRITTEN_BYTES
+        )
 
     def write_now(self) -> bool:
         """Write everything that was put, also under SYNC_FLUSH, so that it survives this process. Returns whether it is
@@ -175,10 +184,9 @@ class CommitPipeline:
             if condition.shortage is not None:
                 condition.relieve()
             self._written_store_ms = self._appender.now_ms
-            group = self._appender.take_group()
             if not self._sync and self._confirmed == INT64_MAX:
-                return self._progress(self._dispatch(group))
-            self._groups.append((self._log.written, group))
+                return self._progress(self._dispatch_dirty())
+            self._groups.append((self._log.written, self._appender.take_group()))
         return self._progress(self._show() if self._groups and not self._sync else [])
 
     # --- flushing -------------------------------------------------------------------------------------------
@@ -197,7 +205,8 @@ class CommitPipeline:
                 return None
             self._flush_retry_ms = None
             return self._unsettled.flush
-        offset, buffers, unwritten_bytes = 0, list[bytes | memoryview](), log.unwritten_bytes
+        offset, unwritten_bytes = 0, log.unwritten_bytes
+        buffers: list[bytes | memoryview] = []
         if self._sync and (log.pending or self._unsettled.dirty):
             offset, buffers = log.take_pending()
             self._written_store_ms = self._appender.now_ms
@@ -294,6 +303,21 @@ class CommitPipeline:
                     merged[queue] = entries
         return self._dispatch(list(merged.items()))
 
+    def _dispatch_dirty(self) -> list[Arrival]:
+        """``_dispatch`` of all that leaves ``pending``, without a group of it."""
+        if self._unsettled.undispatched:
+            return self._dispatch(self._appender.take_group())
+        arrivals: list[Arrival] = []
+        dirty = self._unsettled.dirty
+        try:
+            for queue in dirty:
+                queue.show()
+                arrivals.append((queue.topic, queue.queue_id, queue.max_offset))
+            dirty.clear()
+        except OSError as error:
+            self._stopped(self._appender.take_group()[len(arrivals) :], error)
+        return arrivals
+
     def _dispatch(self, group: Group) -> list[Arrival]:
         arrivals: list[Arrival] = []
         if self._unsettled.undispatched:
@@ -303,13 +327,17 @@ class CommitPipeline:
                 queue.append(entries)
                 arrivals.append((queue.topic, queue.queue_id, queue.max_offset))
         except OSError as error:
-            if is_shortage(error):
-                self._unsettled.undispatched = group[len(arrivals) :]
-                if len(self._unsettled.undispatched) > MAX_UNDISPATCHED:
-                    self._condition.lack("writing a ConsumeQueue", error)
-            else:
-                self._condition.poison("writing a ConsumeQueue failed", error)
+            self._stopped(group[len(arrivals) :], error)
         return arrivals
+
+    def _stopped(self, rest: Group, error: OSError) -> None:
+        """The first of these could not be dispatched."""
+        if is_shortage(error):
+            self._unsettled.undispatched = rest
+            if len(rest) > MAX_UNDISPATCHED:
+                self._condition.lack("writing a ConsumeQueue", error)
+        else:
+            self._condition.poison("writing a ConsumeQueue failed", error)
 
     def _progress(self, arrivals: list[Arrival]) -> StoreProgress:
         log = self._log

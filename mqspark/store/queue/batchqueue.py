@@ -126,6 +126,11 @@ class BatchQueue:
         """The entries that the next commit makes visible."""
         return self.array.take_entries()
 
+    def show(self) -> None:
+        """Make them visible. Has them still after an OSError."""
+        self.array.show()
+        self._max_offset = -1
+
     def settle(self, entry: BatchEntry) -> None:
         """Append an entry that is visible at once. Raises DiskFull, OSError."""
         self.array.reserve(1)

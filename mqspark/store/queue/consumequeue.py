@@ -57,6 +57,7 @@ _ROWS_BACK = 512
 _AROUND_BYTES = 2 * _PAGE_BYTES
 """Bytes read around a queue's end at start."""
 _ZEROS = bytes(_AROUND_BYTES)
+_NO_TAIL = bytearray()
 
 
 class Doubt(NamedTuple):
@@ -72,9 +73,9 @@ class ConsumeQueue:
     """One queue. ``max_offset``: end of what consumers may see. ``next_offset``: offset of the next put."""
 
     __slots__ = (
-        "_directory", "_entry_bytes", "_file_bytes", "_has_last_fillers", "_table", "_tail", "_tail_end",
-        "_tail_path", "_tail_start", "entries", "ext", "ext_out", "file_starts", "is_schedule", "key", "max_offset",
-        "min_offset", "next_offset", "overhead_bytes", "queue_id", "record_magic", "reserved_end",
+        "_directory", "_entry_bytes", "_file_bytes", "_has_last_fillers", "_table", "_tail", "_tail_at",
+        "_tail_end", "_tail_path", "entries", "ext", "ext_out", "file_starts", "is_plain", "is_schedule", "key",
+        "max_offset", "min_offset", "next_offset", "overhead_bytes", "queue_id", "record_magic", "reserved_end",
         "tail_used", "topic", "topic_field",
     )  # fmt: skip
 
@@ -96,9 +97,12 @@ class ConsumeQueue:
         """Resolves tags codes that are addresses of ext units, or None."""
         self.ext_out = self.ext if table.ext_enabled else None
         """The same when new entries get ext units as well, otherwise None."""
-        self._tail: mmap | None = None
-        """The map of the file with bytes [_tail_start, _tail_end) of the queue's space."""
-        self._tail_start = self._tail_end = 0
+        self.is_plain = not self.is_schedule and self.ext_out is None
+        """Whether an entry has the tags code of its record."""
+        self._tail: mmap | bytearray = _NO_TAIL
+        """The map of the file of the next visible entry, which belongs at ``_tail_at``. Entries that end at or before
+        ``_tail_end`` go there; none while that is -1."""
+        self._tail_at, self._tail_end = 0, -1
         self._tail_path = ""
         self.tail_used = False
         self._has_last_fillers = False
@@ -152,6 +156,7 @@ class ConsumeQueue:
             if not self.file_starts:
                 self.min_offset = position // self._entry_bytes
                 self.max_offset = max(self.max_offset, self.min_offset)
+                self._tail_end = -1
             bisect.insort(self.file_starts, start)
             self._table.files_made += 1
         self.reserved_end = step_end // self._entry_bytes
@@ -167,6 +172,11 @@ class ConsumeQueue:
         entries, self.entries = self.entries, bytearray()
         return entries
 
+    def show(self) -> None:
+        """Make them visible. Has them still after an OSError."""
+        self.append(self.entries)
+        self.entries = bytearray()
+
     def settle(self, entries: bytes | bytearray) -> None:
         """Give the next offsets to these entries and make them visible at once. Their room must be reserved."""
         self.append(entries)
@@ -176,52 +186,58 @@ class ConsumeQueue:
 
     def append(self, entries: bytes | bytearray) -> None:
         """Make entries visible. Their room must be reserved."""
+        size, low = len(entries), self._tail_at
+        high = low + size
+        if high > self._tail_end:
+            self._append_anywhere(entries)
+            return
+        self._tail[low:high] = entries
+        self._tail_at = high
+        self.tail_used = True
+        self._table.dirty_files.add(self._tail_path)
+        self.max_offset += size // self._entry_bytes
+
+    def _append_anywhere(self, entries: bytes | bytearray) -> None:
+        self.tail_unmapped()
         if self.ext_out is not None:
             self.ext_out.write()
-        position = self.max_offset * self._entry_bytes
-        end = position + len(entries)
-        tail, start = self._tail, self._tail_start
-        if tail is not None and start <= position and end <= self._tail_end:
-            tail[position - start : end - start] = entries
-            self.tail_used = True
-            self._table.dirty_files.add(self._tail_path)
-        else:
-            self._append_anywhere(position, entries)
-        self.max_offset = end // self._entry_bytes
-
-    def _append_anywhere(self, position: int, entries: bytes | bytearray) -> None:
         if self._has_last_fillers:
             self._write_last_fillers(FILLER)
         files, done = self._table.files, 0
+        position = self.max_offset * self._entry_bytes
+        tail: mmap | None = None
         while done < len(entries):
             start = position - position % self._file_bytes
             count = min(len(entries) - done, start + self._file_bytes - position)
             path = self._path(start)
             part = entries if count == len(entries) else entries[done : done + count]
             low = position - start
-            self._tail = self._table.maps.tail(path, self)
-            if self._tail is None:
+            tail = self._table.maps.tail(path, self)
+            if tail is None:
                 fd = files.open(path)
                 try:
                     files.write(fd, part, low)
                 finally:
                     files.close(fd)
             else:
-                self._tail[low : low + count] = part
-                self._tail_path, self._tail_start, self._tail_end = path, start, start + self._file_bytes
+                tail[low : low + count] = part
+                self._tail_path, self._tail_at = path, low + count
             self._table.dirty_files.add(path)
             position += count
             done += count
+        self.max_offset = position // self._entry_bytes
+        if tail is not None and self.ext_out is None:  # units of ext come first
+            self._tail, self._tail_end = tail, self._file_bytes
 
     def tail_unmapped(self) -> None:
-        self._tail = None
+        self._tail, self._tail_end = _NO_TAIL, -1
 
     def mark_last_fillers(self) -> None:
         """Make LAST_FILLERs of the fillers that follow the last entry with a record."""
         if self._has_last_fillers:
             self._write_last_fillers(LAST_FILLER)
             self._has_last_fillers = True
-            self._tail = None  # so that the next append comes by
+            self.tail_unmapped()  # so that the next append comes by
 
     def _write_last_fillers(self, filler: bytes) -> None:
         """A queue without a real entry keeps its fillers: they say where it begins."""
@@ -379,6 +395,11 @@ class ConsumeQueue:
         require(len(self.entries) % self._entry_bytes == 0, f"{self!r} has a part of an entry")
         require(
             not self.entries or self.max_offset < self.next_offset, f"{self!r} has entries without offsets"
+        )
+        require(
+            self._tail_end < 0
+            or (self.max_offset * self._entry_bytes - self._tail_at) % self._file_bytes == 0,
+            f"{self!r} goes on at byte {self._tail_at} of its file",
         )
         starts = self.file_starts
         require(starts == sorted(set(starts)), f"files of {self!r} are out of order: {starts}")
@@ -597,6 +618,7 @@ class ConsumeQueue:
     def set_end(self, offset: int) -> None:
         """Continue at ``offset``. Entries from there on will be overwritten, or ``clear_tail`` clears them."""
         self.max_offset = self.next_offset = self.reserved_end = offset
+        self._tail_end = -1
         self.min_offset = min(self.min_offset, offset)
         if self.ext is not None:
             self.ext.set_end(self._last_address())

@@ -30,7 +30,7 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from mqspark.base.histogram import TIME_BOUNDS_S, Histogram
 from mqspark.base.logs import sparing
@@ -86,6 +86,12 @@ class Listener:
         self._server.close()
 
 
+class _TurnEnds(NamedTuple):
+    after: Callable[[], None]
+    turn_taken: Callable[[], None] | None
+    after_taken: Callable[[], None]
+
+
 class RemotingServer(GuardedServer[RemotingConnection]):
     """All connections of one core. Everything here runs on the event loop's thread."""
 
@@ -96,13 +102,16 @@ class RemotingServer(GuardedServer[RemotingConnection]):
         *,
         name: str,
         limits: ConnectionLimits | None = None,
-        after_turn: Callable[[], None] | None = None,
+        after_turn: Callable[[], None] = lambda: None,
+        turn_taken: Callable[[], None] | None = None,
+        after_taken: Callable[[], None] | None = None,
         overload: Overload | None = None,
         tls: Certificates | None = None,
         session_type: type[Session] = Session,
         take: Take | None = None,
     ) -> None:
-        """``take``: that of a core which has one."""
+        """``take``: that of a core which has one. ``turn_taken``, ``after_taken``: what of the core's turn and of
+        ``after_turn`` is due when a turn had only requests that ``take`` took; None: all."""
         limits = limits or ConnectionLimits()
         super().__init__(name, tls, limits)
         self.core = core
@@ -110,7 +119,7 @@ class RemotingServer(GuardedServer[RemotingConnection]):
         self._session_type = session_type
         self._outbox = outbox
         self._idle_s = limits.idle_s
-        self._after_turn = after_turn
+        self._ends = _TurnEnds(after_turn, turn_taken, after_taken or after_turn)
         # asyncio's own transport either joins in writelines (3.11) or does not pause the protocol there (seen on
         # 3.13.0), and a protocol that was not paused is never resumed.
         self.gathers = type(self.loop).__module__.startswith("uvloop")
@@ -185,24 +194,23 @@ class RemotingServer(GuardedServer[RemotingConnection]):
         self.scheduled = False
         self.iteration += 1
         self.lateness.turn_is_read()
-        self._do_turn()
+        self._do_turn(self.core.turn, self._ends.after)
 
     def turn_at_once(self) -> None:
-        """The turn of a read, which was not asked for (``schedule``)."""
+        """The turn of a read all of which the core took, which was not asked for (``schedule``)."""
         self.iteration += 1
         try:
-            self._do_turn()
+            self._do_turn(self._ends.turn_taken or self.core.turn, self._ends.after_taken)
         except Exception:  # as the loop does when a turn fails: the connection whose read it was goes on
             log.exception("%s: a turn failed", self.name)
 
-    def _do_turn(self) -> None:
+    def _do_turn(self, turn: Callable[[], None], after: Callable[[], None]) -> None:
         self._unturned_bytes = 0
         if self._before_turn:
             self._do_before_turn()
-        self.core.turn()
+        turn()
         self.write_outbox()
-        if self._after_turn is not None:
-            self._after_turn()
+        after()
         if self.core.work_waits:
             self.schedule_ring()
 
@@ -247,7 +255,7 @@ class RemotingServer(GuardedServer[RemotingConnection]):
                 more = self.core.work()
         finally:
             self.scheduled = was_scheduled
-        self._do_turn()
+        self._do_turn(self.core.turn, self._ends.after)
         if ring:
             self.schedule_ring()
 
@@ -255,7 +263,7 @@ class RemotingServer(GuardedServer[RemotingConnection]):
         """``count`` bytes were handed to the core. After TURN_BYTES the turn ends at once."""
         self._unturned_bytes += count
         if self._unturned_bytes >= TURN_BYTES:
-            self._do_turn()
+            self._do_turn(self.core.turn, self._ends.after)
 
     def write_outbox(self) -> None:
         """Write all outgoing frames of the core, one write per connection."""
@@ -328,8 +336,7 @@ class RemotingServer(GuardedServer[RemotingConnection]):
         tests that move the clock call this."""
         wait_ms = self.core.tick()
         self.write_outbox()
-        if self._after_turn is not None:
-            self._after_turn()
+        self._ends.after()
         if self.core.work_waits:
             self.schedule_ring()
         return wait_ms

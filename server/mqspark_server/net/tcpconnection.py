@@ -144,9 +144,7 @@ class RemotingConnection(asyncio.Protocol):
         self._session.room = server.unread.high_water_bytes
 
     def data_received(self, data: bytes) -> None:
-        if self._session is None:
-            return
-        if self._gate is not None:
+        if self._gate is not None and self._session is not None:
             data = self._decoded(self._gate, data)
             if not data:
                 return

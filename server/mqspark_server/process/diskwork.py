@@ -200,22 +200,26 @@ class Flusher:
         self._worker.submit(job.run, done)
 
     def _kernel_has_news(self) -> None:
-        if self._kernel is not None:
-            self._kernel.clear_event()
-            self._ask_kernel()
+        kernel = self._kernel
+        if not self._ask_kernel() and kernel is not None:  # a turn was told before the event was set
+            kernel.clear_event()
 
-    def _ask_kernel(self) -> None:
+    def _ask_kernel(self) -> bool:
+        """Returns whether a sync has ended."""
         job, kernel = self._with_kernel, self._kernel
         if job is None or kernel is None:
-            return
+            return False
         try:
             error_number = kernel.poll()
         except OSError as error:
             error_number = error.errno or errno.EIO  # assume that it was not synced
-        if error_number is not None:
-            self._with_kernel = None
-            job.synced(error_number)
-            self._finish_group(job)
+        if error_number is None:
+            return False
+        kernel.clear_event()  # else the loop would ask again after a turn that was told
+        self._with_kernel = None
+        job.synced(error_number)
+        self._finish_group(job)
+        return True
 
     def _finish_group(self, job: FlushJob) -> None:
         self._in_flight = False

@@ -122,6 +122,8 @@ def remoting_server(
     overload: Overload | None = None,
     extensions: Extensions | None = None,
     take: Take | None = None,
+    turn_taken: Callable[[], None] | None = None,
+    after_taken: Callable[[], None] | None = None,
 ) -> RemotingServer:
     return RemotingServer(
         core,
@@ -129,6 +131,8 @@ def remoting_server(
         name=name,
         limits=config.connection_limits,
         after_turn=after_turn,
+        turn_taken=turn_taken,
+        after_taken=after_taken,
         overload=overload,
         tls=None if config.server_tls is None else Certificates(config.server_tls),
         session_type=Session if extensions is None else TappedSession,

@@ -93,13 +93,15 @@ async def test_a_connection_that_alone_sends_has_its_turns_at_once(caplog: pytes
     def frame(*codes: int) -> bytes:
         return b"".join([encode_request(code, 9, None, b"x") for code in codes])
 
-    async with serving(core, take=core.take) as harness:
+    afters: list[str] = []
+    async with serving(core, take=core.take, after=afters.append) as harness:
         for _ in range(2):
             assert (await (await harness.client()).request(0, b"known")).body == b"known"
         second = harness.server.last_read
         assert second is not None
         (first,) = set(harness.server.sockets) - {second}
         turns: list[tuple[int, int]] = []
+        afters.clear()
         for *reads, (connection, codes) in (
             [(first, [TAKEN])],  # the other one was read before it
             [(first, [TAKEN, TAKEN])],
@@ -115,6 +117,7 @@ async def test_a_connection_that_alone_sends_has_its_turns_at_once(caplog: pytes
             await eventually_async(lambda: not harness.server.scheduled)
             turns.append((at_once, core.turns - begun))
         assert turns == [(0, 1), (1, 1), (0, 1), (0, 1), (1, 1)]
+        assert afters == ["turn", "taken", "turn", "turn", "taken"]
 
         def failing() -> None:
             raise RuntimeError("a fault in the core")

@@ -7,7 +7,7 @@ import logging
 import socket
 import struct
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -113,11 +113,23 @@ class Harness:
 
 @asynccontextmanager
 async def serving(
-    core: EchoCore | None = None, take: Take | None = None, **limits: Any
+    core: EchoCore | None = None,
+    take: Take | None = None,
+    after: Callable[[str], None] = lambda what: None,
+    **limits: Any,
 ) -> AsyncIterator[Harness]:
+    """``after`` is told what each turn was: "turn", or "taken" when all of it was taken."""
     core = core or EchoCore()
     outbox: list[Session] = []
-    server = RemotingServer(core, outbox, name="toy", take=take, limits=ConnectionLimits(**limits))
+    server = RemotingServer(
+        core,
+        outbox,
+        name="toy",
+        take=take,
+        after_turn=lambda: after("turn"),
+        after_taken=lambda: after("taken"),
+        limits=ConnectionLimits(**limits),
+    )
     listener = await server.listen(bind_socket("127.0.0.1", 0))
     server.start()
     harness = Harness(server, core, listener.port)

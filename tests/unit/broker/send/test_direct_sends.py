@@ -103,15 +103,13 @@ def test_the_way_is_closed_where_something_stands_around_sends(tmp_path: Path, s
 
 
 def test_no_more_are_taken_than_may_wait(tmp_path: Path) -> None:
-    bench, told = Bench(tmp_path, sync=True, send_thread_pool_queue_capacity=3), Told()
+    bench, runs = Bench(tmp_path, sync=True, send_thread_pool_queue_capacity=3), [Told() for _ in range(3)]
     peer = peer_of(bench)
     bench.flush()
-    assert len(put(bench, peer, [message(bench)] * 2, told)) == 2
-    assert len(put(bench, peer, [message(bench)] * 2, told)) == 1
-    assert put(bench, peer, [message(bench)], told) == []
-    assert told.outcomes == []
+    assert [len(put(bench, peer, [message(bench)] * 2, run)) for run in runs] == [2, 1, 0]
+    assert [run.outcomes for run in runs] == [[], [], []]
     bench.flush()
-    assert told.outcomes == [0, 0]
+    assert [run.outcomes for run in runs] == [[0], [0], []]
     bench.close()
 
 

@@ -157,6 +157,35 @@ def test_senders_that_do_not_wait_are_answered_when_it_is_written(tmp_path: Path
     assert sent.count == 14
 
 
+def test_runs_that_come_while_a_sync_runs_are_answered_by_the_next_one(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, sync=True)
+    peer, pipeline, acks = bench.peer(), bench.store.pipeline, bench.broker.acks
+    for number in range(3):
+        peer.give_bytes(frame(number))
+    bench.broker.turn()
+    bench.flush()
+    assert len(peer.heard()) == 3
+    assert peer.give_bytes(frame(10)) == 1
+    bench.broker.turn_taken()
+    job = pipeline.begin_flush()
+    assert job is not None
+    for number in (11, 12):
+        assert peer.give_bytes(frame(number)) == 1
+        bench.broker.turn_taken()
+        bench.clock.advance(7)
+    assert peer.give_bytes(frame(13, around="WAIT\x01false\x02")) == 0
+    assert peer.heard() == []
+    job.run()
+    bench.broker.progress(pipeline.end_flush(job))
+    assert [each.opaque for each in peer.heard()] == [110]
+    bench.broker.turn()
+    assert [each.opaque for each in peer.heard()] == [113], "it waits for no sync"
+    bench.flush()
+    assert [each.opaque for each in peer.heard()] == [111, 112]
+    assert acks.took_ms == 14, "from its own turn on"
+    assert len(bench.records("T")) == 7
+
+
 def test_a_store_that_fails_answers_each_message_of_a_run(tmp_path: Path) -> None:
     bench = Bench(tmp_path, sync=True)
     peer = bench.peer()
