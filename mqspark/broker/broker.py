@@ -409,6 +409,7 @@ class BrokerCore:
         jobs.extend(self.timers.jobs())
         jobs.extend(self.store.maintenance())
         self.state.long_work.begin(None, self.store.follow_with_index())
+        self.state.long_work.begin(None, deletions.forget_before(self.store.log.min_offset))
         if deletions.behind:  # last: nobody waits for it
             jobs.append(deletions.removal_job())
         return jobs

@@ -108,6 +108,7 @@ class Maintenance:
             self._member.job(),
             *(self._data.log.extend_room() if self._data.log.room_due else ()),
             self._index_job(),
+            self._deletions.room_job(),
             self._cleaning_job(),
             self._scrub_job(),
         )
@@ -124,7 +125,6 @@ class Maintenance:
         return None if indexer is None else indexer.idle(self._pipeline.visible_end, self._data.log.durable)
 
     def _cleaning_job(self) -> Job | None:
-        self._deletions.keep_room()
         checkpoints = self.checkpoints
         return self.cleaner.round(checkpoints.settled, checkpoint_running=checkpoints.is_running)
 

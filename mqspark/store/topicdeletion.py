@@ -68,7 +68,7 @@ class TopicDeletion:
             hidden = [queue for table in data.tables for queue in table.hidden.get(topic, ())]
             self._checkpoints.ends.note({queue.key for queue in hidden})
             if any(topic in table.hidden for table in data.tables):
-                self.deletions.add(topic, data.log.min_offset, data.log.position)
+                self.deletions.add(topic, data.log.position)
                 if self._reads.older is not None:
                     self._reads.older.forget(topic, data.log.position)
             else:

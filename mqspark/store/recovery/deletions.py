@@ -30,7 +30,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -39,6 +39,7 @@ from mqspark.base.bounded import ENTRY_BYTES, Ledger, text_bytes
 from mqspark.errors import StoreCorrupt
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.damage import Damage, Note, Outcome
+from mqspark.store.disk.diskjobs import PreparedJob
 from mqspark.store.disk.files import FileLayer, OsFiles, is_disk_full
 from mqspark.store.disk.layout import is_storable_topic
 from mqspark.store.disk.savedtables import SteppedJob
@@ -49,6 +50,8 @@ _SAVES = "#saves"
 _BLOCK_BYTES = 4096
 STEPS_PER_ROUND = 64
 """Steps of removals in one round of jobs: some 500 queues, a tenth of a second."""
+LOOKED_AT_ONCE = 2_048
+"""Deleted topics looked at in one slice, to forget or to copy them: at most a millisecond."""
 
 
 class SavedDeletions(NamedTuple):
@@ -109,6 +112,7 @@ def _encode(positions: Mapping[str, int], number: int) -> bytes:
     return text + b"%08x\n" % zlib.crc32(text)
 
 
+_EMPTY = _encode({}, 0)
 MAX_DELETIONS_BYTES = 64 << 20
 """Limit of the list: some 200,000 deleted topics of which the log still has records."""
 
@@ -173,8 +177,11 @@ class Deletions:
         self._is_copy_used = bool(problem)
         if problem:
             self._note(Damage("deletions.older", Outcome.HEALED, problem))
-        self._weigh_all()
-        self._forget_before(log_begin)
+        self.ledger.clear()
+        for topic in self.positions:
+            self.ledger.note(_row_bytes(topic))
+        for _ in self.forget_before(log_begin):
+            continue
 
     def end_at(self, log_end: int) -> None:
         """Move positions after ``log_end``, the end of the recovered log, back to it. Must return before
@@ -217,26 +224,27 @@ class Deletions:
         if topic not in self.positions:
             self.ledger.admit(_row_bytes(topic))
 
-    def _weigh_all(self) -> None:
-        self.ledger.clear()
-        for topic in self.positions:
-            self.ledger.note(_row_bytes(topic))
-
-    def add(self, topic: str, log_begin: int, position: int) -> None:
+    def add(self, topic: str, position: int) -> None:
         """Add a deleted topic. All of its records lie before ``position``, the end of the log."""
-        self._forget_before(log_begin)
         if topic not in self.positions:
             self.ledger.note(_row_bytes(topic))
         self.positions[topic] = position
         self._generation += 1
         self._pending[topic] = self._generation
 
-    def _forget_before(self, log_begin: int) -> None:
-        if log_begin > self._begin:
-            self._begin = log_begin
-            for topic in [name for name, position in self.positions.items() if position <= log_begin]:
-                del self.positions[topic]
-            self._weigh_all()
+    def forget_before(self, log_begin: int) -> Generator[None, None, None]:
+        """Forget, slice by slice, the topics of which the log has no record any more, and which have no files."""
+        if log_begin <= self._begin:
+            return
+        self._begin = log_begin
+        topics = iter(list(self.positions))
+        while some := list(islice(topics, LOOKED_AT_ONCE)):
+            for topic in some:
+                # It may be gone, or have been deleted once more.
+                if self.positions.get(topic, log_begin + 1) <= log_begin and topic not in self._pending:
+                    del self.positions[topic]
+                    self.ledger.free(_row_bytes(topic))
+            yield
 
     @property
     def behind(self) -> bool:
@@ -250,7 +258,7 @@ class Deletions:
 
     def save_job(self) -> _SaveDeletionsJob:
         """Saves the list alone."""
-        return _SaveDeletionsJob(self, self._generation, self.positions.copy())
+        return _SaveDeletionsJob(self, self._generation)
 
     def removal_job(self, steps: int = STEPS_PER_ROUND) -> _RemoveFilesJob:
         """Removes some of the files whose deletion is on disk then."""
@@ -258,7 +266,17 @@ class Deletions:
 
     def job(self) -> _CarryOutJob:
         """Saves the list, then removes all files."""
-        return _CarryOutJob(self, self._generation, self.positions.copy())
+        return _CarryOutJob(self, self._generation)
+
+    def copied_into(self, positions: dict[str, int]) -> Iterator[None]:
+        """Copies the list, slice by slice, in any thread. What is added meanwhile may be in the copy or not."""
+        topics = iter(list(self.positions))
+        while some := list(islice(topics, LOOKED_AT_ONCE)):
+            for topic in some:
+                position = self.positions.get(topic)
+                if position is not None:  # else it is forgotten
+                    positions[topic] = position
+            yield
 
     def finish(self, topic: str) -> None:
         """Call this before a queue of the topic is created: waits until the deletion is on disk and the files
@@ -290,12 +308,21 @@ class Deletions:
             self._copied = None
             self._file.save(data)
 
+    def room_job(self) -> _KeepRoomJob | None:
+        """Reserves space for the next list, and copies this one there, if the disk has any. None if that is done. Not
+        right after files were removed, because others wait for the space, too."""
+        return None if self._copied == self._to_copy else _KeepRoomJob(self)
+
+    @property
+    def _to_copy(self) -> bytes:
+        return _EMPTY if self._saved is None else self._saved
+
     def keep_room(self) -> None:
-        """Reserve space for the next list, and copy this one there, if the disk has any. Not right after files were
-        removed, because others wait for the space, too."""
-        data = self._saved or _encode(self.positions, 0)
-        if self._copied == data:
-            return
+        """The work of ``room_job``, in any thread."""
+        with self._lock:
+            self._keep_room(self._to_copy)
+
+    def _keep_room(self, data: bytes) -> None:
         length = len(data) + _BLOCK_BYTES
         length -= length % _BLOCK_BYTES
         with contextlib.suppress(OSError):  # no space now; tried again later
@@ -319,23 +346,42 @@ class Deletions:
                 yield
 
 
-class _SaveDeletionsJob:
+class _SaveDeletionsJob(PreparedJob):
     """Saves the list."""
 
-    __slots__ = ("_deletions", "_generation", "_positions")
+    __slots__ = ("_copying", "_deletions", "_generation", "_positions")
 
-    def __init__(self, deletions: Deletions, generation: int, positions: dict[str, int]) -> None:
+    def __init__(self, deletions: Deletions, generation: int) -> None:
         self._deletions = deletions
         self._generation = generation
-        self._positions = positions
+        self._positions: dict[str, int] = {}
+        self._copying = deletions.copied_into(self._positions)
+
+    def prepare(self) -> Iterator[None]:
+        return self._copying
 
     def run(self) -> None:
+        for _ in self._copying:
+            continue
         self._deletions.save(self._generation, self._positions)
 
     def done(self, error: BaseException | None = None) -> None:
         """After an error the topics wait for the next job."""
         if error is None:
             self._deletions.on_saved()
+
+
+class _KeepRoomJob:
+    __slots__ = ("_deletions",)
+
+    def __init__(self, deletions: Deletions) -> None:
+        self._deletions = deletions
+
+    def run(self) -> None:
+        self._deletions.keep_room()
+
+    def done(self, error: BaseException | None = None) -> None:
+        """Without room it is tried again."""
 
 
 class _RemoveFilesJob(SteppedJob):

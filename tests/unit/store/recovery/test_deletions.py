@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.errors import DiskFull, StoreCorrupt, StoreReadOnly
+from mqspark.errors import DiskFull, StoreCorrupt, StoreReadOnly, TableFull
 from mqspark.record.record import PendingRecord
 from mqspark.store import ConfigFile, MessageStore, OsFiles
 from mqspark.store.compaction.compacted import Current, GenerationWriter, publish
 from mqspark.store.disk.diskjobs import run_here
+from mqspark.store.recovery import deletions as deletions_module
 from mqspark.store.recovery.deletions import STEPS_PER_ROUND, Deletions, load_deletions
 from mqspark.store.tools.fsck import fsck
 from mqspark.store.tools.offline import OfflineStore
@@ -263,6 +264,8 @@ def test_the_list_ends_with_the_records(tmp_path: Path) -> None:
         clock.advance(10_000)
         checkpoint(store)
     assert store.log.min_offset > 0
+    for _ in store.deletions.forget_before(store.log.min_offset):
+        continue
     store.delete_topic("Other")
     finish_deletions(store)
     assert list(listed(tmp_path)) == ["Other"]
@@ -357,9 +360,9 @@ def test_an_older_list_never_follows_a_newer_one(tmp_path: Path) -> None:
     removed: list[str] = []
     file = ConfigFile(tmp_path / "list")
     deletions = Deletions(file, OsFiles(), removed.append)
-    deletions.add("A", 0, 100)
+    deletions.add("A", 100)
     waiting = deletions.job()
-    deletions.add("B", 0, 200)
+    deletions.add("B", 200)
     deletions.finish("B")
     waiting.run()
     waiting.done()
@@ -368,14 +371,89 @@ def test_an_older_list_never_follows_a_newer_one(tmp_path: Path) -> None:
     assert not deletions.behind
 
 
+def deleted_topics(directory: Path, count: int, monkeypatch: pytest.MonkeyPatch) -> Deletions:
+    """Looked at by tens."""
+    monkeypatch.setattr(deletions_module, "LOOKED_AT_ONCE", 10)
+    deletions = Deletions(ConfigFile(directory / "list"), OsFiles(), lambda topic: None)
+    for number in range(count):
+        deletions.add(f"T{number}", 100 + number)
+    return deletions
+
+
+def test_many_are_forgotten_slice_by_slice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deletions = deleted_topics(tmp_path, 45, monkeypatch)
+    assert sum(1 for _ in deletions.forget_before(90)) == 5
+    for _ in deletions.forget_before(120):
+        continue
+    assert deletions.ledger.entries == 45, "their files are still there"
+    run_here(deletions.job())
+    forgetting = deletions.forget_before(100 + 29)
+    left = []
+    for _ in forgetting:
+        left.append(len(deletions.positions))
+        if len(left) == 1:
+            deletions.add("T25", 5_000)
+    assert left == [35, 25, 16, 16, 16], "what was deleted once more stays"
+    assert deletions.ledger.entries == 16
+    assert list(deletions.forget_before(100)) == [], "the log begins at no earlier place"
+
+
+def test_a_long_list_is_copied_slice_by_slice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deletions = deleted_topics(tmp_path, 45, monkeypatch)
+    job = deletions.save_job()
+    assert sum(1 for _ in job.prepare()) == 5
+    run_here(job)
+    assert not deletions.unsaved
+    deletions.add("U", 7)
+    job = deletions.save_job()
+    next(job.prepare())
+    deletions.add("V", 8)
+    run_here(job)
+    assert deletions.unsaved
+    run_here(deletions.save_job())
+    expected = {f"T{number}": 100 + number for number in range(45)} | {"U": 7, "V": 8}
+    assert load_deletions(ConfigFile(tmp_path / "list")) == expected
+
+
+def test_room_for_the_next_list_is_made_by_a_job(tmp_path: Path) -> None:
+    deletions = Deletions(ConfigFile(tmp_path / "list"), OsFiles(), lambda topic: None)
+    room = tmp_path / "list.room"
+    job = deletions.room_job()
+    assert job is not None
+    assert not room.exists()
+    run_here(job)
+    assert room.stat().st_size == 4_096
+    assert deletions.room_job() is None
+    deletions.add("T", 1)
+    assert deletions.room_job() is None, "what is not saved yet needs no copy"
+    run_here(deletions.save_job())
+    job = deletions.room_job()
+    assert job is not None
+    run_here(job)
+    assert room.read_bytes().rstrip(b"\0") == (tmp_path / "list").read_bytes()
+
+
+def test_a_full_list_has_room_again_when_the_log_begins_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deletions_module, "MAX_DELETIONS_BYTES", 2_000)
+    deletions = deleted_topics(tmp_path, 10, monkeypatch)
+    run_here(deletions.job())
+    with pytest.raises(TableFull):
+        deletions.admit("another")
+    for _ in deletions.forget_before(200):
+        continue
+    deletions.admit("another")
+
+
 def test_a_list_that_is_damaged(tmp_path: Path) -> None:
     file = ConfigFile(tmp_path / "list")
     deletions = Deletions(file, OsFiles(), lambda topic: None)
     assert load_deletions(file) == {}
-    deletions.add("%RETRY%group|1", 0, 4711)
+    deletions.add("%RETRY%group|1", 4711)
     deletions.finish("%RETRY%group|1")
     assert file.path.read_bytes().splitlines()[1] == b"00000000000000004711 %RETRY%group|1"
-    deletions.add("B", 0, 5000)
+    deletions.add("B", 5000)
     deletions.finish("B")
     content = file.path.read_bytes()
     for at in range(len(content)):
