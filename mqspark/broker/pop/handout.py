@@ -277,8 +277,8 @@ class PopProcessor:
 
     def topic_gone(self, refusal: Refusal, topic: str) -> None:
         """The topic is deleted: answer its parked pops."""
-        for pop in self.parked.take_topic(topic):
-            self._refuse(pop, refusal)
+        refused = self.parked.refused(topic, lambda pop: self._refuse(pop, refusal))
+        self._state.long_work.begin(None, refused)
 
     # --- many at once ---
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
+from collections.abc import Callable
+from itertools import chain, islice
 from typing import Generic, TypeVar
 
 from mqspark.base.bounded import BoundedMap, Ledger, require, text_bytes
@@ -20,6 +22,7 @@ from mqspark.broker.state.selection import HeldRequests, Wanted
 from mqspark.broker.state.slots import LongPoll, Slots
 from mqspark.protocol.receipts import retry_topic_v1, retry_topic_v2
 from mqspark.protocol.session import Session
+from mqspark.protocol.slices import Work
 
 ANY_QUEUE = -1
 
@@ -28,6 +31,8 @@ _WAITER_BYTES = 300
 _QUEUE_BYTES = 800
 EXAMINED_AT_ONCE = 64
 """Waiters that are examined in one turn because of their time; more are examined between other turns."""
+REFUSED_AT_ONCE = 64
+"""Waiters of a deleted topic that are answered in one slice."""
 _PAIR_BYTES = 2_000
 """With the names of its retry topics."""
 
@@ -181,21 +186,29 @@ class ParkedPops(Generic[W]):
         examined."""
         over = list(self._slots.over(self._clock.monotonic_ms(), most))
         for waiter in over:
-            waiters = self._waiting[waiter.topic, waiter.group][waiter.queue_id]
-            del waiters[waiter]
-            self._requests.release(waiter)
-            if not waiters:
-                self._forget(waiter.topic, waiter.group, waiter.queue_id)
+            self._leave(waiter)
         return over
 
-    def take_topic(self, topic: str) -> list[W]:
-        """Remove and return all waiters of a topic."""
-        found = []
-        for group in sorted(self._groups.get(topic, ())):
-            for queue_id in self.queue_ids(topic, group):
-                while (waiter := self.take(topic, group, queue_id)) is not None:
-                    found.append(waiter)
-        return found
+    def _leave(self, waiter: W) -> None:
+        """It is in no slot any more."""
+        waiters = self._waiting[waiter.topic, waiter.group][waiter.queue_id]
+        del waiters[waiter]
+        self._requests.release(waiter)
+        if not waiters:
+            self._forget(waiter.topic, waiter.group, waiter.queue_id)
+
+    def refused(self, topic: str, refuse: Callable[[W], None]) -> Work[None]:
+        """Remove and refuse all waiters of a topic, slice by slice. Those that are parked meanwhile stay."""
+        queues = [self._waiting[topic, group].values() for group in sorted(self._groups.get(topic, ()))]
+        parked = iter(list(chain.from_iterable(chain.from_iterable(queues))))
+        while some := list(islice(parked, REFUSED_AT_ONCE)):
+            for waiter in some:
+                if waiter in self.requests:
+                    self._slots.leave(waiter)
+                    self._leave(waiter)
+                    if waiter.session.open:
+                        refuse(waiter)
+            yield
 
     def take_all(self) -> list[W]:
         """Remove and return all waiters."""

@@ -94,8 +94,8 @@ class PopWatchProcessor:
 
     def topic_gone(self, refusal: Refusal, topic: str) -> None:
         """The topic is deleted: answer its parked notifications."""
-        for waiter in self.parked.take_topic(topic):
-            _refuse(waiter, refusal)
+        refused = self.parked.refused(topic, lambda waiter: _refuse(waiter, refusal))
+        self._state.long_work.begin(None, refused)
 
     def peek(self, session: Session, command: Command) -> bytes | None:
         state = self._state

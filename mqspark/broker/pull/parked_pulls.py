@@ -10,7 +10,8 @@ Facts: docs/rocketmq/broker.md#long-polling.
 from __future__ import annotations
 
 import sys
-from itertools import islice
+from collections.abc import Iterator, Mapping
+from itertools import chain, islice
 
 from mqspark.base.bounded import Ledger, require
 from mqspark.base.clock import Clock
@@ -24,6 +25,9 @@ from mqspark.protocol.session import Session
 
 MAX_PARKED_BYTES = 256 << 20
 _PULL_BYTES = 300
+LOOKED_AT_ONCE = 256
+"""Pulls looked at in one slice when all those of a topic, or of a group, leave."""
+_NONE: Mapping[int, dict[Pull, None]] = {}
 
 
 class Pull(LongPoll):
@@ -90,8 +94,8 @@ class ParkedPulls:
         self.requests = self._requests.requests
         """All of them. To be looked at only: every turn asks whether there are any."""
         self._clock = clock
-        self._waiting: dict[tuple[str, int], dict[Pull, None]] = {}
-        """In the order in which they were parked."""
+        self._waiting: dict[str, dict[int, dict[Pull, None]]] = {}
+        """Topic → queue id → pulls in the order in which they were parked."""
         self._slots: Slots[Pull] = Slots()
 
     @property
@@ -109,38 +113,44 @@ class ParkedPulls:
 
     def _forget(self, pull: Pull) -> None:
         """It is in no slot any more."""
-        key = (pull.topic, pull.queue_id)
-        waiting = self._waiting[key]
+        queues = self._waiting[pull.topic]
+        waiting = queues[pull.queue_id]
         del waiting[pull]
         if not waiting:
-            del self._waiting[key]
+            del queues[pull.queue_id]
+            if not queues:
+                del self._waiting[pull.topic]
         self._requests.release(pull)
 
     def park(self, pull: Pull) -> None:
         """``deadline_ms`` (monotonic) must be set. Never refuses; callers that park for a peer call ``admit``
         first."""
         self._requests.hold(pull)
-        self._waiting.setdefault((pull.topic, pull.queue_id), {})[pull] = None
+        self._waiting.setdefault(pull.topic, {}).setdefault(pull.queue_id, {})[pull] = None
         self._slots.enter(pull, self._clock.monotonic_ms())
 
     def validate(self) -> None:
         """Check that every pull waits for a later message of its queue, is found in time, and is counted once."""
         parked: list[Pull] = []
-        for (topic, queue_id), pulls in self._waiting.items():
-            require(bool(pulls), f"nobody waits for queue {queue_id} of {topic}")
-            parked += pulls
-            for pull in pulls:
-                require((pull.topic, pull.queue_id) == (topic, queue_id), f"{pull.topic} waits for {topic}")
+        for topic, queues in self._waiting.items():
+            require(bool(queues), f"nobody waits for {topic}")
+            for queue_id, pulls in queues.items():
+                require(bool(pulls), f"nobody waits for queue {queue_id} of {topic}")
+                parked += pulls
+                for pull in pulls:
+                    require(
+                        (pull.topic, pull.queue_id) == (topic, queue_id), f"{pull.topic} waits for {topic}"
+                    )
         self._slots.validate(parked)
         self._requests.validate(parked)
 
     def waiting(self, topic: str, queue_id: int) -> int:
         """How many wait for messages of a queue."""
-        return len(self._waiting.get((topic, queue_id), ()))
+        return len(self._waiting.get(topic, _NONE).get(queue_id, ()))
 
     def arrived(self, topic: str, queue_id: int, max_offset: int, most: int = sys.maxsize) -> list[Pull]:
         """The queue has grown: remove and return the pulls that may now find something, at most so many."""
-        waiting = self._waiting.get((topic, queue_id))
+        waiting = self._waiting.get(topic, _NONE).get(queue_id)
         if waiting is None:
             return []
         due = list(islice((pull for pull in waiting if pull.offset < max_offset), most))
@@ -148,13 +158,16 @@ class ParkedPulls:
             self._leave(pull)
         return due
 
-    def take(self, group: str | None, topic: str) -> list[Pull]:
-        """Remove and return the group's pulls of any queue of the topic; None: those of all groups."""
-        keys = [key for key in self._waiting if key[0] == topic]
-        taken = [pull for key in keys for pull in self._waiting[key] if group in (None, pull.group)]
-        for pull in taken:
-            self._leave(pull)
-        return taken
+    def leaving(self, group: str | None, topic: str) -> Iterator[list[Pull]]:
+        """Remove and return, slice by slice, the group's pulls of any queue of the topic; None: those of all groups.
+        Pulls that are parked meanwhile stay."""
+        queues = self._waiting.get(topic, _NONE).values()
+        parked = iter(list(chain.from_iterable(queues)))
+        while some := list(islice(parked, LOOKED_AT_ONCE)):
+            taken = [pull for pull in some if group in (None, pull.group) and pull in self.requests]
+            for pull in taken:
+                self._leave(pull)
+            yield taken
 
     def expired(self, most: int = sys.maxsize) -> list[Pull]:
         """Remove and return pulls whose time is up or whose connection is closed; at most so many are examined."""

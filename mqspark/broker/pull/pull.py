@@ -9,7 +9,7 @@ Facts: docs/rocketmq/broker.md#pull.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from mqspark.base.config import Limit
@@ -230,22 +230,16 @@ class PullProcessor:
 
     def answer_resets(self, group: str, topic: str) -> None:
         """The group's offsets were reset: answer its parked pulls at once."""
-        for pull in self.parked.take(group, topic):
-            self._wake(pull, self._answer_woken_reset)
-        self._serve_rest()
+        self._wake_all(group, topic, self._answer_woken_reset)
 
     def remapped(self, topic: str) -> None:
         """The queues of a static topic have moved: its parked pulls ask again."""
-        for pull in self.parked.take(None, topic):
-            self._wake(pull, self._put_off)
-        self._serve_rest()
+        self._wake_all(None, topic, self._put_off)
 
     def topic_gone(self, topic: str) -> None:
         """The topic is deleted: its parked pulls are answered. A new topic of the name has other messages at their
         offsets."""
-        for pull in self.parked.take(None, topic):
-            self._wake(pull, self._answer_gone)
-        self._serve_rest()
+        self._wake_all(None, topic, self._answer_gone)
 
     def _answer_gone(self, pull: Pull) -> None:
         code = ResponseCode.TOPIC_NOT_EXIST
@@ -307,6 +301,16 @@ class PullProcessor:
                 serve(pull)
         else:
             self._woken.append((pull, serve))
+
+    def _wake_all(self, group: str | None, topic: str, serve: Callable[[Pull], None]) -> None:
+        """Wake the group's pulls of any queue of the topic; None: those of all groups. There may be very many."""
+        self._state.long_work.begin(None, self._waking_all(self.parked.leaving(group, topic), serve))
+
+    def _waking_all(self, leaving: Iterator[list[Pull]], serve: Callable[[Pull], None]) -> Work[None]:
+        for pulls in leaving:
+            self._woken.extend((pull, serve) for pull in pulls)
+            self._serve_rest()
+            yield
 
     def _serve_rest(self) -> None:
         self._woken_now = 0

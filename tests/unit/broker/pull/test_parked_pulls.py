@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from mqspark.broker.pull import parked_pulls
 from mqspark.broker.pull import pull as pulling
 from mqspark.broker.pull.parked_pulls import ParkedPulls, Pull
 from mqspark.broker.state.slots import LOOK_MS, SLOT_MS
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.session import Session
 from tests.support.clocks import ManualClock
-from tests.unit.broker_kit import SEND, Bench, send_ext
+from tests.unit.broker_kit import PULL, SEND, Bench, pull_ext, send_ext
 
 
 def parked_until(parked: ParkedPulls, session: Session, deadline_ms: int, queue_id: int = 0) -> Pull:
@@ -139,3 +140,49 @@ def test_of_many_that_wait_for_one_queue_few_leave_it_at_once(tmp_path: Path) ->
     assert parked.count == -(-count // 5)
     parked.validate()
     bench.close()
+
+
+def test_a_topics_pulls_leave_without_a_look_at_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock()
+    parked, session = ParkedPulls(clock), Session(1, "127.0.0.1", 1, [])
+    for number in range(30):
+        for topic, group in (("T", f"G{number % 3}"), ("U", "G0")):
+            pull = Pull(session, 1, group, topic, number % 4, 5, 32, None, 0, 0)
+            pull.deadline_ms = clock.monotonic_ms() + 1_000
+            parked.park(pull)
+    monkeypatch.setattr(parked_pulls, "LOOKED_AT_ONCE", 8)
+    leaving = parked.leaving("G1", "T")
+    slices = [next(leaving)]
+    late = Pull(session, 1, "G1", "T", 0, 5, 32, None, 0, 0)
+    late.deadline_ms = clock.monotonic_ms() + 1_000
+    parked.park(late)
+    slices += leaving
+    parked.validate()
+    assert [len(each) <= 8 for each in slices] == [True] * 4
+    assert sum(map(len, slices)) == 10
+    assert {(pull.topic, pull.group) for each in slices for pull in each} == {("T", "G1")}
+    assert late in parked.requests
+    assert sum(map(len, parked.leaving(None, "T"))) == 21
+    parked.validate()
+    assert parked.count == 30
+
+
+def test_many_pulls_of_a_deleted_topic_are_answered_in_slices(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    peer = bench.peer()
+    peer.ask(SEND, send_ext(), b"a")
+    for _ in range(3 * parked_pulls.LOOKED_AT_ONCE):
+        peer.give(PULL, pull_ext("T", offset=1, sysFlag="6"))
+    assert bench.broker.pulls.parked.count == 3 * parked_pulls.LOOKED_AT_ONCE
+    bench.broker.pulls.topic_gone("T")
+    assert bench.broker.pulls.parked.count == 2 * parked_pulls.LOOKED_AT_ONCE
+    answered, most = 0, 0
+    while True:
+        codes = [answer.code for answer in peer.heard()]
+        assert set(codes) <= {ResponseCode.TOPIC_NOT_EXIST}
+        answered, most = answered + len(codes), max(most, len(codes))
+        if not bench.broker.work_waits:
+            break
+        bench.broker.work()
+    assert (answered, bench.broker.pulls.parked.count) == (3 * parked_pulls.LOOKED_AT_ONCE, 0)
+    assert most <= pulling.SERVED_AT_ONCE
