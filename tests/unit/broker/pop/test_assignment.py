@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mqspark.broker.pop.assignment import allocate, allocate_for_pop
+from mqspark.broker.pop.cluster_routes import (
+    ANSWERED_AT_ONCE,
+    FORGET_MS,
+    LOOKED_UP_AT_ONCE,
+    REFRESH_MS,
+    WAIT_MS,
+)
 from mqspark.message import MessageQueue
 from mqspark.protocol.bodies.topic_bodies import QueueData, TopicConfig, TopicRouteData
 from mqspark.protocol.codes import RequestCode
@@ -168,6 +176,91 @@ def test_without_an_answer_the_broker_says_what_it_knows(tmp_path: Path) -> None
     (answer,) = peer.heard()
     assert assignments(answer) == [("b-a", 0, "PULL")]
     assert bench.broker.requests.routes.due() == ["T"]
+
+
+def test_many_that_wait_for_a_route_are_answered_in_slices(tmp_path: Path) -> None:
+    """All members of a group ask at once. Whoever has gone is not answered."""
+    bench = Bench(tmp_path, namesrv_addr="127.0.0.1:9876")
+    bench.broker.state.topics.put(TopicConfig("T", 1, 1, 6))
+    peer, gone = join(bench, "c1"), bench.peer()
+    routes = bench.broker.requests.routes
+    for _ in range(3 * ANSWERED_AT_ONCE):
+        peer.give(QUERY, {}, question("c1"))
+    gone.give(QUERY, {}, question("c1"))
+    gone.session.open = False
+    bench.broker.turn()
+    assert (peer.heard(), routes.due()) == ([], ["T"])
+    routes.learned("T", TopicRouteData(queue_datas=[QueueData("b-b", 2, 2, 6)]))
+    counts = [len(peer.heard())]
+    while bench.broker.work_waits:
+        bench.broker.work()
+        counts.append(len(peer.heard()))
+    assert sum(counts) == 3 * ANSWERED_AT_ONCE
+    assert max(counts) == ANSWERED_AT_ONCE
+    assert gone.session.take() == []
+    assert routes.ledger.bytes < 10_000
+
+
+def test_many_routes_are_looked_up_by_and_by_and_none_is_left_out(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, namesrv_addr="127.0.0.1:9876")
+    routes, clock = bench.broker.requests.routes, bench.clock
+    session = bench.peer().session
+    names = [f"T{number}" for number in range(3 * LOOKED_UP_AT_ONCE + 5)]
+    for name in names:
+        routes.answer(session, name, lambda: b"", 0)
+
+    def looked_up() -> list[str]:
+        found: list[str] = []
+        for _ in range(5):
+            due = routes.due()
+            assert len(due) <= LOOKED_UP_AT_ONCE
+            found += due
+        return found
+
+    assert looked_up() == names
+    for name in names:
+        routes.learned(
+            name, None if name == "T3" else TopicRouteData(queue_datas=[QueueData("b-b", 2, 2, 6)])
+        )
+    clock.advance(WAIT_MS)
+    assert looked_up() == ["T3"], "it may be created at any time"
+    clock.advance(REFRESH_MS)
+    for name in names[:300]:
+        routes.answer(session, name, lambda: b"", 0)
+    assert sorted(looked_up()) == sorted(names)
+    clock.advance(FORGET_MS - 1)
+    assert sorted(looked_up()) == sorted(names[:300])
+    assert len(routes.known) == 300
+    clock.advance(FORGET_MS)
+    assert looked_up() == []
+    assert (len(routes.known), routes.ledger.bytes) == (0, 0)
+
+
+def test_while_no_name_server_answers_only_those_whose_time_is_up_are_looked_at(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, namesrv_addr="127.0.0.1:9876")
+    routes, clock = bench.broker.requests.routes, bench.clock
+    answered: list[str] = []
+
+    def answer(topic: str) -> bytes:
+        answered.append(topic)
+        return b""
+
+    session = bench.peer().session
+    for number in range(10):
+        routes.answer(session, f"T{number}", partial(answer, f"T{number}"), 0)
+        clock.advance(100)
+    routes.answer(session, "T9", partial(answer, "T9"), 0)
+    clock.advance(WAIT_MS - 800)
+    routes.expire()
+    assert answered == ["T0", "T1", "T2"]
+    routes.expire()
+    assert len(answered) == 3
+    clock.advance(700)
+    routes.expire()
+    assert answered[3:] == [f"T{number}" for number in range(3, 10)], "T9's second one waits on"
+    clock.advance(100)
+    routes.expire()
+    assert answered[10:] == ["T9"]
 
 
 def queues(count: int) -> list[MessageQueue]:
