@@ -14,16 +14,16 @@ from typing import NamedTuple
 
 from mqspark.broker.config import BrokerConfig, BrokerRole
 from mqspark.broker.state.state import BrokerState
+from mqspark.broker.tables.offset_row import offsets_in_slices
 from mqspark.broker.timer.delays import DelayService
 from mqspark.broker.timer.timers import TimerService
 from mqspark.errors import ProtocolError
-from mqspark.protocol.bodies.admin_bodies import ConsumerOffsetSerializeWrapper, DelayOffsetSerializeWrapper
+from mqspark.protocol.bodies.admin_bodies import DelayOffsetSerializeWrapper
 from mqspark.protocol.bodies.body import decode_table
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.cluster_headers import ExchangeHAInfoRequestHeader
 from mqspark.protocol.headers.header import Header
-from mqspark.protocol.slices import finished
 
 
 def comes_back(config: BrokerConfig) -> bool:
@@ -37,7 +37,8 @@ class SlaveRequest(NamedTuple):
     header: Header | None
 
 
-Talk = Generator[SlaveRequest, Command, None]
+Talk = Generator[SlaveRequest | None, Command, None]
+"""None: others are served before it goes on, whatever it is sent."""
 
 
 class PreOnline:
@@ -65,12 +66,10 @@ class PreOnline:
             DelayOffsetSerializeWrapper,
             _success((yield SlaveRequest(RequestCode.GET_ALL_DELAY_OFFSET, None))),
         )
-        offsets = decode_table(
-            ConsumerOffsetSerializeWrapper,
-            _success((yield SlaveRequest(RequestCode.GET_ALL_CONSUMER_OFFSET, None))),
-        )
+        text = _success((yield SlaveRequest(RequestCode.GET_ALL_CONSUMER_OFFSET, None)))
+        offsets, version = yield from offsets_in_slices(text)
         timers = yield SlaveRequest(RequestCode.GET_TIMER_CHECK_POINT, None)
-        finished(self._state.offsets.catch_up(offsets))
+        yield from self._state.offsets.catch_up(offsets, version)
         self._delays.catch_up(delays)
         if timers.code == ResponseCode.SUCCESS:  # else it has no timer messages
             self._timers.catch_up(bytes(timers.body))

@@ -358,23 +358,24 @@ class ConsumerOffsets:
             self._put(self._table, (topic, group), queue_id, offset)
         return True
 
-    def catch_up(self, slave: ConsumerOffsetSerializeWrapper) -> Work[None]:
-        """Take over what consumers committed at a slave that acted as the master. Its offsets count if its version is
-        newer than the one here; otherwise those that are further, because the others are a copy of what was here.
-        Raises TableFull."""
-        version = slave.data_version
+    def catch_up(self, parts: deque[Rows], version: DataVersion | None) -> Work[None]:
+        """Take over what consumers committed at a slave that acted as the master (``offsets_in_slices``). Its offsets
+        count if its version is newer than the one here; otherwise those that are further, because the others are a copy
+        of what was here. Raises TableFull."""
         if version is not None and _age(version) > _age(self.data_version):
-            yield from self.follow(deque([slave.offset_table]), version)
+            yield from self.follow(parts, version)
             return
         known = self._table
-        further = {
-            key: {
-                queue_id: max(offset, known.get(_pair(key), _NO_QUEUE).get(queue_id, NOT_FOUND))
-                for queue_id, offset in queues.items()
+        while parts:
+            further = {
+                key: {
+                    queue_id: max(offset, known.get(_pair(key), _NO_QUEUE).get(queue_id, NOT_FOUND))
+                    for queue_id, offset in queues.items()
+                }
+                for key, queues in parts.popleft().items()
             }
-            for key, queues in slave.offset_table.items()
-        }
-        yield from self.follow(deque([further]), None)
+            yield
+            yield from self.follow(deque([further]), None)
 
     def load(self, data: bytes) -> None:
         """From ``consumerOffset.json`` or ``lmqConsumerOffset.json``. Raises ProtocolError for a malformed file."""

@@ -133,12 +133,19 @@ Rows = dict[str, dict[int, int]]
 _TABLE = b'"offsetTable":{'
 _ROW_END = b'},"'
 _TABLE_END = b"}}"
-_decode_some = msgspec.json.Decoder(dict[str, dict[int, I64]]).decode
+_decode_strict = msgspec.json.Decoder(dict[str, dict[int, I64]]).decode
+
+
+def _decode_some(text: bytes) -> Rows:
+    try:
+        return _decode_strict(text)
+    except msgspec.MsgspecError:  # RocketMQ writes the numbers of queues bare
+        return _decode_strict(fastjson.with_quoted_numbers(text))
 
 
 def offsets_in_slices(text: bytes) -> Work[tuple[deque[Rows], DataVersion | None]]:
     """A ``ConsumerOffsetSerializeWrapper`` with its rows in parts, each decoded in one slice. Text that is not written
-    as brokers of this project write it is decoded at once. Raises ProtocolError."""
+    as brokers write it is decoded at once. Raises ProtocolError."""
     low = text.find(_TABLE) + len(_TABLE)
     if low >= len(_TABLE) and not text.startswith(b"}", low):
         begin, parts = low, deque[Rows]()

@@ -169,9 +169,13 @@ class BrokerGroup:
         with contextlib.suppress(StopIteration):
             request = next(talk)
             while True:
-                request = talk.send(
-                    await connection.request(request.code, request.header, timeout_s=REQUEST_TIMEOUT_S)
-                )
+                if request is None:
+                    await asyncio.sleep(0)
+                    request = next(talk)
+                else:
+                    request = talk.send(
+                        await connection.request(request.code, request.header, timeout_s=REQUEST_TIMEOUT_S)
+                    )
 
     async def stop(self) -> None:
         for task in self._tasks:

@@ -1,5 +1,8 @@
 """Offsets by queue in an array behave like a dict; files of them are read in any form."""
 
+import re
+from collections import deque
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -151,6 +154,26 @@ def test_offsets_of_a_master_are_decoded_in_slices():
     found, as_of, slices = in_slices(text)
     assert (found, as_of) == (table, version)
     assert slices >= len(text) // (SLICE_BYTES + 100)
+
+
+def test_offsets_of_rocketmq_are_decoded_in_slices_too():
+    """It writes the numbers of queues bare."""
+    table = {f"T{number:04d}@G": {queue: number * queue for queue in range(4)} for number in range(3_000)}
+    text = encode_body(ConsumerOffsetSerializeWrapper(offset_table=table, data_version=DataVersion(1, 2, 3)))
+    found, _, slices = in_slices(re.sub(rb'"(\d)":', rb"\1:", text))
+    assert found == table
+    assert slices >= len(text) // (SLICE_BYTES + 200)
+
+
+def test_a_master_catches_up_part_by_part():
+    """Each part is compared in one slice and taken over in the next."""
+    offsets = ConsumerOffsets(FakeClock(), version_step=1)
+    offsets.commit("G", "T0007", 0, 9)
+    parts = deque({f"T{part * 10 + number:04d}@G": {0: 5} for number in range(10)} for part in range(20))
+    left = [len(parts) for _ in offsets.catch_up(parts, None)]
+    assert left == list(range(19, -1, -1))
+    assert offsets.queues("G", "T0007") == {0: 9}
+    assert all(offsets.queues("G", f"T{number:04d}") == {0: 5} for number in range(200) if number != 7)
 
 
 @pytest.mark.parametrize(
