@@ -30,6 +30,7 @@ from array import array
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -77,8 +78,8 @@ from mqspark.store.timer.timerwheel import SLOTS, Slot
 _log = sparing(__name__)
 
 
-BATCH_MESSAGES = 64
-"""Messages enqueued, and messages delivered, in one call of ``tick``: three to five milliseconds of work."""
+BATCH_MESSAGES = 24
+"""Messages enqueued, and messages delivered, in one call of ``tick``: one to two milliseconds of work."""
 BUSY_MS = 50
 LOOK_AHEAD_MESSAGES = 256
 _READS_A_DELIVERY = 4
@@ -868,7 +869,10 @@ class TimerService:
         """Messages in the wheel by how long they wait at most, in s (TimerMetrics.getTimerDistList)."""
         now_tick = self._clock.now_ms() // self._precision_ms
         ticks = [now_tick, *(now_tick + bound * 1000 // self._precision_ms for bound in SNAPSHOT_BOUNDS_S)]
-        return dict(zip(SNAPSHOT_BOUNDS_S, self._wheel.counts(ticks), strict=True))
+        return {
+            bound_s: self._wheel.count(low, high)
+            for bound_s, (low, high) in zip(SNAPSHOT_BOUNDS_S, pairwise(ticks), strict=True)
+        }
 
     def enqueue_latency_ms(self) -> int:
         """How long the oldest message has waited that is not in the wheel yet."""
@@ -886,7 +890,7 @@ class TimerService:
         return {
             "timerReadBehind": str(max(0, self._clock.now_ms() - read_ms) // 1000),
             "timerOffsetBehind": str(end - self._queue_offset),
-            "timerCongestNum": str(self._wheel.waiting(self._read_tick)),
+            "timerCongestNum": str(self._wheel.waiting),
             "timerEnqueueTps": str(self._stats.recent("timer_enqueued")),
             "timerDequeueTps": str(self._stats.recent("timer_dequeued")),
         }

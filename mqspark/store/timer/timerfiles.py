@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,10 +28,11 @@ import numpy as np
 
 from mqspark.errors import ProtocolError, StoreCorrupt, is_shortage
 from mqspark.store.disk.damage import Damage, Note, Outcome
+from mqspark.store.disk.diskjobs import PreparedJob
 from mqspark.store.disk.files import FileLayer, is_disk_full
 from mqspark.store.disk.mapping import MapBudget
 from mqspark.store.timer.timerlog import RECORD_BYTES, TimerLog
-from mqspark.store.timer.timerwheel import SLOTS, Page, Seal, TimerWheel, save_pages
+from mqspark.store.timer.timerwheel import SLOTS, Seal, Snapshot, TimerWheel, save_pages
 
 _FIELDS = struct.Struct(">7q")
 _SEAL = struct.Struct(">8sq")
@@ -323,7 +324,7 @@ class TimerFiles:
         return job
 
 
-class TimerFlush:
+class TimerFlush(PreparedJob):
     """Blocking work. After an error the next flush repeats this one."""
 
     def __init__(
@@ -331,7 +332,7 @@ class TimerFlush:
         owner: TimerFiles,
         log_paths: list[Path],
         directory: Path | None,
-        pages: list[Page],
+        pages: Snapshot,
         doomed: list[Path],
         checkpoint: TimerCheckpoint,
         seal: Seal,
@@ -343,6 +344,9 @@ class TimerFlush:
         self.pages = pages
         self.doomed = doomed
         self.checkpoint = checkpoint
+
+    def prepare(self) -> Iterator[None]:
+        return self.pages.copied()
 
     def run(self) -> None:
         """Write and sync. Raises OSError."""
@@ -364,7 +368,7 @@ class TimerFlush:
                 files.close(fd)
         if self.directory is not None:
             files.sync_directory(self.directory)
-        if self.pages:
+        if self.pages.numbers:
             save_pages(self._owner._wheel_path, self.pages, files)
         self.checkpoint.save(self._owner._checkpoint_path, files, self._seal)
         for path in self.doomed:

@@ -15,6 +15,7 @@ Facts: docs/rocketmq/later.md#timer-wheel.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +32,6 @@ _unpack = _SLOT.unpack_from
 _DTYPE = np.dtype([("tick", ">i8"), ("first", ">i8"), ("last", ">i8"), ("messages", ">i4"), ("magic", ">i4")])
 WHEEL_BYTES = SLOTS * _SLOT.size
 _PAGE_BYTES = 4096
-_EMPTY = bytes(8)
 _MASK = (1 << 64) - 1
 _FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x27D4EB2F165667C5)
 """Odd numbers, for ``Seal.digest``."""
@@ -69,15 +69,60 @@ def _digest(slots: npt.NDArray[Any]) -> int:
     return int((((tick * a) ^ (first * b) ^ (last * c)) * d).sum(dtype=np.uint64))
 
 
+COPIED_AT_ONCE = 256
+"""Pages copied in one slice."""
+
+
+class Snapshot:
+    """The changed pages of a wheel as they were when it was taken. They are copied slice by slice, and each before it
+    changes; iteration copies what is left."""
+
+    def __init__(self, numbers: set[int], memory: memoryview) -> None:
+        self.numbers = sorted(numbers)
+        self.left = numbers
+        """Pages that are not copied yet."""
+        self._memory = memory
+        self._pages: dict[int, bytes] = {}
+
+    def copy(self, number: int) -> None:
+        self.left.remove(number)
+        self._pages[number] = bytes(self._memory[number * _PAGE_BYTES : (number + 1) * _PAGE_BYTES])
+
+    def copied(self) -> Iterator[None]:
+        for first in range(0, len(self.numbers), COPIED_AT_ONCE):
+            for number in self.numbers[first : first + COPIED_AT_ONCE]:
+                if number in self.left:
+                    self.copy(number)
+            yield
+
+    def __iter__(self) -> Iterator[Page]:
+        for _ in self.copied():
+            continue
+        return ((number * _PAGE_BYTES, self._pages[number]) for number in self.numbers)
+
+
+def _sum_of_messages(slots: npt.NDArray[Any]) -> int:
+    return int(slots["messages"].sum(dtype=np.int64))
+
+
 class TimerWheel:
     def __init__(self) -> None:
         self._slots = np.zeros(SLOTS, _DTYPE)
         self._bytes = memoryview(self._slots.view(np.uint8).data)
         self._dirty: set[int] = set()
         """Numbers of changed pages."""
+        self._snapshot: Snapshot | None = None
+        """The last one; it may not be complete."""
         self.used_count = 0
         """Number of slots that are not empty."""
+        self._messages = 0
+        """Sum of what the slots count."""
         self._digest = 0
+
+    @property
+    def waiting(self) -> int:
+        """Number of messages in all slots."""
+        return max(0, self._messages)  # a slot from RocketMQ may count less than nothing
 
     @property
     def seal(self) -> Seal:
@@ -100,12 +145,13 @@ class TimerWheel:
                 self._bytes[low:high] = files.read_at(fd, high - low, low)
         finally:
             files.close(fd)
-        self.used_count = self._digest = counted = 0
+        self.used_count = self._digest = self._messages = counted = 0
         for low, high in ranges:
             first, counted = max(low // _SLOT.size, counted), -(-high // _SLOT.size)
             slots = self._slots[first:counted]
             used = slots[slots["tick"] != 0]
             self.used_count += len(used)
+            self._messages += _sum_of_messages(used)
             self._digest = (self._digest + _digest(used)) & _MASK
         return True
 
@@ -121,22 +167,32 @@ class TimerWheel:
 
     def put(self, tick: int, first: int, last: int, count: int) -> None:
         at = tick % SLOTS * _SLOT.size
-        if self._bytes[at : at + 8] == _EMPTY:
-            self.used_count += 1
+        stored, older_first, older_last, older_count, _ = _unpack(self._bytes, at)
+        if stored:
+            self._digest -= _slot_hash(stored, older_first, older_last)
+            self._messages -= older_count
         else:
-            self._digest -= _slot_hash(*_SLOT.unpack_from(self._bytes, at)[:3])
+            self.used_count += 1
+        self._messages += count
         self._digest = (self._digest + _slot_hash(tick, first, last)) & _MASK
+        self._changes(at // _PAGE_BYTES)
         _SLOT.pack_into(self._bytes, at, tick, first, last, count, 0)
-        self._dirty.add(at // _PAGE_BYTES)
+
+    def _changes(self, page: int) -> None:
+        """Call this before a page changes."""
+        if self._snapshot is not None and page in self._snapshot.left:
+            self._snapshot.copy(page)
+        self._dirty.add(page)
 
     def clear(self, tick: int) -> None:
         slot = self.get(tick)
         if slot is not None:
             at = tick % SLOTS * _SLOT.size
             self._digest = (self._digest - _slot_hash(*slot[:3])) & _MASK
+            self._changes(at // _PAGE_BYTES)
             _SLOT.pack_into(self._bytes, at, 0, 0, 0, 0, 0)
             self.used_count -= 1
-            self._dirty.add(at // _PAGE_BYTES)
+            self._messages -= slot.messages
 
     def clear_before(self, tick: int) -> None:
         """Clear every slot of an earlier tick."""
@@ -177,9 +233,11 @@ class TimerWheel:
     def _clear_where(self, mask: npt.NDArray[np.bool_]) -> None:
         found = np.flatnonzero(mask)  # of slots that are not empty
         self.used_count -= len(found)
+        self._messages -= _sum_of_messages(self._slots[found])
         self._digest = (self._digest - _digest(self._slots[found])) & _MASK
+        for page in np.unique(found * _SLOT.size // _PAGE_BYTES).tolist():
+            self._changes(page)
         self._slots[found] = np.zeros(1, _DTYPE)
-        self._dirty.update(np.unique(found * _SLOT.size // _PAGE_BYTES).tolist())
 
     def next_used(self, low: int, high: int) -> int | None:
         """The first tick in [low, high) whose slot is not empty."""
@@ -199,21 +257,22 @@ class TimerWheel:
             low += count
         return None
 
-    def waiting(self, low: int) -> int:
-        """Number of messages in the slots of ``low`` and later ticks."""
+    def count(self, low: int, high: int) -> int:
+        """Number of messages in the slots of the ticks [low, high), found without a look at others."""
         if not self.used_count:
             return 0
-        return max(0, int(self._slots["messages"][self._slots["tick"] >= max(low, 1)].sum(dtype=np.int64)))
+        found = 0
+        for slots in self._span(low, high):
+            ticks = slots["tick"]
+            found += _sum_of_messages(slots[(ticks >= low) & (ticks < high)])
+        return max(0, found)
 
-    def counts(self, bounds: list[int]) -> list[int]:
-        """Number of messages in the slots between each two successive ticks."""
-        if not self.used_count:
-            return [0] * (len(bounds) - 1)
-        ticks, messages = self._slots["tick"], self._slots["messages"]
-        used = np.flatnonzero(messages)
-        which = np.searchsorted(np.array(bounds, np.int64), ticks[used], side="right")
-        sums = np.bincount(which, weights=messages[used], minlength=len(bounds) + 1)
-        return [max(0, int(count)) for count in sums[1 : len(bounds)]]
+    def _span(self, low: int, high: int) -> list[npt.NDArray[Any]]:
+        """The slots that the ticks [low, high) have, those of other ticks among them."""
+        if high - low >= SLOTS:
+            return [self._slots]
+        first, last = low % SLOTS, high % SLOTS
+        return [self._slots[first:last]] if first <= last else [self._slots[first:], self._slots[:last]]
 
     def revise(self, ticks: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]) -> None:
         """Make the slots consistent with records of the timer log, given in log order."""
@@ -230,28 +289,30 @@ class TimerWheel:
         stored = self._slots[slots]
         other = stored["tick"] != ticks[lasts]
         self._digest -= _digest(stored[stored["tick"] != 0])
+        self._messages -= _sum_of_messages(stored)
         self.used_count += int(np.count_nonzero(stored["tick"] == 0))
         stored["tick"] = ticks[lasts]
         stored["last"] = positions[lasts]
         # ``firsts`` has the same indexes as ``slots``, because every last record is of its slot's own tick.
         stored["first"][other] = positions[own[at]][other]
         stored["messages"][other] = counts[other]
+        for page in np.unique(slots * _SLOT.size // _PAGE_BYTES).tolist():
+            self._changes(page)
         self._slots[firsts] = stored
+        self._messages += _sum_of_messages(stored)
         self._digest = (self._digest + _digest(stored[stored["tick"] != 0])) & _MASK
-        self._dirty.update(np.unique(slots * _SLOT.size // _PAGE_BYTES).tolist())
 
     def has_all(self, ticks: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]) -> bool:
         """Whether the chains of these ticks reach these positions of the timer log."""
         slots = self._slots[ticks % SLOTS]
         return bool(((slots["tick"] == ticks) & (slots["last"] >= positions)).all())
 
-    def take_dirty(self) -> list[Page]:
-        """The pages that changed since the last call, with their current content."""
-        dirty, self._dirty = sorted(self._dirty), set()
-        return [
-            (page * _PAGE_BYTES, bytes(self._bytes[page * _PAGE_BYTES : (page + 1) * _PAGE_BYTES]))
-            for page in dirty
-        ]
+    def take_dirty(self) -> Snapshot:
+        """The pages that changed since the last call, with their current content. Of two snapshots the earlier one is
+        complete, or is not used any more."""
+        snapshot = self._snapshot = Snapshot(self._dirty, self._bytes)
+        self._dirty = set()
+        return snapshot
 
     @property
     def is_dirty(self) -> bool:
@@ -263,16 +324,17 @@ class TimerWheel:
         slots = self._slots[used]
         require(len(used) == self.used_count, f"{self.used_count} slots are counted, {len(used)} are used")
         require(_digest(slots) == self._digest, "the digest is not that of the slots")
+        require(_sum_of_messages(slots) == self._messages, "the messages of the slots are counted wrong")
         require(bool((slots["tick"] % SLOTS == used).all()), "a tick is in the slot of another one")
         require(bool((slots["first"] <= slots["last"]).all()), "a chain begins after its end")
         require(bool((slots["last"] < log_end).all()), "a chain ends after the timer log")
 
-    def put_back(self, pages: list[Page]) -> None:
+    def put_back(self, pages: Snapshot) -> None:
         """Mark pages as changed again after a failed write."""
-        self._dirty.update(offset // _PAGE_BYTES for offset, _ in pages)
+        self._dirty.update(pages.numbers)
 
 
-def save_pages(path: Path, pages: list[Page], files: FileLayer) -> None:
+def save_pages(path: Path, pages: Iterable[Page], files: FileLayer) -> None:
     """Write pages to the file. Blocking. Raises OSError."""
     fd = files.open(path, create=True)
     try:

@@ -237,13 +237,13 @@ def test_messages_of_one_slot_come_in_the_order_of_their_arrival_a_bounded_numbe
         peer.give(SEND, send_ext("T", 0, "TIMER_DELAY_MS\x012500\x02"), body, oneway=True)
     bench.broker.turn()
     assert bench.broker.tick() == 0
-    for _ in range(10):
+    for _ in range(400 // BATCH_MESSAGES + 1):
         bench.broker.tick()
     assert bench.store.offsets.max_offset(TIMER_TOPIC, 0) == 400
     assert bench.broker.runtime_info()["timerOffsetBehind"] == "0"
     bench.clock.advance(3_000)
     came = [0]
-    for _ in range(20):
+    for _ in range(2 * 400 // BATCH_MESSAGES + 1):
         bench.broker.tick()
         came.append(len(bodies(bench)))
     assert max(later - before for before, later in itertools.pairwise(came)) <= BATCH_MESSAGES
@@ -426,13 +426,19 @@ def test_clock_steps(bench: Bench) -> None:
     assert bodies(bench) == [b"a", b"b", b"c"]
 
 
+def tick_until_some(bench: Bench) -> None:
+    """The first ticks read the chain of a slot."""
+    while not bodies(bench):
+        bench.broker.tick()
+
+
 def test_a_clock_that_goes_back_while_a_slot_is_delivered(bench: Bench) -> None:
     peer = bench.peer()
     for number in range(150):
         peer.give(SEND, send_ext("T", 0, "TIMER_DELAY_MS\x012500\x02"), b"%d" % number, oneway=True)
     bench.run_for(50, 10)
     bench.clock.advance(3_000)
-    bench.broker.tick()
+    tick_until_some(bench)
     begun = len(bodies(bench))
     assert 0 < begun < 150
     bench.clock.wall_ms -= 2_000
@@ -498,7 +504,7 @@ def half_deliver(bench: Bench, count: int = 150) -> list[bytes]:
         peer.give(SEND, send_ext("T", 0, "TIMER_DELAY_MS\x012500\x02"), body, oneway=True)
     bench.run_for(50, 10)
     bench.clock.advance(3_000)
-    bench.broker.tick()
+    tick_until_some(bench)
     assert 0 < len(bodies(bench)) < count
     return sent
 
@@ -511,8 +517,8 @@ def test_a_stop_in_the_middle_of_a_slot_repeats_nothing(bench: Bench) -> None:
         before = len(bodies(bench))
         bench.reopen()
         assert len(bodies(bench)) == before
-        bench.broker.tick()
-        assert len(bodies(bench)) > before
+        while len(bodies(bench)) == before:
+            bench.broker.tick()
     bench.run_for(10_000)
     assert bodies(bench) == [*sent, b"next"]
     assert bench.broker.timers.metrics.count("T") == 0
@@ -609,7 +615,7 @@ def test_what_is_taken_back_while_the_slot_waits_again_is_not_delivered(bench: B
     assert recall(bench.peer(), handles[137]).code == 0
     bench.run_for(100, 10)
     bench.clock.advance(3_000)
-    bench.broker.tick()
+    tick_until_some(bench)
     begun = len(bodies(bench))
     assert 0 < begun < 125
     bench.clock.wall_ms -= 2_000

@@ -348,7 +348,40 @@ def test_a_wheel_is_saved_sparsely_and_read_again(tmp_path: Path) -> None:
     assert again.next_used(2, 1_700_000_011) == SLOTS - 1
     assert again.next_used(1_700_000_000, 1_700_000_010) is None
     assert again.next_used(1_700_000_000, 1_700_000_011) == 1_700_000_010
-    assert again.waiting(SLOTS) == 8
+    assert again.waiting == 16
+    assert again.count(SLOTS - 1, SLOTS + 6) == 8, "across the end of the file"
+    assert again.count(SLOTS - 1, SLOTS + 5) == again.count(0, 5) == 4
+    assert again.count(0, 2 * SLOTS) == 12, "all slots, but for a tick that is later"
+    again.validate(1 << 62)
+
+
+def test_a_page_that_changes_is_copied_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqspark.store.timer.timerwheel.COPIED_AT_ONCE", 2)
+    wheel, slots_a_page = TimerWheel(), 128
+    ticks = [SLOTS + number * slots_a_page for number in range(7)]
+    for tick in ticks:
+        wheel.put(tick, 0, 1, 5)
+    snapshot, seal = wheel.take_dirty(), wheel.seal
+    copying = snapshot.copied()
+    next(copying)
+    assert len(snapshot.left) == 5
+    wheel.put(ticks[0], 0, 2, 6)  # copied already
+    wheel.put(ticks[3], 0, 2, 6)
+    wheel.clear(ticks[4])
+    wheel.put(ticks[-1] + slots_a_page, 0, 9, 9)
+    wheel.revise(np.array([ticks[5]]), np.array([3]))
+    assert len(snapshot.left) == 2
+    assert sum(1 for _ in copying) == 3
+    wheel.clear_all()
+    path = tmp_path / "timerwheel"
+    save_pages(path, snapshot, OsFiles())
+    again = TimerWheel()
+    again.load(path, OsFiles())
+    assert (again.seal, again.waiting) == (seal, 35)
+    assert wheel.is_dirty
+    save_pages(path, wheel.take_dirty(), OsFiles())
+    again.load(path, OsFiles())
+    assert again.used_count == 0
 
 
 def test_a_wheel_counts_its_slots_in_the_parts_of_its_file_that_have_data(tmp_path: Path) -> None:
@@ -383,7 +416,7 @@ def test_an_empty_wheel_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(wheel, "_slots", Unread())
     assert wheel.next_used(0, 10 * SLOTS) is None
     assert wheel.first_behind(0) is None
-    assert wheel.waiting(0) == 0
+    assert wheel.waiting == wheel.count(0, 10 * SLOTS) == 0
     assert not len(wheel.used(0))
     for clear in (wheel.clear_before, wheel.clear_behind):
         clear(1 << 60)
@@ -450,7 +483,7 @@ def test_a_flush_that_failed_is_made_up_for(tmp_path: Path, monkeypatch: pytest.
     assert files.checkpoint.log_position == 0
     second = files.flush(TimerCheckpoint(log_position=156), 0)
     assert second.log_paths == job.log_paths
-    assert second.pages == job.pages
+    assert list(second.pages) == list(job.pages)
     second.run()
     second.done()
     again = TimerFiles(tmp_path, OsFiles(), precision_ms=1000, log_file_bytes=1024)
