@@ -56,10 +56,16 @@ def _layout(alike: Sequence[HeaderLayout], data: bytes, start: int) -> HeaderLay
     return None
 
 
+FILES_AT_ONCE = 4
+"""Queues that get their first file before the caller is asked whether there is time for more. Each takes as long as a
+hundred messages."""
+
+
 class SendRuns:
     def __init__(self, state: BrokerState, acks: Acks, guard: SchemaGuard) -> None:
         self._state, self._acks, self._guard = state, acks, guard
         self._static_topics = state.mappings.table
+        self._table = state.store.table
         self._put_run = state.store.appender.put_run
         self.settings: object = None
         """Another one after each change of settings."""
@@ -81,6 +87,7 @@ class SendRuns:
         sent, size, acks = self._sent, len(data), self._acks
         if sent is None or self._static_topics:
             return at
+        files = self._table.files_made + FILES_AT_ONCE
         while size - at > PREFIX_BYTES and (room := self._capacity - len(acks.waiting) - acks.more) > 0:
             begin = at
             messages: list[PlainMessage] = []
@@ -98,8 +105,8 @@ class SendRuns:
                 at = begin
                 for _ in range(count):
                     at += 4 + PREFIX.unpack_from(data, at)[0]
-            if not count:
-                break
+            if not count or self._table.files_made >= files:
+                break  # the caller looks at the time
         return at
 
     def _read(

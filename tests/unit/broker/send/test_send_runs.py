@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mqspark.base.clock import SystemClock
+from mqspark.broker.send.sendruns import FILES_AT_ONCE
 from mqspark.broker.state.acks import Acks
 from mqspark.broker.stats.rpctimes import Rpc, RpcTimes
 from mqspark.message import BORN_HOST_V6, STORE_HOST_V6
@@ -63,6 +64,19 @@ def of_bench(directory: Path, around: str = WAIT, **settings: Any) -> int:
 
 def test_plain_sends_are_taken_from_the_third_on(tmp_path: Path) -> None:
     assert of_bench(tmp_path) == 4
+
+
+def test_few_queues_get_their_first_file_before_the_time_is_looked_at(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.broker.state.topics.put(TopicConfig("T", 10, 10, 6))
+    peer = bench.peer()
+    taken(peer, [frame(number) for number in range(3)])
+    read = b"".join(frame(10 + queue_id, e=str(queue_id)) for queue_id in range(10))
+    before = bench.store.table.files_made
+    assert 0 < bench.broker.take(peer.session, read, 0) < len(read)
+    assert bench.store.table.files_made == before + FILES_AT_ONCE
+    bench.broker.turn()
+    bench.close()
 
 
 @pytest.mark.parametrize(
