@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from heapq import merge
+from itertools import islice
 from typing import Literal, Unpack
 from urllib.parse import urlencode
 
@@ -62,6 +64,13 @@ from mqspark.protocol.bodies.client_bodies import (
     ProducerTableInfo,
     SetMessageRequestModeRequestBody,
 )
+from mqspark.protocol.bodies.longtables import (
+    PART_BYTES,
+    Parts,
+    parts_of_names,
+    parts_of_table,
+    read_parts,
+)
 from mqspark.protocol.bodies.replica_bodies import HARuntimeInfo
 from mqspark.protocol.bodies.topic_bodies import (
     ClusterInfo,
@@ -115,6 +124,8 @@ from mqspark.protocol.headers.header import to_ext
 from mqspark.protocol.schemaoperations import OPERATIONS, STATUS_FIELD
 
 _ROUTE_POLL_S = 0.02
+MERGED_AT_ONCE = 1_024
+QUEUES_AT_ONCE = 64
 _CLEANINGS = {
     "queues": RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
     "topics": RequestCode.CLEAN_UNUSED_TOPIC,
@@ -379,7 +390,13 @@ class AdminClient(Lifecycle):
         else:
             header = GetTopicsByClusterRequestHeader(cluster=cluster)
             response = await self._namesrv_ask(RequestCode.GET_TOPICS_BY_CLUSTER, header)
-        return sorted(decode_body(TopicList, response.body).topic_list)
+        runs: list[list[str]] = []
+
+        def read(part: bytes) -> None:
+            runs.append(sorted(decode_body(TopicList, part).topic_list))
+
+        await _read_in_turns(response.body, "topicList", read, parts_of_names)
+        return await _merged(runs)
 
     async def topic_route(self, topic: str) -> TopicRoute:
         """The brokers and queues of a topic, as the name server knows them now. Raises NoRoute."""
@@ -396,10 +413,14 @@ class AdminClient(Lifecycle):
         route = await self.topic_route(topic)
         stats: dict[MessageQueue, TopicOffset] = {}
         header = GetTopicStatsInfoRequestHeader(topic=topic)
+
+        def read(part: bytes) -> None:
+            table = decode_body(TopicStatsTable, part).offset_table
+            stats.update((queue_of(key), offset) for key, offset in table.items())
+
         for address in route.masters.values():
             response = await self._ask(address, RequestCode.GET_TOPIC_STATS_INFO, header)
-            table = decode_body(TopicStatsTable, response.body).offset_table
-            stats |= {queue_of(key): offset for key, offset in table.items()}
+            await _read_in_turns(response.body, "offsetTable", read)
         return dict(sorted(stats.items()))
 
     async def topic_groups(self, topic: str) -> list[str]:
@@ -600,10 +621,17 @@ class AdminClient(Lifecycle):
     async def groups(self) -> dict[str, SubscriptionGroupConfig]:
         """All consumer groups of all masters, those of the brokers themselves included."""
         found: dict[str, SubscriptionGroupConfig] = {}
+        runs: list[list[str]] = []
+
+        def read(part: bytes) -> None:
+            groups = decode_body(SubscriptionGroupWrapper, part).subscription_group_table
+            found.update(groups)
+            runs.append(sorted(groups))
+
         for address in (await self._masters(None, None)).values():
             response = await self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-            found |= decode_body(SubscriptionGroupWrapper, response.body).subscription_group_table
-        return dict(sorted(found.items()))
+            await _read_in_turns(response.body, "subscriptionGroupTable", read)
+        return {name: found[name] for name in await _merged(runs)}
 
     async def group_config(self, group: str, address: str) -> SubscriptionGroupConfig:
         """The settings of a group at the broker at ``address``. Raises BrokerError if it has no such group; a broker
@@ -690,18 +718,23 @@ class AdminClient(Lifecycle):
         """
         if topic is not None:
             route = await self.topic_route(topic)
-            offsets = await asyncio.gather(
-                *(self._group_offset(group, queue) for queue in route.subscribe_queues)
-            )
+            offsets: list[GroupOffset] = []
+            queues = iter(route.subscribe_queues)
+            while some := list(islice(queues, QUEUES_AT_ONCE)):
+                offsets += await asyncio.gather(*(self._group_offset(group, queue) for queue in some))
             if all(offset.committed < 0 for offset in offsets):
                 await self._check_group_exists(group)
             return dict(zip(route.subscribe_queues, offsets, strict=True))
         found: dict[MessageQueue, GroupOffset] = {}
         header = GetConsumeStatsRequestHeader(consumer_group=group)
+
+        def read(part: bytes) -> None:
+            for key, item in decode_body(ConsumeStats, part).offset_table.items():
+                found[queue_of(key)] = GroupOffset(item.consumer_offset, item.broker_offset)
+
         for address in (await self._masters(None, None)).values():
             response = await self._ask(address, RequestCode.GET_CONSUME_STATS, header)
-            for key, item in decode_body(ConsumeStats, response.body).offset_table.items():
-                found[queue_of(key)] = GroupOffset(item.consumer_offset, item.broker_offset)
+            await _read_in_turns(response.body, "offsetTable", read)
         if not found:
             await self._check_group_exists(group)
         for topic in {queue.topic for queue in found}:
@@ -802,10 +835,8 @@ class AdminClient(Lifecycle):
         try:
             await self.topic_route(RETRY_PREFIX + group)
         except NoRoute:
-            for address in (await self._masters(None, None)).values():
-                response = await self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-                if group in decode_body(SubscriptionGroupWrapper, response.body).subscription_group_table:
-                    return
+            if group in await self.groups():
+                return
             remark = f"there is no consumer group {group!r}"
             raise BrokerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark) from None
 
@@ -894,6 +925,36 @@ class AdminClient(Lifecycle):
                     return route
             await asyncio.sleep(_ROUTE_POLL_S)
         raise RequestTimeout(f"the name server (route of {topic})", self._timeout_ms)
+
+
+async def _read_in_turns(
+    body: bytes | memoryview,
+    member: str,
+    read: Callable[[bytes], None],
+    take_apart: Callable[[bytes, str], Parts] = parts_of_table,
+) -> None:
+    """Read a body, part by part if it is long, between which others are served."""
+    text = bytes(body)
+    if len(text) > PART_BYTES:
+        reading = read_parts(take_apart(text, member), read)
+        while True:
+            try:
+                next(reading)
+            except StopIteration as end:
+                text = end.value
+                break
+            await asyncio.sleep(0)
+    read(text)
+
+
+async def _merged(runs: Iterable[list[str]]) -> list[str]:
+    """The names of sorted lists in their order; others are served between many of them."""
+    names: list[str] = []
+    merged = merge(*runs)
+    while some := list(islice(merged, MERGED_AT_ONCE)):
+        names += some
+        await asyncio.sleep(0)
+    return names
 
 
 def settings_in(body: bytes | memoryview) -> dict[str, str]:

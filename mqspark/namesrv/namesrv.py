@@ -23,10 +23,10 @@ from mqspark.base.config import (
     no_foreign_keys,
     to_properties,
 )
+from mqspark.base.crc import crc32
 from mqspark.base.logs import printable, shown_setting, sparing
 from mqspark.base.names import check
 from mqspark.errors import ConfigError
-from mqspark.message import crc32
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.namesrv.kv import ORDER_TOPICS, KVConfig
 from mqspark.namesrv.routes import BrokerIdentity, RouteTable, keep_zone
@@ -66,6 +66,7 @@ from mqspark.protocol.servers.registration import SMALL_BYTES, read_registration
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import LongWork, Slices, Work
 from mqspark.protocol.zones import ZONE_MODE, ZONE_NAME
+from mqspark.record.record import BODY_CRC_MASK
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.diskjobs import Job
 from mqspark.store.disk.savedtables import ChangedSettings, SavedTable
@@ -84,6 +85,9 @@ FIRST_KV_PRINT_MS, KV_PRINT_INTERVAL_MS = 60_000, 600_000
 """RocketMQ's (NamesrvController.startScheduleService)."""
 MAX_SMALL_BODY_BYTES = 256 * 1024
 """Limit of a body that is read at once: the queues of a topic at two thousand brokers."""
+SUMMED_AT_ONCE = 1 << 20
+"""Bytes of a registration whose checksum is computed in one slice."""
+
 MAX_PRINTED = 100
 """Entries of the key-value table in the log."""
 
@@ -310,7 +314,7 @@ class NameServer:
 
     def register_broker(self, session: Session, command: Command) -> Slices:
         header = command.header(RegisterBrokerRequestHeader)
-        if header.body_crc32 and crc32(command.body) != header.body_crc32:
+        if header.body_crc32 and (yield from _crc32(command.body)) != header.body_crc32:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "crc32 not match")
         large = len(command.body) > SMALL_BYTES
         while large and self._reads_large:
@@ -513,6 +517,15 @@ def _small(body_type: type[T], command: Command) -> T:
             f"a body of {len(command.body)} bytes, at most {MAX_SMALL_BODY_BYTES} are read",
         )
     return decode_body(body_type, command.body)
+
+
+def _crc32(body: bytes | memoryview) -> Work[int]:
+    """As ``message.crc32``."""
+    found = crc32(body[:SUMMED_AT_ONCE])
+    for start in range(SUMMED_AT_ONCE, len(body), SUMMED_AT_ONCE):
+        yield
+        found = crc32(body[start : start + SUMMED_AT_ONCE], found)
+    return found & BODY_CRC_MASK
 
 
 def _topic_list(command: Command, names: Work[list[str]]) -> Slices:

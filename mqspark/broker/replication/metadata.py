@@ -36,6 +36,7 @@ from mqspark.message import parse_number
 from mqspark.protocol.bodies.admin_bodies import DelayOffsetSerializeWrapper, TopicStatsTable
 from mqspark.protocol.bodies.body import decode_table, encode_body, queue_of
 from mqspark.protocol.bodies.client_bodies import MessageRequestModeSerializeWrapper
+from mqspark.protocol.bodies.longtables import PART_BYTES, parts_of_table, read_parts
 from mqspark.protocol.bodies.topic_bodies import (
     MAX_QUEUES,
     DataVersion,
@@ -120,6 +121,20 @@ def _check_role(answer: Command) -> None:
     """A master that lost its disk comes back as a slave without topics, at the same address. Raises ProtocolError."""
     if b"brokerRole=SLAVE" in _success(answer).splitlines():
         raise ProtocolError("the broker at the master's address is a slave: its tables are not copied")
+
+
+def _queue_ends(text: bytes) -> TableRound[dict[int, int]]:
+    """Where the queues end, by queue id, from the body of an answer to GET_TOPIC_STATS_INFO. Raises ProtocolError."""
+    ends: dict[int, int] = {}
+
+    def read(part: bytes) -> None:
+        table = decode_table(TopicStatsTable, part).offset_table
+        ends.update((queue_of(key).queue_id, bounds.max_offset) for key, bounds in table.items())
+
+    if len(text) > PART_BYTES:
+        text = yield from read_parts(parts_of_table(text, "offsetTable"), read)
+    read(text)
+    return ends
 
 
 def adopt_queues(topics: Topics, store: MessageStore, known_at: int) -> None:
@@ -277,8 +292,7 @@ class Metadata:
                 self._known_ends.add(name)
             # A topic that the master does not have was deleted just now, or is made here alone.
             elif answer.code != ResponseCode.TOPIC_NOT_EXIST:
-                table = decode_table(TopicStatsTable, _success(answer)).offset_table
-                found[name] = {queue_of(key).queue_id: bounds.max_offset for key, bounds in table.items()}
+                found[name] = yield from _queue_ends(_success(answer))
         return found, len(asked) <= ENDS_AT_ONCE
 
     def _light_names(self, offsets: Iterable[Rows]) -> TableRound[set[str]]:

@@ -14,17 +14,16 @@ from __future__ import annotations
 
 import zlib
 
-import msgspec
-
 from mqspark.base.names import check
 from mqspark.errors import ProtocolError
-from mqspark.protocol import fastjson
-from mqspark.protocol.bodies.body import Body, decode_body, encode_body
+from mqspark.protocol.bodies.body import decode_body, decode_nameless, encode_body
+from mqspark.protocol.bodies.longtables import MAX_ENTRY_BYTES, parts_of_table, read_parts
 from mqspark.protocol.bodies.topic_bodies import (
     DataVersion,
     RegisterBrokerBody,
     TopicConfig,
     TopicConfigAndMappingSerializeWrapper,
+    TopicConfigSerializeWrapper,
     TopicQueueMappingInfo,
 )
 from mqspark.protocol.fastjson import encode_sorted
@@ -40,8 +39,7 @@ STATIC_TOPIC_VERSION = 413
 SMALL_BYTES = 64 * 1024
 """Bodies up to this size are read in one slice."""
 
-MAX_MAPPING_BYTES = 1 << 20
-"""Limit of the mapping of one static topic: its 65,536 logic queues take less."""
+MAX_MAPPING_BYTES = MAX_ENTRY_BYTES
 
 MAX_PART_BYTES = 64 * 1024
 """Limit of everything else in a compressed registration: a line is a name, some numbers and a few attributes."""
@@ -79,49 +77,34 @@ def read_registration(
     return (yield from _read_json(body, max_bytes))
 
 
-class _Wrapper(Body):
-    data_version: DataVersion = DataVersion()
-    topic_config_table: dict[str, msgspec.Raw] = msgspec.field(default_factory=dict)
-    topic_queue_mapping_info_map: dict[str, msgspec.Raw] = msgspec.field(default_factory=dict)
-
-
-class _Registration(Body):
-    topic_config_serialize_wrapper: _Wrapper
-
-
-_decode_registration = msgspec.json.Decoder(_Registration).decode
-_decode_topic = msgspec.json.Decoder(TopicConfig).decode
-
-
 def _read_json(body: bytes | memoryview, max_bytes: int) -> Work[RegisterBrokerBody]:
     text = bytes(body)
     if len(text) > max_bytes:
         raise ProtocolError(f"a registration of {len(text)} bytes, at most {max_bytes} are read")
-    fastjson.check_containers(text)
-    try:
-        found = _decode_registration(text).topic_config_serialize_wrapper
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        # fastjson's dialect, used by the mappings of static topics.
-        return decode_body(RegisterBrokerBody, text)
-    wrapper = TopicConfigAndMappingSerializeWrapper(data_version=found.data_version)
-    for number, (name, raw) in enumerate(found.topic_config_table.items()):
-        if number % TOPICS_A_SLICE == 0:
-            yield
-        check("topic", name)
-        try:
-            topic = _decode_topic(raw)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            topic = decode_body(TopicConfig, bytes(raw))
-        wrapper.topic_config_table[name] = topic
-    for name, raw in found.topic_queue_mapping_info_map.items():
-        yield
-        if len(raw) > MAX_MAPPING_BYTES:
-            raise ProtocolError(
-                f"the mapping of a topic takes {len(raw)} bytes, at most {MAX_MAPPING_BYTES} are read"
-            )
-        check("topic", name)
-        wrapper.topic_queue_mapping_info_map[name] = decode_body(TopicQueueMappingInfo, bytes(raw))
-    return RegisterBrokerBody(wrapper)
+    topics: dict[str, TopicConfig] = {}
+    mappings: dict[str, TopicQueueMappingInfo] = {}
+
+    def add_topics(part: bytes) -> None:
+        for name, topic in decode_nameless(TopicConfigSerializeWrapper, part).topic_config_table.items():
+            check("topic", name)
+            topics[name] = topic
+
+    def add_mappings(part: bytes) -> None:
+        found = decode_body(TopicConfigAndMappingSerializeWrapper, part)
+        mappings.update(found.topic_queue_mapping_info_map)
+
+    text = yield from read_parts(parts_of_table(text, "topicConfigTable"), add_topics)
+    # A mapping may be long, so each is a part.
+    text = yield from read_parts(parts_of_table(text, "topicQueueMappingInfoMap", 0), add_mappings)
+    text = yield from read_parts(parts_of_table(text, "topicQueueMappingDetailMap"), lambda part: None)
+    if len(text) > SMALL_BYTES:
+        raise ProtocolError(
+            f"a registration with {len(text)} bytes beside its tables, at most {SMALL_BYTES} are read"
+        )
+    found = decode_body(RegisterBrokerBody, text)
+    wrapper = found.topic_config_serialize_wrapper
+    wrapper.topic_config_table, wrapper.topic_queue_mapping_info_map = topics, mappings
+    return found
 
 
 def _read_compressed(body: bytes | memoryview, version: int, max_bytes: int) -> Work[RegisterBrokerBody]:

@@ -31,7 +31,7 @@ from mqspark_server.console.rendering import HEADERS, HTML, ROOT, inside, render
 from mqspark_server.console.visitors import Form, NoForm, Visitor, Visitors, read_form, sent_fields
 from mqspark_server.shown.nouns import WholeNumbers
 from mqspark_server.survey.schemasurvey import schemas_of
-from mqspark_server.survey.surveying import Row, add_to_each, in_slices
+from mqspark_server.survey.surveying import Row, add_to_each, in_slices, sorted_in_slices
 from mqspark_server.web.events import EventStream
 from mqspark_server.web.places import Places
 from mqspark_server.web.problems import Problem
@@ -179,7 +179,7 @@ class ListView(View, frozen=True):
         if ask is not None and is_by_figure and not is_by_name:
             await add_to_each(found, ask)
         if self.sort and not is_by_name:
-            found = _sorted(found, self.sort, down=self.down)
+            found = await _sorted(found, self.sort, down=self.down)
         number = min(self.page, max(1, -(-len(found) // PAGE_ROWS)))
         begin = (number - 1) * PAGE_ROWS
         shown = found[begin : begin + PAGE_ROWS]
@@ -190,11 +190,17 @@ class ListView(View, frozen=True):
         return {"page": Listed(shown, number, begin + 1, begin + len(shown), len(found), is_by_name, query)}
 
 
-def _sorted(rows: list[Row], key: str, *, down: bool) -> list[Row]:
+async def _sorted(rows: list[Row], key: str, *, down: bool) -> list[Row]:
     """Rows without a value are the last, whichever way."""
-    known = [row for row in rows if row.get(key) not in (None, "")]
-    known.sort(key=lambda row: row[key].lower() if isinstance(row[key], str) else row[key], reverse=down)
-    return known + [row for row in rows if row.get(key) in (None, "")]
+    known, others = list[Row](), list[Row]()
+    async for some in in_slices(rows):
+        for row in some:
+            (others if row.get(key) in (None, "") else known).append(row)
+
+    def value(row: Row) -> Any:
+        return row[key].lower() if isinstance(row[key], str) else row[key]
+
+    return await sorted_in_slices(known, value, down=down) + others
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from mqspark.protocol.headers.admin_headers import QueryConsumeTimeSpanRequestHe
 from mqspark.protocol.versions import version_name
 from mqspark_server.shown.nouns import GROUP_SETTINGS, settings_row
 from mqspark_server.survey.brokersurvey import masters_of
-from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of
+from mqspark_server.survey.surveying import MAX_ROWS, Row, each_of, in_slices
 
 if TYPE_CHECKING:
     from mqspark.client.admin import AdminClient
@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 
 async def group_rows(admin: AdminClient, *, every: bool) -> list[Row]:
     """``every``: the brokers' own groups, too."""
-    known = (await admin.groups()).items()
-    return [group_row(name, config) for name, config in known if every or not is_system_group(name)]
+    rows: list[Row] = []
+    async for some in in_slices(list((await admin.groups()).items())):
+        rows += [group_row(name, config) for name, config in some if every or not is_system_group(name)]
+    return rows
 
 
 def group_row(name: str, config: SubscriptionGroupConfig) -> Row:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from heapq import merge
+from itertools import islice
 from typing import Any, TypeVar
 
 from mqspark.errors import MQError
@@ -31,6 +33,17 @@ async def in_slices(items: Sequence[T]) -> AsyncIterator[Sequence[T]]:
         if first:
             await asyncio.sleep(0)
         yield items[first : first + ROWS_AT_ONCE]
+
+
+async def sorted_in_slices(items: Sequence[T], key: Callable[[T], Any], *, down: bool) -> list[T]:
+    """A long list in order, made of parts that are sorted each by itself. The sort is stable."""
+    runs = [sorted(some, key=key, reverse=down) async for some in in_slices(items)]
+    merged, found = merge(*runs, key=key, reverse=down), list[T]()
+    while some := list(islice(merged, ROWS_AT_ONCE)):
+        found += some
+        if len(found) < len(items):
+            await asyncio.sleep(0)
+    return found
 
 
 async def each_of(items: Iterable[T], ask: Callable[[T], Awaitable[V]]) -> list[V]:

@@ -4,8 +4,10 @@ routes with numbers that take clients down.
 
 from __future__ import annotations
 
+import re
 import tracemalloc
 import zlib
+from typing import TypeVar
 
 import pytest
 
@@ -14,16 +16,19 @@ from mqspark.errors import ProtocolError
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.namesrv.namesrv import NameServer
 from mqspark.protocol.bodies.body import decode_body, encode_body
+from mqspark.protocol.bodies.longtables import PART_BYTES
 from mqspark.protocol.bodies.topic_bodies import (
     DataVersion,
     QueueData,
     RegisterBrokerBody,
     TopicConfig,
     TopicConfigAndMappingSerializeWrapper,
+    TopicQueueMappingInfo,
     TopicRouteData,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
+from mqspark.protocol.servers import registration
 from mqspark.protocol.servers.registration import (
     MAX_REGISTER_BYTES,
     decode_register_body,
@@ -31,9 +36,12 @@ from mqspark.protocol.servers.registration import (
     read_registration,
 )
 from mqspark.protocol.session import Session
+from mqspark.protocol.slices import finished
 from tests.support.clocks import ManualClock
 from tests.support.pace import ProcessorTime
 from tests.unit.broker_kit import Peer, namesrv_peer
+
+T = TypeVar("T")
 
 
 def wrapped(topics: list[TopicConfig], counter: int = 1) -> RegisterBrokerBody:
@@ -180,6 +188,39 @@ def test_slices_read_what_one_go_reads() -> None:
     assert read == decode_register_body(text, 479) == body
     with pytest.raises(ProtocolError, match="at most"):
         next(read_registration(text, 479, 100_000))
+
+
+def test_the_dialect_of_one_mapping_does_not_decode_all_topics_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """RocketMQ writes the queues of a static topic as bare numbers."""
+    decoded: list[int] = []
+
+    def watched(body_type: type[T], text: bytes) -> T:
+        decoded.append(len(text))
+        return decode_body(body_type, text)
+
+    for name in ("decode_body", "decode_nameless"):
+        monkeypatch.setattr(registration, name, watched)
+    body = wrapped(plain(*(f"a-topic-with-a-name-{n}" for n in range(5_000))))
+    wrapper = body.topic_config_serialize_wrapper
+    for number in range(300):
+        queues = {queue: queue + number for queue in range(20)}
+        mapping = TopicQueueMappingInfo(topic=f"S{number}", total_queues=20, bname="b", curr_id_map=queues)
+        wrapper.topic_queue_mapping_info_map[f"S{number}"] = mapping
+    text = re.sub(rb'"(\d+)":', rb"\1:", encode_register_body(body))
+    assert b"{0:" in text
+    assert finished(read_registration(text, 479)) == body
+    assert len(decoded) > 300 + len(text) // (2 * PART_BYTES)
+    assert max(decoded) < 2 * PART_BYTES
+
+
+def test_a_registration_with_much_beside_its_tables_is_refused() -> None:
+    _, _, peer = namesrv_peer()
+    body = b'{"filterServerList":["%b"],"topicConfigSerializeWrapper":{}}' % (b"x" * 70_000)
+    answer = register(peer, [], body=body)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "beside its tables" in (answer.remark or "")
 
 
 # --- tables ---

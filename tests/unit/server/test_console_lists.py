@@ -11,7 +11,7 @@ from mqspark.errors import ClientError, InvalidMessage
 from mqspark_server.console.rendering import render
 from mqspark_server.console.site import MAX_SORTED, PAGE_ROWS, Listed, ListView
 from mqspark_server.console.visitors import Visitor
-from mqspark_server.survey.surveying import Row
+from mqspark_server.survey.surveying import ROWS_AT_ONCE, Row, sorted_in_slices
 
 
 class Numbers(ListView, frozen=True):
@@ -102,3 +102,26 @@ def test_a_group_that_cannot_be_asked_is_a_row_with_its_error() -> None:
     text = render("groups.html", {**site, **msgspec.structs.asdict(Numbers()), **shown}).decode()
     assert "its broker is &lt;away&gt;</span></td>" in text
     assert '<td class="num">16</td>' in text
+
+
+@pytest.mark.parametrize("down", [False, True])
+def test_long_lists_are_sorted_between_the_turns_of_others(down: bool) -> None:
+    items = [(number * 7_919 % 1_009, number) for number in range(5 * ROWS_AT_ONCE + 3)]
+    turns = 0
+
+    async def sorted_beside_others() -> list[tuple[int, int]]:
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.create_task(others())
+        try:
+            return await sorted_in_slices(items, lambda item: item[0], down=down)
+        finally:
+            task.cancel()
+
+    found = asyncio.run(sorted_beside_others())
+    assert found == sorted(items, key=lambda item: item[0], reverse=down), "equals keep their order"
+    assert turns >= 10

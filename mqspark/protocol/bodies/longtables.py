@@ -1,0 +1,131 @@
+"""Tables and lists of a body that may have very many entries, read part by part, so that nobody decodes them all in one
+turn of the loop.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator
+
+import msgspec
+
+from mqspark.errors import ProtocolError
+from mqspark.protocol import fastjson
+from mqspark.protocol.slices import Work
+
+PART_BYTES = 16 * 1024
+"""So much text of a table is decoded in one slice: a hundred topics or queues."""
+MAX_ENTRY_BYTES = 1 << 20
+"""Limit of one entry: the mapping of a static topic with 65,536 logic queues takes less."""
+_LOOKED_AT_BYTES = 16 * 1024
+"""Text in which an end is looked for in one slice."""
+
+_TO_BRACE = re.compile(
+    rb'[^"{}]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"[^"{}]*+)*+([{}])',  # strings may have braces
+    re.DOTALL,
+)
+_NEXT = re.compile(rb"\s*+,")
+_TRIED = 4
+"""Braces that may be the end of a part: an entry of RocketMQ has two objects at most behind one another."""
+_check = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+Parts = Generator[bytes, None, bytes]
+"""Bodies of one member alone, with some of its entries; b"" is a pause. Returns the text without the entries."""
+
+
+def parts_of_table(text: bytes, member: str, part_bytes: int = PART_BYTES) -> Parts:
+    """Takes a member apart whose entries are objects by name or by object. ``part_bytes``: a part ends with the entry
+    that reaches it. Raises ProtocolError for more objects than a text of this length may have (``fastjson.Limits``),
+    for an entry that is too long and for a table without an end."""
+    name = member.encode()
+    found = re.search(rb'"%b"\s*+:\s*+\{' % name, text)
+    if found is None:
+        return text
+    most = fastjson.PEER.containers + len(text) // 64
+    begin = low = found.end()
+    is_last = False
+    while not is_last:
+        end = _quick_end(text, low, part_bytes)
+        if end < 0:
+            end, is_last = yield from _end_of_part(text, low, part_bytes, member)
+        if end - low > MAX_ENTRY_BYTES + part_bytes:
+            raise ProtocolError(f"{member}: an entry is longer than {MAX_ENTRY_BYTES} bytes")
+        most -= text.count(b"{", low, end)
+        if most < 0:
+            raise ProtocolError(f"{member}: too many objects in {len(text)} bytes")
+        yield b'{"%b":{%b}}' % (name, text[low:end])
+        if not is_last:
+            low = text.index(b",", end) + 1
+    return text[:begin] + text[end:]
+
+
+def _quick_end(text: bytes, low: int, part_bytes: int) -> int:
+    """An end of a part that begins at ``low``, if it is one of the first braces behind ``part_bytes`` and the part is
+    strict JSON; else -1."""
+    end = low + part_bytes
+    for _ in range(_TRIED):
+        end = text.find(b"}", end) + 1
+        if not end or end - low > MAX_ENTRY_BYTES + part_bytes:
+            return -1
+        if text.count(b"{", low, end) == text.count(b"}", low, end) and _NEXT.match(text, end):
+            try:
+                _check(b"{%b}" % text[low:end])
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                return -1
+            return end
+    return -1
+
+
+def _end_of_part(
+    text: bytes, low: int, part_bytes: int, member: str
+) -> Generator[bytes, None, tuple[int, bool]]:
+    """The end of the part that begins at ``low``, and whether it is the last one: by counting braces."""
+    at, depth, end = low, 0, low + _LOOKED_AT_BYTES
+    while True:
+        brace = _TO_BRACE.match(text, at, end)
+        if brace is None:
+            if end >= len(text):
+                raise ProtocolError(f"{member} has no end")
+            if end - low > MAX_ENTRY_BYTES + part_bytes:
+                return end, True  # too long, wherever it ends
+            end += max(_LOOKED_AT_BYTES, end - at)
+            yield b""
+            continue
+        at = brace.end()
+        if brace[1] == b"{":
+            depth += 1
+        elif not depth:
+            return at - 1, True
+        else:
+            depth -= 1
+            if not depth and at - low >= part_bytes and _NEXT.match(text, at):
+                return at, False
+
+
+def parts_of_names(text: bytes, member: str, part_bytes: int = PART_BYTES) -> Parts:
+    """Takes a member apart that is a list of names."""
+    name = member.encode()
+    found = re.search(rb'"%b"\s*+:\s*+\[' % name, text)
+    end = -1 if found is None else text.find(b"]", found.end())
+    if found is None or end < 0:
+        return text
+    low = found.end()
+    # Within a string the second of these quotes would stand behind a backslash.
+    while (high := text.find(b'","', low + part_bytes, end)) >= 0:
+        yield b'{"%b":[%b]}' % (name, text[low : high + 1])
+        low = high + 2
+    yield b'{"%b":[%b]}' % (name, text[low:end])
+    return text[: found.end()] + text[end:]
+
+
+def read_parts(parts: Parts, read: Callable[[bytes], None]) -> Work[bytes]:
+    """Reads them, one in a slice. Returns the text without their entries."""
+    while True:
+        try:
+            part = next(parts)
+        except StopIteration as end:
+            rest: bytes = end.value
+            return rest
+        if part:
+            read(part)
+        yield
