@@ -5,7 +5,8 @@
 Every callback, step of a task, timer and arrival of bytes is timed, by the clock and by the processor time of the
 loop's thread. The difference is waiting: for the disk, for another thread that holds the interpreter, for a processor.
 The longest are kept with their names; those from LOOK_S on also with where they were after that time. RESULT is JSON.
-SIGUSR1 forgets what was seen so far: a start is no stall.
+SIGUSR1 forgets what was seen so far: a start is no stall. SIGUSR2 writes it to RESULT.1, RESULT.2 and so on, and then
+forgets it: a story after the other.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -27,6 +29,7 @@ from typing import Any
 import uvloop
 
 from mqspark_server.cli import main as mqspark
+from mqspark_server.net.grpc.grpcconnection import GrpcConnection
 from mqspark_server.net.tcpconnection import RemotingConnection
 
 LONGEST = 40
@@ -141,7 +144,9 @@ class Turns:
             "by_clock": self.by_clock.shown(),
             "by_processor": self.by_processor.shown(),
         }
-        path.write_text(json.dumps(result, indent=1))
+        made = path.with_name(path.name + ".made")
+        made.write_text(json.dumps(result, indent=1))
+        made.rename(path)
 
 
 def described(frame: FrameType | None) -> str:
@@ -182,11 +187,11 @@ def watched_loop(turns: Turns) -> asyncio.AbstractEventLoop:
     return WatchedLoop()
 
 
-def arriving(turns: Turns, name: str) -> Any:
-    plain = getattr(RemotingConnection, name)
+def arriving(turns: Turns, connection: type, name: str) -> Any:
+    plain = getattr(connection, name)
     timed = turns.timed(plain)
 
-    def run(self: RemotingConnection, *args: object) -> object:
+    def run(self: object, *args: object) -> object:
         return timed(self, *args)
 
     return run
@@ -195,11 +200,19 @@ def arriving(turns: Turns, name: str) -> Any:
 def main(arguments: list[str]) -> None:
     result, command = Path(arguments[0]), arguments[1:]
     turns = Turns()
-    for name in ARRIVALS:
-        if name in vars(RemotingConnection):
-            setattr(RemotingConnection, name, arriving(turns, name))
+    for connection in (RemotingConnection, GrpcConnection):
+        for name in ARRIVALS:
+            if name in vars(connection):
+                setattr(connection, name, arriving(turns, connection, name))
     uvloop.new_event_loop = lambda: watched_loop(turns)
     signal.signal(signal.SIGUSR1, turns.forget)
+    stories = count(1)
+
+    def tell(*ignored: object) -> None:
+        turns.write(result.with_name(f"{result.name}.{next(stories)}"))
+        turns.forget()
+
+    signal.signal(signal.SIGUSR2, tell)
     signal.signal(signal.SIGALRM, turns.look)
     signal.setitimer(signal.ITIMER_REAL, LOOK_S / 2, LOOK_S / 2)
     try:
