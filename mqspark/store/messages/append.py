@@ -307,7 +307,7 @@ class Appender:
                     keys = None
                 alike = pack_alike(born_host, self.now_ms, self._store_host, times, 0)
             queue = queues.get((topic, queue_id))
-            if queue is None or not queue.is_plain:
+            if queue is None or queue.is_schedule or queue.ext_out is not None:
                 break
             body_bytes, queue_offset = len(body), queue.next_offset
             size = overhead + body_bytes

@@ -74,7 +74,7 @@ class ConsumeQueue:
 
     __slots__ = (
         "_directory", "_entry_bytes", "_file_bytes", "_has_last_fillers", "_table", "_tail", "_tail_at",
-        "_tail_end", "_tail_path", "entries", "ext", "ext_out", "file_starts", "is_plain", "is_schedule", "key",
+        "_tail_end", "_tail_path", "entries", "ext", "ext_out", "file_starts", "is_schedule", "key",
         "max_offset", "min_offset", "next_offset", "overhead_bytes", "queue_id", "record_magic", "reserved_end",
         "tail_used", "topic", "topic_field",
     )  # fmt: skip
@@ -97,8 +97,6 @@ class ConsumeQueue:
         """Resolves tags codes that are addresses of ext units, or None."""
         self.ext_out = self.ext if table.ext_enabled else None
         """The same when new entries get ext units as well, otherwise None."""
-        self.is_plain = not self.is_schedule and self.ext_out is None
-        """Whether an entry has the tags code of its record."""
         self._tail: mmap | bytearray = _NO_TAIL
         """The map of the file of the next visible entry, which belongs at ``_tail_at``. Entries that end at or before
         ``_tail_end`` go there; none while that is -1."""
