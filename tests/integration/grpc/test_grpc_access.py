@@ -22,9 +22,9 @@ from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.grpcservice import CHANGE_LOG_LEVEL
 from tests.support.grpcclients import BareCaller, bare_caller, message, receive_request, resource, signed
 from tests.support.processes import mqspark_command, process, ready_line, set_options
+from tests.support.users import ROOT, with_users
 from tests.unit.auth_kit import allow
 
-ROOT = ("root", "root-secret")
 WRITER = ("writer", "writer-secret")
 READER = ("reader", "reader-secret")
 STRANGER = ("stranger", "stranger-secret")
@@ -35,15 +35,8 @@ INNER = json.dumps({"accessKey": ROOT[0], "secretKey": ROOT[1]})
 def guarded() -> Iterator[Broker]:
     """A broker with users, whose users WRITER and READER may write to one topic, and read it for one group, and a
     certificate for development."""
-    settings = {
-        "grpcEnable": True,
-        "tls.test.mode.enable": True,
-        "authenticationEnabled": True,
-        "authorizationEnabled": True,
-        "initAuthenticationUser": json.dumps({"username": ROOT[0], "password": ROOT[1]}),
-        "innerClientAuthenticationCredentials": INNER,
-    }
-    with Broker(settings=settings) as broker:
+    settings = {"grpcEnable": True, "tls.test.mode.enable": True}
+    with Broker(settings=with_users() | settings) as broker:
         with AdminClient(broker.namesrv, credentials=Credentials(*ROOT)) as admin:
             for topic in ("open", "closed"):
                 admin.create_topic(topic)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from tests.interop.topics import create_topic
 from tests.support.acting import ACTING, MASTER, OTHER, QUICK_CHECKS, SLAVE, deliver_once
 from tests.support.clusters import mqspark_broker, mqspark_namesrv
 from tests.support.scripted import SILENCE, Scripted
+from tests.support.users import with_users
 from tests.support.waiting import eventually, eventually_async
 
 
@@ -60,13 +60,6 @@ async def test_a_name_server_tells_brokers_which_id_is_the_smallest() -> None:
     }
 
 
-USERS = {
-    "authenticationEnabled": True,
-    "initAuthenticationUser": json.dumps({"username": "root", "password": "root-secret"}),
-    "innerClientAuthenticationCredentials": json.dumps({"accessKey": "root", "secretKey": "root-secret"}),
-}
-
-
 def core_of(cluster: Cluster, number: int) -> BrokerCore:
     parts = cluster.apps[number].parts
     assert parts is not None
@@ -80,7 +73,7 @@ def slave_state(cluster: Cluster) -> tuple[bool, bool, bool]:
     return cluster.call(lambda: (acting.is_acting, acting.is_delivering, acting.has_master))
 
 
-@pytest.mark.parametrize("more", [{}, USERS], ids=["open", "users"])
+@pytest.mark.parametrize("more", [{}, with_users(authorizationEnabled=False)], ids=["open", "users"])
 def test_a_slave_acts_until_its_master_is_back(tmp_path: Path, more: dict[str, Any]) -> None:
     """With users, brokers sign what they ask each other."""
     settings = {"enableSlaveActingMaster": True, "enableRemoteEscape": True, **more}

@@ -15,14 +15,9 @@ from mqspark import AdminClient, Credentials, Message, MessageQueue, Producer
 from mqspark.errors import BrokerError
 from mqspark.protocol.codes import ResponseCode
 from mqspark.testing import Cluster
+from tests.support.users import with_users
 
 ROOT = Credentials("root", "root-secret")
-SETTINGS = {
-    "authenticationEnabled": True,
-    "authorizationEnabled": True,
-    "initAuthenticationUser": json.dumps({"username": "root", "password": "root-secret"}),
-    "innerClientAuthenticationCredentials": json.dumps({"accessKey": "root", "secretKey": "root-secret"}),
-}
 SCHEMA = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "int"}]}
 LATER = {**SCHEMA, "fields": [*SCHEMA["fields"], {"name": "note", "type": "string", "default": ""}]}
 ELSEWHERE = MessageQueue("Orders", "dev-1", 0)
@@ -30,7 +25,7 @@ ELSEWHERE = MessageQueue("Orders", "dev-1", 0)
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    with Cluster(2, http=True, settings=SETTINGS) as running:
+    with Cluster(2, http=True, settings=with_users()) as running:
         yield running
 
 

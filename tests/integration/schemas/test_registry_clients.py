@@ -34,6 +34,7 @@ from mqspark.message import SCHEMAS_TOPIC
 from mqspark.testing import Clients, Cluster
 from mqspark_server.console.gateway import ConsoleApp
 from tests.support.commands import mqspark
+from tests.support.users import add_user, with_users
 from tests.support.waiting import eventually
 from tests.unit.registry_kit import BREAKING, FIRST, SECOND, field, record
 
@@ -393,21 +394,9 @@ def test_two_registries_answer_nothing() -> None:
 
 
 def test_rights_are_those_of_users(tmp_path: Path, client_at: At) -> None:
-    root = {"username": "root", "password": "root-secret"}
-    settings = {
-        "authenticationEnabled": True,
-        "authorizationEnabled": True,
-        "initAuthenticationUser": json.dumps(root),
-        "innerClientAuthenticationCredentials": json.dumps({"accessKey": "root", "secretKey": "root-secret"}),
-    }
-    with Cluster(2, http=True, settings=settings) as cluster:
-        url = f"{cluster.http_urls[0]}/api/v1/users"
-        with httpx.Client(base_url=url, auth=("root", "root-secret"), timeout=60) as api:
-            for user, action in (("maker", "Pub"), ("reader", "Sub")):
-                assert api.put(f"/{user}", json={"password": f"{user}-secret"}).is_success
-                entry = {"resource": "Topic:Orders", "actions": [action], "decision": "Allow"}
-                answer = api.put(f"/{user}/policies", json={"policies": [{"entries": [entry]}]})
-                assert answer.is_success, answer.text
+    with Cluster(2, http=True, settings=with_users()) as cluster:
+        add_user(cluster.http_urls[0], "maker", "Topic:Orders", "Pub")
+        add_user(cluster.http_urls[0], "reader", "Topic:Orders", "Sub")
         for url in cluster.http_urls:
             maker = client_at(url, **{"basic.auth.user.info": "maker:maker-secret"})
             reader = client_at(url, **{"basic.auth.user.info": "reader:reader-secret"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import threading
 from collections.abc import Iterator, Mapping
@@ -10,7 +9,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
-import httpx
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StringType, StructType
@@ -26,6 +24,7 @@ from pyspark_pymq.options import ReadOptions, WriteOptions
 from pyspark_pymq.payloadoptions import PayloadOptions
 from pyspark_pymq.typed.typedbodies import TypedBodies
 from pyspark_pymq.typed.typedcolumns import TypedRows, columns_of_source
+from tests.support.users import add_user, with_users
 
 KEYS = {"accessKey": "spark", "secretKey": "spark-secret"}
 OWN = {"schemaAccessKey": "spark", "schemaSecretKey": "spark-secret"}
@@ -35,18 +34,8 @@ ROOT = Credentials("root", "root-secret")
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    settings = {
-        "authenticationEnabled": True,
-        "authorizationEnabled": True,
-        "initAuthenticationUser": json.dumps({"username": "root", "password": "root-secret"}),
-        "innerClientAuthenticationCredentials": json.dumps({"accessKey": "root", "secretKey": "root-secret"}),
-    }
-    with Cluster(1, http=True, settings=settings) as running:
-        url = f"{running.http_urls[0]}/api/v1/users"
-        with httpx.Client(base_url=url, auth=("root", "root-secret"), timeout=60) as api:
-            assert api.put("/spark", json={"password": "spark-secret"}).is_success
-            entry = {"resource": "Topic:Orders", "actions": ["Pub", "Sub"], "decision": "Allow"}
-            assert api.put("/spark/policies", json={"policies": [{"entries": [entry]}]}).is_success
+    with Cluster(1, http=True, settings=with_users()) as running:
+        add_user(running.http_urls[0], "spark", "Topic:Orders", "Pub", "Sub")
         yield running
 
 

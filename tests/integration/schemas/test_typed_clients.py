@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
@@ -38,6 +37,7 @@ from mqspark.message import dlq_topic
 from mqspark.schemas.parsedschema import Schema
 from mqspark.schemas.parsing import parse
 from mqspark.testing import Cluster
+from tests.support.users import add_user, with_users
 
 AVRO = {
     "type": "record",
@@ -308,22 +308,11 @@ def test_without_a_serializer_or_a_registry_the_error_says_what_to_do(cluster: C
 
 
 def test_users_have_their_rights_and_their_secrets_stay_where_they_are(tmp_path: Path) -> None:
-    root = {"username": "root", "password": "root-secret"}
-    settings = {
-        "authenticationEnabled": True,
-        "authorizationEnabled": True,
-        "initAuthenticationUser": json.dumps(root),
-        "innerClientAuthenticationCredentials": json.dumps({"accessKey": "root", "secretKey": "root-secret"}),
-    }
     schema = parse("AVRO", json.dumps(AVRO))
-    with Cluster(1, http=True, settings=settings) as cluster:
+    with Cluster(1, http=True, settings=with_users()) as cluster:
         url = cluster.http_urls[0]
-        with httpx.Client(base_url=f"{url}/api/v1/users", auth=("root", "root-secret"), timeout=60) as api:
-            for user, action in (("maker", "Pub"), ("reader", "Sub")):
-                assert api.put(f"/{user}", json={"password": f"{user}-secret"}).is_success
-                entry = {"resource": "Topic:Orders", "actions": [action], "decision": "Allow"}
-                answer = api.put(f"/{user}/policies", json={"policies": [{"entries": [entry]}]})
-                assert answer.is_success, answer.text
+        add_user(url, "maker", "Topic:Orders", "Pub")
+        add_user(url, "reader", "Topic:Orders", "Sub")
         body = Serializer(url, schema, credentials=Credentials("maker", "maker-secret")).write(
             "Orders", ORDER
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,23 +16,18 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.signature import Signer
 from mqspark.testing import Cluster
 from mqspark_server.net.outbound import Dialing
+from tests.support import users
 from tests.support.remoting import RawConnection, Reply, ask
 from tests.support.scripted import Answer, Scripted, route_of, served
 
-ROOT = Credentials("root", "root-secret")
-SIGNER = Signer("root", "root-secret")
+ROOT = Credentials(*users.ROOT)
+SIGNER = Signer(*users.ROOT)
 DENIED = 16
 
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    user = {"username": ROOT.access_key, "password": ROOT.secret_key}
-    settings = {
-        "authenticationEnabled": True,
-        "authorizationEnabled": True,
-        "initAuthenticationUser": json.dumps(user),
-        "innerClientAuthenticationCredentials": json.dumps({"accessKey": "inner", "secretKey": "i-secret"}),
-    }
+    settings = users.with_users(inner=("inner", "i-secret"))
     with Cluster(store=tmp_path_factory.mktemp("guarded"), settings=settings) as cluster:
         with AdminClient(cluster.namesrv, credentials=ROOT) as admin:
             for topic in ("Kept", "Lost"):
@@ -134,14 +128,9 @@ def test_those_of_rocketmqs_clients_do(guarded: Cluster, evil: Evil) -> None:
 
 def test_a_broker_behind_a_port_of_another_address_names_it(tmp_path: Path) -> None:
     """As in a container: what clients reach is in signatureBindingAddresses."""
-    user = {"username": ROOT.access_key, "password": ROOT.secret_key}
     evil = Evil("")
     with served(evil.server):
-        settings = {
-            "authenticationEnabled": True,
-            "initAuthenticationUser": json.dumps(user),
-            "signatureBindingAddresses": evil.server.address,
-        }
+        settings = users.with_users(inner=None, signatureBindingAddresses=evil.server.address)
         with Cluster(store=tmp_path, settings=settings) as cluster:
             evil.broker = cluster.apps[0].address
             connection = BlockingConnection(evil.server.address, credentials=ROOT)

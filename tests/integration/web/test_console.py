@@ -30,6 +30,7 @@ from mqspark_server.survey import tracesurvey
 from tests.integration.client.client_kit import FIRST
 from tests.support.draws import some
 from tests.support.processes import mqspark_command, ready_line, start, stop
+from tests.support.users import with_users
 from tests.support.visits import browser, change, csrf, log_in, page, set_aside
 from tests.support.waiting import eventually
 from tests.support.web import get
@@ -518,13 +519,7 @@ def test_a_tail_ends_with_the_session(guarded: Broker) -> None:
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     folder = tmp_path_factory.mktemp("console-users")
-    settings = {
-        "authenticationEnabled": True,
-        "authorizationEnabled": True,
-        "authConfigPath": str(folder / "users"),
-        "initAuthenticationUser": json.dumps({"username": ROOT[0], "password": ROOT[1]}),
-        "innerClientAuthenticationCredentials": json.dumps({"accessKey": ROOT[0], "secretKey": ROOT[1]}),
-    }
+    settings = with_users(ROOT, ROOT, authConfigPath=str(folder / "users"))
     with Broker(http=True, settings=settings) as running:
         yield running
 

@@ -21,6 +21,7 @@ from mqspark.testing import Broker
 from mqspark_server.console.offsetfields import offsets_text
 from mqspark_server.console.sections import messagepages
 from mqspark_server.survey import messagesurvey
+from tests.support.users import with_users
 from tests.support.visits import browser, change, log_in, page
 from tests.support.web import get
 
@@ -342,13 +343,7 @@ def test_a_broker_that_goes_away_ends_a_download_with_a_word(
 
 def test_users_download_only_what_they_may_read(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("console-message-users")
-    settings = {
-        "authenticationEnabled": True,
-        "authorizationEnabled": True,
-        "authConfigPath": str(folder / "users"),
-        "initAuthenticationUser": json.dumps({"username": ROOT[0], "password": ROOT[1]}),
-        "innerClientAuthenticationCredentials": json.dumps({"accessKey": ROOT[0], "secretKey": ROOT[1]}),
-    }
+    settings = with_users(ROOT, ROOT, authConfigPath=str(folder / "users"))
     with Broker(http=True, settings=settings) as guarded, browser(guarded) as root, browser(guarded) as clerk:
         path = "/topics/{}/messages/download"
         assert clerk.get(path.format("Open")).headers["location"].startswith("/console/login")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,11 @@ import pytest
 from mqspark.testing import Broker, FakeClock
 from mqspark_jobs.tables.tabledefs import TableDirectory, new_definition
 from tests.integration.web.test_job_server import jobs_file, serving
+from tests.support.users import ROOT, add_user, with_users
 from tests.support.visits import browser, change, log_in
 
 pytestmark = pytest.mark.anyio
-ROOT = ("root", "root-secret")
 READER = ("reader", "reader-secret")
-USERS = {
-    "authenticationEnabled": True,
-    "authorizationEnabled": True,
-    "initAuthenticationUser": json.dumps({"username": "root", "password": "root-secret"}),
-    "innerClientAuthenticationCredentials": json.dumps({"accessKey": "root", "secretKey": "root-secret"}),
-}
 
 
 @pytest.fixture
@@ -43,18 +36,10 @@ async def ask(method: str, url: str, **more: Any) -> httpx.Response:
 async def test_a_table_is_changed_by_who_may_change_the_cluster(tmp_path: Path) -> None:
     directory = TableDirectory(tmp_path / "tables")
     async with serving(jobs_file(tmp_path, "a"), "", FakeClock()) as jobs:
-        settings = {**USERS, "httpJobServer": jobs.url}
-        with Broker(http=True, settings=settings) as broker:
+        with Broker(http=True, settings=with_users(httpJobServer=jobs.url)) as broker:
             add(directory, tmp_path, "orders", broker.namesrv)
             add(directory, tmp_path, "elsewhere", "127.0.0.1:9")
-            api = f"{broker.http_url}/api/v1/users/reader"
-            entry = {"resource": "Topic:*", "actions": ["Sub"], "decision": "Allow"}
-            for path, body in (
-                ("", {"password": "reader-secret"}),
-                ("/policies", {"policies": [{"entries": [entry]}]}),
-            ):
-                answer = await ask("PUT", f"{api}{path}", json=body, auth=ROOT)
-                assert answer.is_success, answer.text
+            await asyncio.to_thread(add_user, broker.http_url, "reader", "Topic:*", "Sub")
             table = f"{jobs.url}/api/v1/tables/orders"
             for keys in (None, ("root", "wrong"), READER, ("nobody", "x")):
                 for method, step in (("POST", "/pause"), ("POST", "/resume"), ("DELETE", "")):

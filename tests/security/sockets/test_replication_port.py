@@ -26,15 +26,11 @@ from mqspark.store.disk.configfile import ConfigFile
 from mqspark.testing import Cluster
 from mqspark_server.authfiles import AesGcm
 from mqspark_server.net import slaveport
+from tests.support.users import with_users
 from tests.support.waiting import eventually
 
 ROOT = Credentials("root", "root-secret")
-INNER = {"accessKey": "inner", "secretKey": "inner-secret"}
-SETTINGS = {
-    "authenticationEnabled": True,
-    "initAuthenticationUser": json.dumps({"username": "root", "password": "root-secret"}),
-    "innerClientAuthenticationCredentials": json.dumps(INNER),
-}
+SETTINGS = with_users(inner=("inner", "inner-secret"), authorizationEnabled=False)
 FROM_THE_FIRST_BYTE = bytes(7) + b"\x01"
 MASTER, SLAVE = 0, 1
 

@@ -14,9 +14,10 @@ from mqspark import AdminClient, Credentials, Message, Producer, TlsSettings
 from mqspark.errors import BrokerError, ConfigError, MQError
 from mqspark.testing import Cluster
 from mqspark_server.settings.settings import Layer, broker_settings
+from tests.support import users
 from tests.unit.auth_kit import allow
 
-ROOT = Credentials("root", "root-secret")
+ROOT = Credentials(*users.ROOT)
 
 
 class Certified(NamedTuple):
@@ -29,14 +30,7 @@ class Certified(NamedTuple):
 
 
 def settings(folder: Path) -> dict[str, object]:
-    return {
-        "authenticationEnabled": True,
-        "authorizationEnabled": True,
-        "authenticateByCertificate": True,
-        "initAuthenticationUser": json.dumps({"username": "root", "password": "root-secret"}),
-        "innerClientAuthenticationCredentials": json.dumps(
-            {"accessKey": "inner", "secretKey": "inner-secret"}
-        ),
+    return users.with_users(inner=("inner", "inner-secret"), authenticateByCertificate=True) | {
         "tls.server.mode": "enforcing",
         "tls.server.certPath": str(folder / "server.pem"),
         "tls.server.trustCertPath": str(folder / "ca.pem"),

@@ -20,6 +20,7 @@ from mqspark_server.namesrv_app import NameServerApp
 from mqspark_server.settings.settings import Layer, controller_settings, namesrv_settings
 from tests.support.processes import HOST, free_port
 from tests.support.remoting import RawConnection, Reply
+from tests.support.users import with_users
 from tests.support.waiting import eventually
 from tests.unit.auth_kit import SignedPeer, allow, authority
 from tests.unit.controller_kit import NAME, ControllerBench
@@ -27,12 +28,7 @@ from tests.unit.controller_kit import NAME, ControllerBench
 ROOT = Credentials("root", "root-secret")
 INNER = Signer("inner", "inner-secret")
 STRANGER = Signer("nobody", "guessed")
-SETTINGS = {
-    "authenticationEnabled": True,
-    "authorizationEnabled": True,
-    "initAuthenticationUser": json.dumps({"username": "root", "password": "root-secret"}),
-    "innerClientAuthenticationCredentials": json.dumps({"accessKey": "inner", "secretKey": "inner-secret"}),
-}
+SETTINGS = with_users(inner=("inner", "inner-secret"))
 NEW_USER = {"username": "late", "password": "late-secret", "userType": "Normal"}
 _ONE_BROKER = {"brokerName": "dev", "clusterName": "DefaultCluster", "brokerClusterName": "DefaultCluster"}
 

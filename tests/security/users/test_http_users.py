@@ -31,6 +31,7 @@ from mqspark_server.settings.settings import Layer, broker_settings, consent_to_
 from mqspark_server.web import httpguard, sessions
 from mqspark_server.web.requestbodies import STRANGERS_BYTES
 from mqspark_server.web.sessions import IDLE_MS, LONGEST_MS, Logins
+from tests.support.users import with_users
 from tests.support.waiting import eventually
 
 ROOT = ("root", "root-canary-secret")
@@ -47,14 +48,8 @@ PROTECTED = (
 )
 
 
-def with_users(folder: Path, **more: Any) -> dict[str, Any]:
-    return {
-        "authenticationEnabled": True,
-        "authorizationEnabled": True,
-        "authConfigPath": str(folder / "users"),
-        "initAuthenticationUser": json.dumps({"username": ROOT[0], "password": ROOT[1]}),
-        **more,
-    }
+def settings_of(folder: Path, **more: Any) -> dict[str, Any]:
+    return with_users(ROOT, None, authConfigPath=str(folder / "users"), **more)
 
 
 def users_of(broker: Broker) -> Users:
@@ -72,7 +67,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def guarded(folder: Path) -> Iterator[Broker]:
-    with Broker(http=True, settings=with_users(folder)) as running:
+    with Broker(http=True, settings=settings_of(folder)) as running:
 
         def add() -> None:
             users = users_of(running)
@@ -473,7 +468,7 @@ def test_https_alone_with_secure_cookies(tmp_path: Path) -> None:
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
     context = ssl.create_default_context()
     authority.configure_trust(context)
-    settings = with_users(tmp_path, httpTlsCertPath=str(tmp_path / "server.pem"))
+    settings = settings_of(tmp_path, httpTlsCertPath=str(tmp_path / "server.pem"))
     with Broker(http=True, settings=settings) as broker:
         url = broker.http_url or ""
         assert url.startswith("https://127.0.0.1:")
@@ -507,7 +502,7 @@ OPEN = {"httpBindAddress": "192.0.2.1", "listenPort": 0, "bindAddress": "127.0.0
 
 
 def test_secrets_in_clear_need_consent(tmp_path: Path) -> None:
-    users = with_users(tmp_path)
+    users = settings_of(tmp_path)
     with pytest.raises(ConfigError, match="httpAllowPlaintext"):
         broker_settings({}, Layer("test", {**OPEN, **users}))
     broker_settings({}, Layer("test", {**OPEN, **users, "httpAllowPlaintext": True}))

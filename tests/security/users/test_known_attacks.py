@@ -22,12 +22,14 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.session import Session
 from mqspark.testing import Broker
 from tests.support.clocks import ManualClock
+from tests.support.users import with_users
 from tests.unit.auth_kit import ROOT, SignedPeer, allow, authority
 from tests.unit.broker_kit import Bench, Peer, pull_ext, send_ext
 
 R = RequestCode
 DENIED = ResponseCode.NO_PERMISSION
 CANARY = "canary-that-nobody-may-read"
+USERS = with_users(("root", CANARY), ("inner", f"{CANARY}-inner"), authorizationEnabled=False)
 _STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.startfile")
 _ELSEWHERE = ("socket.connect", "socket.getaddrinfo", "pickle.find_class", "marshal.loads")
 _noted: list[str] | None = None
@@ -103,13 +105,7 @@ def test_cve_2023_37582_a_name_server_writes_no_file_of_a_peers_choice(tmp_path:
 
 def test_cve_2024_23321_no_answer_contains_a_credential(tmp_path: Path) -> None:
     """RocketMQ 5.2.0 showed its keys in the answer to getBrokerConfig. (CVE-2022-31008 is RabbitMQ's, over HTTP.)"""
-    secret = json.dumps({"accessKey": "inner", "secretKey": CANARY + "-inner"})
-    settings = {
-        "authenticationEnabled": True,
-        "authConfigPath": str(tmp_path / "users"),
-        "initAuthenticationUser": json.dumps({"username": "root", "password": CANARY}),
-        "innerClientAuthenticationCredentials": secret,
-    }
+    settings = {**USERS, "authConfigPath": str(tmp_path / "users")}
     with Broker(store=tmp_path / "store", http=True, settings=settings) as broker:
         app = broker.apps[0]
         parts = app.parts
@@ -145,11 +141,7 @@ def test_cve_2022_31008_no_page_or_answer_over_http_tells_a_secret_of_replicatio
     folder = tmp_path / "conf"
     folder.mkdir()
     settings = {
-        "authenticationEnabled": True,
-        "initAuthenticationUser": json.dumps({"username": "root", "password": CANARY}),
-        "innerClientAuthenticationCredentials": json.dumps(
-            {"accessKey": "inner", "secretKey": CANARY + "-inner"}
-        ),
+        **USERS,
         "tls.server.keyPassword": CANARY + "-tls",
         "tls.client.keyPassword": CANARY + "-tls",
         "httpTlsKeyPassword": CANARY + "-tls",

@@ -18,6 +18,7 @@ from mqspark.protocol.signature import Signer
 from mqspark.testing import Broker
 from mqspark_server.settings.settingsfile import settings_file
 from tests.support.remoting import RawConnection
+from tests.support.users import with_users
 from tests.support.waiting import eventually
 
 ALICE = ("alice", "alice-secret")
@@ -28,13 +29,7 @@ ELSEWHERE = "203.0.113.7"
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """With a user who may read from elsewhere alone."""
     folder = tmp_path_factory.mktemp("doors")
-    settings = {
-        "authenticationEnabled": True,
-        "authorizationEnabled": True,
-        "authConfigPath": str(folder / "users"),
-        "initAuthenticationUser": json.dumps({"username": "root", "password": "root-secret"}),
-        "httpAllowedHosts": "*",
-    }
+    settings = with_users(inner=None, authConfigPath=str(folder / "users"), httpAllowedHosts="*")
     with Broker(store=folder / "store", http=True, settings=settings) as broker:
         authority = broker.apps[0].parts.core.authority
         assert authority is not None

@@ -12,6 +12,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.signature import Signer
 from mqspark.testing import Cluster
 from tests.support.remoting import RawConnection, Reply
+from tests.support.users import with_users
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow(
@@ -21,12 +22,7 @@ pytestmark = pytest.mark.slow(
 ROOT = Credentials("root", "root-secret")
 ALICE = Credentials("alice", "alice-canary")
 MALLORY = Credentials("mallory", "mallory-secret")
-SETTINGS = {
-    "authenticationEnabled": True,
-    "authorizationEnabled": True,
-    "initAuthenticationUser": json.dumps({"username": "root", "password": "root-secret"}),
-    "innerClientAuthenticationCredentials": json.dumps({"accessKey": "inner", "secretKey": "inner-canary"}),
-}
+SETTINGS = with_users(inner=("inner", "inner-canary"))
 POLICY = {
     "policies": [
         {
