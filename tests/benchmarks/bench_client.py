@@ -33,7 +33,7 @@ from tests.interop import jars as jar_cache
 from tests.interop.other_clients import CPP
 from tests.interop.rocketmq import java_command
 from tests.support.maven import ToolMissing
-from tests.support.remoting import GET_MAX_OFFSET, RawConnection
+from tests.support.remoting import GET_MAX_OFFSET, UPDATE_AND_CREATE_TOPIC, RawConnection, topic_fields
 
 SIDES = Path(__file__).parent / "client_sides"
 QUEUES = 8
@@ -151,10 +151,7 @@ class Bench:
         self.broker_cpu_us: dict[str, list[float]] = {}
 
     def topic(self, name: str) -> str:
-        reply = self.connection.request(
-            17, topic=name, defaultTopic="TBW102", readQueueNums=QUEUES, writeQueueNums=QUEUES, perm=6,
-            topicFilterType="SINGLE_TAG", topicSysFlag=0, order="false",
-        )  # fmt: skip
+        reply = self.connection.request(UPDATE_AND_CREATE_TOPIC, **topic_fields(name, QUEUES))
         if reply.code:
             raise VoidRun(f"topic {name}: {reply}")
         return name

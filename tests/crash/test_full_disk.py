@@ -24,6 +24,7 @@ from tests.support.remoting import (
     UPDATE_AND_CREATE_TOPIC,
     RawConnection,
     Reply,
+    topic_fields,
 )
 from tests.support.waiting import eventually
 
@@ -143,10 +144,7 @@ def test_no_space_at_all(disk: Path, tmp_path: Path) -> None:
             assert not is_ready(ready)
             assert "space" in str(health(ready)["sendsRefused"])
             # A new topic: its name is kept in a config file, which cannot be written now.
-            connection.request(
-                UPDATE_AND_CREATE_TOPIC, topic="New", defaultTopic="TBW102", readQueueNums=1, writeQueueNums=1,
-                perm=6, topicFilterType="SINGLE_TAG", topicSysFlag=0, order=False,
-            )  # fmt: skip
+            connection.request(UPDATE_AND_CREATE_TOPIC, **topic_fields("New"))
             eventually(lambda: health(ready)["housekeepingError"] is not None)
             assert read_all(connection, "Full") == taken
             assert connection.request(DELETE_TOPIC_IN_BROKER, topic="Doomed").code == 0

@@ -34,6 +34,7 @@ from tests.support.remoting import (
     Reply,
     ask,
     request_frame,
+    topic_fields,
 )
 from tests.support.storefiles import segments_of
 
@@ -296,10 +297,7 @@ def broker(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 def prepare(address: str) -> None:
-    topic = ask(
-        address, UPDATE_AND_CREATE_TOPIC, topic=TOPIC, defaultTopic="TBW102", readQueueNums=QUEUES,
-        writeQueueNums=QUEUES, perm=6, topicFilterType="SINGLE_TAG", topicSysFlag=0, order=False,
-    )  # fmt: skip
+    topic = ask(address, UPDATE_AND_CREATE_TOPIC, **topic_fields(TOPIC, QUEUES))
     group = ask(
         address,
         UPDATE_AND_CREATE_SUBSCRIPTION_GROUP,

@@ -9,6 +9,7 @@ from tests.support.remoting import (
     UPDATE_AND_CREATE_TOPIC,
     ask,
     runtime_info,
+    topic_fields,
 )
 from tests.support.waiting import eventually
 
@@ -20,11 +21,8 @@ def create_topic(cluster: Cluster, topic: str, queues: int = QUEUES, *, attribut
 
     ``attributes`` as mqadmin takes them: ``+message.type=FIFO``.
     """
-    reply = ask(
-        cluster.broker, UPDATE_AND_CREATE_TOPIC, topic=topic, defaultTopic="TBW102", readQueueNums=queues,
-        writeQueueNums=queues, perm=6, topicFilterType="SINGLE_TAG", topicSysFlag=0, order=False,
-        attributes=attributes,
-    )  # fmt: skip
+    more = {} if attributes is None else {"attributes": attributes}
+    reply = ask(cluster.broker, UPDATE_AND_CREATE_TOPIC, **topic_fields(topic, queues, **more))
     assert reply.code == 0, reply
     return topic
 

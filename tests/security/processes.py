@@ -12,6 +12,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.connection import Connection
 from tests.support.processes import mqspark_command, ready_line, set_options, start, stop
+from tests.support.remoting import topic_fields
 from tests.unit.broker_kit import send_ext
 
 
@@ -39,19 +40,7 @@ class BrokerProcess:
         self.ready = ready_line(self.popen, self.log)
         host, _, port = self.ready["broker"].rpartition(":")
         self.address = host, int(port)
-        answer = self.ask(
-            RequestCode.UPDATE_AND_CREATE_TOPIC,
-            {
-                "topic": "T",
-                "readQueueNums": "4",
-                "writeQueueNums": "4",
-                "perm": "6",
-                "topicFilterType": "SINGLE_TAG",
-                "order": "false",
-                "topicSysFlag": "0",
-                "defaultTopic": "TBW102",
-            },
-        )
+        answer = self.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields("T", 4))
         assert answer.code == ResponseCode.SUCCESS, answer.remark
 
     def connect(self) -> socket.socket:

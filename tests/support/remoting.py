@@ -214,6 +214,21 @@ def pull_fields(
     }
 
 
+def topic_fields(topic: str, queues: int = 1, **more: str) -> dict[str, str]:
+    """A header that makes a topic (CreateTopicRequestHeader)."""
+    return {
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "readQueueNums": str(queues),
+        "writeQueueNums": str(queues),
+        "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": "0",
+        "order": "false",
+        **more,
+    }
+
+
 def ask(address: str, code: int, body: bytes = b"", /, **ext: object) -> Reply:
     """Send one request on a new connection."""
     with RawConnection(address) as connection:

@@ -18,6 +18,7 @@ from mqspark.protocol.bodies.topic_bodies import (
     TopicQueueMappingDetail,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
+from tests.support.remoting import topic_fields
 
 BLOCK = 10_000
 _epochs = itertools.count(1_000, 1_000)
@@ -52,17 +53,8 @@ class StaticTopicTool:
         return found
 
     def put(self, name: str, config: TopicConfigAndQueueMapping) -> None:
-        header = {
-            "topic": self.topic,
-            "defaultTopic": "TBW102",
-            "readQueueNums": str(config.read_queue_nums),
-            "writeQueueNums": str(config.write_queue_nums),
-            "perm": "6",
-            "topicFilterType": "SINGLE_TAG",
-            "topicSysFlag": "0",
-            "order": "false",
-            "force": "false",
-        }
+        assert config.read_queue_nums == config.write_queue_nums
+        header = topic_fields(self.topic, config.read_queue_nums, force="false")
         body = encode_body(config.mapping_detail)
         self.client.request(self.masters[name], RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, header, body)
 

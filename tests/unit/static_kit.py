@@ -11,6 +11,7 @@ from mqspark.protocol.bodies.topic_bodies import LogicQueueMappingItem, TopicQue
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.record.record import decode_records
+from tests.support.remoting import topic_fields
 from tests.unit.broker_kit import PULL, SEND, Bench, Peer, pull_ext, send_ext
 
 TOPIC = "S"
@@ -101,18 +102,7 @@ class Pair:
         body: bytes | None = None,
         **ext: str,
     ) -> Command:
-        header = {
-            "topic": TOPIC,
-            "defaultTopic": "TBW102",
-            "readQueueNums": str(queues),
-            "writeQueueNums": str(queues),
-            "perm": "6",
-            "topicFilterType": "SINGLE_TAG",
-            "topicSysFlag": "0",
-            "order": "false",
-            "force": "false",
-            **ext,
-        }
+        header = topic_fields(TOPIC, queues, force="false", **ext)
         body = encode_body(detail) if body is None else body
         return self.ask(name, RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, header, body)
 

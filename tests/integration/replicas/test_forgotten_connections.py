@@ -16,7 +16,7 @@ from mqspark_server.namesrv_app import NameServerApp
 from mqspark_server.net import outbound
 from mqspark_server.settings.settings import Layer, broker_settings, namesrv_settings
 from tests.support.forgetful import Forgetful
-from tests.support.remoting import RawConnection
+from tests.support.remoting import ask, topic_fields
 from tests.support.scripted import Answer, Scripted
 from tests.support.waiting import eventually_async
 
@@ -93,14 +93,5 @@ async def test_a_broker_finds_its_name_server_again(tmp_path: Path) -> None:
 
 
 def create_topic(address: str, name: str) -> None:
-    fields = {
-        "topic": name,
-        "defaultTopic": "TBW102",
-        "readQueueNums": "1",
-        "writeQueueNums": "1",
-        "perm": "6",
-        "topicFilterType": "SINGLE_TAG",
-    }
-    with RawConnection(address) as connection:
-        reply = connection.request(RequestCode.UPDATE_AND_CREATE_TOPIC, b"", **fields)
+    reply = ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, **topic_fields(name))
     assert reply.code == 0, json.dumps(reply.ext)

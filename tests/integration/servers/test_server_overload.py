@@ -22,6 +22,7 @@ from mqspark.testing import Broker
 from mqspark_server.net.guards import ConnectionLimits
 from mqspark_server.net.tcp import RemotingServer
 from mqspark_server.net.tcpconnection import RemotingConnection
+from tests.support.remoting import topic_fields
 
 WORK_S = 1 / 16
 
@@ -152,9 +153,7 @@ def test_an_overloaded_broker_stores_what_it_acknowledges_and_no_more() -> None:
         host, _, port = broker.address.rpartition(":")
         address = (host, int(port))
         with socket.create_connection(address, timeout=60) as sock:  # makes the topic
-            topic = {"topic": "Busy", "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4",
-                     "perm": "6", "topicFilterType": "SINGLE_TAG"}  # fmt: skip
-            sock.sendall(encode_request(RequestCode.UPDATE_AND_CREATE_TOPIC, 1, topic))
+            sock.sendall(encode_request(RequestCode.UPDATE_AND_CREATE_TOPIC, 1, topic_fields("Busy", 4)))
             sock.recv(1 << 16)
         threads = [
             threading.Thread(target=blast, args=(address, number % 4)) for number in range(connections)

@@ -62,7 +62,7 @@ from tests.security.fuzz.decoders import DECODERS
 from tests.security.fuzz.kinds import Decoding, Finding, Target
 from tests.security.fuzz.victims import GROWTH_BYTES, Probe, Victim, http_get, running
 from tests.support import protocol_classes
-from tests.support.remoting import SEND_MESSAGE_V2, UPDATE_AND_CREATE_TOPIC, RawConnection
+from tests.support.remoting import SEND_MESSAGE_V2, UPDATE_AND_CREATE_TOPIC, RawConnection, topic_fields
 from tests.support.store_tools import copy_store
 
 HEADERS = [*protocol_classes.HEADERS.values()]
@@ -525,10 +525,7 @@ def _tells(health: Any) -> bool:
 
 
 def _create(connection: RawConnection, topic: str) -> None:
-    connection.request(
-        UPDATE_AND_CREATE_TOPIC, topic=topic, defaultTopic="TBW102", readQueueNums=2, writeQueueNums=2, perm=6,
-        topicFilterType="SINGLE_TAG", topicSysFlag=0, order=False,
-    )  # fmt: skip
+    connection.request(UPDATE_AND_CREATE_TOPIC, **topic_fields(topic, 2))
 
 
 def _send(connection: RawConnection, topic: str, queue: int, body: bytes, properties: str) -> int:

@@ -32,6 +32,7 @@ from mqspark.protocol.connection import Connection
 from mqspark.protocol.dispatch import Handler, dispatch, ok
 from mqspark.protocol.session import Session
 from mqspark.store.oldermessages import NotAtHand
+from tests.support.remoting import topic_fields
 from tests.unit import pop_kit
 from tests.unit.auth_kit import ROOT, SignedPeer, allow, authority
 from tests.unit.broker.pop.test_poprevive import put_record
@@ -107,13 +108,7 @@ def greedy(tmp_path: Path, store_settings: dict[str, Any], **settings: int) -> I
 
 
 def make_topic(who: SignedPeer, name: str, attributes: str = "") -> Command:
-    return who.ask(
-        R.UPDATE_AND_CREATE_TOPIC,
-        {
-            "topic": name, "defaultTopic": "TBW102", "readQueueNums": "8", "writeQueueNums": "8", "perm": "6",
-            "topicFilterType": "SINGLE_TAG", "attributes": attributes,
-        },
-    )  # fmt: skip
+    return who.ask(R.UPDATE_AND_CREATE_TOPIC, topic_fields(name, 8, attributes=attributes))
 
 
 def delete_topic(who: SignedPeer, name: str) -> Command:

@@ -40,6 +40,7 @@ from mqspark.protocol.session import Session
 from mqspark.protocol.slices import finished
 from mqspark_server.proxy import messaging_pb2 as pb
 from tests.support.clocks import ManualClock
+from tests.support.remoting import topic_fields
 from tests.unit.broker_kit import Bench, Peer, namesrv_peer, pull_ext
 
 MIB = 1 << 20
@@ -65,18 +66,7 @@ def table(tables: Tables, name: str) -> Bounded:
 
 
 def make_topic(peer: Peer, name: str = "T", queues: int = 8) -> None:
-    header = {
-        "topic": name,
-        "defaultTopic": "TBW102",
-        "readQueueNums": str(queues),
-        "writeQueueNums": str(queues),
-        "perm": "6",
-        "topicFilterType": "SINGLE_TAG",
-        "topicSysFlag": "0",
-        "order": "false",
-        "attributes": "",
-    }
-    assert peer.ask(Code.UPDATE_AND_CREATE_TOPIC, header).code == 0
+    assert peer.ask(Code.UPDATE_AND_CREATE_TOPIC, topic_fields(name, queues, attributes="")).code == 0
 
 
 def heartbeat(client_id: str, *, groups: Any = (), producers: Any = ()) -> bytes:

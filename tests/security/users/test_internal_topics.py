@@ -25,6 +25,7 @@ from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.record.batchitems import encode_items
 from mqspark.record.record import PendingRecord
+from tests.support.remoting import topic_fields
 from tests.unit.broker_kit import SEND, Bench, pull_ext, send_ext
 from tests.unit.pop_kit import ACK, ack_ext, pass_time, pop, put, settle
 
@@ -50,17 +51,7 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def make_decisions(bench: Bench, **more: str) -> None:
-    ext = {
-        "topic": SINK_DECISIONS_TOPIC,
-        "defaultTopic": "TBW102",
-        "readQueueNums": "1",
-        "writeQueueNums": "1",
-        "perm": "6",
-        "topicFilterType": "SINGLE_TAG",
-        "topicSysFlag": "0",
-        "order": "false",
-        **more,
-    }
+    ext = topic_fields(SINK_DECISIONS_TOPIC, **more)
     assert bench.peer().ask(RequestCode.UPDATE_AND_CREATE_TOPIC, ext).code == 0
 
 

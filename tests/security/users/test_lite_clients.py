@@ -12,6 +12,7 @@ import pytest
 from mqspark.protocol.codes import RequestCode as R
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
+from tests.support.remoting import topic_fields
 from tests.unit.auth_kit import ROOT, SignedPeer, allow, authority
 from tests.unit.broker_kit import Bench, send_ext
 
@@ -59,10 +60,7 @@ def lite(tmp_path: Path) -> Iterator[Lite]:
     )
     root = SignedPeer(bench.peer(), *ROOT)
     for topic, group in (("PA", "GA"), ("PM", "GM")):
-        ext = {
-            "topic": topic, "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6",
-            "topicFilterType": "SINGLE_TAG", "attributes": "+message.type=LITE",
-        }  # fmt: skip
+        ext = topic_fields(topic, attributes="+message.type=LITE")
         assert root.ask(R.UPDATE_AND_CREATE_TOPIC, ext).code == 0
         attributes = {"+lite.bind.topic": topic, "+lite.sub.reset.offset.unsubscribe": "true"}
         body = json.dumps({"groupName": group, "attributes": attributes}).encode()

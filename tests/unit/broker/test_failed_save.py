@@ -11,6 +11,7 @@ import pytest
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.store import OsFiles
 from mqspark.store.disk.files import StrPath
+from tests.support.remoting import topic_fields
 from tests.support.store_tools import QuickFiles
 from tests.unit.broker.send.test_broker_send import SEND, send_ext
 from tests.unit.broker_kit import Bench
@@ -31,13 +32,7 @@ def test_sends_are_refused_after_a_failed_save_but_not_for_want_of_space(
         rename(self, source, target)
 
     monkeypatch.setattr(OsFiles, "rename", fail)
-    peer.give(
-        RequestCode.UPDATE_AND_CREATE_TOPIC,
-        {
-            "topic": "New", "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6",
-            "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
-        },
-    )  # fmt: skip
+    peer.give(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields("New"))
     bench.broker.turn()
     with pytest.raises(OSError, match="config"):
         bench.run_jobs()

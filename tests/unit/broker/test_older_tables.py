@@ -20,6 +20,7 @@ from mqspark.protocol.signature import Signer
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.notes.tablenotes import MAX_SAVES, TableNotes
 from mqspark.store.tools.offline import OfflineStore
+from tests.support.remoting import topic_fields
 from tests.unit.auth_kit import ROOT, authority
 from tests.unit.broker.admin.admin_kit import commit, create, group
 from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
@@ -97,10 +98,7 @@ class Used(Bench):
         self.run_jobs()
 
     def make_static(self, peer: Peer, topic: str) -> None:
-        header = {
-            "topic": topic, "defaultTopic": "T", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6",
-            "topicFilterType": "SINGLE_TAG",
-        }  # fmt: skip
+        header = topic_fields(topic)
         body = {
             "topic": topic,
             "bname": "b-a",

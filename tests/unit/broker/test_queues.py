@@ -11,6 +11,7 @@ from mqspark.message import Message, MessageExt
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.record.batchitems import encode_batch
 from mqspark.record.record import decode_record, decode_records
+from tests.support.remoting import topic_fields
 from tests.unit.broker_kit import PULL, SEND, Bench, Peer, pull_ext, send_ext
 
 LMQ = {"enable_lmq": True, "enable_multi_dispatch": True}
@@ -22,17 +23,7 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def batch_topic(peer: Peer, name: str = "B") -> None:
-    ext = {
-        "topic": name,
-        "defaultTopic": "TBW102",
-        "readQueueNums": "1",
-        "writeQueueNums": "1",
-        "perm": "6",
-        "topicFilterType": "SINGLE_TAG",
-        "topicSysFlag": "0",
-        "order": "false",
-        "attributes": "+queue.type=BatchCQ,+message.type=NORMAL",
-    }
+    ext = topic_fields(name, attributes="+queue.type=BatchCQ,+message.type=NORMAL")
     assert peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, ext).code == 0
     changed = {**ext, "attributes": "+queue.type=SimpleCQ"}
     assert peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, changed).code == ResponseCode.SYSTEM_ERROR
@@ -187,9 +178,7 @@ def test_light_queues_are_not_in_the_table_of_topics(light: Bench) -> None:
     peer = light.peer()
     before = peer.ask(RequestCode.GET_ALL_TOPIC_CONFIG).body
     assert peer.ask(SEND, send_ext("%LMQ%a", 0), b"x").code == 0
-    made = {"topic": "%LMQ%b", "defaultTopic": "TBW102", "readQueueNums": "3", "writeQueueNums": "3", "perm": "6",
-            "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}  # fmt: skip
-    assert peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, made).code == 0
+    assert peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields("%LMQ%b", 3)).code == 0
     after = peer.ask(RequestCode.GET_ALL_TOPIC_CONFIG).body
     assert after == before
     config = json.loads(peer.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": "%LMQ%b"}).body)

@@ -7,25 +7,12 @@ from typing import Any
 
 from mqspark.protocol import fastjson
 from mqspark.protocol.codes import RequestCode
+from tests.support.remoting import topic_fields
 from tests.unit.broker_kit import Peer
 
 
-def topic_ext(topic: str, **more: str) -> dict[str, str]:
-    return {
-        "topic": topic,
-        "defaultTopic": "TBW102",
-        "readQueueNums": "3",
-        "writeQueueNums": "3",
-        "perm": "6",
-        "topicFilterType": "SINGLE_TAG",
-        "topicSysFlag": "0",
-        "order": "false",
-        **more,
-    }
-
-
 def create(peer: Peer, topic: str, **more: str) -> int:
-    return peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_ext(topic, **more)).code
+    return peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(topic, 3) | more).code
 
 
 def body_of(peer: Peer, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> Any:

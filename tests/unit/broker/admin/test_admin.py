@@ -17,8 +17,9 @@ from mqspark.store.recovery.deletions import STEPS_PER_ROUND
 from mqspark.store.topicdeletion import REMOVED_AT_ONCE
 from mqspark_server.settings.settingsfile import SettingsFile
 from tests.support.draws import some
+from tests.support.remoting import topic_fields
 from tests.support.store_tools import put
-from tests.unit.broker.admin.admin_kit import body_of, commit, create, group, topic_ext
+from tests.unit.broker.admin.admin_kit import body_of, commit, create, group
 from tests.unit.broker_kit import SEND, Bench, Peer, last_registration, send_ext
 
 GOLDEN = Path(__file__).parents[3] / "golden"
@@ -160,7 +161,7 @@ def test_a_deletion_is_answered_when_no_crash_takes_it_back(
     ],
 )
 def test_topics_that_are_refused(bench: Bench, topic: str, more: dict[str, str], code: int) -> None:
-    answer = bench.peer().ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_ext(topic, **more))
+    answer = bench.peer().ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(topic, 3, **more))
     assert answer.code == code
     assert answer.remark
     assert "X" not in bench.broker.state.topics
@@ -260,7 +261,7 @@ def test_unused_queues_are_cleaned(bench: Bench) -> None:
 def test_a_change_is_answered_when_it_is_saved_and_published(tmp_path: Path) -> None:
     bench = Bench(tmp_path, namesrv_addr="127.0.0.1:9876")
     peer = bench.peer()
-    peer.give(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_ext("New"))
+    peer.give(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields("New"))
     bench.broker.turn()
     assert bench.broker.publication.due
     assert bench.broker.jobs_due
@@ -270,7 +271,7 @@ def test_a_change_is_answered_when_it_is_saved_and_published(tmp_path: Path) -> 
     bench.run_jobs()
     assert [answer.code for answer in peer.heard()] == [0]
     # A name server that is down delays the answer, no more.
-    peer.give(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_ext("Newer"))
+    peer.give(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields("Newer"))
     bench.broker.turn()
     bench.run_jobs()
     assert peer.heard() == []
@@ -278,7 +279,7 @@ def test_a_change_is_answered_when_it_is_saved_and_published(tmp_path: Path) -> 
     bench.broker.tick()
     assert [answer.code for answer in peer.heard()] == [0]
     # A disk that is full makes it an error.
-    peer.give(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_ext("Newest"))
+    peer.give(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields("Newest"))
     bench.broker.turn()
     bench.broker.publication.accepted(last_registration(bench.broker))
     bench.clock.advance(3_000)
@@ -462,7 +463,7 @@ def test_runtime_info_has_every_row_that_the_tools_read(bench: Bench) -> None:
 
 
 def change_topic(peer: Peer, attributes: str) -> Command:
-    return peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_ext("X", attributes=attributes))
+    return peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields("X", 3, attributes=attributes))
 
 
 @pytest.mark.parametrize(

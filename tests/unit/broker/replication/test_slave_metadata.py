@@ -22,6 +22,7 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.connection import Connection
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.savedtables import SavedTable
+from tests.support.remoting import topic_fields
 from tests.unit.broker.replication.test_follower import STORE, connected, make_master, make_slave, pieces
 from tests.unit.broker_kit import SEND, Bench, expire_segments, send_ext
 from tests.unit.static_kit import TOPIC, mapping, part
@@ -77,11 +78,7 @@ def names(bench: Bench) -> set[str]:
 
 
 def put_topic(master: Bench, name: str, queues: int = 2) -> None:
-    ext = {
-        "topic": name, "defaultTopic": "TBW102", "readQueueNums": str(queues), "writeQueueNums": str(queues),
-        "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
-    }  # fmt: skip
-    assert master.peer().ask(RequestCode.UPDATE_AND_CREATE_TOPIC, ext).code == 0
+    assert master.peer().ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(name, queues)).code == 0
 
 
 def test_nothing_is_copied_from_a_broker_that_is_a_slave_itself(pair: tuple[Bench, Bench]) -> None:
@@ -155,18 +152,14 @@ def test_a_slave_gets_what_a_save_wrote_before_its_master_was_killed(pair: tuple
 def test_a_slave_has_its_masters_static_topics(pair: tuple[Bench, Bench]) -> None:
     master, slave = pair
     name = master.config.broker_name
-    ext = {
-        "topic": TOPIC, "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6",
-        "topicFilterType": "SINGLE_TAG",
-    }  # fmt: skip
     body = encode_body(mapping(name, {0: [part(name, 0), part("other", 10_000, gen=1)]}))
-    master.peer().give(RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, ext, body)
+    master.peer().give(RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, topic_fields(TOPIC), body)
     master.broker.turn()
     one_round(master, slave)
     copied = slave.broker.state.mappings
     assert copied.details() == master.broker.state.mappings.details()
     assert list(copied.table) == [TOPIC]
-    refused = slave.peer().ask(RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, ext, body)
+    refused = slave.peer().ask(RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, topic_fields(TOPIC), body)
     assert (refused.code, "from slave broker" in (refused.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
     slave.reopen()
     assert list(slave.broker.state.mappings.table) == [TOPIC]
@@ -505,10 +498,7 @@ def test_offsets_of_messages_that_a_new_slave_never_gets_are_not_used_again(
     """They have left their master's log, or the slave begins behind them (syncFromLastFile)."""
     master = make_master(tmp_path / "m")
     slave = make_slave(tmp_path / "s", sync_from_last_file=not is_gone)
-    ext = {
-        "topic": "Old", "defaultTopic": "TBW102", "readQueueNums": "2", "writeQueueNums": "2", "perm": "6",
-        "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false", "attributes": f"+queue.type={kind}",
-    }  # fmt: skip
+    ext = topic_fields("Old", 2, attributes=f"+queue.type={kind}")
     peer = master.peer()
     assert peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, ext).code == 0
     for _ in range(3):

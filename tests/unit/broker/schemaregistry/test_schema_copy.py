@@ -14,6 +14,7 @@ from mqspark.message import SCHEMAS_TOPIC
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.schemas.schemaprefix import encode_prefix
+from tests.support.remoting import topic_fields
 from tests.unit.broker_kit import Bench, send_ext
 from tests.unit.registry_kit import RegistryBench
 
@@ -34,9 +35,7 @@ class Pair:
         self.copy: SchemaCopy = copy
 
     def create(self, validation: str) -> None:
-        ext = {"topic": "Orders", "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6",
-               "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
-               "attributes": f"+schemaValidation={validation}"}  # fmt: skip
+        ext = topic_fields("Orders", attributes=f"+schemaValidation={validation}")
         self.peer.give(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)  # it waits for the name servers
         while self.bench.broker.work():
             pass

@@ -16,6 +16,7 @@ from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.record.record import PendingRecord, decode_record
+from tests.support.remoting import topic_fields
 from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
@@ -190,16 +191,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     peer.ask(RequestCode.UPDATE_BROKER_CONFIG, None, b"brokerPermission=4\n")
     assert give_back(peer, message).code == ResponseCode.NO_PERMISSION
     peer.ask(RequestCode.UPDATE_BROKER_CONFIG, None, b"brokerPermission=6\n")
-    retry = {
-        "topic": "%RETRY%CG",
-        "defaultTopic": "TBW102",
-        "readQueueNums": "1",
-        "writeQueueNums": "1",
-        "perm": "4",
-        "topicFilterType": "SINGLE_TAG",
-        "order": "false",
-    }
-    peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, retry)
+    peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields("%RETRY%CG", perm="4"))
     answer = give_back(peer, message)
     assert answer.code == ResponseCode.NO_PERMISSION
     assert answer.remark == "the topic[%RETRY%CG] sending message is forbidden"

@@ -20,6 +20,7 @@ from mqspark.protocol.layouts import HeaderLayouts
 from mqspark.record.batchitems import encode_batch
 from mqspark.record.compression import ZLIB, compress
 from mqspark.schemas.schemaprefix import encode_prefix
+from tests.support.remoting import topic_fields
 from tests.unit.broker_kit import SEND, Bench, send_ext
 from tests.unit.registry_kit import RegistryBench, field, record
 
@@ -45,9 +46,7 @@ class Guarded:
         self.peer = bench.peer()
 
     def create(self, validation: str, topic: str = "Orders") -> int:
-        ext = {"topic": topic, "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6",
-               "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
-               "attributes": f"+schemaValidation={validation}"}  # fmt: skip
+        ext = topic_fields(topic, attributes=f"+schemaValidation={validation}")
         return self.peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, ext).code
 
     def send(self, body: bytes, topic: str = "Orders", **more: str) -> Command:

@@ -11,6 +11,7 @@ from mqspark.protocol import fastjson
 from mqspark.protocol.bodies.body import decode_body, encode_body
 from mqspark.protocol.bodies.topic_bodies import TopicConfigAndQueueMapping
 from mqspark.protocol.codes import RequestCode, ResponseCode
+from tests.support.remoting import topic_fields
 from tests.unit.broker_kit import last_registration, namesrv_peer, pull_ext, send_ext
 from tests.unit.static_kit import TOPIC, Pair, mapping, part
 
@@ -80,8 +81,7 @@ def test_the_mapping_is_saved_before_the_topic(pair: Pair) -> None:
     bench = pair.sides["b-a"].bench
     pair.sides["b-a"].peer.give(
         RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC,
-        {"topic": TOPIC, "defaultTopic": "T", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6",
-         "topicFilterType": "SINGLE_TAG"},
+        topic_fields(TOPIC),
         json.dumps({"topic": TOPIC, "bname": "b-a", "totalQueues": 1, "epoch": 1,
                     "hostedQueues": {0: [{"bname": "b-a"}]}}).encode(),
     )  # fmt: skip
@@ -539,12 +539,8 @@ def test_a_change_is_answered_when_every_stored_message_is_readable(tmp_path: Pa
         bench, peer = side.bench, side.peer
         peer.give(RequestCode.SEND_MESSAGE_V2, sent(), b"x")
         undecided = [part("b-a", 0), part("b-b", -1, gen=1)]
-        ext = {
-            "topic": TOPIC, "defaultTopic": "T", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6",
-            "topicFilterType": "SINGLE_TAG",
-        }  # fmt: skip
         body = encode_body(mapping("b-a", {0: undecided}, epoch=2000))
-        peer.give(RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, ext, body)
+        peer.give(RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, topic_fields(TOPIC), body)
         for _ in range(3):
             bench.broker.turn()
             if bench.broker.jobs_due:

@@ -10,8 +10,6 @@ import pytest
 from mqspark.broker.transaction import transactions
 from mqspark.broker.transaction.halfbatches import MAX_MEMBERS, still_missing
 from mqspark.message import (
-    PERM_READ,
-    PERM_WRITE,
     TRANS_CHECK_MAX_TIME_TOPIC,
     TRANS_HALF_TOPIC,
     TRANSACTION_COMMIT_TYPE,
@@ -20,6 +18,7 @@ from mqspark.message import (
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.record.batchitems import encode_batch
 from mqspark.store.log.commitlog import CommitLog
+from tests.support.remoting import topic_fields
 from tests.unit.broker.transaction.test_broker_transactions import COMMIT, ROLLBACK, Kit
 from tests.unit.broker_kit import SEND, send_ext
 
@@ -269,20 +268,8 @@ def test_a_torn_commit_is_completed(tmp_path: Path, kept: int, crc: bool, ended_
 
 
 def test_a_batch_queue_takes_it_as_one_record(kit: Kit) -> None:
-    kit.producer.ask(
-        RequestCode.UPDATE_AND_CREATE_TOPIC,
-        {
-            "topic": "BCQ",
-            "defaultTopic": "TBW102",
-            "readQueueNums": "1",
-            "writeQueueNums": "1",
-            "perm": str(PERM_READ | PERM_WRITE),
-            "topicFilterType": "SINGLE_TAG",
-            "topicSysFlag": "0",
-            "order": "false",
-            "attributes": "+queue.type=BatchCQ",
-        },
-    )
+    ext = topic_fields("BCQ", attributes="+queue.type=BatchCQ")
+    kit.producer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
     body = encode_batch([Message.of("BCQ", name) for name in "abc"])
     ext = kit.prepare("B1", body=body, b="BCQ", properties={"MQSPARK_BATCH": "3:0"})
     assert kit.end(ext, COMMIT).code == 0
