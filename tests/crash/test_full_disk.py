@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +16,15 @@ from pathlib import Path
 import pytest
 
 from tests.support import web
-from tests.support.processes import mqspark_command, process, ready_line, set_options, stop
+from tests.support.processes import (
+    mqspark_command,
+    process,
+    ready_line,
+    run_python,
+    run_to_end,
+    set_options,
+    stop,
+)
 from tests.support.remoting import (
     GET_MAX_OFFSET,
     SEND_MESSAGE_V2,
@@ -44,10 +51,7 @@ NO_MARKS = {
 def disk(tmp_path: Path) -> Iterator[Path]:
     point = tmp_path / "disk"
     point.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(point)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    mounted = run_to_end(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(point)])
     if mounted.returncode:
         pytest.skip(f"this machine does not let the test mount a small disk: {mounted.stderr.strip()}")
     try:
@@ -209,12 +213,6 @@ print(taken)
 @pytest.mark.slow("fills a disk by a process; the water marks are the fast twin")
 def test_a_full_disk_sends_no_signal(disk: Path) -> None:
     """Mapped queue and index files are written only where there are blocks: else this would end with SIGBUS."""
-    done = subprocess.run(
-        [sys.executable, "-c", _FILL, str(disk / "store")],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    done = run_python(_FILL, str(disk / "store"))
     assert done.returncode == 0, (done.returncode, done.stderr)
     assert int(done.stdout) > 5000

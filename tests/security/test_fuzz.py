@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -17,6 +16,7 @@ from tests.security.fuzz.__main__ import fuzz
 from tests.security.fuzz.kinds import Decoding
 from tests.security.fuzz.targets import TARGETS, Served
 from tests.security.fuzz.victims import Victim, running
+from tests.support.processes import run_to_end
 
 CORPUS = Path(__file__).parent / "fuzz" / "corpus"
 MAX_CASES, MAX_CORPUS_BYTES = 200, 512 << 10
@@ -75,12 +75,8 @@ def test_its_part_of_ten_minutes(name: str, tmp_path: Path) -> None:
 def test_guided_by_what_code_is_reached(name: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.security.fuzz.guided", name, "--seconds", str(PART_S)]
     findings = tmp_path / "findings"
-    run = subprocess.run(
-        [*command, "--findings", str(findings), "--corpus", str(tmp_path / "corpus")],
-        capture_output=True,
-        text=True,
-        timeout=PART_S + 500,
-        check=False,
+    run = run_to_end(
+        [*command, "--findings", str(findings), "--corpus", str(tmp_path / "corpus")], timeout_s=PART_S + 500
     )
     assert run.returncode == 0, run.stdout[-2_000:] + run.stderr[-4_000:]
     assert not list(findings.iterdir())

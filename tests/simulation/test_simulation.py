@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import logging
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from tests.simulation.faults import NODES, Fault
 from tests.simulation.shape import SHARES, draw_shape
 from tests.simulation.simulation import shrink, simulate
 from tests.support.draws import draws, some
+from tests.support.processes import run_to_end
 
 FIRST_SEEDS, AT_ONCE = 8, 4
 """In ``make test``, beside one seed of each story; about a second each."""
@@ -119,13 +119,11 @@ def test_programs_with_routes_are_a_run_of_their_seed_too() -> None:
 def test_a_seed_is_the_same_run_in_every_process(seed: int) -> None:
     """Whatever order sets of texts have there."""
     said = [
-        subprocess.run(
+        run_to_end(
             [sys.executable, "-m", "tests.simulation", "--seed", str(seed)],
             cwd=Path(__file__).parents[2],
             env=os.environ | {"PYTHONHASHSEED": number},
-            capture_output=True,
             check=True,
-            text=True,
         ).stdout
         for number in ("1", "2")
     ]

@@ -25,7 +25,7 @@ from tests.support.dev import DevCluster
 from tests.support.jvm import SHORT_LIVED
 from tests.support.maven import or_skip
 from tests.support.packages import pip_packages
-from tests.support.processes import free_port, start, stop
+from tests.support.processes import free_port, run_to_end, start, stop
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow("a master, two workers and a program of Spark")]
@@ -83,7 +83,7 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def submit(master: str, folder: Path, *arguments: str, **environment: str) -> list[str]:
-    done = subprocess.run(
+    done = run_to_end(
         [
             str(BIN / "spark-submit"),
             *("--master", master, "--executor-memory", "512m", "--conf", "spark.driver.host=127.0.0.1"),
@@ -91,9 +91,7 @@ def submit(master: str, folder: Path, *arguments: str, **environment: str) -> li
         ],
         env={**os.environ, **COMMON, "PYSPARK_DRIVER_PYTHON": sys.executable, **environment},
         cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=900,
+        timeout_s=900,
     )
     assert done.returncode == 0, "\n".join(line for line in done.stderr.splitlines() if "\tat " not in line)[
         -6000:

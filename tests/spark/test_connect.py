@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.dev import DevCluster
+from tests.support.processes import run_to_end
 
 NEEDED = ("grpc", "grpc_status", "google.rpc", "pandas", "zstandard")
 
@@ -42,12 +42,7 @@ def test_all_of_it_through_a_local_connect_server(cluster: DevCluster, topic: st
     }
     (tmp_path / "settings.json").write_text(json.dumps(settings))
     script = Path(__file__).with_name("connect_client.py")
-    done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path / "settings.json")],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = run_to_end([sys.executable, str(script), str(tmp_path / "settings.json")])
     assert done.returncode == 0, done.stderr[-3000:]
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["connect"].startswith("pyspark.sql.connect")

@@ -6,8 +6,6 @@ import json
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -28,7 +26,7 @@ from mqspark.message import Message, MessageQueue
 from mqspark.store.disk.trusted import prove
 from pyspark_pymq.options import ReadOptions
 from tests.support.dev import DevCluster
-from tests.support.processes import free_port
+from tests.support.processes import free_port, run_python
 from tests.support.storefiles import segments_of
 
 COLUMNS = ("partition", "offset", "value", "key", "tags", "msgId", "timestamp")
@@ -199,9 +197,7 @@ print(json.dumps([rows, [
         own.create_topic("T")
         own.send_numbers("T", range(500))
         options = json.dumps({"nameserver": own.nameserver, "topic": "T"})
-        done = subprocess.run(
-            [sys.executable, "-c", program, options], capture_output=True, text=True, timeout=60
-        )
+        done = run_python(program, options)
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout) == [500, [[None]]]
 

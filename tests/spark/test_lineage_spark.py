@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 
 from mqspark.message import Message
 from tests.support.dev import DevCluster
+from tests.support.processes import run_to_end
 
 pytestmark = pytest.mark.spark
 
@@ -31,13 +31,11 @@ def test_a_stream_of_typed_rows_is_one_edge_and_leaves_dead_letters(
     where = {"TYPE": "file", "LOG_FILE_PATH": str(events), "APPEND": "true"}
     root = str(HERE.parents[2])
     environment = os.environ | {f"OPENLINEAGE__TRANSPORT__{name}": value for name, value in where.items()}
-    done = subprocess.run(
+    done = run_to_end(
         [sys.executable, str(HERE.with_name("lineage_driver.py")), cluster.nameserver, str(tmp_path)],
         env=environment | {"PYTHONPATH": root},
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=400,
+        timeout_s=400,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert cluster.queue_bodies("Totals") == {0: [b"2", b"6"]}

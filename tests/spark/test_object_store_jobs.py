@@ -26,6 +26,7 @@ from tests.support.dev import DevCluster
 from tests.support.jobs_tools import filled_store, tree
 from tests.support.maven import ToolMissing
 from tests.support.object_store import BUCKET, ObjectStore, object_store
+from tests.support.processes import run_to_end
 from tests.support.waiting import eventually
 
 pytestmark = [
@@ -75,7 +76,7 @@ def _needs_delta(arguments: tuple[str, ...]) -> bool:
 
 
 def run(jars: str, *arguments: str) -> dict[str, Any]:
-    done = subprocess.run(command(jars, *arguments), capture_output=True, text=True, timeout=300, check=False)
+    done = run_to_end(command(jars, *arguments))
     lines = done.stdout.splitlines()
     assert lines, done.stderr[-3_000:]
     found: dict[str, Any] = json.loads(lines[-1])

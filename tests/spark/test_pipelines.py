@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from tests.spark.test_connect import missing
 from tests.support.dev import DevCluster
 from tests.support.jvm import spark_options
 from tests.support.pages import ADDRESS, blocks
+from tests.support.processes import run_to_end
 from tests.support.warm_python import warm_python
 
 pytestmark = [
@@ -38,14 +38,10 @@ def run(folder: Path) -> None:
         }
         settings = ("spark.ui.enabled=false", "spark.sql.shuffle.partitions=2")
         options = [word for each in settings for word in ("--conf", each)]
-        done = subprocess.run(
+        done = run_to_end(
             [f"{Path(pyspark.__file__).parent}/bin/spark-pipelines", *options, "run"],
             env=os.environ | environment,
             cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
         )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 

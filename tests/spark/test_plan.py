@@ -23,6 +23,7 @@ from mqspark.errors import ConfigError, MQError
 from mqspark.message import MessageQueue, java_hash
 from pyspark_pymq.options import ReadOptions, WriteOptions, columns_of
 from pyspark_pymq.reading.stream_offsets import Positions, batch_ranges, limit_rows
+from tests.support.processes import run_python
 
 BASE = {"nameserver": "127.0.0.1:9876", "topic": "T"}
 
@@ -320,7 +321,7 @@ def test_planning_loads_neither_arrow_nor_the_store() -> None:
         "import sys, pyspark_pymq.reading.stream, mqspark.arrow.cluster.readtasks\n"
         "print([name for name in sys.modules if name in ('numpy', 'pyarrow', 'mqspark.store')])"
     )
-    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    done = run_python(program, check=True)
     assert done.stdout.strip() == "[]"
 
 
@@ -343,15 +344,13 @@ pyspark_pymq.register(session)
 print(context.environment["PYTHONPATH"])
 pyspark_pymq.register(SimpleNamespace(dataSource=session.dataSource))  # Spark Connect
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = run_python(program, check=True)
     assert done.stdout.split() == ["pymq", "pymq", f"{tmp_path}/lib.zip:/more", "pymq"]
 
 
 def test_importing_the_package_is_light_and_never_raises() -> None:
     program = "import sys, pyspark_pymq; print(sorted({'numpy', 'pyarrow', 'msgspec', 'fastapi'} & set(sys.modules)))"
-    loaded = subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, text=True
-    ).stdout
+    loaded = run_python(program, check=True).stdout
     assert "msgspec" not in loaded
     assert "fastapi" not in loaded
     blocked = (

@@ -6,7 +6,6 @@ import contextlib
 import io
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from pyspark_pymq.reading.stream import ADMISSION_CONTROL
 from tests.spark.delta_jars import NO_DELTA, delta_jars
 from tests.support.dev import DevCluster
 from tests.support.pages import ADDRESS, Block, blocks
+from tests.support.processes import run_to_end
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.spark
@@ -57,10 +57,7 @@ def test_statements(block: Block, spark: SparkSession, cluster: DevCluster) -> N
 @pytest.mark.parametrize("block", SCRIPTS, ids=lambda block: block.name)
 def test_a_script(block: Block, tmp_path: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    run = subprocess.run(
-        ["bash", "-eu", "-c", block.text],
-        cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+    run = run_to_end(["bash", "-eu", "-c", block.text], cwd=tmp_path, env={**os.environ, "PATH": path})
     assert run.returncode == 0, run.stdout + run.stderr
     assert '"records": 1' in run.stdout
 
@@ -80,11 +77,12 @@ def test_a_topic_as_a_table(cluster: DevCluster, tmp_path: Path) -> None:
     given = f"--delta-jars {','.join(map(str, jars))} --conf spark.driver.host=127.0.0.1"
     text = text.replace(run, f"{run} {given} --conf spark.ui.enabled=false")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
+    done = run_to_end(
         ["bash", "-eu", "-c", text],
-        cwd=tmp_path, env={**os.environ, "PATH": path, "HOME": str(tmp_path)},
-        capture_output=True, text=True, timeout=1500, check=False,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env={**os.environ, "PATH": path, "HOME": str(tmp_path)},
+        timeout_s=1500,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"│ 1 +┆ 9\.5 +│", done.stdout), done.stdout
 

@@ -16,7 +16,7 @@ from mqspark.errors import ConfigError
 from pyspark_pymq.options import ReadOptions, WriteOptions
 from tests.support.clusters import mqspark_broker, mqspark_namesrv
 from tests.support.jvm import spark_options
-from tests.support.processes import mqspark_command
+from tests.support.processes import mqspark_command, run_to_end
 
 BASE = {"nameserver": "127.0.0.1:9876", "topic": "T"}
 KEYS = {"accessKey": "canary-name", "secretKey": "canary-secret", "securityToken": "canary-token"}
@@ -95,12 +95,8 @@ def test_keys_are_nowhere_that_a_query_leaves_traces(tmp_path: Path) -> None:
             given["java_options"] = spark_options()
             (tmp_path / "settings.json").write_text(json.dumps(given))
             script = Path(__file__).with_name("signing_driver.py")
-            done = subprocess.run(
-                [sys.executable, str(script), str(tmp_path / "settings.json")],
-                capture_output=True,
-                text=True,
-                timeout=400,
-                cwd=folder,
+            done = run_to_end(
+                [sys.executable, str(script), str(tmp_path / "settings.json")], timeout_s=400, cwd=folder
             )
             assert done.returncode == 0, done.stderr[-3000:]
     result = json.loads((folder / "result.json").read_text())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -14,7 +13,7 @@ import pyspark
 import pytest
 
 from tests.support.dev import DevCluster, read_queue
-from tests.support.processes import free_port, start, stop
+from tests.support.processes import free_port, run_to_end, start, stop
 
 DRIVER = Path(__file__).with_name("speculation_driver.py")
 HOME = Path(pyspark.__file__).parent
@@ -65,7 +64,7 @@ def test_speculative_attempts(
 ) -> None:
     """Both attempts at a partition send all its rows; exactly-once shows those of one."""
     command = [sys.executable, str(DRIVER), master, cluster.nameserver, topic, guarantee, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = run_to_end(command)
     assert done.returncode == 0, done.stderr[-3000:]
     attempts = {path.name for path in tmp_path.iterdir()}
     assert {"0-0", "0-1", "1-0", "1-1"} <= attempts  # Spark did speculate

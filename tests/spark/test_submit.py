@@ -21,6 +21,7 @@ from mqspark.message import encode_host
 from mqspark.record.record import PendingRecord
 from mqspark.store import MessageStore, StoreConfig
 from tests.support.dev import DevCluster
+from tests.support.processes import run_to_end
 
 pytestmark = pytest.mark.slow("spark-submit starts Spark for each test")
 
@@ -52,7 +53,7 @@ def submit(folder: Path, *arguments: str, environment: dict[str, str] | None = N
 def submitted(
     folder: Path, *arguments: str, environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
+    done = run_to_end(
         [f"{Path(pyspark.__file__).parent}/bin/spark-submit", "--master", "local[2]", *arguments],
         env={
             **os.environ,
@@ -61,9 +62,6 @@ def submitted(
             **(environment or {}),
         },
         cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +31,7 @@ from pyspark_pymq.work.outcome import MESSAGE, ORDER
 from pyspark_pymq.work.verdicts import Policy
 from pyspark_pymq.writing.sink import BatchWriter
 from tests.support.jvm import spark_options
+from tests.support.processes import run_python
 from tests.support.waiting import eventually
 
 COLUMNS = ("value", "properties")
@@ -304,18 +304,17 @@ def test_spans_of_sparks_workers(tmp_path: Path) -> None:
         send(broker)
         options = {"nameserver": broker.namesrv, "topic": "Traced", "openTelemetry": "true"}
         path = os.pathsep.join([str(tmp_path), *sys.path])
-        ran = subprocess.run(
-            [sys.executable, "-c", DRIVER, json.dumps(options), spark_options()],
+        ran = run_python(
+            DRIVER,
+            json.dumps(options),
+            spark_options(),
             env={
                 **os.environ,
                 "PYTHONPATH": path,
                 "PYSPARK_PYTHON": sys.executable,
                 "SPARK_LOCAL_IP": "127.0.0.1",
             },
-            capture_output=True,
-            text=True,
             check=True,
-            timeout=300,
         )
     (row,) = [each for each in json.loads(ran.stdout.splitlines()[-1]) if each]
     (span,) = [json.loads(line) for line in out.read_text().splitlines()]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from pyspark.sql import SparkSession
 from tests.spark.versions_client import used
 from tests.support.dev import DevCluster
 from tests.support.maven import or_skip
+from tests.support.processes import run_to_end
 from tests.support.pyspark_versions import OLDEST, WITH_DELTA, environment_of, pyspark_of
 
 pytestmark = pytest.mark.spark
@@ -65,11 +65,8 @@ def test_batch_stream_and_sink(
     folder = or_skip(lambda: pyspark_of(version))
     (tmp_path / "settings.json").write_text(json.dumps(settings))
     script = Path(__file__).with_name("versions_client.py")
-    done = subprocess.run(
+    done = run_to_end(
         [sys.executable, str(script), str(tmp_path / "settings.json")],
-        capture_output=True,
-        text=True,
-        timeout=300,
         env={**os.environ, **environment_of(folder)},
     )
     assert done.returncode == 0, done.stderr[-3000:]

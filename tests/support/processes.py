@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from tests.support.forkserver import IS_SUPPORTED, Forked
 from tests.support.waiting import eventually
@@ -21,6 +21,7 @@ from tests.support.waiting import eventually
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 150.0
 STOP_TIMEOUT_S = 60.0
+RUN_TIMEOUT_S = 300.0
 
 
 def start(
@@ -99,6 +100,18 @@ def stop(child: subprocess.Popen[str], stop_signal: signal.Signals = signal.SIGT
         if stream is not None:
             stream.close()
     return child.returncode
+
+
+def run_to_end(
+    command: Sequence[str | Path], *, timeout_s: float = RUN_TIMEOUT_S, check: bool = False, **more: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a program and return what it printed. ``more``: other arguments of ``subprocess.run``."""
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=check, **more)
+
+
+def run_python(program: str, *arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    """The same for the text of a Python program, run by this interpreter."""
+    return run_to_end([sys.executable, "-c", program, *arguments], **more)
 
 
 def is_gone(pid: int) -> bool:

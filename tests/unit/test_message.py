@@ -7,8 +7,6 @@ import gzip
 import itertools
 import json
 import pathlib
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -37,6 +35,7 @@ from mqspark.message import (
     retry_topic,
 )
 from mqspark.record.compression import LZ4, ZLIB, ZSTD, compress, decompress
+from tests.support.processes import run_python
 
 VECTORS = pathlib.Path(__file__).parents[1] / "golden" / "vectors"
 
@@ -269,7 +268,7 @@ def test_a_fork_makes_ids_of_its_own() -> None:
         "import os; from mqspark.message import new_unique_id as make; make(); os.fork();"
         "os.write(1, ''.join(make()[8:20] + ' ' for _ in range(2)).encode())"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = run_python(program, check=True)
     said = done.stdout.split()
     assert len(said) == 4
     assert len(set(said)) == 2

@@ -33,6 +33,7 @@ from mqspark.errors import (
     NoSuchTopic,
 )
 from mqspark.testing import Broker
+from tests.support.processes import run_to_end
 from tests.support.waiting import eventually_async
 
 pytest_plugins = ["mqspark.testing.pytest_plugin"]
@@ -241,10 +242,7 @@ with Producer(namesrv, group="g") as producer:
 
 
 def test_a_forked_child_is_told_that_its_client_is_not_there(mq_broker: Broker) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FORKING, mq_broker.namesrv],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    done = run_to_end([sys.executable, "-W", "ignore", "-c", FORKING, mq_broker.namesrv])
     assert (done.returncode, done.stderr) == (0, "")
 
 

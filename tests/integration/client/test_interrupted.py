@@ -8,7 +8,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -23,6 +22,7 @@ from mqspark import aio
 from mqspark.errors import ClientError
 from mqspark.testing import Broker
 from tests.support.draws import some
+from tests.support.processes import run_python
 from tests.support.waiting import eventually, eventually_async
 
 FIRST = mqspark.ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
@@ -225,13 +225,7 @@ ENDS = {
 
 
 def run_program(program: str, *arguments: str, timeout_s: float = WAIT_S) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
+    return run_python(textwrap.dedent(program), *arguments, timeout_s=timeout_s)
 
 
 @pytest.mark.parametrize("how", some(ENDS, 2))

@@ -18,7 +18,7 @@ import mqspark
 from mqspark.errors import ConfigError
 from mqspark.testing import Broker
 from tests.support.draws import some
-from tests.support.processes import process, stop
+from tests.support.processes import process, run_to_end, stop
 from tests.support.waiting import eventually
 
 WAIT_S = 60.0
@@ -95,7 +95,7 @@ KINDS = [(how, "send_async") for how in ENDS] + [
 
 def ended(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", textwrap.dedent(program), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    return run_to_end(command, timeout_s=WAIT_S)
 
 
 def stored(broker: Broker, topic: str) -> int:

@@ -22,6 +22,7 @@ from mqspark.protocol.connection import Connection
 from tests.support import processes
 from tests.support.commands import mqspark
 from tests.support.draws import some
+from tests.support.processes import run_python, run_to_end
 from tests.support.remoting import RawConnection
 from tests.support.waiting import eventually
 
@@ -136,9 +137,7 @@ def test_dev_says_what_to_try_and_it_works(dev: Callable[..., Process]) -> None:
     command, spark = said.groups()
     program, *arguments = shlex.split(command)
     assert program == "python"
-    done = subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, check=True, timeout=60
-    )
+    done = run_to_end([sys.executable, *arguments], check=True)
     assert "SEND_OK" in done.stdout
     assert f"option('nameserver', '{namesrv}').load('Hello')" in spark
     compile(spark, "hint", "eval")
@@ -401,21 +400,13 @@ def test_help_and_version(start: Callable[..., Process]) -> None:
 
 
 def test_the_package_is_the_command() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "mqspark", "--version"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_to_end([sys.executable, "-m", "mqspark", "--version"])
     assert (done.returncode, done.stdout.startswith("mqspark, version ")) == (0, True), done.stderr
 
 
 def test_without_the_extra_the_command_says_so() -> None:
     program = "import sys; sys.modules['click'] = None; from mqspark.__main__ import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_python(program)
     assert done.returncode == 1
     assert done.stderr == "mqspark: error: the command line needs click: pip install 'mqspark[server]'\n"
 

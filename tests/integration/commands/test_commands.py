@@ -15,6 +15,7 @@ import yaml
 from mqspark import Message, MessageQueue, Producer, PushConsumer
 from mqspark.testing import Cluster
 from tests.support.commands import Outcome, mqspark
+from tests.support.processes import run_python, run_to_end
 from tests.support.waiting import eventually
 
 NOWHERE = "127.0.0.1:9"
@@ -56,9 +57,7 @@ print(unused & set(sys.modules))
 
 def test_a_simple_command_loads_what_it_needs() -> None:
     """It takes 0.15 s of CPU, most of it for click and asyncio."""
-    done = subprocess.run(
-        [sys.executable, "-c", LISTING], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_python(LISTING)
     assert done.stdout.splitlines()[-1] == "set()", done.stderr
 
 
@@ -327,9 +326,7 @@ def test_every_format_has_every_row(shape: str) -> None:
 
 def process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "mqspark", *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=60, env={**os.environ, **environment}, check=False
-    )
+    return run_to_end(command, env={**os.environ, **environment})
 
 
 def test_what_is_done_at_several_brokers_is_one_document() -> None:
@@ -370,9 +367,7 @@ def test_a_simple_command_imports_no_framework() -> None:
 
 def test_a_reader_that_has_enough_is_no_error() -> None:
     shell = f"{sys.executable} -m mqspark config get | head -1"
-    done = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {shell}"], capture_output=True, text=True, check=False
-    )
+    done = run_to_end(["bash", "-c", f"set -o pipefail; {shell}"])
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.split() == ["SERVER", "KEY", "VALUE"]
 

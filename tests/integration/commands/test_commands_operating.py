@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 
@@ -19,6 +17,7 @@ from mqspark.testing import Cluster
 from mqspark_server.commands.administration.mqadmin_cli import VERBS
 from mqspark_server.commands.local.examination import diagnose, lines_of
 from tests.support.commands import Outcome, mqspark
+from tests.support.processes import run_python
 from tests.support.scripted import Answer, Scripted
 from tests.support.waiting import eventually
 
@@ -164,9 +163,7 @@ def test_the_doctor_needs_no_click(cluster: Cluster) -> None:
         "u.find_spec = lambda name, *more: None if name == 'click' else find(name, *more)\n"
         "from mqspark.__main__ import main; main()"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, cluster.namesrv], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_python(code, cluster.namesrv)
     assert done.stderr == ""
     assert {"name server " + cluster.namesrv, "java"} <= {row["check"] for row in json.loads(done.stdout)}
 

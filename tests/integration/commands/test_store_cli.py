@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from tests.support import commands
 from tests.support.commands import Outcome
+from tests.support.processes import run_to_end
 from tests.support.store_tools import QuickFiles, crash, flush, opened, put
 
 
@@ -20,7 +20,7 @@ def mqspark(*arguments: object) -> Outcome:
 
 def in_a_process(*arguments: object) -> Outcome:
     command = [sys.executable, "-m", "mqspark_server.cli", "store", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = run_to_end(command)
     return Outcome(done.returncode, done.stdout, done.stderr)
 
 

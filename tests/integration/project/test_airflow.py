@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.maven import cached
+from tests.support.processes import run_to_end
 
 AIRFLOW = "apache-airflow==3.*"
 DAG = Path("conf/airflow/mqspark_jobs_dag.py").resolve()
@@ -29,7 +30,7 @@ def environment() -> Path:
     def make(folder: Path) -> None:
         subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True, timeout=120)
         pip = [str(folder / "venv/bin/python"), "-m", "pip", "install", "-q", AIRFLOW]
-        done = subprocess.run(pip, capture_output=True, text=True, timeout=900, check=False)
+        done = run_to_end(pip, timeout_s=900)
         if done.returncode:
             raise RuntimeError(done.stderr[-2_000:])
 
@@ -51,7 +52,7 @@ def test_airflow_makes_a_dag_of_each_job(tmp_path: Path) -> None:
         "PATH": "/usr/bin:/bin",
     }
     command = [str(python), "-W", "ignore", "-c", LOOK, str(DAG.parent)]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300, check=False)
+    done = run_to_end(command, env=variables)
     assert done.returncode == 0, done.stderr[-4_000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert set(found["dags"]) == {"mqspark_archive", "mqspark_compact", "mqspark_redeliver"}

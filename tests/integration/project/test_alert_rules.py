@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ import pytest
 from mqspark import LitePullConsumer, Message, Producer
 from mqspark.testing import Broker
 from tests.support import web
-from tests.support.processes import free_port, listens, process, wait_for_start
+from tests.support.processes import free_port, listens, process, run_to_end, wait_for_start
 from tests.support.waiting import eventually
 
 RULES = Path("conf/prometheus/alerts.yml")
@@ -69,7 +68,7 @@ def test_prometheus_accepts_them() -> None:
     if promtool is None:
         pytest.skip("there is no promtool on this machine (Debian: prometheus)")
     command = [promtool, "check", "rules", str(RULES)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run_to_end(command)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{len(EXPRESSIONS)} rules found" in done.stdout
 

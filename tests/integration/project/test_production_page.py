@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.pages import ROOT, Block, blocks
-from tests.support.processes import free_port
+from tests.support.processes import free_port, run_to_end
 
 SYSTEMD = r"""
 # The units' own commands, in the background; what stop waits for.
@@ -83,7 +82,7 @@ def test_its_commands_work_in_their_order(tmp_path: Path) -> None:
         f"--destdir {tmp_path}\nsed -E -i '{paths}' {tmp_path}/etc/systemd/system/*\n",
         1,
     )
-    done = subprocess.run(
+    done = run_to_end(
         ["bash", "-euo", "pipefail", "-c", SYSTEMD + script],
         env={
             **{name: value for name, value in os.environ.items() if name != "NAMESRV_ADDR"},
@@ -91,10 +90,7 @@ def test_its_commands_work_in_their_order(tmp_path: Path) -> None:
             "MQSPARK_CONTEXTS": str(tmp_path / "contexts.toml"),
         },
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
+        timeout_s=500,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     parts = re.split(r"^== .*$", done.stdout, flags=re.MULTILINE)

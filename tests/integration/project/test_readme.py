@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from mqspark.testing import Broker
 from tests.support.draws import some
 from tests.support.pages import ADDRESS, GRPC_ADDRESS, HTTP_ADDRESS, SHOWN, Block, blocks
+from tests.support.processes import run_to_end
 
 PYTHON = [each for each in blocks("python") if not each.needs_spark]
 PROGRAMS = [each for each in PYTHON if "def test_" not in each.text]
@@ -60,19 +60,15 @@ def test_a_program_runs_alone_and_prints(
 @pytest.mark.parametrize("block", TESTS, ids=lambda block: block.name)
 def test_a_test_passes(block: Block, tmp_path: Path) -> None:
     (tmp_path / "test_example.py").write_text(block.text)
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_example.py"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    run = run_to_end(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_example.py"], cwd=tmp_path
+    )
     assert run.returncode == 0, run.stdout + run.stderr
 
 
 @pytest.mark.parametrize("block", some(SCRIPTS, 1), ids=lambda block: block.name)
 def test_a_script_runs_alone_and_prints(block: Block, tmp_path: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    run = subprocess.run(
-        ["bash", "-eu", "-c", block.text],
-        cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    run = run_to_end(["bash", "-eu", "-c", block.text], cwd=tmp_path, env={**os.environ, "PATH": path})
     assert run.returncode == 0, run.stdout + run.stderr
     assert run.stdout.strip()

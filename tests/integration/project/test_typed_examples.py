@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.processes import run_to_end
 
 ROOT = Path(__file__).parents[3]
 
@@ -100,13 +101,10 @@ def programs(tmp_path: Path) -> Path:
 @pytest.mark.slow("half a minute; test_pyright_takes_the_examples is the fast twin")
 def test_mypy_takes_the_examples(programs: Path) -> None:
     """As strict as it can be, in one run."""
-    run = subprocess.run(
+    run = run_to_end(
         [sys.executable, "-m", "mypy", "--strict", "--scripts-are-modules", "--no-error-summary"]
         + [str(path) for path in sorted(programs.glob("*.py"))],
-        capture_output=True,
-        text=True,
         cwd=ROOT,
-        check=False,
     )
     found = [line for line in run.stdout.splitlines() if ": error: " in line]
     assert [Path(line.partition(":")[0]).stem for line in found] == ["wrong", "wrong"], run.stdout
@@ -119,12 +117,9 @@ def test_pyright_takes_the_examples(programs: Path) -> None:
     """It takes other things for exports than mypy does, and knows the types of pyspark. The package brings Node, and
     wants more than pyright unless it is told."""
     (programs / "pyrightconfig.json").write_text('{"typeCheckingMode": "standard"}')
-    run = subprocess.run(
+    run = run_to_end(
         [sys.executable, "-m", "basedpyright", "--outputjson", "--pythonpath", sys.executable, str(programs)],
-        capture_output=True,
-        text=True,
         cwd=programs,
-        check=False,
     )
     found = [each for each in json.loads(run.stdout)["generalDiagnostics"] if each["severity"] == "error"]
     assert [Path(each["file"]).stem for each in found] == ["wrong", "wrong"], run.stdout

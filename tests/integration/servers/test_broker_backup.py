@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,7 +26,7 @@ from mqspark import (
 from mqspark.errors import MQError
 from tests.support import commands
 from tests.support.clusters import Cluster, mqspark_broker, mqspark_namesrv
-from tests.support.processes import HOST, mqspark_command, process, set_options
+from tests.support.processes import HOST, mqspark_command, process, run_to_end, set_options
 from tests.support.waiting import eventually
 
 SETTINGS = {
@@ -197,14 +196,15 @@ def test_processes_of_backup_and_restore_that_are_killed(tmp_path: Path) -> None
             assert commands.mqspark("store", *copy).code == 0
         back = ["restore", str(place), "--to", str(store)]
         killed(*back, "--rate", "500K", when=lambda: (store / "commitlog").exists())
-        refused = subprocess.run(
-            [*mqspark_command(), "broker", "run", *set_options({"storePathRootDir": store, "bindAddress": HOST})],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
+        refused = run_to_end(
+            [
+                *mqspark_command(),
+                "broker",
+                "run",
+                *set_options({"storePathRootDir": store, "bindAddress": HOST}),
+            ],
             env={**os.environ, "NAMESRV_ADDR": namesrv},
-        )  # fmt: skip
+        )
         assert refused.returncode == 1
         assert "a restore did not finish" in refused.stderr
         assert commands.mqspark("store", *back).code == 0

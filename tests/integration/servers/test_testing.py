@@ -8,7 +8,6 @@ import gc
 import importlib.metadata
 import os
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -28,6 +27,7 @@ from mqspark.record.record import decode_records
 from mqspark.testing import Broker, Clients, Cluster, FakeClock
 from mqspark_server.broker_app import BrokerApp
 from mqspark_server.dev_cluster import DevCluster
+from tests.support.processes import run_python, run_to_end
 from tests.support.waiting import eventually
 
 pytest_plugins = ["mqspark.testing.pytest_plugin"]
@@ -482,7 +482,7 @@ def test_a_strangers_project_needs_no_configuration(tmp_path: Path, workers: int
         command += ["-p", "mqspark.testing.pytest_plugin"]
     if workers:
         command += ["-n", str(workers)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    done = run_to_end(command, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "5 passed" in done.stdout
 
@@ -497,9 +497,7 @@ def test_the_plugin_loads_nothing_before_it_is_used() -> None:
         "import sys, mqspark.testing.pytest_plugin; "
         "print([name for name in sys.modules if name.split('.')[0] in ('numpy', 'msgspec', 'mqspark_server')])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
+    done = run_python(code, check=True)
     assert done.stdout.strip() == "[]"
 
 
@@ -519,9 +517,7 @@ with Broker(settings={"grpcEnable": True}) as broker:
             time.sleep(0.01)
 print(before)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
-    )
+    done = run_python(code)
     assert (done.returncode, done.stdout) == (0, "set()\n"), done.stderr
 
 
@@ -531,15 +527,13 @@ def test_a_plain_cluster_loads_neither_users_nor_a_controller() -> None:
         "print([name for name in ('mqspark.auth.authority', 'mqspark.auth.users', 'mqspark_server.authfiles', "
         "'mqspark.controller.controller', 'mqspark_server.controlled_app') if name in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
+    done = run_python(code, check=True)
     assert done.stdout.strip() == "[]"
 
 
 def test_what_is_missing_is_named() -> None:
     code = "import sys; sys.modules['numpy'] = None\nfrom mqspark.testing import Broker"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = run_python(code)
     assert "pip install 'mqspark[testing]'" in done.stderr
 
 

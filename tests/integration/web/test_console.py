@@ -6,7 +6,6 @@ import html
 import json
 import re
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,7 +28,7 @@ from mqspark_server.console.sections import letterpages
 from mqspark_server.survey import tracesurvey
 from tests.integration.client.client_kit import FIRST
 from tests.support.draws import some
-from tests.support.processes import mqspark_command, ready_line, start, stop
+from tests.support.processes import mqspark_command, ready_line, run_python, start, stop
 from tests.support.users import with_users
 from tests.support.visits import browser, change, csrf, log_in, page, set_aside
 from tests.support.waiting import eventually
@@ -631,9 +630,7 @@ print({"fastapi", "uvicorn", "jinja2", "prometheus_client"} & set(sys.modules))
 
 def test_samples_load_nothing_that_serves_pages() -> None:
     """To load it takes a second, in which a broker would do nothing else."""
-    done = subprocess.run(
-        [sys.executable, "-c", SAMPLING], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_python(SAMPLING)
     assert (done.returncode, done.stdout) == (0, "set()\n"), done.stderr
 
 

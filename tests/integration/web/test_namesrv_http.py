@@ -11,7 +11,7 @@ import pytest
 from mqspark.errors import ConfigError
 from mqspark_server.settings.settings import Layer, namesrv_settings
 from tests.support.clusters import mqspark_broker
-from tests.support.processes import HOST, mqspark_command, process, ready_line, set_options
+from tests.support.processes import HOST, mqspark_command, process, ready_line, run_to_end, set_options
 
 
 def test_health_metrics_and_brokers(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_health_metrics_and_brokers(tmp_path: Path) -> None:
     if (promtool := shutil.which("promtool")) is None:
         pytest.skip("promtool is not installed: it comes with Debian's package prometheus")
     command = [promtool, "check", "metrics"]
-    checked = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60, check=False)
+    checked = run_to_end(command, input=text)
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from mqspark.protocol.headers.admin_headers import DeleteTopicRequestHeader
 from mqspark.protocol.named import FREE_TEXTS, NAMES
 from mqspark.testing import Broker
 from tests.security.requests.hostile_names import hostile_names
+from tests.support.processes import run_to_end
 from tests.support.protocol_classes import STRUCTS
 from tests.unit.broker_kit import SEND, Bench, send_ext
 
@@ -65,7 +65,7 @@ def test_no_request_touches_a_file_that_the_store_has_no_name_for(
 ) -> None:
     """All codes of both servers, every text of every header and body, and properties that the broker acts on, under
     ``sys.addaudithook``; with light message queues and timers, too."""
-    run = subprocess.run(
+    run = run_to_end(
         [
             sys.executable,
             "-B",
@@ -76,10 +76,6 @@ def test_no_request_touches_a_file_that_the_store_has_no_name_for(
             str(step),
         ],
         cwd=HERE,
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=False,
     )
     assert run.returncode == 0, run.stderr
     found = json.loads(run.stdout)

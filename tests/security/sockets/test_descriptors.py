@@ -6,8 +6,6 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import subprocess
-import sys
 import textwrap
 import time
 import urllib.request
@@ -19,6 +17,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.store.disk.files import descriptor_limit
 from mqspark_server.net.descriptors import OTHERS, Descriptors
 from tests.security.processes import BrokerProcess, ask
+from tests.support.processes import run_python
 from tests.unit.broker_kit import send_ext
 
 
@@ -115,13 +114,7 @@ PROGRAM = """
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_accepting_goes_on_after_there_was_no_descriptor(loop: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(PROGRAM), loop],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_python(textwrap.dedent(PROGRAM), loop)
     assert done.returncode == 0, done.stderr
     said = dict(line.split(" ", 1) for line in done.stdout.splitlines())
     assert said["answered"] == "True", done.stderr

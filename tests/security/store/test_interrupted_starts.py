@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from types import FrameType
@@ -19,7 +18,7 @@ import pytest
 from tests.security.store.damage_table import DAMAGE, MESSAGES, QUEUE_FILE_BYTES, SETTINGS, expected
 from tests.security.store.damaged_store import make_store
 from tests.support.draws import some
-from tests.support.processes import set_options
+from tests.support.processes import run_to_end, set_options
 from tests.support.store_tools import QuickFiles, copy_store, crash, drain, flush, opened, put
 
 MOST_POINTS = 12
@@ -111,10 +110,7 @@ def test_a_store_that_cannot_be_opened_ends_the_broker_with_one_line(
     root = copied(sound_store, tmp_path / "store")
     DAMAGE[name](root)
     settings = {**SETTINGS, "storePathRootDir": root, "listenPort": 0, "bindAddress": "127.0.0.1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "mqspark_server.cli", "broker", "run", *set_options(settings)],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    done = run_to_end([sys.executable, "-m", "mqspark_server.cli", "broker", "run", *set_options(settings)])
     assert (done.returncode, done.stdout) == (1, ""), done.stderr
     assert "Traceback" not in done.stderr
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("mqspark: error: ")]

@@ -38,6 +38,7 @@ from mqspark.arrow.reading import range_fetch as fetch
 from mqspark.arrow.reading.openplaces import ALLOWED_VARIABLE
 from mqspark.arrow.reading.range_fetch import read_task
 from pyspark_pymq.options import ReadOptions
+from tests.support.processes import run_python
 from tests.support.storefiles import segments_of
 
 ROWS = 400
@@ -445,14 +446,7 @@ _WORKER = """
 
 def _run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     root = Path(__file__).parents[3]
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=root,
-        check=False,
-    )
+    return run_python(textwrap.dedent(script), *map(str, arguments), cwd=root)
 
 
 def _one_segment(root: Path) -> Path:

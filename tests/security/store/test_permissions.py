@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +21,7 @@ from mqspark.errors import NotNow, StoreError
 from mqspark.protocol.codes import ResponseCode
 from mqspark.store.disk.diskjobs import run_here
 from mqspark_server.commands.local.store_cli import store
-from tests.support.processes import set_options
+from tests.support.processes import run_to_end, set_options
 from tests.support.unprivileged import unprivileged
 from tests.unit.broker_kit import SEND, Bench, send_ext
 
@@ -209,14 +208,7 @@ SCENES: dict[str, Callable[[Path], Iterator[str]]] = {"starts": starts, "runs": 
     ],
 )
 def test_a_permission_that_is_taken_costs_nothing(tmp_path: Path, scene: str) -> None:
-    done = subprocess.run(
-        unprivileged(sys.executable, "-m", __name__, scene, str(tmp_path / "store")),
-        cwd=HERE,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    done = run_to_end(unprivileged(sys.executable, "-m", __name__, scene, str(tmp_path / "store")), cwd=HERE)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr[-4_000:]
 
 

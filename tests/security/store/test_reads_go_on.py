@@ -8,8 +8,6 @@ import errno
 import itertools
 import json
 import os
-import subprocess
-import sys
 import textwrap
 import time
 import tracemalloc
@@ -32,6 +30,7 @@ from mqspark.store.disk.files import OsFiles, StrPath
 from mqspark.store.store import MessageStore
 from mqspark.testing import Broker, Clients
 from tests.support.draws import some
+from tests.support.processes import run_python
 from tests.support.store_tools import checkpoint, crash, drain, flush, opened, put
 from tests.support.storefiles import log_bytes
 
@@ -416,14 +415,8 @@ _LIMITED = """
 def test_a_broker_with_little_address_space_serves_what_it_takes(tmp_path: Path) -> None:
     """512 MiB are left when segments have 1 GiB: not one can be mapped."""
     root = Path(__file__).parents[3]
-    ran = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(_LIMITED), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root)},
-        check=False,
+    ran = run_python(
+        textwrap.dedent(_LIMITED), str(tmp_path), cwd=root, env={**os.environ, "PYTHONPATH": str(root)}
     )
     assert ran.returncode == 0, ran.stderr[-3000:]
     told = json.loads(ran.stdout.splitlines()[-1])
@@ -448,14 +441,7 @@ def test_a_start_with_little_address_space_recovers(tmp_path: Path) -> None:
     flush(store)
     crash(store)
     root = Path(__file__).parents[3]
-    ran = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=root,
-        check=False,
-    )
+    ran = run_python(textwrap.dedent(script), str(tmp_path), cwd=root)
     assert ran.returncode == 0, ran.stderr[-3000:]
     assert ran.stdout.split() == ["100", "0"]
 

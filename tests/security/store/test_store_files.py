@@ -33,7 +33,7 @@ from mqspark.testing import Broker
 from mqspark_server.authfiles import open_authority
 from tests.support.clocks import ManualClock
 from tests.support.draws import some
-from tests.support.processes import process
+from tests.support.processes import process, run_python, run_to_end
 from tests.support.store_tools import drain, make_store, opened, put
 from tests.unit.broker_kit import SEND, Bench, send_ext
 
@@ -157,14 +157,7 @@ def start_elsewhere(root: Path) -> str:
         "except Exception as error: print(type(error).__name__, error)\n"
         "else: print('started')"
     )
-    return subprocess.run(
-        [sys.executable, "-c", script, str(root)],
-        cwd=HERE,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    ).stdout
+    return run_python(script, str(root), cwd=HERE, check=True).stdout
 
 
 @pytest.mark.parametrize("what", some(["kept", "removed", "replaced", "renamed"], 1))
@@ -470,14 +463,7 @@ def test_a_limit_on_file_sizes_is_named_with_the_file(tmp_path: Path) -> None:
         "    except OSError as error: print(error.errno, error)\n"
     )
     path = tmp_path / "segment"
-    said = subprocess.run(
-        [sys.executable, "-c", script, str(path)],
-        cwd=HERE,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    ).stdout.splitlines()
+    said = run_python(script, str(path), cwd=HERE, check=True).stdout.splitlines()
     assert len(said) == 3
     for line in said:
         assert line.startswith(f"{errno.EFBIG} ")
@@ -490,13 +476,9 @@ def test_a_start_under_a_limit_on_file_sizes_names_the_segment(tmp_path: Path) -
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
 
     ports = ("--namesrv-port", "0", "--broker-port", "0", "--http-port", "0")
-    said = subprocess.run(
+    said = run_to_end(
         [sys.executable, "-m", "mqspark", "dev", "--store", str(tmp_path / "store"), *ports],
         cwd=HERE,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
         preexec_fn=limited,
     )
     print(said)

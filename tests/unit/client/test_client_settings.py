@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
-import subprocess
 import sys
 import typing
 from pathlib import Path
@@ -22,6 +21,7 @@ from mqspark.client.producer import producer_settings as producing
 from mqspark.client.remoting import client_options
 from mqspark.errors import ConfigError
 from mqspark.testing import pytest_plugin
+from tests.support.processes import run_to_end
 
 ROOT = Path(__file__).parents[3]
 CLIENTS = (
@@ -140,12 +140,8 @@ def test_type_checkers_see_every_argument(tmp_path: Path) -> None:
     right = "mqspark.PushConsumer('h:1', group='g', listener=print, concurrency=4, instance_name='i')\n"
     snippet = tmp_path / "snippet.py"
     snippet.write_text(head + right + "".join(f"{call}\n" for call, _ in wrong))
-    run = subprocess.run(
-        [sys.executable, "-m", "mypy", "--no-error-summary", "--hide-error-context", str(snippet)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
+    run = run_to_end(
+        [sys.executable, "-m", "mypy", "--no-error-summary", "--hide-error-context", str(snippet)], cwd=ROOT
     )
     found = [line for line in run.stdout.splitlines() if ": error: " in line]
     first = head.count("\n") + 2

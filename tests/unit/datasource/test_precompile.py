@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_pymq.precompile import archive_of_pyspark, main, precompile
-from tests.support.processes import start
+from tests.support.processes import run_to_end, start
 
 SOURCES = {"made/__init__.py": "from made.part import found\n", "made/part.py": "found = __file__\n"}
 
@@ -29,7 +29,7 @@ def archive_in(folder: Path) -> Path:
 def imported_from(archive: Path) -> str:
     command = [sys.executable, "-c", "import made; print(made.found)"]
     environment = {**os.environ, "PYTHONPATH": str(archive)}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+    return run_to_end(command, env=environment, check=True).stdout.strip()
 
 
 def test_modules_are_imported_compiled(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from mqspark_jobs.commandline import _error_stream, main
 from mqspark_jobs.job import ProgressLine, relevant_text
 from mqspark_server.cli import cli
 from pyspark_pymq.doctor import examine
+from tests.support.processes import run_python, run_to_end
 
 
 def by_name(nameserver: str | None = None) -> dict[str, tuple[bool, str]]:
@@ -75,11 +76,8 @@ def test_jobs_explain_themselves(capsys: pytest.CaptureFixture[str]) -> None:
         assert main([name, "--help"]) == 0
     assert main(["rebuild-index"]) == 2
     assert main(["no-such-job"]) == 2
-    run = subprocess.run(
-        [sys.executable, str(Path(__file__).parents[3] / "jobs/run.py"), "compact", "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
+    run = run_to_end(
+        [sys.executable, str(Path(__file__).parents[3] / "jobs/run.py"), "compact", "--help"], check=True
     )
     assert "--min-dirty-ratio" in run.stdout
 
@@ -96,13 +94,7 @@ main()
 
 def without_server(*arguments: str) -> subprocess.CompletedProcess[str]:
     """The console script where the extra ``server`` is not installed."""
-    return subprocess.run(
-        [sys.executable, "-c", WITHOUT_SERVER, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
-    )
+    return run_python(WITHOUT_SERVER, *arguments, env={**os.environ, "PYSPARK_PYTHON": sys.executable})
 
 
 def test_the_doctor_needs_the_extra_spark_alone() -> None:

@@ -5,7 +5,6 @@ The limit is on anonymous memory (RLIMIT_DATA), so mapped segments do not count.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 
 from mqspark.record.record import PendingRecord
 from mqspark.store import MessageStore
+from tests.support.processes import run_to_end
 from tests.support.store_tools import BORN_HOST, make_store
 
 LOG_BYTES = 384 << 20
@@ -105,7 +105,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
 def test_a_task_needs_less_than_its_log(store: tuple[Path, int], code: str, counts: int) -> None:
     root, count = store
     command = [sys.executable, "-c", LIMITED + code, str(root), str(ROOM_BYTES)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    done = run_to_end(command)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.split() == [str(count)] * counts
 
@@ -114,5 +114,5 @@ def test_a_task_needs_less_than_its_log(store: tuple[Path, int], code: str, coun
 def test_the_limit_is_one(store: tuple[Path, int]) -> None:
     root, _ = store
     command = [sys.executable, "-c", LIMITED + "bytearray(300 << 20)", str(root), str(ROOM_BYTES)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    done = run_to_end(command)
     assert "MemoryError" in done.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -29,6 +28,7 @@ from mqspark_server.settings.settings import (
 )
 from tests.support.maven import or_skip
 from tests.support.packages import go_program
+from tests.support.processes import run_to_end
 
 COMPOSE_MODULE = Path("tests/support/compose_module")
 DOCKERFILE = Path("Dockerfile").read_text()
@@ -129,7 +129,7 @@ def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
     if program is None:
         pytest.skip("hadolint is not installed (the extra dev has it on x86-64)")
     command = [program, "--failure-threshold", "warning", "Dockerfile"]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    ran = run_to_end(command)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
@@ -149,7 +149,7 @@ def test_docker_compose_takes_the_file() -> None:
     """Its own library checks the file by the schema, follows its references and prints what it means."""
     package = "github.com/compose-spec/compose-go/v2/cmd"
     program = or_skip(lambda: go_program("compose", COMPOSE_MODULE, package))
-    done = subprocess.run([program, "compose.yaml"], capture_output=True, text=True, check=False, timeout=60)
+    done = run_to_end([program, "compose.yaml"])
     assert (done.returncode, done.stderr) == (0, "")
     understood = yaml.safe_load(done.stdout)
     assert understood["services"].keys() == COMPOSE["services"].keys()

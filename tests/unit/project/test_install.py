@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes import run_to_end
+
 SCRIPT = Path("conf/install.sh")
 
 
 def install(*options: str, code: int = 0) -> str:
-    done = subprocess.run(
-        ["sh", str(SCRIPT), *options], capture_output=True, text=True, timeout=240, check=False
-    )
+    done = run_to_end(["sh", str(SCRIPT), *options])
     assert done.returncode == code, done.stderr
     return done.stdout + done.stderr
 
@@ -92,9 +92,7 @@ def test_the_environment_is_made_repaired_and_upgraded(tmp_path: Path) -> None:
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": sysconfig.get_paths()["purelib"]}
 
     def said(*command: str) -> str:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=60, check=False, env=environment, cwd=tmp_path
-        )
+        done = run_to_end(command, env=environment, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

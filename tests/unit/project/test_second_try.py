@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from tests.support import run as runs
 from tests.support.maven import ToolMissing
+from tests.support.processes import run_to_end
 from tests.support.schedule import group_of, is_late, seconds_of
 
 ROOT = Path(__file__).parents[3]
@@ -44,13 +44,7 @@ def test_sound():
 def run(folder: Path, *options: str) -> tuple[int, str]:
     plugins = ["-p", "tests.support.again", "-p", "tests.support.preforked"]
     command = [sys.executable, "-m", "pytest", *plugins, *options]
-    done = subprocess.run(
-        [*command, "-q", "test_it.py"],
-        cwd=folder,
-        env={"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
+    done = run_to_end([*command, "-q", "test_it.py"], cwd=folder, env={"PYTHONPATH": str(ROOT)})
     return done.returncode, done.stdout
 
 

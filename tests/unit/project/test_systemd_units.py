@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import click
 import pytest
 
 from mqspark_server.cli import cli
+from tests.support.processes import run_to_end
 
 UNITS = sorted(Path("conf/systemd").glob("*.service"))
 MOST_EXPOSED = 2.0
@@ -21,7 +21,7 @@ needs_systemd = pytest.mark.skipif(ANALYZE is None, reason="there is no systemd-
 
 
 def analyze(*arguments: str) -> str:
-    done = subprocess.run([str(ANALYZE), *arguments], capture_output=True, text=True, timeout=60, check=False)
+    done = run_to_end([str(ANALYZE), *arguments])
     return done.stdout + done.stderr
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import shutil
 import struct
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
@@ -31,6 +29,7 @@ from mqspark.store.disk.notes.checkpoint import Checkpoint
 from mqspark.store.recovery import recovery
 from mqspark.store.upkeep import checkpoints
 from tests.support.clocks import ManualClock
+from tests.support.processes import run_python
 from tests.support.store_tools import (
     checkpoint,
     crash,
@@ -54,9 +53,7 @@ def test_one_owner(tmp_path: Path) -> None:
         "try: make_store(Path(sys.argv[1])).open()\n"
         "except Exception as error: print(type(error).__name__, error)"
     )
-    said = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True
-    )
+    said = run_python(script, str(tmp_path), check=True)
     assert said.stdout.startswith(f"StoreLocked store directory {tmp_path} is in use")
     put(store, "T", 0, b"x")
     store.pipeline.commit()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from mqspark.store.tools.remake import remake
 from mqspark.store.tools.storestats import store_stats
 from tests.support.clocks import ManualClock
 from tests.support.draws import some
+from tests.support.processes import run_python
 from tests.support.store_tools import (
     QuickFiles,
     RoomyFiles,
@@ -355,10 +354,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
 def test_memory_does_not_grow_with_the_store(large: tuple[Path, int], tool: str) -> None:
     """512 MiB of log and no tool needs more than 100 MiB for it, mapped pages counted, nor does a process it starts."""
     root, count = large
-    done = subprocess.run(
-        [sys.executable, "-c", _MEASURE, str(root), tool, str(count)],
-        check=True, capture_output=True, text=True, timeout=240,
-    )  # fmt: skip
+    done = run_python(_MEASURE, str(root), tool, str(count), check=True)
     for used_kib in map(int, done.stdout.split()):
         assert used_kib < 100 << 10, f"{used_kib >> 10} MiB"
 
