@@ -30,7 +30,7 @@ from tests.crash.disk import (
     digest,
 )
 from tests.support.clocks import ManualClock
-from tests.support.store_tools import checkpoint, crash, drain, finish_deletions, make_store, put
+from tests.support.store_tools import checkpoint, complete, crash, drain, finish_deletions, make_store, put
 
 ROOT = Path("/disk")
 BATCHES = ("Batches", 0)
@@ -258,9 +258,7 @@ class Script:
         for _ in range(3):
             jobs = self.store.maintenance()
             self.files.note(Acked((), begin=self.store.log.min_offset))
-            for job in jobs:
-                job.run()
-                job.done()
+            complete(jobs)
 
     def sync_index(self) -> None:
         self.store.clock.advance(20_000)

@@ -17,7 +17,7 @@ from tests.crash.disk import DirectorySynced, MemoryFiles, Noted, Power, Recorde
 from tests.crash.power import ROOT
 from tests.support.clocks import ManualClock
 from tests.support.draws import some
-from tests.support.store_tools import crash, drain, make_store
+from tests.support.store_tools import complete, crash, drain, make_store
 from tests.unit.broker_kit import SEND, Peer, send_ext
 
 START_MS = 1_700_000_000_000
@@ -78,15 +78,11 @@ class Machine:
         return [answer.opaque for answer in answers]
 
     def save(self) -> None:
-        for job in self.broker.jobs():
-            job.run()
-            job.done()
+        complete(self.broker.jobs())
 
     def stop(self) -> None:
         self.turn()
-        for job in self.broker.shutdown():
-            job.run()
-            job.done()
+        complete(self.broker.shutdown())
         self.store.close()
 
     def delivered(self) -> list[tuple[int, int]]:

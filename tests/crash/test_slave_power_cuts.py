@@ -13,7 +13,7 @@ from mqspark.store.store import MessageStore
 from tests.crash.disk import DirectorySynced, MemoryFiles, Noted, Power, RecordedFiles, Synced, Tree
 from tests.crash.power import ROOT, SETTINGS
 from tests.support.clocks import ManualClock
-from tests.support.store_tools import drain, make_store, put
+from tests.support.store_tools import complete, drain, make_store, put
 
 QUEUES = [("Orders", 0), ("Orders", 1), ("Other", 0)]
 
@@ -77,9 +77,7 @@ def follow(store: MessageStore, log: bytes, note: Callable[[object], None], step
 
 
 def upkeep(store: MessageStore) -> None:
-    for job in store.maintenance():
-        job.run()
-        job.done()
+    complete(store.maintenance())
 
 
 def states(files: RecordedFiles, limit: int) -> Iterator[tuple[Tree, int, int | None]]:

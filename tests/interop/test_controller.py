@@ -1,9 +1,9 @@
 """Unmodified RocketMQ brokers in controller mode, and mqadmin's commands, under our controller."""
 
-import json
 import os
 import signal
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +18,14 @@ from tests.interop.topics import max_offset
 from tests.support.clusters import Cluster, mqspark_controller, mqspark_namesrv
 from tests.support.processes import HOST, free_port
 from tests.support.remoting import ask
+from tests.support.replicaset import state_of
 from tests.support.waiting import eventually
 
-GET_SYNC_STATE_DATA, NAME, TOPIC = 1006, "pair", "Failover"
+NAME, TOPIC = "pair", "Failover"
 BOTH = {1, 2}
 
 
-def state(controller: str) -> dict[str, Any]:
-    """What the controller says of the pair; empty before it knows it."""
-    body = ask(controller, GET_SYNC_STATE_DATA, json.dumps([NAME]).encode()).body
-    found: dict[str, Any] = json.loads(body)["replicasInfoTable"].get(NAME, {})
-    return found
+state = partial(state_of, name=NAME)
 
 
 def in_sync(controller: str) -> set[int]:

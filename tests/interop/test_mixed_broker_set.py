@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,9 +19,10 @@ from tests.interop.jars import Jars
 from tests.interop.rocketmq import rocketmq_broker, rocketmq_controller
 from tests.support.clusters import Cluster, mqspark_broker, mqspark_controller, mqspark_namesrv
 from tests.support.remoting import ask
+from tests.support.replicaset import state_of
 from tests.support.waiting import eventually
 
-ELECT_MASTER, GET_SYNC_STATE_DATA = 1002, 1006
+ELECT_MASTER = 1002
 NAME, TOPIC = "mixed", "Mixed"
 THEIRS, OURS = 1, 2
 """Controller ids: RocketMQ's broker starts first."""
@@ -52,10 +52,7 @@ def their_controller(jars: Jars, folder: Path) -> Iterator[str]:
         yield address
 
 
-def state(controller: str) -> dict[str, Any]:
-    body = ask(controller, GET_SYNC_STATE_DATA, json.dumps([NAME]).encode()).body
-    found: dict[str, Any] = json.loads(body)["replicasInfoTable"].get(NAME, {})
-    return found
+state = partial(state_of, name=NAME)
 
 
 def elect(controller: str, broker_id: int) -> None:

@@ -170,10 +170,10 @@ class ReplicaSet:
         return [log_of(broker.broker, broker.store) for _, broker in self._brokers.values()]
 
 
-def state_of(controller: str) -> dict[str, Any]:
-    """What a controller says of the set; empty before it knows it."""
-    body = ask(controller, GET_SYNC_STATE_DATA, json.dumps([NAME]).encode()).body
-    found: dict[str, Any] = json.loads(body)["replicasInfoTable"].get(NAME, {})
+def state_of(controller: str, name: str = NAME) -> dict[str, Any]:
+    """What a controller says of a set; empty before it knows it."""
+    body = ask(controller, GET_SYNC_STATE_DATA, json.dumps([name]).encode()).body
+    found: dict[str, Any] = json.loads(body)["replicasInfoTable"].get(name, {})
     return found
 
 

@@ -6,7 +6,7 @@ import errno
 import mmap
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -147,9 +147,7 @@ def flush(store: MessageStore) -> list[tuple[str, int, int]]:
 
 def checkpoint(store: MessageStore) -> None:
     finish_deletions(store)
-    for job in maintain(store):
-        job.run()
-        job.done()
+    complete(maintain(store))
 
 
 def maintain(store: MessageStore) -> list[Job]:
@@ -160,12 +158,17 @@ def maintain(store: MessageStore) -> list[Job]:
     return jobs
 
 
+def complete(jobs: Iterable[Job]) -> None:
+    """Run each job and take its result, as a server between its turns."""
+    for job in jobs:
+        job.run()
+        job.done()
+
+
 def finish_deletions(store: MessageStore) -> None:
     """Complete deletions, so that no crash brings a deleted topic back."""
     if store.deletions.behind:
-        job = store.deletions.job()
-        job.run()
-        job.done()
+        complete([store.deletions.job()])
 
 
 def drain(

@@ -27,7 +27,7 @@ from mqspark.store import FlushDiskType, MessageStore, StoreConfig
 from mqspark.store.disk.configfile import ConfigFile
 from tests.support import leftopen
 from tests.support.clocks import ManualClock
-from tests.support.store_tools import QuickFiles
+from tests.support.store_tools import QuickFiles, complete
 from tests.support.storefiles import segments_of
 
 
@@ -216,9 +216,7 @@ class Bench:
             self.run_jobs()
 
     def run_jobs(self) -> None:
-        for job in self.broker.jobs():
-            job.run()
-            job.done()
+        complete(self.broker.jobs())
 
     def records(self, topic: str, queue_id: int = 0, offset: int = 0) -> list[MessageExt]:
         """What consumers could see of a queue."""
@@ -244,9 +242,7 @@ class Bench:
     def close(self) -> None:
         leftopen.closed(self)
         self.flush()
-        for job in self.broker.shutdown():
-            job.run()
-            job.done()
+        complete(self.broker.shutdown())
         self.store.close()
 
     def leave(self) -> None:

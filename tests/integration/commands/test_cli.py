@@ -17,13 +17,11 @@ from pathlib import Path
 import pytest
 
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.protocol.command import Command, encode_request
-from mqspark.protocol.connection import Connection
 from tests.support import processes
 from tests.support.commands import mqspark
 from tests.support.draws import some
 from tests.support.processes import run_python, run_to_end
-from tests.support.remoting import RawConnection
+from tests.support.remoting import RawConnection, Reply, ask
 from tests.support.waiting import eventually
 
 CONF = Path(__file__).parents[3] / "conf"
@@ -87,20 +85,9 @@ def dev(start: Callable[..., Process]) -> Callable[..., Process]:
     return partial(start, "dev", "--namesrv-port", "0", "--broker-port", "0")
 
 
-def request(address: str, code: int, header: dict[str, str] | None = None, body: bytes = b"") -> Command:
-    host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=60) as sock:
-        sock.sendall(encode_request(code, 1, header, body))
-        connection = Connection()
-        while True:
-            commands = connection.receive_data(sock.recv(1 << 20))
-            if commands:
-                return commands[0]
-
-
-def send(address: str, topic: str, body: bytes = b"x") -> Command:
+def send(address: str, topic: str, body: bytes = b"x") -> Reply:
     header = {"a": "g", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "i": ""}
-    return request(address, RequestCode.SEND_MESSAGE_V2, header, body)
+    return ask(address, RequestCode.SEND_MESSAGE_V2, body, **header)
 
 
 def failure(process: Process, code: int) -> str:
@@ -251,7 +238,7 @@ def test_an_unmodified_broker_conf(start: Callable[..., Process], tmp_path: Path
     )  # fmt: skip
     ready = process.ready()
     assert READY.match(process.line), process.line
-    cluster = bytes(request(namesrv, RequestCode.GET_BROKER_CLUSTER_INFO).body)
+    cluster = ask(namesrv, RequestCode.GET_BROKER_CLUSTER_INFO).body
     assert b'"broker-a"' in cluster
     assert ready["broker"].encode() in cluster
     # broker run is the production profile, and the file asks for no automatic topics.
@@ -260,7 +247,7 @@ def test_an_unmodified_broker_conf(start: Callable[..., Process], tmp_path: Path
     assert code == 0, errors
     assert errors.count("settings without an effect here: useEpollNativeSelector") == 1
     # It has said good-bye.
-    assert b'"broker-a"' not in bytes(request(namesrv, RequestCode.GET_BROKER_CLUSTER_INFO).body)
+    assert b'"broker-a"' not in ask(namesrv, RequestCode.GET_BROKER_CLUSTER_INFO).body
     assert names.stop()[0] == 0
 
 
@@ -299,12 +286,12 @@ def test_what_was_changed_while_servers_ran_outlives_their_kill(
         broker = start("broker", "run", "-c", str(broker_conf))
         namesrv, address = names.ready()["namesrv"], broker.ready()["broker"]
         if is_first:
-            assert request(namesrv, RequestCode.PUT_KV_CONFIG, entry | {"value": "v"}).code == 0
-            assert request(namesrv, RequestCode.UPDATE_NAMESRV_CONFIG, body=b"maxRoutes=7").code == 0
-            assert request(address, RequestCode.UPDATE_BROKER_CONFIG, body=b"fileReservedTime=7").code == 0
-        assert request(namesrv, RequestCode.GET_KV_CONFIG, entry).ext == {"value": "v"}
-        assert b"\nmaxRoutes=7\n" in bytes(request(namesrv, RequestCode.GET_NAMESRV_CONFIG).body)
-        assert b"\nfileReservedTime=7\n" in bytes(request(address, RequestCode.GET_BROKER_CONFIG).body)
+            assert ask(namesrv, RequestCode.PUT_KV_CONFIG, **entry, value="v").code == 0
+            assert ask(namesrv, RequestCode.UPDATE_NAMESRV_CONFIG, b"maxRoutes=7").code == 0
+            assert ask(address, RequestCode.UPDATE_BROKER_CONFIG, b"fileReservedTime=7").code == 0
+        assert ask(namesrv, RequestCode.GET_KV_CONFIG, **entry).ext == {"value": "v"}
+        assert b"\nmaxRoutes=7\n" in ask(namesrv, RequestCode.GET_NAMESRV_CONFIG).body
+        assert b"\nfileReservedTime=7\n" in ask(address, RequestCode.GET_BROKER_CONFIG).body
         for process in (names, broker):
             processes.stop(process.popen, signal.SIGKILL)
     assert names_toml.read_text() == f"{common}maxRoutes = 7\n"
@@ -329,7 +316,7 @@ def test_a_broker_waits_for_no_name_server_and_finds_it_later(
     names.ready()
 
     def known() -> bytes:
-        return bytes(request(f"127.0.0.1:{port}", RequestCode.GET_BROKER_CLUSTER_INFO).body)
+        return ask(f"127.0.0.1:{port}", RequestCode.GET_BROKER_CLUSTER_INFO).body
 
     eventually(lambda: address.encode() in known(), "the registration at a name server that came later")
     assert process.stop()[0] == 0

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from mqspark_server.settings.settings import Layer, broker_settings
 from tests.support.clusters import Cluster as Process
 from tests.support.clusters import mqspark_broker, mqspark_controller, mqspark_namesrv
 from tests.support.remoting import SEND_MESSAGE_V2, RawConnection, ask, log_end, request_frame
+from tests.support.replicaset import state_of
 from tests.support.scripted import SILENCE, Answer, Scripted
 from tests.support.storefiles import log_bytes
 from tests.support.waiting import eventually, eventually_async
@@ -497,16 +498,12 @@ def test_what_is_acknowledged_outlives_two_masters(tmp_path: Path, flush: str) -
 # --- processes -----------------------------------------------------------------------------------------------
 
 SUCCESS = 0
-GET_SYNC_STATE_DATA = 1006
 NAME = "three"
 SEND = {"a": "P", "b": "Frozen", "c": "TBW102", "d": 1, "e": 0, "f": 0, "g": 1, "h": 0, "i": "", "j": 0}
 LEASE_MS = 2_000
 
 
-def state(controller: str) -> dict[str, Any]:
-    body = ask(controller, GET_SYNC_STATE_DATA, json.dumps([NAME]).encode()).body
-    found: dict[str, Any] = json.loads(body)["replicasInfoTable"].get(NAME, {})
-    return found
+state = partial(state_of, name=NAME)
 
 
 def in_sync(controller: str) -> int:

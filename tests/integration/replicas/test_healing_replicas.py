@@ -11,28 +11,13 @@ from mqspark import LitePullConsumer, Message, Producer, SendStatus
 from mqspark.testing import Cluster
 from tests.integration.client.client_kit import FIRST
 from tests.support import web
-from tests.support.storefiles import log_bytes
+from tests.support.slaves import MASTER, SLAVE, log_of, until_copied
 from tests.support.waiting import eventually
 
 TOPIC = "Healed"
-MASTER, SLAVE = 0, 1
 COUNT = 2_500
 """More than three megabytes: the connection for the log compares the last one of them."""
 SEGMENT = 1 << 20
-
-
-def end_of(cluster: Cluster, number: int) -> int:
-    store = cluster.apps[number].store
-    assert store is not None
-    return cluster.call(lambda: store.pipeline.stored_end)
-
-
-def is_copied(cluster: Cluster) -> bool:
-    return end_of(cluster, SLAVE) == end_of(cluster, MASTER)
-
-
-def log_of(cluster: Cluster, number: int) -> bytes:
-    return log_bytes(cluster.store_paths[number], end_of(cluster, number))
 
 
 def flip(cluster: Cluster, number: int, position: int) -> None:
@@ -52,7 +37,7 @@ def test_each_heals_the_other(tmp_path: Path) -> None:
             for number in range(COUNT):
                 body = b"%05d" % number + random.Random(number).randbytes(1_300)
                 assert producer.send(Message(TOPIC, body)).status is SendStatus.SEND_OK
-        eventually(lambda: is_copied(cluster), "the slave to have everything")
+        until_copied(cluster)
         sound = log_of(cluster, MASTER)
         assert log_of(cluster, SLAVE) == sound
         places = [len(sound) - (3 << 19), len(sound) // 3, 200]

@@ -21,26 +21,10 @@ from tests.support.clusters import Cluster as Process
 from tests.support.clusters import brokers_known_to, mqspark_broker, mqspark_namesrv
 from tests.support.draws import some
 from tests.support.remoting import log_end
-from tests.support.storefiles import log_bytes
+from tests.support.slaves import MASTER, SLAVE, end_of, log_of, until_copied
 from tests.support.waiting import eventually
 
 TOPIC = "Copied"
-MASTER, SLAVE = 0, 1
-
-
-def end_of(cluster: Cluster, number: int) -> int:
-    store = cluster.apps[number].store
-    assert store is not None
-    return cluster.call(lambda: store.pipeline.stored_end)
-
-
-def until_copied(cluster: Cluster) -> None:
-    eventually(lambda: end_of(cluster, SLAVE) == end_of(cluster, MASTER), "the slave to have everything")
-
-
-def log_of(cluster: Cluster, number: int) -> bytes:
-    end = end_of(cluster, number)
-    return log_bytes(cluster.store_paths[number], end)
 
 
 def send(producer: Producer, count: int) -> None:

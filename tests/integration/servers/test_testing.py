@@ -21,49 +21,26 @@ import pytest
 from mqspark import Message, MessageExt, MessageQueue, TransactionState
 from mqspark.errors import ClientError, ConfigError, StoreLocked
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.protocol.command import Command, encode_request
-from mqspark.protocol.connection import Connection
 from mqspark.record.record import decode_records
 from mqspark.testing import Broker, Clients, Cluster, FakeClock
 from mqspark_server.broker_app import BrokerApp
 from mqspark_server.dev_cluster import DevCluster
 from tests.support.processes import run_python, run_to_end
+from tests.support.remoting import Reply, ask
 from tests.support.waiting import eventually
 
 pytest_plugins = ["mqspark.testing.pytest_plugin"]
 
 
-def request(address: str, code: int, header: dict[str, str] | None = None, body: bytes = b"") -> Command:
-    host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=60) as sock:
-        sock.sendall(encode_request(code, 1, header, body))
-        connection = Connection()
-        while True:
-            commands = connection.receive_data(sock.recv(1 << 20))
-            if commands:
-                return commands[0]
-
-
-def send(broker: Broker, topic: str, body: bytes) -> Command:
-    header = {
-        "a": "g",
-        "b": topic,
-        "c": "TBW102",
-        "d": "4",
-        "e": "0",
-        "f": "0",
-        "g": "1",
-        "h": "0",
-        "i": "",
-        "j": "0",
-    }
-    return request(broker.address, RequestCode.SEND_MESSAGE_V2, header, body)
+def send(broker: Broker, topic: str, body: bytes) -> Reply:
+    header = {"a": "g", "b": topic, "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0, "i": "", "j": 0}
+    return ask(broker.address, RequestCode.SEND_MESSAGE_V2, body, **header)
 
 
 def test_a_broker_serves_and_is_known_at_once(mq_broker: Broker, mq_topic: str) -> None:
     assert send(mq_broker, mq_topic, b"hello").code == ResponseCode.SUCCESS
-    cluster = request(mq_broker.namesrv, RequestCode.GET_BROKER_CLUSTER_INFO)
-    assert mq_broker.address.encode() in bytes(cluster.body)
+    cluster = ask(mq_broker.namesrv, RequestCode.GET_BROKER_CLUSTER_INFO)
+    assert mq_broker.address.encode() in cluster.body
 
 
 def open_files() -> Counter[str]:
@@ -122,7 +99,7 @@ def test_a_taken_port_is_named() -> None:
 
 def test_a_cluster_has_brokers_with_stores_of_their_own() -> None:
     with Cluster(brokers=2) as cluster:
-        info = bytes(request(cluster.namesrv, RequestCode.GET_BROKER_CLUSTER_INFO).body)
+        info = ask(cluster.namesrv, RequestCode.GET_BROKER_CLUSTER_INFO).body
         assert all(address.encode() in info for address in cluster.addresses)
         assert len(set(cluster.store_paths)) == 2
         assert cluster.call(lambda: [app.lifecycle.ready for app in cluster.apps]) == [True, True]

@@ -44,6 +44,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.session import Session
 from tests.support.clocks import ManualClock
+from tests.support.store_tools import complete
 from tests.unit.broker_kit import Bench, Peer, send_ext
 
 BODIES: dict[int, Any] = {
@@ -345,9 +346,7 @@ def main() -> None:
     their_peer = Peer(core, Session(1, "127.0.0.1", 40_000, outbox))
 
     def save() -> None:
-        for job in core.jobs():
-            job.run()
-            job.done()
+        complete(core.jobs())
 
     attack.run(their_peer, sorted(core.handlers), save, "name server")
     keep_house()

@@ -43,6 +43,7 @@ from mqspark.protocol.headers.cluster_headers import RegisterBrokerRequestHeader
 from mqspark.protocol.servers.registration import encode_register_body
 from mqspark.store.offsets import QueueOffsets
 from tests.support.pace import ProcessorTime
+from tests.support.store_tools import complete
 from tests.unit.broker_kit import SEND, Bench, Peer, namesrv_peer, pull_ext, send_ext
 from tests.unit.controller_kit import CLUSTER, NAME, ControllerBench
 from tests.unit.pop_kit import pop_ext
@@ -568,9 +569,7 @@ def test_answers_of_one_save_are_sent_between_turns_and_waiting_ones_cost_nothin
         bench.broker.tick()
     assert looked < 100
     assert not peer.heard()
-    for job in bench.broker.jobs():
-        job.run()
-        job.done()
+    complete(bench.broker.jobs())
     answered = len(peer.heard())
     assert 0 < answered <= ANSWERED_AT_ONCE
     while bench.broker.work():
@@ -592,9 +591,7 @@ def test_changes_during_the_rest_after_a_long_save_are_saved_together(
     def save() -> int:
         jobs = bench.broker.jobs()
         bench.clock.advance(took_ms)
-        for job in jobs:
-            job.run()
-            job.done()
+        complete(jobs)
         return len(jobs)
 
     save()

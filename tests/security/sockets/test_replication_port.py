@@ -26,19 +26,13 @@ from mqspark.store.disk.configfile import ConfigFile
 from mqspark.testing import Cluster
 from mqspark_server.authfiles import AesGcm
 from mqspark_server.net import slaveport
+from tests.support.slaves import MASTER, SLAVE, until_copied
 from tests.support.users import with_users
 from tests.support.waiting import eventually
 
 ROOT = Credentials("root", "root-secret")
 SETTINGS = with_users(inner=("inner", "inner-secret"), authorizationEnabled=False)
 FROM_THE_FIRST_BYTE = bytes(7) + b"\x01"
-MASTER, SLAVE = 0, 1
-
-
-def end_of(cluster: Cluster, number: int) -> int:
-    store = cluster.apps[number].store
-    assert store is not None
-    return cluster.call(lambda: store.pipeline.stored_end)
 
 
 def ha_port(cluster: Cluster) -> tuple[str, int]:
@@ -74,10 +68,6 @@ def fill(cluster: Cluster, keys: Credentials | None = ROOT) -> None:
     with Producer(cluster.namesrv, group="p", credentials=keys) as producer:
         for number in range(20):
             producer.send(Message("Copied", b"canary %d" % number))
-
-
-def until_copied(cluster: Cluster) -> None:
-    eventually(lambda: end_of(cluster, SLAVE) == end_of(cluster, MASTER) > 0, "the slave to have everything")
 
 
 @pytest.fixture(scope="module")

@@ -12,16 +12,9 @@ import pytest
 
 from mqspark.errors import StoreCorrupt
 from tests.security.store.damage_table import DAMAGE, MESSAGES, expected, markdown
-from tests.security.store.damaged_store import look, make_store, run_fsck
+from tests.security.store.damaged_store import look, run_fsck
 from tests.support.draws import some
 from tests.support.store_tools import copy_store
-
-
-@pytest.fixture(scope="module")
-def sound_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("sound") / "store"
-    make_store(root)
-    return root
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from types import FrameType
 import pytest
 
 from tests.security.store.damage_table import DAMAGE, MESSAGES, QUEUE_FILE_BYTES, SETTINGS, expected
-from tests.security.store.damaged_store import make_store
 from tests.support.draws import some
 from tests.support.processes import run_to_end, set_options
 from tests.support.store_tools import QuickFiles, copy_store, crash, drain, flush, opened, put
@@ -35,13 +34,6 @@ REBUILT = (
 )
 SIZES = {"mapped_file_size_consume_queue": QUEUE_FILE_BYTES, "max_index_num": SETTINGS["maxIndexNum"]}
 KILLED = 9
-
-
-@pytest.fixture(scope="module")
-def sound_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("sound") / "store"
-    make_store(root)
-    return root
 
 
 def start_killed_at(root: Path, limit: int, count_to: Path | None = None) -> int:

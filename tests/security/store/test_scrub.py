@@ -15,17 +15,9 @@ from mqspark.record.record import tags_code
 from mqspark.store import MessageStore
 from mqspark.testing import Broker
 from tests.security.store.damage_table import DAMAGE, MESSAGES, SETTINGS
-from tests.security.store.damaged_store import make_store
 from tests.support import web
 from tests.support.clocks import ManualClock
-from tests.support.store_tools import QuickFiles, copy_store, drain, flush, opened, put
-
-
-@pytest.fixture(scope="module")
-def sound_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("sound") / "store"
-    make_store(root)
-    return root
+from tests.support.store_tools import QuickFiles, complete, copy_store, drain, flush, opened, put
 
 
 def scrubbed_health(url: str | None) -> dict[str, Any]:
@@ -73,9 +65,7 @@ def test_the_background_finds_what_a_start_cannot(
 
 
 def step(store: MessageStore) -> None:
-    for job in store.maintenance():
-        job.run()
-        job.done()
+    complete(store.maintenance())
 
 
 def filled(root: Path, **settings: Any) -> Path:

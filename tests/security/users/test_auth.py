@@ -24,6 +24,7 @@ from mqspark.protocol.session import CERTIFICATE_NAME, Session
 from mqspark.protocol.signature import Signer
 from tests.security.users.conftest import Guarded
 from tests.support.clocks import ManualClock
+from tests.support.store_tools import complete
 from tests.unit.auth_kit import ROOT, SECRET, SignedPeer, allow, authority
 from tests.unit.broker_kit import Bench, Peer, pull_ext, send_ext
 
@@ -710,8 +711,6 @@ def test_a_name_server_believes_only_its_users(tmp_path: Path) -> None:
         R.AUTH_CREATE_USER, root.signer.signed({"username": "late"}, b'{"password":"x"}'), b'{"password":"x"}'
     )
     assert root.peer.heard() == [], "not before it is on disk"
-    for job in core.jobs():
-        job.run()
-        job.done()
+    complete(core.jobs())
     assert [(answer.opaque, answer.code) for answer in root.peer.heard()] == [(created, 0)]
     assert authority(tmp_path).users.find("late") is not None

@@ -13,6 +13,7 @@ from mqspark.auth.users import UserType
 from mqspark.errors import ConfigError
 from mqspark_server.authfiles import open_authority
 from tests.support.clocks import ManualClock
+from tests.support.store_tools import complete
 from tests.unit.auth.test_policies import HERE
 
 SHIPPED = b"""
@@ -70,9 +71,7 @@ def test_accounts_become_users_once(tmp_path: Path) -> None:
     assert may(Kind.GROUP, "other", Action.SUB) is Ruling.ALLOW
     assert may(Kind.CLUSTER, "C", Action.GET) is None
     one.users.remove_acl("RocketMQ", next(iter(acl.policies)).type, None)
-    for job in one.jobs():
-        job.run()
-        job.done()
+    complete(one.jobs())
     close()
     again, close = open_authority(config, tmp_path / "auth", ManualClock())
     assert again.users.acl("RocketMQ") is None, "a user that is there keeps its policies"

@@ -29,6 +29,7 @@ from mqspark.protocol.session import Session
 from mqspark.protocol.slices import finished
 from mqspark_server.settings.settingsfile import SettingsFile
 from tests.support.clocks import ManualClock
+from tests.support.store_tools import complete
 from tests.unit.broker_kit import Peer, namesrv_peer
 
 
@@ -530,9 +531,7 @@ def test_key_values_survive_in_their_file(tmp_path: Path) -> None:
     core.turn()
     assert core.jobs_due
     assert not peer.heard()
-    for job in core.shutdown():
-        job.run()
-        job.done()
+    complete(core.shutdown())
     assert not core.jobs_due
     assert [(each.opaque, each.code) for each in peer.heard()] == [(opaque, 0)]
     assert fastjson.loads((tmp_path / "kvConfig.json").read_bytes()) == {"configTable": {"ns": {"k": "v"}}}
@@ -566,9 +565,7 @@ def test_changed_settings_go_into_the_file(tmp_path: Path) -> None:
         peer.give(RequestCode.UPDATE_NAMESRV_CONFIG, None, change)
     core.turn()
     assert not peer.heard()
-    for job in core.jobs():
-        job.run()
-        job.done()
+    complete(core.jobs())
     assert [each.code for each in peer.heard()] == [0, 0]
     assert path.read_text() == "# mine\norderMessageEnable=true\nscanNotActiveBrokerInterval=9000\n"
     assert not core.jobs_due

@@ -13,7 +13,7 @@ from mqspark.store.compaction.compacted import COMPACT_LOCK, COMPACTED, read_cur
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.tools.compactor import Compactor, CompactTask, TopicToCompact
 from tests.support.clocks import ManualClock
-from tests.support.store_tools import QuickFiles, drain, flush, opened, put
+from tests.support.store_tools import QuickFiles, complete, drain, flush, opened, put
 from tests.support.storefiles import segments_of
 
 QUEUE = Path(COMPACTED) / "C" / "0"
@@ -61,9 +61,7 @@ def written(root: Path) -> tuple[list[int], dict[str, str]]:
 def cut_back(store: MessageStore, position: int) -> bool:
     """Whether it was done."""
     store.copy.cut_back(position)
-    for job in store.maintenance():
-        job.run()
-        job.done()
+    complete(store.maintenance())
     return not store.copy.is_cutting
 
 

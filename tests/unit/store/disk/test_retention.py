@@ -24,6 +24,7 @@ from tests.support.clocks import ManualClock
 from tests.support.store_tools import (
     RoomyFiles,
     checkpoint,
+    complete,
     crash,
     drain,
     flush,
@@ -167,9 +168,7 @@ def test_nothing_goes_before_a_checkpoint_is_behind_it(tmp_path: Path) -> None:
     store.clean_expired()
     jobs = store.maintenance()
     assert store.status.deleted_segments == 0
-    for job in jobs:
-        job.run()
-        job.done()
+    complete(jobs)
     clock.advance(10_000)
     store.maintenance()
     assert store.status.deleted_segments == 10, "one batch"
@@ -560,9 +559,7 @@ def test_a_topic_deleted_meanwhile(tmp_path: Path) -> None:
     store.delete_topic("T")
     put(store, "T", 0, b"new life")
     flush(store)
-    for job in jobs:
-        job.run()
-        job.done()
+    complete(jobs)
     checkpoint(store)
     assert_serves_the_rest(store, {("T", 0): [b"new life"], ("Old", 0): written["Old", 0]})
     store.close()

@@ -31,6 +31,7 @@ from tests.support.store_tools import (
     QuickFiles,
     RoomyFiles,
     checkpoint,
+    complete,
     crash,
     drain,
     flush,
@@ -307,9 +308,7 @@ class Steps:
     def extend(self) -> int:
         """Gives back how many jobs of the maintenance prepared the next step."""
         jobs = self.jobs()
-        for job in jobs:
-            job.run()
-            job.done()
+        complete(jobs)
         return sum(isinstance(job, ReadAheadJob | ZeroAheadJob) for job in jobs)
 
     def jobs(self) -> list[Job]:

@@ -25,6 +25,7 @@ from tests.support.store_tools import (
     FaultyFiles,
     RoomyFiles,
     checkpoint,
+    complete,
     crash,
     drain,
     finish_deletions,
@@ -80,9 +81,7 @@ def test_no_checkpoint_comes_before_a_deletion_is_on_disk(tmp_path: Path) -> Non
     fill(store, 3)
     store.delete_topic("T")
     mark = tmp_path / "mqspark.checkpoint"
-    for job in store.maintenance():
-        job.run()
-        job.done()
+    complete(store.maintenance())
     assert not mark.exists()
     checkpoint(store)
     assert mark.exists()

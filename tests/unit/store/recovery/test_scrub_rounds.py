@@ -15,7 +15,7 @@ from mqspark.store.log.opendamage import MAX_RANGES, OpenDamage
 from mqspark.store.messages.fetch import VOUCHED_MS
 from mqspark.store.recovery.scrub import ROUND_MS, ScrubJob
 from tests.support.clocks import ManualClock
-from tests.support.store_tools import QuickFiles, drain, flush, opened, put
+from tests.support.store_tools import QuickFiles, complete, drain, flush, opened, put
 from tests.support.storefiles import segments_of
 
 COUNT = 300
@@ -46,9 +46,7 @@ def filled(
 def keep(store: MessageStore, clock: ManualClock, seconds: int) -> None:
     """Housekeeping of some seconds."""
     for _ in range(seconds):
-        for job in store.maintenance():
-            job.run()
-            job.done()
+        complete(store.maintenance())
         clock.advance(1000)
 
 

@@ -23,6 +23,7 @@ from tests.support.processes import run_python
 from tests.support.store_tools import (
     QuickFiles,
     RoomyFiles,
+    complete,
     crash,
     drain,
     flush,
@@ -226,15 +227,11 @@ def test_offsets_of_deleted_records_are_not_given_out_again_after_a_rebuild(tmp_
     for _ in range(40):
         put(store, "Stays", 0, b"x" * 400)
         flush(store)
-    for job in store.maintenance():
-        job.run()
-        job.done()
+    complete(store.maintenance())
     files.expired = {segment.path.name for segment in store.log.segments[:3]}
     store.clean_expired()
     for _ in range(4):
-        for job in store.maintenance():
-            job.run()
-            job.done()
+        complete(store.maintenance())
     assert store.log.min_offset > 0
     ends = {(topic, 0): store.offsets.max_offset(topic, 0) for topic in ("Gone", "Stays")}
     begin = store.offsets.min_offset("Stays", 0)
