@@ -178,14 +178,7 @@ def test_slices_read_what_one_go_reads() -> None:
     body = wrapped(plain(*(f"T{n}" for n in range(2_000)), read_queue_nums=3))
     text = encode_register_body(body)
     assert len(text) > 64 * 1024
-    work = read_registration(text, 479)
-    read = None
-    while read is None:
-        try:
-            next(work)
-        except StopIteration as end:
-            read = end.value
-    assert read == decode_register_body(text, 479) == body
+    assert finished(read_registration(text, 479)) == decode_register_body(text, 479) == body
     with pytest.raises(ProtocolError, match="at most"):
         next(read_registration(text, 479, 100_000))
 

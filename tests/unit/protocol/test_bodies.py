@@ -44,6 +44,7 @@ from mqspark.protocol.servers.registration import (
     encode_topic_line,
 )
 from tests.support.protocol_classes import BODIES as BODIES_BY_NAME
+from tests.support.slices import sliced
 
 VECTORS = pathlib.Path(__file__).parents[2] / "golden" / "vectors"
 
@@ -308,14 +309,7 @@ def test_every_body_writes_what_it_reads() -> None:
 @pytest.mark.parametrize("length", [1, 40, 250])
 def test_a_large_body_is_encoded_in_slices_and_pieces_however_long_its_entries_are(length: int) -> None:
     names = [f"{'x' * length}{number:06d}" for number in range(20_000)]
-    work, slices = encode_in_slices(TopicList(topic_list=names)), 0
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            pieces = end.value
-            break
-        slices += 1
+    pieces, slices = sliced(encode_in_slices(TopicList(topic_list=names)))
     text = b"".join(pieces)
     assert json.loads(text)["topicList"] == names
     assert max(map(len, pieces)) < 3 * SLICE_BYTES

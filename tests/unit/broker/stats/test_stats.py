@@ -10,6 +10,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import encode_response
 from mqspark.protocol.slices import finished
 from tests.support.clocks import ManualClock
+from tests.support.slices import sliced
 
 TICKS_PER_MINUTE = 60_000 // SAMPLE_INTERVAL_MS
 
@@ -216,17 +217,11 @@ def test_traffic_of_very_many_queues_is_added_up_in_slices() -> None:
     for queue_id in range(queues):
         for group in range(groups):
             stats.got("T", f"G{group}", 2, 10 * group, queue_id)
-    adding, slices = stats.traffic(), 1
+    adding = stats.traffic()
     next(adding)
     stats.got("T", "Later", 1, 1, 0)
-    while True:
-        try:
-            next(adding)
-        except StopIteration as end:
-            sums = end.value
-            break
-        slices += 1
-    assert slices == queues * groups // ROWS_AT_ONCE
+    sums, slices = sliced(adding)
+    assert slices + 1 == queues * groups // ROWS_AT_ONCE
     assert {key: (each.messages, each.bytes) for key, each in sums.items()} == {
         ("T", f"G{group}"): (2 * queues, 10 * group * queues) for group in range(groups)
     }

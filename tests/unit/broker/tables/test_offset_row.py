@@ -17,6 +17,7 @@ from mqspark.protocol.bodies.body import decode_table, encode_body
 from mqspark.protocol.bodies.topic_bodies import DataVersion
 from mqspark.protocol.slices import finished
 from mqspark.testing import FakeClock
+from tests.support.slices import sliced
 
 QUEUES = st.integers(min_value=-2, max_value=8) | st.just((1 << 31) - 1)
 OFFSETS = st.integers(min_value=-(1 << 63), max_value=(1 << 63) - 1)
@@ -120,14 +121,7 @@ def test_pairs_of_some_topics_are_found_and_removed_without_a_look_at_the_others
         offsets.commit(group, topic, 0, 7)
     wanted = {"T7", "T70", "T", "U", "T199"}
     monkeypatch.setattr(KeyOrder, "pages", None)  # all of them
-    work, slices = offsets.pairs_of(wanted), 0
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            found = end.value
-            break
-        slices += 1
+    found, slices = sliced(offsets.pairs_of(wanted))
     assert found == sorted(pair for pair in pairs if pair[0] in wanted)
     assert slices == 0
     finished(offsets.remove_topics(wanted))
@@ -137,14 +131,8 @@ def test_pairs_of_some_topics_are_found_and_removed_without_a_look_at_the_others
 
 def in_slices(text):
     """The parts of a master's offsets, joined, their version, and the number of slices."""
-    work, slices = offsets_in_slices(text), 1
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            parts, version = end.value
-            return {key: row for part in parts for key, row in part.items()}, version, slices
-        slices += 1
+    (parts, version), pauses = sliced(offsets_in_slices(text))
+    return {key: row for part in parts for key, row in part.items()}, version, pauses + 1
 
 
 def test_offsets_of_a_master_are_decoded_in_slices():

@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import random
-from typing import TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from mqspark.protocol.slices import Work
 from mqspark_server.web.families import SHOWN_AT_ONCE, exposition, exposition_in_slices
 from mqspark_server.web.metrics import COMPARED_AT_ONCE, _limit
+from tests.support.slices import sliced
 
-T = TypeVar("T")
 SERIES = 5_000
-
-
-def sliced(work: Work[T]) -> tuple[T, int]:
-    """The result, and how often others had their turn."""
-    slices = 0
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            return end.value, slices
-        slices += 1
 
 
 def families() -> list[Metric]:

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 
 from mqspark_server.web import turns
 from mqspark_server.web.v1.asking import Paging, page_of
+from tests.support.slices import sliced
 
 
 @dataclass
@@ -27,14 +28,8 @@ def test_pages_of_names_that_come_in_any_order_are_those_of_sorted_ones(prefix: 
     wanted = sorted(name for name in names if name.startswith(prefix))
     seen, after, slices = list[str](), None, 0
     while True:
-        work = Paging(1_000, after).of_pages(given, prefix)
-        while True:
-            try:
-                next(work)
-            except StopIteration as end:
-                page, after = end.value
-                break
-            slices += 1
+        (page, after), pauses = sliced(Paging(1_000, after).of_pages(given, prefix))
+        slices += pauses
         assert page == wanted[len(seen) : len(seen) + 1_000]
         seen += page
         if after is None:

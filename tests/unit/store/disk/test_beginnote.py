@@ -12,8 +12,7 @@ import pytest
 from mqspark.store.disk.damage import Outcome
 from mqspark.store.tools.fsck import fsck
 from mqspark.store.tools.offline import OfflineStore
-from tests.support.clocks import ManualClock
-from tests.support.store_tools import RoomyFiles, crash, make_store
+from tests.support.store_tools import RoomyFiles, crash, opened
 from tests.unit.store.disk.test_retention import assert_serves_the_rest, filled, names, run
 
 SEGMENT = 4096
@@ -29,19 +28,16 @@ def found(store: object) -> list[tuple[str, str, int | None, int | None]]:
 @pytest.mark.parametrize("end", ["close", "crash"])
 @pytest.mark.parametrize("after", ["a start", "retention"])
 def test_lost_first_segments_are_told_from_deleted_ones(tmp_path: Path, after: str, end: str) -> None:
-    clock = ManualClock()
-    files = RoomyFiles(clock)
-    store, written = filled(tmp_path, clock, files)
+    store, written, files = filled(tmp_path)
     begin = 0
     if after == "retention":
         files.expired = set(names(store)[:4])
         store.clean_expired()
         begin = 4 * SEGMENT
-    run(store, clock)
+    run(store, files)
     assert store.log.min_offset == begin
     store.close() if end == "close" else crash(store)
-    store = make_store(tmp_path, clock, files)
-    store.open()
+    store = opened(tmp_path, files.clock, files)
     assert found(store) == []
     gone = [segment.path for segment in store.log.segments[:2]]
     store.close()
@@ -51,18 +47,16 @@ def test_lost_first_segments_are_told_from_deleted_ones(tmp_path: Path, after: s
     wanted = ("log.begin", Outcome.LOST.value, begin, 2 * SEGMENT)
     report = fsck(OfflineStore(config))
     assert [(each.kind, each.severity, each.offset, each.length) for each in report.findings] == [wanted]
-    store = make_store(tmp_path, clock, files)
-    store.open()
+    store = opened(tmp_path, files.clock, files)
     assert found(store) == [wanted]
     assert len(store.log_damage) == 0, "no reader is led there"
     assert_serves_the_rest(store, written)
     files.expired = set(names(store)[:1])
     store.clean_expired()
-    run(store, clock)
+    run(store, files)
     assert store.log.min_offset == begin + 3 * SEGMENT
     store.close()
-    store = make_store(tmp_path, clock, files)
-    store.open()
+    store = opened(tmp_path, files.clock, files)
     assert found(store) == [], "retention has come by"
     store.close()
 
@@ -70,10 +64,8 @@ def test_lost_first_segments_are_told_from_deleted_ones(tmp_path: Path, after: s
 @pytest.mark.parametrize("why", ["no note", "damaged note", "another broker"])
 def test_what_is_not_known_is_not_told(tmp_path: Path, why: str) -> None:
     """A RocketMQ broker deletes without a note; it leaves another checkpoint."""
-    clock = ManualClock()
-    files = RoomyFiles(clock)
-    store, _ = filled(tmp_path, clock, files)
-    run(store, clock)
+    store, _, files = filled(tmp_path)
+    run(store, files)
     store.close()
     note = tmp_path / "mqspark.begin"
     if why == "no note":
@@ -85,25 +77,21 @@ def test_what_is_not_known_is_not_told(tmp_path: Path, why: str) -> None:
         path.write_bytes(path.read_bytes()[:8] + bytes(8) + path.read_bytes()[16:])
     (tmp_path / "commitlog" / f"{0:020d}").unlink()
     for _ in range(2):
-        store = make_store(tmp_path, clock, files)
-        store.open()
+        store = opened(tmp_path, files.clock, files)
         assert [each for each in found(store) if each[0] == "log.begin"] == []
         store.close()
 
 
 def test_an_older_note_beside_a_newer_log_says_what_is_missing(tmp_path: Path) -> None:
     """As after a backup without the log's files was restored: retention has deleted them, which nobody knows then."""
-    clock = ManualClock()
-    files = RoomyFiles(clock)
-    store, _ = filled(tmp_path, clock, files)
+    store, _, files = filled(tmp_path)
     shutil.copy(tmp_path / "mqspark.begin", tmp_path / "older")
     files.expired = set(names(store)[:1])
     store.clean_expired()
-    run(store, clock)
+    run(store, files)
     store.close()
     (tmp_path / "older").rename(tmp_path / "mqspark.begin")
-    store = make_store(tmp_path, clock, files)
-    store.open()
+    store = opened(tmp_path, files.clock, files)
     assert found(store) == [("log.begin", "lost", 0, SEGMENT)]
     store.close()
 
@@ -122,25 +110,21 @@ class NoRoomForNotes(RoomyFiles):
 @pytest.mark.parametrize("when", ["before the first start", "before retention"])
 def test_a_full_disk_keeps_neither_a_start_nor_retention_from_their_work(tmp_path: Path, when: str) -> None:
     """Only retention makes room again."""
-    clock = ManualClock()
-    files = NoRoomForNotes(clock)
-    store, written = filled(tmp_path, clock, files)
-    run(store, clock)
+    store, written, files = filled(tmp_path, NoRoomForNotes)
+    run(store, files)
     if when == "before the first start":
         store.close()
         (tmp_path / "mqspark.begin").unlink()
         files.is_full = True
-        store = make_store(tmp_path, clock, files)
-        store.open()
+        store = opened(tmp_path, files.clock, files)
     files.is_full = True
     files.expired = set(names(store)[:3])
     store.clean_expired()
-    run(store, clock)
+    run(store, files)
     assert store.log.min_offset == 3 * SEGMENT
     assert_serves_the_rest(store, written)
     store.close()
     files.is_full = False
-    store = make_store(tmp_path, clock, files)
-    store.open()
+    store = opened(tmp_path, files.clock, files)
     assert found(store) == [], "an old note would tell of lost segments"
     store.close()

@@ -42,20 +42,21 @@ MARKS = {
 QUEUES = [("T", 0), ("T", 1), ("Old", 0)]
 
 
-def run(store: MessageStore, clock: ManualClock, rounds: int = 3) -> None:
+def run(store: MessageStore, files: RoomyFiles, rounds: int = 3) -> None:
     """Retention's next run, with the checkpoint before it and the rounds after it."""
     flush(store)
     checkpoint(store)
-    clock.advance(10_000)
+    files.clock.advance(10_000)
     for _ in range(rounds):
         checkpoint(store)
 
 
 def filled(
-    root: Path, clock: ManualClock, files: RoomyFiles, **settings: object
-) -> tuple[MessageStore, dict[tuple[str, int], list[bytes]]]:
-    """About fifteen segments of nine messages; nothing in queue Old after the first."""
-    store = opened(root, clock, files, **{**MARKS, "delete_when": "", **settings})
+    root: Path, kind: type[RoomyFiles] = RoomyFiles, **settings: object
+) -> tuple[MessageStore, dict[tuple[str, int], list[bytes]], Any]:
+    """About fifteen segments of nine messages; nothing in queue Old after the first. The disk is a ``kind``."""
+    files = kind(ManualClock())
+    store = opened(root, files.clock, files, **{**MARKS, "delete_when": "", **settings})
     written: dict[tuple[str, int], list[bytes]] = {queue: [] for queue in QUEUES}
     for number in range(130):
         queue = QUEUES[number % 2] if number > 6 else QUEUES[2]
@@ -63,7 +64,7 @@ def filled(
         put(store, *queue, body, b"KEYS\x01k%d\x02" % number)
         written[queue].append(body)
         flush(store)
-    return store, written
+    return store, written, files
 
 
 def names(store: MessageStore) -> list[str]:
@@ -93,16 +94,14 @@ def files_in(root: Path) -> list[str]:
 
 @pytest.mark.parametrize("end", ["close", "crash"])
 def test_what_is_expired_goes_from_log_queues_and_index(tmp_path: Path, end: str) -> None:
-    clock = ManualClock()
-    files = RoomyFiles(clock)
-    store, written = filled(tmp_path, clock, files)
+    store, written, files = filled(tmp_path)
     all_names = names(store)
     files.expired = set(all_names[:8])
-    run(store, clock)
+    run(store, files)
     assert names(store) == all_names, "it is not the hour"
     index_files = files_in(tmp_path / "index")
     store.clean_expired()
-    run(store, clock)
+    run(store, files)
     assert names(store) == all_names[8:] == files_in(tmp_path / "commitlog")
     assert store.status.deleted_segments == 8
     assert store.log.min_offset == 8 * 4096
@@ -120,7 +119,7 @@ def test_what_is_expired_goes_from_log_queues_and_index(tmp_path: Path, end: str
         store.close()
     else:
         crash(store)
-    store = make_store(tmp_path, clock, files)
+    store = make_store(tmp_path, files.clock, files)
     report = store.open()
     assert (report.min_position, report.damaged, report.lost_entries) == (8 * 4096, [], 0)
     assert report.start_position > 8 * 4096
@@ -133,72 +132,62 @@ def test_what_is_expired_goes_from_log_queues_and_index(tmp_path: Path, end: str
 
 
 def test_the_hour_is_that_of_the_day_here(tmp_path: Path) -> None:
-    clock = ManualClock()
-    files = RoomyFiles(clock)
-    hour = time.localtime(clock.now_ms() / 1000).tm_hour
-    store, _ = filled(tmp_path, clock, files, delete_when=f"{(hour + 2) % 24:02d}")
+    hour = time.localtime(ManualClock().now_ms() / 1000).tm_hour
+    store, _, files = filled(tmp_path, delete_when=f"{(hour + 2) % 24:02d}")
     files.expired = set(names(store)[:3])
-    run(store, clock)
+    run(store, files)
     assert store.status.deleted_segments == 0
-    clock.advance(2 * HOUR_MS)
-    run(store, clock)
+    files.clock.advance(2 * HOUR_MS)
+    run(store, files)
     assert store.status.deleted_segments == 3
     store.close()
 
 
 def test_the_segment_that_is_written_stays(tmp_path: Path) -> None:
-    clock = ManualClock()
-    files = RoomyFiles(clock)
-    store, written = filled(tmp_path, clock, files)
+    store, written, files = filled(tmp_path)
     files.expired = set(names(store))
     last = names(store)[-1]
     store.clean_expired()
     for _ in range(5):
-        run(store, clock)
+        run(store, files)
     assert names(store) == [last]
     assert_serves_the_rest(store, written)
     store.close()
 
 
 def test_nothing_goes_before_a_checkpoint_is_behind_it(tmp_path: Path) -> None:
-    clock = ManualClock()
-    files = RoomyFiles(clock)
-    store, _ = filled(tmp_path, clock, files)
+    store, _, files = filled(tmp_path)
     files.expired = set(names(store))
     store.clean_expired()
     jobs = store.maintenance()
     assert store.status.deleted_segments == 0
     complete(jobs)
-    clock.advance(10_000)
+    files.clock.advance(10_000)
     store.maintenance()
     assert store.status.deleted_segments == 10, "one batch"
     crash(store)
 
 
 def test_an_idle_store_makes_the_checkpoint_that_it_needs(tmp_path: Path) -> None:
-    clock = ManualClock()
-    files = RoomyFiles(clock)
-    store, _ = filled(tmp_path, clock, files)
+    store, _, files = filled(tmp_path)
     store.close()
-    store = opened(tmp_path, clock, files, **MARKS)
+    store = opened(tmp_path, files.clock, files, **MARKS)
     files.expired = set(names(store)[:2])
     store.clean_expired()
     for _ in range(2):
         checkpoint(store)
-        clock.advance(10_000)
+        files.clock.advance(10_000)
     assert store.status.deleted_segments == 2
     crash(store)
 
 
 def test_readers_keep_what_they_hold(tmp_path: Path) -> None:
-    clock = ManualClock()
-    files = RoomyFiles(clock)
-    store, written = filled(tmp_path, clock, files)
+    store, written, files = filled(tmp_path)
     held = store.reads.get("T", 1, 0, 10, 1 << 20)
     entries = store.table.queues["T", 1].read(0, 10).copy()
     files.expired = set(names(store)[:8])
     store.clean_expired()
-    run(store, clock)
+    run(store, files)
     assert [message.body for message in decode_records(b"".join(held.buffers))] == written["T", 1][:10]
     assert len(entries) == 10
     store.close()
@@ -206,9 +195,7 @@ def test_readers_keep_what_they_hold(tmp_path: Path) -> None:
 
 def test_the_order_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint first; then each segment, on disk before the next; queue files last."""
-    clock = ManualClock()
-    files = RoomyFiles(clock)
-    store, _ = filled(tmp_path, clock, files)
+    store, _, files = filled(tmp_path)
     everything = names(store)
     files.expired = set(everything[:3])
     done: list[tuple[str, str]] = []
@@ -221,7 +208,7 @@ def test_the_order_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     )
     settled = store.upkeep.checkpoints.settled
     store.clean_expired()
-    run(store, clock)
+    run(store, files)
     assert settled < 3 * 4096 < store.upkeep.checkpoints.settled
     of_the_log = [entry for entry in done if entry[0] == "commitlog"]
     assert of_the_log == [
@@ -237,37 +224,33 @@ def test_the_order_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("unlinks", range(4))
 def test_a_crash_between_two_unlinks(tmp_path: Path, unlinks: int) -> None:
-    clock = ManualClock()
-    files = RoomyFiles(clock)
-    store, written = filled(tmp_path, clock, files)
+    store, written, files = filled(tmp_path)
     everything = names(store)
     files.expired = set(everything[:4])
     files.unlinks_left = unlinks
     store.clean_expired()
-    run(store, clock, 1)
+    run(store, files, 1)
     assert names(store) == everything[4:]
     assert files_in(tmp_path / "commitlog") == everything[unlinks:], "the oldest first"
     assert "Permission denied" in (store.status.retention_problem or "")
     crash(store)
     files.unlinks_left = -1
-    store = opened(tmp_path, clock, files, **MARKS)
+    store = opened(tmp_path, files.clock, files, **MARKS)
     assert names(store) == everything[unlinks:]
     assert_serves_the_rest(store, written)
     store.close()
 
 
 def test_what_could_not_be_deleted_is_tried_again(tmp_path: Path) -> None:
-    clock = ManualClock()
-    files = RoomyFiles(clock)
-    store, written = filled(tmp_path, clock, files)
+    store, written, files = filled(tmp_path)
     everything = names(store)
     files.expired = set(everything[:4])
     files.unlinks_left = 1
     store.clean_expired()
-    run(store, clock, 1)
+    run(store, files, 1)
     assert_serves_the_rest(store, written)
     files.unlinks_left = -1
-    run(store, clock)
+    run(store, files)
     assert files_in(tmp_path / "commitlog") == everything[4:]
     assert store.status.retention_problem is None
     assert store.condition.read_only is None
@@ -277,15 +260,13 @@ def test_what_could_not_be_deleted_is_tried_again(tmp_path: Path) -> None:
 def test_a_disk_that_cannot_be_measured_stops_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = ManualClock()
-    files = RoomyFiles(clock)
-    store, written = filled(tmp_path, clock, files)
+    store, written, files = filled(tmp_path)
 
     def fail(path: object) -> tuple[int, DiskUsage]:
         raise OSError("statvfs failed")
 
     monkeypatch.setattr(files, "disk", fail)
-    run(store, clock)
+    run(store, files)
     assert "statvfs failed" in (store.status.retention_problem or "")
     put(store, "T", 0, b"goes on")
     written["T", 0].append(b"goes on")
@@ -295,28 +276,26 @@ def test_a_disk_that_cannot_be_measured_stops_nothing(
 
 
 def test_a_segment_that_somebody_deleted_is_left_out(tmp_path: Path) -> None:
-    clock = ManualClock()
-    store = opened(tmp_path, clock, **MARKS, delete_when="")
+    files = RoomyFiles(ManualClock())
+    store = opened(tmp_path, files.clock, files, **MARKS, delete_when="")
     for number in range(40):
         put(store, "T", 0, b"%d" % number + b"x" * 400)
         flush(store)
     first = store.log.segments[0].path
     first.unlink()
     store.clean_expired()
-    run(store, clock)
+    run(store, files)
     assert store.status.deleted_segments == 1
     assert 0 < store.offsets.min_offset("T", 0) < 12
     store.close()
 
 
 def test_a_disk_over_the_mark_refuses_messages_until_there_is_room(tmp_path: Path) -> None:
-    clock = ManualClock()
-    files = RoomyFiles(clock)
-    store, written = filled(tmp_path, clock, files, clean_file_forcibly_enable=False)
+    store, written, files = filled(tmp_path, clean_file_forcibly_enable=False)
     put(store, "T", 0, b"put before")
     written["T", 0].append(b"put before")
     files.used_percent = 90.5
-    clock.advance(10_000)
+    files.clock.advance(10_000)
     checkpoint(store)
     assert "90.5% full" in (store.status.disk_full or "")
     for topic in ("T", "New"):
@@ -329,17 +308,17 @@ def test_a_disk_over_the_mark_refuses_messages_until_there_is_room(tmp_path: Pat
         )
     assert store.condition.read_only is None
     assert ("New", 0) not in store.table.queues
-    run(store, clock)
+    run(store, files)
     assert_serves_the_rest(store, written)
     assert store.status.deleted_segments == 0, "nothing is expired"
     store.delete_topic("Old")
     del written["Old", 0]
     files.used_percent = 86
-    run(store, clock)
+    run(store, files)
     with pytest.raises(DiskFull):
         put(store, "T", 0, b"not yet")
     files.used_percent = 84
-    run(store, clock)
+    run(store, files)
     assert store.status.disk_full is None
     for topic in ("T", "New"):
         put(store, topic, 0, b"again")
@@ -350,12 +329,10 @@ def test_a_disk_over_the_mark_refuses_messages_until_there_is_room(tmp_path: Pat
 
 
 def test_a_full_disk_takes_the_oldest_segments_whatever_their_age(tmp_path: Path) -> None:
-    clock = ManualClock()
-    files = RoomyFiles(clock)
-    store, written = filled(tmp_path, clock, files)
+    store, written, files = filled(tmp_path)
     everything = names(store)
     files.used_percent, files.segment_bytes = 88, 100
-    run(store, clock)
+    run(store, files)
     assert names(store) == everything[3:], "each gives back one percent"
     assert store.status.disk_full is None
     assert_serves_the_rest(store, written)
@@ -364,47 +341,41 @@ def test_a_full_disk_takes_the_oldest_segments_whatever_their_age(tmp_path: Path
 
 def test_space_that_somebody_holds_is_waited_for_before_more_is_deleted(tmp_path: Path) -> None:
     """A deleted file takes its space until the last process lets go of it."""
-    clock = ManualClock()
-    files = RoomyFiles(clock)
-    store, written = filled(tmp_path, clock, files)
+    store, written, files = filled(tmp_path)
     everything = names(store)
     files.used_percent, files.segment_bytes = 88, 400
-    run(store, clock)
+    run(store, files)
     assert names(store) == everything[1:], "one is enough"
-    run(store, clock)
+    run(store, files)
     assert names(store) == everything[1:], "it has not come back yet"
     files.used_percent = 87
-    run(store, clock)
+    run(store, files)
     assert names(store) == everything[2:], "but it is not waited for without end"
     assert_serves_the_rest(store, written)
     store.close()
 
 
 def test_settings_changed_while_it_runs_count_from_the_next_run_on(tmp_path: Path) -> None:
-    clock = ManualClock()
-    files = RoomyFiles(clock)
-    store, _ = filled(tmp_path, clock, files)
+    store, _, files = filled(tmp_path)
     store.config.file_reserved_time = 0
     store.config.delete_file_batch_max = 2
     store.clean_expired()
-    run(store, clock)
+    run(store, files)
     assert store.status.deleted_segments == 2
     store.close()
 
 
 def test_queue_files_wait_for_the_name_of_the_last_one(tmp_path: Path) -> None:
     """A power cut must not leave a queue without a file: then its offsets would begin again."""
-    clock = ManualClock()
-    files = RoomyFiles(clock)
-    store, _ = filled(tmp_path, clock, files)
+    store, _, files = filled(tmp_path)
     files.expired = set(names(store)[:8])
     store.clean_expired()
-    run(store, clock, 1)
+    run(store, files, 1)
     queue = store.table.queues["T", 0]
     directory = f"{tmp_path}/consumequeue/T/0"
     assert queue.dead_files
     store.table.new_directories.add(directory)
-    clock.advance(100)
+    files.clock.advance(100)
     store.upkeep.cleaner.round(store.upkeep.checkpoints.settled, checkpoint_running=False)
     assert queue.dead_files, "not before the checkpoint"
     store.upkeep.checkpoints.wanted = True
@@ -417,12 +388,10 @@ def test_queue_files_wait_for_the_name_of_the_last_one(tmp_path: Path) -> None:
 def test_queue_files_that_could_not_be_removed_go_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = ManualClock()
-    files = RoomyFiles(clock)
-    store, _ = filled(tmp_path, clock, files)
+    store, _, files = filled(tmp_path)
     files.expired = set(names(store)[:8])
     store.clean_expired()
-    run(store, clock, 1)
+    run(store, files, 1)
     assert len([queue for queue in store.table.queues.values() if queue.dead_files]) > 1
 
     def refused(path: Path) -> None:
@@ -430,12 +399,12 @@ def test_queue_files_that_could_not_be_removed_go_later(
 
     with monkeypatch.context() as patch:
         patch.setattr(files, "remove", refused)
-        clock.advance(100)
+        files.clock.advance(100)
         store.upkeep.cleaner.round(store.upkeep.checkpoints.settled, checkpoint_running=False)
         assert "no" in str(store.status.retention_problem)
     store.upkeep.checkpoints.wanted = True
     checkpoint(store)
-    run(store, clock)
+    run(store, files)
     assert not any(queue.dead_files for queue in store.table.queues.values())
     store.close()
 
@@ -444,19 +413,17 @@ def test_many_queues_are_looked_at_in_slices_and_nothing_is_unlinked_between(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cleaning, "SLICE_QUEUES", 4)
-    clock = ManualClock()
-    files = RoomyFiles(clock)
-    store, _ = filled(tmp_path, clock, files)
+    store, _, files = filled(tmp_path)
     for queue_id in range(20):
         put(store, "Many", queue_id, b"x")
     flush(store)
-    run(store, clock)
+    run(store, files)
     unlinked: list[str] = []
     remove = files.remove
     monkeypatch.setattr(files, "remove", lambda path: (unlinked.append(str(path)), remove(path)))
     files.expired = set(names(store)[:8])
     store.clean_expired()
-    clock.advance(10_000)
+    files.clock.advance(10_000)
     (job,) = [job for job in store.maintenance() if isinstance(job, cleaning.CleaningJob)]
     assert len(list(job.prepare())) >= 23 // 4, "a turn of each four queues"
     assert unlinked == []
@@ -482,13 +449,12 @@ def test_idle_maps_are_set_aside_in_slices_and_freed_by_a_job(
             super().__init__(unmapped, slices)
 
     monkeypatch.setattr(storedata, "UnmapJob", NotedJob)
-    clock = ManualClock()
-    store, _ = filled(tmp_path, clock, RoomyFiles(clock))
-    run(store, clock)
+    store, _, files = filled(tmp_path)
+    run(store, files)
     drain(store, "T", 0)
     slices, held = [], []
     for _ in range(3):
-        clock.advance(IDLE_MAP_MS)
+        files.clock.advance(IDLE_MAP_MS)
         (job,) = [job for job in store.maintenance() if isinstance(job, UnmapJob)]
         slices.append(len(list(job.prepare())))
         held.append([len(each) > 0 for each in given])
@@ -501,8 +467,7 @@ def test_idle_maps_are_set_aside_in_slices_and_freed_by_a_job(
 
 
 def test_asking_for_queues_alone(tmp_path: Path) -> None:
-    clock = ManualClock()
-    store, written = filled(tmp_path, clock, RoomyFiles(clock))
+    store, written, _ = filled(tmp_path)
     store.log.forget_oldest(5)
     assert store.offsets.min_offset("Old", 0) == 0
     store.clean_expired_queues()
@@ -529,8 +494,7 @@ class Archive:
 
 def test_what_has_just_left_the_log_is_read_from_the_archive(tmp_path: Path) -> None:
     """Before retention has found where the queues begin now."""
-    clock = ManualClock()
-    store, _ = filled(tmp_path, clock, RoomyFiles(clock))
+    store, _, _ = filled(tmp_path)
     archive: Any = Archive()
     store.serve_older(archive)
     store.log.forget_oldest(5)
@@ -548,9 +512,7 @@ def test_what_has_just_left_the_log_is_read_from_the_archive(tmp_path: Path) -> 
 
 
 def test_a_topic_deleted_meanwhile(tmp_path: Path) -> None:
-    clock = ManualClock()
-    files = RoomyFiles(clock)
-    store, written = filled(tmp_path, clock, files)
+    store, written, files = filled(tmp_path)
     flush(store)
     checkpoint(store)
     files.expired = set(names(store)[:8])
@@ -567,8 +529,7 @@ def test_a_topic_deleted_meanwhile(tmp_path: Path) -> None:
 
 def test_where_a_queue_begins_among_fillers(tmp_path: Path) -> None:
     """By bisection over several files, for every position, as by looking at every entry."""
-    clock = ManualClock()
-    store, _ = filled(tmp_path, clock, RoomyFiles(clock), mapped_file_size_consume_queue=400)
+    store, _, _ = filled(tmp_path, mapped_file_size_consume_queue=400)
     queue = store.table.queues["T", 0]
     for offset in (0, 3, 4, 5, 19, 20, 21, 60):
         with (tmp_path / "consumequeue/T/0" / file_name(offset * 20 // 400 * 400)).open("r+b") as file:

@@ -13,7 +13,6 @@ from mqspark.store.recovery.queueends import QueueEnds, Range
 from tests.support.clocks import ManualClock
 from tests.support.draws import some
 from tests.support.store_tools import (
-    RoomyFiles,
     checkpoint,
     crash,
     drain,
@@ -191,19 +190,17 @@ def test_a_removed_file_is_made_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("loss", [False, True])
 def test_retention_moves_the_beginning(tmp_path: Path, *, loss: bool) -> None:
-    clock = ManualClock()
-    files = RoomyFiles(clock)
-    store, written = filled(tmp_path, clock, files)
+    store, written, files = filled(tmp_path)
     files.expired = set(names(store)[:8])
     store.clean_expired()
-    run(store, clock)
-    clock.advance(60_000)
+    run(store, files)
+    files.clock.advance(60_000)
     checkpoint(store)
     crash(store)
     assert store.offsets.min_offset("T", 0) > 20
     if loss:
         file_of(tmp_path, 0, "consumequeue/T/0").unlink()
-    store = opened(tmp_path, clock, files)
+    store = opened(tmp_path, files.clock, files)
     assert store.damages.summary() == {"healed": int(loss), "lost": 0, "wrong": 0}
     assert_serves_the_rest(store, written)
     store.close()

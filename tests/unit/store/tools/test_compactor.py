@@ -8,7 +8,7 @@ import io
 import random
 import threading
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -315,14 +315,14 @@ class Told(io.BytesIO):
         pass
 
 
-def test_how_much_memory_a_run_takes_is_a_setting(
-    store: MessageStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+def run_held(
+    process: HeldProcess,
+    store: MessageStore,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> None:
-    """maxOffsetMapSize."""
-    store.config.max_offset_map_size = 12_345
-    process = HeldProcess()
-    process.stdin = Told()
-    process.allowed.set()
+    """A run of topic C in this process; ``meanwhile`` is called once it has begun."""
     monkeypatch.setattr(compactrunner, "Popen", lambda *_, **__: process)
     monkeypatch.setattr(compactrunner, "LOOK_S", 0.001)
     store.upkeep.compact_duty.topics = lambda: ["C"]
@@ -333,12 +333,26 @@ def test_how_much_memory_a_run_takes_is_a_setting(
         runner.start()
         try:
             async with asyncio.timeout(60):
+                while not runner.process_id and not store.upkeep.compact_duty.runs:  # noqa: ASYNC110 - nothing tells
+                    await asyncio.sleep(0.001)
+                meanwhile()
                 while not store.upkeep.compact_duty.runs:  # noqa: ASYNC110 - nothing tells
                     await asyncio.sleep(0.001)
         finally:
             runner.stop()
 
     asyncio.run(run())
+
+
+def test_how_much_memory_a_run_takes_is_a_setting(
+    store: MessageStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """maxOffsetMapSize."""
+    store.config.max_offset_map_size = 12_345
+    process = HeldProcess()
+    process.stdin = Told()
+    process.allowed.set()
+    run_held(process, store, clock, monkeypatch)
     assert msgspec.json.decode(process.stdin.getvalue(), type=CompactTask).map_bytes == 12_345
 
 
@@ -349,29 +363,15 @@ def test_what_a_run_has_published_of_a_topic_deleted_meanwhile_goes_with_the_run
     fill(store, 30, 30)
     compact(tmp_path, clock)
     process = HeldProcess()
-    monkeypatch.setattr(compactrunner, "Popen", lambda *_, **__: process)
-    monkeypatch.setattr(compactrunner, "LOOK_S", 0.001)
-    store.upkeep.compact_duty.topics = lambda: ["C"]
-    store.upkeep.compact_duty.hold(1, is_full=False)
 
-    async def run() -> None:
-        runner = CompactRunner(store, clock)
-        runner.start()
-        try:
-            async with asyncio.timeout(60):
-                while runner.process_id is None:  # noqa: ASYNC110 - nothing tells
-                    await asyncio.sleep(0.001)
-                late = (tmp_path / "mqspark.compacted/C").rename(tmp_path / "late")
-                store.delete_topic("C")
-                finish_deletions(store)
-                late.rename(tmp_path / "mqspark.compacted/C")
-                process.allowed.set()
-                while not store.upkeep.compact_duty.runs:  # noqa: ASYNC110 - nothing tells
-                    await asyncio.sleep(0.001)
-        finally:
-            runner.stop()
+    def delete_and_make_again() -> None:
+        late = (tmp_path / "mqspark.compacted/C").rename(tmp_path / "late")
+        store.delete_topic("C")
+        finish_deletions(store)
+        late.rename(tmp_path / "mqspark.compacted/C")
+        process.allowed.set()
 
-    asyncio.run(run())
+    run_held(process, store, clock, monkeypatch, delete_and_make_again)
     assert store.upkeep.compact_duty.problem is None
     assert not (tmp_path / "mqspark.compacted/C").exists()
 
