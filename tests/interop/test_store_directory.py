@@ -24,7 +24,7 @@ from tests.support.remoting import (
     SEND_MESSAGE_V2,
     RawConnection,
 )
-from tests.support.store_tools import checkpoint, crash, drain, flush
+from tests.support.store_tools import checkpoint, crash, drain, flush, leave
 from tests.support.storefiles import segments_of
 
 SIZES = {"mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 2000}
@@ -158,10 +158,7 @@ def test_a_directory_moves_both_ways(jars: Jars, tmp_path: Path, kill: bool) -> 
         for _ in range(2):
             ours = our_view(store)
             end = store.log.position
-            if kill:
-                crash(store)
-            else:
-                store.close()
+            leave(store, killed=kill)
             before = {path.name: path.read_bytes() for path in (root / "commitlog").iterdir()}
             with rocketmq_broker(
                 jars, tmp_path / "broker", namesrv, settings=SIZES, stop_signal=_stop_signal(kill)

@@ -195,6 +195,13 @@ def crash(store: MessageStore) -> None:
     store.abandon()
 
 
+def leave(store: MessageStore, *, killed: bool) -> None:
+    if killed:
+        crash(store)
+    else:
+        store.close()
+
+
 class QuickFiles(OsFiles):
     """Files that are never synced: for tests that do not cut the power."""
 

@@ -15,13 +15,12 @@ from mqspark.broker.timer.delays import RETRY_MS
 from mqspark.errors import NoResources, NotNow, StoreUnreadable
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers.client_headers import PopMessageRequestHeader
-from mqspark.record.record import PendingRecord
 from mqspark.store import MessageStore
 from mqspark.store.disk.files import OsFiles, StrPath
 from mqspark.store.reads import Reads
 from tests.support.clocks import ManualClock
 from tests.support.draws import some
-from tests.support.store_tools import FaultyFiles, checkpoint, drain, make_store
+from tests.support.store_tools import FaultyFiles, checkpoint, drain, flush, make_store, opened, put
 from tests.unit.broker_kit import Bench, send_ext
 
 SHORTAGES = [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EACCES, errno.EPERM]
@@ -62,22 +61,13 @@ def run(
     for number in range(begin, begin + count):
         topic, body = f"T{number % 3}", b"%d" % number * 100
         try:
-            store.appender.put(
-                PendingRecord(
-                    topic=topic,
-                    queue_id=0,
-                    body=body,
-                    properties=b"KEYS\x01k%d\x02" % number,
-                    born_timestamp_ms=1,
-                    born_host=b"\x7f\0\0\1\0\0\0\1",
-                )
-            )
+            put(store, topic, 0, body, b"KEYS\x01k%d\x02" % number)
         except NotNow:
             pass
         else:
             kept.setdefault(topic, []).append(body)
         clock.advance(100)
-        progress(store)
+        flush(store)
         if number % 4 == 3:
             clock.advance(20_000)
             with contextlib.suppress(OSError):
@@ -86,18 +76,9 @@ def run(
         assert store.condition.read_only is None, store.condition.read_only
 
 
-def progress(store: MessageStore) -> None:
-    store.pipeline.commit()
-    job = store.pipeline.begin_flush()
-    if job is not None:
-        job.run()
-        store.pipeline.end_flush(job)
-
-
 def steps(root: Path, sync: bool) -> int:
     files, clock = PoorFiles(), ManualClock()
-    store = make_store(root, clock, files, sync=sync)
-    store.open()
+    store = opened(root, clock, files, sync=sync)
     files.calls.clear()
     run(store, clock, {}, 0, 24)
     count = files.calls.count("take")
@@ -112,8 +93,7 @@ def test_a_shortage_at_any_moment_loses_nothing_and_ends(tmp_path: Path, sync: b
     assert count > 60
     for first in range(sync, count, 8 if lasting == 1 else 12):
         files, clock = PoorFiles(), ManualClock()
-        store = make_store(tmp_path / str(first), clock, files, sync=sync)
-        store.open()
+        store = opened(tmp_path / str(first), clock, files, sync=sync)
         met = [0]
 
         def fault(first: int = first, met: list[int] = met) -> None:
@@ -127,13 +107,13 @@ def test_a_shortage_at_any_moment_loses_nothing_and_ends(tmp_path: Path, sync: b
         files.heal()
         taken = sum(map(len, kept.values()))
         clock.advance(30_000)
-        progress(store)
+        flush(store)
         run(store, clock, kept, 24, 6)
         assert sum(map(len, kept.values())) == taken + 6, "it takes messages again"
         for _ in range(2):
             clock.advance(30_000)
             checkpoint(store)
-            progress(store)
+            flush(store)
         assert store.status.checkpoint_problem is None
         assert store.status.index_problem is None
         for topic, bodies in kept.items():
@@ -151,8 +131,7 @@ def test_a_shortage_at_any_moment_loses_nothing_and_ends(tmp_path: Path, sync: b
 @pytest.mark.parametrize("error", SHORTAGES)
 def test_a_config_file_that_cannot_be_saved_now_is_saved_later(tmp_path: Path, error: int) -> None:
     files = FaultyFiles()
-    store = make_store(tmp_path, None, files)
-    store.open()
+    store = opened(tmp_path, None, files)
     file = store.config_file("topics.json")
     files.fail("create", error, for_ever=False)
     with pytest.raises(OSError, match=r"\["):
@@ -171,49 +150,23 @@ def test_a_sync_that_says_so_has_failed_all_the_same(
     def fail(fd: int) -> None:
         raise OSError(error, "no")
 
-    store = make_store(tmp_path, None, OsFiles(), sync=True)
-    store.open()
-    store.appender.put(
-        PendingRecord(
-            topic="T",
-            queue_id=0,
-            body=b"x",
-            born_timestamp_ms=1,
-            born_host=b"\x7f\0\0\1\0\0\0\1",
-        )
-    )
+    store = opened(tmp_path, None, OsFiles(), sync=True)
+    put(store, "T", 0, b"x")
     monkeypatch.setattr("os.fdatasync", fail)
-    progress(store)
+    flush(store)
     assert store.condition.read_only is not None
     store.abandon()
 
 
 def test_what_lacks_a_descriptor_says_so(tmp_path: Path) -> None:
     files = FaultyFiles()
-    store = make_store(tmp_path, None, files)
-    store.open()
+    store = opened(tmp_path, None, files)
     files.fail("create", errno.EMFILE)
     with pytest.raises(NoResources, match=r"ConsumeQueue T/0.*Too many open files") as raised:
-        store.appender.put(
-            PendingRecord(
-                topic="T",
-                queue_id=0,
-                body=b"x",
-                born_timestamp_ms=1,
-                born_host=b"\x7f\0\0\1\0\0\0\1",
-            )
-        )
+        put(store, "T", 0, b"x")
     assert raised.value.errno == errno.EMFILE
     files.heal()
-    store.appender.put(
-        PendingRecord(
-            topic="T",
-            queue_id=0,
-            body=b"x",
-            born_timestamp_ms=1,
-            born_host=b"\x7f\0\0\1\0\0\0\1",
-        )
-    )
+    put(store, "T", 0, b"x")
     store.close()
 
 

@@ -35,6 +35,7 @@ from tests.support.store_tools import (
     crash,
     drain,
     flush,
+    leave,
     make_store,
     opened,
     put,
@@ -252,10 +253,7 @@ def test_removed_queues_are_built_anew(tmp_path: Path, kill: bool) -> None:
         put(store, "T", n % 3, b"%d" % n)
     flush(store)
     checkpoint(store)
-    if kill:
-        crash(store)
-    else:
-        store.close()
+    leave(store, killed=kill)
     shutil.rmtree(tmp_path / "consumequeue/T/1")
     store = opened(tmp_path)
     for queue_id in range(3):

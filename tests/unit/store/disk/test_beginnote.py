@@ -12,7 +12,7 @@ import pytest
 from mqspark.store.disk.damage import Outcome
 from mqspark.store.tools.fsck import fsck
 from mqspark.store.tools.offline import OfflineStore
-from tests.support.store_tools import RoomyFiles, crash, opened
+from tests.support.store_tools import RoomyFiles, leave, opened
 from tests.unit.store.disk.test_retention import assert_serves_the_rest, filled, names, run
 
 SEGMENT = 4096
@@ -36,7 +36,7 @@ def test_lost_first_segments_are_told_from_deleted_ones(tmp_path: Path, after: s
         begin = 4 * SEGMENT
     run(store, files)
     assert store.log.min_offset == begin
-    store.close() if end == "close" else crash(store)
+    leave(store, killed=end == "crash")
     store = opened(tmp_path, files.clock, files)
     assert found(store) == []
     gone = [segment.path for segment in store.log.segments[:2]]

@@ -28,6 +28,7 @@ from tests.support.store_tools import (
     crash,
     drain,
     flush,
+    leave,
     make_store,
     opened,
     put,
@@ -115,10 +116,7 @@ def test_what_is_expired_goes_from_log_queues_and_index(tmp_path: Path, end: str
     assert store.reads.query_message("T", "k20", 10, 0, 1 << 60) == []
     assert len(store.reads.query_message("T", "k129", 10, 0, 1 << 60)) == 1
     assert store.reads.earliest_store_timestamp() > 0
-    if end == "close":
-        store.close()
-    else:
-        crash(store)
+    leave(store, killed=end != "close")
     store = make_store(tmp_path, files.clock, files)
     report = store.open()
     assert (report.min_position, report.damaged, report.lost_entries) == (8 * 4096, [], 0)

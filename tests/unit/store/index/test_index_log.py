@@ -25,7 +25,16 @@ from mqspark.store.messages.membertable import BatchMembers, batch_members
 from mqspark.store.store import MessageStore
 from tests.support.clocks import ManualClock
 from tests.support.draws import draws, some
-from tests.support.store_tools import BORN_HOST, FaultyFiles, checkpoint, crash, flush, maintain, opened, put
+from tests.support.store_tools import (
+    BORN_HOST,
+    FaultyFiles,
+    checkpoint,
+    flush,
+    leave,
+    maintain,
+    opened,
+    put,
+)
 from tests.unit.store.index.index_kit import EVER, GOLDEN, asked, follow, loaded, read_manifest
 
 
@@ -172,10 +181,7 @@ def test_after_a_restart_every_key_is_there(tmp_path: Path, ending: str) -> None
     else:
         put_keys(store, 50, 50)
     flush(store)
-    if ending == "close":
-        store.close()
-    else:
-        crash(store)
+    leave(store, killed=ending != "close")
     if ending in ("no index", "other index"):
         shutil.rmtree(tmp_path / "index")
     if ending == "other index":

@@ -35,6 +35,7 @@ from tests.support.store_tools import (
     crash,
     drain,
     flush,
+    leave,
     make_store,
     opened,
     put,
@@ -156,10 +157,7 @@ def test_a_thousand_segments_of_a_gigabyte(tmp_path: Path, kill: bool) -> None:
     sent = fill(store, 5)
     checkpoint(store)
     sent += fill(store, 5, 5)
-    if kill:
-        crash(store)
-    else:
-        store.close()
+    leave(store, killed=kill)
     for number in range(1000):
         sparse(number)
     before = address_space_bytes()

@@ -20,10 +20,12 @@ from tests.support.store_tools import (
     FaultyFiles,
     RoomyFiles,
     checkpoint,
+    clean,
     crash,
     drain,
     finish_deletions,
     flush,
+    leave,
     make_store,
     put,
 )
@@ -83,10 +85,7 @@ def test_recovery(tmp_path: Path, kill: bool) -> None:
     checkpoint(store)
     fill(store, 20)
     kept = units(tmp_path)
-    if kill:
-        crash(store)
-    else:
-        store.close()
+    leave(store, killed=kill)
     store = opened(tmp_path)
     assert units(tmp_path) == kept
     fill(store, 5)
@@ -162,16 +161,13 @@ def test_a_file_of_another_length_gets_its_own_again(tmp_path: Path, which: int,
 def test_units_go_with_their_entries(tmp_path: Path) -> None:
     clock = ManualClock()
     files = RoomyFiles(clock)
-    store = make_store(tmp_path, clock, files, clean_resource_interval=1, **EXT)
+    store = make_store(tmp_path, clock, files, **EXT)
     store.open()
     fill(store, 150)
     segments = sorted(path.name for path in (tmp_path / "commitlog").iterdir())
     files.expired = set(segments[:2])
     checkpoint(store)
-    store.clean_expired()
-    for _ in range(4):
-        clock.advance(10)
-        checkpoint(store)
+    clean(store, clock)
     low = store.offsets.min_offset("T", 0)
     assert low > 20
     first = sorted((tmp_path / "consumequeue_ext/T/0").iterdir())[0]

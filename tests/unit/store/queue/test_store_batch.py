@@ -23,9 +23,11 @@ from tests.support.store_tools import (
     BORN_HOST,
     RoomyFiles,
     checkpoint,
+    clean,
     crash,
     drain,
     flush,
+    leave,
     make_store,
     opened,
     put,
@@ -152,10 +154,7 @@ def test_recovery(tmp_path: Path, way: str) -> None:
     bodies = fill(store, 12)
     checkpoint(store)
     bodies += [body + b"!" for body in fill_more(store, len(bodies), 7)]
-    if way == "clean":
-        store.close()
-    else:
-        crash(store)
+    leave(store, killed=way != "clean")
     queue = tmp_path / "batchconsumequeue/B/0"
     files = {path.name: path.read_bytes() for path in sorted(queue.iterdir())}
     if way == "queues gone":
@@ -228,17 +227,13 @@ def test_fsck_repairs_a_damaged_file(tmp_path: Path, damage: str, number: int, s
 def test_retention(tmp_path: Path) -> None:
     clock = ManualClock()
     files = RoomyFiles(clock)
-    store = make_store(tmp_path, clock, files, clean_resource_interval=1, **SMALL)
-    store.open()
+    store = opened(tmp_path, clock, files, **SMALL)
     bodies = fill(store, 90)
     segments = sorted(path.name for path in (tmp_path / "commitlog").iterdir())
     assert len(segments) > 3
     files.expired = set(segments[:2])
     checkpoint(store)
-    store.clean_expired()
-    for _ in range(4):
-        clock.advance(10)
-        checkpoint(store)
+    clean(store, clock)
     assert sorted(path.name for path in (tmp_path / "commitlog").iterdir()) == segments[2:]
     low = store.offsets.min_offset("B", 0)
     assert 0 < low < len(bodies)
@@ -256,9 +251,7 @@ def test_offsets_go_on_when_all_records_of_full_files_are_gone(tmp_path: Path) -
     """The file behind them was made for a message that a kill took: no entry in it says where offsets go on."""
     clock = ManualClock()
     files = RoomyFiles(clock)
-    settings = {**SMALL, "clean_resource_interval": 1}
-    store = make_store(tmp_path, clock, files, **settings)
-    store.open()
+    store = opened(tmp_path, clock, files, **SMALL)
     array_entries = store.batch_table.file_bytes // store.batch_table.entry_bytes
     bodies = fill(store, 2 * array_entries)
     for _ in range(100):
@@ -268,13 +261,10 @@ def test_offsets_go_on_when_all_records_of_full_files_are_gone(tmp_path: Path) -
     checkpoint(store)
     assert put_many(store, [b"lost"]) == len(bodies)
     store.upkeep.checkpoints.wanted = True
-    store.clean_expired()
-    for _ in range(4):
-        clock.advance(10)
-        checkpoint(store)
+    clean(store, clock)
     assert store.offsets.min_offset("B", 0) == store.offsets.max_offset("B", 0) == len(bodies)
     crash(store)
-    store = opened(tmp_path, clock, files, **settings)
+    store = opened(tmp_path, clock, files, **SMALL)
     assert put_many(store, [b"next"]) == len(bodies)
     store.close()
 
@@ -283,19 +273,14 @@ def test_offsets_go_on_when_all_records_of_full_files_are_gone(tmp_path: Path) -
 def test_offsets_go_on_behind_a_rebuild_that_finds_no_record(tmp_path: Path, more: int) -> None:
     clock = ManualClock()
     files = RoomyFiles(clock)
-    settings = {**SMALL, "clean_resource_interval": 1}
-    store = make_store(tmp_path, clock, files, **settings)
-    store.open()
+    store = opened(tmp_path, clock, files, **SMALL)
     bodies = fill(store, 17)
     for _ in range(100):
         put(store, "Other", 0, bytes(200))
     flush(store)
     files.expired = {path.name for path in (tmp_path / "commitlog").iterdir()}
     checkpoint(store)
-    store.clean_expired()
-    for _ in range(4):
-        clock.advance(10)
-        checkpoint(store)
+    clean(store, clock)
     assert store.offsets.min_offset("B", 0) == len(bodies)
     for _ in range(more):
         put_many(store, [b"a", b"b"])
@@ -303,11 +288,11 @@ def test_offsets_go_on_behind_a_rebuild_that_finds_no_record(tmp_path: Path, mor
     end = len(bodies) + 2 * more
     for _ in range(2):
         remake(store.config, clock)
-        store = opened(tmp_path, clock, files, **settings)
+        store = opened(tmp_path, clock, files, **SMALL)
         assert (store.offsets.min_offset("B", 0), store.offsets.max_offset("B", 0)) == (len(bodies), end)
         assert served(store) == [b"a", b"b"] * more
         store.close()
-    store = opened(tmp_path, clock, files, **settings)
+    store = opened(tmp_path, clock, files, **SMALL)
     assert put_many(store, [b"next"]) == end
     store.close()
 
