@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mqspark.errors import StoreCorrupt
-from tests.security.store.damage_table import DAMAGE, MESSAGES, expected, markdown
+from tests.security.store.damage_table import DAMAGE, MESSAGES, PAGE, expected, table
 from tests.security.store.damaged_store import look, run_fsck
 from tests.support.draws import some
 from tests.support.store_tools import copy_store
@@ -65,4 +65,4 @@ def test_fsck_finds_it_and_repairs_what_it_can(damaged: Path, name: str) -> None
 
 
 def test_the_table_in_the_documentation_is_this_one() -> None:
-    assert Path("docs/damage.md").read_text(encoding="utf-8") == markdown()
+    PAGE.check(table())

@@ -18,7 +18,7 @@ from mqspark.protocol.codes import RequestCode
 from mqspark_server.authfiles import open_authority
 from tests.support.clocks import ManualClock
 from tests.unit.auth.security_shown import SHOWN, Shown
-from tests.unit.auth.security_table import markdown
+from tests.unit.auth.security_table import PAGE, tables
 from tests.unit.auth_kit import ROOT, allow, authority, entry
 
 CANARY = "canary-of-a-password"
@@ -144,8 +144,7 @@ def test_what_the_page_says_is_shown_by_tests_that_exist(row: Shown) -> None:
 
 
 def test_the_page_prints_the_table() -> None:
-    page = Path(__file__).parents[3] / "docs" / "security.md"
-    assert page.read_text() == markdown(), "python -m tests.unit.auth.security_table > docs/security.md"
+    PAGE.check(tables())
 
 
 # --- users ----------------------------------------------------------------------------------------------------

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 
 from mqspark_server.cli import cli
 from mqspark_server.commands.administration.mqadmin_cli import VERBS
+from tests.support.madepages import DOCS, MadePage
 
-PAGE = Path(__file__).parents[3] / "docs" / "command-line.md"
-BEGIN, END = "<!-- made by tests/unit/server/commands_table.py -->", "<!-- end -->"
+PAGE = MadePage(DOCS / "command-line.md", "tests.unit.server.commands_table")
 COMMON = {
     *("nameserver", "context_name", "cluster", "credentials_file", "timeout_s", "output"),
     *("tls", "tls_ca", "tls_cert", "tls_key", "tls_verify"),
@@ -74,11 +73,5 @@ def tables() -> str:
     return "\n".join([*lines, "", *known, ""])
 
 
-def main() -> None:
-    text = PAGE.read_text()
-    head, tail = text[: text.index(BEGIN)], text[text.index(END) :]
-    PAGE.write_text(f"{head}{BEGIN}\n\n{tables()}\n{tail}")
-
-
 if __name__ == "__main__":
-    main()
+    PAGE.write(tables())

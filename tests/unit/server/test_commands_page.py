@@ -9,9 +9,9 @@ import click
 import pytest
 
 from mqspark_server.cli import cli
-from tests.unit.server.commands_table import BEGIN, END, PAGE, tables
+from tests.unit.server.commands_table import PAGE, tables
 
-TEXT = PAGE.read_text()
+TEXT = PAGE.path.read_text()
 SHELL = "\n".join(re.findall(r"```(?:text|console)\n(.*?)```", TEXT, re.DOTALL))
 EXAMPLES = [
     found[1]
@@ -21,8 +21,7 @@ EXAMPLES = [
 
 
 def test_the_tables_are_made_of_the_commands() -> None:
-    made = TEXT[TEXT.index(BEGIN) + len(BEGIN) : TEXT.index(END)].strip()
-    assert made == tables().strip(), "run: python -m tests.unit.server.commands_table"
+    PAGE.check(tables())
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
