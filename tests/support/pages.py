@@ -14,7 +14,7 @@ GRPC_ADDRESS = "127.0.0.1:8081"
 PAGES = [
     path
     for path in sorted([*ROOT.glob("*.md"), *ROOT.glob("*/*.md"), *ROOT.glob("tests/*/README.md")])
-    # The classes of the second are parts of modules: tests/unit/test_extensions.py compares and runs them.
+    # The classes of the second are parts of modules: tests/support/extension_examples.py runs them.
     if path.name not in ("CHANGELOG.md", "extensions.md")
 ]
 
