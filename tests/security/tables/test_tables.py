@@ -41,7 +41,7 @@ from mqspark.protocol.slices import finished
 from mqspark_server.proxy import messaging_pb2 as pb
 from tests.support.clocks import ManualClock
 from tests.support.remoting import topic_fields
-from tests.unit.broker_kit import Bench, Peer, namesrv_peer, pull_ext
+from tests.unit.broker_kit import Bench, Peer, namesrv_peer, pull_ext, send_ext
 
 MIB = 1 << 20
 BOUND = MIB // 4
@@ -146,18 +146,38 @@ class Attack(NamedTuple):
     """The number of the request to its code, header and body."""
 
 
+def beat(client_id: str, **members: Any) -> tuple[int, None, bytes]:
+    return Code.HEART_BEAT, None, heartbeat(client_id, **members)
+
+
+def subscribe(number: int, **subscription: object) -> tuple[int, None, bytes]:
+    return beat(f"c{number}", groups=[(f"G{number}", [{"topic": "T", "subVersion": 1, **subscription}])])
+
+
+def expression(number: int) -> str:
+    return "||".join(f"tag{number}x{each}" for each in range(2_000))
+
+
+def settings_of_a_group(number: int) -> bytes:
+    subscriptions = [{"topic": "t" * 100, "expression": "x" * 10_000, "version": 1}]
+    return json.dumps({"groupName": f"g{number}", "subscriptionDataSet": subscriptions}).encode()
+
+
+def request_mode(number: int) -> bytes:
+    mode = {"topic": "T", "consumerGroup": f"G{number}", "mode": "POP", "popShareQueueNum": 1}
+    return json.dumps(mode).encode()
+
+
+GROUPS, CLIENTS = ("max_group_table_bytes", "groups"), ("max_client_table_bytes", "clients")
 ATTACKS = {
     "locks of queues": Attack(
         "max_lock_table_bytes", "queueLocks", lambda n: (Code.LOCK_BATCH_MQ, None, lock_body(n))
     ),
     "groups made by pulls": Attack(
-        "max_group_table_bytes",
-        "groups",
-        lambda n: (Code.PULL_MESSAGE, pull_ext(consumerGroup=f"{n:06d}" + "g" * 100), b""),
+        *GROUPS, lambda n: (Code.PULL_MESSAGE, pull_ext(consumerGroup=f"{n:06d}" + "g" * 100), b"")
     ),
     "forbidden topics": Attack(
-        "max_group_table_bytes",
-        "groups",
+        *GROUPS,
         lambda n: (
             Code.UPDATE_AND_GET_GROUP_FORBIDDEN,
             {"group": "CG", "topic": f"{n:06d}" + "t" * 100, "readable": "false"},
@@ -165,18 +185,7 @@ ATTACKS = {
         ),
     ),
     "settings of groups": Attack(
-        "max_group_table_bytes",
-        "groups",
-        lambda n: (
-            Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-            None,
-            json.dumps(
-                {
-                    "groupName": f"g{n}",
-                    "subscriptionDataSet": [{"topic": "t" * 100, "expression": "x" * 10_000, "version": 1}],
-                }
-            ).encode(),
-        ),
+        *GROUPS, lambda n: (Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, settings_of_a_group(n))
     ),
     "offsets of groups": Attack(
         "max_offset_table_bytes",
@@ -188,103 +197,27 @@ ATTACKS = {
         ),
     ),
     "producer groups of one connection": Attack(
-        "max_client_table_bytes",
-        "clients",
-        lambda n: (
-            Code.HEART_BEAT,
-            None,
-            heartbeat("c", producers=[f"{n:06d}{group:06d}" for group in range(100)]),
-        ),
+        *CLIENTS, lambda n: beat("c", producers=[f"{n:06d}{group:06d}" for group in range(100)])
     ),
-    "client ids": Attack(
-        "max_client_table_bytes",
-        "clients",
-        lambda n: (Code.HEART_BEAT, None, heartbeat(f"{n:06d}" + "c" * 200, producers=["P"])),
-    ),
-    "subscriptions with long expressions": Attack(
-        "max_client_table_bytes",
-        "clients",
-        lambda n: (
-            Code.HEART_BEAT,
-            None,
-            heartbeat(
-                f"c{n}",
-                groups=[
-                    (
-                        f"G{n}",
-                        [
-                            {
-                                "topic": "T",
-                                "subString": "||".join(f"tag{n}x{i}" for i in range(2_000)),
-                                "subVersion": 1,
-                            }
-                        ],
-                    )
-                ],
-            ),
-        ),
-    ),
+    "client ids": Attack(*CLIENTS, lambda n: beat(f"{n:06d}" + "c" * 200, producers=["P"])),
+    "subscriptions with long expressions": Attack(*CLIENTS, lambda n: subscribe(n, subString=expression(n))),
     "subscriptions with codes": Attack(
-        "max_client_table_bytes",
-        "clients",
-        lambda n: (
-            Code.HEART_BEAT,
-            None,
-            heartbeat(
-                f"c{n}",
-                groups=[
-                    (
-                        f"G{n}",
-                        [
-                            {
-                                "topic": "T",
-                                "subString": "a",
-                                "codeSet": list(range(n, n + 500)),
-                                "subVersion": 1,
-                            }
-                        ],
-                    )
-                ],
-            ),
-        ),
+        *CLIENTS, lambda n: subscribe(n, subString="a", codeSet=list(range(n, n + 500)))
     ),
     "parked pulls with many tags": Attack(
         "max_parked_bytes",
         "parkedPulls",
-        lambda n: (
-            Code.PULL_MESSAGE,
-            pull_ext(sysFlag="6", subscription="||".join(f"{n}x{i}" for i in range(2_000))),
-            b"",
-        ),
+        lambda n: (Code.PULL_MESSAGE, pull_ext(sysFlag="6", subscription=expression(n)), b""),
     ),
     "topics": Attack(
         "max_topic_table_bytes",
         "topics",
-        lambda n: (
-            Code.SEND_MESSAGE_V2,
-            {
-                **dict.fromkeys("efghj", "0"),
-                "a": "PG",
-                "b": f"{n:06d}" + "t" * 100,
-                "c": "TBW102",
-                "d": "4",
-                "i": "",
-                "k": "false",
-                "m": "false",
-            },
-            b"x",
-        ),
+        lambda n: (Code.SEND_MESSAGE_V2, send_ext(f"{n:06d}" + "t" * 100), b"x"),
     ),
     "request modes": Attack(
         "max_group_table_bytes",
         "requestModes",
-        lambda n: (
-            Code.SET_MESSAGE_REQUEST_MODE,
-            None,
-            json.dumps(
-                {"topic": "T", "consumerGroup": f"G{n}", "mode": "POP", "popShareQueueNum": 1}
-            ).encode(),
-        ),
+        lambda n: (Code.SET_MESSAGE_REQUEST_MODE, None, request_mode(n)),
     ),
 }
 
