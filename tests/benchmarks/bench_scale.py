@@ -49,6 +49,7 @@ from tests.benchmarks.report import figure
 from tests.spark.conftest import stop_session
 from tests.support.clusters import mqspark_host, mqspark_namesrv
 from tests.support.pace import ProcessorTime, slowness
+from tests.support.remoting import heartbeat_body, subscription
 from tests.unit.broker_kit import Bench, Peer, namesrv_peer
 
 R = TypeVar("R")
@@ -170,17 +171,7 @@ def queues_on(names: list[str]) -> bytes:
 
 def measure_clients() -> None:
     def beat(number: int) -> bytes:
-        subscription = {"topic": "T", "subString": "*", "subVersion": 1, "expressionType": "TAG"}
-        consumer = {
-            "groupName": "G",
-            "consumeType": "CONSUME_PASSIVELY",
-            "messageModel": "CLUSTERING",
-            "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
-            "subscriptionDataSet": [subscription],
-        }
-        return json.dumps(
-            {"clientID": f"10.0.0.1@{number}#1", "consumerDataSet": [consumer], "producerDataSet": []}
-        ).encode()
+        return heartbeat_body(f"10.0.0.1@{number}#1", {"G": [subscription("T")]})
 
     with tempfile.TemporaryDirectory(prefix="bench-scale-") as folder:
         bench = Bench(Path(folder))

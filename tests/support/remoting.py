@@ -8,6 +8,7 @@ requests answered in any order, requests that come from the server.
 import json
 import socket
 import struct
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -227,6 +228,34 @@ def topic_fields(topic: str, queues: int = 1, **more: str) -> dict[str, str]:
         "order": "false",
         **more,
     }
+
+
+def subscription(topic: str, expression: str = "*", version: int = 1, **more: object) -> dict[str, object]:
+    return {"topic": topic, "subString": expression, "subVersion": version, **more}
+
+
+def heartbeat_body(
+    client: str,
+    groups: Mapping[str, Sequence[Mapping[str, object]]] | None = None,
+    *,
+    producers: Iterable[str] = (),
+    model: str = "CLUSTERING",
+    **more: object,
+) -> bytes:
+    """What a client says of itself. ``groups``: what its consumers subscribe to."""
+    consumers = [
+        {
+            "groupName": name,
+            "consumeType": "CONSUME_PASSIVELY",
+            "messageModel": model,
+            "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+            "unitMode": False,
+            "subscriptionDataSet": subscriptions,
+        }
+        for name, subscriptions in (groups or {}).items()
+    ]
+    members = {"consumerDataSet": consumers, "producerDataSet": [{"groupName": name} for name in producers]}
+    return json.dumps({"clientID": client, **members, **more}).encode()
 
 
 def ask(address: str, code: int, body: bytes = b"", /, **ext: object) -> Reply:

@@ -43,6 +43,7 @@ from mqspark.protocol.headers.cluster_headers import RegisterBrokerRequestHeader
 from mqspark.protocol.servers.registration import encode_register_body
 from mqspark.store.offsets import QueueOffsets
 from tests.support.pace import ProcessorTime
+from tests.support.remoting import heartbeat_body, subscription
 from tests.support.store_tools import complete
 from tests.unit.broker_kit import SEND, Bench, Peer, namesrv_peer, pull_ext, send_ext
 from tests.unit.controller_kit import CLUSTER, NAME, ControllerBench
@@ -388,10 +389,8 @@ def test_woken_pulls_of_a_peer_that_left_cost_nothing_and_those_that_find_nothin
 def test_members_that_join_over_one_connection_are_told_once_a_turn(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     peer = bench.peer()
-    consumer = {"groupName": "CG", "subscriptionDataSet": [{"topic": "T", "subString": "*"}],
-                "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING"}  # fmt: skip
     for number in range(200):
-        body = json.dumps({"clientID": f"c{number}", "consumerDataSet": [consumer]}).encode()
+        body = heartbeat_body(f"c{number}", {"CG": [subscription("T")]})
         peer.give(RequestCode.HEART_BEAT, {}, body)
     bench.broker.turn()
     heard = peer.heard()
@@ -759,12 +758,10 @@ def test_offsets_of_a_topic_or_group_are_removed_between_turns(tmp_path: Path, i
 
 def test_members_of_a_large_group_are_told_between_turns(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    consumer = {"groupName": "CG", "subscriptionDataSet": [{"topic": "T", "subString": "*"}],
-                "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING"}  # fmt: skip
 
     def join(number: int) -> Peer:
         peer = bench.peer()
-        body = json.dumps({"clientID": f"c{number}", "consumerDataSet": [consumer]}).encode()
+        body = heartbeat_body(f"c{number}", {"CG": [subscription("T")]})
         peer.give(RequestCode.HEART_BEAT, {}, body)
         return peer
 

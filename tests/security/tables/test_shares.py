@@ -32,7 +32,7 @@ from mqspark.protocol.connection import Connection
 from mqspark.protocol.dispatch import Handler, dispatch, ok
 from mqspark.protocol.session import Session
 from mqspark.store.oldermessages import NotAtHand
-from tests.support.remoting import topic_fields
+from tests.support.remoting import heartbeat_body, subscription, topic_fields
 from tests.unit import pop_kit
 from tests.unit.auth_kit import ROOT, SignedPeer, allow, authority
 from tests.unit.broker.pop.test_poprevive import put_record
@@ -130,20 +130,8 @@ def made_group(who: SignedPeer, name: str) -> Command:
 
 
 def heartbeat(who: SignedPeer, client: str, *groups: str, topics: tuple[str, ...] = ()) -> Command:
-    consumers = [
-        {
-            "groupName": group, "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
-            "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET", "unitMode": False,
-            "subscriptionDataSet": [
-                {"topic": topic, "subString": "*", "classFilterMode": False, "tagsSet": [], "codeSet": [],
-                 "subVersion": 1, "expressionType": "TAG"}
-                for topic in topics
-            ],
-        }
-        for group in groups
-    ]  # fmt: skip
-    body = {"clientID": client, "consumerDataSet": consumers, "producerDataSet": []}
-    return who.ask(R.HEART_BEAT, {}, json.dumps(body).encode())
+    wanted = [subscription(topic) for topic in topics]
+    return who.ask(R.HEART_BEAT, {}, heartbeat_body(client, dict.fromkeys(groups, wanted)))
 
 
 def parked(who: SignedPeer, code: int, ext: dict[str, str]) -> Command | None:

@@ -40,7 +40,7 @@ from mqspark.protocol.session import Session
 from mqspark.protocol.slices import finished
 from mqspark_server.proxy import messaging_pb2 as pb
 from tests.support.clocks import ManualClock
-from tests.support.remoting import topic_fields
+from tests.support.remoting import heartbeat_body, subscription, topic_fields
 from tests.unit.broker_kit import Bench, Peer, namesrv_peer, pull_ext, send_ext
 
 MIB = 1 << 20
@@ -67,26 +67,6 @@ def table(tables: Tables, name: str) -> Bounded:
 
 def make_topic(peer: Peer, name: str = "T", queues: int = 8) -> None:
     assert peer.ask(Code.UPDATE_AND_CREATE_TOPIC, topic_fields(name, queues, attributes="")).code == 0
-
-
-def heartbeat(client_id: str, *, groups: Any = (), producers: Any = ()) -> bytes:
-    return json.dumps(
-        {
-            "clientID": client_id,
-            "producerDataSet": [{"groupName": name} for name in producers],
-            "consumerDataSet": [
-                {
-                    "groupName": name,
-                    "consumeType": "CONSUME_PASSIVELY",
-                    "messageModel": "CLUSTERING",
-                    "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
-                    "unitMode": False,
-                    "subscriptionDataSet": subscriptions,
-                }
-                for name, subscriptions in groups
-            ],
-        }
-    ).encode()
 
 
 def lock_body(number: int) -> bytes:
@@ -146,12 +126,13 @@ class Attack(NamedTuple):
     """The number of the request to its code, header and body."""
 
 
-def beat(client_id: str, **members: Any) -> tuple[int, None, bytes]:
-    return Code.HEART_BEAT, None, heartbeat(client_id, **members)
+def produce(client: str, *groups: str) -> tuple[int, None, bytes]:
+    return Code.HEART_BEAT, None, heartbeat_body(client, producers=groups)
 
 
-def subscribe(number: int, **subscription: object) -> tuple[int, None, bytes]:
-    return beat(f"c{number}", groups=[(f"G{number}", [{"topic": "T", "subVersion": 1, **subscription}])])
+def subscribe(number: int, words: str, **more: object) -> tuple[int, None, bytes]:
+    wanted = subscription("T", words, **more)
+    return Code.HEART_BEAT, None, heartbeat_body(f"c{number}", {f"G{number}": [wanted]})
 
 
 def expression(number: int) -> str:
@@ -197,12 +178,12 @@ ATTACKS = {
         ),
     ),
     "producer groups of one connection": Attack(
-        *CLIENTS, lambda n: beat("c", producers=[f"{n:06d}{group:06d}" for group in range(100)])
+        *CLIENTS, lambda n: produce("c", *(f"{n:06d}{group:06d}" for group in range(100)))
     ),
-    "client ids": Attack(*CLIENTS, lambda n: beat(f"{n:06d}" + "c" * 200, producers=["P"])),
-    "subscriptions with long expressions": Attack(*CLIENTS, lambda n: subscribe(n, subString=expression(n))),
+    "client ids": Attack(*CLIENTS, lambda n: produce(f"{n:06d}" + "c" * 200, "P")),
+    "subscriptions with long expressions": Attack(*CLIENTS, lambda n: subscribe(n, expression(n))),
     "subscriptions with codes": Attack(
-        *CLIENTS, lambda n: subscribe(n, subString="a", codeSet=list(range(n, n + 500)))
+        *CLIENTS, lambda n: subscribe(n, "a", codeSet=list(range(n, n + 500)))
     ),
     "parked pulls with many tags": Attack(
         "max_parked_bytes",
@@ -282,9 +263,9 @@ def test_a_lost_connection_frees_what_its_heartbeats_took(benches: Callable[...,
         tags = [
             {"topic": f"T{n}", "subString": "a||b", "codeSet": [1, 2], "subVersion": n} for n in range(50)
         ]
-        body = heartbeat("c", groups=[("G", tags), ("G2", tags[:1])], producers=["P1", "P2"])
+        body = heartbeat_body("c", {"G": tags, "G2": tags[:1]}, producers=["P1", "P2"])
         assert peer.ask(Code.HEART_BEAT, None, body).code == 0
-        body = heartbeat("c", groups=[("G", tags[10:])], producers=["P3"])
+        body = heartbeat_body("c", {"G": tags[10:]}, producers=["P3"])
         assert peer.ask(Code.HEART_BEAT, None, body).code == 0
         unregister = {"clientID": "c", "producerGroup": "P1", "consumerGroup": "G2"}
         assert peer.ask(Code.UNREGISTER_CLIENT, unregister).code == 0
@@ -328,8 +309,8 @@ def test_pulls_that_leave_free_the_filters_that_they_kept(benches: Callable[...,
     ledger = bench.broker.pulls.parked.ledger
     expression = "||".join(f"x{i}" for i in range(1_000))
     for _ in range(2):
-        for subscription in (expression, expression, "other", "*"):
-            peer.give(Code.PULL_MESSAGE, pull_ext(sysFlag="6", subscription=subscription))
+        for words in (expression, expression, "other", "*"):
+            peer.give(Code.PULL_MESSAGE, pull_ext(sysFlag="6", subscription=words))
         bench.broker.turn()
         assert ledger.entries == 4 + 2  # a filter is weighed once, and everything is none
         bench.run_for(20_000)
@@ -573,7 +554,7 @@ def test_a_broker_refuses_what_has_no_room_beside_its_other_tables(benches: Call
     peer, core = bench.peer(), bench.broker
     make_topic(peer)
     for number in range(10_000):
-        answer = peer.ask(Code.HEART_BEAT, None, heartbeat(f"{number:06d}" + "c" * 1_000, producers=["P"]))
+        answer = peer.ask(*produce(f"{number:06d}" + "c" * 1_000, "P"))
         if answer.code:
             break
     assert answer.code == ResponseCode.SYSTEM_BUSY
@@ -585,4 +566,4 @@ def test_a_broker_refuses_what_has_no_room_beside_its_other_tables(benches: Call
     make_topic(peer, "Other")
     assert peer.ask(Code.DELETE_TOPIC_IN_BROKER, {"topic": "T"}).code == 0
     bench.broker.config.max_tables_bytes = 64 * MIB
-    assert peer.ask(Code.HEART_BEAT, None, heartbeat("c" * 1_000, producers=["P"])).code == 0
+    assert peer.ask(*produce("c" * 1_000, "P")).code == 0

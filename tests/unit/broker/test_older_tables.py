@@ -20,7 +20,7 @@ from mqspark.protocol.signature import Signer
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.notes.tablenotes import MAX_SAVES, TableNotes
 from mqspark.store.tools.offline import OfflineStore
-from tests.support.remoting import topic_fields
+from tests.support.remoting import heartbeat_body, subscription, topic_fields
 from tests.unit.auth_kit import ROOT, authority
 from tests.unit.broker.admin.admin_kit import commit, create, group
 from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
@@ -124,18 +124,8 @@ _POSITIONS = "timercheck"  # checked by the timers (docs/damage.md)
 
 
 def subscribe(peer: Peer, number: int) -> None:
-    subscription = {
-        "topic": "T",
-        "subString": f"n > {number}",
-        "expressionType": "SQL92",
-        "subVersion": number,
-    }
-    member = {
-        "groupName": "g1", "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
-        "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "subscriptionDataSet": [subscription],
-    }  # fmt: skip
-    body = {"clientID": "c1", "consumerDataSet": [member], "producerDataSet": []}
-    assert peer.ask(RequestCode.HEART_BEAT, {}, json.dumps(body).encode()).code == 0
+    wanted = subscription("T", f"n > {number}", number, expressionType="SQL92")
+    assert peer.ask(RequestCode.HEART_BEAT, {}, heartbeat_body("c1", {"g1": [wanted]})).code == 0
 
 
 def test_an_older_file_of_any_table_is_reported(tmp_path: Path) -> None:

@@ -9,14 +9,11 @@ from typing import Any
 import pytest
 
 from mqspark.protocol.codes import Language, RequestCode, ResponseCode
+from tests.support.remoting import heartbeat_body, subscription
 from tests.unit.broker_kit import Bench, Peer
 
 LIST = RequestCode.GET_CONSUMER_LIST_BY_GROUP
 NOTICE = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
-
-
-def subscription(topic: str, expression: str = "*", version: int = 1) -> dict[str, Any]:
-    return {"topic": topic, "subString": expression, "tagsSet": [], "codeSet": [], "subVersion": version}
 
 
 def heartbeat(
@@ -29,25 +26,12 @@ def heartbeat(
     subscriptions: list[dict[str, Any]] | None = None,
     **members: Any,
 ) -> dict[str, str]:
-    consumers = []
-    if topics or subscriptions:
-        consumers.append(
-            {
-                "groupName": group,
-                "consumeType": "CONSUME_PASSIVELY",
-                "messageModel": model,
-                "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
-                "subscriptionDataSet": subscriptions or [subscription(topic) for topic in topics],
-            }
-        )
-    body = {
-        "clientID": client,
-        "consumerDataSet": consumers,
-        "producerDataSet": [{"groupName": producer}] if producer else [],
-        **members,
-    }
+    wanted = subscriptions or [subscription(topic) for topic in topics]
+    groups = {group: wanted} if wanted else {}
+    producers = [producer] if producer else []
+    body = heartbeat_body(client, groups, producers=producers, model=model, **members)
     # Notices to this very connection may come before the answer.
-    opaque = peer.give(RequestCode.HEART_BEAT, {}, json.dumps(body).encode())
+    opaque = peer.give(RequestCode.HEART_BEAT, {}, body)
     peer.core.turn()
     heard = peer.heard()
     answers = [command for command in heard if command.is_response]

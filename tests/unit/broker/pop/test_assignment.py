@@ -20,6 +20,7 @@ from mqspark.broker.pop.cluster_routes import (
 from mqspark.message import MessageQueue
 from mqspark.protocol.bodies.topic_bodies import QueueData, TopicConfig, TopicRouteData
 from mqspark.protocol.codes import RequestCode
+from tests.support.remoting import heartbeat_body, subscription
 from tests.unit.broker_kit import Bench, Peer
 
 QUERY, SET_MODE, ALL_MODES = (
@@ -38,20 +39,8 @@ def bench(tmp_path: Path) -> Bench:
 
 def join(bench: Bench, client: str) -> Peer:
     peer = bench.peer()
-    body = {
-        "clientID": client,
-        "consumerDataSet": [
-            {
-                "groupName": "CG",
-                "consumeType": "CONSUME_PASSIVELY",
-                "messageModel": "CLUSTERING",
-                "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
-                "subscriptionDataSet": [{"topic": "T", "subString": "*", "subVersion": 1}],
-            }
-        ],
-        "producerDataSet": [],
-    }
-    assert peer.ask(RequestCode.HEART_BEAT, {}, json.dumps(body).encode()).code == 0
+    body = heartbeat_body(client, {"CG": [subscription("T")]})
+    assert peer.ask(RequestCode.HEART_BEAT, {}, body).code == 0
     return peer
 
 

@@ -14,6 +14,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.record.record import decode_records
 from mqspark.store.messages.fetch import GetStatus
+from tests.support.remoting import heartbeat_body, subscription
 from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
 
 FILTER = "a > 2 AND TAGS IS NOT NULL"
@@ -34,16 +35,8 @@ def put(bench: Bench, *values: int, topic: str = "T", queue_id: int = 0, **more:
 
 
 def subscribe(peer: Peer, expression: str = FILTER, *, kind: str = "SQL92", version: int = 5) -> None:
-    subscription = {
-        "topic": "T", "subString": expression, "expressionType": kind, "subVersion": version,
-        "tagsSet": [], "codeSet": [], "classFilterMode": False,
-    }  # fmt: skip
-    group = {
-        "groupName": "CG", "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
-        "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "subscriptionDataSet": [subscription],
-    }  # fmt: skip
-    body = {"clientID": "c1", "consumerDataSet": [group], "producerDataSet": []}
-    assert peer.ask(RequestCode.HEART_BEAT, {}, json.dumps(body).encode()).code == 0
+    wanted = subscription("T", expression, version, expressionType=kind)
+    assert peer.ask(RequestCode.HEART_BEAT, {}, heartbeat_body("c1", {"CG": [wanted]})).code == 0
 
 
 def check(peer: Peer, expression: str | None, kind: str = "SQL92") -> Command:

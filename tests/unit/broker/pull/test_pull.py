@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from mqspark.message import java_hash
 from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.record.record import decode_records
+from tests.support.remoting import heartbeat_body, subscription
 from tests.unit.broker_kit import PULL, SEND, Bench, Peer, pull_ext, send_ext
 
 SUSPEND = "6"  # expression in the request, may wait
@@ -35,29 +35,9 @@ def heartbeat(
     client: str = "c1",
 ) -> None:
     tags = [] if expression == "*" else [tag.strip() for tag in expression.split("||")]
-    body = {
-        "clientID": client,
-        "consumerDataSet": [
-            {
-                "groupName": group,
-                "consumeType": "CONSUME_PASSIVELY",
-                "messageModel": model,
-                "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
-                "subscriptionDataSet": [
-                    {
-                        "topic": topic,
-                        "subString": expression,
-                        "tagsSet": tags,
-                        "codeSet": [java_hash(tag) for tag in tags],
-                        "subVersion": version,
-                        "expressionType": expression_type,
-                    }
-                ],
-            }
-        ],
-        "producerDataSet": [],
-    }
-    assert peer.ask(RequestCode.HEART_BEAT, {}, json.dumps(body).encode()).code == 0
+    more = {"tagsSet": tags, "codeSet": [java_hash(tag) for tag in tags], "expressionType": expression_type}
+    body = heartbeat_body(client, {group: [subscription(topic, expression, version, **more)]}, model=model)
+    assert peer.ask(RequestCode.HEART_BEAT, {}, body).code == 0
 
 
 def test_offsets_and_statuses(bench: Bench) -> None:

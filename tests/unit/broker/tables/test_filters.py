@@ -17,6 +17,7 @@ from mqspark.filter.bloom import BloomFilter, murmur3
 from mqspark.protocol.bodies.client_bodies import SubscriptionData
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.slices import finished
+from tests.support.remoting import heartbeat_body, subscription
 from tests.unit.broker_kit import Bench, Peer
 
 GOLDEN = Path("tests/golden/store/clean.tar.gz")
@@ -32,16 +33,8 @@ def recorded() -> bytes:
 
 
 def subscribe(peer: Peer, *topics: str, expression: str = "n > 1", version: int = 5) -> None:
-    subscriptions = [
-        {"topic": topic, "subString": expression, "expressionType": "SQL92", "subVersion": version}
-        for topic in topics
-    ]
-    group = {
-        "groupName": "CG", "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
-        "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "subscriptionDataSet": subscriptions,
-    }  # fmt: skip
-    body = {"clientID": "c1", "consumerDataSet": [group], "producerDataSet": []}
-    assert peer.ask(RequestCode.HEART_BEAT, {}, json.dumps(body).encode()).code == 0
+    found = [subscription(topic, expression, version, expressionType="SQL92") for topic in topics]
+    assert peer.ask(RequestCode.HEART_BEAT, {}, heartbeat_body("c1", {"CG": found})).code == 0
 
 
 def filters(bench: Bench) -> dict[str, dict[str, Any]]:
