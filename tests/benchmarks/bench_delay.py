@@ -25,7 +25,7 @@ from mqspark.protocol.command import encode_request
 from mqspark.record.record import decode_records
 from tests.benchmarks.bench_broker import DevProcess, broker
 from tests.benchmarks.report import OURS, figure
-from tests.support.remoting import GET_MAX_OFFSET, SEND_MESSAGE_V2, RawConnection
+from tests.support.remoting import GET_MAX_OFFSET, SEND_MESSAGE_V2, RawConnection, send_fields
 from tests.unit.broker_kit import Bench, send_ext
 
 TOPIC, QUEUES = "BenchDelay", 4
@@ -45,20 +45,8 @@ def send(process: DevProcess, rate: int, seconds: float) -> int:
             frames = []
             for _ in range(int(rate * SLICE_S)):
                 deliver_ms = now_ms + chance.randrange(*AHEAD_MS)
-                header = {
-                    "a": "bench",
-                    "b": TOPIC,
-                    "c": "TBW102",
-                    "d": str(QUEUES),
-                    "e": str(count % QUEUES),
-                    "f": "0",
-                    "g": str(now_ms),
-                    "h": "0",
-                    "i": f"TIMER_DELIVER_MS\x01{deliver_ms}\x02UNIQ_KEY\x01U{count}\x02",
-                    "j": "0",
-                    "k": "false",
-                    "m": "false",
-                }
+                properties = f"TIMER_DELIVER_MS\x01{deliver_ms}\x02UNIQ_KEY\x01U{count}\x02"
+                header = send_fields(TOPIC, count % QUEUES, properties, d=QUEUES, g=now_ms)
                 frames.append(encode_request(SEND_MESSAGE_V2, count, header, b"x" * 100, oneway=True))
                 count += 1
             connection.sendall(b"".join(frames))

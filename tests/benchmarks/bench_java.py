@@ -49,6 +49,7 @@ from tests.support.remoting import (
     SEND_MESSAGE_V2,
     RawConnection,
     request_frame,
+    send_fields,
 )
 
 QUEUES = 8
@@ -196,10 +197,7 @@ def fill(cluster: Cluster, topic: str, count: int) -> None:
     with RawConnection(cluster.broker, timeout_s=60) as connection:
 
         def send(number: int) -> None:
-            header = {
-                "a": "bench", "b": topic, "c": "TBW102", "d": QUEUES, "e": number % QUEUES, "f": 0, "g": now,
-                "h": 0, "i": "", "j": 0, "k": False, "l": 0, "m": True,
-            }  # fmt: skip
+            header = send_fields(topic, number % QUEUES, d=QUEUES, g=now, m=True)
             connection.write(request_frame(SEND_MESSAGE_V2, number, header, batch))
 
         sent = answered = 0

@@ -31,6 +31,7 @@ from tests.support.remoting import (
     UPDATE_AND_CREATE_TOPIC,
     RawConnection,
     Reply,
+    send_fields,
     topic_fields,
 )
 from tests.support.waiting import eventually
@@ -81,10 +82,7 @@ def broker(
 
 
 def send(connection: RawConnection, topic: str, body: bytes = BODY) -> Reply:
-    return connection.request(
-        SEND_MESSAGE_V2, body, a="producers", b=topic, c="TBW102", d=1, e=0, f=0, g=int(time.time() * 1000), h=0,
-        i="KEYS\x01k\x02", j=0, k=False, l=0, m=False,
-    )  # fmt: skip
+    return connection.request(SEND_MESSAGE_V2, body, **send_fields(topic, 0, "KEYS\x01k\x02"))
 
 
 def send_until(connection: RawConnection, topic: str, code: int, *, wait_s: float = 60) -> list[int]:

@@ -22,6 +22,7 @@ from tests.support.remoting import (
     UPDATE_CONSUMER_OFFSET,
     RawConnection,
     Reply,
+    send_fields,
 )
 
 SETTINGS = {
@@ -175,22 +176,9 @@ class Mover:
         key = f"key-{self.sent}"
         if self.sent % 7 == 0 and not batch and sys_flag != 4 and "DELAY" not in properties:
             self.keys.append(f"{topic} {key}")
-        reply = connection.request(
-            SEND_MESSAGE_V2,
-            body,
-            a="movers",
-            b=topic,
-            c="TBW102",
-            d=4,
-            e=queue_id,
-            f=sys_flag,
-            g=1_700_000_000_000,
-            h=self.sent,
-            i=f"{properties}KEYS\x01{key} common\x02UNIQ_KEY\x01unique-{self.sent}\x02",
-            j=0,
-            k=False,
-            m=batch,
-        )
+        properties += f"KEYS\x01{key} common\x02UNIQ_KEY\x01unique-{self.sent}\x02"
+        fields = send_fields(topic, queue_id, properties, a="movers", f=sys_flag, h=self.sent, m=batch)
+        reply = connection.request(SEND_MESSAGE_V2, body, **fields)
         assert reply.code == 0, (topic, properties, reply)
 
     def _wait_until_saved(self, broker: Cluster) -> None:

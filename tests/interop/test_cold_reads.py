@@ -12,7 +12,7 @@ from tests.interop.driver import JavaDriver, body_of
 from tests.interop.rocketmq import EITHER, either_cluster
 from tests.interop.topics import create_group, create_topic
 from tests.support.clusters import Cluster
-from tests.support.remoting import SEND_MESSAGE_V2, RawConnection
+from tests.support.remoting import SEND_MESSAGE_V2, RawConnection, send_fields
 
 Name = Callable[[str], str]
 
@@ -39,10 +39,7 @@ def fill(cluster: Cluster, topic: str, count: int) -> Counter[bytes]:
     bodies = [b"%04d" % number * (KIB // 4) for number in range(count)]
     with RawConnection(cluster.broker) as connection:
         for body in bodies:
-            reply = connection.request(
-                SEND_MESSAGE_V2, body, a="p", b=topic, c="TBW102", d=1, e=0, f=0, g=int(time.time() * 1000),
-                h=0, i="", j=0, k=False, m=False,
-            )  # fmt: skip
+            reply = connection.request(SEND_MESSAGE_V2, body, **send_fields(topic))
             assert reply.code == 0, reply
     return Counter(bodies)
 

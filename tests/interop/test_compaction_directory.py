@@ -22,6 +22,7 @@ from tests.support.remoting import (
     GET_MIN_OFFSET,
     SEND_MESSAGE_V2,
     RawConnection,
+    send_fields,
 )
 from tests.support.storefiles import segments_of
 
@@ -70,22 +71,9 @@ def fill(broker: Cluster, rng: random.Random, count: int) -> None:
     with RawConnection(broker.broker) as connection:
         for number in range(count):
             for queue_id in QUEUES:
-                reply = connection.request(
-                    SEND_MESSAGE_V2,
-                    b"value %d" % number + rng.randbytes(rng.choice([10, 300, 900])),
-                    a="producers",
-                    b=TOPIC,
-                    c="TBW102",
-                    d=4,
-                    e=queue_id,
-                    f=0,
-                    g=1_700_000_000_000,
-                    h=0,
-                    i=f"TAGS\x01{rng.choice('AB')}\x02KEYS\x01k{rng.randrange(KEYS)}\x02",
-                    j=0,
-                    k=False,
-                    m=False,
-                )
+                body = b"value %d" % number + rng.randbytes(rng.choice([10, 300, 900]))
+                properties = f"TAGS\x01{rng.choice('AB')}\x02KEYS\x01k{rng.randrange(KEYS)}\x02"
+                reply = connection.request(SEND_MESSAGE_V2, body, **send_fields(TOPIC, queue_id, properties))
                 assert reply.code == 0, reply
 
 

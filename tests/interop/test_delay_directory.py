@@ -16,7 +16,7 @@ from tests.interop.jars import Jars
 from tests.interop.rocketmq import rocketmq_broker, rocketmq_namesrv
 from tests.interop.topics import create_topic
 from tests.support.clusters import Cluster, mqspark_broker
-from tests.support.remoting import GET_MAX_OFFSET, SEND_MESSAGE_V2, RawConnection
+from tests.support.remoting import GET_MAX_OFFSET, SEND_MESSAGE_V2, RawConnection, send_fields
 
 SETTINGS = {
     "brokerName": "moving",
@@ -45,22 +45,8 @@ def send(broker: Cluster, names: Iterator[int], maker: str) -> dict[bytes, int]:
         ):
             body = b"%s %d" % (maker.encode(), next(names))
             due_ms[body] = time.time_ns() // 1_000_000 + delay_ms
-            reply = connection.request(
-                SEND_MESSAGE_V2,
-                body,
-                a="producers",
-                b=TOPIC,
-                c="TBW102",
-                d=4,
-                e=0,
-                f=0,
-                g=due_ms[body],
-                h=0,
-                i=properties,
-                j=0,
-                k=False,
-                m=False,
-            )
+            fields = send_fields(TOPIC, 0, properties, g=due_ms[body])
+            reply = connection.request(SEND_MESSAGE_V2, body, **fields)
             assert reply.code == 0, reply
     return due_ms
 

@@ -25,7 +25,7 @@ from tests.interop.topics import create_group, create_topic
 from tests.support.clusters import Cluster, mqspark_broker, mqspark_cluster
 from tests.support.maven import or_skip
 from tests.support.processes import free_port, set_options
-from tests.support.remoting import GET_MAX_OFFSET, SEND_MESSAGE_V2, RawConnection
+from tests.support.remoting import GET_MAX_OFFSET, SEND_MESSAGE_V2, RawConnection, send_fields
 from tests.support.waiting import eventually
 
 Name = Callable[[str], str]
@@ -177,10 +177,8 @@ class LiteReader:
         for number in range(SENT_A_ROUND):
             for name in LITE_TOPICS:
                 body = f"{turn}-{name}-{number}".encode()
-                reply = connection.request(
-                    SEND_MESSAGE_V2, body, a="p", b=PARENT, c="TBW102", d=4, e=0, f=0, g=int(time.time() * 1000),
-                    h=0, i=f"__LITE_TOPIC\x01{name}\x02", j=0, k=False, m=False,
-                )  # fmt: skip
+                fields = send_fields(PARENT, 0, f"__LITE_TOPIC\x01{name}\x02")
+                reply = connection.request(SEND_MESSAGE_V2, body, **fields)
                 assert reply.code == 0, reply
                 self.sent[name].append(body)
 

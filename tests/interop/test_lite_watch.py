@@ -13,7 +13,7 @@ from mqspark.record.record import decode_records
 from tests.interop.rocketmq import EITHER, either_cluster
 from tests.interop.topics import create_group, create_topic
 from tests.support.clusters import Cluster
-from tests.support.remoting import RESPONSE, SEND_MESSAGE_V2, RawConnection, Reply, request_frame
+from tests.support.remoting import RESPONSE, SEND_MESSAGE_V2, RawConnection, Reply, request_frame, send_fields
 
 Name = Callable[[str], str]
 
@@ -79,10 +79,8 @@ class LiteConsumer:
         return [bytes(message.body) for message in decode_records(reply.body)] if reply.code == 0 else []
 
     def send(self, lite_topic: str, body: bytes) -> None:
-        reply = self.ask(
-            SEND_MESSAGE_V2, body, a="p", b=self.topic, c="TBW102", d=4, e=0, f=0, g=int(time.time() * 1000),
-            h=0, i=f"__LITE_TOPIC\x01{lite_topic}\x02", j=0, k=False, m=False,
-        )  # fmt: skip
+        fields = send_fields(self.topic, 0, f"__LITE_TOPIC\x01{lite_topic}\x02")
+        reply = self.ask(SEND_MESSAGE_V2, body, **fields)
         assert reply.code == 0, reply
 
 

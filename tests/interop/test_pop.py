@@ -22,7 +22,7 @@ from tests.interop.rocketmq import rocketmq_broker
 from tests.interop.topics import create_group, create_topic
 from tests.support.clusters import Cluster, mqspark_broker
 from tests.support.processes import free_port
-from tests.support.remoting import SEND_MESSAGE_V2, RawConnection
+from tests.support.remoting import SEND_MESSAGE_V2, RawConnection, send_fields
 from tests.support.waiting import eventually
 
 Name = Callable[[str], str]
@@ -237,10 +237,7 @@ class Hands:
 
 def send_raw(connection: RawConnection, bodies: set[bytes]) -> None:
     for body in sorted(bodies):
-        reply = connection.request(
-            SEND_MESSAGE_V2, body, a="p", b=TOPIC, c="TBW102", d=1, e=0, f=0, g=int(time.time() * 1000),
-            h=0, i="", j=0, k=False, m=False,
-        )  # fmt: skip
+        reply = connection.request(SEND_MESSAGE_V2, body, **send_fields(TOPIC))
         assert reply.code == 0, reply
 
 

@@ -21,7 +21,14 @@ from tests.interop.test_pop import MOVING, pop_group, popper
 from tests.interop.topics import create_group, create_topic
 from tests.support.clusters import Cluster, mqspark_broker
 from tests.support.processes import free_port
-from tests.support.remoting import GET_MAX_OFFSET, SEND_MESSAGE_V2, UPDATE_AND_CREATE_TOPIC, RawConnection
+from tests.support.remoting import (
+    GET_MAX_OFFSET,
+    SEND_MESSAGE_V2,
+    UPDATE_AND_CREATE_TOPIC,
+    RawConnection,
+    send_fields,
+    topic_fields,
+)
 from tests.support.waiting import eventually
 
 Name = Callable[[str], str]
@@ -51,10 +58,8 @@ def priority_topic(cluster: Cluster, topic: str, queues: int = QUEUES) -> str:
 
 
 def send(connection: RawConnection, topic: str, priority: object, body: bytes = b"m") -> dict[str, str]:
-    reply = connection.request(
-        SEND_MESSAGE_V2, body, a="p", b=topic, c="TBW102", d=1, e=0, f=0, g=int(time.time() * 1000), h=0,
-        i=f"{PRIORITY}\x01{priority}\x02", j=0, k=False, m=False,
-    )  # fmt: skip
+    fields = send_fields(topic, 0, f"{PRIORITY}\x01{priority}\x02")
+    reply = connection.request(SEND_MESSAGE_V2, body, **fields)
     assert reply.code == 0, reply
     return reply.ext
 
@@ -186,11 +191,8 @@ def test_retries_have_queues_of_their_own(separate: Cluster, name: Name) -> None
             (priority, priority, 1) for priority in upwards
         ]
         # The topic grows, and the queues of the retries with it.
-        reply = connection.request(
-            UPDATE_AND_CREATE_TOPIC, topic=topic, defaultTopic="TBW102", readQueueNums=2 * QUEUES,
-            writeQueueNums=2 * QUEUES, perm=6, topicFilterType="SINGLE_TAG", topicSysFlag=0, order=False,
-            attributes="+message.type=PRIORITY",
-        )  # fmt: skip
+        fields = topic_fields(topic, 2 * QUEUES, attributes="+message.type=PRIORITY")
+        reply = connection.request(UPDATE_AND_CREATE_TOPIC, **fields)
         assert reply.code == 0
         send(connection, topic, 2 * QUEUES - 1)
         time.sleep(8)

@@ -28,6 +28,7 @@ from tests.support.remoting import (
     SEND_MESSAGE_V2,
     UPDATE_CONSUMER_OFFSET,
     RawConnection,
+    send_fields,
 )
 from tests.support.storefiles import segments_of
 from tests.support.waiting import eventually
@@ -138,10 +139,8 @@ def send(broker: Cluster, topic: str, numbers: range) -> dict[tuple[str, int], l
         for number in numbers:
             queue_id = number % QUEUES
             body = b"%s %04d " % (topic.encode(), number) * 40
-            reply = connection.request(
-                SEND_MESSAGE_V2, body, a="producers", b=topic, c="TBW102", d=4, e=queue_id, f=0,
-                g=1_700_000_000_000, h=0, i=f"KEYS\x01k{number}\x02", j=0, k=False, m=False,
-            )  # fmt: skip
+            fields = send_fields(topic, queue_id, f"KEYS\x01k{number}\x02")
+            reply = connection.request(SEND_MESSAGE_V2, body, **fields)
             assert reply.code == 0, reply
             queue = sent.setdefault((topic, queue_id), [])
             queue.append(body)
@@ -273,10 +272,8 @@ def test_each_place_is_recognised(
     with directory.theirs(settings) as broker:
         fill(broker, 30)
         with RawConnection(broker.broker) as connection:
-            reply = connection.request(
-                SEND_MESSAGE_V2, b"light", a="producers", b=TOPIC, c="TBW102", d=4, e=0, f=0, g=1_700_000_000_000,
-                h=0, i="INNER_MULTI_DISPATCH\x01%LMQ%one\x02", j=0, k=False, m=False,
-            )  # fmt: skip
+            fields = send_fields(TOPIC, 0, "INNER_MULTI_DISPATCH\x01%LMQ%one\x02")
+            reply = connection.request(SEND_MESSAGE_V2, b"light", **fields)
             assert reply.code == 0, reply
     store = OfflineStore(StoreConfig(store_path_root_dir=str(directory.store)))
     texts = [part.text for part in store.in_rocksdb]

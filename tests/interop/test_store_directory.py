@@ -23,6 +23,7 @@ from tests.support.remoting import (
     GET_MIN_OFFSET,
     SEND_MESSAGE_V2,
     RawConnection,
+    send_fields,
 )
 from tests.support.store_tools import checkpoint, crash, drain, flush, leave
 from tests.support.storefiles import segments_of
@@ -89,22 +90,8 @@ def send(broker: Cluster, count: int) -> None:
     with RawConnection(broker.broker) as connection:
         for number in range(count):
             topic, queue_id = QUEUES[number % len(QUEUES)]
-            reply = connection.request(
-                SEND_MESSAGE_V2,
-                b"from java %d" % number * 20,
-                a="producers",
-                b=topic,
-                c="TBW102",
-                d=4,
-                e=queue_id,
-                f=0,
-                g=1_700_000_000_000,
-                h=0,
-                i="TAGS\x01red\x02",
-                j=0,
-                k=False,
-                m=False,
-            )
+            fields = send_fields(topic, queue_id, "TAGS\x01red\x02")
+            reply = connection.request(SEND_MESSAGE_V2, b"from java %d" % number * 20, **fields)
             assert reply.code == 0, reply
 
 

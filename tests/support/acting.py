@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, ExitStack
 from mqspark import LitePullConsumer, Message, TransactionProducer, TransactionState
 from mqspark.message import encode_properties
 from tests.support.clusters import Cluster, brokers_known_to
-from tests.support.remoting import ask, log_end
+from tests.support.remoting import ask, log_end, send_fields
 from tests.support.waiting import eventually
 
 NAME, TOPIC, GROUP = "pair", "Acted", "PG"
@@ -40,11 +40,8 @@ QUICK_CHECKS = {
 
 
 def put(broker: Cluster, body: bytes, queue_id: int = 0, **properties: str) -> None:
-    header = {
-        "a": GROUP, "b": TOPIC, "c": "TBW102", "d": 4, "e": queue_id, "f": 4 if "TRAN_MSG" in properties else 0,
-        "g": int(time.time() * 1000), "h": 0, "i": encode_properties(properties).decode(), "j": 0, "k": "false",
-        "m": "false",
-    }  # fmt: skip
+    more = {"a": GROUP, "f": 4 if "TRAN_MSG" in properties else 0, "g": int(time.time() * 1000)}
+    header = send_fields(TOPIC, queue_id, encode_properties(properties).decode(), **more)
     answer = ask(broker.broker, SEND_V2, body, **header)
     assert answer.code == 0, answer
 

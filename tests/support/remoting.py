@@ -215,6 +215,22 @@ def pull_fields(
     }
 
 
+def send_fields(topic: str = "T", queue_id: int = 0, properties: str = "", **more: object) -> dict[str, str]:
+    """A header of SEND_MESSAGE_V2, which has letters for names."""
+    fields = {
+        "a": "PG",
+        "b": topic,
+        "c": "TBW102",
+        "d": 4,
+        "e": queue_id,
+        "f": 0,
+        "g": 1_700_000_000_000,
+        "h": 0,
+    }
+    fields |= {"i": properties, "j": 0, "k": False, "m": False, **more}
+    return {name: _text(value) for name, value in fields.items()}
+
+
 def topic_fields(topic: str, queues: int = 1, **more: str) -> dict[str, str]:
     """A header that makes a topic (CreateTopicRequestHeader)."""
     return {

@@ -27,6 +27,7 @@ from mqspark.store import FlushDiskType, MessageStore, StoreConfig
 from mqspark.store.disk.configfile import ConfigFile
 from tests.support import leftopen
 from tests.support.clocks import ManualClock
+from tests.support.remoting import send_fields
 from tests.support.store_tools import QuickFiles, complete
 from tests.support.storefiles import segments_of
 
@@ -302,23 +303,7 @@ def expire_segments(bench: Bench) -> None:
         bench.clock.advance(10_000)
 
 
-def send_ext(topic: str = "T", queue_id: int = 0, properties: str = "", **more: str) -> dict[str, str]:
-    """A V2 send header."""
-    return {
-        "a": "PG",
-        "b": topic,
-        "c": "TBW102",
-        "d": "4",
-        "e": str(queue_id),
-        "f": "0",
-        "g": "1700000000000",
-        "h": "0",
-        "i": properties,
-        "j": "0",
-        "k": "false",
-        "m": "false",
-        **more,
-    }
+send_ext = send_fields
 
 
 def pull_ext(topic: str = "T", queue_id: int = 0, offset: int = 0, **more: str) -> dict[str, str]:

@@ -21,7 +21,7 @@ from tests.support import processes
 from tests.support.commands import mqspark
 from tests.support.draws import some
 from tests.support.processes import run_python, run_to_end
-from tests.support.remoting import RawConnection, Reply, ask
+from tests.support.remoting import RawConnection, Reply, ask, send_fields
 from tests.support.waiting import eventually
 
 CONF = Path(__file__).parents[3] / "conf"
@@ -86,8 +86,7 @@ def dev(start: Callable[..., Process]) -> Callable[..., Process]:
 
 
 def send(address: str, topic: str, body: bytes = b"x") -> Reply:
-    header = {"a": "g", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "i": ""}
-    return ask(address, RequestCode.SEND_MESSAGE_V2, body, **header)
+    return ask(address, RequestCode.SEND_MESSAGE_V2, body, **send_fields(topic))
 
 
 def failure(process: Process, code: int) -> str:

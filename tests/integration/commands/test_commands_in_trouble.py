@@ -18,7 +18,7 @@ from mqspark.message import DLQ_PREFIX, RETRY_TOPIC
 from mqspark.testing import Cluster
 from tests.support import processes
 from tests.support.commands import mqspark
-from tests.support.remoting import SEND_MESSAGE_V2, RawConnection
+from tests.support.remoting import SEND_MESSAGE_V2, ask, send_fields
 from tests.support.waiting import eventually
 
 COMPRESSED = 1
@@ -40,19 +40,7 @@ def topic(name: str) -> str:
 
 
 def send(address: str, to: str, body: bytes, properties: str = "", sys_flag: int = 0) -> None:
-    fields = {
-        "a": "g",
-        "b": to,
-        "c": "TBW102",
-        "d": 1,
-        "e": 0,
-        "f": sys_flag,
-        "g": 1,
-        "h": 0,
-        "i": properties,
-    }
-    with RawConnection(address, 10.0) as connection:
-        assert connection.request(SEND_MESSAGE_V2, body, **fields).code == 0
+    assert ask(address, SEND_MESSAGE_V2, body, **send_fields(to, 0, properties, f=sys_flag)).code == 0
 
 
 def broker_address() -> str:

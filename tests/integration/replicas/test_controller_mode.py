@@ -28,7 +28,7 @@ from mqspark_server.process.phases import Phase
 from mqspark_server.settings.settings import Layer, broker_settings
 from tests.support.clusters import Cluster as Process
 from tests.support.clusters import mqspark_broker, mqspark_controller, mqspark_namesrv
-from tests.support.remoting import SEND_MESSAGE_V2, RawConnection, ask, log_end, request_frame
+from tests.support.remoting import SEND_MESSAGE_V2, RawConnection, ask, log_end, request_frame, send_fields
 from tests.support.replicaset import state_of
 from tests.support.scripted import SILENCE, Answer, Scripted
 from tests.support.storefiles import log_bytes
@@ -499,7 +499,7 @@ def test_what_is_acknowledged_outlives_two_masters(tmp_path: Path, flush: str) -
 
 SUCCESS = 0
 NAME = "three"
-SEND = {"a": "P", "b": "Frozen", "c": "TBW102", "d": 1, "e": 0, "f": 0, "g": 1, "h": 0, "i": "", "j": 0}
+SEND = send_fields("Frozen")
 LEASE_MS = 2_000
 
 

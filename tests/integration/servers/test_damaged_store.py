@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.support import web
 from tests.support.processes import mqspark_command, process, ready_line
-from tests.support.remoting import UPDATE_AND_CREATE_TOPIC, RawConnection
+from tests.support.remoting import UPDATE_AND_CREATE_TOPIC, RawConnection, topic_fields
 from tests.support.store_tools import QuickFiles, flush, opened, put
 
 
@@ -30,10 +30,7 @@ def test_health_and_metrics_name_the_place_once_a_read_met_it(tmp_path: Path) ->
         assert before in ([], [hit])  # the scrub may have been there already
         count = offset = 0
         with RawConnection(ready["broker"], 60) as connection:
-            connection.request(
-                UPDATE_AND_CREATE_TOPIC, topic="Orders", defaultTopic="TBW102", readQueueNums=1, writeQueueNums=1,
-                perm=6, topicFilterType="SINGLE_TAG", topicSysFlag=0, order=False,
-            )  # fmt: skip
+            connection.request(UPDATE_AND_CREATE_TOPIC, **topic_fields("Orders"))
             while offset < 60:
                 reply = connection.pull("Orders", 0, offset, count=8)
                 assert reply.code == 0, (reply.code, reply.remark)

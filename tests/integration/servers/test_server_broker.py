@@ -17,6 +17,7 @@ from mqspark.store.disk.kernelsync import KernelSync
 from mqspark.testing import Broker, Cluster
 from mqspark_server import broker_app
 from mqspark_server.process.phases import Phase, ProcessLifecycle
+from tests.support.remoting import send_fields
 from tests.support.store_tools import kernel_sync
 from tests.support.waiting import eventually
 
@@ -52,17 +53,7 @@ class Wire:
 
 
 def message(opaque: int, topic: str = "t", queue_id: int = 0) -> bytes:
-    header = {
-        "a": "g",
-        "b": topic,
-        "c": "TBW102",
-        "d": "4",
-        "e": str(queue_id),
-        "f": "0",
-        "g": "1",
-        "h": "0",
-        "i": "",
-    }
+    header = send_fields(topic, queue_id)
     return encode_request(RequestCode.SEND_MESSAGE_V2, opaque, header, b"body %d" % opaque)
 
 

@@ -22,7 +22,7 @@ from mqspark.testing import Broker
 from mqspark_server.net.guards import ConnectionLimits
 from mqspark_server.net.tcp import RemotingServer
 from mqspark_server.net.tcpconnection import RemotingConnection
-from tests.support.remoting import topic_fields
+from tests.support.remoting import send_fields, topic_fields
 
 WORK_S = 1 / 16
 
@@ -131,10 +131,7 @@ def test_an_overloaded_broker_stores_what_it_acknowledges_and_no_more() -> None:
     lock = threading.Lock()
 
     def blast(address: tuple[str, int], queue_id: int) -> None:
-        ext = {
-            "a": "PG", "b": "Busy", "c": "TBW102", "d": "4", "e": str(queue_id), "f": "0", "g": "0", "h": "0",
-            "i": "", "j": "0", "k": "false", "m": "false",
-        }  # fmt: skip
+        ext = send_fields("Busy", queue_id)
         frames = [
             encode_request(RequestCode.SEND_MESSAGE_V2, number, ext, b"x" * 900) for number in range(sends)
         ]

@@ -26,15 +26,14 @@ from mqspark.testing import Broker, Clients, Cluster, FakeClock
 from mqspark_server.broker_app import BrokerApp
 from mqspark_server.dev_cluster import DevCluster
 from tests.support.processes import run_python, run_to_end
-from tests.support.remoting import Reply, ask
+from tests.support.remoting import Reply, ask, send_fields
 from tests.support.waiting import eventually
 
 pytest_plugins = ["mqspark.testing.pytest_plugin"]
 
 
 def send(broker: Broker, topic: str, body: bytes) -> Reply:
-    header = {"a": "g", "b": topic, "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0, "i": "", "j": 0}
-    return ask(broker.address, RequestCode.SEND_MESSAGE_V2, body, **header)
+    return ask(broker.address, RequestCode.SEND_MESSAGE_V2, body, **send_fields(topic))
 
 
 def test_a_broker_serves_and_is_known_at_once(mq_broker: Broker, mq_topic: str) -> None:

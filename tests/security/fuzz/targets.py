@@ -62,7 +62,13 @@ from tests.security.fuzz.decoders import DECODERS
 from tests.security.fuzz.kinds import Decoding, Finding, Target
 from tests.security.fuzz.victims import GROWTH_BYTES, Probe, Victim, http_get, running
 from tests.support import protocol_classes
-from tests.support.remoting import SEND_MESSAGE_V2, UPDATE_AND_CREATE_TOPIC, RawConnection, topic_fields
+from tests.support.remoting import (
+    SEND_MESSAGE_V2,
+    UPDATE_AND_CREATE_TOPIC,
+    RawConnection,
+    send_fields,
+    topic_fields,
+)
 from tests.support.store_tools import copy_store
 
 HEADERS = [*protocol_classes.HEADERS.values()]
@@ -529,10 +535,7 @@ def _create(connection: RawConnection, topic: str) -> None:
 
 
 def _send(connection: RawConnection, topic: str, queue: int, body: bytes, properties: str) -> int:
-    return connection.request(
-        SEND_MESSAGE_V2, body, a="p-fuzz", b=topic, c="TBW102", d=4, e=queue, f=0,
-        g=1_700_000_000_000, h=0, i=properties,
-    ).code  # fmt: skip
+    return connection.request(SEND_MESSAGE_V2, body, **send_fields(topic, queue, properties)).code
 
 
 def _pull_all(connection: RawConnection, topic: str, queue: int) -> dict[int, bytes]:

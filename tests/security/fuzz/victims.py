@@ -15,7 +15,7 @@ import httpx
 
 from tests.support import web
 from tests.support.processes import mqspark_command, process, ready_line
-from tests.support.remoting import request_frame
+from tests.support.remoting import request_frame, send_fields
 
 FREEZE_S = 1.0
 GROWTH_BYTES = 64 << 20
@@ -126,8 +126,7 @@ class Probe(threading.Thread):
     def _request(self, opaque: int) -> bytes:
         if self._kind == "namesrv":
             return request_frame(GET_ROUTE, opaque, {"topic": "Probe"})
-        ext = {"a": "probe", "b": "Probe", "c": "TBW102", "d": 1, "e": 0, "f": 0, "g": 0, "h": 0, "i": ""}
-        return request_frame(SEND_V2, opaque, ext, b"probe")  # type: ignore[arg-type]
+        return request_frame(SEND_V2, opaque, send_fields("Probe"), b"probe")
 
     def stop(self) -> None:
         self._ended.set()
