@@ -27,6 +27,8 @@ ORDER: dict[str, Any] = {
 }
 CLOSED = {**ORDER, "additionalProperties": False}
 LATEST = "https://json-schema.org/draft/2020-12/schema"
+STRING, INTEGER, NUMBER, NULL = ({"type": name} for name in ("string", "integer", "number", "null"))
+MAYBE = {"type": ["string", "null"]}
 
 
 def schema_of(found: Any, *needed: tuple[Reference, Schema]) -> Schema:
@@ -103,7 +105,7 @@ def test_what_is_no_schema(found: Any, problem: str) -> None:
 
 def test_references_by_name_pointer_and_id() -> None:
     number = schema_of({"$id": "number.json", "type": "number"})
-    document = {"properties": {"zip": {"type": "string"}}, "definitions": {"n": {"$ref": "number.json"}}}
+    document = {"properties": {"zip": STRING}, "definitions": {"n": {"$ref": "number.json"}}}
     address = schema_of(document, (Reference("number.json", "number", 1), number))
     needed = (Reference("address.json", "address", 1), address)
     for base in ({}, {"$id": "http://example.com/schemas/order.json"}):
@@ -128,12 +130,12 @@ def test_references_by_name_pointer_and_id() -> None:
 
 def test_comparisons_that_multiply_are_refused() -> None:
     for found in (
-        chain(30, lambda inner: {"allOf": [inner, inner]}, {"type": "integer"}),
+        chain(30, lambda inner: {"allOf": [inner, inner]}, INTEGER),
         {"oneOf": [{"const": n} for n in range(MAX_AT_ONE_VALUE + 1)]},
         {"patternProperties": {f"(?=a){n}": True for n in range(MAX_AT_ONE_VALUE // 100 + 1)}},
         chain(MAX_CHAIN + 1, lambda inner: inner, True),
         {"enum": [str(n) for n in range(MAX_AT_ONE_VALUE * 17)]},
-        {"properties": {f"p{n}": {"type": "string"} for n in range(MAX_NODES // 2)}},
+        {"properties": {f"p{n}": STRING for n in range(MAX_NODES // 2)}},
     ):
         with pytest.raises(SchemaTooLarge):
             schema_of(found)
@@ -143,7 +145,7 @@ def test_a_schema_twice_inside_itself_bounds_the_depth() -> None:
     inner = {"properties": {"a": {"$ref": "#/definitions/n"}}}
     for found in (
         {"definitions": {"n": {"allOf": [inner, inner]}}, "$ref": "#/definitions/n"},
-        chain(30, lambda inner: {"properties": {"a": {"anyOf": [inner, inner]}}}, {"type": "integer"}),
+        chain(30, lambda inner: {"properties": {"a": {"anyOf": [inner, inner]}}}, INTEGER),
     ):
         check = schema_of(found).check()
         assert check(b'{"a":' * 4 + b"1" + b"}" * 4) is None
@@ -151,7 +153,7 @@ def test_a_schema_twice_inside_itself_bounds_the_depth() -> None:
 
 
 def test_a_list_of_itself_may_nest() -> None:
-    node = {"properties": {"next": {"$ref": "#"}, "value": {"type": "integer"}}}
+    node = {"properties": {"next": {"$ref": "#"}, "value": INTEGER}}
     check = schema_of(node).check()
     assert check(b'{"next":' * 300 + b"{}" + b"}" * 300) is None
     assert "is not of type" in str(check(b'{"next":' * 300 + b'{"value":""}' + b"}" * 300))
@@ -172,21 +174,13 @@ def test_a_pattern_does_not_hold_the_loop() -> None:
 @pytest.mark.parametrize(
     ("new", "old", "types"),
     [
-        (with_property(CLOSED, "z", {"type": "string"}), CLOSED, []),
-        (
-            CLOSED,
-            with_property(CLOSED, "z", {"type": "string"}),
-            ["PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL"],
-        ),
-        (
-            with_property(ORDER, "z", {"type": "string"}),
-            ORDER,
-            ["OPTIONAL_PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL"],
-        ),
+        (with_property(CLOSED, "z", STRING), CLOSED, []),
+        (CLOSED, with_property(CLOSED, "z", STRING), ["PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL"]),
+        (with_property(ORDER, "z", STRING), ORDER, ["OPTIONAL_PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL"]),
         (with_property(ORDER, "z", {}), ORDER, []),
-        (ORDER, with_property(ORDER, "z", {"type": "string"}), []),
+        (ORDER, with_property(ORDER, "z", STRING), []),
         (
-            with_property(CLOSED, "z", {"type": "string"}, required=True),
+            with_property(CLOSED, "z", STRING, required=True),
             CLOSED,
             ["REQUIRED_PROPERTY_ADDED_TO_UNOPEN_CONTENT_MODEL"],
         ),
@@ -195,50 +189,46 @@ def test_a_pattern_does_not_hold_the_loop() -> None:
         ({**ORDER, "required": ["id", "name"]}, ORDER, ["REQUIRED_ATTRIBUTE_ADDED"]),
         (ORDER, CLOSED, []),
         (CLOSED, ORDER, ["ADDITIONAL_PROPERTIES_REMOVED"]),
-        ({**ORDER, "additionalProperties": {"type": "string"}}, ORDER, ["ADDITIONAL_PROPERTIES_NARROWED"]),
+        ({**ORDER, "additionalProperties": STRING}, ORDER, ["ADDITIONAL_PROPERTIES_NARROWED"]),
         (
-            with_property(CLOSED, "xa", {"type": "string"}),
-            {**CLOSED, "patternProperties": {"^x": {"type": "integer"}}},
+            with_property(CLOSED, "xa", STRING),
+            {**CLOSED, "patternProperties": {"^x": INTEGER}},
             ["TYPE_CHANGED", "PROPERTY_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL"],
         ),
-        ({"type": "number"}, {"type": "integer"}, []),
-        ({"type": "integer"}, {"type": "number"}, ["TYPE_NARROWED"]),
-        ({"type": "string"}, {"type": "integer"}, ["TYPE_CHANGED"]),
-        ({"type": ["string", "null"]}, {"type": "string"}, []),
-        ({"type": "string"}, {"type": ["string", "null"]}, ["TYPE_CHANGED"]),
-        ({}, {"type": "string"}, []),
-        ({"type": "string"}, {}, ["TYPE_CHANGED"]),
-        ({"type": "string"}, False, []),
+        (NUMBER, INTEGER, []),
+        (INTEGER, NUMBER, ["TYPE_NARROWED"]),
+        (STRING, INTEGER, ["TYPE_CHANGED"]),
+        (MAYBE, STRING, []),
+        (STRING, MAYBE, ["TYPE_CHANGED"]),
+        ({}, STRING, []),
+        (STRING, {}, ["TYPE_CHANGED"]),
+        (STRING, False, []),
         ({"type": "string", "maxLength": 3}, {"type": "string", "maxLength": 4}, ["MAX_LENGTH_DECREASED"]),
         ({"type": "string", "maxLength": 4}, {"type": "string", "maxLength": 3}, []),
-        ({"type": "integer", "minimum": 0}, {"type": "integer"}, ["MINIMUM_ADDED"]),
+        ({"type": "integer", "minimum": 0}, INTEGER, ["MINIMUM_ADDED"]),
         ({"type": "number", "multipleOf": 2}, {"type": "number", "multipleOf": 4}, []),
         ({"type": "number", "multipleOf": 4}, {"type": "number", "multipleOf": 2}, ["MULTIPLE_OF_EXPANDED"]),
-        ({"type": "string", "pattern": "a"}, {"type": "string"}, ["PATTERN_ADDED"]),
+        ({"type": "string", "pattern": "a"}, STRING, ["PATTERN_ADDED"]),
         ({"enum": ["A", "B"]}, {"enum": ["A"]}, []),
         ({"enum": ["A"]}, {"enum": ["A", "B"]}, ["ENUM_ARRAY_NARROWED"]),
         ({"enum": [1.0]}, {"enum": [1]}, []),
         ({"const": "A"}, {"const": "B"}, ["ENUM_ARRAY_CHANGED"]),
-        ({"type": "array", "items": {"type": "number"}}, {"type": "array", "items": {"type": "integer"}}, []),
+        ({"type": "array", "items": NUMBER}, {"type": "array", "items": INTEGER}, []),
         (
-            {"type": "array", "items": {"type": "integer"}, "uniqueItems": True},
-            {"type": "array", "items": {"type": "string"}},
+            {"type": "array", "items": INTEGER, "uniqueItems": True},
+            {"type": "array", "items": STRING},
             ["TYPE_CHANGED", "UNIQUE_ITEMS_ADDED"],
         ),
         (
-            {"type": "array", "items": [{"type": "string"}], "additionalItems": False},
-            {"type": "array", "items": [{"type": "string"}, {"type": "string"}], "additionalItems": False},
+            {"type": "array", "items": [STRING], "additionalItems": False},
+            {"type": "array", "items": [STRING, STRING], "additionalItems": False},
             ["ITEM_REMOVED_FROM_CLOSED_CONTENT_MODEL"],
         ),
-        ({"oneOf": [{"type": "string"}, {"type": "null"}]}, {"oneOf": [{"type": "string"}]}, []),
+        ({"oneOf": [STRING, NULL]}, {"oneOf": [STRING]}, []),
+        ({"oneOf": [STRING]}, {"oneOf": [NULL, STRING]}, ["SUM_TYPE_NARROWED"]),
         (
-            {"oneOf": [{"type": "string"}]},
-            {"oneOf": [{"type": "null"}, {"type": "string"}]},
-            ["SUM_TYPE_NARROWED"],
-        ),
-        (
-            {"anyOf": [{"type": "string"}, {"type": "integer"}]},
-            {"anyOf": [{"type": "null"}, {"type": "boolean"}]},
+            {"anyOf": [STRING, INTEGER]},
+            {"anyOf": [NULL, {"type": "boolean"}]},
             ["COMBINED_TYPE_SUBSCHEMAS_CHANGED"],
         ),
         (
@@ -246,13 +236,9 @@ def test_a_pattern_does_not_hold_the_loop() -> None:
             {"allOf": [{"minLength": 1}]},
             ["PRODUCT_TYPE_EXTENDED"],
         ),
-        (
-            {"allOf": [{"type": "string"}]},
-            {"anyOf": [{"type": "string"}, {"type": "null"}]},
-            ["COMBINED_TYPE_CHANGED"],
-        ),
-        ({"not": {"type": "string"}}, {"not": {"type": ["string", "null"]}}, []),
-        ({"not": {"type": ["string", "null"]}}, {"not": {"type": "string"}}, ["NOT_TYPE_EXTENDED"]),
+        ({"allOf": [STRING]}, {"anyOf": [STRING, NULL]}, ["COMBINED_TYPE_CHANGED"]),
+        ({"not": STRING}, {"not": MAYBE}, []),
+        ({"not": MAYBE}, {"not": STRING}, ["NOT_TYPE_EXTENDED"]),
         ({"dependencies": {"a": ["b"]}}, {"dependencies": {"a": ["b", "c"]}}, []),
         ({"dependencies": {"a": ["b", "c"]}}, {"dependencies": {"a": ["b"]}}, ["DEPENDENCY_ARRAY_EXTENDED"]),
     ],
@@ -276,10 +262,10 @@ def test_recursive_schemas_are_compared_to_their_end() -> None:
 
 
 SMALL = st.sampled_from([
-    {"type": "string"}, {"type": "integer"}, {"type": "number"}, {"type": "null"}, {"type": ["string", "null"]},
+    STRING, INTEGER, NUMBER, NULL, MAYBE,
     {"type": "string", "maxLength": 1}, {"type": "integer", "minimum": 1}, {"enum": ["a", 1]}, {"enum": ["a"]},
-    {"type": "array", "items": {"type": "integer"}}, {"type": "array", "items": {"type": "number"}},
-    {"anyOf": [{"type": "string"}, {"type": "integer"}]}, {"oneOf": [{"type": "string"}, {"type": "null"}]},
+    {"type": "array", "items": INTEGER}, {"type": "array", "items": NUMBER},
+    {"anyOf": [STRING, INTEGER]}, {"oneOf": [STRING, NULL]},
 ])  # fmt: skip
 OBJECTS = st.builds(
     lambda properties, required, rest: {
