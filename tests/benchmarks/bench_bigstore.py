@@ -26,13 +26,12 @@ from pathlib import Path
 from typing import Any
 
 from mqspark.base.clock import SystemClock
-from mqspark.record.record import PendingRecord
 from mqspark.store import StoreConfig
 from mqspark.store.tools.offline import OfflineStore
 from mqspark.store.tools.remake import remake
 from mqspark.store.tools.storestats import store_stats
 from tests.benchmarks.bench_broker import DevProcess, broker, load
-from tests.benchmarks.bench_store import BORN_HOST, PROPERTIES, TAG_CODE, make
+from tests.benchmarks.bench_store import make, message
 from tests.benchmarks.raw_load import BASE
 from tests.benchmarks.report import OURS, figure, peer, ratio
 from tests.interop import jars as jar_cache
@@ -40,6 +39,7 @@ from tests.interop.rocketmq import rocketmq_broker, rocketmq_namesrv
 from tests.support.clusters import Cluster, mqspark_broker, mqspark_namesrv
 from tests.support.maven import ToolMissing
 from tests.support.remoting import GET_MAX_OFFSET, RawConnection
+from tests.support.store_tools import complete, flush
 from tests.support.storefiles import segments_of
 
 TOPIC, QUEUES = "BenchmarkTest", 4  # which every broker has
@@ -55,41 +55,20 @@ def filled(root: Path, gib: float) -> int:
     filler = (b"mqspark." * (BODY_BYTES // 8))[: BODY_BYTES - 8]
     count = int(gib * (1 << 30)) // RECORD_BYTES // 256 * 256
     for number in range(count):
-        body = b"%d" % (BASE + number) + filler
-        store.appender.put(
-            PendingRecord(
-                topic=TOPIC,
-                queue_id=number % QUEUES,
-                body=body,
-                properties=PROPERTIES,
-                tags_code=TAG_CODE,
-                born_timestamp_ms=1_700_000_000_000,
-                born_host=BORN_HOST,
-            )
-        )
+        store.appender.put(message(TOPIC, number % QUEUES, b"%d" % (BASE + number) + filler))
         if number % 64 == 63:
             store.pipeline.commit()
         if number % (1 << 18) == 0 or number == count - SINCE_CHECKPOINT:
             _flush_and_checkpoint(store)
-    store.pipeline.commit()
-    job = store.pipeline.begin_flush()
-    if job is not None:
-        job.run()
-        store.pipeline.end_flush(job)
+    flush(store)
     store.abandon()
     return count
 
 
 def _flush_and_checkpoint(store: Any) -> None:
-    store.pipeline.commit()
-    job = store.pipeline.begin_flush()
-    if job is not None:
-        job.run()
-        store.pipeline.end_flush(job)
+    flush(store)
     store.upkeep.checkpoints.wanted = True
-    for work in store.maintenance():
-        work.run()
-        work.done()
+    complete(store.maintenance())
 
 
 # --- topics ---------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from mqspark.message import encode_host, encode_properties
 from mqspark.record.record import PendingRecord, decode_records
 from mqspark.store import FlushDiskType, FlushJob, GetStatus, MessageStore, StoreConfig
 from tests.benchmarks.report import figure
+from tests.support.store_tools import complete, flush, maintain
 
 BORN_HOST = encode_host("10.0.0.1", 50000)
 PROPERTIES = encode_properties(
@@ -67,6 +68,15 @@ def make(root: Path, *, sync: bool = False, index: bool = True) -> MessageStore:
         flush_disk_type=FlushDiskType.SYNC_FLUSH if sync else FlushDiskType.ASYNC_FLUSH,
     )
     return MessageStore(config, SystemClock(), store_host=encode_host("127.0.0.1", 10911))
+
+
+@contextmanager
+def opened(**how: bool) -> Iterator[tuple[MessageStore, Path]]:
+    """An empty store, and where it is."""
+    with scratch() as root:
+        store = make(root, **how)
+        store.open()
+        yield store, root
 
 
 def fill(store: MessageStore, count: int, body: bytes, queues: int, per_turn: int) -> float:
@@ -166,9 +176,7 @@ def puts(count: int, rounds: int) -> None:
         body = body[:size]
 
         def measure(body: bytes = body, queues: int = queues, per_turn: int = per_turn) -> float:
-            with scratch() as root:
-                store = make(root)
-                store.open()
+            with opened() as (store, _):
                 fill(store, queues * 2, body, queues, 1)  # the files are made once
                 seconds = fill(store, count, body, queues, per_turn)
                 verify(store, body, queues, count // per_turn * per_turn + queues * 2)
@@ -182,9 +190,7 @@ def group_commits(count: int, rounds: int) -> None:
     body = bytes(1000)
 
     def measure() -> float:
-        with scratch() as root, ThreadPoolExecutor(1) as worker:
-            store = make(root, sync=True)
-            store.open()
+        with opened(sync=True) as (store, _), ThreadPoolExecutor(1) as worker:
             seconds = fill_sync(store, count, body, 64, worker)
             verify(store, body, 4, count)
             store.close()
@@ -195,9 +201,7 @@ def group_commits(count: int, rounds: int) -> None:
 
 def gets(count: int, rounds: int) -> None:
     body = bytes(1000)
-    with scratch() as root:
-        store = make(root)
-        store.open()
+    with opened() as (store, _):
         fill(store, count, body, 1, 64)
         for per_pull in (1, 32, 160):
             for codes in (None, frozenset([TAG_CODE])):
@@ -211,9 +215,7 @@ def gets(count: int, rounds: int) -> None:
                 label = f"get, 1000 B, {per_pull} a pull{', by tag' if codes else ''}"
                 say(label, count, repeated(rounds, measure))
         store.close()
-    with scratch() as root:
-        store = make(root)
-        store.open()
+    with opened() as (store, _):
         fill(store, count, body, 4, 64)
 
         def measure_mixed() -> float:
@@ -229,9 +231,7 @@ def gets(count: int, rounds: int) -> None:
 
 
 def restarts(count: int, queues: int) -> None:
-    with scratch() as root:
-        store = make(root)
-        store.open()
+    with opened() as (store, root):
         fill(store, count, bytes(1000), 4, 64)
         store.close()
         store = make(root)
@@ -252,9 +252,7 @@ def restarts(count: int, queues: int) -> None:
         say_ms("all queues rebuilt", report.elapsed_ms, rate)
         verify(store, bytes(1000), 4, count // 64 * 64)
         store.close()
-    with scratch() as root:
-        store = make(root)
-        store.open()
+    with opened() as (store, root):
         fill(store, queues * 3, bytes(100), queues, 64)
         store.close()
         for label, clean in (("clean stop", True), ("kill", False)):
@@ -274,18 +272,11 @@ def after_a_kill(gib: float) -> None:
     then the same with all queues gone."""
     count = int(gib * (1 << 30) / 1200) // 64 * 64
     body = bytes(range(250)) * 4
-    with scratch() as root:
-        store = make(root)
-        store.open()
+    with opened() as (store, root):
         for _ in range(20):
             fill(store, count // 20, body, 4, 64)
-            job = store.pipeline.begin_flush()
-            if job is not None:
-                job.run()
-                store.pipeline.end_flush(job)
-            for work in store.maintenance():
-                work.run()
-                work.done()
+            flush(store)
+            complete(store.maintenance())
         done = sum(store.offsets.max_offset("Bench0", n) for n in range(4))
         fill(store, 20_000, body, 4, 64)
         done += 20_000 // 64 * 64
@@ -312,11 +303,7 @@ def after_a_kill(gib: float) -> None:
         store.open()
         started = time.perf_counter()
         while store.status.index_behind_bytes:
-            for work in store.maintenance():
-                work.run()
-                work.done()
-            for _ in store.follow_with_index():
-                pass
+            complete(maintain(store))
         say("index built from the log", done, [time.perf_counter() - started])
         store.abandon()
 
@@ -326,9 +313,7 @@ def many_topics(topics: int, count: int) -> None:
     body = bytes(1000)
     costs = []
     for number in (1, topics):
-        with scratch() as root:
-            store = make(root)
-            store.open()
+        with opened() as (store, root):
             targets = itertools.cycle([f"Bench{n}" for n in range(number)])
 
             def put_all(count: int, targets: Iterator[str] = targets, store: MessageStore = store) -> None:
@@ -357,9 +342,7 @@ def index_cost(count: int, rounds: int) -> None:
     costs: dict[bool, list[float]] = {True: [], False: []}
     for _ in range(rounds):
         for index in (True, False):
-            with scratch() as root:
-                store = make(root, index=index)
-                store.open()
+            with opened(index=index) as (store, _):
                 fill(store, 6400, body, 4, 64)
                 costs[index].append(
                     _processor_time(lambda store=store: fill(store, count, body, 4, 64)) / count
