@@ -1,7 +1,6 @@
 """What consumers of a group rely on beyond messages: retries and dead letters, locks and order. Our client and the
 unmodified Java client, on a real RocketMQ and on our broker."""
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from mqspark import (
 from tests.interop.driver import JavaDriver, body_of, message
 from tests.interop.topics import QUEUES, create_group, create_topic
 from tests.support.clusters import Cluster
+from tests.support.inbox import Inbox
 from tests.support.waiting import eventually
 
 Name = Callable[[str], str]
@@ -38,31 +38,6 @@ on_both = pytest.mark.parametrize(
 )
 
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
-
-
-class Inbox:
-    """A listener that keeps what it is given, by delivery."""
-
-    def __init__(self, answer: Callable[[MessageExt], object] = lambda message: None) -> None:
-        self._lock = threading.Lock()
-        self._answer = answer
-        self.messages: list[MessageExt] = []
-
-    def __call__(self, got: MessageExt) -> object:
-        with self._lock:
-            self.messages.append(got)
-        return self._answer(got)
-
-    def bodies(self) -> Counter[bytes]:
-        with self._lock:
-            return Counter(got.body for got in self.messages)
-
-    def of_queues(self) -> dict[int, list[int]]:
-        with self._lock:
-            found: dict[int, list[int]] = {}
-            for got in self.messages:
-                found.setdefault(got.queue_id, []).append(got.queue_offset)
-            return found
 
 
 def read_all(cluster: Cluster, topic: str, group: str, count: int) -> list[MessageExt]:

@@ -1,7 +1,6 @@
 """Our clients on an unmodified RocketMQ 5.5.0 that asks for credentials and permissions (ACL 2.0)."""
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from mqspark import (
     Credentials,
     LitePullConsumer,
     Message,
-    MessageExt,
     PopConsumer,
     Producer,
     PushConsumer,
@@ -26,6 +24,7 @@ from mqspark.message import MessageQueue
 from tests.interop.jars import Jars
 from tests.interop.rocketmq import rocketmq_broker, rocketmq_namesrv
 from tests.support.clusters import Cluster
+from tests.support.inbox import Inbox
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow("a RocketMQ of its own takes half a minute to start")
@@ -69,18 +68,6 @@ def escaped(text: str) -> str:
     return text.replace("\\", "\\\\")
 
 
-class Inbox:
-    """A listener that keeps bodies."""
-
-    def __init__(self) -> None:
-        self.bodies: set[bytes] = set()
-        self._lock = threading.Lock()
-
-    def __call__(self, message: MessageExt) -> None:
-        with self._lock:
-            self.bodies.add(message.body)
-
-
 def test_every_client_is_let_in(guarded: Cluster, name: Callable[[str], str]) -> None:
     topic, namesrv = name("Signed"), guarded.namesrv
     bodies = {b"one", b"two", b"b1", b"b2", b"committed"}
@@ -110,7 +97,7 @@ def test_every_client_is_let_in(guarded: Cluster, name: Callable[[str], str]) ->
         for consumer in (push, pop):
             consumer.subscribe(topic)
         with push, pop:
-            eventually(lambda: bodies <= pushed.bodies and bodies <= popped.bodies, "all messages", 60)
+            eventually(lambda: bodies <= {*pushed.bodies()} & {*popped.bodies()}, "all messages", 60)
         lite = LitePullConsumer(namesrv, group=name("pull"), consume_from=FIRST, credentials=SUPER)
         lite.subscribe(topic)
         got: set[bytes] = set()

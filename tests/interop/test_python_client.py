@@ -1,6 +1,5 @@
 """Our client on a real RocketMQ 5.5.0, with the unmodified Java client at the other end, and both in one group."""
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from mqspark.errors import BrokerError, ClientError, InvalidMessage
 from tests.interop.driver import JavaDriver, body_of, message
 from tests.interop.topics import QUEUES, create_group, create_topic, max_offset, message_count
 from tests.support.clusters import Cluster
+from tests.support.inbox import Inbox
 from tests.support.waiting import eventually
 
 Name = Callable[[str], str]
@@ -32,22 +32,6 @@ Name = Callable[[str], str]
 pytestmark = pytest.mark.parametrize("java", ["JSON"], ids=["json"], indirect=True)
 on_rocketmq = pytest.mark.parametrize("cluster", ["rocketmq"], indirect=True)
 on_both = pytest.mark.parametrize("cluster", ["rocketmq", "mqspark_dev"], indirect=True)
-
-
-class Inbox:
-    """A listener that keeps what it is given."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.messages: list[MessageExt] = []
-
-    def __call__(self, got: MessageExt) -> None:
-        with self._lock:
-            self.messages.append(got)
-
-    def bodies(self) -> Counter[bytes]:
-        with self._lock:
-            return Counter(got.body for got in self.messages)
 
 
 def java_pull_all(java: JavaDriver, cluster: Cluster, topic: str) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -23,7 +22,6 @@ from mqspark import (
     ConsumeFromWhere,
     LitePullConsumer,
     Message,
-    MessageExt,
     PopConsumer,
     Producer,
     PushConsumer,
@@ -37,6 +35,7 @@ from mqspark.message import MessageQueue
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers.client_headers import pull_header
 from mqspark.testing import Broker
+from tests.support.inbox import Inbox
 from tests.support.waiting import eventually
 
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
@@ -93,16 +92,6 @@ def trusting(secured: Secured, request: pytest.FixtureRequest, tmp_path: Path) -
     )
 
 
-class Inbox:
-    def __init__(self) -> None:
-        self.bodies: list[bytes] = []
-        self._lock = threading.Lock()
-
-    def __call__(self, message: MessageExt) -> None:
-        with self._lock:
-            self.bodies.append(message.body)
-
-
 def test_every_client(secured: Secured, trusting: TlsSettings, mq_topic: str) -> None:
     namesrv, large = secured.namesrv, bytes(range(256)) * 8_000
     with AdminClient(namesrv, tls=trusting) as admin:
@@ -127,7 +116,7 @@ def test_every_client(secured: Secured, trusting: TlsSettings, mq_topic: str) ->
         )
         consumer.subscribe(mq_topic)
         with consumer:
-            eventually(lambda inbox=inbox: set(inbox.bodies) == expected, "all messages")
+            eventually(lambda inbox=inbox: set(inbox.bodies()) == expected, "all messages")
     lite = LitePullConsumer(namesrv, group=f"{mq_topic}-lite", consume_from=FIRST, tls=trusting)
     lite.subscribe(mq_topic)
     got: set[bytes] = set()

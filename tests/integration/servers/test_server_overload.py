@@ -23,6 +23,7 @@ from mqspark_server.net.guards import ConnectionLimits
 from mqspark_server.net.tcp import RemotingServer
 from mqspark_server.net.tcpconnection import RemotingConnection
 from tests.support.remoting import send_fields, topic_fields
+from tests.support.toycore import ToyCore
 
 WORK_S = 1 / 16
 
@@ -46,28 +47,14 @@ class Transport(asyncio.Transport):
     def abort(self) -> None: ...
 
 
-class BusyCore:
+class BusyCore(ToyCore):
     """Needs WORK_S for every request, by the clock that it moves."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
 
-    def connected(self, session: Session) -> None: ...
-
     def received(self, session: Session, commands: Iterable[Command]) -> None:
         self.now += WORK_S * len(list(commands))
-
-    def disconnected(self, session: Session) -> None: ...
-
-    def turn(self) -> None: ...
-
-    work_waits = False
-
-    def work(self) -> bool:
-        return False
-
-    def tick(self) -> int:
-        return 1000
 
 
 class Patience:

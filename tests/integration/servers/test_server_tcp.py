@@ -23,6 +23,7 @@ from mqspark_server.net.addresses import bind_pair, bind_socket
 from mqspark_server.net.guards import ConnectionLimits
 from mqspark_server.net.tcp import TURN_BYTES, RemotingServer
 from mqspark_server.net.tcpconnection import RemotingConnection
+from tests.support.toycore import ToyCore
 from tests.support.waiting import eventually_async
 
 pytestmark = pytest.mark.anyio
@@ -36,7 +37,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
     return "asyncio", {"use_uvloop": request.param}
 
 
-class EchoCore:
+class EchoCore(ToyCore):
     """Answers every request with its own body, ``answer_bytes`` of it when set; remembers what it saw."""
 
     def __init__(self) -> None:
@@ -65,14 +66,6 @@ class EchoCore:
 
     def turn(self) -> None:
         self.turns += 1
-
-    work_waits = False
-
-    def work(self) -> bool:
-        return False
-
-    def tick(self) -> int:
-        return 1000
 
 
 class Client:

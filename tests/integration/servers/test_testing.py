@@ -25,6 +25,7 @@ from mqspark.record.record import decode_records
 from mqspark.testing import Broker, Clients, Cluster, FakeClock
 from mqspark_server.broker_app import BrokerApp
 from mqspark_server.dev_cluster import DevCluster
+from tests.support.inbox import Inbox
 from tests.support.processes import run_python, run_to_end
 from tests.support.remoting import Reply, ask, send_fields
 from tests.support.waiting import eventually
@@ -120,25 +121,14 @@ def test_a_fake_clock_stands_still() -> None:
 # --- time that moves ---------------------------------------------------------------------------------------
 
 
-class Inbox:
-    """A listener that keeps what it is given, and refuses each body as often as it is told to."""
+def refusing(times: int) -> Callable[[MessageExt], None]:
+    """Refuses each message so often."""
 
-    def __init__(self, refusals: int = 0) -> None:
-        self.refusals = refusals
-        self.deliveries: list[tuple[bytes, int]] = []
-        self._changed = threading.Condition()
-
-    def __call__(self, message: MessageExt) -> None:
-        with self._changed:
-            self.deliveries.append((message.body, message.reconsume_times))
-            self._changed.notify_all()
-        if message.reconsume_times < self.refusals:
+    def answer(message: MessageExt) -> None:
+        if message.reconsume_times < times:
             raise ValueError("not yet")
 
-    def wait_for(self, count: int) -> list[tuple[bytes, int]]:
-        with self._changed:
-            assert self._changed.wait_for(lambda: len(self.deliveries) >= count, 60), self.deliveries
-            return list(self.deliveries)
+    return answer
 
 
 def stored(broker: Cluster, topic: str) -> list[bytes]:
@@ -182,20 +172,20 @@ def test_delays_and_timers_come_when_the_clock_says_so(
 @pytest.mark.mq_broker(settings={"flushDiskType": "SYNC_FLUSH"})
 def test_a_retry_comes_after_its_delay(mq_client: Clients, mq_clock: FakeClock) -> None:
     topic = mq_client.topic(queues=1)
-    inbox = Inbox(refusals=2)
+    inbox = Inbox(refusing(2))
     consumer = mq_client.push_consumer(topic, inbox)
     mq_client.producer().send(Message.of(topic, b"x"))
-    inbox.wait_for(1)
+    inbox.deliveries(1)
     eventually(lambda: set(consumer.progress().values()) == {0, 1}, "the first failure is with the broker")
     mq_clock.advance(9_000)
-    assert len(inbox.deliveries) == 1
+    assert len(inbox.deliveries()) == 1
     mq_clock.advance(1_000)
-    inbox.wait_for(2)
+    inbox.deliveries(2)
     eventually(
         lambda: 1 in [n for q, n in consumer.progress().items() if q.topic != topic], "the second, too"
     )
     mq_clock.advance(30_000)
-    assert inbox.wait_for(3) == [(b"x", 0), (b"x", 1), (b"x", 2)]
+    assert inbox.deliveries(3) == [(b"x", 0), (b"x", 1), (b"x", 2)]
 
 
 def test_an_open_transaction_is_asked_for(mq_broker: Broker, mq_client: Clients, mq_clock: FakeClock) -> None:
@@ -217,15 +207,15 @@ def test_an_open_transaction_is_asked_for(mq_broker: Broker, mq_client: Clients,
 
 def test_what_was_popped_and_not_acknowledged_comes_again(mq_client: Clients, mq_clock: FakeClock) -> None:
     topic = mq_client.topic()
-    inbox = Inbox(refusals=1)
+    inbox = Inbox(refusing(1))
     mq_client.pop_consumer(topic, inbox, invisible_ms=30_000)
     mq_client.producer().send(Message.of(topic, b"x"))
-    inbox.wait_for(1)
+    inbox.deliveries(1)
     mq_clock.advance(9_000)
-    assert len(inbox.deliveries) == 1
+    assert len(inbox.deliveries()) == 1
     for _ in range(60):  # the answer to the listener's failure may be on its way
         mq_clock.advance(1_000)
-    assert inbox.wait_for(2) == [(b"x", 0), (b"x", 1)]
+    assert inbox.deliveries(2) == [(b"x", 0), (b"x", 1)]
 
 
 @pytest.mark.slow("many heartbeats; the tests of the clock beside it are the fast twins")
@@ -237,7 +227,7 @@ def test_nobody_is_forgotten_while_time_flies(
     consumer = mq_client.push_consumer(topic, inbox, ordered=True)
     producer = mq_client.producer()
     producer.send(Message.of(topic, b"before"))
-    inbox.wait_for(1)
+    inbox.deliveries(1)
     eventually(lambda: len(consumer.assignment()) == 3, "the queue of its retry topic, too")
     core = mq_broker.apps[0].parts.core
     assert core is not None
@@ -247,7 +237,7 @@ def test_nobody_is_forgotten_while_time_flies(
     assert members == [consumer.client_id]
     assert mq_broker.call(core.state.locks.holders) == holders
     producer.send(Message.of(topic, b"after"))
-    assert inbox.wait_for(2) == [(b"before", 0), (b"after", 0)]
+    assert inbox.deliveries(2) == [(b"before", 0), (b"after", 0)]
 
 
 def test_a_clock_moves_several_clusters(mq_clock: FakeClock) -> None:
@@ -277,7 +267,7 @@ def test_a_broker_is_killed_and_comes_back(mq_cluster: Cluster, mq_client: Clien
     addresses = mq_cluster.addresses
     for number in range(6):
         producer.send(Message.of(topic, b"%d" % number))
-    inbox.wait_for(6)
+    inbox.deliveries(6)
     mq_cluster.kill(1)
     assert (mq_cluster.store_paths[1] / "abort").exists()
     with pytest.raises(ConnectionRefusedError):
@@ -291,7 +281,7 @@ def test_a_broker_is_killed_and_comes_back(mq_cluster: Cluster, mq_client: Clien
     assert mq_cluster.addresses == addresses
     for number in range(12, 18):
         producer.send(Message.of(topic, b"%d" % number))
-    eventually(lambda: len({body for body, _ in inbox.deliveries}) == 18, "all are consumed")
+    eventually(lambda: len({body for body, _ in inbox.deliveries()}) == 18, "all are consumed")
     assert sum(len(stored_of(app, topic)) for app in mq_cluster.apps) >= 18
 
 
@@ -337,8 +327,8 @@ def test_clients_of_every_kind_end_with_the_test(mq_broker: Broker) -> None:
         assert sender.group == "senders"
         for tag in ("a", "b"):
             sender.send(Message.of(topic, tag.encode(), tags=tag))
-        assert inbox.wait_for(1) == [(b"a", 0)]
-        popped.wait_for(2)
+        assert inbox.deliveries(1) == [(b"a", 0)]
+        popped.deliveries(2)
         found: list[MessageExt] = []
         deadline = time.monotonic() + 60
         while len(found) < 2 and time.monotonic() < deadline:
@@ -365,7 +355,7 @@ def test_nothing_is_left_of_clusters_clients_and_killed_brokers(
             inbox = Inbox()
             clients.push_consumer(topic, inbox)
             clients.producer().send(Message.of(topic, b"x"))
-            inbox.wait_for(1)
+            inbox.deliveries(1)
             cluster.kill(0)
             cluster.kill(1)
             cluster.restart(1)

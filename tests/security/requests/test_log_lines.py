@@ -7,7 +7,6 @@ import asyncio
 import io
 import logging
 import struct
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -15,36 +14,17 @@ import pytest
 from mqspark.base.logs import PERIOD_S, OneLine, Sparing, escaping, printable, sparing, without_secrets
 from mqspark.errors import BrokerError
 from mqspark.protocol.command import encode_request
-from mqspark.protocol.session import Session
 from mqspark_server import dev_cluster
 from mqspark_server.net.addresses import bind_socket
 from mqspark_server.net.guards import ConnectionLimits
 from mqspark_server.net.tcp import RemotingServer
 from mqspark_server.tiered.archivetier import told_to_clients
-
-
-class NoCore:
-    def connected(self, session: Session) -> None: ...
-
-    def received(self, session: Session, commands: Iterable[object]) -> None:
-        list(commands)
-
-    def disconnected(self, session: Session) -> None: ...
-
-    def turn(self) -> None: ...
-
-    work_waits = False
-
-    def work(self) -> bool:
-        return False
-
-    def tick(self) -> int:
-        return 1000
+from tests.support.toycore import ToyCore
 
 
 @pytest.mark.anyio
 async def test_refused_and_garbling_peers_cost_one_line_of_a_kind(caplog: pytest.LogCaptureFixture) -> None:
-    server = RemotingServer(NoCore(), [], name="toy", limits=ConnectionLimits(max_connections=2))
+    server = RemotingServer(ToyCore(), [], name="toy", limits=ConnectionLimits(max_connections=2))
     listener = await server.listen(bind_socket("127.0.0.1", 0))
     with caplog.at_level(logging.INFO):
         for _ in range(30):

@@ -25,6 +25,7 @@ from mqspark.protocol.slices import MAX_RUNNING, LongWork, Slices
 from mqspark_server.net.addresses import bind_socket
 from mqspark_server.net.guards import CONNECTION_S
 from mqspark_server.net.tcp import RING_S, WORK_S, WRITES_AT_ONCE, RemotingServer
+from tests.support.toycore import ToyCore
 
 pytestmark = pytest.mark.anyio
 
@@ -44,7 +45,7 @@ def burn(seconds: float) -> None:
         pass
 
 
-class Core:
+class Core(ToyCore):
     """Requests that cost nothing, that cost COST_S, and that take a hundred slices of COST_S."""
 
     def __init__(self) -> None:
@@ -53,8 +54,6 @@ class Core:
         self.ended: list[int] = []
         """Costly requests handled when a session ended."""
         self.long_work = LongWork()
-
-    def connected(self, session: Session) -> None: ...
 
     def received(self, session: Session, commands: Iterable[Command]) -> None:
         handlers = {CHEAP: self.cheap, COSTLY: self.cost, LONG: self.long}
@@ -84,11 +83,6 @@ class Core:
 
     def disconnected(self, session: Session) -> None:
         self.ended.append(self.costly)
-
-    def turn(self) -> None: ...
-
-    def tick(self) -> int:
-        return 1000
 
 
 class Client:

@@ -43,6 +43,7 @@ from mqspark_server.net.guards import ConnectionLimits
 from mqspark_server.net.servertls import MAX_HANDSHAKE_BYTES, STATE_BYTES, Certificates, ServerTls
 from mqspark_server.net.tcp import RemotingServer
 from mqspark_server.settings.settings import Layer, broker_settings, file_layer, namesrv_settings
+from tests.support.toycore import ToyCore
 from tests.support.waiting import eventually_async
 
 pytestmark = pytest.mark.anyio
@@ -55,33 +56,17 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
     return "asyncio", {"use_uvloop": request.param}
 
 
-class Echo:
+class Echo(ToyCore):
     """Answers with the body of the request."""
 
     def __init__(self) -> None:
         self.seen: list[int] = []
-
-    def connected(self, session: Session) -> None: ...
 
     def received(self, session: Session, commands: Iterable[Command]) -> None:
         for command in commands:
             self.seen.append(command.opaque)
             if not command.is_oneway:
                 session.send(encode_response(command.opaque, 0, body=bytes(command.body)))
-
-    @property
-    def work_waits(self) -> bool:
-        return False
-
-    def work(self) -> bool:
-        return False
-
-    def disconnected(self, session: Session) -> None: ...
-
-    def turn(self) -> None: ...
-
-    def tick(self) -> int:
-        return 1000
 
 
 @dataclass
