@@ -89,13 +89,21 @@ class Set:
         self.cuts |= {(one, other)} if ways != "to" else set()
         self.cuts |= {(other, one)} if ways != "from" else set()
 
+    def cut_off(self, one: int, ways: str = "both") -> None:
+        """From all others."""
+        for other in {*self.members} - {one}:
+            self.cut(one, other, ways)
+
+
+@pytest.fixture
+def trio(tmp_path: Path) -> Set:
+    return Set(tmp_path, 1, 2, 3)
+
 
 @pytest.mark.parametrize("ways", ["both", "from", "to"])
-def test_a_master_that_is_cut_off_from_its_slaves_is_replaced(tmp_path: Path, ways: str) -> None:
+def test_a_master_that_is_cut_off_from_its_slaves_is_replaced(trio: Set, ways: str) -> None:
     """Bytes in one direction only copy no log."""
-    trio = Set(tmp_path, 1, 2, 3)
-    for slave in (2, 3):
-        trio.cut(1, slave, ways)
+    trio.cut_off(1, ways)
     trio.seconds(3)
     assert trio.master == 1, "not at the first silence"
     trio.seconds(2)
@@ -105,17 +113,15 @@ def test_a_master_that_is_cut_off_from_its_slaves_is_replaced(tmp_path: Path, wa
     assert trio.master == 2, "it does not move back by itself"
 
 
-def test_a_master_with_one_slave_that_hears_it_stays(tmp_path: Path) -> None:
+def test_a_master_with_one_slave_that_hears_it_stays(trio: Set) -> None:
     """The other slave may hear nobody."""
-    trio = Set(tmp_path, 1, 2, 3)
     trio.cut(1, 2)
     trio.cut(2, 3)
     trio.seconds(60)
     assert trio.master == 1
 
 
-def test_slaves_that_do_not_reach_each_other_could_not_lead(tmp_path: Path) -> None:
-    trio = Set(tmp_path, 1, 2, 3)
+def test_slaves_that_do_not_reach_each_other_could_not_lead(trio: Set) -> None:
     for one, other in ((1, 2), (1, 3), (2, 3)):
         trio.cut(one, other)
     trio.seconds(60)
@@ -132,30 +138,25 @@ def test_one_slave_of_two_replicas_is_no_majority(tmp_path: Path) -> None:
     assert pair.master == 1
 
 
-def test_a_dead_slave_is_no_witness(tmp_path: Path) -> None:
-    trio = Set(tmp_path, 1, 2, 3)
+def test_a_dead_slave_is_no_witness(trio: Set) -> None:
     trio.quiet.add(3)
-    trio.cut(1, 3)
-    trio.cut(1, 2)
+    trio.cut_off(1)
     trio.seconds(60)
     assert trio.master == 1
 
 
 def test_a_majority_is_enough(tmp_path: Path) -> None:
     five = Set(tmp_path, 1, 2, 3, 4, 5)
-    for other in (2, 3, 4, 5):
-        five.cut(1, other)
+    five.cut_off(1)
     for other in (3, 4, 5):
         five.cut(2, other)
     five.seconds(5)
     assert five.master == 3, "2 reaches nobody, and 3 reaches more than half"
 
 
-def test_a_master_that_says_nothing_of_its_slaves_is_left_alone(tmp_path: Path) -> None:
+def test_a_master_that_says_nothing_of_its_slaves_is_left_alone(trio: Set) -> None:
     """RocketMQ's, and one that is still starting."""
-    trio = Set(tmp_path, 1, 2, 3)
-    for slave in (2, 3):
-        trio.cut(1, slave)
+    trio.cut_off(1)
     trio.quiet.add(1)
     for _ in range(8):
         trio.bench.heartbeat(1, epoch=1, maxOffset=END, heartbeatTimeoutMills=TIMEOUT_MS)
@@ -163,10 +164,8 @@ def test_a_master_that_says_nothing_of_its_slaves_is_left_alone(tmp_path: Path) 
     assert trio.master == 1
 
 
-def test_a_frozen_master_is_replaced_by_its_timeout_only(tmp_path: Path) -> None:
-    trio = Set(tmp_path, 1, 2, 3)
-    for slave in (2, 3):
-        trio.cut(1, slave, "from")
+def test_a_frozen_master_is_replaced_by_its_timeout_only(trio: Set) -> None:
+    trio.cut_off(1, "from")
     trio.quiet.add(1)
     trio.seconds(7)
     assert trio.master == 1
@@ -174,23 +173,19 @@ def test_a_frozen_master_is_replaced_by_its_timeout_only(tmp_path: Path) -> None
     assert trio.master == 2
 
 
-def test_one_silence_that_ends_moves_nothing(tmp_path: Path) -> None:
+def test_one_silence_that_ends_moves_nothing(trio: Set) -> None:
     """A process that stood still hears everybody again at once."""
-    trio = Set(tmp_path, 1, 2, 3)
     for _ in range(10):
-        for slave in (2, 3):
-            trio.cut(1, slave)
+        trio.cut_off(1)
         trio.seconds(3)
         trio.cuts.clear()
         trio.seconds(1)
     assert trio.master == 1
 
 
-def test_who_was_left_out_when_the_set_became_too_small_may_lead(tmp_path: Path) -> None:
+def test_who_was_left_out_when_the_set_became_too_small_may_lead(trio: Set) -> None:
     """The master has taken out both slaves before it was found to be cut off."""
-    trio = Set(tmp_path, 1, 2, 3)
-    for slave in (2, 3):
-        trio.cut(1, slave)
+    trio.cut_off(1)
     assert trio.bench.alter(1, 1, {1}, 2, minInSyncReplicas=2).code == 0
     trio.seconds(5)
     assert trio.master == 2
@@ -199,31 +194,26 @@ def test_who_was_left_out_when_the_set_became_too_small_may_lead(tmp_path: Path)
 def test_who_serves_alone_is_not_replaced(tmp_path: Path) -> None:
     """minInSyncReplicas=1: it has acknowledged messages that the others do not have."""
     trio = Set(tmp_path, 1, 2, 3, least=1)
-    for slave in (2, 3):
-        trio.cut(1, slave)
+    trio.cut_off(1)
     assert trio.bench.alter(1, 1, {1}, 2, minInSyncReplicas=1).code == 0
     trio.seconds(60)
     assert trio.master == 1
 
 
-def test_a_new_master_that_was_well_may_be_replaced_soon(tmp_path: Path) -> None:
-    trio = Set(tmp_path, 1, 2, 3)
-    for slave in (2, 3):
-        trio.cut(1, slave)
+def test_a_new_master_that_was_well_may_be_replaced_soon(trio: Set) -> None:
+    trio.cut_off(1)
     trio.seconds(5)
     assert trio.master == 2
     trio.cuts.clear()
     assert trio.bench.alter(2, 2, {1, 2, 3}, trio.bench.info()[3], minInSyncReplicas=2).code == 0
     trio.seconds(11)
-    for slave in (1, 3):
-        trio.cut(2, slave)
+    trio.cut_off(2)
     trio.seconds(6)
     assert trio.master in (1, 3)
 
 
-def test_leadership_does_not_go_to_and_fro(tmp_path: Path) -> None:
+def test_leadership_does_not_go_to_and_fro(trio: Set) -> None:
     """Whoever leads is cut off at once: each time it stays for longer."""
-    trio = Set(tmp_path, 1, 2, 3)
     moves: list[int] = []
     before = trio.master
     for second in range(600):
@@ -236,8 +226,7 @@ def test_leadership_does_not_go_to_and_fro(tmp_path: Path) -> None:
                 info = trio.bench.info()
                 assert trio.bench.alter(leading, info[1], members, info[3], minInSyncReplicas=2).code == 0
         trio.cuts.clear()
-        for other in {*trio.members} - {leading}:
-            trio.cut(leading or 0, other)
+        trio.cut_off(leading or 0)
         trio.seconds(1)
     waits = [later - earlier for earlier, later in itertools.pairwise(moves)]
     assert waits[0] * 1_000 >= HOLD_TIMEOUTS * TIMEOUT_MS
