@@ -92,25 +92,13 @@ class ControllerBench:
         self.save()
 
     def register(self, broker_id: int, at: str = "", **ext: str) -> Command:
-        header = {
-            "clusterName": CLUSTER,
-            "brokerName": NAME,
-            "brokerId": str(broker_id),
-            "brokerAddress": at or address(broker_id),
-            **self._incarnation(broker_id),
-            **ext,
-        }
+        header = named(
+            broker_id, brokerAddress=at or address(broker_id), **self._incarnation(broker_id), **ext
+        )
         return self.brokers[broker_id].ask(RequestCode.CONTROLLER_REGISTER_BROKER, header)
 
     def heartbeat(self, broker_id: int, **ext: object) -> None:
-        header = {
-            "clusterName": CLUSTER,
-            "brokerName": NAME,
-            "brokerAddr": address(broker_id),
-            "brokerId": str(broker_id),
-            **self._incarnation(broker_id),
-            **{key: str(value) for key, value in ext.items()},
-        }
+        header = named(broker_id, brokerAddr=address(broker_id), **self._incarnation(broker_id), **ext)
         self.brokers[broker_id].give(RequestCode.BROKER_HEARTBEAT, header, oneway=True)
 
     def _incarnation(self, broker_id: int) -> dict[str, str]:
@@ -123,12 +111,7 @@ class ControllerBench:
         self.save()
 
     def elect(self, broker_id: int, *, designate: bool = False) -> Command:
-        header = {
-            "clusterName": CLUSTER,
-            "brokerName": NAME,
-            "brokerId": str(broker_id),
-            "designateElect": "true" if designate else "false",
-        }
+        header = named(broker_id, designateElect=str(designate).lower())
         return self.operator.ask(RequestCode.CONTROLLER_ELECT_MASTER, header)
 
     def alter(
@@ -177,6 +160,12 @@ class ControllerBench:
         assert self.alter(1, 1, {1, 2, 3}, 1).code == 0
         assert self.info() == (1, 1, {1, 2, 3}, 2)
         self.core.take_notices()
+
+
+def named(broker_id: int, **more: object) -> dict[str, str]:
+    """A header that says which broker it is about."""
+    fields = {"clusterName": CLUSTER, "brokerName": NAME, "brokerId": broker_id, **more}
+    return {key: str(value) for key, value in fields.items()}
 
 
 def address(broker_id: int) -> str:

@@ -10,7 +10,7 @@ import pytest
 from mqspark.controller.doubts import HEAR_MS, Claim, read_claim
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from tests.unit.controller_kit import CLUSTER, NAME, ControllerBench, address
+from tests.unit.controller_kit import ControllerBench, address, named
 
 Code = ResponseCode
 END = 1_000
@@ -32,14 +32,8 @@ def older(tmp_path: Path) -> ControllerBench:
 
 def ask(bench: ControllerBench, broker_id: int, **ext: object) -> Command:
     """A heartbeat that waits for its answer."""
-    header = {
-        "clusterName": CLUSTER,
-        "brokerName": NAME,
-        "brokerAddr": address(broker_id),
-        "brokerId": str(broker_id),
-        "incarnation": bench.incarnations.get(broker_id, ""),
-        **{key: str(value) for key, value in ext.items()},
-    }
+    incarnation = bench.incarnations.get(broker_id, "")
+    header = named(broker_id, brokerAddr=address(broker_id), incarnation=incarnation, **ext)
     return bench.brokers[broker_id].ask(RequestCode.BROKER_HEARTBEAT, header)
 
 
@@ -110,14 +104,7 @@ def test_who_knows_only_the_epoch_of_its_log_is_believed(older: ControllerBench)
     "code", [RequestCode.CONTROLLER_REGISTER_BROKER, RequestCode.CONTROLLER_GET_REPLICA_INFO]
 )
 def test_any_request_shows_it(older: ControllerBench, code: int) -> None:
-    header = {
-        "clusterName": CLUSTER,
-        "brokerName": NAME,
-        "brokerId": "2",
-        "brokerAddress": address(2),
-        "knownEpoch": "7",
-        "incarnation": "first-2",
-    }
+    header = named(2, brokerAddress=address(2), knownEpoch=7, incarnation="first-2")
     answer = older.brokers[2].ask(code, header)
     assert answer.code == 0
     assert "masterBrokerId" not in answer.ext

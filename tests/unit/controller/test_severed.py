@@ -10,7 +10,7 @@ import pytest
 from mqspark.controller.severed import HOLD_TIMEOUTS
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.servers.byid import decode_by_id, decode_ids, encode_by_id, encode_ids
-from tests.unit.controller_kit import CLUSTER, NAME, ControllerBench, address
+from tests.unit.controller_kit import ControllerBench, address, named
 
 TIMEOUT_MS = 8_000
 END = 1_000
@@ -66,18 +66,10 @@ class Set:
         if broker_id != master:
             own = {other: ms for other, ms in own.items() if other == master}
         reached = self.reached.get(broker_id, set())
-        header = {
-            "clusterName": CLUSTER,
-            "brokerName": NAME,
-            "brokerAddr": address(broker_id),
-            "brokerId": str(broker_id),
-            "incarnation": f"first-{broker_id}",
-            "heartbeatTimeoutMills": str(TIMEOUT_MS),
-            "epoch": "1",
-            "maxOffset": str(END),
-            "silences": encode_by_id(own),
-            "reaches": encode_ids(reached),
-        }
+        header = named(
+            broker_id, brokerAddr=address(broker_id), incarnation=f"first-{broker_id}", epoch=1, maxOffset=END,
+            heartbeatTimeoutMills=TIMEOUT_MS, silences=encode_by_id(own), reaches=encode_ids(reached),
+        )  # fmt: skip
         answer = self.bench.brokers[broker_id].ask(RequestCode.BROKER_HEARTBEAT, header)
         tries = decode_by_id(answer.ext.get("tries"))
         assert all(at == address(each) for each, at in tries.items())
