@@ -52,7 +52,7 @@ class Reply:
 def request_frame(
     code: int,
     opaque: int,
-    ext: dict[str, object],
+    ext: Mapping[str, object],
     body: bytes = b"",
     *,
     serialize: str = "JSON",
