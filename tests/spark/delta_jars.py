@@ -10,6 +10,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from tests.support.maven import ToolMissing, cached, copy_dependencies
 from tests.support.pyspark_versions import has_spark_of_delta
 
@@ -58,3 +60,11 @@ def delta_jars() -> list[Path] | None:
         return fetch_delta_jars()
     except (ToolMissing, RuntimeError, subprocess.SubprocessError):
         return None
+
+
+def needed_delta_jars() -> str:
+    """The same as an option takes them; skips the test without them."""
+    jars = delta_jars()
+    if jars is None:
+        pytest.skip(NO_DELTA)
+    return ",".join(map(str, jars))

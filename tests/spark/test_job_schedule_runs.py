@@ -12,7 +12,7 @@ from mqspark.message import Message
 from mqspark_jobs.archive import archived_mark
 from mqspark_jobs.redeliver import DELIVER_AT, TARGET
 from mqspark_server.scheduler.jobrecords import JobDirectory, JobState
-from tests.spark.delta_jars import NO_DELTA, delta_jars
+from tests.spark.delta_jars import needed_delta_jars
 from tests.support import processes
 from tests.support.dev import DevCluster
 from tests.support.jobs_tools import filled_store
@@ -47,15 +47,12 @@ options = {{ nameserver = "{nameserver}", table = "{root}/parked", topic = "{par
 @pytest.mark.slow("four Sparks; tests/integration/web/test_job_server.py has the server with quick processes")
 @pytest.mark.timeout(600)
 def test_every_job_of_one_schedule(cluster: DevCluster, topic: str, tmp_path: Path) -> None:
-    jars = delta_jars()
-    if jars is None:
-        pytest.skip(NO_DELTA)
     filled_store(tmp_path / "store", 300).close()
     parking = cluster.create_topic(f"{topic}-parking", 1)
     parked = Message.of(parking, "late", properties={TARGET: topic, DELIVER_AT: "1700000000000"})
     cluster.send(parking, 0, [parked])
     spark = 'master = "local[1]", conf = ["spark.driver.host=127.0.0.1", "spark.ui.enabled=false"]'
-    delta = f'delta-jars = "{",".join(map(str, jars))}"'
+    delta = f'delta-jars = "{needed_delta_jars()}"'
     path = tmp_path / "jobs.toml"
     path.write_text(
         JOBS.format(root=tmp_path, nameserver=cluster.nameserver, parking=parking, spark=spark, delta=delta)

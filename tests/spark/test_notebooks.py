@@ -11,7 +11,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from tests.spark.delta_jars import NO_DELTA, delta_jars
+from tests.spark.delta_jars import needed_delta_jars
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 MARKED = [
@@ -56,10 +56,7 @@ def test_pandas_is_one_that_spark_takes() -> None:
 @pytest.mark.filterwarnings("ignore:.*zmq.*:RuntimeWarning")
 def test_a_notebook_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if "delta_settings" in path.read_text():
-        jars = delta_jars()
-        if jars is None:
-            pytest.skip(NO_DELTA)
-        monkeypatch.setenv("MQSPARK_DELTA_JARS", ",".join(map(str, jars)))
+        monkeypatch.setenv("MQSPARK_DELTA_JARS", needed_delta_jars())
     execute = runpy.run_path(str(path.parent / "execute.py"))["executed"]
     ran = execute(path)
     kept = nbformat.read(path, as_version=4)

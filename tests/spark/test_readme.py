@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from mqspark.message import Message
 from pyspark_pymq.reading.stream import ADMISSION_CONTROL
-from tests.spark.delta_jars import NO_DELTA, delta_jars
+from tests.spark.delta_jars import needed_delta_jars
 from tests.support.dev import DevCluster
 from tests.support.pages import ADDRESS, Block, blocks
 from tests.support.processes import run_to_end
@@ -68,13 +68,11 @@ def test_a_script(block: Block, tmp_path: Path) -> None:
 def test_a_topic_as_a_table(cluster: DevCluster, tmp_path: Path) -> None:
     """As written; only Delta's jars are named, which Spark would fetch."""
     (block,) = [each for each in blocks("text") if "polars.read_delta" in each.text]
-    jars = delta_jars()
-    if jars is None:
-        pytest.skip(NO_DELTA)
+    jars = needed_delta_jars()
     text = block.text.replace(ADDRESS, cluster.nameserver).replace("/data/prices", str(tmp_path / "prices"))
     run = "mqspark table run --once"
     assert run in text
-    given = f"--delta-jars {','.join(map(str, jars))} --conf spark.driver.host=127.0.0.1"
+    given = f"--delta-jars {jars} --conf spark.driver.host=127.0.0.1"
     text = text.replace(run, f"{run} {given} --conf spark.ui.enabled=false")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = run_to_end(

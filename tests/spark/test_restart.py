@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mqspark_jobs import commandline as command
-from tests.spark.delta_jars import NO_DELTA, delta_jars
+from tests.spark.delta_jars import needed_delta_jars
 from tests.support.dev import DevCluster
 from tests.support.jvm import spark_options
 from tests.support.processes import start, stop, tail
@@ -32,11 +32,8 @@ WAIT_S = 240
 @pytest.fixture(scope="session")
 def delta_settings() -> dict[str, str]:
     """For a driver in a process of its own; never spark.jars.packages, which trips over what mvn leaves behind."""
-    jars = delta_jars()
-    if jars is None:
-        pytest.skip(NO_DELTA)
     return {
-        **command.delta_settings(",".join(map(str, jars))),
+        **command.delta_settings(needed_delta_jars()),
         "spark.databricks.delta.snapshotPartitions": "1",
         "spark.sql.shuffle.partitions": "2",
     }

@@ -6,7 +6,6 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 
 from mqspark.base.clock import wall_ms
 from mqspark.client.blocking import BlockingClient
@@ -69,9 +68,7 @@ class DevCluster:
     def __enter__(self) -> DevCluster:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     # --- actions of tests -------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ import threading
 from collections.abc import Iterable
 from concurrent.futures import Future
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 OUTSIDE = "outside"
@@ -40,9 +39,7 @@ class Partitions:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._call(self._stop()).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

@@ -10,7 +10,6 @@ import socket
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from tests.support.waiting import eventually
@@ -134,9 +133,7 @@ class RawConnection:
     def __enter__(self) -> "RawConnection":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from mqspark.controller.statefile import StateFile
@@ -56,9 +55,7 @@ class ReplicaSet:
             self._ends = ends.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ends.close()
 
     def _close(self) -> None:
