@@ -102,7 +102,7 @@ class Pair:
         body: bytes | None = None,
         **ext: str,
     ) -> Command:
-        header = topic_fields(TOPIC, queues, force="false", **ext)
+        header = topic_fields(TOPIC, queues, force="false") | ext
         body = encode_body(detail) if body is None else body
         return self.ask(name, RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, header, body)
 

@@ -275,7 +275,7 @@ def test_a_disk_that_cannot_be_measured_stops_nothing(
 
 def test_a_segment_that_somebody_deleted_is_left_out(tmp_path: Path) -> None:
     files = RoomyFiles(ManualClock())
-    store = opened(tmp_path, files.clock, files, **MARKS, delete_when="")
+    store = opened(tmp_path, files.clock, **MARKS, delete_when="")
     for number in range(40):
         put(store, "T", 0, b"%d" % number + b"x" * 400)
         flush(store)
