@@ -1,28 +1,21 @@
 """The processes of a cluster: the servers of this project, unchanged, on simulated machines.
 
-What they would take from their host is replaced for as long as a world runs: sockets, threads, files, and the seconds
-of ``time``. A machine keeps its disk when its process is killed; the cut of its power may lose what was not synced.
+What they would take from their host is replaced for as long as a world runs: sockets, threads, files, and what
+``host`` says. A machine keeps its disk when its process is killed; the cut of its power may lose what was not synced.
 """
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 import random
-import time
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-import mqspark.client.consumer.roundanswers as rebalance_module
-import mqspark.client.pop.pop as pop_module
-import mqspark.client.producer.targets as targets_module
+import mqspark.client.remoting.ending as ending_module
 import mqspark.client.remoting.instance as instance_module
 import mqspark_server.broker_app as broker_module
 import mqspark_server.controlled_app as controlled_module
@@ -42,6 +35,7 @@ from mqspark_server.settings.settings import (
 )
 from tests.crash.disk import Tree
 from tests.simulation.disk import SimulatedFiles
+from tests.simulation.host import PID, replaced_time_and_chance
 from tests.simulation.network import Network
 from tests.simulation.scheduler import Process, ProcessLoop, World, here
 from tests.simulation.shape import DELAYS_S, TIMER_SLOTS, Shape
@@ -52,15 +46,6 @@ QUEUES = (0, 1)
 
 SLOT_BYTES = 32
 WITH_WHEEL = ("store.timer.timerwheel", "store.timer.timerfiles", "broker.timer.timers")
-WITH_TIMES = (
-    "producer.sending",
-    "consumer.subscriber",
-    "consumer.consumer",
-    "push.push",
-    "push.concurrent",
-    "pop.pop",
-)
-"""Modules of the client that ask for the time."""
 
 DISK_S = (0.0002, 0.004)
 """What a job of the disk takes."""
@@ -309,36 +294,15 @@ def replaced_host(network: Network, shape: Shape) -> Iterator[None]:
     def state_file(directory: Path) -> StateFile:
         return StateFile(directory, here().files)
 
-    def seconds() -> float:
-        return asyncio.get_running_loop().time()
-
-    def wall_ms() -> int:
-        return here().clock.now_ms()
-
-    times = SimpleNamespace(perf_counter=seconds, monotonic=seconds)
-    chance = random.Random(f"clients {network.world.seed}")
-    uuids = SimpleNamespace(uuid4=lambda: uuid.UUID(int=chance.getrandbits(128)))
-    numbers = itertools.count()
     with ExitStack() as stack:
+        stack.enter_context(replaced_time_and_chance(network.world))
         for target, replacement in (
             ("mqspark_server.net.addresses.bind_socket", network.bind),
-            ("mqspark_server.net.tcp.monotonic", seconds),
-            ("mqspark_server.net.heldbytes.monotonic", seconds),
-            ("mqspark_server.net.handshakes.monotonic", seconds),
-            ("mqspark_server.net.tcpconnection.monotonic", seconds),
-            ("mqspark_server.net.lateness.monotonic", seconds),
             ("mqspark_server.peers.following.METADATA_S", shape.tables_s),
             ("mqspark.broker.replication.metadata.FRESH_MS", int(2_000 * shape.tables_s)),
             ("mqspark.broker.replication.follower.CHECK_BYTES", shape.check_bytes),
-            ("mqspark_server.peers.registrar.time", times),
-            ("mqspark.store.recovery.recovery.time", times),
             *((f"mqspark.{module}.SLOTS", TIMER_SLOTS) for module in WITH_WHEEL),
             ("mqspark.store.timer.timerwheel.WHEEL_BYTES", TIMER_SLOTS * SLOT_BYTES),
-            *((f"mqspark.client.{module}.wall_ms", wall_ms) for module in WITH_TIMES),
-            ("mqspark.client.producer.producer.new_unique_id", lambda: f"{next(numbers):032X}"),
-            ("mqspark.client.producer.transaction.new_unique_id", lambda: f"{next(numbers):032X}"),
-            ("mqspark.client.producer.outgoing.new_unique_id", lambda: f"{next(numbers):032X}"),
-            ("mqspark.store.upkeep.cleaning.time", SimpleNamespace(localtime=time.gmtime)),
         ):
             stack.enter_context(patch(target, replacement))
         for part in ("net.opensockets", "net.slaveport", "broker_app"):
@@ -346,9 +310,8 @@ def replaced_host(network: Network, shape: Shape) -> Iterator[None]:
         for module in (broker_module, controller_module, namesrv_module):
             stack.enter_context(patch.object(module, "Worker", SimulatedWorker))
         stack.enter_context(patch.object(instance_module, "_instances", {}))
-        stack.enter_context(patch.object(targets_module, "os", SimpleNamespace(urandom=chance.randbytes)))
-        stack.enter_context(patch.object(pop_module, "uuid", uuids))
-        stack.enter_context(patch.object(rebalance_module, "random", chance))
+        stack.enter_context(patch.object(ending_module, "_open", {}))
+        stack.enter_context(patch.object(ending_module, "_registered_in", PID))  # nobody waits for their end
         stack.enter_context(patch.object(broker_module, "open_kernel_sync", lambda: None))
         stack.enter_context(patch.object(broker_module, "MessageStore", store))
         stack.enter_context(patch.object(controller_module, "StateFile", state_file))

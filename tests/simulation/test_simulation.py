@@ -7,18 +7,49 @@ import itertools
 import logging
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
 from tests.simulation.bugs import BUGS, SHOWN_BY, shows
 from tests.simulation.disk import SimulatedFiles
 from tests.simulation.faults import NODES, Fault
-from tests.simulation.shape import SHARES, draw_shape
+from tests.simulation.host import SHARED
+from tests.simulation.shape import SHARES, USERS, draw_shape
 from tests.simulation.simulation import shrink, simulate
 from tests.support.draws import draws, some
-from tests.support.processes import run_to_end
+from tests.support.processes import run_python
+
+OF_THE_HOST = frozenset(
+    (
+        *(
+            time.time,
+            time.time_ns,
+            time.monotonic,
+            time.monotonic_ns,
+            time.perf_counter,
+            time.perf_counter_ns,
+        ),
+        *(time.localtime, time.sleep, os.urandom, os.getpid),
+    )
+)
+"""What would make two runs of a seed differ."""
+STORIES = sorted(story for _, stories in SHARES for story in stories)
+WITH_PROGRAMS = (8, 13, 44)
+"""Seeds of runs with clients that go by routes, each of them in one of these."""
+DIGESTS_S = 300.0
+DIGESTS = """
+import logging, sys
+from tests.simulation.simulation import simulate
+logging.disable()
+for seed in map(int, sys.argv[1:]):
+    result = simulate(seed)
+    print(seed, result.broken, result.steps, result.digest)
+"""
 
 FIRST_SEEDS, AT_ONCE = 8, 4
 """In ``make test``, beside one seed of each story; about a second each."""
@@ -100,6 +131,11 @@ def check(seed: int) -> None:
         asyncio.get_event_loop()
 
 
+def first_of(story: str, *, begin: int = 0) -> int:
+    """The first seed from ``begin`` on with this story."""
+    return next(seed for seed in itertools.count(begin) if draw_shape(seed).story == story)
+
+
 def test_a_seed_is_a_run() -> None:
     first, again, other = simulate(1), simulate(1), simulate(2)
     assert (first.digest, first.steps, first.acked) == (again.digest, again.steps, again.acked)
@@ -114,21 +150,40 @@ def test_programs_with_routes_are_a_run_of_their_seed_too() -> None:
     assert (first.broken, first.digest, first.steps) == (None, again.digest, again.steps)
 
 
-@pytest.mark.slow("two processes; the two tests above are the twins")
-@pytest.mark.parametrize("seed", [8, 13, 44])
-def test_a_seed_is_the_same_run_in_every_process(seed: int) -> None:
-    """Whatever order sets of texts have there."""
+@pytest.mark.slow("two processes of a dozen runs; the two tests above are the twins")
+def test_a_seed_is_the_same_run_in_every_process() -> None:
+    """Whatever order sets of texts, and of objects, have there."""
+    seeds = [*WITH_PROGRAMS, *map(first_of, STORIES)]
     said = [
-        run_to_end(
-            [sys.executable, "-m", "tests.simulation", "--seed", str(seed)],
+        run_python(
+            DIGESTS,
+            *map(str, seeds),
             cwd=Path(__file__).parents[2],
             env=os.environ | {"PYTHONHASHSEED": number},
             check=True,
-        ).stdout
+            timeout_s=DIGESTS_S,
+        ).stdout.splitlines()
         for number in ("1", "2")
     ]
-    assert "digest" in said[0]
-    assert said[0].splitlines()[-1] == said[1].splitlines()[-1]
+    assert len(said[0]) == len(seeds)
+    assert said[0] == said[1]
+
+
+@pytest.mark.slow("a run under a profile; the tests above are the fast twins")
+def test_a_run_asks_its_host_neither_for_the_time_nor_for_chance() -> None:
+    asked: set[tuple[str, int, str]] = set()
+
+    def look(frame: FrameType, event: str, called: Any) -> None:
+        if event == "c_call" and (called in OF_THE_HOST or getattr(called, "__self__", None) is SHARED):
+            asked.add((frame.f_code.co_filename, frame.f_lineno, called.__name__))
+
+    sys.setprofile(look)
+    try:
+        result = simulate(3, users=USERS)
+    finally:
+        sys.setprofile(None)
+    assert result.acked > 50
+    assert not asked
 
 
 @pytest.mark.parametrize("first", some(range(0, FIRST_SEEDS, AT_ONCE), 1))
@@ -137,9 +192,9 @@ def test_promises_are_kept(first: int) -> None:
         check(seed)
 
 
-@pytest.mark.parametrize("story", some(sorted(story for _, stories in SHARES for story in stories), 2))
+@pytest.mark.parametrize("story", some(STORIES, 2))
 def test_promises_are_kept_in_each_story(story: str) -> None:
-    check(next(seed for seed in itertools.count(FIRST_SEEDS) if draw_shape(seed).story == story))
+    check(first_of(story, begin=FIRST_SEEDS))
 
 
 @pytest.mark.slow("half a minute for each; the two tests above are the twins")
