@@ -193,6 +193,8 @@ def draw_story(seed: int, story: str, begin_s: float) -> list[Fault]:
         found = _tears(chance, at_s, at_s + 8.0, "slave-a")
     elif story == "spoilt":
         found = _returns_of_the_spoilt(chance, at_s)
+    elif story == "taken back":
+        found = _led_again(chance, at_s)
     elif story == "changed":
         found = draw_changes(seed, begin_s, begin_s + CHANGES_S)
     elif (
@@ -243,6 +245,19 @@ def _returns_of_the_spoilt(chance: random.Random, at_s: float) -> list[Fault]:
             found.append(Fault(round(at_s, 3), "power", "controller", "broker-0", round(away_s / 2, 3)))
         at_s += 7.0 + chance.uniform(0.0, 2.0)
     return found
+
+
+def _led_again(chance: random.Random, at_s: float) -> list[Fault]:
+    """A master dies with what nobody else has. It comes back to a new master that can write nothing without it, takes
+    the end of its log back, and leads again as soon as it may."""
+    cut_s = at_s + 8.0  # only these two are in the SyncStateSet now
+    kill_s = cut_s + chance.uniform(0.1, 0.8)
+    return [
+        Fault(round(at_s, 3), "isolate", "slave-b", "controller", 19.0),
+        Fault(round(cut_s, 3), "cut", "slave-a", "master", 2.5, 1),
+        Fault(round(kill_s, 3), "kill", "master", "controller", round(chance.uniform(2.8, 3.6), 3)),
+        Fault(round(kill_s + 1.0, 3), "kill", "master", "controller", 3.0, when="grown"),
+    ]
 
 
 def _tears(chance: random.Random, begin_s: float, end_s: float, node: str = "") -> list[Fault]:

@@ -28,8 +28,9 @@ HALTS = ("unknown", "heard")
 """Stories in which something would stand still: the bounds are below."""
 
 
-LEADS = ("alone", "shrunk", "severed")
-"""Stories in which the one who leads is damaged, or cut off, when nobody else is in the SyncStateSet."""
+LEADS = ("alone", "shrunk", "severed", "taken back")
+"""Stories in which the one who leads is damaged, or cut off, when nobody else is in the SyncStateSet, or leads again
+soon after the end of its log was taken back."""
 SHARES = ((0.15, STORIES), (0.04, HALTS), (0.08, ("spoilt",)), (0.06, ("changed",)), (0.04, LEADS))
 """The shares of all seeds which have one of these stories: "spoilt" is that a replica comes back damaged, "changed"
 that the cluster changes as a whole."""
@@ -47,7 +48,7 @@ class Shape:
     tables_s: float
     """How often slaves copy tables."""
     story: str = ""
-    """One of STORIES, HALTS or LEADS, "spoilt", or "changed"."""
+    """One of those in SHARES."""
 
     @property
     def lag_s(self) -> float:
@@ -148,4 +149,5 @@ def _told(shape: Shape, story: str) -> Shape:
     tables_s = 3.0 if story in ("grown", "grown lost", "tables") else shape.tables_s
     if story in ("spoilt", "changed", *LEADS):
         users = shape.users
-    return Shape(flush, 1 if story == "alone" else 2, users, shape.window, tables_s, story)
+    window = 8 if story == "taken back" else shape.window
+    return Shape(flush, 1 if story == "alone" else 2, users, window, tables_s, story)
