@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from heapq import merge
 from itertools import islice
 from typing import Literal, Unpack
 from urllib.parse import urlencode
@@ -17,6 +16,7 @@ from mqspark.client.remoting.indexwalk import EVER_MS, IndexWalk
 from mqspark.client.remoting.instance import ClientInstance, InstanceMember
 from mqspark.client.remoting.keywords import changed, spelled_out
 from mqspark.client.remoting.lifecycle import Lifecycle
+from mqspark.client.remoting.longanswers import merged, read_in_turns, topic_names
 from mqspark.client.remoting.pullanswers import PULL_ANSWERS, check_messages, check_offsets, committed_in
 from mqspark.client.remoting.topic_routes import TopicRoute, is_logic_broker, place_in_logic_queue
 from mqspark.errors import (
@@ -64,13 +64,6 @@ from mqspark.protocol.bodies.client_bodies import (
     ProducerTableInfo,
     SetMessageRequestModeRequestBody,
 )
-from mqspark.protocol.bodies.longtables import (
-    PART_BYTES,
-    Parts,
-    parts_of_names,
-    parts_of_table,
-    read_parts,
-)
 from mqspark.protocol.bodies.replica_bodies import HARuntimeInfo
 from mqspark.protocol.bodies.topic_bodies import (
     ClusterInfo,
@@ -79,7 +72,6 @@ from mqspark.protocol.bodies.topic_bodies import (
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
     TopicConfig,
-    TopicList,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, Fields
@@ -124,7 +116,6 @@ from mqspark.protocol.headers.header import to_ext
 from mqspark.protocol.schemaoperations import OPERATIONS, STATUS_FIELD
 
 _ROUTE_POLL_S = 0.02
-MERGED_AT_ONCE = 1_024
 QUEUES_AT_ONCE = 64
 _CLEANINGS = {
     "queues": RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
@@ -390,13 +381,7 @@ class AdminClient(Lifecycle):
         else:
             header = GetTopicsByClusterRequestHeader(cluster=cluster)
             response = await self._namesrv_ask(RequestCode.GET_TOPICS_BY_CLUSTER, header)
-        runs: list[list[str]] = []
-
-        def read(part: bytes) -> None:
-            runs.append(sorted(decode_body(TopicList, part).topic_list))
-
-        await _read_in_turns(response.body, "topicList", read, parts_of_names)
-        return await _merged(runs)
+        return await topic_names(response.body)
 
     async def topic_route(self, topic: str) -> TopicRoute:
         """The brokers and queues of a topic, as the name server knows them now. Raises NoRoute."""
@@ -420,7 +405,7 @@ class AdminClient(Lifecycle):
 
         for address in route.masters.values():
             response = await self._ask(address, RequestCode.GET_TOPIC_STATS_INFO, header)
-            await _read_in_turns(response.body, "offsetTable", read)
+            await read_in_turns(response.body, "offsetTable", read)
         return dict(sorted(stats.items()))
 
     async def topic_groups(self, topic: str) -> list[str]:
@@ -630,8 +615,8 @@ class AdminClient(Lifecycle):
 
         for address in (await self._masters(None, None)).values():
             response = await self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-            await _read_in_turns(response.body, "subscriptionGroupTable", read)
-        return {name: found[name] for name in await _merged(runs)}
+            await read_in_turns(response.body, "subscriptionGroupTable", read)
+        return {name: found[name] for name in await merged(runs)}
 
     async def group_config(self, group: str, address: str) -> SubscriptionGroupConfig:
         """The settings of a group at the broker at ``address``. Raises BrokerError if it has no such group; a broker
@@ -734,7 +719,7 @@ class AdminClient(Lifecycle):
 
         for address in (await self._masters(None, None)).values():
             response = await self._ask(address, RequestCode.GET_CONSUME_STATS, header)
-            await _read_in_turns(response.body, "offsetTable", read)
+            await read_in_turns(response.body, "offsetTable", read)
         if not found:
             await self._check_group_exists(group)
         for topic in {queue.topic for queue in found}:
@@ -925,36 +910,6 @@ class AdminClient(Lifecycle):
                     return route
             await asyncio.sleep(_ROUTE_POLL_S)
         raise RequestTimeout(f"the name server (route of {topic})", self._timeout_ms)
-
-
-async def _read_in_turns(
-    body: bytes | memoryview,
-    member: str,
-    read: Callable[[bytes], None],
-    take_apart: Callable[[bytes, str], Parts] = parts_of_table,
-) -> None:
-    """Read a body, part by part if it is long, between which others are served."""
-    text = bytes(body)
-    if len(text) > PART_BYTES:
-        reading = read_parts(take_apart(text, member), read)
-        while True:
-            try:
-                next(reading)
-            except StopIteration as end:
-                text = end.value
-                break
-            await asyncio.sleep(0)
-    read(text)
-
-
-async def _merged(runs: Iterable[list[str]]) -> list[str]:
-    """The names of sorted lists in their order; others are served between many of them."""
-    names: list[str] = []
-    merged = merge(*runs)
-    while some := list(islice(merged, MERGED_AT_ONCE)):
-        names += some
-        await asyncio.sleep(0)
-    return names
 
 
 def settings_in(body: bytes | memoryview) -> dict[str, str]:

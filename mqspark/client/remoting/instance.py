@@ -20,6 +20,7 @@ from mqspark.client.remoting.client_options import STREAM_FIELDS, ClientOptions,
 from mqspark.client.remoting.credentials import signer_of
 from mqspark.client.remoting.heartbeats import Heartbeats
 from mqspark.client.remoting.lifecycle import Tasks
+from mqspark.client.remoting.longanswers import near, topic_names
 from mqspark.client.remoting.pauses import Timers
 from mqspark.client.remoting.remoting import Remoting, level_of
 from mqspark.client.remoting.silence import SilenceWatch
@@ -41,7 +42,7 @@ from mqspark.errors import (
 from mqspark.message import DEFAULT_TOPIC, MASTER_ID, MessageQueue, no_such_topic
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.client_bodies import ConsumerData
-from mqspark.protocol.bodies.topic_bodies import TopicList, TopicRouteData
+from mqspark.protocol.bodies.topic_bodies import TopicRouteData
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, Fields
 from mqspark.protocol.headers.client_headers import UnregisterClientRequestHeader
@@ -328,18 +329,21 @@ class ClientInstance:
             raise BadRoute(topic, str(error)) from None
 
     async def _no_such_topic(self, topic: str) -> NoSuchTopic:
-        """The error, with similar names as far as the name server tells them now."""
+        """The error, with similar names as far as the name server tells them now. Nobody types the name of a topic of
+        a group."""
+        if topic.startswith("%"):
+            return no_such_topic(topic)
         now_ms = self.clock.monotonic_ms()
         if now_ms - self._names_at_ms >= _NAMES_LIFE_MS:
             self._names_at_ms = now_ms
             try:
                 answer = await self.ask_namesrv(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-                listed = decode_body(TopicList, answer.body).topic_list
+                listed = await topic_names(answer.body)
             except (ClientError, ProtocolError) as error:
                 log.info("no similar names: %s", error)
                 listed = []
             self._names = [name for name in listed if not name.startswith("%")]
-        return no_such_topic(topic, self._names)
+        return no_such_topic(topic, near(self._names, topic))
 
     async def _fetch_route(self, topic: str) -> TopicRoute:
         try:

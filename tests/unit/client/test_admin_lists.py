@@ -13,8 +13,9 @@ import pytest
 
 from mqspark.client import admin as admin_module
 from mqspark.client.admin import AdminClient, GroupOffset
+from mqspark.client.remoting import longanswers
 from mqspark.errors import IllegalName, ProtocolError
-from mqspark.message import MessageQueue
+from mqspark.message import MessageQueue, no_such_topic
 from mqspark.protocol.bodies.body import decode_body, encode_body
 from mqspark.protocol.bodies.longtables import PART_BYTES
 from mqspark.protocol.bodies.topic_bodies import (
@@ -55,7 +56,8 @@ class Answered(AdminClient):
             self.longest = max(self.longest, len(text))
             return decode_body(body_type, text)
 
-        monkeypatch.setattr(admin_module, "decode_body", watched)
+        for module in (admin_module, longanswers):
+            monkeypatch.setattr(module, "decode_body", watched)
 
         async def main() -> T:
             async def others() -> None:
@@ -127,3 +129,12 @@ def test_illegal_names_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     admin = Answered([encode_body(TopicList(topic_list=["T", "a/../b"])), b""])
     with pytest.raises(IllegalName):
         admin.run(admin.topic_list(), monkeypatch)
+
+
+def test_few_of_many_names_are_compared_with_one_that_does_not_exist() -> None:
+    names = [f"Topic-{number:06d}" for number in range(5_000)]
+    compared = longanswers.near(names, "Topic-0042x")
+    assert len(compared) == longanswers.COMPARED
+    assert {"Topic-004199", "Topic-004201", "Topic-004200"} < set(compared)
+    assert "did you mean 'Topic-" in str(no_such_topic("Topic-0042x", compared))
+    assert longanswers.near(names[:7], "Topic-9") == longanswers.near(names[:7], "A") == names[:7]
