@@ -289,6 +289,22 @@ CHAINS: dict[str, list[Row]] = {
         ),
         Row("setCommitLogReadAheadMode -b {broker} -m 0", "readahead mode success, mode: 0"),
     ],
+    "rarer_options": [
+        Row(
+            "updateTopic -b {broker} -t TableUnits -r 2 -w 2 -o true -u true -s true",
+            "create topic to {broker} success.",
+        ),
+        Row("topicRoute -t TableUnits", '"topicSysFlag":3'),
+        Row(
+            "updateSubGroup -b {broker} -g TableFlags -m false -d false -q 3 -i 0 -w 2 -a false",
+            "create subscription group to {broker} success.",
+        ),
+        Row("getConsumerConfig -g TableFlags", "whichBrokerWhenConsumeSlowly = 2"),
+        Row("cleanExpiredCQ -c {cluster}", "success"),
+        Row("deleteExpiredCommitLog -c {cluster}", "success"),
+        Row("setCommitLogReadAheadMode -c {cluster} -m 1", "readahead mode success, mode: 1"),
+        Row("consumerStatus -g {group} -b {broker}", "{client}"),
+    ],
     "users": [
         Row("createUser -b {broker} -u u1 -p p1", *_USERS),
         Row("updateUser -b {broker} -u u1 -p p2", *_USERS),

@@ -25,7 +25,7 @@ from tests.interop.script_messages import (
 )
 from tests.support.remoting import Reply
 
-END_TRANSACTION, CHECK_TRANSACTION, RECALL = 37, 39, 370
+END_TRANSACTION, CHECK_TRANSACTION, RESUME_CHECK, RECALL = 37, 39, 323, 370
 QUERY_ASSIGNMENT, SET_MODE = 400, 401
 SEND_REPLY, PUSH_REPLY = 325, 326
 DAY_S = 86_400
@@ -204,6 +204,10 @@ def transactions(play: Play) -> None:
         topic=topic,
         queueId=0,
     )
+    nowhere = open_half.ext["msgId"][:16] + f"{MAX_I64:016X}"
+    play.ask("resume: no id", RESUME_CHECK, topic=topic)
+    play.ask("resume: not an id", RESUME_CHECK, topic=topic, msgId="none")
+    play.ask("resume: no such message", RESUME_CHECK, topic=topic, msgId=nowhere)
 
 
 def replies(play: Play) -> None:
