@@ -163,10 +163,12 @@ class Ledger:
             budget = self._budget
             raise TableFull(self.name, self.bytes, budget.bound, budget.setting, of_all=budget.bytes)
 
-    def refuse(self, count: int, most: int, setting: str, *, of: str = "") -> TableFull:
-        """The error to raise for more than ``most`` entries, whatever their size."""
+    def refuse(
+        self, count: int, most: int, setting: str = "", *, of: str = "", unit: str = "entries"
+    ) -> TableFull:
+        """The error to raise for more than ``most`` entries, whatever their size, or of another unit."""
         self.refused += 1
-        return TableFull(self.name + of, count, most, setting, unit="entries")
+        return TableFull(self.name + of, count, most, setting, unit=unit)
 
     def charge(self, size_bytes: int) -> None:
         """Account for a new entry. Raises TableFull and changes nothing when there is no room."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from mqspark.base.bounded import CONTAINER_BYTES, BoundedMap, Ledger, text_bytes
 from mqspark.base.config import Bound
+from mqspark.base.logs import printable
 from mqspark.base.names import ID, sound_only
 from mqspark.protocol import fastjson
 
@@ -17,6 +18,23 @@ ORDER_TOPICS = "ORDER_TOPIC_CONFIG"
 """Namespace of ordered topics: topic → ``brokerName:queues;…``."""
 
 MAX_KV_BYTES = 32 << 20
+MAX_NAMESPACE_BYTES = 4 << 20
+"""Limit of a namespace as JSON: one answer has it, and every broker gets ORDER_TOPICS whenever it registers. With an
+answer that is longer than a frame its connection would end, and its routes with it."""
+
+
+class _Namespace:
+    """``json_bytes``: the size of its entries in an answer."""
+
+    __slots__ = ("entries", "json_bytes")
+
+    def __init__(self, entries: BoundedMap[str, str]) -> None:
+        self.entries = entries
+        self.json_bytes = 0
+
+    @property
+    def bounded(self) -> tuple[BoundedMap[str, str]]:
+        return (self.entries,)
 
 
 class KVConfig:
@@ -24,37 +42,46 @@ class KVConfig:
 
     def __init__(self, max_bytes: Bound = MAX_KV_BYTES) -> None:
         self.ledger = Ledger("kv", max_bytes)
-        self._table: BoundedMap[str, BoundedMap[str, str]] = self.ledger.map(CONTAINER_BYTES)
+        self._table: BoundedMap[str, _Namespace] = self.ledger.map(CONTAINER_BYTES)
         self.generation = 0
 
     def put(self, namespace: str, key: str, value: str) -> None:
         """Set a value. Raises TableFull."""
-        entries = self._table.get(namespace)
-        if entries is None:
-            entries = self._table.inner_map(0, text_bytes)
-            self.ledger.admit(self._table.size_of(namespace, entries) + entries.size_of(key, value))
-            self._table[namespace] = entries
-        entries[key] = value
+        found = self._table.get(namespace)
+        room = found or self._new_namespace()
+        json_bytes = room.json_bytes + _json_bytes(key, value) - _json_bytes(key, room.entries.get(key))
+        if json_bytes > max(MAX_NAMESPACE_BYTES, room.json_bytes):
+            of = f", namespace {printable(namespace, 80)}"
+            raise self.ledger.refuse(room.json_bytes, MAX_NAMESPACE_BYTES, of=of, unit="bytes of JSON")
+        if found is None:
+            self.ledger.admit(self._table.size_of(namespace, room) + room.entries.size_of(key, value))
+            self._table[namespace] = room
+        room.entries[key] = value
+        room.json_bytes = json_bytes
         self.generation += 1
 
+    def _new_namespace(self) -> _Namespace:
+        return _Namespace(self._table.inner_map(0, text_bytes))
+
     def get(self, namespace: str, key: str) -> str | None:
-        entries = self._table.get(namespace)
-        return None if entries is None else entries.get(key)
+        found = self._table.get(namespace)
+        return None if found is None else found.entries.get(key)
 
     def delete(self, namespace: str, key: str) -> None:
-        entries = self._table.get(namespace)
-        if entries is not None and entries.pop(key, None) is not None:
+        found = self._table.get(namespace)
+        if found is not None and (value := found.entries.pop(key, None)) is not None:
+            found.json_bytes -= _json_bytes(key, value)
             self.generation += 1
 
     def namespace(self, namespace: str) -> dict[str, str] | None:
         """A copy of a namespace; None when it never had a key."""
-        table = self._table.get(namespace)
-        return None if table is None else dict(table)
+        found = self._table.get(namespace)
+        return None if found is None else dict(found.entries)
 
     def __iter__(self) -> Iterator[tuple[str, str, str]]:
         """Namespace, key and value of each entry."""
-        for namespace, entries in self._table.items():
-            for key, value in entries.items():
+        for namespace, found in self._table.items():
+            for key, value in found.entries.items():
                 yield namespace, key, value
 
     def load(self, data: bytes) -> None:
@@ -70,17 +97,25 @@ class KVConfig:
             for namespace, entries in _by_text("key-value table", table).items()
         }
         for present in self._table.values():
-            present.clear()
+            present.entries.clear()
         self._table.clear()
         for namespace, entries in loaded.items():
-            made = self._table.inner_map(0, text_bytes)
+            made = self._new_namespace()
             self._table.keep(namespace, made)
-            made.refill(entries)
+            made.entries.refill(entries)
+            made.json_bytes = sum(_json_bytes(*entry) for entry in entries.items())
 
     def snapshot(self) -> Callable[[], Iterable[bytes]]:
         """A function that encodes a copy of the table."""
-        document = {"configTable": {namespace: dict(entries) for namespace, entries in self._table.items()}}
+        document = {
+            "configTable": {namespace: dict(found.entries) for namespace, found in self._table.items()}
+        }
         return lambda: [fastjson.dumps_pretty(document).encode()]
+
+
+def _json_bytes(key: str, value: str | None) -> int:
+    """0 for no value."""
+    return 0 if value is None else len(fastjson.encode_sorted({key: value}))
 
 
 def _by_text(what: str, table: dict[Any, Any]) -> dict[str, Any]:

@@ -370,7 +370,7 @@ class NameServer:
 
     def broker_heartbeat(self, session: Session, command: Command) -> bytes:
         header = command.header(BrokerHeartbeatRequestHeader)
-        self.routes.refresh(header.cluster_name, header.broker_addr)
+        self.routes.refresh(header.cluster_name, header.broker_addr, session)
         return ok(command)
 
     def query_data_version(self, session: Session, command: Command) -> bytes:
@@ -378,7 +378,7 @@ class NameServer:
         asked = _small(DataVersion, command) if command.body else None
         known = self.routes.data_version(header.cluster_name, header.broker_addr)
         changed = known is None or asked != known
-        self.routes.refresh(header.cluster_name, header.broker_addr)
+        self.routes.refresh(header.cluster_name, header.broker_addr, session)
         return ok(
             command,
             {"changed": "true" if changed else "false"},

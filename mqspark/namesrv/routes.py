@@ -260,7 +260,7 @@ class RouteTable:
     def _check_gone(self, live: LiveBroker, session: Session | None) -> None:
         """Raise Refusal while that broker is alive over a connection from another host. A broker on the same
         host may have restarted before its old connection ended."""
-        if live.session is None or not live.session.open or _host(live.session) == _host(session):
+        if live.session is None or _is_from(live, session):
             return
         silent_ms = self._clock.monotonic_ms() - live.last_seen_ms
         if silent_ms < self._config.broker_takeover_silence:
@@ -275,10 +275,8 @@ class RouteTable:
     ) -> None:
         if not is_address(broker.address):
             raise _refusal(f"brokerAddr {printable(broker.address, 80)} is not host:port")
-        if broker.cluster != brokers.cluster and brokers.addresses:
-            raise _refusal(
-                f"broker {broker.name} belongs to cluster {brokers.cluster}, not to {broker.cluster}"
-            )
+        if brokers.addresses:
+            _check_cluster(broker, brokers)
         config = self._config
         if previous is None and len(self._live) >= config.max_brokers:
             raise _refusal(f"{len(self._live)} brokers are registered already (maxBrokers)")
@@ -405,14 +403,18 @@ class RouteTable:
         queues[brokers.name] = data
         return True
 
-    def refresh(self, cluster: str, address: str) -> None:
-        """Handle a heartbeat (904) or a version query (322). An unknown broker stays unknown."""
+    def refresh(self, cluster: str, address: str, session: Session) -> None:
+        """Handle a heartbeat (904) or a version query (322). An unknown broker stays unknown. Nobody speaks for one
+        that is connected from another host: once gone, it would stay in routes, and in the way of its successor."""
         live = self._live.get((cluster, address))
-        if live is not None:
+        if live is not None and _is_from(live, session):
             live.last_seen_ms = self._clock.monotonic_ms()
 
     def leave(self, broker: BrokerIdentity, session: Session) -> None:
         """Unregister a broker at its own request. Raises Refusal when it is alive on another host."""
+        brokers = self._brokers.get(broker.name)
+        if brokers is not None:
+            _check_cluster(broker, brokers)
         live = self._live.get((broker.cluster, broker.address))
         if live is not None:
             self._check_gone(live, session)
@@ -707,8 +709,19 @@ class RouteTable:
         return self._topics_with(is_wanted)
 
 
+def _check_cluster(broker: BrokerIdentity, brokers: BrokerSet) -> None:
+    """Raises Refusal."""
+    if broker.cluster != brokers.cluster:
+        raise _refusal(f"broker {broker.name} belongs to cluster {brokers.cluster}, not to {broker.cluster}")
+
+
 def _mapping_bytes(topic: str, info: TopicQueueMappingInfo) -> int:
     return 2 * ENTRY_BYTES + text_bytes(topic) + weigh(info)
+
+
+def _is_from(live: LiveBroker, session: Session | None) -> bool:
+    """Whether nobody on another host than that of the session is connected as this broker."""
+    return live.session is None or not live.session.open or _host(live.session) == _host(session)
 
 
 def _host(session: Session | None) -> str | None:

@@ -14,11 +14,13 @@ import pytest
 from mqspark.base.names import is_address
 from mqspark.errors import ProtocolError
 from mqspark.namesrv.config import NamesrvConfig
+from mqspark.namesrv.kv import MAX_NAMESPACE_BYTES, ORDER_TOPICS
 from mqspark.namesrv.namesrv import NameServer
 from mqspark.protocol.bodies.body import decode_body, encode_body
 from mqspark.protocol.bodies.longtables import PART_BYTES
 from mqspark.protocol.bodies.topic_bodies import (
     DataVersion,
+    KVTable,
     QueueData,
     RegisterBrokerBody,
     TopicConfig,
@@ -283,6 +285,26 @@ def test_replicas_of_a_name_have_an_end() -> None:
     assert len(data.broker_addrs) == 64
 
 
+@pytest.mark.parametrize("letter", ["v", "\x01", "\u4e16"], ids=["plain", "escaped", "wide"])
+def test_a_namespace_fits_into_an_answer(letter: str) -> None:
+    """Each broker gets that of ordered topics when it registers: with an answer that is longer than a frame its
+    connection would end, and every route with it."""
+    core, _, peer = namesrv_peer(NamesrvConfig(max_kv_table_bytes=256 << 20))
+    flood = {"namespace": ORDER_TOPICS, "value": letter * 40_000}
+    answers = [ask(peer, RequestCode.PUT_KV_CONFIG, {**flood, "key": f"k{n}"}) for n in range(120)]
+    assert {answer.code for answer in answers} == {0, ResponseCode.SYSTEM_BUSY}
+    assert "namespace ORDER_TOPIC_CONFIG is full" in (answers[-1].remark or "")
+    size = len(register(peer, plain("orders", "bills")).body)
+    assert MAX_NAMESPACE_BYTES - 7 * 40_000 < size < MAX_NAMESPACE_BYTES + 100
+    assert ask(peer, RequestCode.PUT_KV_CONFIG, {**flood, "key": "k0", "value": "short"}).code == 0
+    assert ask(peer, RequestCode.PUT_KV_CONFIG, {**flood, "namespace": "other", "key": "k"}).code == 0
+    for n in range(1, 120):
+        assert ask(peer, RequestCode.DELETE_KV_CONFIG, {"namespace": ORDER_TOPICS, "key": f"k{n}"}).code == 0
+    body = register(peer, plain("orders", "bills")).body
+    assert decode_body(KVTable, body).table == {"k0": "short"}
+    core.kv.ledger.validate()
+
+
 def test_cached_routes_have_a_bound_in_bytes() -> None:
     core, _, peer = namesrv_peer(NamesrvConfig(max_route_cache_bytes=20_000))
     register(peer, plain(*(f"topic-{n}" for n in range(500))))
@@ -394,6 +416,17 @@ def test_another_address_does_not_take_the_place_of_a_live_broker() -> None:
     assert register(forger, plain("orders", "bills"), address="10.6.6.6:10911").code == 0
 
 
+def test_nobody_on_another_host_keeps_a_broker_alive() -> None:
+    core, clock, _ = owner()
+    forger = peer_from(core, "10.6.6.6", 3)
+    for _ in range(9):
+        clock.advance(5_000)
+        for code in (RequestCode.BROKER_HEARTBEAT, RequestCode.QUERY_DATA_VERSION):
+            assert ask(forger, code, identity("b-a", "10.0.0.1:10911")).code == 0
+    successor = peer_from(core, "10.0.0.2", 4)
+    assert register(successor, plain("orders", "bills"), address="10.0.0.2:10911").code == 0
+
+
 def test_a_broker_that_has_gone_may_come_back_from_elsewhere() -> None:
     core, _, honest = owner()
     honest.disconnect()
@@ -407,6 +440,12 @@ def test_another_host_does_not_register_or_unregister_a_live_broker() -> None:
     assert register(forger, plain("orders", "evil"), counter=9).code == ResponseCode.SYSTEM_ERROR
     header = identity("b-a", "10.0.0.1:10911")
     assert ask(forger, RequestCode.UNREGISTER_BROKER, header).code == ResponseCode.SYSTEM_ERROR
+    elsewhere = {**header, "clusterName": "another"}
+    answer = ask(forger, RequestCode.UNREGISTER_BROKER, elsewhere)
+    assert (answer.code, "belongs to cluster c1, not to another" in (answer.remark or "")) == (
+        ResponseCode.SYSTEM_ERROR,
+        True,
+    )
     forger.disconnect()
     assert route(honest, "orders") is not None
     assert route(honest, "evil") is None
