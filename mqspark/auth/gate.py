@@ -334,10 +334,12 @@ class Gate:
         known = session.attributes[_KNOWN] = KnownUser(user, _address(session), self._users.generation)
         return known
 
-    def _check_failures(self, session: Session, code: int, name: str) -> None:
-        """Refuse a user that failed too often from this address, even with a correct signature. Refuse every new user
-        at an address with too many failures. Established connections keep working. Raises Refusal."""
-        wait_ms = self.attempts.wait_ms(_address(session), self._clock.monotonic_ms(), name)
+    def _check_failures(self, session: Session, code: int, name: str, address: str = "") -> None:
+        """Refuse a user that failed too often from this address, the session's if it is empty, even with a correct
+        signature. Refuse every new user at an address with too many failures. Established connections keep working.
+        Raises Refusal."""
+        source = address or _address(session)
+        wait_ms = self.attempts.wait_ms(source, self._clock.monotonic_ms(), name)
         if wait_ms:
             remark = (
                 f"too many wrong signatures of this user from this address, wait {-(-wait_ms // 1000)} s."
@@ -365,21 +367,30 @@ class Gate:
         requests that change something are refused whatever the policies say."""
         session.attributes[_VOUCHED] = _Vouched(name, proof, reads_only)
 
-    def sign_in(self, session: Session, name: str, content: bytes, digest: bytes) -> None:
+    def sign_in(self, session: Session, name: str, content: bytes, digest: bytes, address: str = "") -> None:
         """Attribute all requests of this connection, which must be inside the process, to the user, if ``digest`` is
-        the HMAC-SHA1 of ``content`` under the user's secret. Raises Refusal."""
+        the HMAC-SHA1 of ``content`` under the user's secret. ``address``: of who says so, if the connection was made
+        for somebody who may have been elsewhere. Raises Refusal."""
         known = session.attributes.get(_KNOWN)
         is_new = not isinstance(known, KnownUser) or known.user.name != name or self._is_stale(known)
-        if is_new:
-            self._check_failures(session, 0, name)
+        source = address.partition("%")[0] or _address(session)
+        is_elsewhere = source != _address(session)
+        if is_new or is_elsewhere:
+            self._check_failures(session, 0, name, source)
         user = self._users.find(name)
         expected = (_NOBODY if user is None else user.signer).signature(content)
         is_right = hmac.compare_digest(expected, base64.b64encode(digest).decode())
         if not is_right or user is None or user.status is UserStatus.DISABLE:
-            self.attempts.note(_address(session), self._clock.monotonic_ms(), name)
+            self.attempts.note(source, self._clock.monotonic_ms(), name)
             raise self._refused(session, 0, "unauthenticated", _FAILED, name, request=_SIGN_IN)
+        acl = self._users.acl(name) if is_elsewhere else None
+        if acl is not None and acl.names_sources:
+            remark = (
+                f"User:{name} has policies for addresses, and this client is at another one than {source}"
+            )
+            raise self._refused(session, 0, "forbidden", remark, name, request=_SIGN_IN)
         if is_new:
-            self.attempts.let_in(_address(session), name)
+            self.attempts.let_in(source, name)
             self._count(session, 0, user)
             session.attributes[_KNOWN] = KnownUser(user, _address(session), self._users.generation)
             self.vouch(session, name, user.signer.signature(_PROOF))

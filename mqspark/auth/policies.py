@@ -192,6 +192,11 @@ class Acl:
 
     policies: tuple[AclPolicy, ...] = ()
 
+    @property
+    def names_sources(self) -> bool:
+        """Whether it matters from where the user asks."""
+        return any(entry.sources for policy in self.policies for entry in policy.entries)
+
     def policy(self, kind: PolicyType) -> AclPolicy:
         return next((policy for policy in self.policies if policy.type is kind), AclPolicy(kind, ()))
 

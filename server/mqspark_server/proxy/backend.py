@@ -103,8 +103,9 @@ class Link(Protocol):
         """For plain sends."""
         ...
 
-    def sign_in(self, proof: Proof | None) -> None:
-        """Raises GrpcRefusal when brokers have users, and the proof does not hold."""
+    def sign_in(self, proof: Proof | None, address: str) -> None:
+        """``address``: of the peer that gives the proof. Raises GrpcRefusal when brokers have users, and the proof does
+        not hold."""
         ...
 
     def request(
@@ -139,6 +140,10 @@ class Link(Protocol):
 
     def may_see(self, topic: str) -> None:
         """Raises GrpcRefusal when the client may neither write to the topic nor read it."""
+        ...
+
+    def may_write(self, topic: str) -> None:
+        """Raises GrpcRefusal when the client may not write to the topic."""
         ...
 
     def may_change_server(self) -> None:

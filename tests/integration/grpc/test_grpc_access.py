@@ -138,6 +138,19 @@ def test_who_may_not_consume_does_not_learn_the_settings_of_a_group(door: str) -
         assert (told.status.code, told.WhichOneof("command")) == (pb.FORBIDDEN, None)
 
 
+def test_who_may_not_write_is_no_producer_that_is_asked_for_transactions(door: str) -> None:
+    """The question of a broker has the message."""
+    publishing = pb.Publishing(topics=[resource("decided")])
+    said = pb.TelemetryCommand(settings=pb.Settings(client_type=pb.PRODUCER, publishing=publishing))
+    with bare_caller(door, **signed(*WRITER)) as writer:
+        (told,) = writer.Telemetry(iter([said]))
+        assert told.settings.publishing.topics[0].name == "decided"
+    for user in (READER, STRANGER):
+        with bare_caller(door, **signed(*user)) as other:
+            told = next(other.Telemetry(iter([said])))
+            assert (told.status.code, told.WhichOneof("command")) == (pb.FORBIDDEN, None)
+
+
 def test_a_message_of_another_topic_is_no_dead_letter_of_a_group(door: str, guarded: Broker) -> None:
     with AdminClient(guarded.namesrv, credentials=Credentials(*ROOT)) as admin:
         with Producer(guarded.namesrv, group="writers", credentials=Credentials(*ROOT)) as producer:

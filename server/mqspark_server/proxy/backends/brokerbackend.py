@@ -23,7 +23,7 @@ from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.backend import ANSWER_TIMEOUT_S, Doors, GrpcCaller, OnRequest, Proof
 from mqspark_server.proxy.backends.directlink import DirectLink
 from mqspark_server.proxy.backends.otherbrokers import OtherBrokers
-from mqspark_server.proxy.backends.signedin import check_changing, check_seeing, sign_in
+from mqspark_server.proxy.backends.signedin import check_changing, check_seeing, check_writing, sign_in
 from mqspark_server.proxy.grpcstatus import GrpcRefusal, checked, too_late
 
 
@@ -41,13 +41,17 @@ class BrokerLink:
         self.direct = DirectLink(core, server, self._peer.session)
         self._peer.on_request = lambda command: on_request(self._broker_name, command)
 
-    def sign_in(self, proof: Proof | None) -> None:
+    def sign_in(self, proof: Proof | None, address: str) -> None:
         if self._core.gate is not None:
-            sign_in(self._core.gate, self._peer.session, proof)
+            sign_in(self._core.gate, self._peer.session, proof, address)
 
     def may_see(self, topic: str) -> None:
         if self._core.gate is not None:
             check_seeing(self._core.gate, self._peer.session, topic)
+
+    def may_write(self, topic: str) -> None:
+        if self._core.gate is not None:
+            check_writing(self._core.gate, self._peer.session, topic)
 
     def may_change_server(self) -> None:
         if self._core.gate is not None:

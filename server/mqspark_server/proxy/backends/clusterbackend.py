@@ -50,13 +50,17 @@ class ClusterLink:
         self._brokers: dict[str, tuple[str, BrokerServer]] = {}
         """Name of a broker → address of its master, and the connection: as many as the cluster has."""
 
-    def sign_in(self, proof: Proof | None) -> None:
+    def sign_in(self, proof: Proof | None, address: str) -> None:
         if self._users is not None and self._session is not None:
-            self._users.sign_in(self._session, proof)
+            self._users.sign_in(self._session, proof, address)
 
     def may_see(self, topic: str) -> None:
         if self._users is not None and self._session is not None:
             self._users.check_seeing(self._session, topic)
+
+    def may_write(self, topic: str) -> None:
+        if self._users is not None and self._session is not None:
+            self._users.check_writing(self._session, topic)
 
     def may_change_server(self) -> None:
         if self._users is not None and self._session is not None:

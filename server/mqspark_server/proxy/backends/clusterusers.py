@@ -27,6 +27,7 @@ from mqspark.auth.users import Users, UserStatus, UserType, user_subject
 from mqspark.base.config import Limit
 from mqspark.base.logs import sparing
 from mqspark.errors import ConfigError, IllegalName, InvalidMessage, ProtocolError
+from mqspark.message import RETRY_PREFIX
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
@@ -38,8 +39,9 @@ from mqspark.record.record import decode_record
 from mqspark_server.authfiles import KEY_BYTES, AesGcm
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.backend import GrpcCaller, Proof
-from mqspark_server.proxy.backends.signedin import check_changing, check_seeing, sign_in
-from mqspark_server.proxy.grpcstatus import GrpcRefusal, code_of
+from mqspark_server.proxy.backends.clusterroutes import Recent
+from mqspark_server.proxy.backends.signedin import check_changing, check_seeing, check_writing, sign_in
+from mqspark_server.proxy.grpcstatus import GrpcRefusal, code_of, refusal_of
 
 REFRESH_S = 10.0
 """How long a change of users takes to be seen here, at most. RocketMQ's proxy takes 20 s (userCacheRefreshSeconds)."""
@@ -85,13 +87,18 @@ def check_auth_of_proxy(config: AuthConfig) -> None:
 
 
 class _ClusterFacts(NoFacts):
-    """``touched``: the message at the place that is asked for."""
+    """``touched``: the message at the place that is asked for. ``group``: the one whose retries are asked for, if there
+    is one of that name."""
 
     def __init__(self) -> None:
         self.touched: TouchedMessage | None = None
+        self.group = ""
 
     def stored(self, position: int) -> TouchedMessage | None:
         return self.touched
+
+    def is_group(self, name: str) -> bool:
+        return name == self.group
 
 
 def _nothing(session: Session, command: Command) -> None:
@@ -118,6 +125,7 @@ class ClusterUsers:
         self._facts = _ClusterFacts()
         self._gate = Gate(config, self._users, self._facts, _log_refusal)
         self._checks = self._gate.guard(dict.fromkeys(TABLE, _nothing))
+        self._groups = Recent(self._is_group)
         self._refreshing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -188,15 +196,19 @@ class ClusterUsers:
         """Where the gate notes who a client is."""
         return Session(0, *caller.address, [])
 
-    def sign_in(self, session: Session, proof: Proof | None) -> None:
-        """Raises GrpcRefusal unless the proof holds."""
+    def sign_in(self, session: Session, proof: Proof | None, address: str) -> None:
+        """``address``: of the peer that gives the proof. Raises GrpcRefusal unless it holds."""
         if not len(self._users):
             raise GrpcRefusal(pb.INTERNAL_SERVER_ERROR, "the users of the cluster are not known yet")
-        sign_in(self._gate, session, proof)
+        sign_in(self._gate, session, proof, address)
 
     def check_seeing(self, session: Session, topic: str) -> None:
         """Raises GrpcRefusal when the client may neither write to the topic nor read it."""
         check_seeing(self._gate, session, topic)
+
+    def check_writing(self, session: Session, topic: str) -> None:
+        """Raises GrpcRefusal when the client may not write to the topic."""
+        check_writing(self._gate, session, topic)
 
     def check_changing(self, session: Session) -> None:
         """Raises GrpcRefusal when the client may not change the cluster."""
@@ -215,13 +227,28 @@ class ClusterUsers:
         touched = None
         if code in _PLACES:
             touched = await _touched(int(ext[_PLACES[code]]), ask)
-        self._facts.touched = touched
+        group = await self._group_of_retries(ext)
+        self._facts.touched, self._facts.group = touched, group
         try:
             self._checks[code](session, Command(code, ext_texts=ext, body=body))
         except Refusal as refusal:
             raise GrpcRefusal(code_of(refusal.code), refusal.remark) from None
         finally:
-            self._facts.touched = None
+            self._facts.touched, self._facts.group = None, ""
+
+    async def _group_of_retries(self, ext: Mapping[str, str]) -> str:
+        """The group whose retries the topic has, if that may be another one than the group of the request: POP's retry
+        topic of group ``a`` and topic ``b_c`` has the name of that of a group ``a_b_c``. Raises GrpcRefusal."""
+        topic, group = ext.get("topic", ""), ext.get("consumerGroup", "")
+        rest = topic.removeprefix(RETRY_PREFIX)
+        is_either = rest != topic and group and rest.startswith(f"{group}_")
+        return rest if is_either and await self._groups.find(rest) else ""
+
+    async def _is_group(self, name: str) -> bool:
+        answer = await self._ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": name})
+        if answer.code not in (ResponseCode.SUCCESS, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST):
+            raise refusal_of(answer)
+        return answer.code == ResponseCode.SUCCESS
 
 
 def _policies(acl: AclInfo) -> list[dict[str, object]]:

@@ -65,6 +65,11 @@ def check_transaction(shared: Shared, client: GrpcClient, broker_name: str, comm
     except (ProtocolError, InvalidMessage) as error:
         log.warning("%s checks a transaction that cannot be read: %s", broker_name, error)
         return
+    try:
+        client.link.may_write(message.topic)  # the broker knows only who asks for all clients
+    except GrpcRefusal as refusal:
+        log.info("%s is asked for no transaction of %s: %s", client.caller.client_id, message.topic, refusal)
+        return
     transaction_id = header.transaction_id or message.message_id
     half = GrpcHalf(broker_name, header.tran_state_table_offset, header.commit_log_offset)
     shared.halves.note(message.topic, transaction_id, half)

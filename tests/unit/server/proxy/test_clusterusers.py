@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import pytest
 
 from mqspark.auth.config import AuthConfig
+from mqspark.auth.failures import FAILURES
 from mqspark.errors import ConfigError
 from mqspark.protocol.codes import Language, RequestCode, ResponseCode
 from mqspark.protocol.command import Command
@@ -45,6 +46,7 @@ class JavaBroker:
         group = {"resource": "Group:readers", "actions": ["Sub"], "decision": "Allow"}
         policies = [{"policyType": "Custom", "entries": [entry, group]}]
         self.acls: list[dict[str, object]] = [{"subject": "User:reader", "policies": policies}]
+        self.groups = {"readers_all"}
         self.code = ResponseCode.SUCCESS
 
     async def ask(self, code: int, fields: Mapping[str, str]) -> Command:
@@ -52,6 +54,9 @@ class JavaBroker:
             return Command(self.code, remark="no")
         if "filter" in fields:
             return Command(self.code)  # nobody has such a name
+        if code == RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG:
+            is_known = fields["group"] in self.groups
+            return Command(self.code if is_known else ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
         listed = self.users if code == RequestCode.AUTH_LIST_USER else self.acls
         return Command(self.code, body=json.dumps(listed).encode())
 
@@ -71,7 +76,8 @@ def ack(topic: str) -> AckMessageRequestHeader:
     )
 
 
-CALLER = GrpcCaller("client", "reader", ("10.0.0.7", 4000), Language.JAVA, 0)
+HERE, ELSEWHERE = "10.0.0.7", "203.0.113.7"
+CALLER = GrpcCaller("client", "reader", (HERE, 4000), Language.JAVA, 0)
 
 
 @pytest.fixture
@@ -105,7 +111,7 @@ async def test_users_are_copied_again_whatever_went_wrong(
     try:
         for _ in range(200):
             await asyncio.sleep(0)
-        users.sign_in(users.session_of(CALLER), proof("reader"))
+        users.sign_in(users.session_of(CALLER), proof("reader"), HERE)
     finally:
         users.close()
     assert "the users of the cluster cannot be copied" in caplog.text
@@ -116,9 +122,9 @@ async def test_a_broker_of_rocketmq_lists_its_users_and_policies(
 ) -> None:
     session = users.session_of(CALLER)
     with pytest.raises(GrpcRefusal, match="not known yet"):
-        users.sign_in(session, proof("reader"))
+        users.sign_in(session, proof("reader"), HERE)
     await users.refresh()
-    users.sign_in(session, proof("reader"))
+    users.sign_in(session, proof("reader"), HERE)
     users.check_seeing(session, "open")
     await users.check(session, RequestCode.ACK_MESSAGE, ack("open"), b"", no_place)
     with pytest.raises(GrpcRefusal) as error:
@@ -129,11 +135,53 @@ async def test_a_broker_of_rocketmq_lists_its_users_and_policies(
     assert refused(error) == pb.FORBIDDEN
 
 
+@pytest.mark.parametrize("sources", [None, ["10.0.0.0/8"]])
+async def test_a_client_id_lends_nobody_an_address(
+    broker: JavaBroker, users: ClusterUsers, sources: list[str] | None
+) -> None:
+    """The calls of a client id and its user are judged as those of one client, wherever they come from."""
+    broker.acls[0]["policies"][0]["entries"][0]["sourceIps"] = sources  # type: ignore[index]
+    await users.refresh()
+    session = users.session_of(CALLER)
+    users.sign_in(session, proof("reader"), HERE)
+    if sources is None:
+        users.sign_in(session, proof("reader"), ELSEWHERE)  # balancers spread the calls of a client
+    else:
+        with pytest.raises(GrpcRefusal, match="has policies for addresses"):
+            users.sign_in(session, proof("reader"), ELSEWHERE)
+    for _ in range(FAILURES):
+        with pytest.raises(GrpcRefusal):
+            users.sign_in(session, proof("reader", "guessed"), ELSEWHERE)
+    with pytest.raises(GrpcRefusal, match="too many wrong signatures"):
+        users.sign_in(session, proof("reader"), ELSEWHERE)
+    users.sign_in(session, proof("reader"), HERE)
+    users.sign_in(users.session_of(CALLER), proof("reader"), HERE)
+
+
+async def test_retries_of_another_group_are_not_those_of_ones_own_and_a_topic(
+    broker: JavaBroker, users: ClusterUsers
+) -> None:
+    """``%RETRY%readers_all``: of the group readers_all, or of readers and the topic all."""
+    entry = {"resource": "Topic:*", "actions": ["Sub"], "sourceIps": None, "decision": "Allow"}
+    broker.acls[0]["policies"][0]["entries"][0] = entry  # type: ignore[index]
+    await users.refresh()
+    session = users.session_of(CALLER)
+    users.sign_in(session, proof("reader"), HERE)
+    code = RequestCode.ACK_MESSAGE
+    await users.check(session, code, ack("%RETRY%readers_open"), b"", no_place)
+    with pytest.raises(GrpcRefusal, match="Group:readers_all"):
+        await users.check(session, code, ack("%RETRY%readers_all"), b"", no_place)
+    await users.check(session, code, ack("%RETRY%readers_open"), b"", no_place)
+    broker.code = ResponseCode.SYSTEM_BUSY
+    with pytest.raises(GrpcRefusal):
+        await users.check(session, code, ack("%RETRY%readers_late"), b"", no_place)
+
+
 @pytest.mark.parametrize("given", [None, proof("reader", "wrong"), proof("nobody"), proof("gone")])
 async def test_a_proof_that_does_not_hold_is_refused(users: ClusterUsers, given: Proof | None) -> None:
     await users.refresh()
     with pytest.raises(GrpcRefusal) as error:
-        users.sign_in(users.session_of(CALLER), given)
+        users.sign_in(users.session_of(CALLER), given, HERE)
     assert refused(error) == pb.UNAUTHORIZED
 
 
@@ -142,7 +190,7 @@ async def test_a_user_that_is_removed_is_refused_and_a_broker_that_fails_changes
 ) -> None:
     session = users.session_of(CALLER)
     await users.refresh()
-    users.sign_in(session, proof("reader"))
+    users.sign_in(session, proof("reader"), HERE)
     broker.code = ResponseCode.NO_PERMISSION
     with pytest.raises(Exception, match="refuses to send its users"):
         await users.refresh()
@@ -153,7 +201,7 @@ async def test_a_user_that_is_removed_is_refused_and_a_broker_that_fails_changes
     with pytest.raises(GrpcRefusal):
         await users.check(session, RequestCode.ACK_MESSAGE, ack("open"), b"", no_place)
     with pytest.raises(GrpcRefusal):
-        users.sign_in(session, proof("reader"))
+        users.sign_in(session, proof("reader"), HERE)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mqspark.errors import InvalidMessage
+from mqspark.message import PhysicalOffset
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.connection import Connection
@@ -18,8 +19,8 @@ from mqspark_server.proxy.content.subscribed import MAX_FILTER_LENGTH
 from mqspark_server.proxy.grpcstatus import GrpcRefusal
 from mqspark_server.proxy.methods import grpcrelays
 from mqspark_server.proxy.methods.telemetry import asked_by_broker, telemetry
-from tests.unit.broker_kit import Bench
-from tests.unit.proxy_kit import ProxyBench, settled
+from tests.unit.broker_kit import SEND, Bench, send_ext
+from tests.unit.proxy_kit import BenchLink, ProxyBench, settled
 
 pytestmark = pytest.mark.anyio
 
@@ -61,6 +62,30 @@ async def answer_to(proxy: ProxyBench, client: GrpcClient, command: Command) -> 
 async def test_a_client_without_a_stream_cannot_be_asked(proxy: ProxyBench, client: GrpcClient) -> None:
     answer = await answer_to(proxy, client, asked())
     assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_BUSY, "call remote timeout")
+
+
+async def test_a_check_shows_its_message_to_who_may_write_the_topic_alone(
+    bench: Bench, proxy: ProxyBench, client: GrpcClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker knows only the proxy, which asks it for all clients."""
+    assert bench.peer().ask(SEND, send_ext("decided"), b"of writers").code == 0
+    record = bench.store.reads.record_at(PhysicalOffset(0))
+    assert record is not None
+    ext = {"tranStateTableOffset": "0", "commitLogOffset": "0", "transactionId": "t"}
+    check = Command(code=RequestCode.CHECK_TRANSACTION_STATE, ext_texts=ext, body=bytes(record))
+    stream = TelemetryStream(proxy.clients.pushes)
+    client.streams.append(stream)
+    asked_by_broker(proxy.shared, client, "broker", check)
+    told = stream.commands.get_nowait()
+    assert told is not None
+    assert told.recover_orphaned_transaction_command.message.body == b"of writers"
+
+    def refuse(link: BenchLink, topic: str) -> None:
+        raise GrpcRefusal(pb.FORBIDDEN, f"not {topic}")
+
+    monkeypatch.setattr(BenchLink, "may_write", refuse)
+    asked_by_broker(proxy.shared, client, "broker", check)
+    assert stream.commands.empty()
 
 
 async def test_an_answer_that_comes_too_late_is_dropped(proxy: ProxyBench, client: GrpcClient) -> None:
