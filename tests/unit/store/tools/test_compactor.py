@@ -344,16 +344,35 @@ def run_held(
     asyncio.run(run())
 
 
+def task_told(store: MessageStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> CompactTask:
+    """What the process of a run is told."""
+    process = HeldProcess()
+    process.stdin = Told()
+    process.allowed.set()
+    run_held(process, store, clock, monkeypatch)
+    return msgspec.json.decode(process.stdin.getvalue(), type=CompactTask)
+
+
 def test_how_much_memory_a_run_takes_is_a_setting(
     store: MessageStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """maxOffsetMapSize."""
     store.config.max_offset_map_size = 12_345
-    process = HeldProcess()
-    process.stdin = Told()
-    process.allowed.set()
-    run_held(process, store, clock, monkeypatch)
-    assert msgspec.json.decode(process.stdin.getvalue(), type=CompactTask).map_bytes == 12_345
+    assert task_told(store, clock, monkeypatch).map_bytes == 12_345
+
+
+@pytest.mark.parametrize("step_ms", [0, 365 * DELETE_RETENTION_MS])
+def test_a_clock_that_was_set_forward_makes_no_tombstone_old(
+    store: MessageStore, tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, step_ms: int
+) -> None:
+    put(store, "C", 0, b"", b"KEYS\x01gone\x02")
+    fill(store, 3, 3)
+    clock.wall_ms += step_ms
+    task = task_told(store, clock, monkeypatch)
+    assert task.now_ms == (0 if step_ms else clock.wall_ms)
+    clock.wall_ms = task.now_ms
+    compact(tmp_path, clock)
+    assert "gone" in values(kept(tmp_path))
 
 
 def test_what_a_run_has_published_of_a_topic_deleted_meanwhile_goes_with_the_run(
