@@ -20,6 +20,10 @@ LZ4, ZSTD, ZLIB = 1, 2, 3
 _ZLIB_OR_GZIP = 32 + zlib.MAX_WBITS
 """The header of a body decides. Clients of gRPC call both GZIP, and brokers store both as ZLIB."""
 
+OLD_ARROW = b"ARROW:experimental_compression"
+"""In the metadata of a batch, Arrow 0.17's mark that its buffers are compressed. Readers heed it to this day, beside
+the one in the batch's header. Whoever looks at what a batch becomes refuses it: nothing has written it since."""
+
 MAX_INFLATED_BYTES = 64 * 1024 * 1024
 """16 times RocketMQ's default maxMessageSize. A larger message could not have been sent uncompressed."""
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mqspark.errors import InvalidMessage
-from mqspark.record.compression import InflateLimits
+from mqspark.record.compression import OLD_ARROW, InflateLimits
 
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 _HEADER_TYPE, _HEADER = 1, 2
@@ -88,6 +88,8 @@ def _claims(head: memoryview, body: pa.Buffer | None) -> tuple[int, int]:
     kind = _field(head, table, _HEADER_TYPE)
     if kind is None or head[kind] not in (_DICTIONARY_BATCH, _RECORD_BATCH):
         return 0, 0
+    if OLD_ARROW in bytes(head):
+        raise InvalidMessage("an Arrow batch that is compressed as by Arrow 0.17", field="value")
     batch = _table(head, table, _HEADER)
     if batch is not None and head[kind] == _DICTIONARY_BATCH:
         batch = _table(head, batch, _DATA)

@@ -5,7 +5,8 @@ raises ``_ValueMisfit``, or IndexError where the bytes end, and the records arou
 it was.
 
 Bounded: a value of no bytes (null, a record of such) is not visited, so that each visit of a leaf takes a byte;
-``MAX_VISITS`` bounds what is around the leaves, ``MAX_NESTING`` a type inside itself.
+``MAX_VISITS`` bounds what is around the leaves, ``MAX_NESTING`` a type inside itself. Readers do make objects of values
+of no bytes: these are counted, by the types of the schema.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from mqspark.schemas.parsedschema import ENDS_EARLY, Check, Flaw
 MAX_NESTING = 100
 """Values of a recursive type inside each other; Protobuf has the same limit."""
 MAX_EMPTY_ITEMS = 100_000
-"""Items of an array that take no bytes: a reader makes an object of each."""
+"""Items of an array that take no bytes."""
+MAX_EMPTY_VALUES = 1_000_000
+"""Values of no bytes in all: fields of records, items of arrays, and what is in them."""
 MAX_VISITS = 30_000_000
 _MAX_DIGITS = 1_000
 """A decimal of more digits is bytes."""
@@ -43,6 +46,7 @@ def payload_check(root: AvroType) -> Check:
     def check(payload: bytes | memoryview) -> Flaw | None:
         data = bytes(payload)
         walks.nesting.clear()
+        walks.empties.left = MAX_EMPTY_VALUES
         if len(data) * around > MAX_VISITS:
             return Flaw("", f"{len(data)} bytes are too many for a schema with {around} types around a value")
         try:
@@ -60,13 +64,27 @@ def payload_check(root: AvroType) -> Check:
     return check
 
 
+class _Empties:
+    """How many values of no bytes a payload may still have."""
+
+    def __init__(self) -> None:
+        self.left = MAX_EMPTY_VALUES
+
+    def take(self, count: int) -> None:
+        self.left -= count
+        if self.left < 0:
+            raise _ValueMisfit(f"there are more than {MAX_EMPTY_VALUES} values of no bytes")
+
+
 class _Walks:
     def __init__(self, recursive: set[int]) -> None:
         self._recursive = recursive
         self._made = dict[int, _Walk]()
         self.nesting = dict[int, int]()
         """How many values of a recursive record are open."""
+        self.empties = _Empties()
         self._empty = dict[int, bool]()
+        self._sizes = dict[int, int]()
 
     def of(self, found: AvroType) -> _Walk:
         if found.type in _PRIMITIVE and found.decimal is None:
@@ -88,16 +106,22 @@ class _Walks:
         if found.type == "union":
             return _union([(each.fullname, self.of(each)) for each in found.parts])
         if found.type == "array":
-            return _array(None if self.is_empty(found.parts[0]) else self.of(found.parts[0]))
+            item = found.parts[0]
+            if self.is_empty(item):
+                return _array_of_empties(self.empties, self.size_of_empty(item))
+            return _array(self.of(item))
         if found.type == "map":
             return _map(self.of(found.parts[0]))
         return _PRIMITIVE[found.type]
 
     def _record(self, found: AvroType) -> _Walk:
         fields = list[tuple[str, _Walk]]()
-        nesting, key = self.nesting, id(found)
+        nesting, key, empties = self.nesting, id(found), self.empties
+        count = sum(self.size_of_empty(each.type) for each in found.fields if self.is_empty(each.type))
 
         def walk(data: bytes, at: int) -> int:
+            if count:
+                empties.take(count)
             for name, inner in fields:
                 try:
                     at = inner(data, at)
@@ -135,6 +159,14 @@ class _Walks:
             self._empty[id(found)] = False
             self._empty[id(found)] = all(self.is_empty(field.type) for field in found.fields)
         return self._empty[id(found)]
+
+    def size_of_empty(self, found: AvroType) -> int:
+        """How many values a value of no bytes is, with those in it: there may be very many in a few records."""
+        if found.type != "record":
+            return 1
+        if id(found) not in self._sizes:
+            self._sizes[id(found)] = 1 + sum(self.size_of_empty(field.type) for field in found.fields)
+        return self._sizes[id(found)]
 
     def longest_chain(self, root: AvroType) -> int:
         """The most types around a leaf that no byte is read between."""
@@ -315,20 +347,30 @@ def _blocks(data: bytes, at: int) -> tuple[int, int]:
     return count, at
 
 
-def _array(item: _Walk | None) -> _Walk:
-    """``item``: None for one of no bytes."""
+def _array_of_empties(empties: _Empties, size: int) -> _Walk:
+    """``size``: of each of its items, as ``_Walks.size_of_empty``."""
 
+    def walk(data: bytes, at: int) -> int:
+        items = 0
+        while True:
+            count, at = _blocks(data, at)
+            if count == 0:
+                return at
+            items += count
+            if items > MAX_EMPTY_ITEMS:
+                raise _ValueMisfit(f"an array has {items} items of no bytes, more than {MAX_EMPTY_ITEMS}")
+            empties.take(count * size)
+
+    return walk
+
+
+def _array(item: _Walk) -> _Walk:
     def walk(data: bytes, at: int) -> int:
         index = 0
         while True:
             count, at = _blocks(data, at)
             if count == 0:
                 return at
-            if item is None:
-                index += count
-                if index > MAX_EMPTY_ITEMS:
-                    raise _ValueMisfit(f"an array has {index} items of no bytes, more than {MAX_EMPTY_ITEMS}")
-                continue
             last = index + count
             try:
                 while index < last:

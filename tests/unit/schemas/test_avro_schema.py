@@ -11,7 +11,7 @@ import fastavro
 import pytest
 
 from mqspark.errors import InvalidSchema, SchemaTooLarge
-from mqspark.schemas.avro.avrocheck import MAX_EMPTY_ITEMS, MAX_NESTING
+from mqspark.schemas.avro.avrocheck import MAX_EMPTY_ITEMS, MAX_EMPTY_VALUES, MAX_NESTING
 from mqspark.schemas.parsedschema import AVRO, MAX_DEPTH, MAX_TEXT_BYTES, Reference, Schema
 from mqspark.schemas.parsing import parse
 
@@ -253,6 +253,22 @@ def test_items_of_no_bytes_are_counted_not_visited() -> None:
     assert check(b"\x80\x80\x04\0") is None
     huge = b"\xfe" + b"\xff" * 8 + b"\1" + b"\0"
     assert f"items of no bytes, more than {MAX_EMPTY_ITEMS}" in str(check(huge))
+
+
+def test_values_of_no_bytes_are_counted_in_all() -> None:
+    """A reader makes an object of each, and few bytes, or none, may have as many as they like."""
+    many = f"more than {MAX_EMPTY_VALUES} values of no bytes"
+    inner = b"\x80\x80\x04\0"  # 32,768 of them
+    rows = avro({"type": "array", "items": {"type": "array", "items": "null"}}).check()
+    assert rows(b"\x3c" + inner * 30 + b"\0") is None
+    assert many in str(rows(b"\x3e" + inner * 31 + b"\0"))
+    wide = avro({"type": "array", "items": record(*["null"] * 500, "boolean", name="W")}).check()
+    assert wide(b"\xa0\x1f" + b"\1" * 2_000 + b"\0") is None
+    assert many in str(wide(b"\xa2\x1f" + b"\1" * 2_001 + b"\0"))
+    twice: Any = "null"
+    for level in range(30):
+        twice = record(twice, "null" if level == 0 else f"R{level - 1}", name=f"R{level}")
+    assert many in str(avro(twice).check()(b""))
 
 
 def test_a_value_inside_itself() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+from mqspark.record.compression import OLD_ARROW
 from mqspark_server.shown.bodies.outline import Full, Outline, Unreadable
 
 FILE = b"ARROW1\x00\x00"
@@ -58,7 +59,10 @@ def _check_sizes(pa: Any, stream: Any) -> None:
             return
         if message.type not in ("record batch", "dictionary"):
             continue
-        table = _Table.root(message.metadata.to_pybytes()).table(_HEADER)
+        head = message.metadata.to_pybytes()
+        if OLD_ARROW in head:
+            raise Unreadable("it is compressed as by Arrow 0.17")
+        table = _Table.root(head).table(_HEADER)
         batch = table.table(_DATA) if message.type == "dictionary" else table
         if batch.place(_COMPRESSION) is None:
             continue

@@ -20,8 +20,12 @@ SINGLE_OBJECT = b"\xc3\x01"
 MAX_SCHEMA_BYTES = 256 * 1024
 MAX_INFLATED_BYTES = 1 << 20
 """The most of each block; what is behind is not shown."""
+MAX_INFLATED_IN_ALL_BYTES = 8 << 20
+MAX_BLOCKS = 4_096
+"""Blocks that are unpacked: one without records writes nothing, and may inflate to a thousand times its size."""
+MAX_HEADER_FIELDS = 1_000
 MAX_STEPS = 100_000
-"""Values that are read for one body: many of them may take no byte and write nothing."""
+"""Values, and fields of records, that are looked at for one body: many of them may take no byte and write nothing."""
 _SYNC_BYTES = 16
 _FINGERPRINT_BYTES = 8
 
@@ -57,7 +61,10 @@ def write_avro(body: bytes, out: Outline) -> str:
     schema = _Schema(header.get("avro.schema", b""))
     sync = bytes(reading.take(_SYNC_BYTES))
     out.begin("[]")
+    blocks = inflated_bytes = 0
     while not reading.is_at_end:
+        if blocks == MAX_BLOCKS or inflated_bytes >= MAX_INFLATED_IN_ALL_BYTES:
+            raise Full
         count, block = _long(reading), reading.take(_long(reading))
         try:
             data = unpack(bytes(block))
@@ -65,6 +72,8 @@ def write_avro(body: bytes, out: Outline) -> str:
             raise Unreadable(f"the block before {reading.at} is not {codec}: {error}") from None
         if reading.take(_SYNC_BYTES) != sync:
             raise Unreadable(f"the block before {reading.at} does not end with the mark of its file")
+        blocks += 1
+        inflated_bytes += len(data)
         records = Reading(data)
         for _ in range(count):
             if len(data) >= MAX_INFLATED_BYTES and records.is_at_end:
@@ -87,7 +96,11 @@ def write_avro_value(body: bytes, schema: str, needed: Sequence[str], out: Outli
 
 def _header(reading: Reading) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
+    left = MAX_HEADER_FIELDS
     for count in _blocks(reading):
+        left -= count
+        if left < 0:
+            raise Unreadable(f"its header has more than {MAX_HEADER_FIELDS:,} fields")
         for _ in range(count):
             name = reading.text(_long(reading))
             found[name] = bytes(reading.take(_long(reading)))
@@ -161,9 +174,7 @@ class _Schema:
     def _write(self, schema: Any, reading: Reading, out: Outline, depth: int) -> None:
         if depth > 2 * MAX_DEPTH:
             raise Unreadable("its values nest too deep")
-        if self._steps == 0:
-            raise Full
-        self._steps -= 1
+        self._step()
         match schema:
             case list():
                 self._write(_choice(schema, _long(reading)), reading, out, depth + 1)
@@ -178,13 +189,20 @@ class _Schema:
             case _:
                 raise Unreadable(f"its schema has a type that is none: {str(schema)[:80]}")
 
+    def _step(self, count: int = 1) -> None:
+        if self._steps < count:
+            raise Full
+        self._steps -= count
+
     def _complex(
         self, kind: str, schema: Mapping[str, Any], reading: Reading, out: Outline, depth: int
     ) -> None:
         match kind:
             case "record" | "error":
                 out.begin("{}")
-                for field in _objects(schema.get("fields")):
+                fields = schema.get("fields")
+                self._step(len(fields) if isinstance(fields, list) else 0)
+                for field in _objects(fields):
                     out.name(str(field.get("name")))
                     self._write(field.get("type"), reading, out, depth + 1)
                 out.end()

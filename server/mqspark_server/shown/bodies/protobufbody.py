@@ -16,6 +16,8 @@ from mqspark_server.shown.bodies.outline import MAX_DEPTH, Full, Outline, Readin
 
 MAX_STEPS = 50_000
 """Fields that are looked at for one body."""
+_LAYOUT = dict.fromkeys(map(ord, "\t\r\n"))
+"""Removes what a printable text may have besides."""
 _utf8 = codecs.getincrementaldecoder("utf-8")
 _VARINT, _FIXED64, _BYTES, _BEGIN, _END, _FIXED32 = range(6)
 _LOOKED_AT = 64 * 1024
@@ -143,4 +145,5 @@ def _printable(data: memoryview) -> str | None:
         text = _utf8().decode(data[:_LOOKED_AT], final=len(data) <= _LOOKED_AT)
     except UnicodeDecodeError:
         return None
-    return text if all(each.isprintable() or each in "\t\r\n" for each in text) else None
+    # Character by character it would take milliseconds, for each of many values.
+    return text if text.translate(_LAYOUT).isprintable() else None

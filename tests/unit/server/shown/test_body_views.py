@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import bz2
 import json
 import random
 import struct
+import zlib
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pytest
 
+from mqspark.record.compression import OLD_ARROW
 from mqspark.schemas.parsedschema import Reference
 from mqspark_server.shown.bodies import avrobody, bodyviews
+from mqspark_server.shown.bodies.avrobody import MAGIC
 from mqspark_server.shown.bodies.bodyviews import OUTLINE_LENGTH, VIEWS, KnownSchema, body_view
 from tests.support.pace import ProcessorTime
 from tests.unit.server.shown.body_kit import avro, field, long, order, sized, varint
@@ -200,6 +204,35 @@ def nested(levels: int) -> bytes:
     return body
 
 
+def blocks(content: bytes, count: int, codec: str) -> bytes:
+    """A container file of so many blocks without records."""
+    return avro(b"", 0, "null", codec) + (long(0) + sized(content) + b"S" * 16) * count
+
+
+def batches(count: int) -> bytes:
+    """A stream of record batches without rows."""
+    sink, schema = pa.BufferOutputStream(), pa.schema([("n", pa.int8())])
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for _ in range(count):
+            writer.write_batch(pa.record_batch([pa.array([], pa.int8())], schema))
+    written: bytes = sink.getvalue().to_pybytes()
+    return written
+
+
+def arrow_of_0_17(size: int) -> bytes:
+    """A stream whose batch says in its metadata alone that its buffers are compressed."""
+    packed = pa.py_buffer(struct.pack("<q", size) + pa.compress(bytes(size), "zstd", asbytes=True))
+    column = pa.Array.from_buffers(pa.uint8(), packed.size, [None, packed])
+    batch, sink = pa.record_batch([column], ["n"]), pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(metadata_version=pa.ipc.MetadataVersion.V4)
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch, custom_metadata={OLD_ARROW.decode(): "zstd"})
+    written: bytes = sink.getvalue().to_pybytes()
+    return written
+
+
+MEGABYTE = bytes(1 << 20)
+WIDE = {"type": "record", "name": "W", "fields": [0] * 80_000}
 NULLS = pa.ListArray.from_arrays(pa.array([0, 2_000_000_000], pa.int32()), pa.nulls(2_000_000_000))
 ITSELF = {"type": "record", "name": "R", "fields": [{"name": "r", "type": "R"}]}
 HOSTILE = {
@@ -220,6 +253,14 @@ HOSTILE = {
     "a schema that nests": avro(b"", schema=b'{"type":' * 900 + b'"null"' + b"}" * 900),
     "a negative size": avro(long(-5), schema="bytes"),
     "an inflating block": avro(bytes(50_000_000), count=1 << 40, schema="int", codec="deflate"),
+    "many inflating blocks": blocks(zlib.compress(MEGABYTE)[2:-4], 3_800, "deflate"),
+    "many blocks of bzip2": blocks(bz2.compress(MEGABYTE), 60_000, "bzip2"),
+    "many empty blocks": blocks(b"", 200_000, "null"),
+    "a header of many fields": MAGIC + long(1_900_000) + bytes(3_800_000),
+    "records of fields that are none": avro(long(1 << 60), schema={"type": "array", "items": WIDE}),
+    "texts that are none at their ends": field(1, 2, b"a" * 65_535 + b"\x01") * 60,
+    "Arrow of empty batches": batches(20_000),
+    "Arrow compressed as by 0.17": arrow_of_0_17(200 << 20),
     "Arrow of nulls": arrow(pa.table({"n": NULLS})),
     "inflating Arrow": arrow(pa.table({"s": ["a" * 20_000_000]}), compression="zstd"),
     "Arrow of many columns": arrow(pa.table({str(each): [1] for each in range(3_000)})),
@@ -239,6 +280,9 @@ def test_a_hostile_body_is_shown_in_a_bounded_time_and_size(name: str) -> None:
 def test_a_block_inflates_to_a_bound() -> None:
     shown = body_view(HOSTILE["inflating Arrow"], "auto")
     assert "inflates to more than 16 MiB" in shown.problem
+    before = pa.total_allocated_bytes()
+    assert "as by Arrow 0.17" in body_view(HOSTILE["Arrow compressed as by 0.17"], "auto").problem
+    assert pa.total_allocated_bytes() == before
     packed = avro(
         bytes(avrobody.MAX_INFLATED_BYTES + 5), 1, {"type": "fixed", "size": 5, "name": "F"}, "deflate"
     )
