@@ -186,8 +186,12 @@ class JobDirectory:
 
     def add_to_history(self, record: RunRecord) -> None:
         with self._history_lock():
-            with self._history.open("ab") as file:
-                file.write(msgspec.json.encode(record) + b"\n")
+            with self._history.open("a+b") as file:
+                end = file.seek(0, os.SEEK_END)
+                file.seek(max(0, end - 1))
+                # A full disk, or a kill, may have left the beginning of a line: it is lost without this one.
+                begin = b"" if file.read(1) in (b"", b"\n") else b"\n"
+                file.write(begin + msgspec.json.encode(record) + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
                 size_bytes = file.tell()

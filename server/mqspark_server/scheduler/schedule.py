@@ -14,6 +14,9 @@ from mqspark.errors import ConfigError
 
 LONGEST_PAUSE_S = 6 * 3600
 """The longest pause between two retries."""
+SET_BACK_MS = 3 * 3_600_000
+"""A run that was for a time so far ahead was taken by a clock that was wrong and has been set back since. Clocks of two
+servers differ by less."""
 
 
 class Timed(Protocol):
@@ -83,6 +86,9 @@ def next_start(
     was for, 0 if there was none. ``attempt``: how often that one has been tried. ``retry_ms``: when it is tried again,
     0 if it is not. A newer time of the schedule takes the place of a retry, and of all older times.
     """
+    if taken_ms > now_ms + SET_BACK_MS:
+        taken_ms = now_ms
+    since_ms = min(since_ms, now_ms)
     base = taken_ms if taken_ms and job.catch_up else max(taken_ms, since_ms)
     tick = tick_after(job, base)
     if tick <= now_ms:

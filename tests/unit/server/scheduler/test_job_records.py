@@ -51,6 +51,15 @@ def test_a_history_is_bounded_and_keeps_the_newest(directory: JobDirectory) -> N
     assert [each.due_ms for each in directory.history("a", 2)] == [498, 496]
 
 
+def test_a_line_that_was_cut_costs_no_other(directory: JobDirectory) -> None:
+    directory.add_to_history(record(1))
+    with (directory.path / "history.jsonl").open("ab") as file:
+        file.write(msgspec.json.encode(record(2))[:20])
+    for number in (3, 4):
+        directory.add_to_history(record(number))
+    assert [each.due_ms for each in directory.history()] == [4, 3, 1]
+
+
 def test_a_history_in_pages(tmp_path: Path) -> None:
     """Read from its end: a page of a large history reads its last part alone."""
     directory = JobDirectory(tmp_path, 64 << 20)

@@ -40,6 +40,16 @@ def test_a_time_is_taken_once() -> None:
     assert start(hourly(), "2026-03-01T10:16", **taken).at_ms == ms("2026-03-01T11:17")
 
 
+@pytest.mark.parametrize("catch_up", [True, False])
+def test_a_clock_that_was_set_back_stops_no_job(catch_up: bool) -> None:
+    """A machine that begins in 2038, before it has asked for the time, would run nothing for years."""
+    wrong = ms("2038-01-19T03:17")
+    for state in ({"since_ms": wrong}, {"taken_ms": wrong, "attempt": 3, "retry_ms": wrong + 60_000}):
+        found = start(hourly(catch_up=catch_up), "2026-03-01T10:20", **state)
+        assert found.at_ms == ms("2026-03-01T11:17")
+    assert found == Start(found.at_ms, found.at_ms, 1)
+
+
 def test_missed_times_are_made_up_for_once() -> None:
     taken = {"taken_ms": ms("2026-03-01T03:17"), "attempt": 1}
     due = ms("2026-03-01T09:17")
