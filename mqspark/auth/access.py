@@ -539,6 +539,9 @@ _DELETES_GROUP = (_group(DELETE, field="group_name"),)
 _DELETES_TOPICS = (_need("each topic of the body", _doomed_topics_of_body, DELETE),)
 _DELETES_GROUPS = (_need("each group of the body", _doomed_groups_of_body, DELETE),)
 _SEES_GROUP = (_group(GET, field="group"),)
+_SEES_LITE_GROUP = (
+    _group(GET, field="group", what="the group, and Get or Sub on the topic that it is bound to"),
+)
 _CONSUME_STATS = (_group(GET), _need("each topic that is named", _listed_topics, GET))
 _CONSUMED_DIRECTLY = (
     _group(SUB),
@@ -718,7 +721,7 @@ _ROWS = (
     Row(C.GET_PARENT_TOPIC_INFO, admin.GetParentTopicInfoRequestHeader, (_topic(GET),)),
     Row(C.GET_LITE_TOPIC_INFO, admin.GetLiteTopicInfoRequestHeader, (_topic(GET, field="parent_topic"),)),
     Row(C.GET_LITE_CLIENT_INFO, admin.GetLiteClientInfoRequestHeader, _LITE_CLIENT),
-    Row(C.GET_LITE_GROUP_INFO, admin.GetLiteGroupInfoRequestHeader, _SEES_GROUP),
+    Row(C.GET_LITE_GROUP_INFO, admin.GetLiteGroupInfoRequestHeader, _SEES_LITE_GROUP),
     Row(C.TRIGGER_LITE_DISPATCH, admin.TriggerLiteDispatchRequestHeader, (_group(UPDATE, field="group"),)),
     # --- schemas
     Row(C.READ_SCHEMAS, admin.SchemaRequestHeader, _READS_SCHEMAS),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 
+from mqspark.auth.policies import Action, Kind
 from mqspark.broker.lite.liteclients import CLIENTS_AT_ONCE, QUEUES_AT_ONCE, LiteClients
 from mqspark.broker.lite.litelife import LiteLife
 from mqspark.broker.pop.order import PopOrder
@@ -139,6 +140,11 @@ class LiteAdminProcessor:
     def group_info(self, session: Session, command: Command) -> Slices:
         header = command.header(GetLiteGroupInfoRequestHeader)
         parent = self._lite_group(header.group)
+        # Whoever made the group may have bound it to any topic.
+        if not self._state.permits(session, Kind.TOPIC, parent, Action.GET, Action.SUB):
+            raise Refusal(
+                ResponseCode.NO_PERMISSION, f"no permission to access the topic of group {header.group}"
+            )
         body = GetLiteGroupInfoResponseBody(
             group=header.group, parent_topic=parent, lite_topic=header.lite_topic
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hmac
 import logging
@@ -27,6 +28,10 @@ MAX_ADDRESS = 64
 _MAY_NOT = "has no permission"
 """In the remark of a broker that knows the user, but does not let them do that."""
 log = logging.getLogger("mqspark.console")
+
+
+class NoBroker(Exception):
+    """No broker is registered: nobody knows whether there are users, and which keys are theirs."""
 
 
 class BrokerDoor:
@@ -64,10 +69,14 @@ class ClusterDoor:
         self._known: tuple[int, bool] | None = None
 
     async def has_users(self) -> bool:
-        """Whether a broker refuses requests without keys. Raises Problem when none can be asked."""
+        """Whether a broker refuses requests without keys. Raises Problem when none can be asked. Users stay while no
+        broker is registered, as after a restart of the name server: what was sampled for them is for nobody else."""
         now_ms = self._clock.monotonic_ms()
         if self._known is None or now_ms - self._known[0] > KNOWN_MS:
-            self._known = now_ms, await self._refusal(None) is not None
+            has_users = self._known is not None and self._known[1]
+            with contextlib.suppress(NoBroker):
+                has_users = await self._refusal(None) is not None
+            self._known = now_ms, has_users
         return self._known[1]
 
     async def check(self, request: Request, name: str, secret: str) -> Credentials | None:
@@ -78,7 +87,10 @@ class ClusterDoor:
             raise Problem(429, TOO_MANY, headers={"Retry-After": str(-(-wait_ms // 1000))})
         keys, refusal = await self._keys(name, secret)
         if keys is not None:
-            refusal = await self._refusal(keys)
+            try:
+                refusal = await self._refusal(keys)
+            except NoBroker:
+                raise Problem(503, "no broker is registered that could check the keys") from None
             is_known = refusal is not None and _MAY_NOT in refusal
             refusal = None if is_known else refusal
             if refusal is not None and keys is self._own:
@@ -103,7 +115,7 @@ class ClusterDoor:
         return self._own if has_users else None, None
 
     async def _refusal(self, credentials: Credentials | None) -> str | None:
-        """The refusal of the first reachable broker; None: it accepted the request."""
+        """The refusal of the first reachable broker; None: it accepted the request. Raises Problem, NoBroker."""
         options = dataclasses.replace(self._options, credentials=credentials or False)
         problem = ""
         async with AdminClient(self._namesrv, timeout_ms=TIMEOUT_MS, options=options) as admin:
@@ -125,4 +137,4 @@ class ClusterDoor:
                         return None
         if problem:
             raise Problem(502, problem)
-        return None
+        raise NoBroker

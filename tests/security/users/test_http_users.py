@@ -115,6 +115,12 @@ def test_nobody_reads(http: httpx.Client, path: str) -> None:
 
 def test_nobody_writes(http: httpx.Client) -> None:
     assert http.post(ORDERS, json={"body": "x"}).status_code == 401
+    lines = {"content-type": "application/x-ndjson"}
+    for topic, user, status in (("Orders", None, 401), ("Elsewhere", READER, 403), ("Orders", READER, 200)):
+        answer = http.post(f"/api/v1/topics/{topic}/ingest", headers=lines, auth=user)
+        assert answer.status_code == status, (
+            "it would hold a place of those who may, as long as its body comes"
+        )
 
 
 @pytest.mark.parametrize("path", [SESSION, ORDERS, "/subjects/Orders-value/versions"])

@@ -122,6 +122,20 @@ def test_a_lite_topic_of_ones_own_names_no_queue_of_others(lite: Lite) -> None:
     assert lite.bench.store.offsets.max_offset("%LMQ%$PM$l", 0) == 1
 
 
+def test_a_group_of_ones_own_that_is_bound_to_anothers_topic_shows_nothing_of_it(lite: Lite) -> None:
+    """Any name of a topic may be bound, and RocketMQ tells by its lag whether there is such a lite topic."""
+    assert lite.bench.broker.authority is not None
+    allow(lite.bench.broker.authority, "maker", "Group:GX All")
+    maker = SignedPeer(lite.bench.peer(), "maker")
+    body = json.dumps({"groupName": "GX", "attributes": {"+lite.bind.topic": "PA"}}).encode()
+    assert maker.ask(R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body).code == 0
+    lite.send("PA")
+    for name in ("l", "no such", ""):
+        asked = {"group": "GX", "liteTopic": name, "topK": "5"}
+        assert maker.ask(R.GET_LITE_GROUP_INFO, asked).code == DENIED
+        assert lite.root.ask(R.GET_LITE_GROUP_INFO, asked).code == 0
+
+
 def test_a_reader_writes_no_light_queue_by_sending_back(lite: Lite) -> None:
     assert lite.bench.broker.authority is not None
     allow(lite.bench.broker.authority, "reader", "Topic:PA Sub", "Group:GA Sub")

@@ -19,6 +19,17 @@ LIST = """\
 # Who you are, and what you may do
 - no handler is reached without a signature
   security/users/test_auth::no_handler_is_reached_without_a_signature
+- a user without rights is refused every request and every path of HTTP
+  security/users/test_every_request::a_broker_does_nothing_for_a_user_without_rights
+  security/users/test_every_request::a_schema_registry_does_nothing_for_a_user_without_rights
+  security/users/test_every_request::a_name_server_does_nothing_for_a_user_without_rights
+  security/users/test_every_request::a_controller_does_nothing_for_a_user_without_rights
+  security/users/test_every_request::a_path_does_nothing_for_a_user_without_rights
+- gRPC judges its callers as remoting does, in a broker and before a cluster
+  integration/grpc/test_grpc_access::users_are_those_of_remoting
+  integration/grpc/test_grpc_access::who_may_not_read_can_do_nothing_with_what_others_have
+  integration/grpc/test_grpc_access::who_may_not_write_is_no_producer_that_is_asked_for_transactions
+  integration/grpc/test_grpc_access::a_message_of_another_topic_is_no_dead_letter_of_a_group
 - signatures are those of Java, Go and C++ clients (ACL 1.0, ACL 2.0)
   unit/protocol/test_signature::the_requests_of_a_java_client_have_our_signatures
   interop/test_signed_clients::a_signed_send_and_a_signed_consumer

@@ -5,18 +5,25 @@ from __future__ import annotations
 import asyncio
 import json
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import pytest
 
+from mqspark.client.remoting.client_options import ClientOptions
+from mqspark.client.remoting.credentials import Credentials
+from mqspark.errors import BrokerError
 from mqspark.message import MessageExt
-from mqspark_server.console import rendering, visitors
+from mqspark.protocol.bodies.topic_bodies import BrokerData, ClusterInfo
+from mqspark.protocol.codes import ResponseCode
+from mqspark_server.console import doors, rendering, visitors
 from mqspark_server.console.clusteraccess import Trouble
+from mqspark_server.console.doors import ClusterDoor
 from mqspark_server.console.sections import jobpages, sparkpages
 from mqspark_server.console.sections.sparkpages import latest_of, parsed, readers_of
 from mqspark_server.console.visitors import Door, NoForm, Visitor, Visitors, read_form
 from mqspark_server.net.httpget import WebServer
 from mqspark_server.scheduler.jobrecords import JobOverview
+from mqspark_server.web.problems import Problem
 from tests.support.clocks import ManualClock
 
 # --- forms ---
@@ -64,6 +71,50 @@ def test_a_form_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(visitors, "STRANGERS_FORM_BYTES", 10_000)
     with pytest.raises(NoForm, match="at most 10000 bytes"):
         read(b"a=" + b"x" * 10_000)
+
+
+class Registered:
+    """Stands in for the client that asks a cluster: its brokers refuse whoever has no keys."""
+
+    brokers: ClassVar[dict[str, BrokerData]] = {}
+
+    def __init__(self, namesrv: str, timeout_ms: int, options: ClientOptions) -> None:
+        self._has_keys = bool(options.credentials)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Nothing was opened."""
+
+    async def cluster_info(self) -> ClusterInfo:
+        return ClusterInfo(broker_addr_table=self.brokers)
+
+    async def broker_runtime_info(self, address: str) -> None:
+        if not self._has_keys:
+            raise BrokerError(ResponseCode.NO_PERMISSION, "username cannot be null.")
+
+
+def test_users_stay_while_no_broker_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was sampled with the keys of the console is for users alone, and no key is right that nobody has checked."""
+    monkeypatch.setattr(doors, "AdminClient", Registered)
+    clock = ManualClock()
+    door = ClusterDoor("127.0.0.1:9876", ClientOptions(), "token", clock, Credentials("own", "secret"))
+    request: Any = SimpleNamespace(client=SimpleNamespace(host="127.0.0.1"))
+
+    def has_users(*names: str) -> bool:
+        clock.advance(doors.KNOWN_MS + 1)
+        brokers = {name: BrokerData(broker_name=name, broker_addrs={0: "127.0.0.1:1"}) for name in names}
+        monkeypatch.setattr(Registered, "brokers", brokers)
+        return asyncio.run(door.has_users())
+
+    assert not has_users(), "nobody can say so yet"
+    assert has_users("b-a")
+    assert asyncio.run(door.check(request, "alice", "secret")) == Credentials("alice", "secret")
+    assert has_users()
+    for name, secret in (("alice", "guessed"), ("", "token")):
+        with pytest.raises(Problem, match="no broker is registered that could check the keys"):
+            asyncio.run(door.check(request, name, secret))
 
 
 def test_a_session_ends_when_users_come() -> None:

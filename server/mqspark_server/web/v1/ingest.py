@@ -12,6 +12,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 from starlette.requests import ClientDisconnect
 
+from mqspark.auth.policies import Action
 from mqspark.base.propertystring import item
 from mqspark.errors import InvalidMessage
 from mqspark.message import WAIT, check_topic, encode_properties
@@ -157,6 +158,7 @@ async def ingest(
     with as_problem(400, InvalidMessage):
         check_topic(topic)
         properties = encode_properties({"TAGS": tags} if tags else {})
+    asker.authorize_topic(topic, Action.PUB)  # who may not write holds no place, however slow the body is
     places: Places = request.app.state.ingests
     header = asker.sending(topic, item(WAIT, "true"), queue_id=queueId, batch=True)
     overhead = len(encode_bodies([b""], properties))
