@@ -820,10 +820,26 @@ class AdminClient(Lifecycle):
         try:
             await self.topic_route(RETRY_PREFIX + group)
         except NoRoute:
-            if group in await self.groups():
+            if await self._is_known(group):
                 return
             remark = f"there is no consumer group {group!r}"
             raise BrokerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark) from None
+
+    async def _is_known(self, group: str) -> bool:
+        """Whether a broker has settings of the group. Those of all groups are never kept together: to free them takes
+        as long as to read them."""
+        found = False
+
+        def read(part: bytes) -> None:
+            nonlocal found
+            found = found or group in decode_body(SubscriptionGroupWrapper, part).subscription_group_table
+
+        for address in (await self._masters(None, None)).values():
+            response = await self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+            await read_in_turns(response.body, "subscriptionGroupTable", read)
+            if found:
+                break
+        return found
 
     async def _group_offset(self, group: str, queue: MessageQueue) -> GroupOffset:
         header = GetMaxOffsetRequestHeader(

@@ -14,7 +14,7 @@ import pytest
 from mqspark.client import admin as admin_module
 from mqspark.client.admin import AdminClient, GroupOffset
 from mqspark.client.remoting import longanswers
-from mqspark.errors import IllegalName, ProtocolError
+from mqspark.errors import BrokerError, IllegalName, ProtocolError
 from mqspark.message import MessageQueue, no_such_topic
 from mqspark.protocol.bodies.body import decode_body, encode_body
 from mqspark.protocol.bodies.longtables import PART_BYTES
@@ -24,6 +24,7 @@ from mqspark.protocol.bodies.topic_bodies import (
     SubscriptionGroupWrapper,
     TopicList,
 )
+from mqspark.protocol.codes import RequestCode
 
 T = TypeVar("T")
 ADDRESSES = {"b-a": "10.0.0.1:10911", "b-b": "10.0.0.2:10911"}
@@ -39,8 +40,11 @@ class Answered(AdminClient):
     async def _masters(self, *which: object) -> dict[str, str]:
         return ADDRESSES
 
-    async def _ask(self, address: str, *question: object, **more: object) -> Any:
-        return SimpleNamespace(body=memoryview(self.bodies[address]))
+    async def _ask(self, address: str, code: int, *question: object, **more: object) -> Any:
+        body = self.bodies[address]
+        if code == RequestCode.GET_CONSUME_STATS and b"offsetTable" not in body:
+            body = b"{}"
+        return SimpleNamespace(body=memoryview(body))
 
     async def _namesrv_ask(self, *question: object) -> Any:
         return SimpleNamespace(body=memoryview(self.bodies[ADDRESSES["b-a"]]))
@@ -138,3 +142,22 @@ def test_few_of_many_names_are_compared_with_one_that_does_not_exist() -> None:
     assert {"Topic-004199", "Topic-004201", "Topic-004200"} < set(compared)
     assert "did you mean 'Topic-" in str(no_such_topic("Topic-0042x", compared))
     assert longanswers.near(names[:7], "Topic-9") == longanswers.near(names[:7], "A") == names[:7]
+
+
+@pytest.mark.parametrize("group", ["G1999", "G0000", "H"])
+def test_a_group_without_offsets_is_looked_for_in_the_lists(
+    monkeypatch: pytest.MonkeyPatch, group: str
+) -> None:
+    admin = Answered([groups_body(0, 1_500), groups_body(1_000, 2_000)])
+
+    async def nowhere(topic: str) -> None:
+        raise no_such_topic(topic)
+
+    monkeypatch.setattr(admin, "topic_route", nowhere)
+    asked = admin.group_offsets(group)
+    if group == "H":
+        with pytest.raises(BrokerError, match="there is no consumer group 'H'"):
+            admin.run(asked, monkeypatch)
+    else:
+        assert admin.run(asked, monkeypatch) == {}
+    assert admin.longest < 2 * PART_BYTES
