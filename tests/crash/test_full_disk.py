@@ -82,7 +82,9 @@ def broker(
 
 
 def send(connection: RawConnection, topic: str, body: bytes = BODY) -> Reply:
-    return connection.request(SEND_MESSAGE_V2, body, **send_fields(topic, 0, "KEYS\x01k\x02"))
+    return connection.request(
+        SEND_MESSAGE_V2, body, **send_fields(topic, 0, "KEYS\x01k\x02", g=int(time.time() * 1000))
+    )
 
 
 def send_until(connection: RawConnection, topic: str, code: int, *, wait_s: float = 60) -> list[int]:

@@ -39,7 +39,7 @@ def fill(cluster: Cluster, topic: str, count: int) -> Counter[bytes]:
     bodies = [b"%04d" % number * (KIB // 4) for number in range(count)]
     with RawConnection(cluster.broker) as connection:
         for body in bodies:
-            reply = connection.request(SEND_MESSAGE_V2, body, **send_fields(topic))
+            reply = connection.request(SEND_MESSAGE_V2, body, **send_fields(topic, g=int(time.time() * 1000)))
             assert reply.code == 0, reply
     return Counter(bodies)
 

@@ -177,7 +177,7 @@ class LiteReader:
         for number in range(SENT_A_ROUND):
             for name in LITE_TOPICS:
                 body = f"{turn}-{name}-{number}".encode()
-                fields = send_fields(PARENT, 0, f"__LITE_TOPIC\x01{name}\x02")
+                fields = send_fields(PARENT, 0, f"__LITE_TOPIC\x01{name}\x02", g=int(time.time() * 1000))
                 reply = connection.request(SEND_MESSAGE_V2, body, **fields)
                 assert reply.code == 0, reply
                 self.sent[name].append(body)

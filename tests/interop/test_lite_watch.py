@@ -79,7 +79,7 @@ class LiteConsumer:
         return [bytes(message.body) for message in decode_records(reply.body)] if reply.code == 0 else []
 
     def send(self, lite_topic: str, body: bytes) -> None:
-        fields = send_fields(self.topic, 0, f"__LITE_TOPIC\x01{lite_topic}\x02")
+        fields = send_fields(self.topic, 0, f"__LITE_TOPIC\x01{lite_topic}\x02", g=int(time.time() * 1000))
         reply = self.ask(SEND_MESSAGE_V2, body, **fields)
         assert reply.code == 0, reply
 

@@ -237,7 +237,7 @@ class Hands:
 
 def send_raw(connection: RawConnection, bodies: set[bytes]) -> None:
     for body in sorted(bodies):
-        reply = connection.request(SEND_MESSAGE_V2, body, **send_fields(TOPIC))
+        reply = connection.request(SEND_MESSAGE_V2, body, **send_fields(TOPIC, g=int(time.time() * 1000)))
         assert reply.code == 0, reply
 
 

@@ -58,7 +58,7 @@ def priority_topic(cluster: Cluster, topic: str, queues: int = QUEUES) -> str:
 
 
 def send(connection: RawConnection, topic: str, priority: object, body: bytes = b"m") -> dict[str, str]:
-    fields = send_fields(topic, 0, f"{PRIORITY}\x01{priority}\x02")
+    fields = send_fields(topic, 0, f"{PRIORITY}\x01{priority}\x02", g=int(time.time() * 1000))
     reply = connection.request(SEND_MESSAGE_V2, body, **fields)
     assert reply.code == 0, reply
     return reply.ext
