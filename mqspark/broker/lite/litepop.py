@@ -257,12 +257,7 @@ class LitePops:
                 ResponseCode.INVALID_PARAMETER, f"subscription bind topic not match, {header.consumer_group}"
             )
         self._clients.check(header.client_id, session)
-        most_ms = state.store_config.timer_max_delay_sec * 1000
-        if not 0 < header.invisible_time <= most_ms:
-            raise Refusal(
-                ResponseCode.INVALID_PARAMETER,
-                f"invisibleTime={header.invisible_time} is not between 1 and {most_ms} ms",
-            )
+        check_invisible_time(state, header.invisible_time, 1)
         return LitePop(session, command.opaque, header, state.clock.monotonic_ms(), max(0, wait_ms))
 
     # --- serving ---

@@ -6,6 +6,7 @@ All raise Refusal.
 from __future__ import annotations
 
 from mqspark.broker.pop.parked_pops import ANY_QUEUE
+from mqspark.broker.pull.pull import check_port, not_parsed
 from mqspark.broker.state.groups import TAG
 from mqspark.broker.state.selection import Wanted
 from mqspark.broker.state.state import BrokerState
@@ -51,11 +52,7 @@ def check_invisible_time(state: BrokerState, invisible_ms: int, least_ms: int) -
 
 
 def check_readable(state: BrokerState, session: Session, command: Command, what: str) -> None:
-    if session.fast:
-        raise Refusal(
-            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-            f" request type {command.code} not supported on the fast port",
-        )
+    check_port(session, command)
     if not state.config.broker_permission & PERM_READ:
         raise Refusal(
             ResponseCode.NO_PERMISSION, f"the broker[{state.config.broker_ip1}] {what} is forbidden"
@@ -101,10 +98,5 @@ def parse_wanted(kind: str | None, expression: str | None) -> Wanted:
         if kind == SQL92:
             return compile_sql(expression)
     except (InvalidMessage, InvalidFilter) as error:
-        raise Refusal(
-            ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"parse the consumer's subscription failed: {error}"
-        ) from None
-    raise Refusal(
-        ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-        f"parse the consumer's subscription failed: {kind} is not an expression type",
-    )
+        raise not_parsed(error) from None
+    raise not_parsed(f"{kind} is not an expression type")

@@ -10,11 +10,8 @@ Facts: docs/rocketmq/pop.md#pop.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
-from mqspark.base.config import Limit
-from mqspark.base.logs import sparing
 from mqspark.base.propertystring import find_property, item
 from mqspark.broker.pop.checks import (
     check_group,
@@ -25,9 +22,11 @@ from mqspark.broker.pop.checks import (
     parse_wanted,
 )
 from mqspark.broker.pop.order import PopOrder
-from mqspark.broker.pop.parked_pops import ANY_QUEUE, EXAMINED_AT_ONCE, ParkedPops, Waiter
+from mqspark.broker.pop.parked_pops import ANY_QUEUE, Waiter
 from mqspark.broker.pop.revivelog import CheckKey, CheckPoint, ReviveLog
 from mqspark.broker.pop.start_offsets import PopOffsets, Step
+from mqspark.broker.pop.waking import WakingPops
+from mqspark.broker.pull.pull import check_given
 from mqspark.broker.state.acks import Deferred
 from mqspark.broker.state.selection import Wanted, get_wanted
 from mqspark.broker.state.state import BrokerState
@@ -49,13 +48,10 @@ from mqspark.protocol.receipts import (
     retry_topic_v2,
 )
 from mqspark.protocol.session import Session
-from mqspark.protocol.slices import Work
 from mqspark.record.record import peek_properties, readdressed
 from mqspark.record.recordlayout import queue_offsets, spans
 from mqspark.store.messages.fetch import GetResult, GetStatus
 from mqspark.store.oldermessages import NotAtHand
-
-_log = sparing(__name__)
 
 MAX_MESSAGES = 32
 """Messages of one pop; RocketMQ refuses larger numbers."""
@@ -152,7 +148,7 @@ class _Taking:
         return ext
 
 
-class PopProcessor:
+class PopProcessor(WakingPops[Pop]):
     def __init__(
         self,
         state: BrokerState,
@@ -164,7 +160,7 @@ class PopProcessor:
         name: str = "parkedPops",
     ) -> None:
         """``name``: of the table of parked pops."""
-        self._state = state
+        super().__init__(state, name, RequestCode.POP_MESSAGE, SERVED_AT_ONCE, 1)
         self._order = order
         self._log = log
         self._offsets = offsets
@@ -173,17 +169,6 @@ class PopProcessor:
         self._durably = durably
         """Held until the log is on disk: offsets of groups. Their file is synced whatever the flush type, and
         must not be ahead of the check points that bring messages back."""
-        self.parked: ParkedPops[Pop] = ParkedPops(
-            state.clock,
-            name,
-            max_bytes=Limit(state.config, "max_parked_bytes"),
-            most=Limit(state.config, "max_pop_polling_size"),
-        )
-        self._grown: dict[tuple[str, str, int], None] = {}
-        """(topic, group, queue id): queues with new messages, whose parked pops are not served yet."""
-        self._expired: deque[Pop] = deque()
-        """No longer parked, not answered yet."""
-        self._is_serving = False
         self.given: dict[int, int] = {}
         """session id → bytes sent to it in this turn."""
         self._pops = 0
@@ -209,23 +194,13 @@ class PopProcessor:
         except TableFull as error:
             raise Refusal(ResponseCode.POLLING_FULL, str(error), taking.ext(pop)) from None
 
-    def arrived(self, arrivals: Iterable[tuple[str, int, int]]) -> None:
-        """Queues have grown: (topic, queue id, new max offset) each."""
-        for topic, queue_id, _ in arrivals:
-            for waiting_topic, group, is_retry in self.parked.interested(topic):
-                self._grown[waiting_topic, group, ANY_QUEUE if is_retry else queue_id] = None
-        self._serve_parked()
-
     def wake(self, topic: str, group: str, queue_id: int) -> None:
         """Serve parked pops that would read the queue (ANY_QUEUE: the retries), as long as there are messages."""
-        for _ in self._waking(topic, group, queue_id):
+        for _ in self._serve_grown(topic, group, queue_id):
             continue
 
-    def _waking(self, topic: str, group: str, queue_id: int) -> Iterator[None]:
-        """``wake``, a pop at a time."""
-        for waiting_for in self.parked.queue_ids(topic, group):
-            if ANY_QUEUE not in (queue_id, waiting_for) and waiting_for != queue_id:
-                continue
+    def _serve_grown(self, topic: str, group: str, queue_id: int) -> Iterator[int]:
+        for waiting_for in self._waiting_for(topic, group, queue_id):
             while (pop := self.parked.take(topic, group, waiting_for)) is not None:
                 if pop.session.room <= 0:  # leave the messages to other consumers
                     self._send_nothing(pop, self._new_taking(pop))
@@ -236,36 +211,32 @@ class PopProcessor:
                 taking = self._take(pop)
                 if taking.count:
                     self._answer(pop, taking)
+                    yield 1
                     if taking.rest <= 0:
-                        yield
                         return
-                    yield
                     continue
                 self._settle(taking)
                 if taking.problem is None:
                     self.parked.park(pop, first=True)
-                    yield
+                    yield 1
                     break
                 self._refuse(pop, taking.problem)
-                yield
+                yield 1
 
-    def expire(self) -> None:
-        self._more_expired()
-        self._serve_parked()
-
-    def _end_waiting(self, pop: Pop) -> None:
+    def _serve_expired(self, pop: Pop) -> int:
         if lapsed := pop.lapsed:
             self._refuse(pop, Refusal(ResponseCode.NO_PERMISSION, lapsed))
-            return
+            return 1
         taking = self._take(pop)
         if taking.count:
             self._answer(pop, taking)
-            return
+            return 1
         self._settle(taking)
         if taking.problem is not None:
             self._refuse(pop, taking.problem)
         else:
             self._send_nothing(pop, taking)
+        return 1
 
     def send_away(self) -> None:
         """Nothing is handed out any more: answer what is parked."""
@@ -279,41 +250,6 @@ class PopProcessor:
         """The topic is deleted: answer its parked pops."""
         refused = self.parked.refused(topic, lambda pop: self._refuse(pop, refusal))
         self._state.long_work.begin(None, refused)
-
-    # --- many at once ---
-
-    def _more_expired(self) -> bool:
-        self._expired.extend(self.parked.expired(EXAMINED_AT_ONCE))
-        return bool(self._expired)
-
-    def _serve_parked(self) -> None:
-        if (self._grown or self._expired) and not self._is_serving:
-            self._is_serving = True
-            self._state.long_work.begin(None, self._serve_in_slices())
-
-    def _serve_in_slices(self) -> Work[None]:
-        """The first ``SERVED_AT_ONCE`` pops at once, the others between the turns of others."""
-        served = 0
-        while self._grown or self._expired or self._more_expired():
-            try:
-                for _ in self._serve_next():
-                    served += 1
-                    if served >= SERVED_AT_ONCE:
-                        yield
-            except Exception:
-                _log.exception("a parked pop could not be served")
-        self._is_serving = False
-
-    def _serve_next(self) -> Iterator[None]:
-        if self._expired:
-            pop = self._expired.popleft()
-            if pop.session.open:
-                self._end_waiting(pop)
-            yield  # after one of a closed connection, too: there may be very many
-        else:
-            key = next(iter(self._grown))
-            del self._grown[key]
-            yield from self._waking(*key)
 
     def end_turn(self) -> None:
         self.given.clear()
@@ -343,11 +279,7 @@ class PopProcessor:
         if header.order:
             self._order.admit(session, header.consumer_group, header.topic, header.attempt_id)
         wanted = parse_wanted(header.exp_type, header.exp)
-        if self.given.get(session.id, 0) > config.pull_bytes_per_turn:
-            raise Refusal(
-                ResponseCode.SYSTEM_BUSY,
-                "[OVERLOAD] this connection asks for more than it takes; retry later",
-            )
+        check_given(self.given, session, config)
         if len(self._answers) >= config.send_thread_pool_queue_capacity or len(self._durably) >= MAX_UNSYNCED:
             raise Refusal(
                 ResponseCode.SYSTEM_BUSY,
@@ -358,22 +290,11 @@ class PopProcessor:
 
     def _park(self, pop: Pop) -> bool:
         """False if too many are parked. A pop whose time is up is answered. Raises TableFull."""
-        config = self._state.config
-        parked = self.parked
         if pop.deadline_ms <= self._state.clock.monotonic_ms():
             self._send_nothing(pop, self._new_taking(pop))
             return True
-        if (
-            parked.count + len(self._expired) >= config.max_pop_polling_size
-            or parked.waiting(pop.topic, pop.group, pop.queue_id) >= config.pop_polling_size
-            or not parked.has_room(pop)
-        ):
-            return False
-        parked.admit(pop)
-        pop.grant = self._state.grant(pop.session, RequestCode.POP_MESSAGE)
-        pop.was_parked = True
-        parked.park(pop)
-        return True
+        pop.was_parked = self.offer(pop)
+        return pop.was_parked
 
     # --- taking messages ---
 

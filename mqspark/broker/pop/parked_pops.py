@@ -26,7 +26,6 @@ from mqspark.protocol.slices import Work
 
 ANY_QUEUE = -1
 
-MAX_WAITERS_BYTES = 256 << 20
 _WAITER_BYTES = 300
 _QUEUE_BYTES = 800
 EXAMINED_AT_ONCE = 64
@@ -68,13 +67,7 @@ W = TypeVar("W", bound=Waiter)
 
 
 class ParkedPops(Generic[W]):
-    def __init__(
-        self,
-        clock: Clock,
-        name: str = "parkedPops",
-        max_bytes: Bound = MAX_WAITERS_BYTES,
-        most: Bound = sys.maxsize,
-    ) -> None:
+    def __init__(self, clock: Clock, name: str, max_bytes: Bound, most: Bound) -> None:
         """``most``: how many there may be, of which one user parks a share; the caller refuses more."""
         self.ledger = Ledger(
             name,

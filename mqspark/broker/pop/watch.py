@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Protocol
 
-from mqspark.base.config import Limit
-from mqspark.base.logs import sparing
 from mqspark.broker.pop.checks import check_group, check_readable, check_time, check_topic
 from mqspark.broker.pop.handout import MAX_MESSAGES, PopProcessor
 from mqspark.broker.pop.order import PopOrder
-from mqspark.broker.pop.parked_pops import ANY_QUEUE, EXAMINED_AT_ONCE, ParkedPops, Waiter
+from mqspark.broker.pop.parked_pops import ANY_QUEUE, Waiter
 from mqspark.broker.pop.start_offsets import PopOffsets
+from mqspark.broker.pop.waking import WakingPops
 from mqspark.broker.state.state import BrokerState
 from mqspark.errors import TableFull
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -29,12 +27,10 @@ from mqspark.protocol.headers.client_headers import (
 )
 from mqspark.protocol.receipts import retry_topic_v1, retry_topic_v2
 from mqspark.protocol.session import Session
-from mqspark.protocol.slices import Work
 from mqspark.store.messages.fetch import GetStatus
 
 SEEN_AT_ONCE = 64
 """Queues that are looked at for parked notifications in one slice, or those of one notification."""
-_log = sparing(__name__)
 
 
 class _Notification(Waiter):
@@ -65,25 +61,14 @@ class LiteNotifications(Protocol):
     ) -> bytes | None: ...
 
 
-class PopWatchProcessor:
+class PopWatchProcessor(WakingPops[_Notification]):
     def __init__(self, state: BrokerState, pops: PopProcessor, offsets: PopOffsets, order: PopOrder) -> None:
-        self._state = state
+        super().__init__(state, "parkedNotifications", RequestCode.NOTIFICATION, SEEN_AT_ONCE, SEEN_AT_ONCE)
         self.lite: LiteNotifications | None = None
         """Takes the notifications of lite consumers."""
         self._order = order
         self._pops = pops
         self._offsets = offsets
-        self.parked: ParkedPops[_Notification] = ParkedPops(
-            state.clock,
-            "parkedNotifications",
-            Limit(state.config, "max_parked_bytes"),
-            Limit(state.config, "max_pop_polling_size"),
-        )
-        self._grown: dict[tuple[str, str, int], None] = {}
-        """(topic, group, queue id) of which notifications are to be woken."""
-        self._expired: deque[_Notification] = deque()
-        """They left the parked ones because their time was up."""
-        self._is_serving = False
         self.handlers: dict[int, Handler] = {
             RequestCode.PEEK_MESSAGE: self.peek,
             RequestCode.NOTIFICATION: self.notify,
@@ -152,81 +137,32 @@ class PopWatchProcessor:
         has_message, _ = self._look(waiter)
         if has_message or wait_ms <= 0 or command.is_oneway:
             return ok(command, NotificationResponseHeader(has_msg=has_message))
-        config = state.config
-        if (
-            self.parked.count + len(self._expired) >= config.max_pop_polling_size
-            or self.parked.waiting(waiter.topic, waiter.group, waiter.queue_id) >= config.pop_polling_size
-            or not self.parked.has_room(waiter)
-        ):
-            return ok(command, NotificationResponseHeader(has_msg=False, polling_full=True))
+        remark = None
         try:
-            self.parked.admit(waiter)
-            waiter.grant = state.grant(session, command.code)
+            if self.offer(waiter):
+                return None
         except TableFull as error:
-            full = NotificationResponseHeader(has_msg=False, polling_full=True)
-            return ok(command, full, remark=str(error))
-        self.parked.park(waiter)
-        return None
-
-    def arrived(self, arrivals: Iterable[tuple[str, int, int]]) -> None:
-        for topic, queue_id, _ in arrivals:
-            for waiting_topic, group, is_retry in self.parked.interested(topic):
-                self._grown[waiting_topic, group, ANY_QUEUE if is_retry else queue_id] = None
-        self._serve()
+            remark = str(error)
+        full = NotificationResponseHeader(has_msg=False, polling_full=True)
+        return ok(command, full, remark=remark)
 
     def wake(self, topic: str, group: str, queue_id: int) -> None:
         """Notify one waiter for any queue and one for this queue (ANY_QUEUE: one for each), if messages are still
         there."""
         if (topic, group) in self.parked:
             self._grown[topic, group, queue_id] = None
-            self._serve()
+            self._serve_parked()
 
-    def expire(self) -> None:
-        self._more_expired()
-        self._serve()
+    def _serve_expired(self, waiter: _Notification) -> int:
+        if waiter.is_refused():
+            return 1
+        has_message, seen = self._look(waiter)
+        _answer(waiter, has_message=has_message)
+        return seen
 
-    # --- many at once, of which each may look at all queues of its topic ---
-
-    def _more_expired(self) -> bool:
-        self._expired.extend(self.parked.expired(EXAMINED_AT_ONCE))
-        return bool(self._expired)
-
-    def _serve(self) -> None:
-        if (self._grown or self._expired) and not self._is_serving:
-            self._is_serving = True
-            self._state.long_work.begin(None, self._serve_in_slices())
-
-    def _serve_in_slices(self) -> Work[None]:
-        seen = 0
-        while self._grown or self._expired or self._more_expired():
-            try:
-                for queues in self._serve_next():
-                    seen += queues
-                    if seen >= SEEN_AT_ONCE:
-                        seen = 0
-                        yield
-            except Exception:
-                _log.exception("a parked notification could not be answered")
-        self._is_serving = False
-
-    def _serve_next(self) -> Iterator[int]:
-        """Yields the number of queues that were looked at."""
-        if self._expired:
-            waiter = self._expired.popleft()
-            seen = 1  # those of closed connections count, too: there may be very many
-            if waiter.session.open and not waiter.is_refused():
-                has_message, seen = self._look(waiter)
-                _answer(waiter, has_message=has_message)
-            yield seen
-        else:
-            key = next(iter(self._grown))
-            del self._grown[key]
-            yield from self._waking(*key)
-
-    def _waking(self, topic: str, group: str, queue_id: int) -> Iterator[int]:
-        for waiting_for in self.parked.queue_ids(topic, group):
-            if ANY_QUEUE not in (queue_id, waiting_for) and waiting_for != queue_id:
-                continue
+    def _serve_grown(self, topic: str, group: str, queue_id: int) -> Iterator[int]:
+        """Each may look at all queues of its topic."""
+        for waiting_for in self._waiting_for(topic, group, queue_id):
             while (waiter := self.parked.take(topic, group, waiting_for)) is not None:
                 if not waiter.is_refused():
                     break

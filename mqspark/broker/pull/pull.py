@@ -9,7 +9,7 @@ Facts: docs/rocketmq/broker.md#pull.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
 from mqspark.base.config import Limit
@@ -79,6 +79,30 @@ _CODES = {
 _PULL = int(RequestCode.PULL_MESSAGE)
 FAR_BEHIND = 4_096
 """A group that is fewer messages behind the end of a queue counts as reading from memory; others are checked."""
+
+
+def check_port(session: Session, command: Command) -> None:
+    """Raises Refusal."""
+    if session.fast:
+        raise Refusal(
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+            f" request type {command.code} not supported on the fast port",
+        )
+
+
+def check_given(given: Mapping[int, int], session: Session, config: BrokerConfig) -> None:
+    """``given``: session id → bytes sent to it in this turn. Raises Refusal."""
+    if given.get(session.id, 0) > config.pull_bytes_per_turn:
+        raise Refusal(
+            ResponseCode.SYSTEM_BUSY, "[OVERLOAD] this connection asks for more than it takes; retry later"
+        )
+
+
+def not_parsed(problem: object) -> Refusal:
+    """The answer to a request whose filter expression is none."""
+    return Refusal(
+        ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"parse the consumer's subscription failed: {problem}"
+    )
 
 
 def check_expression_type(config: BrokerConfig, kind: str | None) -> None:
@@ -154,11 +178,7 @@ class PullProcessor:
     def pull(self, session: Session, command: Command) -> None:
         state = self._state
         config = state.config
-        if session.fast:
-            raise Refusal(
-                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                f" request type {command.code} not supported on the fast port",
-            )
+        check_port(session, command)
         if self._role.is_slave and not config.slave_read_enable and not self._role.is_acting():
             raise Refusal(
                 ResponseCode.SYSTEM_BUSY,
@@ -169,11 +189,7 @@ class PullProcessor:
             return
         pull = self._check(session, command, header)
         logic = pull.logic
-        if self.given.get(session.id, 0) > config.pull_bytes_per_turn:
-            raise Refusal(
-                ResponseCode.SYSTEM_BUSY,
-                "[OVERLOAD] this connection asks for more than it takes; retry later",
-            )
+        check_given(self.given, session, config)
         if logic is not None and not logic.is_local:
             self._elsewhere.pull(session, command, header, pull, logic)
             return
@@ -417,9 +433,7 @@ class PullProcessor:
                 return tag_codes[header.subscription]
             wanted = compile_sql(header.subscription) if kind == SQL92 else None
         except (InvalidMessage, InvalidFilter) as error:
-            raise Refusal(
-                ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"parse the consumer's subscription failed: {error}"
-            ) from None
+            raise not_parsed(error) from None
         check_expression_type(self._state.config, kind)
         return wanted
 
