@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mqspark.base.config import Declared, check_settings, percentage, setting
 from mqspark.errors import ConfigError
+from mqspark.store.disk.layout import StorePaths
 from mqspark.store.disk.retention import RetentionRules, delete_hours
 
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
@@ -192,6 +193,14 @@ class StoreConfig:
     @property
     def file_mode(self) -> int:
         return _mode("storeFileMode", self.store_file_mode, 0o600)
+
+    @property
+    def paths(self) -> StorePaths:
+        return StorePaths(
+            Path(self.store_path_root_dir),
+            self.store_path_commit_log or None,
+            self.read_only_commit_log_store_paths,
+        )
 
     @property
     def multi_dispatch(self) -> bool:

@@ -6,7 +6,6 @@ Must not know who puts, reads or deletes.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from mqspark.base.bounded import Ledger
 from mqspark.base.clock import Clock
@@ -15,7 +14,6 @@ from mqspark.store.config import FlushDiskType, StoreConfig
 from mqspark.store.disk.damage import Note
 from mqspark.store.disk.diskjobs import UnmapJob
 from mqspark.store.disk.files import FileLayer, descriptor_limit
-from mqspark.store.disk.layout import StorePaths
 from mqspark.store.disk.mapping import MapBudget
 from mqspark.store.index.index import MessageIndex
 from mqspark.store.index.indexer import Indexer
@@ -37,11 +35,7 @@ class StoreData:
 
     def __init__(self, config: StoreConfig, clock: Clock, files: FileLayer, note: Note) -> None:
         self.files = files
-        self.paths = paths = StorePaths(
-            Path(config.store_path_root_dir),
-            config.store_path_commit_log or None,
-            config.read_only_commit_log_store_paths,
-        )
+        self.paths = paths = config.paths
         log_budget, budget = self._budgets = MapBudget(config.max_mapped_bytes).halves()
         # A map keeps one descriptor. Half of the descriptors are for maps; the rest is more than a checkpoint
         # needs.

@@ -31,7 +31,7 @@ from mqspark.record.record import CheckedRecord
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.files import OsFiles
-from mqspark.store.disk.layout import StorePaths, file_name, file_start
+from mqspark.store.disk.layout import file_name, file_start
 from mqspark.store.disk.notes.brokeridentity import OwnIdentity, decode_identity
 from mqspark.store.log.commitlog import CommitLog, Segment
 from mqspark.store.log.logread import LogReader
@@ -142,11 +142,7 @@ class _Backup:
         self._pace = pace
         self._store_files = ReadOnlyFiles()
         self._files = OsFiles()
-        self._paths = StorePaths(
-            Path(config.store_path_root_dir),
-            config.store_path_commit_log or None,
-            config.read_only_commit_log_store_paths,
-        )
+        self._paths = config.paths
         self._old: BackupManifest | None = None
         """The backup that is there."""
         self._known_log: dict[str, CopiedFile] = {}

@@ -29,7 +29,7 @@ from mqspark.store.compaction.compacted import COMPACTED, Generation, read_curre
 from mqspark.store.compaction.rocketcompaction import COMPACTION, RocketCompaction
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.files import OsFiles
-from mqspark.store.disk.layout import StorePaths, file_name
+from mqspark.store.disk.layout import file_name
 from mqspark.store.queue.batchqueue import BATCH_ENTRY, BatchEntry
 from mqspark.store.tools.offline import require_store
 from mqspark.store.tools.reader import READ_OFFSETS, StoreReader
@@ -53,8 +53,8 @@ class Written:
 def write_compaction(config: StoreConfig, topics: Iterable[str]) -> Written:
     """Write the files of these topics; other topics are removed. Raises StoreLocked, StoreCorrupt,
     ConfigError or OSError and leaves the old directory then."""
-    root = Path(config.store_path_root_dir)
-    paths = StorePaths(root, config.store_path_commit_log or None, config.read_only_commit_log_store_paths)
+    paths = config.paths
+    root = paths.root
     files = OsFiles.like(paths.commit_log)
     require_store(paths)
     lock = files.lock(paths.lock)

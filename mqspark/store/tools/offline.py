@@ -147,10 +147,7 @@ class OfflineStore:
     def __init__(self, config: StoreConfig) -> None:
         self.config = config
         self.files = files = ReadOnlyFiles()
-        root = Path(config.store_path_root_dir)
-        self.paths = paths = StorePaths(
-            root, config.store_path_commit_log or None, config.read_only_commit_log_store_paths
-        )
+        self.paths = paths = config.paths
         require_store(paths)
         self.in_use = files.is_locked(paths.lock)
         self.in_rocksdb = list(found_in_rocksdb(paths, files))

@@ -69,11 +69,7 @@ class Remade:
 def remake(config: StoreConfig, clock: Clock, progress: Progress = lambda step, done, total: None) -> Remade:
     """Take the lock, build, swap. Raises StoreLocked, StoreCorrupt, DiskFull or OSError and then changes
     nothing but the torn tail of the log, which is cut as at a start."""
-    paths = StorePaths(
-        Path(config.store_path_root_dir),
-        config.store_path_commit_log or None,
-        config.read_only_commit_log_store_paths,
-    )
+    paths = config.paths
     files = OsFiles.like(paths.commit_log)
     require_store(paths)
     lock = files.lock(paths.lock)

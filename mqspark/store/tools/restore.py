@@ -16,7 +16,6 @@ from typing import NamedTuple
 from mqspark.errors import ConfigError, NotNow, StoreCorrupt
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.files import OsFiles
-from mqspark.store.disk.layout import StorePaths
 from mqspark.store.disk.notes.membernote import MemberNote
 from mqspark.store.queue.batchqueue import BatchTable
 from mqspark.store.queue.queuetable import QueueTable
@@ -79,11 +78,7 @@ class _Restore:
         self._files = OsFiles()
         self._pace = pace
         self._is_replica = is_replica
-        self._paths = StorePaths(
-            Path(config.store_path_root_dir),
-            config.store_path_commit_log or None,
-            config.read_only_commit_log_store_paths,
-        )
+        self._paths = config.paths
 
     def run(self) -> Restored:
         manifest = require_manifest(self._source, self._files)
