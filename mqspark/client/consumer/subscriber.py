@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
 from mqspark.base.clock import wall_ms
 from mqspark.base.valuetypes import NonNegativeInt, checked
@@ -68,6 +68,17 @@ class Subscriber(Lifecycle):
             if self._tracer is not None:
                 await self._tracer.stop()
             raise
+
+    async def _try_commit(self, write: Awaitable[object]) -> None:
+        """A line when commits begin to fail, and one when they succeed again."""
+        instance, what = self._group.instance, ("commit", self.group)
+        try:
+            await write
+        except (ClientError, OSError) as error:
+            text = "cannot commit offsets of %s, will try again: %s"
+            instance.failed(what, error, text, self.group, error)
+        else:
+            instance.outages.over(what, "offsets of %s are committed again", self.group)
 
     async def _exit(self) -> None:
         """The last part of ``stop``."""

@@ -419,20 +419,10 @@ class LitePullConsumer(Subscriber):
                 if assigned is not None:
                     assigned.written = offsets[queue]
 
-    async def _try_write(self, offsets: Mapping[MessageQueue, int]) -> None:
-        try:
-            await self._write(offsets)
-        except (ClientError, OSError) as error:
-            what = "cannot commit offsets of %s, will try again: %s"
-            self._group.instance.failed(("commit", self.group), error, what, self.group, error)
-        else:
-            what = "offsets of %s are committed again"
-            self._group.instance.outages.over(("commit", self.group), what, self.group)
-
     async def _commit_forever(self) -> None:
         while True:
             await asyncio.sleep(self.settings.auto_commit_interval_ms / 1000)
-            await self._try_write(self._uncommitted())
+            await self._try_commit(self._write(self._uncommitted()))
 
     # --- QueueOwner -------------------------------------------------------------------------------------
 
@@ -455,7 +445,7 @@ class LitePullConsumer(Subscriber):
                     offsets[queue] = assigned.consumed
                 assigned.restart(assigned.consumed)
         if self.settings.auto_commit:
-            await self._try_write(offsets)
+            await self._try_commit(self._write(offsets))
 
     async def answer(self, request: Command) -> tuple[int, bytes, str | None]:
         if request.code == RequestCode.GET_CONSUMER_RUNNING_INFO:

@@ -402,16 +402,8 @@ class PushConsumer(Listening):
         await self._write(self.consumed_offsets())
 
     async def _write(self, offsets: Mapping[MessageQueue, int]) -> None:
-        if not offsets:
-            return
-        try:
-            await self._group.offsets.write(offsets)
-        except (ClientError, OSError) as error:
-            what = "cannot commit offsets of %s, will try again: %s"
-            self._group.instance.failed(("commit", self.group), error, what, self.group, error)
-        else:
-            what = "offsets of %s are committed again"
-            self._group.instance.outages.over(("commit", self.group), what, self.group)
+        if offsets:
+            await self._try_commit(self._group.offsets.write(offsets))
 
     # --- what the broker may ask ------------------------------------------------------------------------
 
