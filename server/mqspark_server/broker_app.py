@@ -48,6 +48,7 @@ from mqspark_server.process.diskwork import Flusher, Housekeeper, Worker, open_k
 from mqspark_server.process.phases import Phase
 from mqspark_server.process.schemawork import SchemaWorker
 from mqspark_server.process.startup import ProcessApp, dialing, remoting_server
+from mqspark_server.process.tasks import end_all
 from mqspark_server.proxy.grpcdoor import GrpcDoor
 from mqspark_server.settings.entrypoints import load_extensions
 from mqspark_server.settings.reported import more_of_broker
@@ -288,8 +289,7 @@ class BrokerApp(ProcessApp):
         task = asyncio.get_running_loop().create_task(self._begin_samples(worker), name="mqspark-charts")
 
         async def stop() -> None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await end_all(task)
 
         self._ends.always(stop)
 

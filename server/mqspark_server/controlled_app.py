@@ -49,6 +49,7 @@ from mqspark_server.net.outbound import REQUEST_ERRORS, REQUEST_TIMEOUT_S, Outbo
 from mqspark_server.peers.registrar import UNREGISTER_TIMEOUT_S
 from mqspark_server.process.phases import Phase, ProcessLifecycle
 from mqspark_server.process.startup import Ends, dialing
+from mqspark_server.process.tasks import end_all
 from mqspark_server.settings.settings import BrokerSettings
 
 log = logging.getLogger("mqspark.app")
@@ -242,10 +243,7 @@ class ControlledApp(BrokerApp):
             async with self._changing:  # an interrupted change would leave parts running
                 for task in self._tasks:
                     task.cancel()
-        tries = list(self._tries.values())
-        for task in tries:
-            task.cancel()
-        await asyncio.gather(*self._tasks, *tries, return_exceptions=True)
+        await end_all(*self._tasks, *self._tries.values())
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
@@ -308,9 +306,7 @@ class ControlledApp(BrokerApp):
                 if named and until_s is None:
                     until_s = loop.time() + LEADER_WAIT_S
         finally:
-            for each in waiting:
-                each.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
+            await end_all(*waiting)
         if conflict := self._rivals.conflict:
             raise NotNow(conflict)
         if found or named:

@@ -29,6 +29,7 @@ from mqspark_server.hosting.childserver import ChildServer, PartFailed
 from mqspark_server.hosting.hostplan import PAGE_PORT_DISTANCE, PORT_STEP
 from mqspark_server.hosting.supervisor import Pauses, Supervisor
 from mqspark_server.net.outbound import PLAIN
+from mqspark_server.process.tasks import end_all
 from mqspark_server.settings.settings import DEVELOPMENT, Layer, broker_settings
 
 log = logging.getLogger("mqspark.dev")
@@ -241,9 +242,7 @@ class ProcessCluster:
         """The controller stops first: a cluster that ends must not elect a master. Raises PartFailed if a part did not
         end cleanly."""
         self._page.is_stopping = True
-        if self._reporting is not None:
-            self._reporting.cancel()
-            await asyncio.gather(self._reporting, return_exceptions=True)
+        await end_all(self._reporting)
         master = [part for part in self._brokers if part.fields.get("broker") == self._master]
         others = [part for part in self._brokers if part not in master]
         try:

@@ -35,6 +35,7 @@ from mqspark.store.compaction.compacted import (
 from mqspark.store.disk.files import FileLayer
 from mqspark.store.store import MessageStore
 from mqspark_server.net.outbound import REQUEST_ERRORS, Outbound
+from mqspark_server.process.tasks import end_all
 
 log = sparing("mqspark.compaction", lines=20)
 
@@ -84,9 +85,7 @@ class MasterCopy:
         )
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end_all(self._task)
 
     async def _look_repeatedly(self) -> None:
         while True:

@@ -25,6 +25,7 @@ from mqspark.controller.config import ControllerConfig
 from mqspark.errors import NotNow, StoreCorrupt
 from mqspark_server.etcd.client import Etcd, EtcdUnavailable, Found, compare, get, put
 from mqspark_server.process.diskwork import Worker
+from mqspark_server.process.tasks import end_all
 
 log = logging.getLogger("mqspark.election")
 _troubles = sparing("mqspark.election.etcd")
@@ -134,9 +135,7 @@ class Election:
 
     async def stop(self) -> None:
         """Give the lease back, so that another controller takes over at once."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end_all(self._task)
         self._lose_lead("")
         with contextlib.suppress(EtcdUnavailable):
             await self._worker.run(self._revoke_ended_lease)

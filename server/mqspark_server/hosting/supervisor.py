@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mqspark_server.hosting.childserver import ChildServer, PartFailed
+from mqspark_server.process.tasks import end_all
 
 log = logging.getLogger("mqspark.host")
 
@@ -53,9 +54,7 @@ class Supervisor:
         try:
             await asyncio.gather(*waits)
         finally:
-            for each in waits:
-                each.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
+            await end_all(*waits)
 
     def keep(self, *children: ChildServer) -> None:
         """From now on, start these again whenever they have ended."""
@@ -96,9 +95,7 @@ class Supervisor:
 
     async def stop(self, *groups: Sequence[ChildServer]) -> None:
         """End the servers, one group after the other. Raises PartFailed if one did not end cleanly."""
-        for keeper in self._keepers:
-            keeper.cancel()
-        await asyncio.gather(*self._keepers, return_exceptions=True)
+        await end_all(*self._keepers)
         self._keepers.clear()
         faults: list[str] = []
         for group in groups:

@@ -26,6 +26,7 @@ from mqspark.protocol.headers.cluster_headers import (
 )
 from mqspark_server.net.outbound import REQUEST_ERRORS, REQUEST_TIMEOUT_S, Outbound
 from mqspark_server.peers.registrar import Registrar
+from mqspark_server.process.tasks import end_all
 
 log = sparing("mqspark.brokergroup", lines=10)
 
@@ -178,9 +179,7 @@ class BrokerGroup:
                     )
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_all(*self._tasks)
         for connection in self._connections.values():
             connection.close()
 

@@ -20,6 +20,7 @@ from mqspark.protocol.bodies.topic_bodies import TopicRouteData
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark_server.net.outbound import REQUEST_ERRORS, Outbound
 from mqspark_server.peers.registrar import Registrar
+from mqspark_server.process.tasks import end_all
 
 log = sparing("mqspark.escaping", lines=10)
 
@@ -169,10 +170,6 @@ class Escaping:
         self._connections[address] = attempt.result()
 
     async def stop(self) -> None:
-        self.abandon()
-        attempts = list(self._connecting.values())
-        for attempt in attempts:
-            attempt.cancel()
-        await asyncio.gather(*self._tasks, *attempts, return_exceptions=True)
+        await end_all(*self._tasks, *self._connecting.values())
         for connection in self._connections.values():
             connection.close()

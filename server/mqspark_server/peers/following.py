@@ -29,6 +29,7 @@ from mqspark.protocol.headers.cluster_headers import ExchangeHAInfoResponseHeade
 from mqspark.protocol.servers.replicaproof import SlaveProof
 from mqspark_server.net.outbound import REQUEST_ERRORS, REQUEST_TIMEOUT_S, Outbound
 from mqspark_server.peers.registrar import Master, Registrar
+from mqspark_server.process.tasks import end_all
 
 log = sparing("mqspark.replication", lines=10)
 
@@ -119,9 +120,7 @@ class Following:
             try:
                 await self._changed.wait()
             finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+                await end_all(*tasks)
 
     def _tasks(self) -> list[asyncio.Task[None]]:
         loop = asyncio.get_running_loop()
@@ -384,9 +383,7 @@ class Following:
     async def stop(self) -> None:
         if self._notice is not None:
             self._notice.cancel()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end_all(self._task)
         if self._remoting is not None:
             self._remoting.close()
 

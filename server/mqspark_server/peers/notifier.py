@@ -12,6 +12,7 @@ from mqspark.base.logs import Outages, sparing
 from mqspark.errors import ClientError
 from mqspark.protocol.headers.header import Header
 from mqspark_server.net.outbound import Dialing
+from mqspark_server.process.tasks import end_all
 
 log = sparing("mqspark.notices")
 
@@ -61,7 +62,4 @@ class Notifier:
             self._outages.failed(address, None, what, header, address, error)
 
     async def stop(self) -> None:
-        tasks = list(self._sending.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_all(*self._sending.values())

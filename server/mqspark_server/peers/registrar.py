@@ -24,6 +24,7 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.headers.header import to_ext
 from mqspark.protocol.zones import zone_fields
 from mqspark_server.net.outbound import PLAIN, Dialing, Outbound
+from mqspark_server.process.tasks import end_all
 
 log = sparing("mqspark.registrar")
 
@@ -204,18 +205,14 @@ class Registrar:
 
     async def abandon(self) -> None:
         """Stop without unregistering; name servers notice the closed connection."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_all(*self._tasks)
         for server in self._servers:
             if server.connection is not None:
                 server.connection.close()
 
     async def stop(self, timeout_s: float = UNREGISTER_TIMEOUT_S) -> None:
         """Unregister at the servers that know the broker, waiting for each only briefly."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_all(*self._tasks)
         await asyncio.gather(*(self._unregister(server, timeout_s) for server in self._servers))
 
     async def _unregister(self, server: _NameServer, timeout_s: float) -> None:

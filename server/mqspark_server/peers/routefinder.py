@@ -20,6 +20,7 @@ from mqspark.protocol.bodies.topic_bodies import GetBrokerMemberGroupResponseBod
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark_server.net.outbound import PLAIN, Dialing, Outbound
+from mqspark_server.process.tasks import end_all
 
 log = sparing("mqspark.routes")
 
@@ -112,8 +113,6 @@ class RouteFinder:
         self._connection = None
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end_all(self._task)
         if self._connection is not None:
             self._connection.close()

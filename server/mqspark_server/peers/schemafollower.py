@@ -20,6 +20,7 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import PullMessageResponseHeader, pull_header
 from mqspark_server.net.outbound import PLAIN, REQUEST_ERRORS, Dialing, Outbound
 from mqspark_server.peers.routefinder import RouteFinder
+from mqspark_server.process.tasks import end_all
 
 log = sparing("mqspark.schemas")
 
@@ -65,9 +66,7 @@ class SchemaFollower:
             self._asked.set()
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end_all(self._task)
         self._disconnect()
 
     async def _work(self) -> None:
@@ -111,9 +110,7 @@ class SchemaFollower:
                     self._asked.clear()
                     await asyncio.sleep(PAUSE_S)
         finally:
-            if parked is not None:
-                parked.cancel()
-                await asyncio.gather(parked, return_exceptions=True)
+            await end_all(parked)
 
     async def _find(self) -> bool:
         """Connect to the keeper; False when the one that is connected is not the best any more."""

@@ -15,6 +15,7 @@ from mqspark.base.logs import printable
 from mqspark_server.process.diskwork import Worker
 from mqspark_server.process.phases import Phase
 from mqspark_server.process.startup import ProcessApp
+from mqspark_server.process.tasks import end_all
 from mqspark_server.scheduler.jobprocess import CommandOf, JobRun, finished, job_command
 from mqspark_server.scheduler.jobrecords import JobDirectory, JobState, RunRecord
 from mqspark_server.scheduler.jobsfile import JobsFile, ScheduledJob
@@ -78,10 +79,7 @@ class JobServerApp(ProcessApp):
         log.info("%d of %d jobs are enabled, state in %s", enabled, len(self.jobs), self.directory.path)
 
     async def _stop_all(self, looking: asyncio.Task[None]) -> None:
-        looking.cancel()
-        for task in self._running.values():
-            task.cancel()
-        await asyncio.gather(looking, *self._running.values(), return_exceptions=True)
+        await end_all(looking, *self._running.values())
 
     async def _start_due_jobs_repeatedly(self) -> None:
         while True:

@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Mapping
 from fastapi.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from mqspark_server.process.tasks import end_all
 from mqspark_server.web.httpguard import STREAMS
 from mqspark_server.web.places import HeldPlace
 from mqspark_server.web.problems import Problem
@@ -57,9 +58,7 @@ class EventStream(Response):
         try:
             await asyncio.wait({sending, gone}, timeout=STREAM_S, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (sending, gone):
-                task.cancel()
-            await asyncio.gather(sending, gone, return_exceptions=True)
+            await end_all(sending, gone)
             await self._source.aclose()  # the task may have ended before it began
             self._place.leave()
         is_whole = not sending.cancelled() and sending.result()

@@ -21,6 +21,7 @@ from mqspark.errors import MQError
 from mqspark.message import MASTER_ID, dlq_topic, is_system_group
 from mqspark_server.console.clusteraccess import ShownCluster, Trouble, admin_of
 from mqspark_server.console.history.samples import History
+from mqspark_server.process.tasks import end_all
 from mqspark_server.survey.brokersurvey import broker_rows, totals_of
 from mqspark_server.survey.surveying import Row, each_of
 from mqspark_server.survey.topicsurvey import is_there
@@ -107,9 +108,7 @@ class Sampler:
 
     async def stop(self) -> None:
         self._stopped = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end_all(self._task)
 
     async def _run(self) -> None:
         away_s = AWAY_S
