@@ -17,7 +17,7 @@ from mqspark.client.remoting.instance import ClientInstance, InstanceMember
 from mqspark.client.remoting.keywords import changed, spelled_out
 from mqspark.client.remoting.lifecycle import Lifecycle
 from mqspark.client.remoting.longanswers import merged, read_in_turns, topic_names
-from mqspark.client.remoting.pullanswers import PULL_ANSWERS, check_messages, check_offsets, committed_in
+from mqspark.client.remoting.pullanswers import check_messages, check_offsets, committed_in
 from mqspark.client.remoting.topic_routes import TopicRoute, is_logic_broker, place_in_logic_queue
 from mqspark.errors import (
     BrokerError,
@@ -73,7 +73,7 @@ from mqspark.protocol.bodies.topic_bodies import (
     SubscriptionGroupWrapper,
     TopicConfig,
 )
-from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.codes import PULL_ANSWERS, RequestCode, ResponseCode
 from mqspark.protocol.command import Command, Fields
 from mqspark.protocol.headers.admin_headers import (
     DeleteSubscriptionGroupRequestHeader,

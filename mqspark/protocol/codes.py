@@ -285,6 +285,13 @@ class ResponseCode(IntEnum):
     RPC_TIME_OUT = -1006
 
 
+PULL_ANSWERS = (
+    ResponseCode.SUCCESS,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
+"""The codes that answer a pull."""
 REASON_FIELD = "mqsparkReason"
 """The field of an answer with a Reason. RocketMQ's clients ignore it."""
 

@@ -25,11 +25,10 @@ from mqspark.arrow.cluster.queuechoice import (
 from mqspark.arrow.cluster.queueranges import LogicPlace, Offsets, QueueRange
 from mqspark.base.logs import Outages, escaping
 from mqspark.client.blocking import FIRST_CONTACT_MS, BlockingClient
-from mqspark.client.remoting.pullanswers import PULL_ANSWERS
 from mqspark.client.remoting.topic_routes import TopicRoute, is_logic_broker
 from mqspark.errors import BrokerError, ClientError, ConfigError, MQError, NoRoute
 from mqspark.message import DLQ_PREFIX, RETRY_PREFIX, MessageQueue, is_system_topic, retry_topic
-from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.codes import PULL_ANSWERS, RequestCode, ResponseCode
 from mqspark.protocol.headers.client_headers import (
     PullMessageRequestHeader,
     PullMessageResponseHeader,

@@ -31,7 +31,7 @@ from mqspark.client.remoting.blockingconnection import BlockingConnection
 from mqspark.client.remoting.pullanswers import check_offsets
 from mqspark.errors import BrokerError, ConnectionLost, MQError, ProtocolError, RequestTimeout
 from mqspark.message import LMQ_PREFIX, MessageQueue
-from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.codes import PULL_ANSWERS, RequestCode, ResponseCode
 from mqspark.protocol.headers.client_headers import (
     PullMessageRequestHeader,
     PullMessageResponseHeader,
@@ -274,12 +274,7 @@ class _Puller:
 
     def _following(self, answer: Any, first: int) -> int:
         """The next offset after this answer. Raises DataLoss, BrokerError, ProtocolError."""
-        if answer.code not in (
-            ResponseCode.SUCCESS,
-            ResponseCode.PULL_NOT_FOUND,
-            ResponseCode.PULL_RETRY_IMMEDIATELY,
-            ResponseCode.PULL_OFFSET_MOVED,
-        ):
+        if answer.code not in PULL_ANSWERS:
             raise BrokerError(answer.code, answer.remark, address=self._address)
         following = check_offsets(self._queue, first, answer.code, answer.header(PullMessageResponseHeader))
         if answer.code == ResponseCode.PULL_OFFSET_MOVED:

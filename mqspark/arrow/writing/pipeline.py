@@ -19,7 +19,7 @@ from typing import Protocol
 from mqspark.arrow.writing.sendchoice import SendChoice
 from mqspark.base.clock import wall_ms
 from mqspark.base.logs import Outages, escaping
-from mqspark.client.blocking import BlockingClient
+from mqspark.client.blocking import BUSY, BlockingClient
 from mqspark.client.remoting.blockingconnection import SILENT_S, BlockingConnection
 from mqspark.client.remoting.topic_routes import is_logic_broker
 from mqspark.errors import BrokerError, ClientError, ConnectionLost, ProtocolError, RequestTimeout
@@ -35,9 +35,7 @@ _UNSTORED_BYTES = 8 << 20
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 2.0
 _SYSTEM_ERRORS = 5
 """Repetitions after SYSTEM_ERROR, which is transient (a file cannot be made) or permanent (an illegal queue id)."""
-_RETRIED = frozenset(
-    {ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR}
-)
+_RETRIED = BUSY | {ResponseCode.SYSTEM_ERROR}
 _WEAKLY_STORED = frozenset(
     {
         ResponseCode.FLUSH_DISK_TIMEOUT,

@@ -12,7 +12,7 @@ from mqspark.broker.pull.parked_pulls import Pull
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.statictopic.logicreads import LogicRead, PullOutcome
 from mqspark.broker.statictopic.peers import Question, Talk
-from mqspark.protocol.codes import PullFlag, RequestCode, ResponseCode
+from mqspark.protocol.codes import PULL_ANSWERS, PullFlag, RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response, encode_response_head
 from mqspark.protocol.dispatch import Refusal
 from mqspark.protocol.headers.client_headers import PullMessageRequestHeader, PullMessageResponseHeader
@@ -23,13 +23,6 @@ PAUSE_MS = 500
 """The longest time that the answer to a suspended pull is held when the end of a part is reached and the logic offset
 of the next one is not known yet. RocketMQ's broker answers at once, and its clients ask again at once."""
 MAX_HELD = 1_000
-
-_GOOD = (
-    ResponseCode.SUCCESS,
-    ResponseCode.PULL_NOT_FOUND,
-    ResponseCode.PULL_RETRY_IMMEDIATELY,
-    ResponseCode.PULL_OFFSET_MOVED,
-)
 
 
 class ReadsElsewhere:
@@ -71,7 +64,7 @@ class ReadsElsewhere:
     ) -> Talk:
         code = RequestCode.PULL_MESSAGE
         answer = yield Question(logic.part.bname or "", code, to_ext(header))
-        if answer.code not in _GOOD:
+        if answer.code not in PULL_ANSWERS:
             raise Refusal(answer.code, answer.remark or f"broker {logic.part.bname} answers {answer.code}")
         found = answer.header(PullMessageResponseHeader)
         place = PullOutcome(answer.code, found.next_begin_offset, max(0, found.min_offset), found.max_offset)

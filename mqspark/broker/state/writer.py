@@ -21,7 +21,7 @@ from mqspark.broker.tables.topics import Topic, Topics
 from mqspark.errors import InvalidMessage
 from mqspark.message import (
     CRC32,
-    DELAY,
+    DELAYS,
     HOST_FLAGS,
     MULTI_DISPATCH,
     MULTI_TAGS,
@@ -30,8 +30,6 @@ from mqspark.message import (
     SCHEDULE_TOPIC,
     SHARDING_KEY,
     TAGS,
-    TIMER_DELAY_MS,
-    TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
     TIMER_OUT_MS,
     TIMER_TOPIC,
@@ -47,7 +45,7 @@ from mqspark.store.messages.membertable import BatchMembers
 from mqspark.store.queue.multidispatch import allows_dispatch, wanted_queues
 from mqspark.store.store import MessageStore
 
-_DELAYS = frozenset({DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS, "__STARTDELIVERTIME"})
+_DELAYS = DELAYS | {"__STARTDELIVERTIME"}
 _CRC_NAME = CRC32.encode()
 _TIMED = item(TAGS, "%s") + item(UNIQ_KEY, "%s") + item(TIMER_DELIVER_MS, "%d")
 _WAITING = item(TIMER_OUT_MS, "%d") + item(REAL_TOPIC, "%s") + item(REAL_QUEUE_ID, "%d")

@@ -23,7 +23,7 @@ from mqspark.errors import BrokerError, ConnectionLost, InvalidMessage, MQError,
 from mqspark.filter.sql import SQL92
 from mqspark.message import INNER_BATCH, MASTER_ID, RETRY_PREFIX, RETRY_TOPIC, TAGS, MessageExt, MessageQueue
 from mqspark.protocol.bodies.client_bodies import SubscriptionData
-from mqspark.protocol.codes import PullFlag, RequestCode, ResponseCode
+from mqspark.protocol.codes import PULL_ANSWERS, PullFlag, RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import (
     ConsumerSendMsgBackRequestHeader,
@@ -57,13 +57,6 @@ _LONGEST_MOVED_PAUSE_S = 10.0
 """The second move of an offset without a message in between waits; each further one twice as long."""
 _ERROR_PAUSE_S = 1.0
 """Pause before a failed pull is retried (pullTimeDelayMillsWhen*)."""
-
-_PULL_CODES = (
-    ResponseCode.SUCCESS,
-    ResponseCode.PULL_NOT_FOUND,
-    ResponseCode.PULL_RETRY_IMMEDIATELY,
-    ResponseCode.PULL_OFFSET_MOVED,
-)
 
 
 class Pulled(NamedTuple):
@@ -320,7 +313,7 @@ class QueueCalls:
                 header,
                 timeout_ms=self._settings.suspend_ms + _LONG_POLL_SLACK_MS,
                 poll_ms=self._settings.suspend_ms,
-                accept=_PULL_CODES,
+                accept=PULL_ANSWERS,
             )
         except (ConnectionLost, RequestTimeout):
             if replica.broker_id == MASTER_ID:

@@ -20,32 +20,19 @@ from mqspark.client.producer.outgoing import (
 )
 from mqspark.message import (
     CORRELATION_ID,
-    DELAY,
+    DELAYS,
     MESSAGE_TYPE,
     PRIORITY,
+    PRODUCER_GROUP,
     RETRY_PREFIX,
     TAGS,
-    TIMER_DELAY_MS,
-    TIMER_DELAY_SEC,
-    TIMER_DELIVER_MS,
     WAIT,
     Message,
     MessageQueue,
     QueueOffset,
 )
 
-_ALONE = frozenset(
-    {
-        DELAY,
-        TIMER_DELAY_MS,
-        TIMER_DELAY_SEC,
-        TIMER_DELIVER_MS,
-        "PGROUP",
-        MESSAGE_TYPE,
-        CORRELATION_ID,
-        PRIORITY,
-    }
-)
+_ALONE = DELAYS | {PRODUCER_GROUP, MESSAGE_TYPE, CORRELATION_ID, PRIORITY}
 """A message with one of these properties is sent alone."""
 
 

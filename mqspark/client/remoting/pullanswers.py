@@ -17,13 +17,6 @@ from mqspark.protocol.headers.client_headers import (
     QueryConsumerOffsetResponseHeader,
 )
 
-PULL_ANSWERS = (
-    ResponseCode.SUCCESS,
-    ResponseCode.PULL_NOT_FOUND,
-    ResponseCode.PULL_RETRY_IMMEDIATELY,
-    ResponseCode.PULL_OFFSET_MOVED,
-)
-"""The codes that answer a pull."""
 AHEAD = 1 << 20
 """How far a place may be behind the end that the same answer names: messages arrive while the broker answers."""
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from mqspark.base.crc import crc32
 from mqspark.base.propertystring import ITEM_END
-from mqspark.message import BORN_HOST_V6, STORE_HOST_V6
+from mqspark.message import BORN_HOST_V6, HOST_FLAGS, STORE_HOST_V6
 from mqspark.record.record import TAGS_START, is_seal_broken, tags_code
 from mqspark.record.recordlayout import (
     AT,
@@ -47,7 +47,6 @@ _MAX_HASHED_BYTES = 32
 _STOP = ord(ITEM_END)
 _EVEN_RECORDS = 1024
 """Number of records of one size that form a run of their own."""
-_V6_HOSTS = BORN_HOST_V6 | STORE_HOST_V6
 _MAX_TOPIC_BYTES = 256
 """Longer names are processed one by one."""
 _FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)
@@ -223,7 +222,7 @@ def _any_run(view: memoryview, low: int, limit: int, base: int, min_records: int
     store_times_ms = heads["store_ms"]
     body_starts = starts + HEADS[0].size
     body_lengths = heads["body_bytes"].astype(np.int64)
-    if (sys_flags & _V6_HOSTS).any():
+    if (sys_flags & HOST_FLAGS).any():
         born_extra = (sys_flags & BORN_HOST_V6 != 0) * V6_EXTRA_BYTES
         body_starts += born_extra + (sys_flags & STORE_HOST_V6 != 0) * V6_EXTRA_BYTES
         store_times_ms = column.i64(starts + AT["store_ms"] + born_extra)
@@ -279,7 +278,7 @@ def _even_run(view: memoryview, low: int, limit: int, base: int) -> _Records | N
         return None
     good = column(">i4", 0) == size
     good &= heads["magic"] == magic
-    good &= heads["sys_flag"] & _V6_HOSTS == 0
+    good &= heads["sys_flag"] & HOST_FLAGS == 0
     good &= heads["body_bytes"] == body_length
     good &= topic_lengths == topic_length
     good &= column(">i2", properties_at - 2) == size - properties_at

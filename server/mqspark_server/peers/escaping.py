@@ -66,11 +66,6 @@ class Escaping:
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
-    def abandon(self) -> None:
-        """Stop sending messages for which nothing waits any more."""
-        for task in self._tasks:
-            task.cancel()
-
     async def _send_until_stored(self, bridge: EscapeBridge, message: Escapee) -> None:
         turn = self._core.state.random.randrange(1 << 16)
         loop = asyncio.get_running_loop()
