@@ -321,6 +321,15 @@ class BoundedMap(dict[K, V]):
             return False
         return True
 
+    def get_or_make(self, key: K, make: Callable[[], V]) -> V | None:
+        """The value that is there, or a new one; None if there is no room for it, which counts as a refusal."""
+        found = self.get(key)
+        if found is None:
+            found = make()
+            if not self.offer(key, found):
+                return None
+        return found
+
     def keep(self, key: K, value: V, owner: str = NOBODY) -> None:
         """Put what must not be refused: from a file, of the broker itself, or what ``admit`` has allowed ``owner``."""
         size_bytes = self.size_of(key, value)  # before anything changes: a value may have no size

@@ -397,14 +397,10 @@ def encode_request_head(
     body_length: int,
     *,
     oneway: bool = False,
-    language: int = Language.PYTHON,
-    version: int = CURRENT_VERSION,
-    remark: str | None = None,
-    serialize_type: int = JSON,
 ) -> bytes:
     """Length prefix and header of a request. The caller writes ``body_length`` bytes of body after it."""
     flag = ONEWAY_FLAG if oneway else 0
-    return _encode_head(code, flag, opaque, header, body_length, remark, language, version, serialize_type)
+    return _encode_head(code, flag, opaque, header, body_length, None, Language.PYTHON, CURRENT_VERSION, JSON)
 
 
 def encode_response(
@@ -432,14 +428,10 @@ def encode_response_head(
     header: Fields,
     body_length: int,
     remark: str | None = None,
-    *,
-    language: int = Language.JAVA,
-    version: int = CURRENT_VERSION,
-    serialize_type: int = JSON,
 ) -> bytes:
     """Length prefix and header of a response. The caller writes ``body_length`` bytes of body after it."""
     return _encode_head(
-        code, RESPONSE_FLAG, opaque, header, body_length, remark, language, version, serialize_type
+        code, RESPONSE_FLAG, opaque, header, body_length, remark, Language.JAVA, CURRENT_VERSION, JSON
     )
 
 

@@ -204,20 +204,32 @@ class _Float(_AvroNode):
         return struct.unpack("<f" if self._size == 4 else "<d", body.bytes(self._size, self.path))[0]
 
 
-class _Bytes(_AvroNode):
-    """Bytes, a text or a fixed (``size``), as bytes or a text."""
+class _Sized(_AvroNode):
+    """Bytes behind their number, or always ``size`` of them."""
 
-    def __init__(self, path: str, kind: pa.DataType, size: int | None, *, is_wanted: bool) -> None:
+    def __init__(self, path: str, kind: pa.DataType, size: int | None) -> None:
         super().__init__(path, kind)
         self._size = size
+
+    def _lengths(self, cursor: AvroCursor, rows: Rows) -> npt.NDArray[np.int64]:
+        if self._size is None:
+            return cursor.lengths(rows, self.path)
+        return cursor.check_room(rows, np.full(rows.size, self._size), self.path)
+
+    def _content(self, body: _OneBody) -> bytes:
+        return body.bytes(body.number(self.path) if self._size is None else self._size, self.path)
+
+
+class _Bytes(_Sized):
+    """Bytes, a text or a fixed, as bytes or a text."""
+
+    def __init__(self, path: str, kind: pa.DataType, size: int | None, *, is_wanted: bool) -> None:
+        super().__init__(path, kind, size)
         self._is_wanted = is_wanted
         self._no_text = f"{path}: the text is no UTF-8"
 
     def many(self, cursor: AvroCursor, rows: Rows) -> pa.Array:
-        if self._size is None:
-            lengths = cursor.lengths(rows, self.path)
-        else:
-            lengths = cursor.check_room(rows, np.full(rows.size, self._size), self.path)
+        lengths = self._lengths(cursor, rows)
         if not self._is_wanted:
             cursor.skip(rows, lengths)
             return pa.nulls(rows.size, self.type)
@@ -232,7 +244,7 @@ class _Bytes(_AvroNode):
             return pc.if_else(pa.array(wrong), pa.scalar(b""), found).cast(self.type)
 
     def one(self, body: _OneBody) -> Any:
-        found = body.bytes(body.number(self.path) if self._size is None else self._size, self.path)
+        found = self._content(body)
         if not self._is_wanted or not pa.types.is_string(self.type):
             return found
         if not _is_text(found):
@@ -248,18 +260,14 @@ def _is_text(found: bytes) -> bool:
     return True
 
 
-class _Decimal(_AvroNode):
+class _Decimal(_Sized):
     def __init__(self, path: str, kind: pa.DataType, size: int | None) -> None:
-        super().__init__(path, kind)
-        self._size = size
+        super().__init__(path, kind, size)
         self._limit = 10**kind.precision
         self._too_large = f"{path}: more than the {kind.precision} digits of the decimal"
 
     def many(self, cursor: AvroCursor, rows: Rows) -> pa.Array:
-        if self._size is None:
-            lengths = cursor.lengths(rows, self.path)
-        else:
-            lengths = cursor.check_room(rows, np.full(rows.size, self._size), self.path)
+        lengths = self._lengths(cursor, rows)
         long = lengths > 16  # more bytes than digits need; what is more than the sign is looked at alone
         if long.any():
             cursor.leave(rows[long])
@@ -286,7 +294,7 @@ class _Decimal(_AvroNode):
         return found
 
     def one(self, body: _OneBody) -> Any:
-        found = body.bytes(body.number(self.path) if self._size is None else self._size, self.path)
+        found = self._content(body)
         value = int.from_bytes(found, "big", signed=True)
         if not -self._limit < value < self._limit:
             raise _NotOfSchema(self._too_large)

@@ -282,10 +282,8 @@ class Healing:
     def _mend_known(self) -> Round[None]:
         """Heal what is known to be damaged, first of all."""
         for place in list(self._places):
-            own = self._store.mender.read(place, MIN_RECORD_BYTES)
-            whole = self._store.mender.whole(place, own).size_bytes
-            if whole:
-                yield from self._settle(place, own[:whole])
+            if own := self._sound_at(place):
+                yield from self._settle(place, own)
             else:
                 yield from self._mend(place)
             self._places.remove(place)
@@ -298,16 +296,19 @@ class Healing:
                     self._unsure.add(low)
                     self._at = min(self._at, max(low - low % self._store.log.segment_bytes, 0))
 
+    def _sound_at(self, place: int) -> bytes:
+        """The first record there, if it is sound."""
+        own = self._store.mender.read(place, MIN_RECORD_BYTES)
+        return own[: self._store.mender.whole(place, own).size_bytes]
+
     def _settle_disputed(self) -> Round[None]:
         """Say again and again what is here, until a majority has decided and both are the same."""
         for place in dict.fromkeys([*self._refused, *self._undecided]):
-            own = self._store.mender.read(place, MIN_RECORD_BYTES)
-            whole = self._store.mender.whole(place, own).size_bytes
-            if whole:
-                yield from self._settle(place, own[:whole])
-                own = self._store.mender.read(place, whole)[:whole]
-                answer = yield from self._ask("checksum", place, whole)
-            is_same = not whole or answer.ext.get(CHECKSUM) == str(crc32(own))
+            if own := self._sound_at(place):
+                yield from self._settle(place, own)
+                own = self._store.mender.read(place, len(own))[: len(own)]
+                answer = yield from self._ask("checksum", place, len(own))
+            is_same = not own or answer.ext.get(CHECKSUM) == str(crc32(own))
             if is_same and place in self._refused:
                 self._refused.remove(place)
             since_ms = self._undecided.get(place)

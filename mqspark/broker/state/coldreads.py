@@ -74,13 +74,10 @@ class ColdReads:
             return
         now_ms = self._clock.now_ms()
         self._all_bytes += cold_bytes
-        reader = self._readers.get(group)
-        if reader is None:
-            reader = _ColdReader(now_ms)
-            if not self._readers.offer(group, reader):
-                return
-        reader.bytes += cold_bytes
-        reader.last_ms = now_ms
+        reader = self._readers.get_or_make(group, lambda: _ColdReader(now_ms))
+        if reader is not None:
+            reader.bytes += cold_bytes
+            reader.last_ms = now_ms
 
     def must_wait(self, group: str) -> bool:
         """Whether the group may read nothing cold until the period is over."""

@@ -278,12 +278,9 @@ class Stats:
         """A group got messages. Returns its traffic; None when there is no room for it."""
         self.get_messages += messages
         self.pulls_found += 1
-        key = (topic, group, queue_id)
-        traffic = self.gets.get(key)
+        traffic = self.gets.get_or_make((topic, group, queue_id), Traffic)
         if traffic is None:
-            traffic = Traffic()
-            if not self.gets.offer(key, traffic):
-                return None
+            return None
         traffic.messages += messages
         traffic.bytes += size_bytes
         traffic.reads += 1
@@ -299,25 +296,17 @@ class Stats:
 
     def delayed_went_on(self, queue_id: int, size_bytes: int) -> None:
         """A delayed message was delivered. RocketMQ counts it as read by a group of its own, and nowhere else."""
-        key = (SCHEDULE_TOPIC, SCHEDULE_GROUP, queue_id)
-        traffic = self.gets.get(key)
-        if traffic is None:
-            traffic = Traffic()
-            if not self.gets.offer(key, traffic):
-                return
-        traffic.messages += 1
-        traffic.bytes += size_bytes
-        traffic.reads += 1
+        traffic = self.gets.get_or_make((SCHEDULE_TOPIC, SCHEDULE_GROUP, queue_id), Traffic)
+        if traffic is not None:
+            traffic.messages += 1
+            traffic.bytes += size_bytes
+            traffic.reads += 1
 
     def read_from_disk(self, topic: str, group: str, messages: int, size_bytes: int) -> None:
-        key = (topic, group)
-        traffic = self.disk_reads.get(key)
-        if traffic is None:
-            traffic = Traffic()
-            if not self.disk_reads.offer(key, traffic):
-                return
-        traffic.messages += messages
-        traffic.bytes += size_bytes
+        traffic = self.disk_reads.get_or_make((topic, group), Traffic)
+        if traffic is not None:
+            traffic.messages += messages
+            traffic.bytes += size_bytes
 
     def puts_took(self, arrivals: Iterable[tuple[str, int, int]], took_ms: int) -> None:
         """The messages before these (topic, queue id, max offset) took a millisecond or more. Those that took less
@@ -561,12 +550,9 @@ class Stats:
                 yield
 
     def _note(self, table: str, key: str, now_ms: int, total: int, tick: int) -> None:
-        meter = self._tables[table].get(key)
-        if meter is None:
-            meter = Meter(now_ms)
-            if not self._tables[table].offer(key, meter):
-                return
-        meter.note(now_ms, total, tick)
+        meter = self._tables[table].get_or_make(key, lambda: Meter(now_ms))
+        if meter is not None:
+            meter.note(now_ms, total, tick)
 
     def forget_group(self, group: str) -> Work[None]:
         return self._drop(lambda topic, of: of == group)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from pathlib import Path
 from typing import NamedTuple
 
@@ -189,11 +189,14 @@ class BatchQueue:
     def number_of(self, offset: int) -> int:
         """Number of the entry that contains an offset of [min_offset, max_offset), or of the next one when
         the record is lost."""
+        return self._first_after(lambda entry: entry.base + entry.messages <= offset)
+
+    def _first_after(self, is_before: Callable[[BatchEntry], bool]) -> int:
         low, high = self.array.min_offset, self.array.max_offset
         while low < high:
             middle = (low + high) // 2
             entry = self.entry(middle)
-            if entry is not None and entry.base + entry.messages <= offset:
+            if entry is not None and is_before(entry):
                 low = middle + 1
             else:
                 high = middle
@@ -202,15 +205,8 @@ class BatchQueue:
     def offset_by_time(self, timestamp_ms: int) -> int:
         """Offset of the first message of the first record stored at or after a time; the max offset when
         there is none."""
-        low, high = self.array.min_offset, self.array.max_offset
-        while low < high:
-            middle = (low + high) // 2
-            entry = self.entry(middle)
-            if entry is not None and entry.store_ms < timestamp_ms:
-                low = middle + 1
-            else:
-                high = middle
-        entry = self.entry(low) if low < self.array.max_offset else None
+        number = self._first_after(lambda entry: entry.store_ms < timestamp_ms)
+        entry = self.entry(number) if number < self.array.max_offset else None
         return entry.base if entry is not None else self.max_offset
 
 

@@ -275,21 +275,21 @@ class ConsumeQueue:
 
     def entry(self, offset: int) -> tuple[int, int, int] | None:
         """(physical offset, size, tags code) of an entry, visible or not; None when no file has it."""
-        position = offset * self._entry_bytes
-        start = position - position % self._file_bytes
-        if not self._has_file(start):
-            return None
-        packed = self._table.maps.bytes_at(self._path(start), position - start, ENTRY_BYTES)
-        return ENTRY.unpack(packed) if len(packed) == ENTRY_BYTES else None
+        packed = self._bytes_of(offset, ENTRY_BYTES)
+        return None if packed is None else ENTRY.unpack(packed)
 
     def packed_entry(self, offset: int) -> bytes | None:
         """All bytes of an entry, visible or not; None when no file has it, or not all of it."""
+        return self._bytes_of(offset, self._entry_bytes)
+
+    def _bytes_of(self, offset: int, size_bytes: int) -> bytes | None:
+        """The beginning of an entry."""
         position = offset * self._entry_bytes
         start = position - position % self._file_bytes
         if not self._has_file(start):
             return None
-        packed = self._table.maps.bytes_at(self._path(start), position - start, self._entry_bytes)
-        return packed if len(packed) == self._entry_bytes else None
+        packed = self._table.maps.bytes_at(self._path(start), position - start, size_bytes)
+        return packed if len(packed) == size_bytes else None
 
     def row(self, offset: int) -> bytes:
         """As ``packed_entry``, from any thread: it opens the file itself. Raises OSError when there is no file."""
