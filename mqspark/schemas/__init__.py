@@ -1,6 +1,6 @@
 """Schemas of messages in Avro, JSON Schema and Protobuf: parsing, sameness, compatibility, checks of payloads.
 
-Imported from outside:
+For other rooms:
 
 - ``parsedschema``: Schema, Reference, Flaw, the names of the languages; ``parsing.parse`` makes a Schema of a text;
 - ``compatibility``: the rules, and what breaks them (``incompatibilities``);

@@ -1,4 +1,4 @@
 """Writes: rows to queues, plainly or exactly once.
 
-Imported from outside: ``sink``. Must not know reads.
+Must not know reads.
 """

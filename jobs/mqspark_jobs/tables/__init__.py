@@ -1,5 +1,4 @@
 """Delta tables that follow topics: definitions, the queries that keep them, their upkeep, the comparison with the log.
 
-Imported from outside: ``livetable``, ``tabledefs``, ``tablekeeper``, ``tableproof``, ``tableupkeep``, ``topicqueues``.
 Must not know how a store is laid out.
 """

@@ -1,5 +1,4 @@
-"""Bodies of messages to typed columns and back, by schemas. Knows bytes, schemas and Arrow. Must not know messages.
+"""Bodies of messages to typed columns and back, by schemas.
 
-Imported from outside: ``bodyrows``, ``jsonbodies``, ``avrobodies``, ``protobodies``, ``prefixedbodies``,
-``bodywriting``, ``jsonschemacolumns``, ``protowriting``.
+Knows bytes, schemas and Arrow. Must not know messages.
 """

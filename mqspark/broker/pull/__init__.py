@@ -1,5 +1,4 @@
 """Serving pulls and looking up messages.
 
-Imported from outside: ``lookups``, ``parked_pulls``, ``pull``, ``waiting_reads``. Knows the state. Must not
-know sends.
+Knows the state. Must not know sends.
 """

@@ -1,5 +1,4 @@
 """The schema registry of a cluster: what one broker keeps in a system topic, and answers as Confluent's registry does.
 
-Imported from outside: ``schemacopy``, ``schemaregistry``. Must not know HTTP, nor the ``BrokerCore`` that
-registers its handlers.
+Must not know HTTP, nor the ``BrokerCore`` that registers its handlers.
 """

@@ -4,8 +4,7 @@ A client of a static topic addresses *logic queues*. Each consists of parts, whi
 or several; the last part is written to. The broker of the last part, the leader, answers all requests about the logic
 queue and asks the brokers of the earlier parts.
 
-Imported from outside: ``logicqueues``, ``logicreads``, ``mappings``, ``partcleaning``, ``peers``. Must not know which
-requests there are, nor sockets.
+Must not know which requests there are, nor sockets.
 
 Facts: docs/rocketmq/statictopics.md.
 """

@@ -4,7 +4,7 @@ All of them share one background thread with a loop (``LoopThread``), which live
 open. Producers and admins are safe to use from many threads; so are ``subscribe``, ``suspend``, ``stop`` and the like
 of consumers, but messages of a lite pull consumer are for one thread at a time.
 
-Imported from outside: the names below. The other packages of the client must not know it.
+The other packages of the client must not know it.
 """
 
 from __future__ import annotations

@@ -3,6 +3,5 @@
 Attributes are in snake case, wire names in camel case. Absent and null both mean the default. Unknown members are
 ignored. Enumerations are plain text; the names are in ConsumeType, MessageModel and ConsumeFromWhere.
 
-Must not know how requests and responses are used. Imported from outside: ``admin_bodies``, ``body``, ``client_bodies``,
-``lite_bodies``, ``longtables``, ``replica_bodies``, ``topic_bodies``.
+Must not know how requests and responses are used.
 """

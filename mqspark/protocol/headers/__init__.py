@@ -8,8 +8,7 @@ Every value is sent as text; absent and None are the same. A field without a def
 Offsets, timestamps (ms) and broker ids are I64, the other integers I32. A value out of its range is
 malformed.
 
-Must not know frames or commands (``mqspark.protocol.command``). Imported from outside:
-``admin_headers``, ``client_headers``, ``cluster_headers``, ``header``.
+Must not know frames or commands (``mqspark.protocol.command``).
 
 Facts: docs/rocketmq/protocol.md#values.
 """

@@ -1,4 +1,4 @@
 """Avro: types of a text, resolution of two schemas, checks of payloads.
 
-Imported from outside: ``avrodefaults``, ``avroschema``, ``avrotypes``. Must not know the other languages.
+Must not know the other languages.
 """

@@ -1,4 +1,4 @@
 """JSON Schema: references, what two schemas allow, checks of payloads and what they cost.
 
-Imported from outside: ``jsonschemas``. Must not know the other languages.
+Must not know the other languages.
 """

@@ -1,5 +1,4 @@
 """ConsumeQueues of all kinds.
 
-Imported from outside: ``batchqueue``, ``consumequeue``, ``delaylevels``, ``mapped``, ``multidispatch``, ``queueext``,
-``queuetable``. Knows the log and the disk. Must not know the index.
+Knows the log and the disk. Must not know the index.
 """

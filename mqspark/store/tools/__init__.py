@@ -1,6 +1,5 @@
 """A store directory as seen by tools and other processes. A running broker imports only ``indexbuild`` from here, and
 of ``compactor`` what it says to its process.
 
-Imported from outside: ``backup``, ``backupmanifest``, ``compactionfiles``, ``compactor``, ``diverged``, ``dump``,
-``fsck``, ``offline``, ``reader``, ``remake``, ``restore``, ``storestats``. Must not know the broker.
+Must not know the broker.
 """

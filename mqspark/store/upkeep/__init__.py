@@ -1,5 +1,4 @@
 """Background work of a running store: checkpoints, retention, and the end of a copy that is taken back.
 
-Imported from outside: ``checkpoints``, ``cleaning``, ``compactduty``, ``cutback``, ``logcopy``, ``walltime``. Must not
-know the store that runs it.
+Must not know the store that runs it.
 """

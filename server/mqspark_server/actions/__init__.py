@@ -1,6 +1,5 @@
 """What operators change, each declared once: its parameters, what it would change, the change, and why not.
 
-Imported from outside: ``fields``, ``groupactions``, ``letteractions``, ``offsetmoves``, ``operating``, ``resending``,
-``settingactions``, ``tableactions``, ``topicactions``, ``useractions``. Must not know who asks: a command, a page or
-HTTP, which read the parameters and show the rest. A server judges who may.
+Must not know who asks: a command, a page or HTTP, which read the parameters and show the rest. A server
+judges who may.
 """

@@ -4,6 +4,6 @@
     messages/         sending, reading and finding messages
     local/            this machine: servers, stores, jobs, contexts, the doctor
 
-Every command is loaded when it is called, so that each costs only its own imports. Imported from outside:
-``loading``, ``local``, ``refusals``. Must not know the insides of a server: servers are only started here.
+Every command is loaded when it is called, so that each costs only its own imports. Must not know the insides
+of a server: servers are only started here.
 """

@@ -1,4 +1,4 @@
 """The state of several controllers in etcd, and which of them leads.
 
-Imported from outside: ``client``, ``election``. Must not know what the state is, nor the requests of brokers.
+Must not know what the state is, nor the requests of brokers.
 """

@@ -8,5 +8,5 @@
     content/                  names, messages and receipt handles, as clients write them
     backend, backends/        how a request reaches a broker: in its own process, or before a cluster, for ``proxyapp``
 
-Must not know what a broker decides. Imported from outside: ``backend``, ``backends``, ``grpcdoor``, ``proxyapp``.
+Must not know what a broker decides.
 """

@@ -1,5 +1,4 @@
 """The job server: Spark jobs as processes, at the times of a settings file.
 
-Imported from outside: ``jobsfile``, ``jobrecords``, ``jobserver``, ``schedule``, ``servedtables``. Must not know
-what a job does: it sees command lines, exit codes and the one line of JSON that a job prints.
+Must not know what a job does: it sees command lines, exit codes and the one line of JSON that a job prints.
 """

@@ -1,5 +1,5 @@
 """Tiered reads: messages that the log no longer has are read from the table written by the job ``archive``.
 
-Imported from outside: ``archivetier``. A separate process reads the archive, so hanging storage or malicious Parquet
-can block or kill only that process. Must not know the requests of clients.
+A separate process reads the archive, so hanging storage or malicious Parquet can block or kill only that
+process. Must not know the requests of clients.
 """

@@ -1,5 +1,4 @@
 """What a store notes of itself beside the log: how far it is synced, where it begins, what was saved, whose it is.
 
-Imported from outside: ``archivednote``, ``beginnote``, ``brokeridentity``, ``checkpoint``, ``durable``, ``membernote``,
-``tablenotes``. Must not know the log.
+Must not know the log.
 """

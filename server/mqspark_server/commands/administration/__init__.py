@@ -1,4 +1,4 @@
 """Commands that query and change a cluster over the wire; they work on RocketMQ's clusters, too.
 
-Imported from outside: the commands, by name. Must not know sockets: the admin client has them.
+Must not know sockets: the admin client has them.
 """

@@ -1,4 +1,4 @@
 """Commands for this machine: servers, store directories, jobs, contexts, the doctor.
 
-Imported from outside: the commands, by name. Must not know what a server decides.
+Must not know what a server decides.
 """

@@ -6,5 +6,5 @@
     grpcconnection            one connection: TLS, HTTP/2, which calls are served when
     grpclistener              all connections of one port
 
-Must not know what a method does. Imported from outside: ``grpclistener``, ``grpcwords``, ``servedcalls``.
+Must not know what a method does.
 """

@@ -6,6 +6,5 @@
     requestheads              the header blocks of one connection, to heads of requests
     http2connection           one connection
 
-Must not know sockets, time, and what requests mean. Imported from outside: ``headerblocks``, ``http2connection``,
-``http2frames``, ``http2streams``.
+Must not know sockets, time, and what requests mean.
 """

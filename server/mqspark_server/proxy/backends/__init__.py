@@ -1,4 +1,4 @@
 """How a request reaches a broker: in the broker's own process, or before a cluster.
 
-Imported from outside: ``brokerbackend``, ``clusterbackend``. Must not know calls.
+Must not know calls.
 """
