@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 from mqspark.base.document import Document
 from mqspark.errors import BrokerError, ClientError, InvalidMessage
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 BEGINNING_MS, END_MS = 0, -1
 """Times, for RocketMQ's requests: before the first message, and behind the last one."""
+Goal = Literal["earliest", "latest", "time", "offset"]
+"""Where a group can be moved to."""
 _SERVER_SIDE = "useServerSideResetOffset"
 _NEED_MEMBERS = (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SYSTEM_ERROR)
 """What a broker answers that moves the members of a group, not its offsets."""
@@ -98,6 +100,26 @@ class OffsetMove(Act, frozen=True):
     """An offset of the one queue that moves."""
     queues: Sequence[str] = ()
     """As ``place_of`` writes them; none: all."""
+
+    @classmethod
+    def towards(
+        cls,
+        goal: Goal,
+        group: str,
+        topic: str,
+        queues: Sequence[str] = (),
+        *,
+        time_ms: int | None,
+        offset: int | None,
+    ) -> Self:
+        """Raises InvalidMessage unless there is a time for that goal alone, and an offset for the other."""
+        for name, given in (("time", time_ms), ("offset", offset)):
+            if (given is not None) != (goal == name):
+                raise InvalidMessage(
+                    f"to {goal}: give the {name} with `{name}`, and only with it", field=name
+                )
+        at_ms = {"earliest": BEGINNING_MS, "time": time_ms}.get(goal)
+        return cls(group, topic, END_MS if at_ms is None else at_ms, offset, queues)
 
     async def moves(self, offsets: TopicOffsets) -> dict[MessageQueue, QueueMove]:
         """What would happen. Raises InvalidMessage for a queue or an offset that is not there, MQError."""

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from mqspark.base.config import did_you_mean, parse_addresses
+from mqspark.base.wholefile import replace_file
 from mqspark.errors import ConfigError
 
 MAX_FILE_BYTES = 1 << 20
@@ -86,8 +87,6 @@ def check_context(name: str, context: ClusterContext) -> None:
 
 def save_contexts(contexts: Contexts) -> Path:
     """Replace the whole file, which is returned, readable only by the user. Raises ConfigError, OSError."""
-    import tempfile
-
     path = contexts_path()
     lines = [f"current = {_quoted(contexts.current)}\n"] if contexts.current else []
     for name, context in sorted(contexts.contexts.items()):
@@ -98,16 +97,7 @@ def save_contexts(contexts: Contexts) -> Path:
                 text = str(value).lower() if isinstance(value, bool) else _quoted(value)
                 lines.append(f"{key} = {text}\n")
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".contexts")  # created with mode 0600
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.writelines(lines)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    replace_file(path, "".join(lines).encode(), mode=0o600)
     return path
 
 

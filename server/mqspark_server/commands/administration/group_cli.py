@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import click
 
 from mqspark.errors import BrokerError, MQError
 from mqspark.message import MessageQueue, is_system_group
 from mqspark_server.actions.groupactions import CloneOffsets, DeleteGroup, PutGroup, SetMode
-from mqspark_server.actions.offsetmoves import BEGINNING_MS, END_MS, OffsetMove
+from mqspark_server.actions.offsetmoves import Goal, OffsetMove
 from mqspark_server.commands.clustercommand import ClusterShell, given_settings, noun, setting_options
 from mqspark_server.commands.completing import GroupName, GroupNames, MaybeGroups, TopicName, complete_topics
 from mqspark_server.commands.output import columns, row_of
@@ -175,12 +175,13 @@ async def group_reset(
     yes: Yes,
 ) -> None:
     """Move the offsets of GROUP in TOPIC forward or back, including online members."""
-    if sum((to_time is not None, to_offset is not None, earliest, latest)) != 1:
+    given = zip(get_args(Goal), (earliest, latest, to_time is not None, to_offset is not None), strict=True)
+    goals = [goal for goal, is_given in given if is_given]
+    if len(goals) != 1:
         raise click.UsageError("give one of --to-time, --to-offset, --earliest and --latest")
     chosen = [place_of(queue) for queue in await chosen_queues(shell, topic, queues)] if queues else ()
-    at_ms = to_time if to_time is not None else BEGINNING_MS if earliest else END_MS
     await shell.must_be_group(group)
-    move = OffsetMove(group, topic, at_ms, to_offset, chosen)
+    move = OffsetMove.towards(goals[0], group, topic, chosen, time_ms=to_time, offset=to_offset)
     await shell.carry_out_shown(move, _RESET, yes, dry_run=dry_run)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from mqspark.errors import BrokerError, RequestTimeout
 from mqspark.message import MessageQueue
@@ -12,7 +12,7 @@ from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import ResponseCode
 from mqspark_server.actions.fields import GroupName, Line, ListField, Text, TopicName
 from mqspark_server.actions.groupactions import CreateGroup, DeleteGroup, PutGroup, SetMode
-from mqspark_server.actions.offsetmoves import BEGINNING_MS, END_MS, ClusterOffsets, OffsetMove
+from mqspark_server.actions.offsetmoves import ClusterOffsets, Goal, OffsetMove
 from mqspark_server.console.clusteraccess import Trouble
 from mqspark_server.console.history.sampler import group_series
 from mqspark_server.console.rendering import chart
@@ -134,7 +134,7 @@ class GroupConfiguration(View, frozen=True):
 class ResetOffsets(ActionForm, frozen=True):
     group: GroupName
     topic: TopicName
-    to: Literal["earliest", "latest", "time", "offset"]
+    to: Goal
     time: Line = ""
     queue: Annotated[tuple[str, ...], ListField()] = ()
     """BROKER:NUMBER; none: all of the topic."""
@@ -145,11 +145,9 @@ class ResetOffsets(ActionForm, frozen=True):
         return {"time": zone.text(zone.ms(self.time, "time"))} if self.to == "time" else {}
 
     async def action(self, asked: Asking) -> OffsetMove:
-        at_ms = BEGINNING_MS if self.to == "earliest" else END_MS
-        if self.to == "time":
-            at_ms = asked.visitor.zone.ms(self.time, "time")
+        time_ms = asked.visitor.zone.ms(self.time, "time") if self.to == "time" else None
         offset = self.offset if self.to == "offset" else None
-        return OffsetMove(self.group, self.topic, at_ms, offset, self.queue)
+        return OffsetMove.towards(self.to, self.group, self.topic, self.queue, time_ms=time_ms, offset=offset)
 
 
 GROUP_PAGES = Section(

@@ -7,7 +7,7 @@ import asyncio
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import attrgetter
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Depends, Query, Response
@@ -30,7 +30,7 @@ from mqspark.protocol.headers.client_headers import (
 )
 from mqspark.protocol.slices import Work
 from mqspark_server.actions.groupactions import PutGroup, check_deletable
-from mqspark_server.actions.offsetmoves import BEGINNING_MS, END_MS, OffsetMove, QueueMove
+from mqspark_server.actions.offsetmoves import Goal, OffsetMove, QueueMove
 from mqspark_server.actions.operating import NotDone
 from mqspark_server.shown.nouns import GROUP_SETTINGS, MAX_NAME, OFFSETS, SHARED_QUEUES, ModeName, place_of
 from mqspark_server.survey.groupsurvey import modes_of
@@ -71,7 +71,7 @@ class Reset(Given):
     """The new offsets of a group in a topic."""
 
     topic: str = Field(min_length=1, max_length=MAX_NAME)
-    to: Literal["earliest", "latest", "time", "offset"]
+    to: Goal
     timeMs: int | None = Field(default=None, ge=0, le=1 << 62, description="ms since 1970, for `time`")
     queueId: QueueId | None = Field(default=None, description="only this queue moves; `offset` needs one")
     offset: Annotated[int, OFFSETS] | None = None
@@ -198,19 +198,18 @@ async def reset_group(group: GroupName, reset: Reset, asker: AskerNow) -> ResetO
     """Move a group to other offsets of a topic, forward or back, live members included."""
     asker.authorize_group(group, Action.GET, Action.UPDATE)
     asker.authorize_topic(reset.topic, Action.GET, Action.UPDATE)
-    if (reset.to == "time") != (reset.timeMs is not None):
-        raise Problem(422, "timeMs is required with `time`, and only allowed with it")
-    if (reset.to == "offset") != (reset.offset is not None and reset.queueId is not None):
-        raise Problem(422, "offset and queueId are required with `offset`, and only allowed with it")
-    asker.check_known(group)
+    if reset.to == "offset" and reset.queueId is None:
+        raise Problem(422, "queueId is required with `offset`")
     offsets = _BrokerOffsets(asker)
-    at_ms = {"earliest": BEGINNING_MS, "latest": END_MS}.get(reset.to, reset.timeMs or 0)
     queues = [] if reset.queueId is None else [place_of(offsets.queue(reset.topic, reset.queueId))]
-    move = OffsetMove(group, reset.topic, at_ms, reset.offset, queues)
+    goal, given = reset.to, {"time_ms": reset.timeMs, "offset": reset.offset}
+    with as_problem(422, InvalidMessage):
+        move = OffsetMove.towards(goal, group, reset.topic, queues, **given)
+    asker.check_known(group)
     with as_problem(400, InvalidMessage):
         moves = [*(await move.moves(offsets)).values()]
     if not reset.dryRun:
-        header = ResetOffsetRequestHeader(group=group, topic=reset.topic, timestamp=at_ms, is_force=True)
+        header = ResetOffsetRequestHeader(group=group, topic=reset.topic, timestamp=move.at_ms, is_force=True)
         if reset.queueId is not None:
             (only,) = moves
             header.queue_id, header.offset = only.queue_id, only.after
