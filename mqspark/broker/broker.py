@@ -137,13 +137,12 @@ class BrokerCore:
         self.authority = authority
         self.extensions = extensions
         self.outbox: list[Session] = outbox if outbox is not None else []
-        machine_bytes = memory_bytes or usable_memory_bytes()
-
         self.shared = shared = BrokerTables(
             config,
             store_config,
             store,
             clock,
+            machine_bytes=memory_bytes or usable_memory_bytes(),
             random=random,
             new_unique_id=new_unique_id,
             utc_offset_ms=utc_offset_ms,
@@ -157,19 +156,18 @@ class BrokerCore:
 
         # What it does by itself, and its part in its set.
         self.acks = acks = Acks(clock, state.stats.rpc)
-        lookups = LookupProcessor(state, machine_bytes)
-        self.services = services = BrokerServices(shared, acks, lookups.starts_in_memory, compute)
+        lookups = LookupProcessor(state)
+        self.services = services = BrokerServices(shared, acks, compute)
         self.transactions, self.timers, self.pop = services.transactions, services.timers, services.pop
         self.role = role = Role(
-            state, term, authority, shared.modes, services.delays, self.timers, shared.table_notices,
-            lookups.starts_in_memory,
-        )  # fmt: skip
+            state, term, authority, shared.modes, services.delays, self.timers, shared.table_notices
+        )
         self._acked = 0
         """The log position up to which this broker alone would answer."""
 
         # What it answers.
         self.requests = requests = BrokerRequests(
-            shared, acks, role, services, lookups, machine_bytes,
+            shared, acks, role, services, lookups,
             all_wait=term is not None,  # a master that has been replaced must not acknowledge anything
         )  # fmt: skip
         self.pulls = requests.pulls
@@ -181,7 +179,7 @@ class BrokerCore:
         # What limits and watches it.
         prints = BrokerPrints(clock, store, role.replicas, acks, self.pulls.parked, state.long_work)
         self._rounds = Rounds(state, acks, prints, is_slave=role.is_slave)
-        self.bounds = BrokerBounds(state, authority, machine_bytes, self._bounded())
+        self.bounds = BrokerBounds(state, authority, self._bounded())
         self.tables = self.bounds.tables
         self._is_quiet = False
 

@@ -22,7 +22,6 @@ class BrokerBounds:
         self,
         state: BrokerState,
         authority: Authority | None,
-        machine_bytes: int,
         bounded: Iterable[Bounded],
     ) -> None:
         config = state.config
@@ -31,7 +30,9 @@ class BrokerBounds:
             state.delayed, state.check_points, state.acknowledgements, state.calls.shares
         )  # fmt: skip
         """The bounds of what is in no table."""
-        self.budget = budget = TableBudget(lambda: config.tables_bound(machine_bytes), "maxTablesBytes")
+        self.budget = budget = TableBudget(
+            lambda: config.tables_bound(state.memory.machine_bytes), "maxTablesBytes"
+        )
         holders: Holders | None = None
         if authority is not None:
             holders = Holders(

@@ -64,18 +64,17 @@ class BrokerRequests:
         role: Role,
         services: BrokerServices,
         lookups: LookupProcessor,
-        machine_bytes: int,
         *,
         all_wait: bool,
     ) -> None:
-        """``machine_bytes``: memory of this machine. ``all_wait``: as of ``SendProcessor``."""
+        """``all_wait``: as of ``SendProcessor``."""
         self._state = state = shared.state
         self._acks = acks
         self._role = role
         self._services = services
         self._lookups = lookups
         self._modes = shared.modes
-        self.pulls = PullProcessor(state, machine_bytes, role)
+        self.pulls = PullProcessor(state, role)
         self.changes = ChangeAnswers(state, shared.changes, shared.saved, acks, self.pulls.remapped)
         self.sends = SendProcessor(
             state, acks, state.store.store_host, self.changes.once_known, all_wait=all_wait

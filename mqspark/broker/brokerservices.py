@@ -39,10 +39,9 @@ class BrokerServices:
         self,
         shared: BrokerTables,
         acks: Acks,
-        starts_in_memory: Callable[[str, int], bool],
         compute: Compute | None,
     ) -> None:
-        """``starts_in_memory(topic, queue id)``: as of ``PopService``; ``compute``: as of ``SchemaRegistry``."""
+        """``compute``: as of ``SchemaRegistry``."""
         state, config_file = shared.state, shared.config_file
         config, store = state.config, state.store
         self._saved = shared.saved
@@ -61,11 +60,10 @@ class BrokerServices:
         self.pop = PopService(
             state,
             acks,
-            starts_in_memory=starts_in_memory,
             order_file=config_file("consumerOrderInfo.json"),
             timer_is_idle=self.timers.is_idle,
         )
-        self.lite = LiteService(state, starts_in_memory)
+        self.lite = LiteService(state)
         state.remove_lite_topics = self.lite.life.remove_all_of
         self.pop.serve_lite(self.lite.pops, self.lite.watch)
         self.schemas = SchemaRegistry(state, acks, config_file("schemaCopy.json"), compute)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from mqspark.broker.lite.liteadmin import LiteAdminProcessor
 from mqspark.broker.lite.liteclients import LiteClients
@@ -39,11 +39,11 @@ _FORBIDDEN = "java.lang.IllegalStateException: Consumer group is not allowed to 
 class LiteService:
     """Handlers and background service (``mqspark.broker.service``)."""
 
-    def __init__(self, state: BrokerState, starts_in_memory: Callable[[str, int], bool]) -> None:
+    def __init__(self, state: BrokerState) -> None:
         self._state = state
         self.order = PopOrder(state, "liteOrder")
         self.clients = LiteClients(state, self._moved)
-        self.pops = LitePops(state, self.clients, self.order, PopOffsets(state, starts_in_memory))
+        self.pops = LitePops(state, self.clients, self.order, PopOffsets(state))
         self.watch = LiteWatch(state, self.clients)
         self.clients.on_event = self._wake
         self.life = LiteLife(state, self.clients, self.order)

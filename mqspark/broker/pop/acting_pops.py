@@ -153,13 +153,12 @@ class ActingPops:
         self,
         state: BrokerState,
         bridge: RecordBridge,
-        starts_in_memory: Callable[[str, int], bool],
     ) -> None:
         self._bridge = bridge
         self._answers, self._durably = Deferred(), Deferred()
         self._waiting = Acks(state.clock, state.stats.rpc)
         self._log = _EscapingLog(state, bridge)
-        self._offsets = PopOffsets(state, starts_in_memory)
+        self._offsets = PopOffsets(state)
         order = PopOrder(state, "actingPopOrder")
         self._pops = PopProcessor(
             state, self._log, self._offsets, order, self._answers, self._durably, "actingParkedPops"

@@ -35,18 +35,16 @@ class PopService:
         state: BrokerState,
         acks: Acks,
         *,
-        starts_in_memory: Callable[[str, int], bool],
         order_file: ConfigFile,
         timer_is_idle: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``starts_in_memory(topic, queue id)``: whether the queue is young, so that new groups always consume it
-        from its start; ``timer_is_idle()``: no timed message is late."""
+        """``timer_is_idle()``: no timed message is late."""
         self._clock = state.clock
         self.scans_ms = Histogram(SCAN_BOUNDS_MS)
         """Duration of each scan of the revive log."""
         self._answers, self._durably = Deferred(), Deferred()
         log = ReviveLog(state)
-        self._offsets = offsets = PopOffsets(state, starts_in_memory)
+        self._offsets = offsets = PopOffsets(state)
         self._order = PopOrder(state)
         self._saved_order = SavedTable(self._order, order_file)
         self.pops = PopProcessor(state, log, offsets, self._order, self._answers, self._durably)

@@ -6,8 +6,6 @@ bring the messages back after a crash. In the meantime the next pop continues fr
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from mqspark.base.bounded import require
 from mqspark.broker.state.state import BrokerState
 from mqspark.message import RETRY_PREFIX
@@ -45,11 +43,8 @@ class Step:
 
 
 class PopOffsets:
-    def __init__(self, state: BrokerState, starts_in_memory: Callable[[str, int], bool]) -> None:
-        """``starts_in_memory(topic, queue id)``: whether the queue is young, so that new groups always consume it
-        from its start."""
+    def __init__(self, state: BrokerState) -> None:
         self._state = state
-        self._starts_in_memory = starts_in_memory
         self._ahead: dict[_Key, _Ahead] = {}
 
     def peek(self, group: str, topic: str, queue_id: int, init_mode: int = INIT_MIN) -> int:
@@ -117,6 +112,6 @@ class PopOffsets:
         first = max(0, store.offsets.sure_min_offset(topic, queue_id))
         if init_mode == INIT_MIN or topic.startswith(RETRY_PREFIX):
             return first
-        if first == 0 and self._starts_in_memory(topic, queue_id):
+        if first == 0 and self._state.memory.has_all_of(topic, queue_id):
             return 0
         return max(0, store.offsets.max_offset(topic, queue_id) - 1)

@@ -39,7 +39,6 @@ from mqspark.protocol.headers.client_headers import (
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Slices
 from mqspark.record.record import Parts, parts_at, take_apart
-from mqspark.record.recordlayout import record_position
 from mqspark.store.index.keys import Sought
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID, allows_dispatch
 
@@ -80,9 +79,8 @@ def _is_for(topic: str, record: Parts) -> bool:
 
 
 class LookupProcessor:
-    def __init__(self, state: BrokerState, memory_bytes: int) -> None:
+    def __init__(self, state: BrokerState) -> None:
         self._state = state
-        self._memory_bytes = memory_bytes
         self._logic = LogicLookups(state)
         self.handlers: dict[int, Handler] = {
             RequestCode.QUERY_MESSAGE: self.query_message,
@@ -108,23 +106,10 @@ class LookupProcessor:
         if offset == NOT_FOUND:
             if header.set_zero_if_not_found is False:
                 raise Refusal(ResponseCode.QUERY_NOT_FOUND, _NO_OFFSET, {})
-            if not self.starts_in_memory(header.topic, header.queue_id):
+            if not self._state.memory.has_all_of(header.topic, header.queue_id):
                 raise Refusal(ResponseCode.QUERY_NOT_FOUND, _NO_YOUNG_QUEUE, {})
             offset = 0
         return ok(command, {"offset": str(offset)})
-
-    def starts_in_memory(self, topic: str, queue_id: int) -> bool:
-        """Whether the queue is young: message 0 still exists and is within the part of the log that is assumed to
-        be in the page cache. New groups always consume such a queue from its start."""
-        store = self._state.store
-        if store.offsets.log_bounds(topic, queue_id)[0] != 0:
-            return False
-        first = store.reads.get(topic, queue_id, 0, 1, 1, None)
-        if not first.buffers:
-            return False
-        physical_offset = record_position(first.buffers[0])
-        window_bytes = self._memory_bytes * self._state.store_config.access_message_in_memory_max_ratio // 100
-        return bool(store.log.position - physical_offset <= window_bytes)
 
     def update_offset(self, session: Session, command: Command) -> bytes | None:
         header = command.header(UpdateConsumerOffsetRequestHeader)

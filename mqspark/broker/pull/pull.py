@@ -140,15 +140,8 @@ class PullRole(Protocol):
 
 
 class PullProcessor:
-    def __init__(
-        self,
-        state: BrokerState,
-        memory_bytes: int,
-        role: PullRole,
-    ) -> None:
-        """``memory_bytes`` of this machine."""
+    def __init__(self, state: BrokerState, role: PullRole) -> None:
         self._state = state
-        self._memory_bytes = memory_bytes
         self._elsewhere = ReadsElsewhere(state)
         self._role = role
         self._get = state.store.reads.get
@@ -571,11 +564,9 @@ class PullProcessor:
             self._state.stats.read_from_disk(pull.topic, pull.group, result.count, result.size_bytes)
 
     def _is_on_disk(self, result: GetResult) -> bool:
-        """Whether the messages are probably no longer in memory (DefaultMessageStore.checkInDiskByCommitOffset)."""
-        state, last = self._state, result.buffers[-1]
-        end = record_position(last) + len(last)
-        ratio = state.store_config.access_message_in_memory_max_ratio
-        return bool(state.store.log.position - end > self._memory_bytes * ratio // 100)
+        """Whether the messages are probably no longer in memory."""
+        last = result.buffers[-1]
+        return not self._state.memory.has(record_position(last) + len(last))
 
     def _on_a_slave(
         self, pull: Pull, code: ResponseCode, next_offset: int, has_master: bool

@@ -129,9 +129,7 @@ class ActingMaster:
         follower: Follower | None,
         delays: DelayService,
         timers: TimerService,
-        starts_in_memory: Callable[[str, int], bool],
     ) -> None:
-        """``starts_in_memory(topic, queue id)``: as of ``PopService``."""
         self._config = config
         self._state = state
         self._clock = state.clock
@@ -147,7 +145,7 @@ class ActingMaster:
         """For messages of delay levels; timer messages; copies of popped messages, and transactions; check points and
         acknowledgements."""
         self._delayed, self._timed, self._copies, checks = self.bridges
-        self._pops = ActingPops(state, checks, starts_in_memory)
+        self._pops = ActingPops(state, checks)
         self.ledgers = (*(bridge.ledger for bridge in self.bridges), *self._pops.ledgers)
         self.announced: AnnouncedMaster | None = None
         self._announced_ms = -ANNOUNCED_MS

@@ -19,7 +19,7 @@ Must not know connections, nor the services that a broker runs.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from mqspark.broker.config import BrokerRole
@@ -63,10 +63,9 @@ class Role:
         delays: DelayService,
         timers: TimerService,
         notices: TableNotices,
-        starts_in_memory: Callable[[str, int], bool],
     ) -> None:
         """``term``: this broker's part; None without controllers. ``authority``: None without users. ``notices``: of
-        changes of the tables here. ``starts_in_memory(topic, queue id)``: as of ``PopService``."""
+        changes of the tables here."""
         config, store, clock = state.config, state.store, state.clock
         is_slave = config.broker_role is BrokerRole.SLAVE
         self._state = state
@@ -104,7 +103,7 @@ class Role:
         """None from ``go_online`` of the broker on."""
         self.acting: ActingMaster | None = None
         if config.enable_slave_acting_master:
-            self.acting = ActingMaster(config, state, self.follower, delays, timers, starts_in_memory)
+            self.acting = ActingMaster(config, state, self.follower, delays, timers)
             if self.metadata is not None:
                 self.metadata.acting = self.acting
         store.reads.why_unhealed = self.why_unhealed

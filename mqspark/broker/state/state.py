@@ -16,6 +16,7 @@ from mqspark.broker.state.coldreads import ColdReads
 from mqspark.broker.state.groups import ClientGroups, ConsumerGroup
 from mqspark.broker.state.heldhalves import HeldHalves
 from mqspark.broker.state.locks import QueueLocks
+from mqspark.broker.state.logmemory import LogMemory
 from mqspark.broker.state.slowreaders import SlowReaders
 from mqspark.broker.state.writer import Writer
 from mqspark.broker.statictopic.mappings import Mappings
@@ -61,6 +62,7 @@ class BrokerState:
     config: BrokerConfig
     store_config: StoreConfig
     store: MessageStore
+    memory: LogMemory
     clock: Clock
     random: Random
     new_unique_id: Callable[[], str]
@@ -101,6 +103,7 @@ def new_state(
     store: MessageStore,
     clock: Clock,
     *,
+    machine_bytes: int,
     random: Random,
     new_unique_id: Callable[[], str],
     utc_offset_ms: Callable[[int], int],
@@ -121,6 +124,7 @@ def new_state(
         config=config,
         store_config=store_config,
         store=store,
+        memory=LogMemory(store, store_config, machine_bytes),
         clock=clock,
         random=random,
         new_unique_id=new_unique_id,
