@@ -525,22 +525,6 @@ def _send_templates(region: str) -> tuple[bytes, bytes]:
     return head + b',"transactionId":%b' + tail, head + tail
 
 
-def encode_command(command: Command) -> bytes:
-    """The frame of a decoded command, in its own serialisation. Used to relay requests and answers."""
-    head = _encode_head(
-        command.code,
-        command.flag,
-        command.opaque,
-        command.ext if command.has_ext else None,
-        len(command.body),
-        command.remark,
-        command.language,
-        command.version,
-        command.serialize_type,
-    )
-    return b"".join((head, command.body)) if command.body else head
-
-
 def _encode_head(
     code: int,
     flag: int,

@@ -43,11 +43,11 @@ from mqspark.protocol.bodies.topic_bodies import (
     TopicRouteData,
 )
 from mqspark.protocol.codes import RequestCode
-from mqspark.protocol.servers.registration import encode_register_body
 from mqspark.protocol.session import Session
 from tests.benchmarks.report import figure
 from tests.spark.conftest import stop_session
 from tests.support.clusters import mqspark_host, mqspark_namesrv
+from tests.support.frames import encode_register_body
 from tests.support.pace import ProcessorTime, slowness
 from tests.support.remoting import heartbeat_body, subscription
 from tests.unit.broker_kit import Bench, Peer, namesrv_peer

@@ -15,11 +15,11 @@ from mqspark.protocol.bodies.admin_bodies import ConsumeStats
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.client_bodies import HeartbeatData
 from mqspark.protocol.bodies.topic_bodies import ClusterInfo, TopicRouteData
-from mqspark.protocol.command import BINARY, JSON, Command, encode_command, encode_request, encode_response
+from mqspark.protocol.command import BINARY, JSON, Command, encode_request, encode_response
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
 from mqspark.protocol.headers.header import to_ext
-from mqspark.protocol.servers.registration import decode_register_body
+from tests.support.frames import decode_register_body, encode_command
 
 # A busy machine is no finding.
 relaxed = settings(suppress_health_check=[HealthCheck.too_slow])

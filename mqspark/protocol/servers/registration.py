@@ -16,7 +16,7 @@ import zlib
 
 from mqspark.base.names import check
 from mqspark.errors import ProtocolError
-from mqspark.protocol.bodies.body import decode_body, decode_nameless, encode_body
+from mqspark.protocol.bodies.body import decode_body, decode_nameless
 from mqspark.protocol.bodies.longtables import MAX_ENTRY_BYTES, parts_of_table, read_parts
 from mqspark.protocol.bodies.topic_bodies import (
     DataVersion,
@@ -26,9 +26,8 @@ from mqspark.protocol.bodies.topic_bodies import (
     TopicConfigSerializeWrapper,
     TopicQueueMappingInfo,
 )
-from mqspark.protocol.fastjson import encode_sorted
 from mqspark.protocol.named import check_names
-from mqspark.protocol.slices import Work, finished
+from mqspark.protocol.slices import Work
 
 MAX_REGISTER_BYTES = 16 * 1024 * 1024
 """Limit of an inflated registration: that of an uncompressed one, some 200,000 topics."""
@@ -46,17 +45,6 @@ MAX_PART_BYTES = 64 * 1024
 
 TOPICS_A_SLICE = 250
 _INFLATE_STEP = 256 * 1024
-
-
-def decode_register_body(
-    body: bytes | memoryview, version: int, max_bytes: int = MAX_REGISTER_BYTES
-) -> RegisterBrokerBody:
-    """``read_registration`` in one slice, with everything in the body. Raises ProtocolError."""
-    if not body:
-        return RegisterBrokerBody()
-    if body[0] == 0x78:
-        return finished(_read_compressed(body, version, max_bytes))
-    return decode_body(RegisterBrokerBody, body)
 
 
 def read_registration(
@@ -146,30 +134,9 @@ def _inflate(body: bytes | memoryview, max_bytes: int) -> Work[bytearray]:
     return plain
 
 
-def encode_register_body(body: RegisterBrokerBody, *, compress: bool = False) -> bytes:
-    """The compressed form loses ``order`` and ``topicSysFlag``, as in RocketMQ."""
-    if not compress:
-        return encode_body(body)
-    wrapper = body.topic_config_serialize_wrapper
-    parts = [_part(encode_sorted(wrapper.data_version)), len(wrapper.topic_config_table).to_bytes(4, "big")]
-    parts += [_part(encode_topic_line(topic)) for topic in wrapper.topic_config_table.values()]
-    parts.append(_part(encode_sorted(body.filter_server_list)))
-    parts.append(len(wrapper.topic_queue_mapping_info_map).to_bytes(4, "big"))
-    parts += [_part(encode_sorted(mapping)) for mapping in wrapper.topic_queue_mapping_info_map.values()]
-    return zlib.compress(b"".join(parts), 9)
-
-
-def encode_topic_line(topic: TopicConfig) -> bytes:
-    """``name readNums writeNums perm filterType attributes``, separated by spaces (TopicConfig.encode)."""
-    attributes = encode_sorted(topic.attributes).decode()
-    return (
-        f"{topic.topic_name} {topic.read_queue_nums} {topic.write_queue_nums} {topic.perm} "
-        f"{topic.topic_filter_type} {attributes}"
-    ).encode()
-
-
 def decode_topic_line(line: bytes) -> TopicConfig:
-    """The reverse of ``encode_topic_line``; the attributes may be missing. Raises ProtocolError."""
+    """``name readNums writeNums perm filterType attributes``, separated by spaces; the attributes may be missing
+    (TopicConfig.encode). Raises ProtocolError."""
     try:
         name, read, write, perm, filter_type, *rest = str(line, "utf-8").split(" ", 5)
         return TopicConfig(
@@ -182,10 +149,6 @@ def decode_topic_line(line: bytes) -> TopicConfig:
         )
     except ValueError:
         raise ProtocolError(f"not a topic configuration: {line[:80]!r}") from None
-
-
-def _part(data: bytes) -> bytes:
-    return len(data).to_bytes(4, "big") + data
 
 
 class _Parts:

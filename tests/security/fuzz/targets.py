@@ -51,6 +51,7 @@ from mqspark.protocol.bodies.topic_bodies import (
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.servers import registration
+from mqspark.protocol.slices import finished
 from mqspark.record.compression import LZ4, ZLIB, ZSTD, decompress
 from mqspark.record.record import decode_records
 from mqspark.testing import Broker, FakeClock
@@ -155,7 +156,7 @@ class Bodies(Decoding):
         else:
             for version in (0, 413, 479):
                 with contextlib.suppress(MQError):
-                    registration.decode_register_body(content, version)
+                    finished(registration.read_registration(content, version))
             fastjson.loads(content)
 
 

@@ -40,8 +40,8 @@ from mqspark.protocol.bodies.topic_bodies import (
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.cluster_headers import RegisterBrokerRequestHeader
-from mqspark.protocol.servers.registration import encode_register_body
 from mqspark.store.offsets import QueueOffsets
+from tests.support.frames import encode_register_body
 from tests.support.pace import ProcessorTime
 from tests.support.remoting import heartbeat_body, subscription
 from tests.support.store_tools import complete

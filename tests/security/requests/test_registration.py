@@ -27,9 +27,9 @@ from mqspark.protocol.bodies.topic_bodies import (
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.connection import MAX_FRAME_BYTES
-from mqspark.protocol.servers.registration import decode_register_body
 from mqspark.testing import Broker
 from tests.support.clocks import ManualClock
+from tests.support.frames import decode_register_body
 from tests.unit.broker_kit import (
     SEND,
     Bench,

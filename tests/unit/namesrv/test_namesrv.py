@@ -24,11 +24,11 @@ from mqspark.protocol.bodies.topic_bodies import (
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.servers.registration import encode_register_body
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import finished
 from mqspark_server.settings.settingsfile import SettingsFile
 from tests.support.clocks import ManualClock
+from tests.support.frames import encode_register_body
 from tests.support.store_tools import complete
 from tests.unit.broker_kit import Peer, namesrv_peer
 

@@ -38,11 +38,9 @@ from mqspark.protocol.bodies.topic_bodies import (
     TopicRouteData,
 )
 from mqspark.protocol.servers.registration import (
-    decode_register_body,
     decode_topic_line,
-    encode_register_body,
-    encode_topic_line,
 )
+from tests.support.frames import decode_register_body, encode_register_body, encode_topic_line
 from tests.support.protocol_classes import BODIES as BODIES_BY_NAME
 from tests.support.slices import sliced
 

@@ -15,7 +15,6 @@ from mqspark.protocol.command import (
     UNREAD_CODE,
     Command,
     UnreadRequest,
-    encode_command,
     encode_request,
     encode_request_head,
     encode_response,
@@ -33,6 +32,7 @@ from mqspark.protocol.headers.client_headers import (
 from mqspark.protocol.headers.cluster_headers import GetRouteInfoRequestHeader
 from mqspark.protocol.headers.header import to_ext
 from mqspark.protocol.layouts import HeaderLayouts
+from tests.support.frames import encode_command
 
 PROPERTIES = "TAGS\x01TagA\x02KEYS\x01k1 k2\x02WAIT\x01true\x02UNIQ_KEY\x010A000009\x02"
 SEND = SendMessageRequestHeaderV2(

@@ -19,10 +19,10 @@ from mqspark.protocol.bodies.client_bodies import (
 )
 from mqspark.protocol.bodies.topic_bodies import ClusterInfo, TopicRouteData
 from mqspark.protocol.codes import Language, RequestCode, ResponseCode
-from mqspark.protocol.command import BINARY, JSON, Command, encode_command, encode_request
+from mqspark.protocol.command import BINARY, JSON, Command, encode_request
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.headers.header import _fields, to_ext
-from mqspark.protocol.servers.registration import decode_register_body
+from tests.support.frames import decode_register_body, encode_command
 from tests.support.protocol_classes import HEADERS
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "golden"
