@@ -278,10 +278,10 @@ class EpochReplica(Replica):
     @property
     def away_ms(self) -> int:
         """For how long it has lacked something and said nothing."""
-        return self._clock.monotonic_ms() - max(self._heard_ms, self.caught_up_ms)
+        return self._clock.monotonic_ms() - max(self.heard_ms, self.caught_up_ms)
 
     def received(self, data: bytes) -> None:
-        self._heard_ms = self._clock.monotonic_ms()
+        self.heard_ms = self._clock.monotonic_ms()
         if not self._owner.is_master:
             raise ProtocolError("this broker is not the master")
         if self.is_stale:

@@ -25,6 +25,7 @@ from typing import Protocol
 from mqspark.base.clock import Clock
 from mqspark.base.config import INT64_MAX
 from mqspark.broker.config import BrokerConfig
+from mqspark.broker.replication.halink import HaLink
 from mqspark.errors import NotNow, ProtocolError
 from mqspark.protocol.bodies.replica_bodies import HAClientRuntimeInfo
 from mqspark.protocol.servers.replication import DataFrames, encode_report
@@ -39,8 +40,6 @@ MAX_UNWRITTEN_BYTES = 16 << 20
 
 MAX_REST_BYTES = 128 << 20
 """While more is received and not appended, no more is read; twice the largest record."""
-RATE_MS = 1_000
-"""How often the bytes a second of a copy are reckoned anew."""
 
 WIDEN_FACTOR = 16
 """How much more is compared when everything compared differs."""
@@ -80,13 +79,12 @@ class Healer(Protocol):
         """Called for a sound record here for which the master is refused."""
 
 
-class Follower:
+class Follower(HaLink):
     """One slave's copy; lives longer than its connections."""
 
     def __init__(self, config: BrokerConfig, store: MessageStore, clock: Clock, healer: Healer) -> None:
-        self._config = config
+        super().__init__(config, clock)
         self._store = store
-        self._clock = clock
         self._healer = healer
         self.address: str | None = None
         """The master's HA address while there is a connection to it."""
@@ -96,10 +94,6 @@ class Follower:
         self._sure = store.status.sure_position
         """Everything before is as it was written; behind it a power cut may have left holes."""
         self._end_connection()
-        self._heard_ms = self._said_ms = 0
-        self.received_bytes = self._counted_bytes = 0
-        self._rate_ms = clock.monotonic_ms()
-        self.bytes_per_s = 0
         self.master_end = -1
         """The last known end of the master's log; -1 if unknown."""
         self.refused_since_ms: int | None = None
@@ -138,7 +132,7 @@ class Follower:
             )
         self._end_connection()
         self.address, self.master_end = address, master_end
-        self._heard_ms = self._said_ms = self._clock.monotonic_ms()
+        self.heard_ms = self._said_ms = self._clock.monotonic_ms()
         self._is_empty = begin == end
         if self._is_empty:
             self._sure = INT64_MAX
@@ -172,8 +166,8 @@ class Follower:
     def received(self, data: bytes) -> None:
         """Raises ProtocolError for a master that cannot be followed, and Diverged. Raises StoreError when the store
         takes nothing more."""
-        self._heard_ms = self._clock.monotonic_ms()
-        self.received_bytes += len(data)
+        self.heard_ms = self._clock.monotonic_ms()
+        self._copied_bytes += len(data)
         for position, part in self._parse(data):
             self._accept(position, part)
         if self._rest_bytes >= self._wanted_bytes:
@@ -327,31 +321,8 @@ class Follower:
         return self._encode(self._reported)
 
     @property
-    def _beat_ms(self) -> int:
-        """The longest time in which nothing is said."""
-        return self._config.ha_send_heartbeat_interval
-
-    @property
-    def heard_ms(self) -> int:
-        """When a master last connected or sent anything (monotonic); 0 before the first."""
-        return self._heard_ms
-
-    @property
-    def is_silent(self) -> bool:
-        """The master has sent nothing for haHousekeepingInterval."""
-        return self._clock.monotonic_ms() - self._heard_ms > self._config.ha_housekeeping_interval
-
-    @property
     def behind_bytes(self) -> int:
         return max(0, self.master_end - self._store.log.position)
-
-    def measure(self) -> None:
-        """Called about once a second: the bytes received since the last call."""
-        now_ms = self._clock.monotonic_ms()
-        if now_ms - self._rate_ms >= RATE_MS:
-            received = self.received_bytes - self._counted_bytes
-            self.bytes_per_s = received * 1000 // (now_ms - self._rate_ms)
-            self._rate_ms, self._counted_bytes = now_ms, self.received_bytes
 
     def info(self) -> HAClientRuntimeInfo:
         passed_ms = self._clock.now_ms() - self._clock.monotonic_ms()
@@ -359,7 +330,7 @@ class Follower:
             master_addr=self.address,
             transferred_byte_in_second=self.bytes_per_s,
             max_offset=self._store.log.position,
-            last_read_timestamp=self._heard_ms + passed_ms,
+            last_read_timestamp=self.heard_ms + passed_ms,
             last_write_timestamp=self._said_ms + passed_ms,
             master_flush_offset=0,
         )

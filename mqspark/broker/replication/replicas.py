@@ -15,7 +15,8 @@ from __future__ import annotations
 from mqspark.base.clock import Clock
 from mqspark.base.config import INT64_MAX
 from mqspark.broker.config import BrokerConfig, BrokerRole
-from mqspark.broker.replication.follower import RATE_MS, Follower
+from mqspark.broker.replication.follower import Follower
+from mqspark.broker.replication.halink import HaLink
 from mqspark.errors import ProtocolError, TooFewReplicas
 from mqspark.protocol.bodies.body import encode_body
 from mqspark.protocol.bodies.replica_bodies import HAConnectionRuntimeInfo, HARuntimeInfo
@@ -30,25 +31,22 @@ _SYNC_MASTER = BrokerRole.SYNC_MASTER
 """To look up a member of an enumeration takes longer than all else that a turn asks here."""
 
 
-class Replica:
+class Replica(HaLink):
     """One connection of a slave; created by ``Replicas.connect``."""
 
     def __init__(self, address: str, config: BrokerConfig, store: MessageStore, clock: Clock) -> None:
+        super().__init__(config, clock)
+        self.heard_ms = self._said_ms = clock.monotonic_ms()
         self.address = address
-        self._config = config
         self._store = store
-        self._clock = clock
         self._reports = Reports()
         self._next: int | None = None
-        self._heard_ms = self._said_ms = self._rate_ms = clock.monotonic_ms()
-        self._sent_bytes = self._counted_bytes = 0
         self.acked = -1
         """What it has of the log; -1 before its first report."""
-        self.bytes_per_s = 0
 
     def received(self, data: bytes) -> None:
         """Raises ProtocolError if it cannot be a slave of this log."""
-        self._heard_ms = self._clock.monotonic_ms()
+        self.heard_ms = self._clock.monotonic_ms()
         for position in self._reports.receive_data(data):
             self._reported(position)
 
@@ -94,19 +92,9 @@ class Replica:
             out.append(self._head(position, 0))
         if out:
             self._said_ms = now_ms
-            self._sent_bytes += position - self._next
+            self._copied_bytes += position - self._next
             self._next = position
         return out
-
-    @property
-    def _beat_ms(self) -> int:
-        """The longest time in which nothing is said."""
-        return self._config.ha_send_heartbeat_interval
-
-    @property
-    def heard_ms(self) -> int:
-        """When the slave has last connected or reported (monotonic)."""
-        return self._heard_ms
 
     def _most_bytes(self, position: int) -> int:
         """The length of the frame that begins at ``position``."""
@@ -116,22 +104,10 @@ class Replica:
         return data_head(position, size)
 
     @property
-    def is_silent(self) -> bool:
-        """Nothing was received for haHousekeepingInterval."""
-        return self._clock.monotonic_ms() - self._heard_ms > self._config.ha_housekeeping_interval
-
-    @property
     def is_in_sync(self) -> bool:
         """It lacks less than haMaxGapNotInSync."""
         lacking = self._store.log.position - self.acked
         return self.acked >= 0 and lacking < self._config.ha_max_gap_not_in_sync
-
-    def measure(self) -> None:
-        """Called about once a second: the bytes sent since the last call."""
-        now_ms = self._clock.monotonic_ms()
-        if now_ms - self._rate_ms >= RATE_MS:
-            self.bytes_per_s = (self._sent_bytes - self._counted_bytes) * 1000 // (now_ms - self._rate_ms)
-            self._rate_ms, self._counted_bytes = now_ms, self._sent_bytes
 
     def info(self) -> HAConnectionRuntimeInfo:
         return HAConnectionRuntimeInfo(
