@@ -150,7 +150,7 @@ class BrokerApp(ProcessApp):
         store = await self._recover(flush_worker, worker)
 
         self.lifecycle.advance(Phase.STARTING)
-        authority = await self._open_authority(worker)
+        authority = await self._open_authority(self.settings.auth, self.store_path, worker, self.extensions)
         archived = self._open_archive(store, worker) if self.config.archive_url else None
         parts = self.parts = self._assemble(store, flush_worker, worker, http, authority, archived)
         await self._listen(parts, sockets)
@@ -397,19 +397,6 @@ class BrokerApp(ProcessApp):
         if self.parts is not None:
             self.parts.core.older_fetched(key, queues)
             self.parts.server.schedule()
-
-    async def _open_authority(self, worker: Worker) -> Authority | None:
-        config = self.settings.auth
-        if not config.authentication_enabled:
-            return None
-        from mqspark_server.authfiles import auth_directory, open_authority
-
-        directory = auth_directory(config, self.store_path)
-        authority, close = await worker.run(partial(open_authority, config, directory, self.clock))
-        self._ends.always(close)
-        if self.extensions is not None:
-            authority.provider = self.extensions.provider
-        return authority
 
     def _new_core(
         self,

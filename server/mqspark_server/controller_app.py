@@ -68,10 +68,14 @@ class ControllerApp(ProcessApp):
         ends.on_stop(worker.close)
         authority: Authority | None = None
         guard = self._guard
-        if guard is None and self.settings.auth.authentication_enabled:
+        auth = self.settings.auth
+        if guard is None and auth.authentication_enabled:
+            extensions = load_extensions(self.clock, "", provider=auth.authentication_provider)
+            store = None if self.settings.controller.in_etcd else self.store_path
+            authority = await self._open_authority(auth, store, worker, extensions)
+        if authority is not None:
             from mqspark.auth.access import NoFacts
 
-            authority = await self._open_authority(worker)
             guard = partial(authority.guard, facts=NoFacts())
         core = self.core = self._new_core(outbox, guard or unguarded)
         notifier = Notifier(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, dialing(config, self.settings.auth))
@@ -106,18 +110,6 @@ class ControllerApp(ProcessApp):
             keeper.start()
         self.lifecycle.advance(Phase.READY)
         log.info("controller at %s, its state in %s", self.address, self.store)
-
-    async def _open_authority(self, worker: Worker) -> Authority:
-        from mqspark_server.authfiles import auth_directory, open_authority
-
-        config = self.settings.auth
-        directory = auth_directory(config, None if self.settings.controller.in_etcd else self.store_path)
-        authority, close = await worker.run(partial(open_authority, config, directory, self.clock))
-        self._ends.on_stop(close)
-        extensions = load_extensions(self.clock, "", provider=config.authentication_provider)
-        if extensions is not None:
-            authority.provider = extensions.provider
-        return authority
 
     def _new_core(self, outbox: list[Session], guard: Guard) -> Controller | ElectedController:
         config, keys = self.settings.controller, foreign_keys(ControllerConfig)

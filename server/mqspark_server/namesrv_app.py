@@ -26,7 +26,6 @@ from mqspark_server.settings.settingsfile import settings_file
 from mqspark_server.web.http import HttpServer
 
 if TYPE_CHECKING:  # imported where users have to log in, or with a controller
-    from mqspark.auth.authority import Authority
     from mqspark_server.controller_app import ControllerApp
     from mqspark_server.net.tcp import RemotingServer
 
@@ -63,15 +62,9 @@ class NameServerApp(ProcessApp):
         if self.settings.namesrv.kv_config_path:
             self._lock_table(Path(self.settings.namesrv.kv_config_path))
         outbox: list[Session] = []
-        authority: Authority | None = None
-        if self.settings.auth.authentication_enabled:
-            from mqspark_server.authfiles import auth_directory, open_authority
-
-            directory = auth_directory(self.settings.auth, None)
-            authority, close = open_authority(self.settings.auth, directory, self.clock)
-            ends.on_stop(close)
-            if extensions is not None:
-                authority.provider = extensions.provider
+        worker = Worker("mqspark-namesrv")
+        ends.on_stop(worker.close)
+        authority = await self._open_authority(self.settings.auth, None, worker, extensions)
         core = self.core = NameServer(
             self.settings.namesrv,
             self.clock,
@@ -91,8 +84,6 @@ class NameServerApp(ProcessApp):
             )
             ends.on_stop(self.controller.stop)
             await self.controller.start()
-        worker = Worker("mqspark-namesrv")
-        ends.on_stop(worker.close)
         housekeeper = Housekeeper(core, worker, lambda: server.write_outbox())
 
         ends.on_stop(housekeeper.finish)

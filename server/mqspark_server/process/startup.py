@@ -11,6 +11,9 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mqspark.auth.config import AuthConfig
 from mqspark.base.clock import Clock
@@ -20,8 +23,12 @@ from mqspark_server.net.lateness import Overload
 from mqspark_server.net.outbound import Dialing
 from mqspark_server.net.servertls import Certificates, client_context
 from mqspark_server.net.tcp import RemotingServer
+from mqspark_server.process.diskwork import Worker
 from mqspark_server.process.phases import Phase, ProcessLifecycle
 from mqspark_server.settings.serverconfig import ServerConfig
+
+if TYPE_CHECKING:  # imported where users have to log in
+    from mqspark.auth.authority import Authority
 
 log = logging.getLogger("mqspark.app")
 
@@ -88,6 +95,22 @@ class ProcessApp(ABC):
 
     @abstractmethod
     async def _start(self) -> None: ...
+
+    async def _open_authority(
+        self, config: AuthConfig, store: Path | None, worker: Worker, extensions: Extensions | None
+    ) -> Authority | None:
+        """Who may do what; None if everybody may do everything. ``store``: as of ``auth_directory``. Raises
+        ConfigError, StoreCorrupt, OSError."""
+        if not config.authentication_enabled:
+            return None
+        from mqspark_server.authfiles import auth_directory, open_authority
+
+        directory = auth_directory(config, store)
+        authority, close = await worker.run(partial(open_authority, config, directory, self.clock))
+        self._ends.always(close)
+        if extensions is not None:
+            authority.provider = extensions.provider
+        return authority
 
     async def stop(self) -> None:
         """May be called at any time and more than once.
