@@ -35,7 +35,7 @@ from mqspark.record.recordlayout import AT
 from mqspark.store.disk.directory import refuse_unfinished
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.disk.layout import StorePaths
-from mqspark.store.disk.notes.archivednote import ARCHIVED, decode_archived, encode_archived
+from mqspark.store.disk.notes.archivednote import ARCHIVED, encode_archived
 from mqspark.store.disk.notes.checkpoint import Checkpoint
 from mqspark_jobs.deltacommit import commit_files, make_table
 from mqspark_jobs.job import ProgressLine, Summary, run_tasks
@@ -417,11 +417,6 @@ class _Work:
             by_low[manifest.low] = manifest
             self.damaged.append([manifest.low, manifest.high])
         return [by_low[manifest.low] for manifest in manifests]
-
-
-def archived_mark(store: str) -> int:
-    """The position up to which a local store is archived; 0 if it is not."""
-    return decode_archived(OsFiles().read(local_path(store) / ARCHIVED))
 
 
 def safe_end(options: ArchiveOptions, log: Sequence[LogFile]) -> int | None:

@@ -15,8 +15,9 @@ from mqspark.arrow.cluster.history import load_manifests
 from mqspark.arrow.files.logfiles import list_log
 from mqspark.errors import ConfigError, StoreCorrupt
 from mqspark_jobs import archive as job
-from mqspark_jobs.archive import ArchiveOptions, archived_mark
+from mqspark_jobs.archive import ArchiveOptions
 from mqspark_jobs.commandline import main
+from tests.support.archive_tools import archived_mark
 from tests.support.dev import DevCluster
 from tests.support.jobs_tools import Killed, filled_store, quiet
 from tests.support.store_tools import drain

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from mqspark.message import Message
-from mqspark_jobs.archive import archived_mark
 from mqspark_jobs.redeliver import DELIVER_AT, TARGET
 from mqspark_server.scheduler.jobrecords import JobDirectory, JobState
 from tests.spark.delta_jars import needed_delta_jars
 from tests.support import processes
+from tests.support.archive_tools import archived_mark
 from tests.support.dev import DevCluster
 from tests.support.jobs_tools import filled_store
 from tests.support.waiting import eventually

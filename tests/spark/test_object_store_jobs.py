@@ -16,12 +16,12 @@ import pytest
 
 from mqspark.arrow.cluster.history import load_manifests
 from mqspark.message import Message
-from mqspark_jobs.archive import archived_mark
 from mqspark_jobs.redeliver import DELIVER_AT, TARGET
 from mqspark_jobs.tables.tabledefs import TableDirectory, new_definition
 from mqspark_jobs.tables.tablerecord import newest_version
 from tests.spark.delta_jars import NO_DELTA, delta_jars, maven_jars
 from tests.support import processes
+from tests.support.archive_tools import archived_mark
 from tests.support.dev import DevCluster
 from tests.support.jobs_tools import filled_store, tree
 from tests.support.maven import ToolMissing

@@ -8,9 +8,16 @@ from pathlib import Path
 
 from mqspark.arrow.files.locations import join, read_bytes, write_bytes
 from mqspark.arrow.files.logfiles import find_log
+from mqspark.store.disk.files import OsFiles
+from mqspark.store.disk.notes.archivednote import ARCHIVED, decode_archived
 from mqspark_jobs.archive import UnitTask, archive_unit, plan_units
 
 PROTOCOL = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
+
+
+def archived_mark(store: str) -> int:
+    """The position up to which a local store is archived; 0 if it is not."""
+    return decode_archived(OsFiles().read(Path(store) / ARCHIVED))
 
 
 def archive_log(store: Path, url: str, broker: str = "dev", *, low: int = 0, end: int | None = None) -> int:

@@ -35,13 +35,13 @@ from mqspark_jobs.archive import (
     ArchiveOptions,
     UnitTask,
     archive_unit,
-    archived_mark,
     group_units,
     plan_units,
 )
 from mqspark_jobs.deltacommit import _add
 from mqspark_jobs.logcuts import cuts
 from mqspark_jobs.rowfiles import RowFile
+from tests.support.archive_tools import archived_mark
 from tests.support.clocks import ManualClock
 from tests.support.jobs_tools import InProcessSpark, filled_store, quiet
 from tests.support.store_tools import RoomyFiles, clean, drain, flush, opened, put

@@ -217,8 +217,6 @@ CALLED_BY_OTHERS = {
     streamWriter""",
     "DuckDB and pyarrow, of a dataset": "scanner",
     "users of work queues": "map_arrow transform",
-    "operators and the tests of the archive": "archived_mark",
-    "tests, which are a peer, a tool or a clock to what they test": "mapped_segments",
     "programs that test with mqspark.testing": """transaction_producer push_consumer pop_consumer lite_pull_consumer
     shut_down add_broker apps""",
 }
