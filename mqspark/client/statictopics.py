@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection
 
-from mqspark.base.clock import Clock, SystemClock
+from mqspark.base.clock import wall_ms
 from mqspark.client.admin import AdminClient
 from mqspark.client.staticplan import (
     Configs,
@@ -45,25 +45,24 @@ Plan = TopicRemappingDetailWrapper
 class StaticTopics:
     """Static topics of the cluster of an AdminClient."""
 
-    def __init__(self, admin: AdminClient, clock: Clock | None = None) -> None:
+    def __init__(self, admin: AdminClient) -> None:
         self._admin = admin
-        self._clock = clock or SystemClock()
 
     async def plan_growth(self, topic: str, queues: int, brokers: Collection[str]) -> Plan:
         """How to make a static topic of so many logic queues on these brokers, or to give it so many. Raises
         StaticTopicProblem, InvalidMessage for a name that no topic can have, and BrokerError."""
         check_topic(topic)
         configs = await self._configs(topic)
-        return await self._completed(plan_growth(topic, queues, brokers, configs, self._clock.now_ms()))
+        return await self._completed(plan_growth(topic, queues, brokers, configs, wall_ms()))
 
     async def plan_move(self, topic: str, brokers: Collection[str]) -> Plan:
         """How to have all logic queues on these brokers, evenly. Raises StaticTopicProblem and BrokerError."""
         configs = await self._configs(topic)
-        return await self._completed(plan_move(topic, brokers, configs, self._clock.now_ms()))
+        return await self._completed(plan_move(topic, brokers, configs, wall_ms()))
 
     async def plan_rest(self, topic: str) -> Plan | None:
         """The rest of a move that failed half-way; None if there is none. Raises StaticTopicProblem and BrokerError."""
-        rest = plan_rest(topic, await self._configs(topic), self._clock.now_ms())
+        rest = plan_rest(topic, await self._configs(topic), wall_ms())
         return None if rest is None else await self._completed(rest)
 
     async def carry_out(self, plan: Plan, decided: Callable[[], None] = lambda: None) -> None:
@@ -80,7 +79,7 @@ class StaticTopics:
         StaticTopicProblem and ClientError."""
         for steps in itertools.count():
             configs = await self._configs(topic)
-            plan = plan_repair(topic, configs, self._clock.now_ms())
+            plan = plan_repair(topic, configs, wall_ms())
             if plan is None:
                 return configs, steps
             if steps == MAX_STEPS:

@@ -72,7 +72,6 @@ class Connection:
     __slots__ = (
         "_filled",
         "_in_slices",
-        "_max_frame_bytes",
         "_max_header_bytes",
         "_needed",
         "_partial",
@@ -88,7 +87,6 @@ class Connection:
     def __init__(
         self,
         *,
-        max_frame_bytes: int = MAX_FRAME_BYTES,
         max_header_bytes: int = MAX_HEADER_BYTES,
         in_slices: bool = False,
         reads_over: bool = False,
@@ -100,7 +98,6 @@ class Connection:
         """The frame that is being skipped."""
         self.unparsed = b""
         """Received bytes left for the next ``receive_data`` (``in_slices``), which may be called with b""."""
-        self._max_frame_bytes = max_frame_bytes
         self._max_header_bytes = max_header_bytes
         self._partial = bytearray()
         self._needed = PREFIX_BYTES
@@ -162,7 +159,7 @@ class Connection:
         length = stop = len(data)
         if stop > SLICE_BYTES and self._in_slices:
             stop = SLICE_BYTES
-        max_total, max_header_bytes = self._max_frame_bytes - 4, self._max_header_bytes
+        max_total, max_header_bytes = MAX_FRAME_BYTES - 4, self._max_header_bytes
         unpack = PREFIX.unpack_from
         looks = self._unknown_reads < LOOK_EVERY or not self._unknown_reads % LOOK_EVERY
         while True:
@@ -282,10 +279,10 @@ class Connection:
     def _check(self, total: int, meta: int) -> _LongHeader | None:
         """Check a frame's lengths. Returns the frame to skip; None if it is to be read."""
         header_length = meta & 0xFFFFFF
-        if 4 + total > self._max_frame_bytes:
+        if 4 + total > MAX_FRAME_BYTES:
             if total == _HTTP:
                 raise ProtocolError("the peer speaks HTTP: this is not a remoting port")
-            raise FrameTooLarge("frame", 4 + total, self._max_frame_bytes)
+            raise FrameTooLarge("frame", 4 + total, MAX_FRAME_BYTES)
         if total < 4 or header_length > total - 4:
             raise ProtocolError(f"frame of {total} bytes with a header of {header_length}")
         if header_length <= self._max_header_bytes:

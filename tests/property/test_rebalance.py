@@ -131,7 +131,7 @@ class Group(RuleBasedStateMachine):
     @rule()
     def join(self) -> None:
         self.number += 1
-        self.members.append(Member(f"127.0.0.1@{self.number}", RebalanceTimer(self.clock)))
+        self.members.append(Member(f"127.0.0.1@{self.number}", RebalanceTimer(self.clock, 20_000)))
 
     @precondition(lambda self: len(self.members) > 1)
     @rule(number=NUMBERS, how=st.sampled_from(["word", "disconnect", "silence"]))

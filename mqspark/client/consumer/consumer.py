@@ -124,7 +124,7 @@ class GroupConsumer(InstanceMember):
             self.offsets = LocalOffsets(directory, instance.client_id, settings.group)
         else:
             self.offsets = BrokerOffsets(instance, settings.group)
-        self._timer = RebalanceTimer(instance.clock, interval_ms=settings.rebalance_interval_ms)
+        self._timer = RebalanceTimer(instance.clock, settings.rebalance_interval_ms)
         try:
             if prepare is not None:
                 prepare()

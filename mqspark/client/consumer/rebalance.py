@@ -43,16 +43,17 @@ def plan(
     )
 
 
-class RebalanceTimer:
-    """Every ``interval_ms``; earlier when woken or after a failed round, but never below ``min_interval_ms``."""
+RETRY_MS = 1_000
+"""The pause after a round that failed."""
+MIN_INTERVAL_MS = 100
 
-    def __init__(
-        self, clock: Clock, *, interval_ms: int = 20_000, retry_ms: int = 1_000, min_interval_ms: int = 100
-    ) -> None:
+
+class RebalanceTimer:
+    """Every ``interval_ms``; earlier when woken or after a failed round, but never below MIN_INTERVAL_MS."""
+
+    def __init__(self, clock: Clock, interval_ms: int) -> None:
         self._clock = clock
         self._interval_ms = interval_ms
-        self._retry_ms = retry_ms
-        self._min_interval_ms = min_interval_ms
         self._last_ms: int | None = None
         self._woken = False
         self._due_ms = clock.monotonic_ms()
@@ -61,7 +62,7 @@ class RebalanceTimer:
         """The group or the routes changed; during a round, another round follows."""
         self._woken = True
         now_ms = self._clock.monotonic_ms()
-        self._due_ms = now_ms if self._last_ms is None else max(now_ms, self._last_ms + self._min_interval_ms)
+        self._due_ms = now_ms if self._last_ms is None else max(now_ms, self._last_ms + MIN_INTERVAL_MS)
 
     def begin(self) -> None:
         """A round starts: it sees every change so far."""
@@ -70,8 +71,8 @@ class RebalanceTimer:
     def ran(self, *, balanced: bool) -> None:
         """A round is over; not ``balanced`` if a queue could not be taken or a broker did not answer."""
         self._last_ms = self._clock.monotonic_ms()
-        pause_ms = self._interval_ms if balanced else self._retry_ms
-        self._due_ms = self._last_ms + (self._min_interval_ms if self._woken else pause_ms)
+        pause_ms = self._interval_ms if balanced else RETRY_MS
+        self._due_ms = self._last_ms + (MIN_INTERVAL_MS if self._woken else pause_ms)
 
     def wait_ms(self) -> int:
         """The ms until the next round."""

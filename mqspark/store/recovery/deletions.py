@@ -64,9 +64,9 @@ class SavedDeletions(NamedTuple):
     """Why the copy was used."""
 
 
-def load_deletions(file: ConfigFile, files: FileLayer | None = None) -> dict[str, int]:
+def load_deletions(file: ConfigFile) -> dict[str, int]:
     """Physical offsets by topic (``read_deletions``)."""
-    return read_deletions(file, files or OsFiles()).positions
+    return read_deletions(file, OsFiles()).positions
 
 
 def read_deletions(file: ConfigFile, files: FileLayer) -> SavedDeletions:

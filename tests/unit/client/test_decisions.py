@@ -173,7 +173,7 @@ def test_plans_of_all_members_settle_on_one_owner_each(
 
 def test_rebalance_timer() -> None:
     clock = ManualClock()
-    timer = RebalanceTimer(clock, interval_ms=20_000, retry_ms=1_000, min_interval_ms=100)
+    timer = RebalanceTimer(clock, 20_000)
     assert timer.wait_ms() == 0
     timer.ran(balanced=True)
     assert timer.wait_ms() == 20_000
@@ -187,7 +187,7 @@ def test_rebalance_timer() -> None:
 
 
 def test_a_change_during_a_round_is_not_forgotten() -> None:
-    timer = RebalanceTimer(ManualClock(), interval_ms=20_000, min_interval_ms=100)
+    timer = RebalanceTimer(ManualClock(), 20_000)
     timer.begin()
     timer.wake()
     timer.ran(balanced=True)
