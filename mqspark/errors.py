@@ -45,44 +45,6 @@ from __future__ import annotations
 import errno
 from typing import Any
 
-__all__ = [
-    "MQError",
-    "Picklable",
-    "ConfigError",
-    "NoNameServer",
-    "InvalidMessage",
-    "InvalidFilter",
-    "FilterFailed",
-    "InvalidSchema",
-    "SchemaTooLarge",
-    "TableFull",
-    "ProtocolError",
-    "FrameTooLarge",
-    "IllegalName",
-    "StoreError",
-    "StoreLocked",
-    "StoreCorrupt",
-    "StoreReadOnly",
-    "NotNow",
-    "StoreUnreadable",
-    "DiskFull",
-    "NoResources",
-    "TooFewReplicas",
-    "is_shortage",
-    "MessageTooLarge",
-    "TooManyAlike",
-    "ClientError",
-    "BrokerError",
-    "NotANameServer",
-    "RequestTimeout",
-    "ConnectionLost",
-    "NoRoute",
-    "NoSuchTopic",
-    "BadRoute",
-    "NoSchemaRegistry",
-    "SchemaRefused",
-]
-
 MAX_MESSAGE = 4_000
 """Characters of what is said about a setting or a message."""
 

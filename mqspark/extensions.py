@@ -26,27 +26,6 @@ from typing import Protocol, runtime_checkable
 from mqspark.errors import MQError
 from mqspark.message import MessageExt
 
-__all__ = [
-    "Arrival",
-    "AuthenticationProvider",
-    "ConsumeAttempt",
-    "ConsumeHook",
-    "ConsumeOutcome",
-    "OpenTransaction",
-    "PresentedCredentials",
-    "ReadMessages",
-    "RefusedByExtension",
-    "RpcHook",
-    "RpcRequest",
-    "RpcResponse",
-    "SendAttempt",
-    "SendHook",
-    "SendOutcome",
-    "StoreObserver",
-    "TransactionDecision",
-    "TransactionListener",
-]
-
 NO_PERMISSION = 16
 """ResponseCode.NO_PERMISSION."""
 
