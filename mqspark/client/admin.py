@@ -11,11 +11,11 @@ from urllib.parse import urlencode
 import msgspec
 
 from mqspark.base.valuetypes import NonNegativeInt, PositiveInt, checked
+from mqspark.client.life.lifecycle import Lifecycle
 from mqspark.client.remoting.client_options import ClientKeywords, ClientOptions
 from mqspark.client.remoting.indexwalk import EVER_MS, IndexWalk
 from mqspark.client.remoting.instance import ClientInstance, InstanceMember
 from mqspark.client.remoting.keywords import changed, spelled_out
-from mqspark.client.remoting.lifecycle import Lifecycle
 from mqspark.client.remoting.longanswers import merged, read_in_turns, topic_names
 from mqspark.client.remoting.pullanswers import check_messages, check_offsets, committed_in
 from mqspark.client.remoting.topic_routes import TopicRoute, is_logic_broker, place_in_logic_queue

@@ -18,8 +18,8 @@ from mqspark.base.clock import SystemClock
 from mqspark.client.delivery.delivery import ConsumeStatus
 from mqspark.client.delivery.process_queue import FlowLimits, ProcessQueue
 from mqspark.client.delivery.statistics import ConsumeStatistics
+from mqspark.client.life.pauses import Timers
 from mqspark.client.push.concurrent import Concurrent
-from mqspark.client.remoting.pauses import Timers
 from mqspark.errors import RequestTimeout
 from mqspark.message import MessageExt
 from mqspark.testing import FakeClock

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import mqspark.client.remoting.ending as ending_module
+import mqspark.client.life.ending as ending_module
 import mqspark.client.remoting.instance as instance_module
 import mqspark_server.broker_app as broker_module
 import mqspark_server.controlled_app as controlled_module

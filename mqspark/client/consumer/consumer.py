@@ -20,10 +20,10 @@ from mqspark.client.consumer.offset_stores import BrokerOffsets, LocalOffsets, O
 from mqspark.client.consumer.queuecalls import Pulled, QueueCalls
 from mqspark.client.consumer.rebalance import RebalanceTimer, plan
 from mqspark.client.consumer.roundanswers import RoundAnswers
+from mqspark.client.life.lifecycle import Tasks
 from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.client.remoting.filters import check_filters, subscription_of
 from mqspark.client.remoting.instance import ClientInstance, InstanceMember
-from mqspark.client.remoting.lifecycle import Tasks
 from mqspark.client.remoting.namespaces import Namespace
 from mqspark.client.remoting.remoting import level_of
 from mqspark.client.remoting.topic_routes import TopicRoute

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 
 from mqspark.base.logs import escaping
-from mqspark.client.remoting.lifecycle import Tasks
+from mqspark.client.life.lifecycle import Tasks
 from mqspark.client.remoting.remoting import level_of
 from mqspark.errors import MQError, NoRoute
 from mqspark.message import MessageQueue, check_topic

@@ -12,10 +12,10 @@ from mqspark.client.consumer.consumer import GroupConsumer
 from mqspark.client.consumer.consumer_settings import ConsumerSettings
 from mqspark.client.hooks.hooks import Interceptor
 from mqspark.client.hooks.trace import Tracer
+from mqspark.client.life.lifecycle import Lifecycle
 from mqspark.client.producer.producer import tracer_of
 from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.client.remoting.keywords import NAMES
-from mqspark.client.remoting.lifecycle import Lifecycle
 from mqspark.client.typed.typedlistener import TypedMessages
 from mqspark.errors import ClientError, ConfigError
 from mqspark.message import MessageQueue, retry_topic

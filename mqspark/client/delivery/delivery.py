@@ -25,7 +25,7 @@ from mqspark.base.logs import escaping
 from mqspark.base.valuetypes import check_fields
 from mqspark.client.delivery.awaiting import awaited, is_coroutine_function
 from mqspark.client.delivery.process_queue import ProcessQueue
-from mqspark.client.remoting.lifecycle import Within
+from mqspark.client.life.lifecycle import Within
 from mqspark.message import MessageExt
 
 log = escaping(__name__)

@@ -29,13 +29,13 @@ from mqspark.client.delivery.delivery import (
 from mqspark.client.delivery.process_queue import ProcessQueue
 from mqspark.client.delivery.statistics import ConsumeStatistics
 from mqspark.client.hooks.hooks import Intercepted
+from mqspark.client.life.lifecycle import Within
 from mqspark.client.pop.popacks import PopAcks
 from mqspark.client.pop.popgroup import PULL, AssignedGroup, not_popped
 from mqspark.client.pop.popordered import PoppedInOrder
 from mqspark.client.pop.popped import Popped, popped_of
 from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.client.remoting.keywords import NAMES, changed, spelled_out
-from mqspark.client.remoting.lifecycle import Within
 from mqspark.client.remoting.remoting import level_of
 from mqspark.errors import ConfigError, MQError, NoRoute
 from mqspark.message import RETRY_PREFIX, TAGS, MessageExt, MessageQueue

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 
 from mqspark.base.logs import escaping
+from mqspark.client.life.pauses import Timer, Timers
 from mqspark.client.pop.popped import Popped
-from mqspark.client.remoting.pauses import Timer, Timers
 from mqspark.message import MessageQueue
 
 log = escaping(__name__)

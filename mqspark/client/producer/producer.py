@@ -16,6 +16,9 @@ from mqspark.client.delivery.results import SendResult, SettleFuture
 from mqspark.client.hooks.hooks import RecallContext, SendContext
 from mqspark.client.hooks.hooks import call as call_hooks
 from mqspark.client.hooks.trace import MAX_TRACE_BYTES, Tracer, trace_group
+from mqspark.client.life import ending
+from mqspark.client.life.ending import LoopEnd, Pending
+from mqspark.client.life.lifecycle import Lifecycle, Tasks
 from mqspark.client.producer.autobatch import Accumulator, Together
 from mqspark.client.producer.faults import FaultTable
 from mqspark.client.producer.outgoing import (
@@ -38,13 +41,10 @@ from mqspark.client.producer.requests import Requests, is_reply, reply_message
 from mqspark.client.producer.send_window import Window
 from mqspark.client.producer.sending import Sender, Sending
 from mqspark.client.producer.targets import BATCH, PLAIN, REPLY, Targets
-from mqspark.client.remoting import ending
 from mqspark.client.remoting.channel import Channel
 from mqspark.client.remoting.client_options import ClientOptions
-from mqspark.client.remoting.ending import LoopEnd, Pending
 from mqspark.client.remoting.instance import LAST_BEAT_S, ClientInstance, InstanceMember
 from mqspark.client.remoting.keywords import NAMES, changed, spelled_out
-from mqspark.client.remoting.lifecycle import Lifecycle, Tasks
 from mqspark.client.remoting.namespaces import Namespace
 from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.client.typed.typedlistener import TypedMessages

@@ -22,12 +22,12 @@ from mqspark.base.logs import escaping
 from mqspark.client.delivery.results import RETRYABLE, STATUSES, SendResult, SendStatus, SettleFuture
 from mqspark.client.hooks.hooks import Interceptor, SendContext
 from mqspark.client.hooks.hooks import call as call_hooks
+from mqspark.client.life.lifecycle import Tasks
 from mqspark.client.producer.faults import SLOW_MS, FaultTable
 from mqspark.client.producer.send_window import Window
 from mqspark.client.producer.targets import BATCH, CODES, PublishTopic, Target, Targets
 from mqspark.client.remoting.channel import Channel, Outcome
 from mqspark.client.remoting.instance import ClientInstance
-from mqspark.client.remoting.lifecycle import Tasks
 from mqspark.client.remoting.topic_routes import is_logic_broker
 from mqspark.errors import (
     BrokerError,

@@ -28,13 +28,13 @@ from mqspark.client.delivery.awaiting import awaited, is_coroutine_function
 from mqspark.client.delivery.results import SendResult, SendStatus, TransactionState
 from mqspark.client.hooks.hooks import EndTransactionContext
 from mqspark.client.hooks.hooks import call as call_hooks
+from mqspark.client.life.lifecycle import Within
 from mqspark.client.producer.outgoing import QueueSelector
 from mqspark.client.producer.producer import Producer
 from mqspark.client.producer.producer_settings import ProducerKeywords, ProducerSettings
 from mqspark.client.remoting.channel import Channel
 from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.client.remoting.keywords import NAMES, spelled_out
-from mqspark.client.remoting.lifecycle import Within
 from mqspark.client.remoting.remoting import level_of
 from mqspark.client.remoting.topic_routes import is_logic_broker
 from mqspark.errors import ClientError, ConfigError, InvalidMessage, MQError, NoRoute, ProtocolError

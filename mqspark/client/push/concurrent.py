@@ -28,8 +28,8 @@ from mqspark.client.delivery.delivery import (
 )
 from mqspark.client.delivery.process_queue import ProcessQueue
 from mqspark.client.delivery.statistics import ConsumeStatistics
-from mqspark.client.remoting.lifecycle import Within
-from mqspark.client.remoting.pauses import Timers
+from mqspark.client.life.lifecycle import Within
+from mqspark.client.life.pauses import Timers
 from mqspark.client.remoting.remoting import level_of
 from mqspark.errors import MQError
 from mqspark.message import MessageExt

@@ -24,13 +24,13 @@ from mqspark.client.delivery.flow import Flow
 from mqspark.client.delivery.process_queue import FlowLimits, ProcessQueue
 from mqspark.client.delivery.statistics import ConsumeStatistics
 from mqspark.client.hooks.hooks import Intercepted, let_through
+from mqspark.client.life.lifecycle import Within
 from mqspark.client.push.answers import answer
 from mqspark.client.push.concurrent import Concurrent
 from mqspark.client.push.locking import BrokerLocks
 from mqspark.client.push.ordered import Ordered
 from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.client.remoting.keywords import NAMES, changed, spelled_out
-from mqspark.client.remoting.lifecycle import Within
 from mqspark.client.remoting.remoting import level_of
 from mqspark.errors import ClientError, ConfigError, MQError
 from mqspark.message import MASTER_ID, MessageExt, MessageQueue, dlq_topic

@@ -15,13 +15,13 @@ from dataclasses import replace
 
 from mqspark.base.clock import SystemClock
 from mqspark.base.logs import Outages, escaping
+from mqspark.client.life.lifecycle import Tasks
+from mqspark.client.life.pauses import Timers
 from mqspark.client.remoting.channel import Channel
 from mqspark.client.remoting.client_options import STREAM_FIELDS, ClientOptions, client_id_of, resolve_namesrv
 from mqspark.client.remoting.credentials import signer_of
 from mqspark.client.remoting.heartbeats import Heartbeats
-from mqspark.client.remoting.lifecycle import Tasks
 from mqspark.client.remoting.longanswers import near, topic_names
-from mqspark.client.remoting.pauses import Timers
 from mqspark.client.remoting.remoting import Remoting, level_of
 from mqspark.client.remoting.silence import SilenceWatch
 from mqspark.client.remoting.tls import tls_context

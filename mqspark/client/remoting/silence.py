@@ -14,7 +14,7 @@ import asyncio
 from typing import Protocol
 
 from mqspark.base.logs import escaping
-from mqspark.client.remoting.lifecycle import Tasks
+from mqspark.client.life.lifecycle import Tasks
 from mqspark.client.remoting.remoting import Remoting
 from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.errors import ClientError

@@ -6,8 +6,8 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from mqspark.client.remoting import ending
-from mqspark.client.remoting.lifecycle import Lifecycle
+from mqspark.client.life import ending
+from mqspark.client.life.lifecycle import Lifecycle
 from mqspark.client.sync.loop import LoopCall, LoopThread
 from mqspark.errors import ClientError
 

@@ -12,12 +12,12 @@ from mqspark.base.logs import escaping
 from mqspark.base.valuetypes import NonNegativeInt, checked
 from mqspark.client.delivery.awaiting import awaited, is_coroutine_function
 from mqspark.client.delivery.results import SendResult, SendStatus, TransactionState
+from mqspark.client.life.lifecycle import Lifecycle
 from mqspark.client.producer import producer, transaction
 from mqspark.client.producer.outgoing import QueueSelector, body_bytes, check_list
 from mqspark.client.producer.send_window import ThreadWindow
 from mqspark.client.producer.transaction import Execute, TransactionResult, state_of
 from mqspark.client.remoting.keywords import NAMES
-from mqspark.client.remoting.lifecycle import Lifecycle
 from mqspark.client.sync.facade import Facade
 from mqspark.client.sync.future import SendFuture
 from mqspark.message import Message, MessageQueue

@@ -388,7 +388,7 @@ CLIENTS = BOTH | {
 
 GLOBALS = {
     "mqspark_server.net.testcertificate.made_certificate": "one a process",
-    "mqspark.client.remoting.ending._open": "clients of the program",
+    "mqspark.client.life.ending._open": "clients of the program",
     "mqspark.arrow.reading.openplaces._open": "reads of the program",
     "mqspark.arrow.messagecolumns.arrow_type_of": "one a type of a message's column",
     "mqspark.base.valuetypes._hints": "one entry a class of settings",

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from mqspark import aio
 from mqspark.client.consumer.consumer import QueueOwner
 from mqspark.client.consumer.subscriber import Listening, Subscriber
-from mqspark.client.remoting.lifecycle import Lifecycle
+from mqspark.client.life.lifecycle import Lifecycle
 
 SYNC = Path(__file__).parents[3] / "mqspark" / "client" / "sync"
 MADE = SYNC / "generated.py"

@@ -12,8 +12,8 @@ import pytest
 
 from mqspark.client.delivery.process_queue import ProcessQueue
 from mqspark.client.delivery.statistics import ConsumeStatistics
+from mqspark.client.life.pauses import Timers
 from mqspark.client.push.concurrent import Concurrent
-from mqspark.client.remoting.pauses import Timers
 from mqspark.message import MessageExt
 from tests.support.clocks import ManualClock
 from tests.support.receivedmessages import received

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from mqspark.client.remoting import lifecycle
-from mqspark.client.remoting.lifecycle import Tasks
+from mqspark.client.life import lifecycle
+from mqspark.client.life.lifecycle import Tasks
 
 pytestmark = pytest.mark.anyio
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from mqspark.client.delivery.process_queue import ProcessQueue
 from mqspark.client.delivery.statistics import ConsumeStatistics
+from mqspark.client.life.pauses import Timers
 from mqspark.client.push.ordered import LOCK_LIFETIME_MS, Ordered, OrderedQueue
-from mqspark.client.remoting.pauses import Timers
 from mqspark.message import MessageExt, MessageQueue
 from tests.support.clocks import ManualClock
 from tests.unit.client.test_decisions import message

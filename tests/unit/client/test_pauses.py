@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from mqspark.base.clock import MovableClock, SystemClock
-from mqspark.client.remoting.pauses import NOTHING_DUE_MS, Timers
+from mqspark.client.life.pauses import NOTHING_DUE_MS, Timers
 from mqspark.testing import FakeClock
 
 pytestmark = pytest.mark.anyio

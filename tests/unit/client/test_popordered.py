@@ -8,9 +8,9 @@ import time
 import pytest
 
 from mqspark.base.clock import SystemClock
+from mqspark.client.life.pauses import Timers
 from mqspark.client.pop.popordered import PoppedInOrder, PoppedQueue
 from mqspark.client.pop.popped import Popped
-from mqspark.client.remoting.pauses import Timers
 from mqspark.message import MessageExt
 from mqspark.protocol.receipts import ORDER_REVIVE_QUEUE, Receipt
 from tests.support.waiting import eventually_async

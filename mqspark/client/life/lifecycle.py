@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from mqspark.base.logs import escaping
-from mqspark.client.remoting.ending import EXIT_TIMEOUT_MS
+from mqspark.client.life.ending import EXIT_TIMEOUT_MS
 
 log = escaping(__name__)
 
