@@ -73,12 +73,10 @@ STEP_S = 0.1
 R = TypeVar("R")
 
 
-def broker_app(
-    settings: BrokerSettings, *, clock: Clock | None = None, chance: random.Random | None = None
-) -> BrokerApp:
+def broker_app(settings: BrokerSettings) -> BrokerApp:
     """A broker, in controller mode if enableControllerMode is set."""
     kind = ControlledApp if settings.broker.enable_controller_mode else BrokerApp
-    return kind(settings, clock=clock, chance=chance)
+    return kind(settings)
 
 
 class ControlledApp(BrokerApp):

@@ -53,9 +53,9 @@ def saved_parts(directory: Path, files: FileLayer | None = None) -> list[SavedPa
     return sorted(found, key=lambda each: (each.saved_ms, each.position))
 
 
-def messages_of(part: SavedPart, files: FileLayer | None = None) -> Iterator[MessageExt | Damaged]:
+def messages_of(part: SavedPart) -> Iterator[MessageExt | Damaged]:
     """The messages of a part, in the order of the log, and what of it is no message. Raises OSError."""
-    layer, end = files if files is not None else OsFiles(), part.size_bytes
+    layer, end = OsFiles(), part.size_bytes
     if not end:
         return
     fd = layer.open_read(part.path)

@@ -157,13 +157,13 @@ class JobServerApp(ProcessApp):
             del self._running[run.job.name]
 
 
-async def run_now(file: JobsFile, job: ScheduledJob, clock: Clock | None = None) -> RunRecord | None:
+async def run_now(file: JobsFile, job: ScheduledJob) -> RunRecord | None:
     """Run a job of the file now, whatever its schedule is; None if it is already running."""
     directory = JobDirectory(file.server.state_path, file.server.history_max_bytes)
     directory.make()
     lock = directory.lock(job.name)
     if lock is None:
         return None
-    now = clock or SystemClock()
-    run = JobRun(job, Start(now.now_ms(), now.now_ms(), 1), directory, lock, now, by_hand=True)
+    clock = SystemClock()
+    run = JobRun(job, Start(clock.now_ms(), clock.now_ms(), 1), directory, lock, clock, by_hand=True)
     return await run.run(log_max_bytes=file.server.log_max_bytes, grace_s=file.server.stop_timeout_seconds)

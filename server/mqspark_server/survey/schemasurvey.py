@@ -45,13 +45,13 @@ async def asked(admin: AdminClient, operation: str, body: Row | None = None, **p
     return document
 
 
-async def subject_rows(admin: AdminClient, *, prefix: str = "", deleted: bool = False) -> list[Row]:
+async def subject_rows(admin: AdminClient, *, deleted: bool) -> list[Row]:
     """One row a subject, by its newest version."""
     rows: list[Row] = []
     while True:
         options = {
             "latestOnly": "true",
-            "subjectPrefix": prefix,
+            "subjectPrefix": "",
             "deleted": str(deleted).lower(),
             "offset": str(len(rows)),
             "limit": str(PAGE_ENTRIES),
