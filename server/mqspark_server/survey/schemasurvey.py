@@ -51,7 +51,6 @@ async def subject_rows(admin: AdminClient, *, deleted: bool) -> list[Row]:
     while True:
         options = {
             "latestOnly": "true",
-            "subjectPrefix": "",
             "deleted": str(deleted).lower(),
             "offset": str(len(rows)),
             "limit": str(PAGE_ENTRIES),
