@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from mqspark.arrow.cluster.queuechoice import RETRY_TIMEOUT_MS, Position, QueueChoice, StoreChoice
 from mqspark.arrow.messagecolumns import STORE_COLUMNS, default_columns, named_columns
 from mqspark.arrow.writing.sendchoice import BATCH_BYTES, LEAST_BATCH_BYTES, THRESHOLD_BYTES, SendChoice
+from mqspark.base.config import told_of
 from mqspark.errors import ConfigError
 from mqspark.record.compression import LZ4, ZLIB, ZSTD, compressor
 from pyspark_pymq.optiontexts import OptionTexts
@@ -212,10 +213,8 @@ def _compression(texts: OptionTexts) -> Compression | None:
                 "compressionThreshold: belongs to compression=zlib, lz4 or zstd", key="compressionThreshold"
             )
         return None
-    try:
+    with told_of("compression"):
         compressor(kind)
-    except ConfigError as error:
-        raise ConfigError(f"compression: {error}", key="compression") from None
     from mqspark.arrow.records.encode import (
         Compression,  # deferred: planning a write needs NumPy for nothing else
     )

@@ -19,9 +19,9 @@ from mqspark.arrow.cluster.queuechoice import (
     TopicSelection,
 )
 from mqspark.arrow.signing import SigningOptions
-from mqspark.base.config import INT32_MAX, INT64_MAX, did_you_mean, parse_addresses
+from mqspark.base.config import INT32_MAX, INT64_MAX, did_you_mean, parse_addresses, told_of
 from mqspark.client.remoting.credentials import Credentials
-from mqspark.errors import ConfigError, InvalidFilter, InvalidMessage
+from mqspark.errors import ConfigError, InvalidFilter
 from mqspark.message import check_group, check_topic
 from mqspark.record.compression import LIMITS, MAX_INFLATED_BYTES, InflateLimits
 
@@ -150,19 +150,15 @@ class OptionTexts:
         if not value:
             hint = "" if self._values.keys() - _SPARK_OWN else _TABLE_HINT
             raise self._missing("nameserver", f"required, as host:port, several separated by ';'{hint}")
-        try:
+        with told_of("nameserver"):
             parse_addresses(value, key="nameserver", required=True)
-        except ConfigError as error:
-            raise ConfigError(f"nameserver: {error}", key="nameserver") from None
         return value
 
     def group(self) -> str | None:
         value = self.text("group")
         if value is not None:
-            try:
+            with told_of("group"):
                 check_group(value)
-            except InvalidMessage as error:
-                raise ConfigError(f"group: {error}", key="group") from None
         return value
 
     def signing(self) -> SigningOptions:
@@ -395,10 +391,8 @@ def _shown(value: object) -> str:
 
 
 def _check_topic(option: str, name: str) -> None:
-    try:
+    with told_of(option, f"{option}: {name!r}"):
         check_topic(name)
-    except InvalidMessage as error:
-        raise ConfigError(f"{option}: {name!r}: {error}", key=option) from None
 
 
 def _json_object(option: str, text: str) -> dict[str, Any]:

@@ -14,16 +14,17 @@ Must not read files.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import enum
 import functools
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, TypedDict, TypeVar, Unpack
 
-from mqspark.errors import ConfigError, NoNameServer
+from mqspark.errors import ConfigError, InvalidMessage, NoNameServer
 
 INT32_MAX = 0x7FFFFFFF
 INT64_MAX = 0x7FFFFFFFFFFFFFFF
@@ -269,6 +270,15 @@ def parse_addresses(text: str, *, key: str, required: bool = False) -> list[str]
     if required and not addresses:
         raise NoNameServer("give host:port, several separated by ';'", key=key)
     return addresses
+
+
+@contextlib.contextmanager
+def told_of(key: str, name: str = "") -> Iterator[None]:
+    """Within, what is wrong with a value is said of this setting, which people know as ``name``."""
+    try:
+        yield
+    except (ConfigError, InvalidMessage) as error:
+        raise ConfigError(f"{name or key}: {error}", key=key) from None
 
 
 def to_properties(settings: Any) -> dict[str, str]:

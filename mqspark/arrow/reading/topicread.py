@@ -34,9 +34,9 @@ from mqspark.arrow.reading.openplaces import OpenPlaces
 from mqspark.arrow.reading.range_fetch import read_task
 from mqspark.arrow.reading.typedread import VALUE, TypedRead
 from mqspark.arrow.signing import SigningOptions
-from mqspark.base.config import INT64_MAX
+from mqspark.base.config import INT64_MAX, told_of
 from mqspark.client.remoting.credentials import Credentials
-from mqspark.errors import ConfigError, InvalidFilter, InvalidMessage
+from mqspark.errors import ConfigError, InvalidFilter
 from mqspark.filter.sql import compile_sql
 from mqspark.message import MessageQueue, check_group, check_topic, split_tags
 from mqspark.record.compression import LIMITS
@@ -204,10 +204,8 @@ class TopicRead:
 
     def _check_combination(self, tags: tuple[str, ...], keys: tuple[str, ...]) -> None:
         if self.group is not None:
-            try:
+            with told_of("group"):
                 check_group(self.group)
-            except InvalidMessage as error:
-                raise ConfigError(f"group: {error}", key="group") from None
         elif self.start == "group":
             raise ConfigError("start: 'group' needs a group", key="start")
         if self.sql_filter is not None:
@@ -301,20 +299,17 @@ def _texts(name: str, given: str | Sequence[str] | None) -> tuple[str, ...]:
 def _topics(given: str | Sequence[str]) -> tuple[str, ...]:
     names = _texts("topic", given)
     for name in names:
-        try:
+        with told_of("topic", f"topic: {name!r}"):
             check_topic(name)
-        except InvalidMessage as error:
-            raise ConfigError(f"topic: {name!r}: {error}", key="topic") from None
     return names
 
 
 def _tags(given: str | Sequence[str] | None) -> tuple[str, ...]:
     if given is None or given in ("", "*"):
         return ()
-    try:
-        names = _texts("tags", split_tags(given) if isinstance(given, str) else given)
-    except InvalidMessage as error:
-        raise ConfigError(f"tags: {error}", key="tags") from None
+    with told_of("tags"):
+        given = split_tags(given) if isinstance(given, str) else given
+    names = _texts("tags", given)
     if "*" in names:
         raise ConfigError("tags: '*' is alone", key="tags")
     return names

@@ -17,6 +17,7 @@ from mqspark.arrow.signing import SigningOptions
 from mqspark.arrow.writing.rowcolumns import COLUMN_TYPES, sent_columns
 from mqspark.arrow.writing.sendchoice import BATCH_BYTES, LEAST_BATCH_BYTES, THRESHOLD_BYTES, SendChoice
 from mqspark.arrow.writing.sendrows import send_rows
+from mqspark.base.config import told_of
 from mqspark.client.blocking import meet
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.errors import ConfigError, InvalidMessage
@@ -159,19 +160,15 @@ def _cast(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
 
 
 def _checked_topic(topic: str | None) -> str | None:
-    try:
-        if topic is not None:
+    if topic is not None:
+        with told_of("topic", f"topic: {topic!r}"):
             check_topic(topic)
-    except InvalidMessage as error:
-        raise ConfigError(f"topic: {topic!r}: {error}", key="topic") from None
     return topic
 
 
 def _checked_group(group: str) -> str:
-    try:
+    with told_of("group"):
         check_group(group)
-    except InvalidMessage as error:
-        raise ConfigError(f"group: {error}", key="group") from None
     return group
 
 
@@ -189,8 +186,6 @@ def _compression(name: str | None) -> Compression | None:
     kind = _KINDS.get(name)
     if kind is None:
         raise ConfigError(f"compression: one of {', '.join(_KINDS)}, not {name!r}", key="compression")
-    try:
+    with told_of("compression"):
         compressor(kind)
-    except ConfigError as error:
-        raise ConfigError(f"compression: {error}", key="compression") from None
     return Compression(kind, THRESHOLD_BYTES)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mqspark.errors import ConfigError, InvalidMessage
+from mqspark.base.config import told_of
+from mqspark.errors import ConfigError
 from mqspark.message import (
     DLQ_PREFIX,
     RETRY_PREFIX,
@@ -30,10 +31,8 @@ class Namespace:
     def __init__(self, name: str = "") -> None:
         """Raises ConfigError for a name that no topic could begin with."""
         if name:
-            try:
+            with told_of("namespace", f"namespace {name!r}"):
                 check_topic(name)
-            except InvalidMessage as error:
-                raise ConfigError(f"namespace {name!r}: {error}", key="namespace") from None
             if SEPARATOR in name:
                 raise ConfigError(f"namespace {name!r} must not contain {SEPARATOR}", key="namespace")
         self.name = name
