@@ -155,9 +155,10 @@ class Listed:
 
 
 class ListView(View, frozen=True):
-    """Pages of names that contain ``q``. ``every``: system names, too. ``sort``: one of ``sortable``, or by name."""
+    """Pages of names that contain ``q``. ``every``: system names, too. ``sort``: one of ``columns``, or by name."""
 
-    sortable: ClassVar[Sequence[str]] = ()
+    columns: ClassVar[Sequence[tuple[str, str]]] = ()
+    """What the list can be sorted by, and the title, which begins with # above numbers; '' is nothing to sort by."""
     q: Line = ""
     page: Annotated[int, WholeNumbers(1, 1_000_000)] = 1
     every: bool = False
@@ -169,8 +170,9 @@ class ListView(View, frozen=True):
     ) -> Row:
         """The rows of this page, by their names below ``key``. ``ask`` says more about these only, or about up to
         MAX_SORTED to sort them. Raises InvalidMessage."""
-        if self.sort and self.sort not in (key, *self.sortable):
-            raise InvalidMessage(f"sort: choose one of {', '.join((key, *self.sortable))}", field="sort")
+        if self.sort and self.sort not in dict(self.columns):
+            keys = ", ".join(filter(None, dict(self.columns)))
+            raise InvalidMessage(f"sort: choose one of {keys}", field="sort")
         wanted, found = self.q.lower(), list[Row]()
         async for some in in_slices(rows):
             found += [row for row in some if wanted in row[key].lower()]

@@ -15,7 +15,7 @@ from mqspark_server.survey.surveying import ROWS_AT_ONCE, Row, sorted_in_slices
 
 
 class Numbers(ListView, frozen=True):
-    sortable = ("size", "word")
+    columns = (("name", "Name"), ("size", "#Size"), ("word", "Word"))
 
 
 def listed(view: Numbers, count: int) -> tuple[Listed, list[str]]:

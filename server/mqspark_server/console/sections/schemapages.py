@@ -19,7 +19,10 @@ _Version = Annotated[int, WholeNumbers(0, (1 << 31) - 1)]
 class SubjectTable(ListView, frozen=True):
     """``every``: deleted subjects, too."""
 
-    sortable = ("topic", "type", "version", "id")
+    columns = (
+        ("subject", "Subject"), ("topic", "Topic"), ("type", "Type"), ("version", "#Version"),
+        ("id", "#Id")
+    )  # fmt: skip
 
     async def show(self, asked: Asking) -> Row:
         try:

@@ -33,7 +33,11 @@ CHANGES = {each.verb: each for each in (PAUSE, RESUME, DROP)}
 
 
 class TableList(ListView, frozen=True):
-    sortable = ("topic", "state", "lag", "rows", "delay_ms", "at_ms", "rejected")
+    columns = (
+        ("name", "Table"), ("topic", "Topic"), ("state", "State"), ("lag", "#Lag"),
+        ("rows", "#Newest batch"), ("delay_ms", "#Delay"), ("at_ms", "Newest"), ("rejected", "#Rejected"),
+        ("", "Change")
+    )  # fmt: skip
 
     async def show(self, asked: Asking) -> Row:
         server = await job_server_of(asked)

@@ -24,7 +24,11 @@ _PropertyLine = Annotated[str, LineField(MAX_PROPERTIES_BYTES)]
 
 
 class TopicTable(ListView, frozen=True):
-    sortable = ("kind", "type", "queues", "messages", "in_tps", "group_count", "last_ms")
+    columns = (
+        ("topic", "Topic"), ("kind", "Kind"), ("type", "Type"), ("queues", "#Queues"),
+        ("messages", "#Messages"), ("in_tps", "#In/s"), ("last_ms", "Last message"),
+        ("group_count", "Groups")
+    )  # fmt: skip
 
     async def show(self, asked: Asking) -> Row:
         async def figures(row: Row) -> Row:
