@@ -28,7 +28,6 @@ from typing import Any
 from mqspark.base.clock import wall_ms
 from mqspark.base.logs import Outages, escaping
 from mqspark.client.blocking import BlockingClient
-from mqspark.client.remoting.pullanswers import PULL_ANSWERS
 from mqspark.errors import InvalidMessage, MQError, NoRoute
 from mqspark.message import (
     KEYS,
@@ -45,7 +44,7 @@ from mqspark.message import (
     encode_properties,
 )
 from mqspark.protocol.bodies.topic_bodies import TopicConfig
-from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.codes import PULL_ANSWERS, RequestCode, ResponseCode
 from mqspark.protocol.headers.client_headers import (
     EndTransactionRequestHeader,
     PullMessageResponseHeader,
