@@ -752,6 +752,10 @@ class CommitLog:
         record = self.copied(segment, [(low, low + size)])
         return record, 0, len(record)
 
+    @property
+    def mapped_segments(self) -> int:
+        return len(self._views)
+
     def drop_idle(self) -> None:
         """Unmap the segments that were not used since the last call. A slice of one stays readable for its
         holder."""

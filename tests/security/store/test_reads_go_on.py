@@ -107,7 +107,7 @@ def _unmap_all(store: MessageStore) -> None:
         for _ in store.table.drop_idle():
             continue
     store.index.maps.clear()
-    assert len(store.log._views) == 0
+    assert store.log.mapped_segments == 0
     assert len(store.table.maps) == 0
 
 
@@ -331,10 +331,10 @@ def test_copies_are_what_maps_are(tmp_path: Path, restarted: str, damaged: bool)
             store = opened(root, max_mapped_bytes=limit)
         told.append(list(_asked(store)))
         if limit:
-            assert len(store.log._views) == 0
+            assert store.log.mapped_segments == 0
             assert len(store.table.maps) == 0
         else:
-            assert len(store.log._views) > 0
+            assert store.log.mapped_segments > 0
         store.abandon()
     assert told[0] == told[1]
 
@@ -345,10 +345,10 @@ def test_the_budget_bounds_what_is_mapped(tmp_path: Path) -> None:
     assert len(store.log.segments) > 10
     for queue_id in (0, 1):
         assert [m.body for m in drain(store, "T", queue_id)] == bodies[queue_id::2]
-        assert len(store.log._views) <= 3
-    assert len(store.log._views) > 0
+        assert store.log.mapped_segments <= 3
+    assert store.log.mapped_segments > 0
     store.close()
-    assert len(store.log._views) == 0
+    assert store.log.mapped_segments == 0
 
 
 def test_an_index_is_searched_without_a_map(tmp_path: Path) -> None:
@@ -401,7 +401,7 @@ _LIMITED = """
         found = {body.rstrip(b"\\0").decode() for body in _pulled(broker, "T")}
         told = {
             "segment": store.log.segment_bytes,
-            "mapped": len(store.log._views),
+            "mapped": store.log.mapped_segments,
             "found": len(found),
             "health": http.get("/health/ready").status_code,
         }
@@ -433,7 +433,7 @@ def test_a_start_with_little_address_space_recovers(tmp_path: Path) -> None:
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + (512 << 20), resource.RLIM_INFINITY))
         store.open()
-        print(len(drain(store, "T", 0)), len(store.log._views))
+        print(len(drain(store, "T", 0)), store.log.mapped_segments)
     """
     store = opened(tmp_path, mapped_file_size_commit_log=1 << 30)
     for number in range(100):

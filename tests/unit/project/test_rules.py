@@ -217,6 +217,7 @@ CALLED_BY_OTHERS = {
     streamWriter""",
     "DuckDB and pyarrow, of a dataset": "scanner",
     "users of work queues": "map_arrow transform",
+    "tests, to whom it is a tool": "mapped_segments",
     "programs that test with mqspark.testing": """transaction_producer push_consumer pop_consumer lite_pull_consumer
     shut_down add_broker apps""",
 }

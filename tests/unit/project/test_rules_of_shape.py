@@ -18,7 +18,6 @@ WITH_MORE = {
     "ServerConfig": "one field a setting",
     "Stats": "one field a figure",
     "BrokerState": "one field a table that processors share",
-    "Follower": "one field a step of the way from a master's bytes to the log, and what brokers ask of it",
     "Healing": "one field a step of the way from damage to healed bytes",
     "TimerService": "the wheel, its log and its clock move together",
     "ArchivedMessages": "one field a kind of fetch that is under way",

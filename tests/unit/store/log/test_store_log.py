@@ -162,7 +162,7 @@ def test_a_thousand_segments_of_a_gigabyte(tmp_path: Path, kill: bool) -> None:
         sparse(number)
     before = address_space_bytes()
     store = opened(tmp_path, None, QuickFiles(), **settings)
-    assert len(store.log._views) <= 1
+    assert store.log.mapped_segments <= 1
     assert address_space_bytes() - before < 4 * size
     assert len(store.log.segments) == 1001
     assert bodies(store) == sent
@@ -179,16 +179,16 @@ def test_idle_files_are_unmapped(tmp_path: Path) -> None:
     sent = fill(store, 60)
     assert bodies(store) == sent
     checkpoint(store)
-    assert len(store.log._views) > 5
+    assert store.log.mapped_segments > 5
     assert len(store.table.maps) > 5
     held = store.reads.get("T", 0, 0, 1, 1).buffers[0]
     clock.advance(IDLE_MAP_MS)
     checkpoint(store)
-    assert len(store.log._views) > 5, "in use until now"
+    assert store.log.mapped_segments > 5, "in use until now"
     assert store.reads.get("T", 0, 59, 1, 1).count == 1
     clock.advance(IDLE_MAP_MS)
     checkpoint(store)
-    assert len(store.log._views) == 1
+    assert store.log.mapped_segments == 1
     assert len(store.table.maps) <= 2, "the one that was read, and the one that is appended to"
     assert decode_record(held).body == sent[0]
     assert bodies(store) == sent
