@@ -41,7 +41,6 @@ OF_THE_HOST = frozenset(
 STORIES = sorted(story for _, stories in SHARES for story in stories)
 WITH_PROGRAMS = (8, 13, 44)
 """Seeds of runs with clients that go by routes, each of them in one of these."""
-DIGESTS_S = 300.0
 DIGESTS = """
 import logging, sys
 from tests.simulation.simulation import simulate
@@ -161,7 +160,6 @@ def test_a_seed_is_the_same_run_in_every_process() -> None:
             cwd=Path(__file__).parents[2],
             env=os.environ | {"PYTHONHASHSEED": number},
             check=True,
-            timeout_s=DIGESTS_S,
         ).stdout.splitlines()
         for number in ("1", "2")
     ]
