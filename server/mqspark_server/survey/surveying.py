@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from mqspark.errors import MQError
 
 ASKED_AT_ONCE = 8
-ROWS_AT_ONCE = 1_024
+ROWS_AT_ONCE = 256
 """Rows that are made or looked at in one turn of the loop."""
 MAX_ROWS = 256
 """The most rows of a table for people that has no pages."""
