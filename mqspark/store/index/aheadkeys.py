@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from mqspark.base.propertystring import find_property, mark
 from mqspark.message import KEYS, TAGS, TRANSACTION_MASK, UNIQ_KEY, java_hash
-from mqspark.store.index.keys import NO_INTS, Ints, KeyColumns, index_hash, index_hashes, tag_key
+from mqspark.store.index.keys import NO_KEYS, Ints, KeyColumns, index_hash, index_hashes, tag_key
 
 MAX_RECORDS = 16_384
 """Limit of the records whose unique ids are kept: several times of what comes before the index follows. Each takes at
@@ -109,16 +109,16 @@ class KnownRow:
         self._marks.append(_Since(len(self.sizes), store_ms, form))
 
     def columns(self, end: int, most: int) -> tuple[KeyColumns, int, int]:
-        """At most so many keys, from the first one on, of records that are complete at ``end``; of how many records,
-        and where the next one begins."""
+        """At most so many keys, or those of one record, from the first one on, of records that are complete at ``end``;
+        of how many records, and where the next one begins."""
         taken, width, marks = self._taken, self.key_bytes, self._marks
         if marks[-1].form.tag_hash != _NO_TAG:
-            most //= 2
+            most = max(1, most // 2)
         sizes = np.array(self.sizes[taken : taken + most], np.int64)
         ends: Ints = np.cumsum(sizes) + self.start
         count = len(sizes) if ends[-1] <= end else int(np.searchsorted(ends, end, "right"))
         if not count:
-            return KeyColumns(NO_INTS, NO_INTS, NO_INTS), 0, self.start
+            return NO_KEYS, 0, self.start
         marks = marks[self._mark_of(taken) : self._mark_of(taken + count - 1) + 1]
         ids = self.ids[taken * width : (taken + count) * width]
         table = np.frombuffer(ids, np.uint8).reshape(count, width)

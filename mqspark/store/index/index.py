@@ -80,11 +80,6 @@ _MOST_EQUAL = 1_000
 """Records of one second and hash among which one is searched."""
 
 
-_KEYS_A_PAGE = 4
-"""After so many keys for each page of slots, hardly a page is left that no key has touched: 2 in 100."""
-_SLOTS_A_PAGE = 1024
-
-
 class IndexJob:
     """Syncs what the index has written, then writes the mark. Blocking, in any thread. Keeps an error of the disk."""
 
@@ -168,8 +163,9 @@ class MessageIndex:
         """The mark on disk."""
         self._job: IndexJob | None = None
         """The running job, or the failed one."""
-        self._touching = 0
-        """Keys put since the last file was made, or synced."""
+        self.touching = 0
+        """Changes when the next keys touch pages of slots anew, which costs a fault each: after a file was made, or
+        synced."""
         self.index_files: list[IndexFile] = []
         self.ignored_files: list[str] = []
         """Files in the directory that are not readable index files."""
@@ -372,12 +368,8 @@ class MessageIndex:
             keys = _behind(keys, self._last_indexed)
         try:
             while len(keys.hashes):
-                if not self.index_files or self.index_files[-1].is_full:
-                    self._roll()
-                last = self.index_files[-1]
-                self._dirty[last.path] = None
+                last = self._last_with_room()
                 taken = last.put(keys)
-                self._touching += taken
                 keys = keys.part(taken, len(keys.hashes))
         except (OSError, NotNow):
             self._last_indexed = int(keys.positions[0]) - 1
@@ -386,13 +378,31 @@ class MessageIndex:
             self._last_indexed = -1
         self.position = position
 
+    def warm(self, keys: KeyColumns) -> None:
+        """Bring the slots of these keys into memory, so that a ``put`` of many takes less time. Raises DiskFull or
+        OSError."""
+        self._last_with_room().warm(keys)
+
+    def _last_with_room(self) -> IndexFile:
+        """The last file, to be written to; a new one if it was full."""
+        if not self.room:
+            self._roll()
+        last = self.index_files[-1]
+        self._dirty[last.path] = None
+        return last
+
     @property
-    def is_warm(self) -> bool:
-        """Whether the next keys touch slots in memory that may be written: the first touch of a page after it was made
-        or synced costs some 6 µs."""
-        if not self.index_files or self._job is not None:
-            return False
-        return self._touching * _SLOTS_A_PAGE >= self.index_files[-1].shape.slots * _KEYS_A_PAGE
+    def is_syncing(self) -> bool:
+        """Whether a job of ``begin_sync`` runs."""
+        return self._job is not None
+
+    @property
+    def room(self) -> int:
+        """Keys that the last file has room for; the next one begins a file if there are none."""
+        if not self.index_files:
+            return 0
+        last = self.index_files[-1]
+        return last.shape.entries - last.header.next_number
 
     def skip(self, position: int) -> None:
         """Move ``self.position`` to ``position``: there are no records in between."""
@@ -415,7 +425,7 @@ class MessageIndex:
         file = IndexFile(self._directory / name, self._shape, header, self._files, self.maps)
         file.create()
         self.index_files.append(file)
-        self._touching = 0
+        self.touching += 1
 
     def forget_before(self, min_physical_offset: int) -> list[Path]:
         """Forget the files that only refer to records before the log's start, never the last file. Returns their paths,
@@ -452,7 +462,7 @@ class MessageIndex:
         full, self._full = self._full, None
 
         def finish(job: IndexJob) -> None:
-            self._touching = 0
+            self.touching += 1
             if isinstance(job.error, OSError) and not is_shortage(job.error):
                 self.failed = f"syncing the index failed: {job.error}"
                 return

@@ -1,8 +1,8 @@
 """Lets the index follow the log: reads new records in slices and adds their keys, or adds those that are known without
 reading (``aheadkeys``).
 
-A slice has several stages, and a turn of the loop that owns the index does one of them. How long a stage takes is
-bounded by the records of a slice and by the bytes of their properties.
+A slice has several stages, and a turn of the loop that owns the index does few of them. How long they take decides how
+much the next ones do (``stagepace``); the bytes of properties are bounded besides.
 
 The index is always built this way, for new records, after a crash, and for a directory without an index. It
 never decides whether a message is accepted. On a full disk it waits. After any other error it stays as it is
@@ -14,6 +14,7 @@ Must not know queues.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +26,8 @@ from mqspark.record.recordlayout import BLANK_BYTES, BLANK_MAGIC, MAGIC_PREFIX, 
 from mqspark.store.disk.diskjobs import run_here
 from mqspark.store.index.aheadkeys import AheadKeys, KnownRow
 from mqspark.store.index.index import IndexJob, MessageIndex
-from mqspark.store.index.keys import run_keys
+from mqspark.store.index.keys import NO_KEYS, KeyColumns, key_steps, run_keys
+from mqspark.store.index.stagepace import StagePace
 from mqspark.store.log.commitlog import CommitLog, Segment
 from mqspark.store.log.logwindow import LogWindow
 from mqspark.store.log.scan import read_run
@@ -40,15 +42,21 @@ class Slice(NamedTuple):
     text_bytes: int
     """Bytes of topics and properties, if there are several records: those of many keys take long to hash."""
     keys: int
-    """Keys that are added at once, if they are of several records. The slots of a new file, or of one that was just
-    synced, cost a page fault each: some 6 µs."""
-    warm_keys: int
-    """The same once the slots were touched: of few keys, most of the time is that of the calls."""
+    """Keys that are added at once, if they are of several records."""
+    stage_s: float
+    """How long a stage may take, about; the next ones are smaller if it took longer."""
 
 
-SHORT = Slice(1024, 256 << 10, 128, 512)
-"""For the loop of a broker: some two milliseconds, a stage less than one. A quarter of that is independent of the
-size."""
+SHORT = Slice(3072, 256 << 10, 3072, 0.0005)
+"""For the loop of a broker, where no callback may take two milliseconds. Of more records at once, one costs no less."""
+_FIRST_RECORDS = 256
+_FIRST_KEYS = 16
+"""Keys that are added while nothing is known of their slots. Each touches another page, which the disk may have to
+read: some 0.1 ms."""
+_KEYS_OF_SYNC = 128
+"""Keys that are added at once while a sync runs, after which each page of slots costs a fault again: some 4 µs."""
+_KNOWN_S = 1.0
+"""So long after a measure, pages that were in memory are taken to be there."""
 _WINDOW_BYTES = 2 << 20
 """Most bytes of the log that are indexed at once."""
 _STEP_BYTES = 512 << 10
@@ -82,6 +90,12 @@ class Indexer:
         self._window = LogWindow(log, window_bytes)
         self._window_bytes = window_bytes
         self._bounds = bounds
+        self._records = StagePace(_FIRST_RECORDS, bounds.records, bounds.stage_s)
+        self._keys = StagePace(_FIRST_KEYS, bounds.keys, bounds.stage_s)
+        self._keys_until_s = 0.0
+        """When what was measured of keys is too old."""
+        self._touching = 0
+        """``touching`` of the index when they were measured."""
         self._slice_bytes = min(_STEP_BYTES // 4, window_bytes)
         """The log of the next slice, by the records of the last one; the first is careful."""
         self._stages: Generator[None, None, None] | None = None
@@ -92,8 +106,6 @@ class Indexer:
         self._credited_ms = 0
         self.next_end = 0
         """End of the log from which on ``arrived`` does something. To be looked at only."""
-        self._collected_from = 0
-        """End of the log when it did so last."""
         self._idle_stop = 0
         """Position of the index from which on ``step`` waits for the next interval."""
         self._next_idle_ms = 0
@@ -129,23 +141,22 @@ class Indexer:
 
     def arrived(self, end: int, durable: int) -> None:
         """Call this after every dispatch. Small groups are collected, and the index gets its share of the
-        time, a stage of a slice a call, and more only when it is too far behind."""
+        time, a turn a call, and more only when it is too far behind."""
         if end < self.next_end:
             return
-        arrived = end - self._collected_from
         started_ms = self._monotonic_ms()
         self._credit_ms += (started_ms - self._credited_ms) * _TIME_SHARE
         self._credit_ms = min(self._credit_ms, _MAX_CREDIT_MS)
         self._credited_ms = started_ms
         has_credit = self._credit_ms > 0
+        has_turn = has_credit or self.behind_bytes(end) > _MAX_BEHIND_BYTES
+        if has_turn:
+            self._follow(end, durable, 1, one_turn=True)
         if has_credit:
-            self._follow(end, durable, 1, one_stage=True)
             self._credit_ms -= self._monotonic_ms() - started_ms
-        elif self.behind_bytes(end) > _MAX_BEHIND_BYTES:
-            self.follow(end, durable, arrived)
         self._collect_from(end)
         is_behind = self._stages is not None or self.behind_bytes(end) >= self._collected_bytes
-        if has_credit and self._index.failed is None and is_behind:
+        if has_turn and self._index.failed is None and is_behind:
             self.next_end = end  # the next call goes on
 
     @property
@@ -153,7 +164,7 @@ class Indexer:
         return max(self._slice_bytes, _STEP_BYTES)
 
     def _collect_from(self, end: int) -> None:
-        self._collected_from, self.next_end = end, end + self._collected_bytes
+        self.next_end = end + self._collected_bytes
 
     def follow(self, end: int, durable: int, max_bytes: int) -> bool:
         """Index the log before ``end``, in this call not much more than ``max_bytes``. Returns whether
@@ -163,8 +174,8 @@ class Indexer:
         """
         return self._follow(end, durable, max_bytes)
 
-    def _follow(self, end: int, durable: int, max_bytes: int, *, one_stage: bool = False) -> bool:
-        """With ``one_stage``: at most one stage of a slice."""
+    def _follow(self, end: int, durable: int, max_bytes: int, *, one_turn: bool = False) -> bool:
+        """With ``one_turn``: at most as much as a turn may do."""
         log, index = self._log, self._index
         if index.failed is not None:
             self.ahead.clear()
@@ -180,14 +191,14 @@ class Indexer:
                         self._skip(min(row.end, end))
                         continue
                     if self._put_known(row, end):
-                        if one_stage:
+                        if one_turn:
                             break
                         continue
                     low = end
                 segment = log.segment_of(index.position)
                 if segment is not None:
                     self._advance(segment, min(end, segment.end, low))
-                    if one_stage:
+                    if one_turn:
                         break
                 else:  # retention has removed it
                     self._skip(min((s.start for s in log.segments if s.start > index.position), default=end))
@@ -205,28 +216,44 @@ class Indexer:
     def _put_known(self, row: KnownRow, end: int) -> bool:
         """Add keys that were known when their records were stored. False: more of these must be visible first, or be
         read."""
-        bounds, index = self._bounds, self._index
-        keys, records, position = row.columns(end, bounds.warm_keys if index.is_warm else bounds.keys)
+        began_s = perf_counter()
+        keys, records, position = row.columns(end, self._keys_at_once(began_s))
         if not records:
             return False
         self._stages = None
         self._slice_bytes = min(self._slice_bytes, _STEP_BYTES)  # fewer are collected: these cost little
-        index.put(keys, position)
+        self._put(keys, position, began_s)
         row.forget(records, position)
         return True
+
+    def _keys_at_once(self, now_s: float) -> int:
+        """How many keys the next stage adds."""
+        index, keys = self._index, self._keys
+        if now_s >= self._keys_until_s or index.touching != self._touching:
+            self._keys_until_s, self._touching = now_s + _KNOWN_S, index.touching
+            keys.begin_anew()
+        most = min(keys.size, index.room or _FIRST_KEYS)  # a new file is begun with few
+        return min(most, _KEYS_OF_SYNC) if index.is_syncing else most
+
+    def _put(self, keys: KeyColumns, position: int, began_s: float) -> None:
+        self._index.put(keys, position)
+        self._keys.note(len(keys.hashes), perf_counter() - began_s)
 
     def _skip(self, position: int) -> None:
         self._stages = None
         self._index.skip(position)
 
     def _advance(self, segment: Segment, end: int) -> None:
-        """Do the next stage of a slice. A slice that cannot be finished is begun anew."""
+        """Do the next stage of a slice, and further ones while they are short. A slice that cannot be finished is begun
+        anew."""
         stages, self._stages = self._stages, None
         if stages is None:
             stages = self._slice(segment, end)
+        last_start_s = perf_counter() + self._bounds.stage_s / 2
         for _ in stages:
-            self._stages = stages
-            break
+            if perf_counter() >= last_start_s:
+                self._stages = stages
+                break
 
     def healed(self, low: int, high: int) -> None:
         """There are valid records in [low, high) of the log again: follow the log from there, if they were not there
@@ -255,10 +282,8 @@ class Indexer:
         self, topic: str, key: str, begin_ms: int, end_ms: int, *, end: int, durable: int
     ) -> Iterator[list[int]]:
         """``MessageIndex.search``, after catching up with recent records (but not with a large backlog)."""
-        for _ in range(_QUERY_BYTES // _WINDOW_BYTES):
-            before = self._index.position
-            if self.follow(end, durable, _WINDOW_BYTES) or self._index.position == before:
-                break
+        stop = self._index.position + _QUERY_BYTES
+        while self._index.position < min(end, stop) and self._take_turn(end, durable):
             yield []
         yield from self._index.search(topic, key, begin_ms, end_ms)
 
@@ -282,13 +307,16 @@ class Indexer:
         return self._index.failed is None and self._index.position < min(end, self._idle_stop)
 
     def step(self, end: int, durable: int) -> None:
-        """Do a stage of a slice."""
-        before = self._index.position
-        if self._follow(end, durable, 1, one_stage=True) or (
-            self._stages is None and self._index.position == before
-        ):
-            self._idle_stop = 0  # done for this interval, or it would not come further
+        """Do as much as a turn may."""
+        if not self._take_turn(end, durable):
+            self._idle_stop = 0
         self._tell()
+
+    def _take_turn(self, end: int, durable: int) -> bool:
+        """Returns whether the next turn would come further."""
+        before = self._index.position
+        is_done = self._follow(end, durable, 1, one_turn=True)
+        return not is_done and (self._stages is not None or self._index.position != before)
 
     def _tell(self) -> None:
         """Log a problem once, and its end."""
@@ -312,7 +340,8 @@ class Indexer:
     def _slice(self, segment: Segment, end: int) -> Generator[None, None, None]:
         """The stages of a slice from the index's position on. The log before ``end`` does not change meanwhile; when
         it is cut nevertheless, the slice is dropped (``cut``)."""
-        index, start, bounds = self._index, segment.start, self._bounds
+        index, start, pace = self._index, segment.start, self._records
+        began_s = perf_counter()
         limit = min(end, index.position + self._slice_bytes)
         run = self._window.read_run(segment, index.position, limit, verify_crc=False, min_records=1)
         if run is None:  # damage, or a record longer than the window
@@ -322,28 +351,47 @@ class Indexer:
             index.skip(self._behind_gap(segment, index.position, end))
             return
         record_bytes = (run.end_position - index.position) // len(run.positions)
-        taken = run.first(bounds.records, bounds.text_bytes)
-        most = bounds.records if taken is run else min(bounds.records, 2 * len(taken.positions))
-        self._slice_bytes = min(record_bytes * most, self._window_bytes)
-        run = taken
+        run, whole = run.first(pace.size, self._bounds.text_bytes), len(run.positions)
+        count = len(run.positions)
+        longest_s = perf_counter() - began_s
         yield
-        run.layouts()
-        yield
-        keys = run_keys(run)
-        low = 0
-        while len(keys.positions) - low > (most := bounds.warm_keys if index.is_warm else bounds.keys):
+        began_s = perf_counter()
+        keys = NO_KEYS
+        for step in key_steps(run):
+            keys = step
+            longest_s = max(longest_s, perf_counter() - began_s)
             yield
+            began_s = perf_counter()
+        pace.note(count, longest_s)
+        most = pace.size if count == whole else min(pace.size, 2 * count)
+        self._slice_bytes = min(record_bytes * most, self._window_bytes)
+        low = 0
+        while len(keys.positions) - low > (most := self._keys_at_once(began_s)):
             # Whole records, so that the index has all keys of what is before its position and no others.
             next_position = keys.positions[low + most]
             high = int(np.searchsorted(keys.positions, next_position))
             if high == low:
                 high = int(np.searchsorted(keys.positions, next_position, "right"))
+                yield from self._warm(keys.part(low, high), began_s)
+                began_s = perf_counter()
                 if high == len(keys.positions):
                     break
-            index.put(keys.part(low, high), int(keys.positions[high]))
+            self._put(keys.part(low, high), int(keys.positions[high]), began_s)
             low = high
-        yield
-        index.put(keys.part(low, len(keys.positions)), run.end_position)
+            yield
+            began_s = perf_counter()
+        self._put(keys.part(low, len(keys.positions)), run.end_position, began_s)
+
+    def _warm(self, keys: KeyColumns, began_s: float) -> Iterator[None]:
+        """The slots of a record's keys, which are added at once, are in memory afterwards."""
+        low, count = 0, len(keys.hashes)
+        while low < count:
+            part = keys.part(low, low + self._keys_at_once(began_s))
+            self._index.warm(part)
+            self._keys.note(len(part.hashes), perf_counter() - began_s)
+            low += len(part.hashes)
+            yield
+            began_s = perf_counter()
 
     def _behind_gap(self, segment: Segment, position: int, end: int) -> int:
         """Where to continue when no record begins at ``position``: the segment ends there, or something is

@@ -166,6 +166,13 @@ class IndexFile:
         )
         return taken
 
+    def warm(self, keys: KeyColumns) -> None:
+        """Let the slots of these keys be in memory that may be written. Raises DiskFull or OSError."""
+        self._reserve(0)
+        _, slots, _ = self._maps.writable(self)
+        places = keys.hashes % self.shape.slots
+        slots[places] = slots[places]
+
     def cut(self, header: IndexHeader) -> None:
         """Remove the entries from ``header.next_number`` on. Raises DiskFull or OSError."""
         self._reserve(0)
@@ -388,7 +395,7 @@ class IndexMaps:
 
     def _map(self, file: IndexFile, *, write: bool) -> mmap | None:
         if len(self._maps) >= _MAX_MAPPED_FILES:
-            self._drop_oldest()
+            self._set_aside(next(iter(self._maps)))
         length = file.shape.file_bytes
         mapping = try_map(
             self._files, file.path, length, self._budget, self._drop_oldest, write=write, scattered=True
@@ -412,9 +419,14 @@ class IndexMaps:
         self._writable.discard(name)
 
     def drop(self, file: IndexFile) -> None:
-        mapping = self._maps.pop(file.name, None)
+        self._set_aside(file.name)
+
+    def _set_aside(self, name: str) -> None:
+        mapping = self._maps.pop(name, None)
         if mapping is not None:
-            self._forget(file.name, mapping)
+            if name in self._writable:  # most of its pages are in memory: to unmap them takes milliseconds
+                self._budget.unmapped.append(mapping)
+            self._forget(name, mapping)
 
     def clear(self) -> None:
         while self._drop_oldest():

@@ -10,9 +10,9 @@ array:
 * 31 is odd, so it has an inverse modulo 2^32, and one running sum of ``byte[i] · 31^-i`` gives the hash of
   every substring: hash of [a, b) = 31^(b-1) · (sum[b] - sum[a]).
 
-Only keys outside ASCII are hashed one by one: Java hashes UTF-16 units, the log holds UTF-8. Most records
-have one of few layouts (``mqspark.store.log.record_tables``) in which keys are columns; these skip the search
-above.
+Java hashes UTF-16 units, the log holds UTF-8: a text outside ASCII is hashed as units, and keys are hashed one by one
+only in what is no UTF-8. Most records have one of few layouts (``mqspark.store.log.record_tables``) in which keys are
+columns; these skip the search above.
 
 Must not know files.
 """
@@ -21,9 +21,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +47,8 @@ _LAST_FIVE_BYTES = (1 << 40) - 1
 
 _MAX_TEXT_BYTES = 1 << 17
 """A slice with more text is split; no single record is as large."""
+_ONE_BY_ONE = 128
+"""Keys that are hashed one by one in a step."""
 _MIN_POWERS_BITS = 12
 _TAG_FACTOR, _TAG_SUMMAND = np.uint32(31 * 31), np.uint32(31 * ord("T") + ord("#"))
 """What the prefix of a tag does to the hash of what stands before it."""
@@ -76,6 +78,7 @@ class KeyColumns(NamedTuple):
 
 
 NO_INTS: Ints = np.empty(0, dtype=np.int64)
+NO_KEYS = KeyColumns(NO_INTS, NO_INTS, NO_INTS)
 
 
 def tag_key(tag: str) -> str:
@@ -125,13 +128,24 @@ def index_hashes(hashes: npt.NDArray[np.uint32]) -> Ints:
 
 def run_keys(run: Run, *, tags: bool = True) -> KeyColumns:
     """The keys of the records of a run. Without ``tags``: as an index of RocketMQ before 5.5 has them."""
+    *_, keys = key_steps(run, tags=tags)
+    return keys
+
+
+def key_steps(run: Run, *, tags: bool = True) -> Iterator[KeyColumns]:
+    """``run_keys`` step by step: none of them takes long. The last one yields the keys, those before it none."""
+    layouts, rest = run.layouts()
+    yield NO_KEYS
     texts = _Texts(run.topic_starts, run.property_starts, run.property_ends)
-    rows, hashes = _all_keys(run.view, texts, *run.layouts(), tags=tags)
+    parts: list[_Found] = []
+    for _ in _find_parts(run.view, texts, layouts, rest, parts, tags=tags):
+        yield NO_KEYS
+    rows, hashes = _joined(parts)
     is_indexed = run.sys_flags & TRANSACTION_MASK != TRANSACTION_ROLLBACK_TYPE
     if not is_indexed.all():
         kept = is_indexed[rows]
         rows, hashes = rows[kept], hashes[kept]
-    return KeyColumns(hashes, run.positions[rows], run.store_timestamps_ms[rows])
+    yield KeyColumns(hashes, run.positions[rows], run.store_timestamps_ms[rows])
 
 
 class _Texts(NamedTuple):
@@ -142,20 +156,27 @@ class _Texts(NamedTuple):
     ends: Ints
 
 
-def _all_keys(
-    view: memoryview, texts: _Texts, layouts: Sequence[Layout], rest: Ints, *, tags: bool
-) -> _Found:
-    parts = []
+def _find_parts(
+    view: memoryview, texts: _Texts, layouts: Sequence[Layout], rest: Ints, parts: list[_Found], *, tags: bool
+) -> Iterator[None]:
+    """Step by step, append what is found to ``parts``."""
     for layout in layouts:
         found, odd = _layout_keys(layout, tags=tags)
-        parts.append(found)
         rest = np.sort(np.concatenate((rest, odd))) if len(odd) else rest
+        parts.append(found)
+        yield
     ends = np.cumsum(texts.ends[rest] - texts.topics[rest] + 1)
     low, base = 0, 0
     while low < len(rest):
         high = max(low + 1, int(np.searchsorted(ends, base + _MAX_TEXT_BYTES - len(_PAD) - 1, "right")))
-        parts.append(_text_keys(view, texts, rest[low:high], tags=tags))
+        found, corrections = _text_keys(view, texts, rest[low:high], tags=tags)
+        parts.append(found)
+        yield
+        yield from corrections
         low, base = high, int(ends[high - 1])
+
+
+def _joined(parts: list[_Found]) -> _Found:
     if len(parts) == 1:
         return parts[0]
     rows = np.concatenate([part.rows for part in parts])
@@ -199,7 +220,8 @@ def _layout_keys(layout: Layout, *, tags: bool) -> tuple[_Found, Ints]:
     return _Found(np.repeat(layout.rows, len(spans)), hashes.ravel()), odd
 
 
-def _text_keys(view: memoryview, texts: _Texts, rows: Ints, *, tags: bool) -> _Found:
+def _text_keys(view: memoryview, texts: _Texts, rows: Ints, *, tags: bool) -> tuple[_Found, Iterable[None]]:
+    """The keys, and what corrects their hashes step by step."""
     starts, ends = texts.topics[rows], texts.ends[rows]
     slices = [_PAD]
     slices += [view[low:high] for low, high in zip(starts.tolist(), ends.tolist(), strict=True)]  # type: ignore[misc]
@@ -215,8 +237,8 @@ def _text_keys(view: memoryview, texts: _Texts, rows: Ints, *, tags: bool) -> _F
     text[properties - 1] = _ITEM_END
 
     row, low, high, is_tag = _find_keys(text, topics, tags=tags)
-    hashes = _hash(text, topics[row], properties[row] - 1, low, high, is_tag)
-    return _Found(rows[row], hashes)
+    hashes, corrections = _hash(text, _Spans(topics[row], properties[row] - 1, low, high), is_tag)
+    return _Found(rows[row], hashes), corrections
 
 
 def _find_keys(
@@ -268,33 +290,62 @@ def _values(names: Ints, stops: Ints, topics: Ints) -> tuple[Ints, Ints, Ints]:
     return row, low, high
 
 
+class _Spans(NamedTuple):
+    """Where, for each key, its topic with the # behind it and itself begin and end."""
+
+    topic_low: Ints
+    topic_high: Ints
+    low: Ints
+    high: Ints
+
+
 def _hash(
-    text: npt.NDArray[np.uint8],
-    topic_low: Ints,
-    topic_high: Ints,
-    low: Ints,
-    high: Ints,
-    is_tag: npt.NDArray[np.bool_],
+    text: npt.NDArray[np.uint8], spans: _Spans, is_tag: npt.NDArray[np.bool_]
+) -> tuple[Ints, Iterable[None]]:
+    """Hash of ``topic#`` followed by the key, or by ``T#`` and the tag; and what corrects it step by step."""
+    if not (text >= 0x80).any():
+        return _hash_units(text, spans, is_tag), ()
+    try:
+        units = np.frombuffer(text.tobytes().decode().encode("utf-16-le"), "<u2")
+    except UnicodeDecodeError:
+        hashes = _hash_units(text, spans, is_tag)
+        return hashes, _correct_one_by_one(hashes, text, spans, is_tag)
+    # A letter of four bytes is two units, each other one is one.
+    counts = ((text & 0xC0) != 0x80).astype(np.int64) + (text >= 0xF0)
+    before = np.cumsum(counts) - counts
+    return _hash_units(units, _Spans(*(before[places] for places in spans)), is_tag), ()
+
+
+def _hash_units(
+    units: npt.NDArray[np.unsignedinteger[Any]], spans: _Spans, is_tag: npt.NDArray[np.bool_]
 ) -> Ints:
-    """Hash of ``topic#`` followed by the key, or by ``T#`` and the tag."""
-    sums = np.zeros(len(text) + 1, dtype=np.uint32)
-    powers, inverse_powers = _powers(max((len(text) - 1).bit_length(), _MIN_POWERS_BITS))
-    np.cumsum(text * inverse_powers[: len(text)], dtype=np.uint32, out=sums[1:])
+    topic_low, topic_high, low, high = spans
+    sums = np.zeros(len(units) + 1, dtype=np.uint32)
+    powers, inverse_powers = _powers(max((len(units) - 1).bit_length(), _MIN_POWERS_BITS))
+    np.cumsum(units * inverse_powers[: len(units)], dtype=np.uint32, out=sums[1:])
     topic_hash = powers[topic_high - 1] * (sums[topic_high] - sums[topic_low])
     topic_hash[is_tag] = topic_hash[is_tag] * _TAG_FACTOR + _TAG_SUMMAND
     key_hash = powers[high - 1] * (sums[high] - sums[low])
-    hashes = index_hashes(topic_hash * powers[high - low] + key_hash)
+    return index_hashes(topic_hash * powers[high - low] + key_hash)
+
+
+def _correct_one_by_one(
+    hashes: Ints, text: npt.NDArray[np.uint8], spans: _Spans, is_tag: npt.NDArray[np.bool_]
+) -> Iterator[None]:
+    """Hash again what is not ASCII, in a text that is no UTF-8."""
     beyond_ascii = np.flatnonzero(text >= 0x80)
-    if len(beyond_ascii):
 
-        def has_any(starts: Ints, ends: Ints) -> npt.NDArray[np.bool_]:
-            differ: npt.NDArray[np.bool_] = np.searchsorted(beyond_ascii, starts) != np.searchsorted(
-                beyond_ascii, ends
-            )
-            return differ
+    def has_any(starts: Ints, ends: Ints) -> npt.NDArray[np.bool_]:
+        differ: npt.NDArray[np.bool_] = np.searchsorted(beyond_ascii, starts) != np.searchsorted(
+            beyond_ascii, ends
+        )
+        return differ
 
-        for index in np.flatnonzero(has_any(low, high) | has_any(topic_low, topic_high)).tolist():
-            topic = text[topic_low[index] : topic_high[index] - 1].tobytes().decode("utf-8", "replace")
-            key = text[low[index] : high[index]].tobytes().decode("utf-8", "replace")
-            hashes[index] = index_hash(topic, tag_key(key) if is_tag[index] else key)
-    return hashes
+    topic_low, topic_high, low, high = spans
+    odd = np.flatnonzero(has_any(low, high) | has_any(topic_low, topic_high))
+    for done, index in enumerate(odd.tolist(), 1):
+        topic = text[topic_low[index] : topic_high[index] - 1].tobytes().decode("utf-8", "replace")
+        key = text[low[index] : high[index]].tobytes().decode("utf-8", "replace")
+        hashes[index] = index_hash(topic, tag_key(key) if is_tag[index] else key)
+        if done % _ONE_BY_ONE == 0:
+            yield

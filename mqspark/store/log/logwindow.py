@@ -8,6 +8,8 @@ Must not know how the records are used.
 
 from __future__ import annotations
 
+import numpy as np
+
 from mqspark.record.recordlayout import MIN_RECORD_BYTES
 from mqspark.store.log.commitlog import CommitLog, Segment
 from mqspark.store.log.scan import MIN_RUN_RECORDS, Run, read_run
@@ -70,7 +72,7 @@ class LogWindow:
             # touched, sets that size; without it the columns of every run would be returned to the kernel and
             # zeroed again.
             del self._buffer
-            bytearray(self._window_bytes)
-            self._buffer = memoryview(bytearray(size))
+            np.empty(self._window_bytes, np.uint8)
+            self._buffer = np.empty(size, np.uint8).data
         self._start = position
         self._end = position + self._log.read_into(segment, self._buffer[:size], position)

@@ -101,8 +101,9 @@ class Run:
 
     def first(self, count: int, text_bytes: int) -> Run:
         """At most so many records, with at most so many bytes of topics and properties if there are several."""
-        texts = np.cumsum(self.property_ends - self.topic_starts)
-        count = max(1, min(count, int(np.searchsorted(texts, text_bytes, "right"))))
+        texts = self.property_ends - self.topic_starts
+        if int(texts.sum()) > text_bytes:
+            count = max(1, min(count, int(np.searchsorted(np.cumsum(texts), text_bytes, "right"))))
         if count >= len(self.positions):
             return self
         return Run(
@@ -400,6 +401,8 @@ def _distinct(view: memoryview, starts: Int64s, ends: Int64s) -> tuple[Int64s, l
     while each comparison finds many.
     """
     lengths = ends - starts
+    if _is_one(view, starts, lengths):
+        return np.zeros(len(starts), np.int64), [view[int(starts[0]) : int(ends[0])].tobytes()]
     ids = np.full(len(starts), -1, np.int64)
     names: list[bytes] = []
     columns, is_in_columns = _words_of(view, starts, lengths)
@@ -425,6 +428,20 @@ def _distinct(view: memoryview, starts: Int64s, ends: Int64s) -> tuple[Int64s, l
             ids[index] = known.setdefault(name, len(known))
         names = list(known)
     return ids, names
+
+
+def _is_one(view: memoryview, starts: Int64s, lengths: Int64s) -> bool:
+    """Whether all texts are the same, as those of most runs are. False also where this is not seen at once."""
+    length = int(lengths[0]) if len(lengths) else 0
+    if not 0 < length <= _MAX_TOPIC_BYTES or not (lengths == length).all():
+        return False
+    width = 8 if length >= 8 else 1
+    every = np.ndarray((len(view) - width + 1,), f"u{width}", buffer=view, strides=(1,))
+    for at in (*range(0, length - width, width), length - width):
+        words = every[starts + at]
+        if not (words == words[0]).all():
+            return False
+    return True
 
 
 def _words_of(

@@ -10,6 +10,7 @@ Must not know queues.
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from mqspark.store.disk.diskjobs import run_here
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.disk.layout import StorePaths
 from mqspark.store.disk.logpaths import LogPaths
+from mqspark.store.disk.mapping import MapBudget
 from mqspark.store.index.index import MessageIndex
 from mqspark.store.index.indexer import Indexer, Slice
 from mqspark.store.index.indexfile import Shape
@@ -32,7 +34,7 @@ from mqspark.store.log.scan import MAX_RUN_RECORDS
 from mqspark.store.tools.offline import release
 
 _STEP_BYTES = 16 << 20
-_WITHOUT_TURNS = Slice(MAX_RUN_RECORDS, WINDOW_BYTES, WINDOW_BYTES, WINDOW_BYTES)
+_WITHOUT_TURNS = Slice(MAX_RUN_RECORDS, WINDOW_BYTES, WINDOW_BYTES, math.inf)
 """Nobody waits for a turn here."""
 WORTH_A_PROCESS_BYTES = 256 << 20
 """Bytes of the log from which on a process is used; a process needs a third of a second to start."""
@@ -76,12 +78,14 @@ class _Builder:
             max_mapped=MAX_MAPPED,
         )
         self.log.load()
+        self._budget = MapBudget()
         self.index = MessageIndex(
             paths.index,
             paths.index_mark,
             files,
             lambda: task.now_ms,
             shape=Shape(task.slots, task.entries),
+            budget=self._budget,
         )
         self._indexer = Indexer(
             self.log,
@@ -140,6 +144,7 @@ class _Builder:
             release(self.log.view(segment), self._released_bytes, low)
             self._released_bytes = low
         self._released = segment
+        self._budget.unmapped.clear()
         if self.index.index_files:
             self.index.maps.writable(self.index.index_files[-1])[0].madvise(MADV_DONTNEED)
 

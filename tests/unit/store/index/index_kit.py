@@ -10,6 +10,7 @@ from typing import Any
 
 from mqspark.record.record import decode_record
 from mqspark.store.disk.files import OsFiles
+from mqspark.store.disk.mapping import MapBudget
 from mqspark.store.index import indexer
 from mqspark.store.index.index import MessageIndex
 from mqspark.store.index.indexfile import Shape
@@ -22,10 +23,19 @@ EVER = 1 << 62
 
 
 def made(
-    root: Path, shape: Shape = SMALL, files: OsFiles | None = None, now_ms: int = 1_700_000_000_000
+    root: Path,
+    shape: Shape = SMALL,
+    files: OsFiles | None = None,
+    now_ms: int = 1_700_000_000_000,
+    budget: MapBudget | None = None,
 ) -> MessageIndex:
     return MessageIndex(
-        root / "index", root / "mqspark.index", files or OsFiles(), lambda: now_ms, shape=shape
+        root / "index",
+        root / "mqspark.index",
+        files or OsFiles(),
+        lambda: now_ms,
+        shape=shape,
+        budget=budget,
     )
 
 

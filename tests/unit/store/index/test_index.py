@@ -19,10 +19,11 @@ from mqspark.errors import DiskFull
 from mqspark.message import INNER_BATCH, TRANSACTION_ROLLBACK_TYPE
 from mqspark.record.record import encode_record
 from mqspark.store.disk.files import OsFiles
+from mqspark.store.disk.mapping import MapBudget
 from mqspark.store.index import indexer, indexfile
 from mqspark.store.index.index import MessageIndex
 from mqspark.store.index.indexfile import DEFAULT_SHAPE, IndexHeader, Shape, find_shape
-from mqspark.store.index.keys import KeyColumns, index_hash, run_keys
+from mqspark.store.index.keys import KeyColumns, index_hash, key_steps, run_keys, tag_key
 from mqspark.store.log.commitlog import CommitLog
 from mqspark.store.log.scan import read_run
 from tests.support.store_tools import FaultyFiles, checkpoint, crash, flush, maintain, opened, put
@@ -126,7 +127,7 @@ def test_an_index_built_from_a_log_of_rocketmq_is_the_one_it_built(
     golden_root: Path, tmp_path: Path, name: str, window_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By RocketMQ 5.3.3, which has no tags in it."""
-    monkeypatch.setattr(indexer, "run_keys", functools.partial(run_keys, tags=False))
+    monkeypatch.setattr(indexer, "key_steps", functools.partial(key_steps, tags=False))
     root = golden_root / name / "store"
     index = loaded(tmp_path, Shape(500, 1000))
     assert follow(opened_log(root / "commitlog"), index, 3 << 20, window_bytes)
@@ -271,6 +272,13 @@ def test_keys_of_a_record(properties: str, keys: list[str], others: int) -> None
         for key in (keys if n == others else ["o", "p", "q"])
     ]
     assert keys_of(*records) == expected
+
+
+def test_keys_beside_bytes_that_are_no_utf8() -> None:
+    texts = [b"KEYS\x01\xff\xe9\x02", "KEYS\x01键 k\x02TAGS\x01é\x02".encode(), b"KEYS\x01\xf0\x9f\x02"]
+    keys = [["\ufffd\ufffd"], ["键", "k", tag_key("é")], ["\ufffd"]]
+    expected = [(n, index_hash("T", key)) for n, each in enumerate(keys) for key in each]
+    assert keys_of(*({"properties": text} for text in texts)) == expected
 
 
 def test_keys_of_records_with_other_heads() -> None:
@@ -535,6 +543,19 @@ def test_a_failed_sync_ends_the_syncing_and_says_so(tmp_path: Path) -> None:
     index.put(numbered(5, 7), 7)
     index.note_durable(7)
     assert index.begin_sync() is None
+
+
+def test_a_job_unmaps_the_files_that_were_written(tmp_path: Path) -> None:
+    budget = MapBudget()
+    index = made(tmp_path, budget=budget)
+    index.load(clean=True, safe_timestamp_ms=0)
+    index.put(numbered(0, 19 * 10), 1_000)
+    assert len(budget.unmapped) == 2, "a new file takes the place of the one that was used least recently"
+    assert index.find("T", "3", 1, 0, EVER) == [3]
+    assert len(budget.unmapped) == 4
+    index.forget_before(19)
+    assert len(budget.unmapped) == 4, "few pages of a file that was searched are in memory"
+    assert budget.used_bytes == 7 * SMALL.file_bytes, "at most eight are mapped"
 
 
 def test_files_that_speak_of_removed_records_only_are_removed(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
-"""What the index does in one turn of the loop: a stage of a slice, with few keys, whatever there is to do."""
+"""What the index does in one turn of the loop: little of a slice, whatever there is to do."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,10 +14,13 @@ from mqspark.record.record import encode_record
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.index import indexer
 from mqspark.store.index.index import MessageIndex
-from mqspark.store.index.indexer import Indexer, Slice
+from mqspark.store.index.indexer import SHORT, Indexer, Slice
 from mqspark.store.index.indexfile import Shape
+from mqspark.store.index.keys import KeyColumns
 from mqspark.store.log.commitlog import CommitLog
-from tests.unit.store.index.index_kit import EVER, loaded
+from mqspark.store.log.logwindow import LogWindow
+from mqspark.store.log.scan import Run
+from tests.unit.store.index.index_kit import EVER, loaded, made
 
 ROOMY = Shape(1000, 10_000)
 
@@ -58,7 +63,7 @@ def test_a_turn_adds_few_keys_and_all_those_of_a_record(tmp_path: Path, words: i
     keys = [[f"k{n}-{word}" for word in range(words)] for n in range(60)]
     log, positions, end = log_of(tmp_path / "log", [f"KEYS\x01{' '.join(each)}\x02" for each in keys])
     index = loaded(tmp_path, ROOMY)
-    follower = Indexer(log, index, lambda: 0, bounds=Slice(100, 1 << 20, 16, 16))
+    follower = Indexer(log, index, lambda: 0, bounds=Slice(100, 1 << 20, 16, 0.0))
     seen = [(0, 0), *stages(follower, index, end)]
     assert max(after - before for (_, before), (_, after) in itertools.pairwise(seen)) <= max(16, words)
     for position, count in seen:
@@ -76,18 +81,18 @@ def test_a_slice_of_long_properties_has_few_records(tmp_path: Path) -> None:
         tmp_path / "log", [f"KEYS\x01k{n:03d}\x02NOTE\x01{'x' * 1000}\x02" for n in range(100)]
     )
     index = loaded(tmp_path, ROOMY)
-    follower = Indexer(log, index, lambda: 0, bounds=Slice(1000, 5_500, 1000, 1000))
+    follower = Indexer(log, index, lambda: 0, bounds=Slice(1000, 5_500, 1000, 0.0))
     seen = [0, *(position for position, _ in stages(follower, index, end))]
     assert seen[-1] == end
     assert max(after - before for before, after in itertools.pairwise(seen)) == positions[5]
-    one = Indexer(log, loaded(tmp_path / "other", ROOMY), lambda: 0, bounds=Slice(1000, 10, 1000, 1000))
+    one = Indexer(log, loaded(tmp_path / "other", ROOMY), lambda: 0, bounds=Slice(1000, 10, 1000, 0.0))
     assert one.follow(end, end, end), "a record is never too long"
 
 
 def test_a_slice_has_few_records_however_short_they_are(tmp_path: Path) -> None:
     log, positions, end = log_of(tmp_path / "log", [f"KEYS\x01k{n}\x02" for n in range(300)])
     index = loaded(tmp_path, ROOMY)
-    follower = Indexer(log, index, lambda: 0, bounds=Slice(20, 1 << 20, 1000, 1000))
+    follower = Indexer(log, index, lambda: 0, bounds=Slice(20, 1 << 20, 1000, 0.0))
     seen = [0, *(position for position, _ in stages(follower, index, end))]
     assert seen[-1] == end
     assert max(after - before for before, after in itertools.pairwise(seen)) <= positions[21] - positions[0]
@@ -96,7 +101,7 @@ def test_a_slice_has_few_records_however_short_they_are(tmp_path: Path) -> None:
 def test_a_slice_of_what_was_cut_off_is_dropped(tmp_path: Path) -> None:
     log, positions, end = log_of(tmp_path / "log", [f"KEYS\x01a{n}\x02" for n in range(10)])
     index = loaded(tmp_path, ROOMY)
-    follower = Indexer(log, index, lambda: 0)
+    follower = Indexer(log, index, lambda: 0, bounds=SHORT._replace(stage_s=0.0))
     for _ in itertools.islice(stages(follower, index, end), 3):
         assert index.position == 0, "a slice is read, and its keys are not in the index yet"
     follower.cut(0)
@@ -107,40 +112,125 @@ def test_a_slice_of_what_was_cut_off_is_dropped(tmp_path: Path) -> None:
     assert index.find("T", "b1", 10, 0, EVER) == [positions[1]]
 
 
-def test_the_broker_s_slices_are_short(tmp_path: Path) -> None:
-    log, _, end = log_of(tmp_path / "log", [f"KEYS\x01a{n} b{n} c{n}\x02" for n in range(3_000)])
-    index = loaded(tmp_path, ROOMY)
-    seen = [(0, 0), *stages(Indexer(log, index, lambda: 0), index, end)]
-    assert seen[-1] == (end, 9_000)
-    assert (
-        max(after - before for (_, before), (_, after) in itertools.pairwise(seen))
-        <= indexer.SHORT.warm_keys
-        <= 512
-    )
-    assert len(seen) > 3 * 3_000 // indexer.SHORT.records, "a slice has several stages"
+class Costs:
+    """A stopwatch that goes on by what the index does: a record that is read, and a key that is added or touched."""
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        *,
+        record_s: float = 0.0,
+        key_s: float = 1e-7,
+        warm_s: float = 0.0,
+    ) -> None:
+        self.now_s = 0.0
+        self.puts: list[int] = []
+        self.warmed: list[int] = []
+        read_run, put, warm = LogWindow.read_run, MessageIndex.put, MessageIndex.warm
+
+        def slow_read(*args: Any, **named: Any) -> Run | None:
+            run = read_run(*args, **named)
+            self.now_s += record_s * len(run.positions) if run is not None else 0.0
+            return run
+
+        def slow_put(index: MessageIndex, keys: KeyColumns, position: int) -> None:
+            self.puts.append(len(keys.hashes))
+            self.now_s += key_s * len(keys.hashes)
+            put(index, keys, position)
+
+        def slow_warm(index: MessageIndex, keys: KeyColumns) -> None:
+            self.warmed.append(len(keys.hashes))
+            self.now_s += warm_s * len(keys.hashes)
+            warm(index, keys)
+
+        monkeypatch.setattr(indexer, "perf_counter", lambda: self.now_s)
+        monkeypatch.setattr(LogWindow, "read_run", slow_read)
+        monkeypatch.setattr(MessageIndex, "put", slow_put)
+        monkeypatch.setattr(MessageIndex, "warm", slow_warm)
 
 
-def test_a_turn_adds_more_keys_where_the_slots_were_touched(tmp_path: Path) -> None:
-    log, positions, end = log_of(tmp_path / "log", [f"KEYS\x01k{n}\x02" for n in range(600)])
-    index = loaded(tmp_path, Shape(20_000, 100_000))
-    bounds, warm_at = Slice(200, 1 << 20, 10, 50), 20_000 * 4 // 1024
-    follower = Indexer(log, index, lambda: 0, bounds=bounds)
+@pytest.mark.parametrize("record_s", [1e-7, 2e-6])
+@pytest.mark.parametrize("key_s", [1e-7, 4e-6, 1e-4])
+def test_a_turn_takes_as_long_whatever_records_and_keys_cost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_s: float, key_s: float
+) -> None:
+    log, _, end = log_of(tmp_path / "log", [f"KEYS\x01a{n} b{n}\x02" for n in range(4_000)])
+    index = made(tmp_path, ROOMY)
+    costs = Costs(monkeypatch, record_s=record_s, key_s=key_s)
+    follower = Indexer(log, index, lambda: 0)
+    follower.open(end, clean=True, safe_timestamp_ms=0)
+    times = [costs.now_s, *(costs.now_s for _ in stages(follower, index, end))]
+    assert number_of_keys(index) == 8_000
+    assert max(after - before for before, after in itertools.pairwise(times)) < 0.002
+    if key_s == record_s == 1e-7:
+        assert max(costs.puts) == SHORT.keys, "few calls"
+        assert len(times) < 20
+
+
+def test_few_keys_are_added_where_the_slots_have_to_be_touched_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, positions, end = log_of(tmp_path / "log", [f"KEYS\x01k{n} l{n}\x02" for n in range(4_000)])
+    index = loaded(tmp_path, Shape(1_000, 3_900))
+    costs = Costs(monkeypatch)
+    follower = Indexer(log, index, lambda: 0)
 
     def added(stop: int) -> list[int]:
-        counts = [number_of_keys(index)]
-        while index.position < stop:
-            follower.step(stop, stop)
-            counts.append(number_of_keys(index))
-        return [after - before for before, after in itertools.pairwise(counts) if after > before]
+        costs.puts.clear()
+        assert follower.follow(positions[stop], positions[stop], end)
+        return costs.puts
 
-    first = added(positions[200])
-    assert set(first[: warm_at // 10]) == {10}
-    assert max(first) == 50
-    index.note_durable(positions[200])
+    assert added(1_500)[:4] == [16, 16, 128, 352], "one makes the file"
+    costs.now_s += 2.0
+    assert added(1_600) == [16, 128, 56], "pages may have left the memory"
     job = index.begin_sync()
     assert job is not None
-    assert max(added(positions[300])) == 10, "a sync makes pages that have to be touched anew"
+    assert max(added(1_800)) == 128, "a sync runs, and each page of the rest of the slots costs a fault"
     job.run()
     job.done()
-    assert max(added(positions[360])) == 10
-    assert max(added(end)) == 50
+    assert added(1_900) == [16, 128, 56], "it has ended"
+    added(2_500)
+    assert [file.header.next_number for file in index.index_files] == [3_900, 1_102]
+    assert costs.puts[costs.puts.index(98) + 1 :][:3] == [2, 16, 128], "the first file was full"
+
+
+def test_the_slots_of_a_record_of_many_keys_are_touched_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [f"{n:x}" for n in range(5_000)]
+    texts = [
+        "KEYS\x01a\x02",
+        f"KEYS\x01{' '.join(words)}\x02",
+        "KEYS\x01b\x02",
+        f"KEYS\x01{' '.join(words)}\x02",
+    ]
+    log, positions, end = log_of(tmp_path / "log", texts)
+    index = loaded(tmp_path, Shape(1_000, 20_000))
+    costs = Costs(monkeypatch, warm_s=4e-6)
+    follower = Indexer(log, index, lambda: 0)
+    times = []
+    for position, count in stages(follower, index, end):
+        times.append(costs.now_s)
+        assert count == sum(1 if n % 2 == 0 else 5_000 for n, at in enumerate(positions) if at < position), (
+            "a record has all of its keys, or none"
+        )
+    assert sum(costs.warmed) == 10_000
+    assert max(costs.warmed) <= 128
+    assert costs.puts == [1, 5_000, 1, 5_000]
+    assert max(after - before for before, after in itertools.pairwise(times)) < 0.002
+    assert index.find("T", "4e2", 10, 0, EVER) == [positions[3], positions[1]]
+
+
+@pytest.mark.parametrize("stage_s", [0.0, 0.0005, math.inf])
+@pytest.mark.parametrize("keys", [3, 100])
+def test_a_file_is_the_same_in_whatever_stages_it_was_written(
+    tmp_path: Path, stage_s: float, keys: int
+) -> None:
+    texts = [f"UNIQ_KEY\x01u{n}\x02KEYS\x01{' '.join(map(str, range(n % 9)))}\x02" for n in range(700)]
+    log, _, end = log_of(tmp_path / "log", texts)
+    found = []
+    for name, bounds in (("one", Slice(50, 1 << 20, keys, stage_s)), ("other", SHORT)):
+        index = loaded(tmp_path / name, Shape(100, 1_000))
+        assert Indexer(log, index, lambda: 0, bounds=bounds).follow(end, end, end)
+        found.append([file.path.read_bytes() for file in index.index_files])
+    assert found[0] == found[1]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from mqspark.store.index import indexer
-from mqspark.store.index.keys import KeyColumns, run_keys
+from mqspark.store.index.keys import KeyColumns, key_steps
 from mqspark.store.log.scan import Run
 from mqspark.store.store import MessageStore
 from mqspark.store.tools.fsck import FsckReport, fsck
@@ -36,11 +38,8 @@ def test_an_index_that_was_begun_without_tags_goes_on_with_them(
 ) -> None:
     """As when a directory comes from a RocketMQ before 5.5."""
 
-    def without_tags(run: Run) -> KeyColumns:
-        return run_keys(run, tags=False)
-
     with monkeypatch.context() as before:
-        before.setattr(indexer, "run_keys", without_tags)
+        before.setattr(indexer, "key_steps", functools.partial(key_steps, tags=False))
         store = opened(tmp_path, None, QuickFiles())
         send(store, range(10))
         assert red(store) == 0
@@ -63,13 +62,13 @@ def test_an_index_that_was_begun_without_tags_goes_on_with_them(
 
 
 def test_a_missing_key_is_still_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def without_the_third(run: Run) -> KeyColumns:
-        keys = run_keys(run)
-        kept = keys.positions != run.positions[2]
-        return KeyColumns(*(column[kept] for column in keys))
+    def without_the_third(run: Run) -> Iterator[KeyColumns]:
+        for keys in key_steps(run):
+            kept = keys.positions != run.positions[2]
+            yield KeyColumns(*(column[kept] for column in keys))
 
     with monkeypatch.context() as wrong:
-        wrong.setattr(indexer, "run_keys", without_the_third)
+        wrong.setattr(indexer, "key_steps", without_the_third)
         store = opened(tmp_path, None, QuickFiles())
         send(store, range(10))
         store.close()
