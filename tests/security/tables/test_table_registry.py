@@ -135,6 +135,7 @@ SERVERS = BOTH | {
     "Acks.waiting": "sendThreadPoolQueueCapacity answers, each shorter than its message's properties",
     "Acks.unsafe": "answers of one turn, each shorter than its message's properties",
     "Appender._dirty": "queues that this turn wrote to",
+    "Appender._heads": "the two lengths of a host",
     "BrokerCore.outbox": "connections with answers, emptied every turn",
     "NameServer.outbox": "connections with answers, emptied every turn",
     "RemotingServer._outbox": "connections with answers, emptied every turn",
