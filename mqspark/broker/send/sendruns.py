@@ -24,13 +24,13 @@ from mqspark.protocol import command as commands
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import PREFIX, PREFIX_BYTES, Command, SentFrames
 from mqspark.protocol.connection import LARGE_BODY_BYTES
-from mqspark.protocol.layouts import MAX_OPAQUE, HeaderLayout, Values
+from mqspark.protocol.layouts import HeaderLayout, Values
 from mqspark.protocol.session import Session
 from mqspark.store.messages.append import PlainForm, PlainMessage
 
 _SEND_MESSAGE_V2 = int(RequestCode.SEND_MESSAGE_V2)
 _NONE: tuple[HeaderLayout, ...] = ()
-_NOT_WORDS: tuple[None, int] = (None, 0)
+_NOT_WORDS: tuple[None, range] = (None, range(0))
 
 
 class SendPlan(Struct, frozen=True, gc=False):
@@ -46,6 +46,14 @@ class SendPlan(Struct, frozen=True, gc=False):
     waits: bool
     code: int
     """The code of the requests."""
+
+
+_NO_CONSTANTS: Values = (b"",)
+
+
+def _no_constants(data: bytes, start: int) -> Values:
+    """``HeaderLayout.constants_of`` of no layout yet: unlike ``_NO_CONSTANTS``."""
+    return ()
 
 
 def _layout(alike: Sequence[HeaderLayout], data: bytes, start: int) -> HeaderLayout | None:
@@ -118,8 +126,7 @@ class SendRuns:
         settings, generation = self.settings, self._state.topics.generation
         last: SendPlan | None = None
         last_meta, are_checked, last_begin = -1, False, size - PREFIX_BYTES
-        constants_of = unpack  # of no layout yet
-        constants: Values = ()
+        constants_of, constants = _no_constants, _NO_CONSTANTS
         lengths: tuple[int, ...] = ()
         last_born, born_ms = b"", 0
         for _ in range(room):
@@ -130,10 +137,12 @@ class SendRuns:
                 frame_bytes, body_at = 4 + total, PREFIX_BYTES + (meta & 0xFFFFFF)
                 if not 0 < frame_bytes - body_at < LARGE_BODY_BYTES:
                     break
+                if meta != last_meta:
+                    constants_of, constants = _no_constants, _NO_CONSTANTS
             start, end = at + PREFIX_BYTES, at + frame_bytes
             if end > size:
                 break
-            if meta != last_meta or constants_of(data, start) != constants:
+            if constants_of(data, start) != constants:
                 layout = _layout(known.get(meta, _NONE), data, start)
                 plan = None if layout is None else layout.plan
                 if layout is None or not isinstance(plan, SendPlan):
@@ -147,7 +156,7 @@ class SendRuns:
                 last, last_meta, layout.is_used = plan, meta, True
                 constants_of, constants = layout.constants_of, layout.constants
                 values_of, values_of_plan = layout.values_of, plan.values
-                opaque_at, least_opaque = layout.word_opaque or _NOT_WORDS
+                opaque_at, opaques = layout.word_opaque or _NOT_WORDS
                 opaque_of = layout.opaque
                 topic, form = plan.topic, plan.form
                 are_checked = are_checked or topic.validation is not None
@@ -159,13 +168,15 @@ class SendRuns:
                     last_born, born_ms = born, int(born)
                 if opaque_at is None:
                     opaque = opaque_of(data, start, values)
+                    if opaque is None:
+                        break
                 else:
                     opaque = int(values[opaque_at])
-                    if not least_opaque <= opaque <= MAX_OPAQUE or not b"".join(values).isalnum():
+                    if opaque not in opaques or not b"".join(values).isalnum():
                         break
             except ValueError:  # letters
                 break
-            if opaque is None or queue_id >= topic.queue_limit:
+            if queue_id >= topic.queue_limit:
                 break
             messages.append((form, queue_id, born_ms, key, data[at + body_at : end], opaque))
             at = end

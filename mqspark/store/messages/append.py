@@ -30,6 +30,7 @@ from mqspark.message import (
     INNER_NUM,
     MAX_PROPERTIES_BYTES,
     NEED_UNWRAP,
+    SCHEDULE_TOPIC,
     STORE_HOST_V6,
     TRANSACTION_PREPARED_TYPE,
 )
@@ -284,7 +285,7 @@ class Appender:
     def _put_ready(self, born_host: bytes, messages: Sequence[PlainMessage]) -> PlainRun:
         places: list[PlainPlace] = []
         sizes: list[int] = []
-        if self._property_crc:
+        if self._property_crc or self._table.ext_enabled:
             return places, sizes
         log, queues, most = self._log, self._queues, self.max_body_bytes
         if not log.pending:
@@ -301,13 +302,15 @@ class Appender:
                 topic, magic, before, between, after, overhead, tags_code, sys_flag, flag, times, its_keys = (
                     form
                 )
+                if topic == SCHEDULE_TOPIC:
+                    break
                 overhead += head_bytes
                 sys_flag |= hosts
                 if keys is not its_keys:
                     keys = None
                 alike = pack_alike(born_host, self.now_ms, self._store_host, times, 0)
             queue = queues.get((topic, queue_id))
-            if queue is None or queue.is_schedule or queue.ext_out is not None:
+            if queue is None:
                 break
             body_bytes, queue_offset = len(body), queue.next_offset
             size = overhead + body_bytes

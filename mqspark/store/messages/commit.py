@@ -311,8 +311,7 @@ class CommitPipeline:
         dirty = self._unsettled.dirty
         try:
             for queue in dirty:
-                queue.show()
-                arrivals.append((queue.topic, queue.queue_id, queue.max_offset))
+                arrivals.append(queue.show())  # noqa: PERF401 - after an error this has those that are shown
             dirty.clear()
         except OSError as error:
             self._stopped(self._appender.take_group()[len(arrivals) :], error)

@@ -126,10 +126,11 @@ class BatchQueue:
         """The entries that the next commit makes visible."""
         return self.array.take_entries()
 
-    def show(self) -> None:
-        """Make them visible. Has them still after an OSError."""
+    def show(self) -> tuple[str, int, int]:
+        """Make them visible. Returns topic, queue id and max offset. Has the entries still after an OSError."""
         self.array.show()
         self._max_offset = -1
+        return self.topic, self.queue_id, self.max_offset
 
     def settle(self, entry: BatchEntry) -> None:
         """Append an entry that is visible at once. Raises DiskFull, OSError."""

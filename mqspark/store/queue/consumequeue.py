@@ -170,10 +170,19 @@ class ConsumeQueue:
         entries, self.entries = self.entries, bytearray()
         return entries
 
-    def show(self) -> None:
-        """Make them visible. Has them still after an OSError."""
-        self.append(self.entries)
+    def show(self) -> tuple[str, int, int]:
+        """Make them visible. Returns topic, queue id and max offset. Has the entries still after an OSError."""
+        entries, low = self.entries, self._tail_at
+        high = low + len(entries)
+        if high > self._tail_end:
+            self._append_anywhere(entries)
+        else:  # as ``append``, without a call
+            self._tail[low:high] = entries
+            self._tail_at, self.tail_used = high, True
+            self._table.dirty_files.add(self._tail_path)
+            self.max_offset = self.next_offset
         self.entries = bytearray()
+        return self.topic, self.queue_id, self.max_offset
 
     def settle(self, entries: bytes | bytearray) -> None:
         """Give the next offsets to these entries and make them visible at once. Their room must be reserved."""
