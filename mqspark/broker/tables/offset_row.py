@@ -11,9 +11,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from operator import gt
+from typing import TypeVar
 
 import msgspec
 
+from mqspark.base.config import INT64_MAX
 from mqspark.errors import ProtocolError
 from mqspark.protocol import fastjson
 from mqspark.protocol.bodies.admin_bodies import (
@@ -25,6 +27,8 @@ from mqspark.protocol.bodies.topic_bodies import DataVersion
 from mqspark.protocol.headers.header import I64
 from mqspark.protocol.slices import Work
 from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID
+
+_K = TypeVar("_K")
 
 _ARRAY_BYTES = 168
 """An object and an array, with the room that the array keeps to grow."""
@@ -171,15 +175,20 @@ _decode_row = msgspec.json.Decoder(dict[int, I64]).decode
 
 def decode_offsets(text: bytes) -> tuple[dict[str, OffsetRow], DataVersion | None]:
     """The content of ``consumerOffset.json`` or ``lmqConsumerOffset.json``: ``topic@group`` → offsets. A file as
-    brokers write it is read row by row, and never in memory as objects. Raises ProtocolError."""
+    brokers write it is read row by row, and never in memory as objects. Of a number that no offset can be, the nearest
+    is taken, which a queue's bounds then show to be impossible. Raises ProtocolError."""
     try:
         found = _decode_rows(fastjson.with_quoted_numbers(text))
         rows = {key: OffsetRow(_decode_row(row)) for key, row in found.offset_table.items()}
         light, version = found.lmq_offset_table, found.data_version
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         wrapper = decode_table(LmqConsumerOffsetSerializeWrapper, text)
-        rows = {key: OffsetRow(queues) for key, queues in wrapper.offset_table.items()}
-        light, version = wrapper.lmq_offset_table, wrapper.data_version
+        rows = {key: OffsetRow(_nearest(queues)) for key, queues in wrapper.offset_table.items()}
+        light, version = _nearest(wrapper.lmq_offset_table), wrapper.data_version
     for key, offset in light.items():
         rows[key] = OffsetRow({LMQ_QUEUE_ID: offset})
     return rows, version
+
+
+def _nearest(offsets: Mapping[_K, int]) -> dict[_K, int]:
+    return {key: min(max(offset, -1 - INT64_MAX), INT64_MAX) for key, offset in offsets.items()}

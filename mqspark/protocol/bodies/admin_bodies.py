@@ -17,10 +17,11 @@ class ConsumerOffsetSerializeWrapper(Body):
 
 
 class LmqConsumerOffsetSerializeWrapper(Body):
-    """``lmqConsumerOffset.json``: offsets as above, and those of groups that read light message queues."""
+    """``lmqConsumerOffset.json``: offsets as above, and those of groups that read light message queues. Damage may have
+    made any number of an offset."""
 
-    offset_table: dict[str, dict[int, I64]] = {}
-    lmq_offset_table: dict[str, I64] = {}
+    offset_table: dict[str, dict[int, int]] = {}
+    lmq_offset_table: dict[str, int] = {}
     """``topic@group`` → offset."""
     data_version: DataVersion | None = None
 

@@ -78,9 +78,17 @@ def test_offsets_are_read_in_every_form_of_a_file(rows):
     assert version.counter == 3
 
 
-def test_an_offset_beyond_64_bits_is_no_offset():
-    with pytest.raises(ProtocolError):
-        decode_offsets(b'{"offsetTable":{"T@G":{0:%d}}}' % (1 << 63))
+@pytest.mark.parametrize(
+    ("written", "read"), [(1 << 63, (1 << 63) - 1), (10**20, (1 << 63) - 1), (-(10**20), -(1 << 63))]
+)
+def test_of_an_offset_beyond_64_bits_the_nearest_is_read(written, read):
+    text = b'{"offsetTable":{"T@G":{0:%d,1:7},"T@H":{0:5}},"lmqOffsetTable":{"%%LMQ%%L@G":%d}}'
+    rows, _ = decode_offsets(text % (written, written))
+    assert {key: each.as_dict() for key, each in rows.items()} == {
+        "T@G": {0: read, 1: 7},
+        "T@H": {0: 5},
+        "%LMQ%L@G": {0: read},
+    }
 
 
 @given(st.lists(OFFSETS, min_size=1, max_size=20))
