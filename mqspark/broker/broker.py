@@ -299,8 +299,8 @@ class BrokerCore:
         self.replicated()
         if at_hand.pops_to_answer.waiting or at_hand.pops_to_settle.waiting or progress.failed is not None:
             self.pop.progress(progress)
-        if progress.failed is not None:
-            self.acks.fail(f"the store failed: {progress.failed}")
+            if progress.failed is not None:
+                self.acks.fail(f"the store failed: {progress.failed}")
         if progress.arrivals:
             if self.acks.took_ms:
                 self.state.stats.puts_took(progress.arrivals, self.acks.took_ms)

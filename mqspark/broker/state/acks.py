@@ -118,9 +118,14 @@ class Acks:
 
     def end_turn(self) -> None:
         """Set the time of everything that has been added since the last call."""
-        if self.waiting and (not self._turns or self._turns[-1][0] < self.waiting[-1][0]):
-            others, self._others = self._others or None, {}
-            self._turns.append((self.waiting[-1][0], self._clock.monotonic_ms(), others))
+        if not self.waiting:
+            return
+        end, turns, others = self.waiting[-1][0], self._turns, None
+        if turns and turns[-1][0] >= end:
+            return
+        if self._others:
+            others, self._others = self._others, {}
+        turns.append((end, self._clock.monotonic_ms(), others))
 
     def release_unsafe(self, *, written: bool) -> None:
         """Send the answers of ``unsafe`` when their messages are written. Otherwise let them wait with the rest."""

@@ -77,55 +77,27 @@ class StoreProgress(Struct, gc=False):
     """Why the store is read-only, or None."""
 
 
-class FlushJob:
+class FlushJob(Struct, eq=False):
     """Writes pending bytes to the active file (``offset``, ``buffers``), syncs the log up to ``end``, and
     notes that (``durable.py``). Either ``run`` does all three, or the caller calls ``write``, syncs
     ``active`` itself, and calls ``synced``."""
 
-    __slots__ = (
-        "_buffers",
-        "_directories",
-        "_files",
-        "_note",
-        "_offset",
-        "active",
-        "end",
-        "error",
-        "left",
-        "step",
-        "store_timestamp_ms",
-        "unwritten_bytes",
-    )
-
-    def __init__(
-        self,
-        files: FileLayer,
-        left: list[int],
-        active: int,
-        directories: list[Path],
-        end: int,
-        store_timestamp_ms: int,
-        note: DurableNote,
-        offset: int = 0,
-        buffers: Sequence[bytes | memoryview] = (),
-        unwritten_bytes: int = 0,
-    ) -> None:
-        self._files = files
-        self._note = note
-        self._offset = offset
-        self._buffers = buffers
-        self._directories = directories
-        self.left = left
-        """Descriptors of finished segments; closed after the job."""
-        self.active = active
-        self.end = end
-        self.store_timestamp_ms = store_timestamp_ms
-        self.unwritten_bytes = unwritten_bytes
-        """Number of bytes that ``write`` writes: those of ``buffers``, which are many."""
-        self.step = "writing"
-        """The current step, which names the failed one after an error."""
-        self.error: Exception | None = None
-        """Whatever it is, ``end`` is not synced."""
+    _files: FileLayer
+    left: list[int]
+    """Descriptors of finished segments; closed after the job."""
+    active: int
+    _directories: list[Path]
+    end: int
+    store_timestamp_ms: int
+    _note: DurableNote
+    _offset: int = 0
+    _buffers: Sequence[bytes | memoryview] = ()
+    unwritten_bytes: int = 0
+    """Number of bytes that ``write`` writes: those of ``buffers``, which are many."""
+    step: str = "writing"
+    """The current step, which names the failed one after an error."""
+    error: Exception | None = None
+    """Whatever it is, ``end`` is not synced."""
 
     @property
     def syncs_only_active(self) -> bool:

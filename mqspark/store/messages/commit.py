@@ -323,8 +323,7 @@ class CommitPipeline:
             group, self._unsettled.undispatched = self._unsettled.undispatched + group, []
         try:
             for queue, entries in group:
-                queue.append(entries)
-                arrivals.append((queue.topic, queue.queue_id, queue.max_offset))
+                arrivals.append(queue.append(entries))
         except OSError as error:
             self._stopped(group[len(arrivals) :], error)
         return arrivals

@@ -144,10 +144,11 @@ class BatchQueue:
         self.floor = offset
         self.next_offset = max(self.next_offset, offset)
 
-    def append(self, entries: bytes | bytearray) -> None:
-        """Make entries visible."""
+    def append(self, entries: bytes | bytearray) -> tuple[str, int, int]:
+        """Make entries visible. Returns topic, queue id and max offset."""
         self.array.append(entries)
         self._max_offset = -1
+        return self.topic, self.queue_id, self.max_offset
 
     def recovered(self) -> None:
         """Set the offsets from the array, once recovery has finished it."""

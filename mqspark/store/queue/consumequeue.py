@@ -191,18 +191,18 @@ class ConsumeQueue:
         if entries[-ENTRY_BYTES:] == FILLER:
             self._has_last_fillers = True
 
-    def append(self, entries: bytes | bytearray) -> None:
-        """Make entries visible. Their room must be reserved."""
+    def append(self, entries: bytes | bytearray) -> tuple[str, int, int]:
+        """Make entries visible. Their room must be reserved. Returns topic, queue id and max offset."""
         size, low = len(entries), self._tail_at
         high = low + size
         if high > self._tail_end:
             self._append_anywhere(entries)
-            return
-        self._tail[low:high] = entries
-        self._tail_at = high
-        self.tail_used = True
-        self._table.dirty_files.add(self._tail_path)
-        self.max_offset += size // self._entry_bytes
+        else:
+            self._tail[low:high] = entries
+            self._tail_at, self.tail_used = high, True
+            self._table.dirty_files.add(self._tail_path)
+            self.max_offset += size // self._entry_bytes
+        return self.topic, self.queue_id, self.max_offset
 
     def _append_anywhere(self, entries: bytes | bytearray) -> None:
         self.tail_unmapped()
