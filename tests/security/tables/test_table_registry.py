@@ -56,6 +56,7 @@ SERVERS = BOTH | {
     "BrokerServer._addresses": "the name servers of the settings, or one broker",
     "ClusterRoutes._masters": "the brokers of the cluster",
     "ClusterRoutes._own": "the brokers of the cluster",
+    "Recent._asked": "requests that wait for an answer",
     "Recent._known": "MAX_KNOWN of clusterroutes, the oldest forgotten",
     # --- made at the start, or of settings
     "*.handlers": "one entry a request code",

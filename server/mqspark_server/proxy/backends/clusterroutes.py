@@ -34,36 +34,42 @@ V = TypeVar("V")
 
 
 class Recent(Generic[V]):
-    """What was asked for within FRESH_S, once for all that ask at the same time."""
+    """What was asked for within FRESH_S, once for all that ask at the same time.
+
+    Answers are kept without the tasks that got them: a task that has ended keeps its coroutine and context, six more
+    objects a name for the garbage collector to visit.
+    """
 
     def __init__(self, ask: Callable[[str], Awaitable[V]]) -> None:
         self._ask = ask
-        self._known: dict[str, tuple[float, asyncio.Future[V]]] = {}
+        self._asked: dict[str, asyncio.Future[V]] = {}
+        """What somebody is asked now: no more than the requests that wait for it."""
+        self._known: dict[str, tuple[float, V]] = {}
 
     async def find(self, name: str) -> V:
-        due_s, found = self._known.get(name, (0.0, None))
-        if found is None or monotonic() >= due_s:
-            found = asyncio.ensure_future(self._ask(name))
-            self._known.pop(name, None)
-            if len(self._known) >= MAX_KNOWN:
-                del self._known[next(iter(self._known))]
-            self._known[name] = monotonic() + FRESH_S, found
-            found.add_done_callback(partial(self._answered, name))
-        return found.result() if found.done() else await asyncio.shield(found)
+        known = self.known(name)
+        if known is not None:
+            return known[1]
+        asked = self._asked.get(name)
+        if asked is None:
+            asked = self._asked[name] = asyncio.ensure_future(self._ask(name))
+            asked.add_done_callback(partial(self._answered, name, monotonic() + FRESH_S))
+        return await asyncio.shield(asked)
 
-    def _answered(self, name: str, found: asyncio.Future[V]) -> None:
-        """Forget a failure, so that the next caller asks again. All who have asked may be gone by now."""
-        if found.cancelled() or found.exception() is not None:
-            _, known = self._known.get(name, (0.0, None))
-            if known is found:
-                del self._known[name]
+    def _answered(self, name: str, due_s: float, asked: asyncio.Future[V]) -> None:
+        """A failure is not remembered, so that the next caller asks again. All who have asked may be gone by now."""
+        del self._asked[name]
+        self._known.pop(name, None)
+        if asked.cancelled() or asked.exception() is not None:
+            return
+        if len(self._known) >= MAX_KNOWN:
+            del self._known[next(iter(self._known))]
+        self._known[name] = due_s, asked.result()
 
     def known(self, name: str) -> tuple[float, V] | None:
         """What was answered within FRESH_S, and until when it is used; None: it has to be found."""
-        due_s, found = self._known.get(name, (0.0, None))
-        if found is None or monotonic() >= due_s or not found.done() or found.cancelled():
-            return None
-        return None if found.exception() is not None else (due_s, found.result())
+        known = self._known.get(name)
+        return known if known is not None and monotonic() < known[0] else None
 
 
 def _refused(error: Exception) -> GrpcRefusal:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from typing import Any
 
 import pytest
@@ -36,6 +37,36 @@ async def test_one_question_serves_all_who_ask_meanwhile_and_for_a_while() -> No
     assert await asyncio.gather(*waiting) == [7, 7, 7]
     assert await recent.find("a") == 7
     assert len(ask.asked) == 1
+
+
+async def test_an_answer_is_kept_without_the_task_that_got_it() -> None:
+    tasks: list[weakref.ref[asyncio.Task[Any]]] = []
+
+    async def ask(name: str) -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.append(weakref.ref(task))
+        await asyncio.sleep(0)
+        return name.upper()
+
+    recent = Recent(ask)
+    assert await recent.find("a") == await recent.find("a") == "A"
+    await asyncio.sleep(0)
+    assert [task() for task in tasks] == [None]
+
+
+async def test_the_oldest_answer_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqspark_server.proxy.backends.clusterroutes.MAX_KNOWN", 2)
+    asked: list[str] = []
+
+    async def ask(name: str) -> str:
+        asked.append(name)
+        return name
+
+    recent = Recent(ask)
+    for name in ("a", "b", "a", "c", "b", "a"):
+        await recent.find(name)
+    assert asked == ["a", "b", "c", "a"]
 
 
 async def test_a_failure_is_forgotten_though_all_who_asked_are_gone(caplog: pytest.LogCaptureFixture) -> None:
