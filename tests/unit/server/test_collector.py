@@ -68,7 +68,7 @@ def test_what_a_full_collection_has_visited_it_does_not_visit_again() -> None:
     assert gc.get_freeze_count() == 0
 
 
-def test_a_collection_visits_ten_thousand_objects_at_most() -> None:
+def test_a_collection_visits_what_is_new_alone() -> None:
     most = [0, 0, 0]
 
     def note(phase: str, info: dict[str, Any]) -> None:
@@ -87,8 +87,7 @@ def test_a_collection_visits_ten_thousand_objects_at_most() -> None:
     if sys.version_info < (3, 14):  # from there on it is incremental
         assert most[0] == 0 < min(most[1:])
     slack = 1000  # objects of the test itself
-    for times, found in zip((1, 1, 2), most, strict=True):
-        assert found <= times * YOUNG_OBJECTS + slack
+    assert max(most) <= YOUNG_OBJECTS + slack
 
 
 def test_objects_that_live_for_a_read_cause_no_collection() -> None:
