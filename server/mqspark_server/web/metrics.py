@@ -62,6 +62,7 @@ def render(app: BrokerNode) -> Work[bytes]:
         if metric is not None:
             over += yield from _limit(metric, limit)
             parts.append((yield from exposition_in_slices(metric)))
+            yield from _let_go(metric.samples)
         yield
     parts.append(exposition(collector.limits(limit, over)))
     return b"".join(parts)
@@ -85,10 +86,15 @@ def _limit(metric: Metric, limit: int) -> Work[int]:
     labels = {name: value if name in NODE else OTHER for name, value in first.labels.items()}
     count = len(samples)
     metric.samples = [*(samples[number] for number in kept), Sample(first.name, labels, max(0.0, rest))]
-    while samples:  # to free very many at once takes milliseconds
+    yield from _let_go(samples)
+    return count - limit
+
+
+def _let_go(samples: list[Sample]) -> Work[None]:
+    """Free what nobody needs any more. Very many at once take milliseconds."""
+    while samples:
         del samples[-COMPARED_AT_ONCE:]
         yield
-    return count - limit
 
 
 def _largest(values: Iterable[float], limit: int) -> Work[list[int]]:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from mqspark_server.web import metrics
 from mqspark_server.web.families import SHOWN_AT_ONCE, exposition, exposition_in_slices
 from mqspark_server.web.metrics import COMPARED_AT_ONCE, _limit
 from tests.support.slices import sliced
@@ -57,3 +63,24 @@ def test_the_largest_histograms_are_found_in_slices() -> None:
     assert sum(sample.value for sample in metric.samples) == sum(sample.value for sample in before)
     least = min(sample.value for sample in metric.samples[:-each] if sample.name == "h_count")
     assert sum(sample.value > least for sample in before if sample.name == "h_count") < 100 // each
+
+
+def test_shown_series_are_freed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    metric = families()[0]
+
+    class OneFamily:
+        def __init__(self, app: object) -> None:
+            pass
+
+        def collect(self) -> Iterator[Metric | None]:
+            yield metric
+
+        def limits(self, limit: int, over: int) -> list[Metric]:
+            return []
+
+    monkeypatch.setattr(metrics, "_BrokerMetrics", OneFamily)
+    app: Any = SimpleNamespace(settings=SimpleNamespace(server=SimpleNamespace(metrics_max_series=10_000)))
+    left = [len(metric.samples)]
+    left += (len(metric.samples) for _ in metrics.render(app))
+    assert left[-1] == 0
+    assert max(before - after for before, after in pairwise(left)) <= COMPARED_AT_ONCE
