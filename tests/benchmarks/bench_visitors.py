@@ -105,6 +105,7 @@ class Visited:
         self._http.request("GET", path)
         answer = self._http.getresponse()
         text = answer.read()
+        self._http.close()  # the next story may come after the server's patience has ended
         if answer.status >= 300:
             raise RuntimeError(f"{path}: {answer.status} {text[:300]!r}")
         return text
