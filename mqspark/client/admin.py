@@ -16,7 +16,7 @@ from mqspark.client.remoting.client_options import ClientKeywords, ClientOptions
 from mqspark.client.remoting.indexwalk import EVER_MS, IndexWalk
 from mqspark.client.remoting.instance import ClientInstance, InstanceMember
 from mqspark.client.remoting.keywords import changed, spelled_out
-from mqspark.client.remoting.longanswers import merged, read_in_turns, topic_names
+from mqspark.client.remoting.longanswers import clients_of_group, merged, read_in_turns, topic_names
 from mqspark.client.remoting.pullanswers import check_messages, check_offsets, committed_in
 from mqspark.client.remoting.topic_routes import TopicRoute, is_logic_broker, place_in_logic_queue
 from mqspark.errors import (
@@ -673,7 +673,7 @@ class AdminClient(Lifecycle):
             except BrokerError as error:
                 offline = error
                 continue
-            return decode_body(ConsumerConnection, response.body)
+            return await clients_of_group(response.body)
         raise offline or NoRoute(group, "there is no broker")
 
     async def running_info(

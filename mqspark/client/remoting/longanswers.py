@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable
 from heapq import merge
 from itertools import islice
 
-from mqspark.protocol.bodies.body import decode_body
+from mqspark.protocol.bodies.body import decode_body, decode_nameless
+from mqspark.protocol.bodies.client_bodies import ConsumerConnection
 from mqspark.protocol.bodies.longtables import (
     PART_BYTES,
     Parts,
@@ -17,8 +18,11 @@ from mqspark.protocol.bodies.longtables import (
     read_parts,
 )
 from mqspark.protocol.bodies.topic_bodies import TopicList
+from mqspark.protocol.named import check_names
 
 MERGED_AT_ONCE = 1_024
+CHECKED_AT_ONCE = 256
+"""Clients of which the names are checked in one turn: several times what it takes to decode them."""
 COMPARED = 512
 """Names that are compared with one that does not exist: each takes microseconds."""
 
@@ -63,6 +67,18 @@ async def topic_names(body: bytes | memoryview) -> list[str]:
 
     await read_in_turns(body, "topicList", read, parts_of_names)
     return await merged(runs)
+
+
+async def clients_of_group(body: bytes | memoryview) -> ConsumerConnection:
+    """The members of a group, and what they read. Raises ProtocolError and IllegalName."""
+    found = decode_nameless(ConsumerConnection, body)
+    clients, found.connection_set = found.connection_set, []
+    check_names(found)
+    for first in range(0, len(clients), CHECKED_AT_ONCE):
+        check_names(ConsumerConnection(connection_set=clients[first : first + CHECKED_AT_ONCE]))
+        await asyncio.sleep(0)
+    found.connection_set = clients
+    return found
 
 
 def near(names: list[str], name: str) -> list[str]:

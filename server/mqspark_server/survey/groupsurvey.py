@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from mqspark.errors import BrokerError, MQError
@@ -96,20 +97,22 @@ async def member_rows(admin: AdminClient, group: str) -> list[Row]:
             return []
         raise
     more = {"mode": found.consume_type, "model": found.message_model}
-    return [row | more for row in client_rows(found.connection_set)]
+    clients = sorted(found.connection_set, key=attrgetter("client_id"))
+    return [client_row(each) | more async for some in in_slices(clients) for each in some]
 
 
 def client_rows(connections: Iterable[ConnectionInfo]) -> list[Row]:
     """By the ids of the clients."""
-    return [
-        {
-            "client_id": each.client_id,
-            "address": each.client_addr,
-            "language": each.language,
-            "version": version_name(each.version),
-        }
-        for each in sorted(connections, key=lambda each: each.client_id)
-    ]
+    return [client_row(each) for each in sorted(connections, key=attrgetter("client_id"))]
+
+
+def client_row(client: ConnectionInfo) -> Row:
+    return {
+        "client_id": client.client_id,
+        "address": client.client_addr,
+        "language": client.language,
+        "version": version_name(client.version),
+    }
 
 
 async def mode_rows(admin: AdminClient, group: str) -> list[Row]:

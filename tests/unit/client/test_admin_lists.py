@@ -17,6 +17,7 @@ from mqspark.client.remoting import longanswers
 from mqspark.errors import BrokerError, IllegalName, ProtocolError
 from mqspark.message import MessageQueue, no_such_topic
 from mqspark.protocol.bodies.body import decode_body, encode_body
+from mqspark.protocol.bodies.client_bodies import ConnectionInfo, ConsumerConnection, SubscriptionData
 from mqspark.protocol.bodies.longtables import PART_BYTES
 from mqspark.protocol.bodies.topic_bodies import (
     DataVersion,
@@ -25,6 +26,7 @@ from mqspark.protocol.bodies.topic_bodies import (
     TopicList,
 )
 from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.named import check_names
 
 T = TypeVar("T")
 ADDRESSES = {"b-a": "10.0.0.1:10911", "b-b": "10.0.0.2:10911"}
@@ -161,3 +163,35 @@ def test_a_group_without_offsets_is_looked_for_in_the_lists(
     else:
         assert admin.run(asked, monkeypatch) == {}
     assert admin.longest < 2 * PART_BYTES
+
+
+def test_the_names_of_many_members_are_checked_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    most = 0
+
+    def watched(body: Any) -> None:
+        nonlocal most
+        most = max(most, len(body.connection_set))
+        check_names(body)
+
+    monkeypatch.setattr(longanswers, "check_names", watched)
+    members = [ConnectionInfo(client_id=f"10.0.0.1@{number}") for number in range(1_000)]
+    group = ConsumerConnection(connection_set=members, consume_type="CONSUME_PASSIVELY")
+    answered = Answered([encode_body(group), b"{}"])
+    assert answered.run(answered.group_members("G"), monkeypatch) == group
+    assert 0 < most <= longanswers.CHECKED_AT_ONCE
+    assert answered.turns >= 3
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        ConsumerConnection(connection_set=[ConnectionInfo(client_id="c")] * 999 + [ConnectionInfo("a\nb")]),
+        ConsumerConnection(subscription_table={"a/../b": SubscriptionData(topic="T")}),
+    ],
+)
+def test_a_name_among_many_members_that_no_client_has_is_refused(
+    group: ConsumerConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered = Answered([encode_body(group), b"{}"])
+    with pytest.raises(IllegalName):
+        answered.run(answered.group_members("G"), monkeypatch)
