@@ -15,6 +15,7 @@ from mqspark.store import FlushDiskType, Job
 from mqspark.store.disk.diskjobs import ReadAheadJob, run_here
 from mqspark.store.log.nextsegment import NextSegmentJob
 from mqspark.store.log.zeroahead import ZeroAheadJob
+from mqspark.store.recovery.deletions import Deletions
 from mqspark_server.process.diskwork import Housekeeper, Worker
 from tests.support.clocks import ManualClock
 from tests.support.store_tools import FaultyFiles, flush, opened, put
@@ -99,7 +100,7 @@ def read_ahead(root: Path, segment_bytes: int, kind: type[Job]) -> Case:
     return Case(due, only_housekeeping, store.abandon)
 
 
-def deletions(root: Path, *, removes: bool) -> Case:
+def deletions(root: Path, job_of: Callable[[Deletions], Job | None], *, saved: bool = True) -> Case:
     store = opened(root)
     put(store, "T", 0, b"x")
     flush(store)
@@ -107,9 +108,10 @@ def deletions(root: Path, *, removes: bool) -> Case:
     lists = store.deletions
 
     def due() -> list[Job]:
-        if removes and lists.unsaved:
+        if saved and lists.unsaved:
             run_here(lists.save_job())
-        return [lists.removal_job()] if removes else [lists.save_job()] if lists.unsaved else []
+        job = job_of(lists)
+        return [] if job is None else [job]
 
     return Case(due, only_housekeeping, store.abandon)
 
@@ -173,8 +175,11 @@ CASES: dict[str, Callable[[Path], Case]] = {
     "TimerFlush": of_broker,
     "UnmapJob": lambda root: of_store(root, "-"),
     "ZeroAheadJob": lambda root: read_ahead(root, 1 << 24, ZeroAheadJob),
-    "_RemoveFilesJob": lambda root: deletions(root, removes=True),
-    "_SaveDeletionsJob": lambda root: deletions(root, removes=False),
+    "_KeepRoomJob": lambda root: deletions(root, Deletions.room_job),
+    "_RemoveFilesJob": lambda root: deletions(root, Deletions.removal_job),
+    "_SaveDeletionsJob": lambda root: deletions(
+        root, lambda lists: lists.save_job() if lists.unsaved else None, saved=False
+    ),
     "_SaveStateJob": of_controller,
     "_SaveTableJob": of_broker,
 }
