@@ -126,3 +126,5 @@ class StoreData:
         self.log.close()
         for each in (*self.tables, self.index):
             each.maps.clear()
+        for budget in self._budgets:
+            budget.unmapped.clear()  # no job will free them

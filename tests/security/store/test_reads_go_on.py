@@ -354,7 +354,9 @@ def test_the_budget_bounds_what_is_mapped(tmp_path: Path) -> None:
 def test_an_index_is_searched_without_a_map(tmp_path: Path) -> None:
     store = opened(tmp_path)
     bodies = _filled(store)
+    assert len(store.data.index.index_files) > 1
     store.close()
+    assert f"{tmp_path}/" not in Path("/proc/self/maps").read_text(), "a closed store has maps"
     store = opened(tmp_path, max_mapped_bytes=1)
     for number in range(0, 400, 7):
         (record,) = store.reads.query_message("T", f"k{number}", 32, 0, 1 << 60)
