@@ -182,7 +182,7 @@ class QueueOffsets:
         topics: dict[str, list[int]] = {}
         for table in self._tables:
             for (topic, queue_id), queue in table.queues.items():
-                newest = queue.entry(queue.next_offset - 1) if queue.next_offset else None
+                newest = queue.entry_before(queue.next_offset)
                 if newest is not None and newest[0] >= position:
                     topics.setdefault(topic, []).append(queue_id)
         return topics

@@ -208,8 +208,7 @@ class ConsumeQueue:
         self.tail_unmapped()
         if self.ext_out is not None:
             self.ext_out.write()
-        if self._has_last_fillers:
-            self._write_last_fillers(FILLER)
+        self._end_last_fillers()
         files, done = self._table.files, 0
         position = self.max_offset * self._entry_bytes
         tail: mmap | None = None
@@ -243,29 +242,31 @@ class ConsumeQueue:
         """Make LAST_FILLERs of the fillers that follow the last entry with a record."""
         if self._has_last_fillers:
             self._write_last_fillers(LAST_FILLER)
-            self._has_last_fillers = True
             self.tail_unmapped()  # so that the next append comes by
 
+    def _end_last_fillers(self) -> None:
+        if self._has_last_fillers:
+            self._write_last_fillers(FILLER)
+            self._has_last_fillers = False  # not before: after an error this is repeated
+
     def _write_last_fillers(self, filler: bytes) -> None:
-        """A queue without a real entry keeps its fillers: they say where it begins."""
-        self._has_last_fillers = False
-        end, parts = self.max_offset, []
-        while self.file_starts and end > self.first_file_offset:
+        """A queue without a real entry keeps plain ones: they say where it begins."""
+        end, parts = self.max_offset, list[tuple[int, int]]()
+        has_real = False
+        while self.file_starts and end > self.first_file_offset and not has_real:
             low = self.file_start_of(end - 1)
             rows = self.read(low, end - low)
             if len(rows) < end - low:
-                return  # one of its files is missing, or short
+                break  # one of its files is missing, or short
             others = np.flatnonzero(rows["size"] != FILLER_SIZE)
-            first = low + int(others[-1]) + 1 if len(others) else low
-            if first < end:
-                parts.append((first, end - first))
-            if len(others) or filler is FILLER:
-                for offset, count in parts:
-                    self._overwrite(offset, filler * count)
-                parts.clear()
-            if len(others):
-                return
+            has_real = len(others) > 0
+            first = low + int(others[-1]) + 1 if has_real else low
+            parts.append((first, end - first))
             end = low
+        wanted = filler if has_real else FILLER
+        for first, count in parts:
+            if (self.read(first, count)["position"] != ENTRY.unpack(wanted)[0]).any():
+                self._overwrite(first, wanted * count)
 
     # --- read -----------------------------------------------------------------------------------------------
 
@@ -286,6 +287,15 @@ class ConsumeQueue:
         """(physical offset, size, tags code) of an entry, visible or not; None when no file has it."""
         packed = self._bytes_of(offset, ENTRY_BYTES)
         return None if packed is None else ENTRY.unpack(packed)
+
+    def entry_before(self, offset: int) -> tuple[int, int, int] | None:
+        """The last entry before ``offset``. Fillers are passed over: they stand for what a power cut took."""
+        while offset > self.min_offset:
+            offset -= 1
+            entry = self.entry(offset)
+            if entry is None or entry[1] != FILLER_SIZE:
+                return entry
+        return None
 
     def packed_entry(self, offset: int) -> bytes | None:
         """All bytes of an entry, visible or not; None when no file has it, or not all of it."""
@@ -343,8 +353,7 @@ class ConsumeQueue:
 
     def replace(self, offset: int, entry: bytes) -> None:
         """Overwrite an existing entry. Raises OSError."""
-        if self._has_last_fillers:
-            self._write_last_fillers(FILLER)
+        self._end_last_fillers()
         self._overwrite(offset, entry)
 
     def _overwrite(self, offset: int, entries: bytes) -> None:

@@ -45,21 +45,11 @@ def last_whole_record(tables: tuple[QueueTable, ...], begin: int, end: int) -> i
             after = queue.first_where(
                 lambda position, size, _tags: position + size > end, queue.min_offset, queue.max_offset
             )
-            entry = _entry_before(queue, after)
+            entry = queue.entry_before(after)
             if entry is None or entry[0] < begin or entry[0] + entry[1] > end:
                 continue
             best = max(best or 0, entry[0] + entry[1])
     return best
-
-
-def _entry_before(queue: ConsumeQueue, offset: int) -> tuple[int, int, int] | None:
-    """The last entry before ``offset``. Fillers are passed over: they stand for what a power cut took."""
-    while offset > queue.min_offset:
-        offset -= 1
-        entry = queue.entry(offset)
-        if entry is None or entry[1] != FILLER_SIZE:
-            return entry
-    return None
 
 
 def walk_records(read: Callable[[int, int], bytes], begin: int, end: int) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from pathlib import Path
 
@@ -153,3 +154,43 @@ def test_a_queue_of_fillers_alone_keeps_them(tmp_path: Path) -> None:
     """They say where it begins."""
     queue_of(tmp_path, [FILLED, FILLED], first=3)
     assert all_entries(tmp_path, 0, 5) == [FILLER] * 5
+
+
+def test_fillers_become_plain_ones_after_a_shortage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = queue_of(tmp_path, [0, FILLED, FILLED])
+    queue.set_end(queue.locate_end(None)[0])
+    queue.reserve(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(QuickFiles, "write", lambda *_: _short())
+        with pytest.raises(OSError, match="too many files"):
+            queue.append(packed(900))
+    assert all_entries(tmp_path, 0, 3) == [packed(0), LAST_FILLER, LAST_FILLER]
+    queue.append(packed(900))
+    assert all_entries(tmp_path, 0, 4) == [packed(0), FILLER, FILLER, packed(900)]
+
+
+def _short() -> None:
+    raise OSError(errno.EMFILE, "too many files")
+
+
+def test_fillers_become_plain_ones_when_no_entry_is_left_before_them(tmp_path: Path) -> None:
+    """RocketMQ would drop all of them, and give their offsets again."""
+    queue = queue_of(tmp_path, [*range(0, FILE_ENTRIES * 100, 100), FILLED, FILLED, FILLED])
+    queue.set_end(queue.locate_end(None)[0])
+    queue.remove_oldest_file()
+    assert all_entries(tmp_path, FILE_ENTRIES, FILE_ENTRIES + 3) == [LAST_FILLER] * 3
+    queue.mark_last_fillers()
+    assert all_entries(tmp_path, FILE_ENTRIES, FILE_ENTRIES + 3) == [FILLER] * 3
+
+
+def test_fillers_are_no_newer_than_the_records_before_them(tmp_path: Path) -> None:
+    """A new master asks which queues have records that its topics may not know."""
+    store = opened(tmp_path)
+    _, position, _ = put(store, "T", 0, b"x")
+    flush(store)
+    queue = store.table.queues["T", 0]
+    queue.reserve(1)
+    queue.settle(FILLER)
+    queue.mark_last_fillers()
+    assert store.offsets.queues_since(position) == {"T": [0]}
+    assert store.offsets.queues_since(position + 1) == {}
