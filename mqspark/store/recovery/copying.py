@@ -304,7 +304,7 @@ class LogCopier(Recovery):
                 raise NotNow(f"topic {topic} becomes a topic of batches once its records are visible")
             for offset in range(queue.min_offset, queue.max_offset):
                 entry = queue.entry(offset)
-                if entry is not None and entry[1] > 0:
+                if entry is not None and 0 < entry[1] != FILLER_SIZE:
                     store_ms = self._log.store_timestamp_at(entry[0])
                     moved.setdefault(key, []).append(BatchEntry(*entry, store_ms, offset, 1))
         if keys:

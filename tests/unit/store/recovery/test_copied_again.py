@@ -63,3 +63,25 @@ def test_what_a_start_has_lost_comes_again(tmp_path: Path, lost: int, batch: boo
     flush(copy)
     expected = [(each.queue_offset, each.body) for each in drain(master, TOPIC, QUEUE)]
     assert [(each.queue_offset, each.body) for each in drain(copy, TOPIC, QUEUE)] == expected
+
+
+def test_a_gap_becomes_no_batch(tmp_path: Path) -> None:
+    """The first batch of a topic says that its queues are of batches, also the entries that are there."""
+    master, copy = opened(tmp_path / "master"), opened(tmp_path / "copy")
+    master.appender.use_batch_queues(TOPIC)
+    put(master, TOPIC, QUEUE, b"first")
+    flush(master)
+    master.batch_table.batch_queues[TOPIC, QUEUE].skip_to(2)
+    put(master, TOPIC, QUEUE, b"after a gap")
+    flush(master)
+    ordinary = master.log.position
+    add(master, 3, batch=True)
+    log = master.copy.log_bytes(0, master.log.position)
+    copy.copy.follow()
+    for part in (log[:ordinary], log[ordinary:]):
+        copy.copy.append(part)
+        flush(copy)
+    found = [copy.batch_table.batch_queues[TOPIC, QUEUE].entry(number) for number in range(3)]
+    assert [entry and entry.base for entry in found] == [0, 2, 3]
+    expected = [(each.queue_offset, each.body) for each in drain(master, TOPIC, QUEUE)]
+    assert [(each.queue_offset, each.body) for each in drain(copy, TOPIC, QUEUE)] == expected
