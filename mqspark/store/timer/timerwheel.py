@@ -288,9 +288,10 @@ class TimerWheel:
         firsts, at, counts = np.unique(indexes[own], return_index=True, return_counts=True)
         stored = self._slots[slots]
         other = stored["tick"] != ticks[lasts]
-        self._digest -= _digest(stored[stored["tick"] != 0])
-        self._messages -= _sum_of_messages(stored)
-        self.used_count += int(np.count_nonzero(stored["tick"] == 0))
+        used = stored[stored["tick"] != 0]  # an empty slot may count something
+        self._digest -= _digest(used)
+        self._messages -= _sum_of_messages(used)
+        self.used_count += len(stored) - len(used)
         stored["tick"] = ticks[lasts]
         stored["last"] = positions[lasts]
         # ``firsts`` has the same indexes as ``slots``, because every last record is of its slot's own tick.

@@ -355,6 +355,18 @@ def test_a_wheel_is_saved_sparsely_and_read_again(tmp_path: Path) -> None:
     again.validate(1 << 62)
 
 
+def test_what_an_empty_slot_counts_is_counted_nowhere(tmp_path: Path) -> None:
+    path, content = tmp_path / "timerwheel", bytearray(WHEEL_BYTES)
+    content[7 * 32 + 24 : 7 * 32 + 28] = (5).to_bytes(4, "big")
+    path.write_bytes(content)
+    wheel = TimerWheel()
+    wheel.load(path, OsFiles())
+    assert wheel.waiting == 0
+    wheel.revise(np.array([SLOTS + 7]), np.array([52]))
+    assert wheel.waiting == 1
+    wheel.validate(1 << 62)
+
+
 def test_a_page_that_changes_is_copied_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mqspark.store.timer.timerwheel.COPIED_AT_ONCE", 2)
     wheel, slots_a_page = TimerWheel(), 128
