@@ -200,9 +200,12 @@ class Flusher:
         self._worker.submit(job.run, done)
 
     def _kernel_has_news(self) -> None:
+        if self._ask_kernel():
+            return
         kernel = self._kernel
-        if not self._ask_kernel() and kernel is not None:  # a turn was told before the event was set
+        if kernel is not None:  # a turn was told of a sync before its event was set
             kernel.clear_event()
+            self._ask_kernel()  # the event of another one may have been among what was cleared
 
     def _ask_kernel(self) -> bool:
         """Returns whether a sync has ended."""

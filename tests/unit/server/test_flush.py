@@ -231,6 +231,26 @@ async def test_while_the_kernel_syncs_a_group_the_next_one_gathers(
     await group.stop()
 
 
+class EndsWhenCleared(Kernel):
+    """A sync that ends between the question for it and the clearing of an older event."""
+
+    def clear_event(self) -> None:
+        if len(self.begun) == 1:
+            self.end()
+        super().clear_event()
+
+
+async def test_a_sync_that_ends_while_an_older_event_is_cleared_answers(
+    commits: Callable[[Kernel | None], Commits],
+) -> None:
+    kernel = EndsWhenCleared()
+    group = await commits(kernel).begun()
+    group.send()
+    os.eventfd_write(kernel.event_fd, 1)  # of a sync that a turn has asked about
+    await group.answered(0)
+    await group.stop()
+
+
 async def test_a_sync_that_failed_is_never_begun_again(
     commits: Callable[[Kernel | None], Commits], caplog: pytest.LogCaptureFixture
 ) -> None:
