@@ -128,9 +128,9 @@ class BatchQueue:
 
     def show(self) -> tuple[str, int, int]:
         """Make them visible. Returns topic, queue id and max offset. Has the entries still after an OSError."""
+        entries = self.array.entries
         self.array.show()
-        self._max_offset = -1
-        return self.topic, self.queue_id, self.max_offset
+        return self._shown(entries)
 
     def settle(self, entry: BatchEntry) -> None:
         """Append an entry that is visible at once. Raises DiskFull, OSError."""
@@ -147,7 +147,13 @@ class BatchQueue:
     def append(self, entries: bytes | bytearray) -> tuple[str, int, int]:
         """Make entries visible. Returns topic, queue id and max offset."""
         self.array.append(entries)
-        self._max_offset = -1
+        return self._shown(entries)
+
+    def _shown(self, entries: bytes | bytearray) -> tuple[str, int, int]:
+        # Not read from the file: after an error they would be appended once more.
+        if entries:
+            last = BatchEntry(*BATCH_ENTRY.unpack_from(entries, len(entries) - BATCH_ENTRY.size))
+            self._max_offset = last.base + last.messages
         return self.topic, self.queue_id, self.max_offset
 
     def recovered(self) -> None:

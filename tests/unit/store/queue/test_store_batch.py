@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import shutil
 from pathlib import Path
@@ -13,7 +14,8 @@ from mqspark.message import INNER_BATCH, NEED_UNWRAP, Message
 from mqspark.record.batchitems import encode_batch
 from mqspark.record.record import PendingRecord, decode_records
 from mqspark.store import GetStatus, MessageStore
-from mqspark.store.queue.batchqueue import BATCH_DTYPE
+from mqspark.store.config import FlushDiskType
+from mqspark.store.queue.batchqueue import BATCH_DTYPE, BatchEntry, BatchQueue
 from mqspark.store.tools.fsck import fsck
 from mqspark.store.tools.offline import OfflineStore
 from mqspark.store.tools.remake import remake
@@ -97,6 +99,23 @@ def test_a_batch_is_one_record_with_many_offsets(tmp_path: Path) -> None:
     assert store.reads.get("B", 0, len(bodies), 1, 1).status is GetStatus.OFFSET_OVERFLOW_ONE
     assert store.reads.get("B", 0, 999, 1, 1).next_offset == len(bodies)
     store.close()
+
+
+def test_entries_are_added_once_when_their_file_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(*_: object) -> BatchEntry:
+        raise OSError(errno.EMFILE, "too many files")
+
+    store = opened(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    put_many(store, [b"0", b"1"])
+    with monkeypatch.context() as patch:
+        patch.setattr(BatchQueue, "entry", short)
+        flush(store)
+    put_many(store, [b"2"])
+    flush(store)
+    assert store.batch_table.batch_queues["B", 0].array.max_offset == 2
+    assert served(store) == [b"0", b"1", b"2"]
 
 
 def test_limits_count_messages_and_never_split_a_record(tmp_path: Path) -> None:
