@@ -32,7 +32,8 @@ BACKLOG = 128
 
 
 class _Import:
-    """The job that builds the ASGI application, for a worker thread."""
+    """The job that builds the ASGI application, for a worker thread. It loads what the first requests would load on
+    the loop."""
 
     def __init__(self, build: Callable[[], Any], max_connections: int, tls: Certificates | None) -> None:
         self._build = build
@@ -42,6 +43,7 @@ class _Import:
 
     def run(self) -> None:
         import uvicorn
+        from fastapi.concurrency import run_in_threadpool
 
         from mqspark_server.web.httpguard import HEAD_BYTES, bounded_protocol
 
@@ -65,6 +67,8 @@ class _Import:
             proxy_headers=False,  # any client could forge these headers
             timeout_graceful_shutdown=1,
         )
+        config.load()
+        asyncio.run(run_in_threadpool(int))  # what waits for threads is loaded by its first use
         self.server = Server(config)
 
 

@@ -58,6 +58,11 @@ SERVERS = BOTH | {
     "ClusterRoutes._own": "the brokers of the cluster",
     "Recent._asked": "requests that wait for an answer",
     "Recent._known": "MAX_KNOWN of clusterroutes, the oldest forgotten",
+    # --- the charts, whose samples begin some time after the start
+    "History._series": "MAX_SAMPLES_BYTES, the oldest forgotten",
+    "Sampler._known": "MAX_GROUPS",
+    "_SampleRing._numbers": "the steps of its span",
+    "_Series.rings": "one entry a span",
     # --- made at the start, or of settings
     "*.handlers": "one entry a request code",
     "SavedState._timed": "made at the start",
