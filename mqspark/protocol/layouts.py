@@ -128,7 +128,7 @@ _Typed = tuple[Callable[[], Header], tuple[tuple[str, int, Convert], ...]]
 
 class HeaderLayout:
     __slots__ = (
-        "_constant", "_ext", "_fields", "_opaque_at", "_opaques", "_stamp", "_texts", "_typed", "_words",
+        "_constant", "_ext", "_fields", "_least_opaque", "_opaque_at", "_stamp", "_texts", "_typed", "_words",
         "around_key", "bytes", "constants", "constants_of", "in_vain", "is_used", "new_command", "plan",
         "values_of", "word_opaque",
     )  # fmt: skip
@@ -157,16 +157,16 @@ class HeaderLayout:
         self._ext = None if ext is None else dict(ext)
         self._constant = head, {**(ext or {}), **dict.fromkeys([each.name for each, _ in self._fields], "")}
         self.around_key = around_key
-        self._opaque_at, self._opaques = None, range(0)
+        self._opaque_at, self._least_opaque = None, 0
         if is_json:
             self._opaque_at, digits = index[opaque], opaque[1] - opaque[0]
-            self._opaques = range(10 ** (digits - 1) if digits > 1 else 0, MAX_OPAQUE + 1)
+            self._least_opaque = 10 ** (digits - 1) if digits > 1 else 0
         self._texts = tuple([(each.text, at) for each, at in self._fields if not each.is_word])
-        self.word_opaque: tuple[int, range] | None = None
-        """Index and possible values of the opaque of a JSON header that has nothing but words: ``opaque`` then asks no
-        more than ``b"".join(values).isalnum()`` and whether the number is one of these."""
+        self.word_opaque: tuple[int, int] | None = None
+        """Index and least value of the opaque of a JSON header that has nothing but words: ``opaque`` then asks no more
+        than ``b"".join(values).isalnum()`` and whether the number is in its range."""
         if self._opaque_at is not None and not self._texts and self._stamp is None:
-            self.word_opaque = self._opaque_at, self._opaques
+            self.word_opaque = self._opaque_at, self._least_opaque
         words = [*{*range(len(places))} - {at for _, at in self._texts}]
         # An itemgetter of one index returns no tuple.
         self._words = itemgetter(*words, words[-1]) if self._texts and words else None
@@ -215,7 +215,7 @@ class HeaderLayout:
             opaque = int(values[at])
         except ValueError:
             return None  # letters
-        return opaque if opaque in self._opaques else None
+        return opaque if self._least_opaque <= opaque <= MAX_OPAQUE else None
 
     def _are_sound(self, values: Values) -> bool:
         if self._words is not None and not b"".join(self._words(values)).isalnum():

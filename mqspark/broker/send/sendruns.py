@@ -24,13 +24,13 @@ from mqspark.protocol import command as commands
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import PREFIX, PREFIX_BYTES, Command, SentFrames
 from mqspark.protocol.connection import LARGE_BODY_BYTES
-from mqspark.protocol.layouts import HeaderLayout, Values
+from mqspark.protocol.layouts import MAX_OPAQUE, HeaderLayout, Values
 from mqspark.protocol.session import Session
 from mqspark.store.messages.append import PlainForm, PlainMessage
 
 _SEND_MESSAGE_V2 = int(RequestCode.SEND_MESSAGE_V2)
 _NONE: tuple[HeaderLayout, ...] = ()
-_NOT_WORDS: tuple[None, range] = (None, range(0))
+_NOT_WORDS: tuple[None, int] = (None, 0)
 
 
 class SendPlan(Struct, frozen=True, gc=False):
@@ -156,7 +156,7 @@ class SendRuns:
                 last, last_meta, layout.is_used = plan, meta, True
                 constants_of, constants = layout.constants_of, layout.constants
                 values_of, values_of_plan = layout.values_of, plan.values
-                opaque_at, opaques = layout.word_opaque or _NOT_WORDS
+                opaque_at, least_opaque = layout.word_opaque or _NOT_WORDS
                 opaque_of = layout.opaque
                 topic, form = plan.topic, plan.form
                 are_checked = are_checked or topic.validation is not None
@@ -172,7 +172,7 @@ class SendRuns:
                         break
                 else:
                     opaque = int(values[opaque_at])
-                    if opaque not in opaques or not b"".join(values).isalnum():
+                    if not least_opaque <= opaque <= MAX_OPAQUE or not b"".join(values).isalnum():
                         break
             except ValueError:  # letters
                 break
