@@ -313,10 +313,10 @@ class BoundedMap(dict[K, V]):
     replace = dict.__setitem__
     """Give an entry a value of the same size."""
 
-    def offer(self, key: K, value: V, session: object = None) -> bool:
+    def offer(self, key: K, value: V) -> bool:
         """Whether there is room: otherwise nothing is put, which counts as a refusal."""
         try:
-            self.put(key, value, session)
+            self.put(key, value)
         except TableFull:
             return False
         return True

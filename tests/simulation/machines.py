@@ -27,6 +27,7 @@ from mqspark_server.controlled_app import ControlledApp
 from mqspark_server.controller_app import ControllerApp
 from mqspark_server.namesrv_app import NameServerApp
 from mqspark_server.net.descriptors import Descriptors
+from mqspark_server.process.diskwork import Worker
 from mqspark_server.settings.settings import (
     BrokerSettings,
     broker_settings,
@@ -51,8 +52,8 @@ DISK_S = (0.0002, 0.004)
 """What a job of the disk takes."""
 
 
-class SimulatedWorker:
-    """``diskwork.Worker`` without a thread: a job runs at one moment, a while after it was submitted."""
+class SimulatedWorker(Worker):
+    """Without a thread: a job runs at one moment, a while after it was submitted."""
 
     def __init__(self, name: str) -> None:
         process = here()
@@ -65,21 +66,6 @@ class SimulatedWorker:
         self._jobs.append((work, done))
         if not self._busy:
             self._next()
-
-    async def run(self, work: Callable[[], Any]) -> Any:
-        finished = self._loop.create_future()
-        results: list[Any] = []
-
-        def done(error: BaseException | None) -> None:
-            if finished.done():
-                return
-            if error is None:
-                finished.set_result(results[0])
-            else:
-                finished.set_exception(error)
-
-        self.submit(lambda: results.append(work()), done)
-        return await finished
 
     def _next(self) -> None:
         self._busy = True

@@ -67,10 +67,6 @@ class Shape:
         return 3.0 if self.story == "heard" else None
 
     @property
-    def may_cut_power(self) -> bool:
-        return self.flush == "SYNC_FLUSH" or self.story == "torn copy"
-
-    @property
     def is_reread(self) -> bool:
         """Whether somebody reads the whole log again and again."""
         return self.story in ("spoilt", "alone", "shrunk")

@@ -47,11 +47,11 @@ class PopOffsets:
         self._state = state
         self._ahead: dict[_Key, _Ahead] = {}
 
-    def peek(self, group: str, topic: str, queue_id: int, init_mode: int = INIT_MIN) -> int:
-        """The offset at which a pop would start; changes nothing."""
+    def peek(self, group: str, topic: str, queue_id: int) -> int:
+        """The offset at which a pop that begins with the first message would start; changes nothing."""
         offset = self._state.offsets.query(group, topic, queue_id)
         if offset < 0:
-            offset = self._first(topic, queue_id, init_mode)
+            offset = self._first(topic, queue_id, INIT_MIN)
         ahead = self._ahead.get((topic, group, queue_id))
         return offset if ahead is None else max(offset, ahead.next_offset)
 

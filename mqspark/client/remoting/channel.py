@@ -117,11 +117,11 @@ class Channel(asyncio.Protocol):
             # Cancelled: a late response is dropped.
             self._pending.pop(opaque, None)
 
-    def oneway(self, code: int, header: Fields, body: bytes = b"", *, remark: str | None = None) -> None:
+    def oneway(self, code: int, header: Fields, *, remark: str | None = None) -> None:
         if not self.open:
             raise ConnectionLost(self.address, self._reason)
-        header = self._completed(code, header, body)
-        self.write(encode_request(code, self.next_opaque(), header, body, oneway=True, remark=remark))
+        header = self._completed(code, header, b"")
+        self.write(encode_request(code, self.next_opaque(), header, oneway=True, remark=remark))
 
     def _completed(self, code: int, header: Fields, body: bytes) -> Fields:
         if not self._fields and self.binder is None:

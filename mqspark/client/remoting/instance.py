@@ -240,7 +240,7 @@ class ClientInstance:
     # --- name servers -----------------------------------------------------------------------------------
 
     async def ask_namesrv(
-        self, code: int, header: Fields = None, body: bytes = b"", *, timeout_ms: int | None = None
+        self, code: int, header: Fields = None, *, timeout_ms: int | None = None
     ) -> Command:
         """Ask the current name server, and the others in turn if it does not answer.
 
@@ -251,7 +251,7 @@ class ClientInstance:
         for attempt in range(len(self.namesrv)):
             address = self.namesrv[self._namesrv_index]
             try:
-                return await self.remoting.invoke(address, code, header, body, timeout_ms=timeout_ms)
+                return await self.remoting.invoke(address, code, header, timeout_ms=timeout_ms)
             except BrokerError as error:
                 if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and code in _ASKED_OF_NAME_SERVERS:
                     raise NotANameServer(address, error.remark) from None
@@ -367,9 +367,9 @@ class ClientInstance:
             name: addresses for route in self._routes.values() for name, addresses in route.brokers.items()
         }
 
-    def broker_address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
-        """The address of that broker, or of any other with the name; None when no route has the name."""
-        return address_of(self._brokers.get(broker_name), broker_id)
+    def broker_address(self, broker_name: str) -> str | None:
+        """The address of the master, or of any other with the name; None when no route has the name."""
+        return address_of(self._brokers.get(broker_name), MASTER_ID)
 
     def names(self, address: str) -> bool:
         """Whether a broker is at this address, as far as the routes say."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -48,10 +47,10 @@ class Contexts(msgspec.Struct, forbid_unknown_fields=True):
         return found
 
 
-def contexts_path(environment: Mapping[str, str] = os.environ) -> Path:
-    if named := environment.get("MQSPARK_CONTEXTS"):
+def contexts_path() -> Path:
+    if named := os.environ.get("MQSPARK_CONTEXTS"):
         return Path(named)
-    home = environment.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    home = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
     return Path(home) / "mqspark" / "contexts.toml"
 
 

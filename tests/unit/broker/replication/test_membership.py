@@ -118,12 +118,6 @@ def skip_bytes(bench: Bench) -> None:
     bench.store.damages.note(Damage("log.damaged", Outcome.LOST, "10 bytes", 100, 10))
 
 
-def flip_the_epochs(bench: Bench) -> None:
-    for path in (bench.store.paths.epochs, bench.store.paths.epochs.with_suffix(".bak")):
-        if path.exists():
-            path.write_bytes(path.read_bytes().replace(b"1-0", b"1-7"))
-
-
 def forge_the_epochs(bench: Bench) -> None:
     bench.store.root_file(bench.store.paths.epochs).save(b"1\n0\n1-700\n")
 
