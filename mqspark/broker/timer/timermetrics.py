@@ -47,9 +47,6 @@ class TimerMetrics:
         totals[topic] = totals.get(topic, 0) + abs(count)
         self.generation += 1
 
-    def count(self, topic: str) -> int:
-        return self._table.get(topic, (0, 0))[0]
-
     def counts(self) -> dict[str, int]:
         """topic → waiting messages."""
         return {topic: count for topic, (count, _) in self._table.items()}

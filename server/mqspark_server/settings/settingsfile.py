@@ -99,10 +99,6 @@ def _check(
         raise ConfigError(f"{source} cannot be changed safely; it would differ in {', '.join(differing)}")
 
 
-def _texts(values: Mapping[str, Any]) -> dict[str, str]:
-    return {_normalized_key(key): _text(value) for key, value in values.items()}
-
-
 def _is_same(spelt: str, key: str) -> bool:
     return _normalized_key(spelt) == _normalized_key(key)
 

@@ -48,10 +48,6 @@ class PoppedReceipt(NamedTuple):
     offset: int
     position: int
 
-    @property
-    def handle(self) -> ReceiptHandle:
-        return ReceiptHandle(self.pop._replace(offset=self.offset), self.position)
-
 
 _pops: Memo[str, Receipt] = Memo(
     "proxy.handles", parse_receipt, weigh=lambda text, receipt: 700 + 4 * len(text)

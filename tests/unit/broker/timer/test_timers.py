@@ -521,7 +521,7 @@ def test_a_stop_in_the_middle_of_a_slot_repeats_nothing(bench: Bench) -> None:
             bench.broker.tick()
     bench.run_for(10_000)
     assert bodies(bench) == [*sent, b"next"]
-    assert bench.broker.timers.metrics.count("T") == 0
+    assert bench.broker.timers.metrics.counts().get("T", 0) == 0
 
 
 @END_OF_BROKER
@@ -546,7 +546,7 @@ def test_the_clock_goes_back_by_ticks_while_a_slot_is_delivered(
     if end is not Bench.crash:
         assert set(counts.values()) == {1}
         assert [body for body in bodies(bench) if body.isdigit()] == sent
-        assert bench.broker.timers.metrics.count("T") == 0
+        assert bench.broker.timers.metrics.counts().get("T", 0) == 0
 
 
 @END_OF_BROKER
@@ -628,7 +628,7 @@ def test_what_is_taken_back_while_the_slot_waits_again_is_not_delivered(bench: B
     assert [int(body) for body in bodies(bench)] == [
         number for number in range(150) if number not in (137, 143)
     ]
-    assert bench.broker.timers.metrics.count("T") == 0
+    assert bench.broker.timers.metrics.counts().get("T", 0) == 0
 
 
 def test_a_full_disk_and_a_stop_repeat_nothing(bench: Bench) -> None:

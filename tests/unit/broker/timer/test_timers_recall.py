@@ -36,10 +36,10 @@ def test_a_recalled_message_is_not_delivered(bench: Bench, with_topic: bool) -> 
     assert (deletion.body, deletion.properties["TAGS"]) == (b"0", "_RECALL_TAG_")
     assert deletion.properties["TIMER_DEL_UNIQKEY"] == ("T+U" if with_topic else "U")
     bench.run_for(100)
-    assert bench.broker.timers.metrics.count("T") == 1
+    assert bench.broker.timers.metrics.counts().get("T", 0) == 1
     bench.run_for(6_000)
     assert bodies(bench) == [b"stays"]
-    assert bench.broker.timers.metrics.count("T") == 0
+    assert bench.broker.timers.metrics.counts().get("T", 0) == 0
 
 
 def test_a_recall_of_nothing_changes_nothing(bench: Bench) -> None:
@@ -48,7 +48,7 @@ def test_a_recall_of_nothing_changes_nothing(bench: Bench) -> None:
     assert recall(bench.peer(), handle).code == 0
     bench.run_for(7_000)
     assert bodies(bench) == [b"stays"]
-    assert bench.broker.timers.metrics.count("T") == 0
+    assert bench.broker.timers.metrics.counts().get("T", 0) == 0
 
 
 def test_which_handles_are_refused(bench: Bench) -> None:
