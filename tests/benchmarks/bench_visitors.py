@@ -154,8 +154,11 @@ class Visited:
         self.wire.ask(*map(send_frame, range(256)))
 
     def delete_topics(self) -> None:
-        for number in range(min(self.asked.topics, 2_000)):
-            self.wire.ask(frame(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": f"Topic-{number:06d}"}))
+        """In lists: each deletion is answered when the tables are saved, a second and more with so many topics."""
+        for begin in range(0, min(self.asked.topics, 2_000), 500):
+            names = [f"Topic-{number:06d}" for number in range(begin, min(begin + 500, self.asked.topics))]
+            body = json.dumps({"topicList": names}).encode()
+            self.wire.ask(frame(RequestCode.DELETE_TOPIC_IN_BROKER_LIST, {}, body))
         time.sleep(3.0)
 
     def told(self) -> dict[str, Any]:
