@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqspark.base.keyorder import KeyOrder
-from mqspark.broker.tables.consumer_offsets import ConsumerOffsets
+from mqspark.broker.tables.consumer_offsets import SOUGHT_AT_ONCE, ConsumerOffsets
 from mqspark.broker.tables.offset_row import SLICE_BYTES, OffsetRow, decode_offsets, offsets_in_slices
 from mqspark.errors import ProtocolError
 from mqspark.protocol import fastjson
@@ -132,6 +132,8 @@ def test_pairs_of_some_topics_are_found_and_removed_without_a_look_at_the_others
     found, slices = sliced(offsets.pairs_of(wanted))
     assert found == sorted(pair for pair in pairs if pair[0] in wanted)
     assert slices == 0
+    _, slices = sliced(offsets.pairs_of({f"no{number}" for number in range(4 * SOUGHT_AT_ONCE)}))
+    assert slices == 4
     finished(offsets.remove_topics(wanted))
     monkeypatch.undo()
     assert list(offsets.pairs()) == sorted(pair for pair in pairs if pair[0] not in wanted)
