@@ -56,7 +56,7 @@ DROPPED_AT_ONCE = 512
 MAX_OFFSET_BYTES = 512 << 20
 _PAIR_BYTES = 400
 """With the entry that says whose it is."""
-_NO_QUEUE, _ONE_QUEUE = OffsetRow(), OffsetRow({0: 0})
+_ONE_QUEUE = OffsetRow({0: 0})
 
 
 def is_brokers_own(topic: str, group: str) -> bool:
@@ -334,9 +334,11 @@ class ConsumerOffsets:
                 yield
         return ConsumerOffsetSerializeWrapper(offset_table=table, data_version=version)
 
-    def follow(self, parts: deque[Rows], version: DataVersion | None) -> Work[None]:
+    def follow(
+        self, parts: deque[Rows], version: DataVersion | None, *, only_further: bool = False
+    ) -> Work[None]:
         """Take over the offsets of a master, which are consumed. Those that it does not have stay, as in RocketMQ.
-        Raises TableFull."""
+        ``only_further``: so do those that are further here. Raises TableFull."""
         done = 0
         while parts:
             changed = False
@@ -345,15 +347,19 @@ class ConsumerOffsets:
                 if done >= FOLLOWED_AT_ONCE:
                     done = 0
                     yield
-                changed |= self._follow(key, queues)
+                changed |= self._follow(key, queues, only_further=only_further)
             if changed:
                 self.generation += 1
         if version is not None:
             self.data_version = version
 
-    def _follow(self, key: str, queues: Mapping[int, int]) -> bool:
+    def _follow(self, key: str, queues: Mapping[int, int], *, only_further: bool) -> bool:
         topic, at, group = key.partition("@")
         known = self._table.get((topic, group))
+        if only_further and known is not None:
+            queues = {
+                queue_id: max(offset, known.get(queue_id, NOT_FOUND)) for queue_id, offset in queues.items()
+            }
         if not at or (known is not None and known.as_dict() == queues):
             return False
         self.ledger.admit(self._table.size_of((topic, group), _ONE_QUEUE))
@@ -365,20 +371,8 @@ class ConsumerOffsets:
         """Take over what consumers committed at a slave that acted as the master (``offsets_in_slices``). Its offsets
         count if its version is newer than the one here; otherwise those that are further, because the others are a copy
         of what was here. Raises TableFull."""
-        if version is not None and _age(version) > _age(self.data_version):
-            yield from self.follow(parts, version)
-            return
-        known = self._table
-        while parts:
-            further = {
-                key: {
-                    queue_id: max(offset, known.get(_pair(key), _NO_QUEUE).get(queue_id, NOT_FOUND))
-                    for queue_id, offset in queues.items()
-                }
-                for key, queues in parts.popleft().items()
-            }
-            yield
-            yield from self.follow(deque([further]), None)
+        is_newer = version is not None and _age(version) > _age(self.data_version)
+        yield from self.follow(parts, version if is_newer else None, only_further=not is_newer)
 
     def load(self, data: bytes) -> None:
         """From ``consumerOffset.json`` or ``lmqConsumerOffset.json``. Raises ProtocolError for a malformed file."""
@@ -394,11 +388,6 @@ class ConsumerOffsets:
                 self._put(self._table, (topic, group), queue_id, offset)
         if version is not None:
             self.data_version = version
-
-
-def _pair(key: str) -> tuple[str, str]:
-    topic, _, group = key.partition("@")
-    return topic, group
 
 
 def _age(version: DataVersion) -> tuple[int, int, int]:

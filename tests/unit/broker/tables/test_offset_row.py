@@ -163,15 +163,20 @@ def test_offsets_of_rocketmq_are_decoded_in_slices_too():
     assert slices >= len(text) // (SLICE_BYTES + 200)
 
 
-def test_a_master_catches_up_part_by_part():
-    """Each part is compared in one slice and taken over in the next."""
+def test_a_master_catches_up_in_slices_and_sets_no_consumer_back():
+    """Clients that know it from before may commit between two slices."""
     offsets = ConsumerOffsets(FakeClock(), version_step=1)
     offsets.commit("G", "T0007", 0, 9)
-    parts = deque({f"T{part * 10 + number:04d}@G": {0: 5} for number in range(10)} for part in range(20))
-    left = [len(parts) for _ in offsets.catch_up(parts, None)]
-    assert left == list(range(19, -1, -1))
-    assert offsets.queues("G", "T0007") == {0: 9}
-    assert all(offsets.queues("G", f"T{number:04d}") == {0: 5} for number in range(200) if number != 7)
+    names = [f"T{number:04d}" for number in range(2_000)]
+    parts = deque({f"{name}@G": {0: 5} for name in names[low : low + 100]} for low in range(0, 2_000, 100))
+    slices = 1
+    for _ in offsets.catch_up(parts, None):
+        slices += 1
+        for name in names[-700:]:
+            offsets.commit("G", name, 0, 5 + slices)
+    assert slices > 3
+    expected = dict.fromkeys(names, 5) | {"T0007": 9} | dict.fromkeys(names[-700:], 5 + slices)
+    assert {name: offsets.queues("G", name)[0] for name in names} == expected
 
 
 @pytest.mark.parametrize(
