@@ -77,20 +77,21 @@ class ClusterLink:
     ) -> Awaitable[Command]:
         server = self._server(broker)
         if self._users is not None and self._session is not None:
-            return self._judged(self._users, self._session, server, code, header, body, timeout_s)
+            return self._judged(self._users, self._session, broker, code, header, body, timeout_s)
         return server.request(code, header, body, timeout_s=timeout_s)
 
     async def _judged(
         self,
         users: ClusterUsers,
         session: Session,
-        server: BrokerServer,
+        broker: str,
         code: int,
         header: Header | Mapping[str, str] | None,
         body: bytes,
         timeout_s: float,
     ) -> Command:
-        await users.check(session, code, header, body, server.request)
+        server = self._server(broker)
+        await users.check(session, code, header, body, server.request, broker)
         return await server.request(code, header, body, timeout_s=timeout_s)
 
     def acknowledge(self, broker: str, run: AckRun) -> bool:
@@ -153,7 +154,9 @@ class ClusterBackend:
         self.max_message_bytes = max_message_bytes
         self.clock: Clock = SystemClock()
         self.routes = routes
-        self.users = ClusterUsers(auth, routes.ask_any) if auth.authentication_enabled else None
+        self.users = (
+            ClusterUsers(auth, routes.ask_any, routes.ask_broker) if auth.authentication_enabled else None
+        )
         """None: everybody may do what the brokers let this process do."""
         self._types = Recent(self._ask_type)
         self._ready = ReadyTopics(routes.recent, self._types)

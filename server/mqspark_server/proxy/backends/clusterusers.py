@@ -29,6 +29,7 @@ from mqspark.base.logs import sparing
 from mqspark.errors import ConfigError, IllegalName, InvalidMessage, ProtocolError
 from mqspark.message import RETRY_PREFIX
 from mqspark.protocol.bodies.body import decode_body
+from mqspark.protocol.bodies.topic_bodies import TopicList
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Refusal
@@ -49,6 +50,8 @@ RETRY_S = 1.0
 
 Ask = Callable[[int, Mapping[str, str]], Awaitable[Command]]
 """Asks a broker. Raises GrpcRefusal."""
+AskBroker = Callable[[str, int, Mapping[str, str]], Awaitable[Command]]
+"""Asks the broker of this name. Raises GrpcRefusal."""
 AskPlace = Callable[[int, Header], Awaitable[Command]]
 
 log = sparing(__name__)
@@ -111,7 +114,7 @@ def _log_refusal(audited: Audited) -> None:
 
 
 class ClusterUsers:
-    def __init__(self, config: AuthConfig, ask: Ask) -> None:
+    def __init__(self, config: AuthConfig, ask: Ask, ask_broker: AskBroker) -> None:
         """``config`` has credentials. Raises ConfigError without the package for encryption."""
         signer = config.inner_signer
         if signer is None:
@@ -119,7 +122,7 @@ class ClusterUsers:
                 "a proxy copies users with credentials only", key="innerClientAuthenticationCredentials"
             )
         cipher = AesGcm(os.urandom(KEY_BYTES))
-        self._ask = ask
+        self._ask, self._ask_broker = ask, ask_broker
         self._users = Users(cipher, Limit(config, "max_auth_table_bytes"))
         self._copy = UserCopy(self._users, cipher, signer, lambda: None)
         self._facts = _ClusterFacts()
@@ -221,13 +224,15 @@ class ClusterUsers:
         header: Header | Mapping[str, str] | None,
         body: bytes,
         ask: AskPlace,
+        broker: str = "",
     ) -> None:
-        """Raises GrpcRefusal unless the client may have this requested of the broker that ``ask`` asks."""
+        """Raises GrpcRefusal unless the client may have this requested of the broker that ``ask`` asks. ``broker``: its
+        name; only what is asked of any broker is without."""
         ext = to_ext(header) if isinstance(header, Header) else dict(header or {})
         touched = None
         if code in _PLACES:
             touched = await _touched(int(ext[_PLACES[code]]), ask)
-        group = await self._group_of_retries(ext)
+        group = await self._group_of_retries(ext, broker)
         self._facts.touched, self._facts.group = touched, group
         try:
             self._checks[code](session, Command(code, ext_texts=ext, body=body))
@@ -236,19 +241,22 @@ class ClusterUsers:
         finally:
             self._facts.touched, self._facts.group = None, ""
 
-    async def _group_of_retries(self, ext: Mapping[str, str]) -> str:
+    async def _group_of_retries(self, ext: Mapping[str, str], broker: str) -> str:
         """The group whose retries the topic has, if that may be another one than the group of the request: POP's retry
         topic of group ``a`` and topic ``b_c`` has the name of that of a group ``a_b_c``. Raises GrpcRefusal."""
         topic, group = ext.get("topic", ""), ext.get("consumerGroup", "")
         rest = topic.removeprefix(RETRY_PREFIX)
         is_either = rest != topic and group and rest.startswith(f"{group}_")
-        return rest if is_either and await self._groups.find(rest) else ""
+        return rest if is_either and await self._groups.find(f"{broker}@{rest}") else ""
 
-    async def _is_group(self, name: str) -> bool:
-        answer = await self._ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": name})
-        if answer.code not in (ResponseCode.SUCCESS, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST):
+    async def _is_group(self, place: str) -> bool:
+        """Whether a group consumes at a broker, by ``broker@group``. A broker of RocketMQ that is asked for the
+        settings of a group makes it (autoCreateSubscriptionGroup)."""
+        broker, _, name = place.rpartition("@")
+        answer = await self._ask_broker(broker, RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": name})
+        if answer.code != ResponseCode.SUCCESS:
             raise refusal_of(answer)
-        return answer.code == ResponseCode.SUCCESS
+        return bool(decode_body(TopicList, answer.body).topic_list)
 
 
 def _policies(acl: AclInfo) -> list[dict[str, object]]:

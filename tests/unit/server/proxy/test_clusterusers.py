@@ -37,6 +37,9 @@ def user(name: str, kind: str = "Normal", status: str = "enable") -> dict[str, s
     return {"username": name, "password": f"{name}-secret", "userType": kind, "userStatus": status}
 
 
+BROKER = "broker-a"
+
+
 class JavaBroker:
     """What a broker of RocketMQ answers: it lists its users with their secrets, and knows no copies."""
 
@@ -46,7 +49,7 @@ class JavaBroker:
         group = {"resource": "Group:readers", "actions": ["Sub"], "decision": "Allow"}
         policies = [{"policyType": "Custom", "entries": [entry, group]}]
         self.acls: list[dict[str, object]] = [{"subject": "User:reader", "policies": policies}]
-        self.groups = {"readers_all"}
+        self.groups = {(BROKER, "readers_all")}
         self.code = ResponseCode.SUCCESS
 
     async def ask(self, code: int, fields: Mapping[str, str]) -> Command:
@@ -55,10 +58,16 @@ class JavaBroker:
         if "filter" in fields:
             return Command(self.code)  # nobody has such a name
         if code == RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG:
-            is_known = fields["group"] in self.groups
-            return Command(self.code if is_known else ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
+            self.groups.add((BROKER, fields["group"]))  # autoCreateSubscriptionGroup
+            return Command(self.code)
         listed = self.users if code == RequestCode.AUTH_LIST_USER else self.acls
         return Command(self.code, body=json.dumps(listed).encode())
+
+    async def ask_broker(self, broker: str, code: int, fields: Mapping[str, str]) -> Command:
+        if self.code != ResponseCode.SUCCESS or code != RequestCode.QUERY_TOPICS_BY_CONSUMER:
+            return await self.ask(code, fields)
+        consumed = ["all"] if (broker, fields["group"]) in self.groups else []
+        return Command(self.code, body=json.dumps({"topicList": consumed, "brokerAddr": "b:1"}).encode())
 
 
 def proof(name: str, secret: str | None = None) -> Proof:
@@ -87,7 +96,7 @@ def broker() -> JavaBroker:
 
 @pytest.fixture
 def users(broker: JavaBroker) -> ClusterUsers:
-    return ClusterUsers(CONFIG, broker.ask)
+    return ClusterUsers(CONFIG, broker.ask, broker.ask_broker)
 
 
 def refused(error: pytest.ExceptionInfo[GrpcRefusal]) -> int:
@@ -106,7 +115,7 @@ async def test_users_are_copied_again_whatever_went_wrong(
             raise wrong.pop()
         return await broker.ask(code, fields)
 
-    users = ClusterUsers(CONFIG, ask)
+    users = ClusterUsers(CONFIG, ask, broker.ask_broker)
     await users.start()
     try:
         for _ in range(200):
@@ -167,14 +176,19 @@ async def test_retries_of_another_group_are_not_those_of_ones_own_and_a_topic(
     await users.refresh()
     session = users.session_of(CALLER)
     users.sign_in(session, proof("reader"), HERE)
-    code = RequestCode.ACK_MESSAGE
-    await users.check(session, code, ack("%RETRY%readers_open"), b"", no_place)
-    with pytest.raises(GrpcRefusal, match="Group:readers_all"):
-        await users.check(session, code, ack("%RETRY%readers_all"), b"", no_place)
-    await users.check(session, code, ack("%RETRY%readers_open"), b"", no_place)
+
+    async def acknowledge(topic: str, at: str = BROKER) -> None:
+        await users.check(session, RequestCode.ACK_MESSAGE, ack(topic), b"", no_place, at)
+
+    for _ in range(2):
+        await acknowledge("%RETRY%readers_open")
+        with pytest.raises(GrpcRefusal, match="Group:readers_all"):
+            await acknowledge("%RETRY%readers_all")
+    await acknowledge("%RETRY%readers_all", "broker-b")
+    assert broker.groups == {(BROKER, "readers_all")}, "to ask makes no group"
     broker.code = ResponseCode.SYSTEM_BUSY
     with pytest.raises(GrpcRefusal):
-        await users.check(session, code, ack("%RETRY%readers_late"), b"", no_place)
+        await acknowledge("%RETRY%readers_late")
 
 
 @pytest.mark.parametrize("given", [None, proof("reader", "wrong"), proof("nobody"), proof("gone")])
