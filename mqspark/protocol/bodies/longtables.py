@@ -33,12 +33,12 @@ Parts = Generator[bytes, None, bytes]
 """Bodies of one member alone, with some of its entries; b"" is a pause. Returns the text without the entries."""
 
 
-def parts_of_table(text: bytes, member: str, part_bytes: int = PART_BYTES) -> Parts:
+def parts_of_table(text: bytes, member: str, part_bytes: int = PART_BYTES, depth: int = 1) -> Parts:
     """Takes a member apart whose entries are objects by name or by object. ``part_bytes``: a part ends with the entry
-    that reaches it. Raises ProtocolError for more objects than a text of this length may have (``fastjson.Limits``),
-    for an entry that is too long and for a table without an end."""
+    that reaches it; ``depth``: in so many objects. Raises ProtocolError for more objects than a text of this length may
+    have (``fastjson.Limits``), for an entry that is too long and for a table without an end."""
     name = member.encode()
-    found = re.search(rb'"%b"\s*+:\s*+\{' % name, text)
+    found = _beginning(text, name, depth)
     if found is None:
         return text
     most = fastjson.PEER.containers + len(text) // 64
@@ -57,6 +57,19 @@ def parts_of_table(text: bytes, member: str, part_bytes: int = PART_BYTES) -> Pa
         if not is_last:
             low = text.index(b",", end) + 1
     return text[:begin] + text[end:]
+
+
+def _beginning(text: bytes, name: bytes, depth: int) -> re.Match[bytes] | None:
+    """Where the table begins. An entry of another one, such as a group in a table of groups, may have the same name."""
+    at = within = 0
+    begins = re.compile(rb'"%b"\s*+:\s*+\{' % name)
+    while found := begins.search(text, at):
+        start, end = found.span()
+        within += text.count(b"{", at, start) - text.count(b"}", at, start)
+        if within == depth:
+            return found
+        at, within = end, within + 1
+    return None
 
 
 def _quick_end(text: bytes, low: int, part_bytes: int) -> int:

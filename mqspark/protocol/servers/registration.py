@@ -81,10 +81,12 @@ def _read_json(body: bytes | memoryview, max_bytes: int) -> Work[RegisterBrokerB
         found = decode_body(TopicConfigAndMappingSerializeWrapper, part)
         mappings.update(found.topic_queue_mapping_info_map)
 
-    text = yield from read_parts(parts_of_table(text, "topicConfigTable"), add_topics)
+    text = yield from read_parts(parts_of_table(text, "topicConfigTable", depth=2), add_topics)
     # A mapping may be long, so each is a part.
-    text = yield from read_parts(parts_of_table(text, "topicQueueMappingInfoMap", 0), add_mappings)
-    text = yield from read_parts(parts_of_table(text, "topicQueueMappingDetailMap"), lambda part: None)
+    text = yield from read_parts(parts_of_table(text, "topicQueueMappingInfoMap", 0, 2), add_mappings)
+    text = yield from read_parts(
+        parts_of_table(text, "topicQueueMappingDetailMap", depth=2), lambda part: None
+    )
     if len(text) > SMALL_BYTES:
         raise ProtocolError(
             f"a registration with {len(text)} bytes beside its tables, at most {SMALL_BYTES} are read"

@@ -54,6 +54,16 @@ def test_a_body_without_the_table_is_all_rest() -> None:
     assert read(parts_of_table(b'{"table":{}}', "table")) == ([{"table": {}}], b'{"table":{}}')
 
 
+def test_an_entry_of_another_table_is_not_the_table() -> None:
+    """Whoever may make a group of that name would hide all others."""
+    body = {"forbidden": {"table": {"T": 4}, "x": {"table": {}}}, "table": ODD}
+    parts, rest = read(parts_of_table(json.dumps(body).encode(), "table", 0))
+    assert {name: entry for part in parts for name, entry in part["table"].items()} == ODD
+    assert json.loads(rest) == {**body, "table": {}}
+    within = json.dumps({"table": {"T": 4}, "wrapper": body}).encode()
+    assert len(read(parts_of_table(within, "table", 0, 2))[0]) == len(ODD)
+
+
 def test_a_part_ends_with_the_entry_that_reaches_its_size() -> None:
     table = {f"T{number:03d}": {"n": number} for number in range(100)}
     entry = len(b'"T000":{"n":10},')
