@@ -1,11 +1,11 @@
 """What framing, headers and answers cost a frame: best of several rounds, content checked in each.
 
-python -m tests.benchmarks.bench_protocol [rounds]
+python -m tests.benchmarks protocol [rounds]
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 import time
 from collections.abc import Callable
 
@@ -160,7 +160,11 @@ def heartbeat() -> None:
 
 
 def main() -> None:
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("rounds", nargs="?", type=int, default=200)
+    rounds = parser.parse_args().rounds
     small, large = send_frames(100), send_frames(1024)
     binary, unlike = send_frames(100, BINARY), unlike_frames()
     measure("SEND 100 B: framing + JSON header", rounds, FRAMES, lambda: receive(small))

@@ -1,6 +1,6 @@
 """A table of damages to a store directory, with the results of a start, the health, fsck and repair.
 
-``test_damaged_stores.py`` applies and checks each; ``docs/damage.md`` is generated from this table:
+``test_damaged_stores.py`` applies and checks each; this writes the table in ``docs/damage.md``:
 
     python -m tests.security.store.damage_table
 

@@ -450,10 +450,12 @@ class Seen:
             lite = clients.lite_pull_consumer(topic)
             while len(got) < 30:
                 lite.poll(500)
-            self.servers = broker.call(lambda: containers_of([broker.processes]))
-            self.clients = containers_of([clients._clients, instance._instances])
             (app,) = broker.apps
             assert app.parts is not None
+            # A broker has samples after some seconds, which have passed on a slow machine alone.
+            broker.call(lambda: app._load_sampler().history.note("broker", 0, 1.0))
+            self.servers = broker.call(lambda: containers_of([broker.processes]))
+            self.clients = containers_of([clients._clients, instance._instances])
             tables = [*app.parts.core.tables, *broker.processes.namesrv.core.tables]
             self.held = {name for table in tables for name in table.holds}
             self.globals = globals_of()
