@@ -506,7 +506,6 @@ def test_every_cache_and_every_global_table_is_bounded(seen: Seen) -> None:
 
 def test_no_reason_has_outlived_what_it_is_about(seen: Seen) -> None:
     classes: dict[str, list[type]] = {}
-    import_module("mqspark_server.console.history.sampler")  # imported only some time after a start
     for module_name in ("mqspark_server.web.sessions", "mqspark.auth.failures", "mqspark.auth.gate"):
         import_module(module_name)  # imported only where users log in
     for name, module in list(sys.modules.items()):
