@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hmac
 import logging
@@ -73,10 +72,12 @@ class ClusterDoor:
         broker is registered, as after a restart of the name server: what was sampled for them is for nobody else."""
         now_ms = self._clock.monotonic_ms()
         if self._known is None or now_ms - self._known[0] > KNOWN_MS:
-            has_users = self._known is not None and self._known[1]
-            with contextlib.suppress(NoBroker):
-                has_users = await self._refusal(None) is not None
-            self._known = now_ms, has_users
+            try:
+                self._known = now_ms, await self._refusal(None) is not None
+            except NoBroker:
+                if self._known is None:  # asked again: the first one to register may have users
+                    return False
+                self._known = now_ms, self._known[1]
         return self._known[1]
 
     async def check(self, request: Request, name: str, secret: str) -> Credentials | None:

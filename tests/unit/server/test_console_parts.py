@@ -102,14 +102,14 @@ def test_users_stay_while_no_broker_is_registered(monkeypatch: pytest.MonkeyPatc
     door = ClusterDoor("127.0.0.1:9876", ClientOptions(), "token", clock, Credentials("own", "secret"))
     request: Any = SimpleNamespace(client=SimpleNamespace(host="127.0.0.1"))
 
-    def has_users(*names: str) -> bool:
-        clock.advance(doors.KNOWN_MS + 1)
+    def has_users(*names: str, later_ms: int = doors.KNOWN_MS + 1) -> bool:
+        clock.advance(later_ms)
         brokers = {name: BrokerData(broker_name=name, broker_addrs={0: "127.0.0.1:1"}) for name in names}
         monkeypatch.setattr(Registered, "brokers", brokers)
         return asyncio.run(door.has_users())
 
     assert not has_users(), "nobody can say so yet"
-    assert has_users("b-a")
+    assert has_users("b-a", later_ms=1), "asked again as soon as there is one to ask"
     assert asyncio.run(door.check(request, "alice", "secret")) == Credentials("alice", "secret")
     assert has_users()
     for name, secret in (("alice", "guessed"), ("", "token")):
