@@ -98,8 +98,8 @@ class ControllerBench:
         return self.brokers[broker_id].ask(RequestCode.CONTROLLER_REGISTER_BROKER, header)
 
     def heartbeat(self, broker_id: int, **ext: object) -> None:
-        header = named(broker_id, brokerAddr=address(broker_id), **self._incarnation(broker_id), **ext)
-        self.brokers[broker_id].give(RequestCode.BROKER_HEARTBEAT, header, oneway=True)
+        said = {"brokerAddr": address(broker_id), **self._incarnation(broker_id), **ext}
+        self.brokers[broker_id].give(RequestCode.BROKER_HEARTBEAT, named(broker_id, **said), oneway=True)
 
     def _incarnation(self, broker_id: int) -> dict[str, str]:
         found = self.incarnations.get(broker_id)

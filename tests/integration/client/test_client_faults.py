@@ -76,11 +76,11 @@ async def test_a_broker_that_leaves_the_route_between_choice_and_send_is_passed_
 ) -> None:
     real, gone = ClientInstance.broker_address, list[str]()
 
-    def address_of(self: ClientInstance, name: str, broker_id: int = 0) -> str | None:
+    def address_of(self: ClientInstance, name: str) -> str | None:
         if not gone:
             gone.append(name)
             return None
-        return real(self, name, broker_id)
+        return real(self, name)
 
     a, b = broker(), broker()
     async with cluster(a=a, b=b) as address, Producer(address, group="g") as producer:
