@@ -171,6 +171,7 @@ CHANGED_MEANWHILE = {
     "useEpollNativeSelector",
     "fileReservedTime",
     "timerRocksDBStopScan",
+    "dataReadAheadEnable",
 }
 """Settings of the broker that the chains of ``mqadmin_table`` change side by side with the stories."""
 
