@@ -21,7 +21,7 @@ from mqspark.arrow.records.decode import INFLATED_BYTES, Decoder
 from mqspark.arrow.records.records import Records, record_positions, unwrap_inner_batches
 from mqspark.base.logs import forget
 from mqspark.errors import ConfigError, InvalidMessage
-from mqspark.record.compression import LIMITS, OLD_ARROW, ZSTD, InflateLimits
+from mqspark.record.compression import LIMITS, ZSTD, InflateLimits
 from mqspark.testing import Broker, Clients, Cluster
 from pyspark_pymq.options import ReadOptions
 from pyspark_pymq.reading.batch import RangePartition, partitions_of
@@ -38,6 +38,7 @@ from tests.security.requests.test_inflate import (
     record,
     send,
 )
+from tests.support.oldarrow import compressed_as_by_arrow_0_17
 
 COLUMNS = ("offset", "value")
 
@@ -257,18 +258,6 @@ def test_a_compressed_buffer_that_lies_about_its_length_is_refused() -> None:
                     pa.py_buffer(honest[:claimed] + struct.pack("<q", lie) + honest[claimed + 8 :]), LIMITS
                 )
             )
-
-
-def compressed_as_by_arrow_0_17(size: int) -> bytes:
-    """A stream of one column of zeros whose batch says nothing of compression in its header."""
-    packed = pa.py_buffer(struct.pack("<q", size) + pa.compress(bytes(size), "zstd", asbytes=True))
-    column = pa.Array.from_buffers(pa.uint8(), packed.size, [None, packed])
-    batch, sink = pa.record_batch([column], ["n"]), pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(metadata_version=pa.ipc.MetadataVersion.V4)
-    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
-        writer.write_batch(batch, custom_metadata={OLD_ARROW.decode(): "zstd"})
-    raw: bytes = sink.getvalue().to_pybytes()
-    return raw
 
 
 def test_a_stream_that_is_compressed_as_before_is_refused() -> None:

@@ -13,11 +13,11 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from mqspark.record.compression import OLD_ARROW
 from mqspark.schemas.parsedschema import Reference
 from mqspark_server.shown.bodies import avrobody, bodyviews
 from mqspark_server.shown.bodies.avrobody import MAGIC
 from mqspark_server.shown.bodies.bodyviews import OUTLINE_LENGTH, VIEWS, KnownSchema, body_view
+from tests.support.oldarrow import compressed_as_by_arrow_0_17
 from tests.support.pace import ProcessorTime
 from tests.unit.server.shown.body_kit import avro, field, long, order, sized, varint
 
@@ -219,18 +219,6 @@ def batches(count: int) -> bytes:
     return written
 
 
-def arrow_of_0_17(size: int) -> bytes:
-    """A stream whose batch says in its metadata alone that its buffers are compressed."""
-    packed = pa.py_buffer(struct.pack("<q", size) + pa.compress(bytes(size), "zstd", asbytes=True))
-    column = pa.Array.from_buffers(pa.uint8(), packed.size, [None, packed])
-    batch, sink = pa.record_batch([column], ["n"]), pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(metadata_version=pa.ipc.MetadataVersion.V4)
-    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
-        writer.write_batch(batch, custom_metadata={OLD_ARROW.decode(): "zstd"})
-    written: bytes = sink.getvalue().to_pybytes()
-    return written
-
-
 MEGABYTE = bytes(1 << 20)
 WIDE = {"type": "record", "name": "W", "fields": [0] * 80_000}
 NULLS = pa.ListArray.from_arrays(pa.array([0, 2_000_000_000], pa.int32()), pa.nulls(2_000_000_000))
@@ -260,7 +248,7 @@ HOSTILE = {
     "records of fields that are none": avro(long(1 << 60), schema={"type": "array", "items": WIDE}),
     "texts that are none at their ends": field(1, 2, b"a" * 65_535 + b"\x01") * 60,
     "Arrow of empty batches": batches(20_000),
-    "Arrow compressed as by 0.17": arrow_of_0_17(200 << 20),
+    "Arrow compressed as by 0.17": compressed_as_by_arrow_0_17(200 << 20),
     "Arrow of nulls": arrow(pa.table({"n": NULLS})),
     "inflating Arrow": arrow(pa.table({"s": ["a" * 20_000_000]}), compression="zstd"),
     "Arrow of many columns": arrow(pa.table({str(each): [1] for each in range(3_000)})),
