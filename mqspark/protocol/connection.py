@@ -76,6 +76,7 @@ class Connection:
         "_needed",
         "_partial",
         "_passed",
+        "_pieces",
         "_reads_over",
         "_refusals",
         "_rest",
@@ -100,6 +101,9 @@ class Connection:
         """Received bytes left for the next ``receive_data`` (``in_slices``), which may be called with b""."""
         self._max_header_bytes = max_header_bytes
         self._partial = bytearray()
+        """An incomplete frame, or what it has behind ``_pieces``."""
+        self._pieces: list[bytes | bytearray] = []
+        """The beginning of an incomplete frame, in pieces of at least LARGE_BODY_BYTES."""
         self._needed = PREFIX_BYTES
         self._rest: bytearray | None = None
         """A frame whose end is received in place (``rest``), complete up to ``_filled``."""
@@ -116,19 +120,22 @@ class Connection:
         """Number of bytes that are kept of an incomplete frame."""
         if self._passed is not None:
             return self._passed.kept_bytes
-        return self._filled if self._rest is not None else len(self._partial)
+        return self._filled if self._rest is not None else self._kept_bytes
+
+    @property
+    def _kept_bytes(self) -> int:
+        return len(self._partial) + sum(map(len, self._pieces))
 
     def rest(self) -> memoryview | None:
         """The buffer for the missing part of a large frame that has begun; None when there is no such frame.
         The caller must read into it next and report the number of bytes to ``received_rest``. The whole frame
         is allocated, so a server must not use this: it is for peers from which large answers were requested."""
         if self._rest is None:
-            have = len(self._partial)
+            have = self._kept_bytes
             if have < PREFIX_BYTES or self._needed - have < LARGE_BODY_BYTES:
                 return None
             self._rest, self._filled = bytearray(self._needed), have
-            self._rest[:have] = self._partial
-            self._partial = bytearray()
+            self._rest[:have] = self._taken_out()
         return memoryview(self._rest)[self._filled :]
 
     def received_rest(self, count: int) -> list[Command]:
@@ -150,7 +157,7 @@ class Connection:
         position = 0
         if self._passed is not None:
             position = self._read_over(self._passed, data, 0, commands)
-        elif self._partial:
+        elif self._partial or self._pieces:
             position = self._complete_partial(data, commands)
             if not commands:
                 return commands
@@ -197,7 +204,7 @@ class Connection:
                     self.unparsed, position = data[position:], length
             break
         if position < length:
-            self._partial += data[position:] if position else data
+            self._keep(data[position:] if position else data)
         if commands:
             if not looks:
                 note_unknown(len(commands))
@@ -210,7 +217,7 @@ class Connection:
         if self._passed is not None or self.unparsed:
             return None
         if not self._partial:
-            return data
+            return None if self._pieces else data
         if not self._needed - len(self._partial) <= len(data) or self._needed > LARGE_BODY_BYTES:
             return None
         data = b"".join((self._partial, data))
@@ -255,11 +262,15 @@ class Connection:
         """
         position = 0
         while True:
-            partial = self._partial
-            missing = self._needed - len(partial)
+            missing = self._needed - self._kept_bytes
             if len(data) - position < missing:
-                partial += data[position:] if position else data
+                self._keep(data[position:] if position else data)
                 return len(data)
+            if self._pieces:
+                commands.append(_command(self._taken_out(data[:missing])))
+                self._needed = PREFIX_BYTES
+                return missing
+            partial = self._partial
             partial += data[position : position + missing]
             position += missing
             total, meta = PREFIX.unpack_from(partial, 0)
@@ -275,6 +286,24 @@ class Connection:
             self._needed = PREFIX_BYTES
             commands.append(_command(partial))
             return position
+
+    def _keep(self, data: bytes) -> None:
+        """Large pieces stay as they came: a buffer that grew with each would move, and leave holes in the heap."""
+        partial = self._partial
+        if len(data) < LARGE_BODY_BYTES:
+            partial += data
+            if len(partial) < LARGE_BODY_BYTES:
+                return
+            self._pieces.append(partial)
+        else:
+            self._pieces += (partial, data) if partial else (data,)
+        self._partial = bytearray()
+
+    def _taken_out(self, end: bytes = b"") -> bytes:
+        """What is kept, with ``end`` behind it. Nothing is kept any more."""
+        kept = b"".join((*self._pieces, self._partial, end))
+        self._pieces, self._partial = [], bytearray()
+        return kept
 
     def _check(self, total: int, meta: int) -> _LongHeader | None:
         """Check a frame's lengths. Returns the frame to skip; None if it is to be read."""
@@ -350,7 +379,7 @@ class _LongHeader:
         return value if value is not None and -0x80000000 <= value <= 0x7FFFFFFF else None
 
 
-def _command(frame: bytearray) -> Command:
+def _command(frame: bytes | bytearray) -> Command:
     """The command of a whole frame whose lengths were checked."""
     _, meta = PREFIX.unpack_from(frame, 0)
     view = memoryview(frame)

@@ -35,7 +35,7 @@ def frames(draw: st.DrawFn) -> bytes:
     code = draw(st.integers(-1006, 200200))
     serialize_type = draw(st.sampled_from([JSON, BINARY]))
     ext = draw(st.none() | FIELDS)
-    body = draw(st.binary(max_size=50) | st.sampled_from([b"x" * 70_000]))
+    body = draw(st.binary(max_size=50) | st.sampled_from([b"x" * 70_000, bytes(range(251)) * 1_000]))
     remark = draw(st.none() | TEXT)
     if draw(st.booleans()):
         return encode_response(draw(I32), code, ext, body, remark, serialize_type=serialize_type)

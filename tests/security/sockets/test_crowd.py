@@ -1,4 +1,4 @@
-"""An honest client beside a crowd of strangers (``crowd``): its latency, and the server's memory."""
+"""An honest client beside a crowd of strangers (``crowd``): it is answered, and the server's memory is bounded."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ import pytest
 import trustme
 
 from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark_server.settings.serverconfig import ServerConfig
 from tests.security.processes import BrokerProcess, ask
-from tests.security.sockets.crowd import IDLE
-from tests.support.pace import slowness
+from tests.security.sockets.crowd import IDLE, LIARS, SLOW
 from tests.support.processes import process
 from tests.unit.broker_kit import send_ext
 
 pytestmark = pytest.mark.slow("2,250 connections for half a minute; test_partial_frames is the fast twin")
 
 SENDS = 1_500
-GROWTH_BYTES = 64 << 20
+PLAIN_BYTES = 4_000
+"""Memory of one connection; up to 2.7 KB are measured."""
+GROWTH_BYTES = 2 * ServerConfig().max_stranger_bytes + (IDLE + SLOW + LIARS) * PLAIN_BYTES
+"""The first frames that are held, the room of those that were dropped, which the heap keeps, and the connections."""
 TLS_BYTES = 24_000
 """Memory of one idle connection; 15 KB are OpenSSL's."""
-STALL_S = 0.25
-"""The figures are printed. Only a broker that leaves the client waiting fails: other tests use the machine, too."""
 
 
 def p99_s(broker: BrokerProcess) -> float:
-    """That of single sends, one after the other."""
+    """That of single sends, one after the other, all of which are answered. It is printed: other tests use the machine,
+    too."""
     took = []
     with broker.connect() as sock:
         for _ in range(SENDS):
@@ -42,7 +44,7 @@ def p99_s(broker: BrokerProcess) -> float:
 
 
 @pytest.mark.parametrize("idle", ["plain", "tls"])
-def test_an_honest_client_hardly_feels_them_and_memory_stays(tmp_path: Path, idle: str) -> None:
+def test_an_honest_client_is_answered_and_memory_is_bounded(tmp_path: Path, idle: str) -> None:
     settings: dict[str, object] = {}
     if idle == "tls":
         trustme.CA().issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(
@@ -50,7 +52,6 @@ def test_an_honest_client_hardly_feels_them_and_memory_stays(tmp_path: Path, idl
         )
         settings = {"tls.server.certPath": tmp_path / "server.pem"}
     with BrokerProcess(tmp_path / "store", descriptors=8_192, **settings) as broker:
-        p99_s(broker)
         alone_s = min(p99_s(broker) for _ in range(3))
         before = broker.memory_bytes
         host, port = broker.address
@@ -71,7 +72,6 @@ def test_an_honest_client_hardly_feels_them_and_memory_stays(tmp_path: Path, idl
         print(
             told, f"memory {(most - before) / (1 << 20):+.1f} MiB, each idle connection {each_bytes:,} bytes"
         )
-        assert min(beside) < alone_s + STALL_S * slowness(), told
         allowed = GROWTH_BYTES
         if idle == "tls":
             assert each_bytes < TLS_BYTES

@@ -158,7 +158,7 @@ LIST = """\
   security/users/test_bound_requests::whose_requests_need_a_bound_signature
   integration/servers/test_evil_name_server::a_producers_requests_hold_nowhere_else
 - 50 frames of 16 MiB that never end take 1 GiB of memory
-  security/sockets/test_crowd::an_honest_client_hardly_feels_them_and_memory_stays
+  security/sockets/test_crowd::an_honest_client_is_answered_and_memory_is_bounded
 - a line of 2.3 KB for each bad connection
   security/requests/test_log_lines::a_fault_that_a_peer_can_repeat_is_told_once
 # TLS
@@ -194,7 +194,7 @@ LIST = """\
   security/sockets/test_partial_frames::known_peers_stay_and_strangers_are_refused
   security/sockets/test_partial_frames::a_frame_that_does_not_go_on_ends
   security/sockets/test_partial_frames::first_frames_have_a_smaller_bound_than_those_of_peers_that_are_known
-  security/sockets/test_crowd::an_honest_client_hardly_feels_them_and_memory_stays
+  security/sockets/test_crowd::an_honest_client_is_answered_and_memory_is_bounded
   security/sockets/test_tls::a_handshake_has_a_time_limit
   security/sockets/test_tls::a_handshake_has_a_size_limit
   security/sockets/test_unread::all_that_do_not_read_have_a_bound_together_and_others_are_served
