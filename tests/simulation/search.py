@@ -25,7 +25,7 @@ def planted(text: str | None) -> Bug:
     names = [name for name in BUGS if text in name]
     if len(names) != 1:
         raise SystemExit("one of:\n" + "\n".join(BUGS))
-    return BUGS[names[0]]
+    return BUGS[names[0]].bug
 
 
 def attempts(seeds: Iterator[int], bug: str | None, workers: int) -> Iterator[Attempt]:
