@@ -498,7 +498,7 @@ def run_chain(scene: Scene, rows: list[Row]) -> None:
         "unique_id": sent["msg_id"], "past": now_ms - 3_600_000, "now": now_ms, "future": now_ms + 3_600_000,
     }  # fmt: skip
     for row in rows:
-        wanted = row.wanted if cluster.kind == "mqspark" or row.rocketmq is None else row.rocketmq
+        wanted = row.wanted if cluster.kind == "mqspark" else row.rocketmq
         words = [word.format(**places) for word in row.command.split()]
         # A request that takes too long on a busy machine makes a Java client close its connection; the broker knows the
         # new one with the next heartbeat, which comes every thirty seconds.

@@ -28,372 +28,259 @@ from mqspark.testing import Broker, Clients
 from mqspark_server.proxy import messaging_pb2 as pb
 from tests.security.tables.object_walk import containers_of, globals_of
 from tests.support.grpcclients import bare_caller, message
+from tests.support.tables import rows
 
-BOTH = {"Outages._out": "MAX_OUT names, each with MAX_REASONS"}
+
+def named(text: str) -> set[str]:
+    """Names of containers, behind the reason why they stay small."""
+    names = [name for row in rows(text) for name in row.rpartition(": ")[2].split()]
+    assert len(names) == len(set(names)), [name for name in names if names.count(name) > 1]
+    return set(names)
+
+
+BOTH = named("MAX_OUT names, each with MAX_REASONS: Outages._out")
 """In brokers and in clients."""
 
-SERVERS = BOTH | {
-    # --- gRPC
-    "GrpcClient.streams": "MAX_STREAMS of telemetry",
-    "GrpcClient._asked": "MAX_ASKED of grpcclients",
-    "Renewals._again": "its ledger, which no core has",
-    "Renewals._clients": "its ledger, which no core has",
-    "Renewals._due": "its ledger, which no core has",
-    "Shared._tasks": "one a call that has ended, with grpcMaxCalls, until a broker has answered",
-    "Deadlines._slots": "one entry a call, with grpcMaxCalls",
-    "ConnectionTurns._readers": "one entry a connection, with maxConnections",
-    "ConnectionTurns._ring": "one entry a connection, with maxConnections",
-    "ConnectionTurns._to_write": "one entry a connection, with maxConnections",
-    "GrpcListener.methods": "one entry a method of the service",
-    "DirectLink._messages": "one entry a call, with grpcMaxCalls, until the end of the turn",
-    "DirectLink._topics": "one entry a call, with grpcMaxCalls, until the end of the turn",
-    "RemotingServer._before_turn": "two entries a client in this process, until the end of the turn",
-    "GrpcClient.acks": "one entry a broker of the cluster, until the end of the turn",
-    "TurnAcks._calls": "one entry a call, with grpcMaxCalls, until the broker has answered",
-    "TurnAcks._given": "one entry a call, with grpcMaxCalls, until the broker has answered",
-    "TurnAcks._of_pops": "one entry a call, with grpcMaxCalls, until the broker has answered",
-    "LocalPeer._pending": "one entry a request: of gRPC, grpcMaxCalls",
-    "BrokerServer._addresses": "the name servers of the settings, or one broker",
-    "ClusterRoutes._masters": "the brokers of the cluster",
-    "ClusterRoutes._own": "the brokers of the cluster",
-    "Recent._asked": "requests that wait for an answer",
-    "Recent._known": "MAX_KNOWN of clusterroutes, the oldest forgotten",
-    # --- the charts, whose samples begin some time after the start
-    "History._series": "MAX_SAMPLES_BYTES, the oldest forgotten",
-    "Sampler._known": "MAX_GROUPS",
-    "_SampleRing._numbers": "the steps of its span",
-    "_Series.rings": "one entry a span",
-    # --- made at the start, or of settings
-    "*.handlers": "one entry a request code",
-    "SavedState._timed": "made at the start",
-    "BrokerServices._running": "made at the start",
-    "BrokerServices._told": "made at the start",
-    "BrokerApp.more_handlers": "one entry a request code",
-    "BrokerApp.recovery": "what the last recovery found: numbers by name",
-    "BrokerSettings.unused": "keys of the settings",
-    "NameServer._shell_settings": "settings",
-    "SettingsProcessor._shell_settings": "settings",
-    "NamesrvSettings.unused": "keys of the settings",
-    "Layer.values": "settings",
-    "Logins._open": "MAX_LOGINS, each of a bounded user name",
-    "Failures._free_ms": "MAX_KEYS, of MAX_USER_LENGTH",
-    "Attempts._known": "MAX_KEYS, of MAX_USER_LENGTH",
-    "Bindings._known": "MAX_CONNECTIONS, each an id of MAX_ID_LENGTH",
-    "Gate._connections": "one entry a connection",
-    "SubscriptionGroups._made_by": "one entry a user",
-    "Holders.bytes": "one entry a user",
-    "Shares._held": "one entry a user",
-    "TimedShares._held": "one entry a user",
-    "TimedShares._ends": "one entry a user and minute, as far as a delay reaches",
-    "Acks._others": "one entry a request code",
-    "Histogram._counts": "one entry a bound, which are fixed",
-    "BrokerServices._registries": "one or none",
-    "SchemaRegistry._changes": "MAX_CHANGES",
-    "SchemaRegistry._owners": "the records of one change",
-    "SchemaAnswers._operations": "one entry an operation",
-    "RpcTimes._rows": "one entry a combination of known codes that occurred",
-    "Stats.creations": "its keys are three flags",
-    "Topic.kinds": "one entry a type of messages",
-    "DevCluster._layers": "settings",
-    "DevCluster._ports": "settings",
-    "DevCluster._roles": "settings",
-    "DevCluster._reserved": "one a broker of this process",
-    "DevCluster.brokers": "one a broker of this process",
-    "DelayLevels.delays_ms": "the setting messageDelayLevel",
-    "DelayOffsets.table": "one entry a delay level",
-    "DelayService._levels": "one a delay level",
-    "DelayService._stuck": "one entry a delay level",
-    "FastFail._limits_ms": "one entry a request code",
-    "ProcessLifecycle.reached_ms": "one entry a phase",
-    "ParsedSchemas._parsing": "MAX_PARSING",
-    "SchemaCopy._missed": "MAX_MISSED, each the name of a subject and a number",
-    "SchemaGuard._known": "_MAX_KNOWN, each a topic's name and five bytes",
-    "PopRevival._away": "MAX_AWAY",
-    "PopRevival._queues": "one a queue of the revive log, which operators make",
-    "PutTimes._current": "classes of milliseconds, fixed",
-    "PutTimes._shown": "classes of milliseconds, fixed",
-    "Registrar._servers": "the setting namesrvAddr",
-    "Registrar._tasks": "one a name server",
-    "Registrar._zone": "two variables of the environment",
-    "RouteFinder._addresses": "the setting namesrvAddr",
-    "PeerLink._connections": "MAX_PEERS",
-    "PeerLink._tasks": "MAX_TALKS of Peers",
-    "ReadsElsewhere._held": "MAX_HELD frames of some 300 bytes",
-    "RemotingServer._listeners": "one a port",
-    "SendProcessor._marks": "three properties",
-    "SendProcessor._trace": "two properties",
-    "Stats._totals": "fixed names",
-    "Stats._watched": "fixed names",
-    "Stats.junk": "fixed names of kinds",
-    "Totals._notes": "as many notes as it is made for",
-    "Writer.diversions": "made at the start",
-    "ChangedSettings._values": "the settings that may be changed",
-    "Saves._tables": "made at the start",
-    "Memo": "a memo is bounded by itself",
-    "KeyOrder._blocks": "the keys of a table, which its ledger holds",
-    "Ledger._maps": "made at the start",
-    "BoundedMap": "by its ledger",
-    "BoundedSet": "by its ledger",
-    "_Requests": "by its ledger",
-    # --- emptied with every turn, write or round, or bounded in number with entries of a fixed size
-    "MemberNotices.changed": "groups of the table of groups, emptied within the turns that follow",
-    "Acks._turns": "one entry a turn, as long as answers of it wait",
-    "Acks.waiting": "sendThreadPoolQueueCapacity answers, each shorter than its message's properties",
-    "Acks.unsafe": "answers of one turn, each shorter than its message's properties",
-    "Appender._dirty": "queues that this turn wrote to",
-    "Appender._heads": "the two lengths of a host",
-    "BrokerCore.outbox": "connections with answers, emptied every turn",
-    "NameServer.outbox": "connections with answers, emptied every turn",
-    "RemotingServer._outbox": "connections with answers, emptied every turn",
-    "Session._outbox": "connections with answers, emptied every turn",
-    "Calls._waiting": "MAX_CALLS, without the bodies",
-    "ColdReads._errors": "ten numbers",
-    "Deferred.waiting": "MAX_UNSYNCED pops",
-    "DelayOffsets._waiting": "deliveries until the next sync, a slice of messages each tick: three numbers each",
-    "Fetcher.damaged": "damaged records of one read, some kept for the report",
-    "EntryHealer._given_up": "queue entries whose record was not found, the first thousand",
-    "AckProcessor.records": "emptied every turn",
-    "AckProcessor._known": "emptied every turn",
-    "PopOffsets._ahead": "queues with pops whose check points are not synced: MAX_UNSYNCED at most",
-    "PopProcessor._expired": "maxPopPollingSize with those that are parked; answered in the next turns",
-    "PopProcessor._grown": "topics, groups and queues of the parked pops, served in the next turns",
-    "PopProcessor.given": "sessions, emptied every turn",
-    "PopWatchProcessor._expired": "maxPopPollingSize with those that are parked; answered in the next turns",
-    "PopWatchProcessor._grown": "topics, groups and queues of the parked notifications, served in the next turns",
-    "PullProcessor._woken": "pullThreadPoolQueueCapacity with those that are parked; served in the next turns",
-    "PullProcessor.given": "sessions, emptied every turn",
-    "TimerService._floors": "one entry a slot that is being delivered",
-    "TimerService._new_floors": "one entry a slot that is being delivered",
-    "TimerService._known": "eight bytes a timer message that a crash left; emptied when they are read",
-    "TimerService._undurable": "one entry a save",
-    "TimerWheel._dirty": "pages of the wheel's file",
-    "Snapshot.numbers": "pages of the wheel's file",
-    "Snapshot.left": "pages of the wheel's file",
-    "Snapshot._pages": "pages of the wheel's file",
-    "TransactionService._absent": "MAX_ABSENT",
-    "TransactionService._checks": "copies of one tick, SLICE_BYTES and a message",
-    "TransactionService._rests": "commits that a crash let through in part; filled at the start only",
-    "TransactionService._unsaved": "one entry a round of checks",
-    "TransactionService._unwritten": "eight bytes a decided half message, until the next op message",
-    "Decisions._extents": "two numbers a stretch of decided half messages",
-    "Decisions._flags": "a byte a half message, as far as some are open",
-    "LongWork.running": "MAX_RUNNING",
-    "LongWork._waiting": "connections, which are not read while theirs waits",
-    # --- the store: as many as there are files, or writes in a turn
-    "BatchTable.light": "bounded queues",
-    "QueueTable.light": "bounded queues",
-    "TableNotices._followers": "MAX_FOLLOWERS",
-    "BatchTable.batch_topics": "topics of the bounded topic table",
-    "QueueTable.batch_topics": "topics of the bounded topic table",
-    "EndsFile._changed": "queues of bounded tables, and those deleted, that the next checkpoint records",
-    "BatchTable.dirty_files": "files of bounded queues that the next checkpoint syncs",
-    "QueueTable.dirty_files": "files of bounded queues that the next checkpoint syncs",
-    "BatchTable.hidden": "queues of bounded deletions, until their files are removed",
-    "BatchTable.new_directories": "directories of bounded queues, until the next checkpoint",
-    "QueueTable.new_directories": "directories of bounded queues, until the next checkpoint",
-    "BatchTable.doubted": "bounded queues",
-    "QueueTable.doubted": "bounded queues",
-    "Damages.counts": "fixed kinds and outcomes",
-    "Scrub._looks": "_MAX_LOOKS",
-    "Scrub._marks": "one entry a segment of the log",
-    "Fetcher._missed": "_MAX_MISSED",
-    "OpenDamage._ranges": "MAX_RANGES",
-    "OpenDamage._suspects": "MAX_SUSPECTS",
-    "Healing._disputed": "MAX_WANTED",
-    "Healing._wanted": "MAX_WANTED",
-    "Healing._doubted_ms": "MAX_DISPUTES",
-    "Healing._opinions": "MAX_DISPUTES",
-    "Healing._places": "MAX_DISPUTES",
-    "Healing._refused": "MAX_DISPUTES",
-    "Healing._told": "MAX_DISPUTES",
-    "Healing._undecided": "MAX_DISPUTES: refused places whose question is open",
-    "Healing._tries": "MAX_DISPUTES",
-    "Healing._lost": "damaged stretches of the log that its master lacks, too",
-    "Healing._unsure": "damaged stretches of the log",
-    "StoreDirectory._log_fds": "one entry a directory of the log",
-    "TableNotes._notes": "one entry a table of config/",
-    "TableNotes._tables": "one entry a table of config/",
-    "TableNotes._unnoted": "one entry a table of config/, each with at most MAX_SAVES saves after a write",
-    "Damages.found": "MAX_KEPT",
-    "Cleaner._unlinked_next": "files on the disk",
-    "Cleaner._with_dead_files": "bounded queues",
-    "CommitLog._new_directories": "directories of the log",
-    "CommitLog._unsynced": "segments, until the next sync",
-    "CommitLog.pending": "what one turn writes",
-    "CommitLog.segments": "files on the disk",
-    "CommitPipeline._groups": "writes that wait for one sync",
-    "Unsettled.dirty": "queues that this turn wrote to",
-    "Unsettled.undispatched": "queues whose entries wait for room on the disk",
-    "CommitPipeline._unreported_arrivals": "arrivals of one turn",
-    "CompactRunner._examined": "queues of compacted topics whose files are damaged",
-    "CompactRunner._topics": "compacted topics",
-    "CompactedQueues._known": "generations that are on the disk",
-    "CompactedQueues._their_topics": "directories on the disk",
-    "CompactedQueues._theirs": "queues that are on the disk",
-    "ConsumeQueue.entries": "what one turn writes",
-    "ConsumeQueue.file_starts": "files on the disk",
-    "IndexMaps._maps": "a fixed number of files",
-    "IndexMaps._writable": "a fixed number of files",
-    "AheadKeys._rows": "MAX_ROWS stretches of the log that are being indexed",
-    "KnownRow.*": "MAX_RECORDS records in all rows, with MAX_KEY_BYTES each",
-    "MappedFiles._tails": "maxMappedFiles",
-    "MappedFiles._writable": "maxMappedFiles",
-    "MapsByUse.idle": "maxMappedFiles",
-    "MapsByUse.used": "maxMappedFiles",
-    "MapBudget.unmapped": "maxMappedFiles, until the next job frees them",
-    "MessageIndex._dirty": "index files",
-    "MessageIndex.ignored_files": "files that were there at the start",
-    "MessageIndex.index_files": "files on the disk",
-    "TimerLog._pending": "what one tick writes",
-    "TimerLog._starts": "files on the disk",
-    "TimerLog._unsynced": "files, until the next sync",
-    "TimerLog._views": "files on the disk",
-    **{
-        f"{job}.*": "one such job at a time, with what was left for it since the last"
-        for job in (
-            "CheckpointJob",
-            "CleaningJob",
-            "EndsBlock",
-            "FlushJob",
-            "IndexJob",
-            "KernelSync",
-            "Progress",
-            "ReadAheadJob",
-            "TimerFlush",
-            "ZeroAheadJob",
-            "_SaveJob",
-        )
-    },
-    # --- connections: their number and what each keeps is bounded by the server
-    "Connection._partial": "one frame; all of them together maxBufferedBytes",
-    "Outbound._out": "requests of ours, of one turn",
-    "Outbound._pending": "requests of ours",
-    "MemoryBudget._held": "maxConnections",
-    "OpenSockets.by_address": "maxConnections",
-    "UnreadAnswers._blocked": "maxConnections",
-    "Handshakes._since": "maxConnections",
-    "RemotingServer._unfinished": "maxConnections",
-    "RemotingServer._ring": "maxConnections",
-    "Handshakes._ready": "reads of an iteration of the loop, one a connection",
-    "OpenSockets._unidentified": "maxConnections",
-    "OpenSockets._all": "maxConnections",
-    "RemotingServer._writers": "maxConnections",
-    "ReplicationServer._connections": "connections of slaves",
-    "Replicas._all": "connections of slaves",
-    "Session.attributes": "a few keys of the core's",
-    "Session.out": "answers; the server stops reading from those who do not read theirs",
-    "RemotingConnection._waiting": "requests of frames that were counted",
-    # --- routes of a name server: maxBrokers, maxTopicsPerBroker, maxRoutes; names have at most 255 characters
-    "BrokerSet.addresses": "MAX_REPLICAS",
-    "BrokerSet.topics": "maxTopicsPerBroker",
-    "Notifier._sending": "MAX_SENDING",
-    "RouteTable._brokers": "maxBrokers",
-    "RouteTable._clusters": "maxBrokers",
-    "RouteTable._without_master": "maxBrokers",
-    "RouteTable._removed_brokers": "maxRoutes, which counts what is in it",
-    "RouteTable._live": "maxBrokers",
-    "RouteTable._keys_by_session": "maxBrokers",
-    "RouteTable._notices": "maxBrokers; empty without notifyMinBrokerIdChanged",
-    "RouteTable._topics": "maxRoutes",
-}
+SERVERS = BOTH | named("""
+# --- gRPC
+MAX_STREAMS of telemetry: GrpcClient.streams
+MAX_ASKED of grpcclients: GrpcClient._asked
+its ledger, which no core has: Renewals._again Renewals._clients Renewals._due
+one a call that has ended, with grpcMaxCalls, until a broker has answered: Shared._tasks
+one entry a call, with grpcMaxCalls: Deadlines._slots
+one entry a connection, with maxConnections: ConnectionTurns._readers ConnectionTurns._ring ConnectionTurns._to_write
+one entry a method of the service: GrpcListener.methods
+one entry a call, with grpcMaxCalls, until the end of the turn: DirectLink._messages DirectLink._topics
+two entries a client in this process, until the end of the turn: RemotingServer._before_turn
+one entry a broker of the cluster, until the end of the turn: GrpcClient.acks
+one entry a call, with grpcMaxCalls, until the broker has answered: TurnAcks._calls TurnAcks._given TurnAcks._of_pops
+one entry a request: of gRPC, grpcMaxCalls: LocalPeer._pending
+the name servers of the settings, or one broker: BrokerServer._addresses
+the brokers of the cluster: ClusterRoutes._masters ClusterRoutes._own
+requests that wait for an answer: Recent._asked
+MAX_KNOWN of clusterroutes, the oldest forgotten: Recent._known
+# --- the charts, whose samples begin some time after the start
+MAX_SAMPLES_BYTES, the oldest forgotten: History._series
+MAX_GROUPS: Sampler._known
+the steps of its span: _SampleRing._numbers
+one entry a span: _Series.rings
+# --- made at the start, or of settings
+one entry a request code: *.handlers BrokerApp.more_handlers Acks._others FastFail._limits_ms
+made at the start: SavedState._timed BrokerServices._running BrokerServices._told Writer.diversions Saves._tables
+    Ledger._maps
+what the last recovery found: numbers by name: BrokerApp.recovery
+keys of the settings: BrokerSettings.unused NamesrvSettings.unused
+settings: NameServer._shell_settings SettingsProcessor._shell_settings Layer.values DevCluster._layers
+    DevCluster._ports DevCluster._roles
+MAX_LOGINS, each of a bounded user name: Logins._open
+MAX_KEYS, of MAX_USER_LENGTH: Failures._free_ms Attempts._known
+MAX_CONNECTIONS, each an id of MAX_ID_LENGTH: Bindings._known
+one entry a connection: Gate._connections
+one entry a user: SubscriptionGroups._made_by Holders.bytes Shares._held TimedShares._held
+one entry a user and minute, as far as a delay reaches: TimedShares._ends
+one entry a bound, which are fixed: Histogram._counts
+one or none: BrokerServices._registries
+MAX_CHANGES: SchemaRegistry._changes
+the records of one change: SchemaRegistry._owners
+one entry an operation: SchemaAnswers._operations
+one entry a combination of known codes that occurred: RpcTimes._rows
+its keys are three flags: Stats.creations
+one entry a type of messages: Topic.kinds
+one a broker of this process: DevCluster._reserved DevCluster.brokers
+the setting messageDelayLevel: DelayLevels.delays_ms
+one entry a delay level: DelayOffsets.table DelayService._stuck
+one a delay level: DelayService._levels
+one entry a phase: ProcessLifecycle.reached_ms
+MAX_PARSING: ParsedSchemas._parsing
+MAX_MISSED, each the name of a subject and a number: SchemaCopy._missed
+_MAX_KNOWN, each a topic's name and five bytes: SchemaGuard._known
+MAX_AWAY: PopRevival._away
+one a queue of the revive log, which operators make: PopRevival._queues
+classes of milliseconds, fixed: PutTimes._current PutTimes._shown
+the setting namesrvAddr: Registrar._servers RouteFinder._addresses
+one a name server: Registrar._tasks
+two variables of the environment: Registrar._zone
+MAX_PEERS: PeerLink._connections
+MAX_TALKS of Peers: PeerLink._tasks
+MAX_HELD frames of some 300 bytes: ReadsElsewhere._held
+one a port: RemotingServer._listeners
+three properties: SendProcessor._marks
+two properties: SendProcessor._trace
+fixed names: Stats._totals Stats._watched
+fixed names of kinds: Stats.junk
+as many notes as it is made for: Totals._notes
+the settings that may be changed: ChangedSettings._values
+a memo is bounded by itself: Memo
+the keys of a table, which its ledger holds: KeyOrder._blocks
+by its ledger: BoundedMap BoundedSet _Requests
+# --- emptied with every turn, write or round, or bounded in number with entries of a fixed size
+groups of the table of groups, emptied within the turns that follow: MemberNotices.changed
+one entry a turn, as long as answers of it wait: Acks._turns
+sendThreadPoolQueueCapacity answers, each shorter than its message's properties: Acks.waiting
+answers of one turn, each shorter than its message's properties: Acks.unsafe
+queues that this turn wrote to: Appender._dirty
+the two lengths of a host: Appender._heads
+connections with answers, emptied every turn: BrokerCore.outbox NameServer.outbox RemotingServer._outbox
+    Session._outbox
+MAX_CALLS, without the bodies: Calls._waiting
+ten numbers: ColdReads._errors
+MAX_UNSYNCED pops: Deferred.waiting
+deliveries until the next sync, a slice of messages each tick: three numbers each: DelayOffsets._waiting
+damaged records of one read, some kept for the report: Fetcher.damaged
+queue entries whose record was not found, the first thousand: EntryHealer._given_up
+emptied every turn: AckProcessor.records AckProcessor._known
+queues with pops whose check points are not synced: MAX_UNSYNCED at most: PopOffsets._ahead
+maxPopPollingSize with those that are parked; answered in the next turns: PopProcessor._expired
+    PopWatchProcessor._expired
+topics, groups and queues of the parked pops, served in the next turns: PopProcessor._grown
+sessions, emptied every turn: PopProcessor.given PullProcessor.given
+topics, groups and queues of the parked notifications, served in the next turns: PopWatchProcessor._grown
+pullThreadPoolQueueCapacity with those that are parked; served in the next turns: PullProcessor._woken
+one entry a slot that is being delivered: TimerService._floors TimerService._new_floors
+eight bytes a timer message that a crash left; emptied when they are read: TimerService._known
+one entry a save: TimerService._undurable
+pages of the wheel's file: TimerWheel._dirty Snapshot.numbers Snapshot.left Snapshot._pages
+MAX_ABSENT: TransactionService._absent
+copies of one tick, SLICE_BYTES and a message: TransactionService._checks
+commits that a crash let through in part; filled at the start only: TransactionService._rests
+one entry a round of checks: TransactionService._unsaved
+eight bytes a decided half message, until the next op message: TransactionService._unwritten
+two numbers a stretch of decided half messages: Decisions._extents
+a byte a half message, as far as some are open: Decisions._flags
+MAX_RUNNING: LongWork.running
+connections, which are not read while theirs waits: LongWork._waiting
+# --- the store: as many as there are files, or writes in a turn
+bounded queues: BatchTable.light QueueTable.light BatchTable.doubted QueueTable.doubted Cleaner._with_dead_files
+MAX_FOLLOWERS: TableNotices._followers
+topics of the bounded topic table: BatchTable.batch_topics QueueTable.batch_topics
+queues of bounded tables, and those deleted, that the next checkpoint records: EndsFile._changed
+files of bounded queues that the next checkpoint syncs: BatchTable.dirty_files QueueTable.dirty_files
+queues of bounded deletions, until their files are removed: BatchTable.hidden
+directories of bounded queues, until the next checkpoint: BatchTable.new_directories QueueTable.new_directories
+fixed kinds and outcomes: Damages.counts
+_MAX_LOOKS: Scrub._looks
+one entry a segment of the log: Scrub._marks
+_MAX_MISSED: Fetcher._missed
+MAX_RANGES: OpenDamage._ranges
+MAX_SUSPECTS: OpenDamage._suspects
+MAX_WANTED: Healing._disputed Healing._wanted
+MAX_DISPUTES: Healing._doubted_ms Healing._opinions Healing._places Healing._refused Healing._told Healing._tries
+MAX_DISPUTES: refused places whose question is open: Healing._undecided
+damaged stretches of the log that its master lacks, too: Healing._lost
+damaged stretches of the log: Healing._unsure
+one entry a directory of the log: StoreDirectory._log_fds
+one entry a table of config/: TableNotes._notes TableNotes._tables
+one entry a table of config/, each with at most MAX_SAVES saves after a write: TableNotes._unnoted
+MAX_KEPT: Damages.found
+files on the disk: Cleaner._unlinked_next CommitLog.segments ConsumeQueue.file_starts MessageIndex.index_files
+    TimerLog._starts TimerLog._views
+directories of the log: CommitLog._new_directories
+segments, until the next sync: CommitLog._unsynced
+what one turn writes: CommitLog.pending ConsumeQueue.entries
+writes that wait for one sync: CommitPipeline._groups
+queues that this turn wrote to: Unsettled.dirty
+queues whose entries wait for room on the disk: Unsettled.undispatched
+arrivals of one turn: CommitPipeline._unreported_arrivals
+queues of compacted topics whose files are damaged: CompactRunner._examined
+compacted topics: CompactRunner._topics
+generations that are on the disk: CompactedQueues._known
+directories on the disk: CompactedQueues._their_topics
+queues that are on the disk: CompactedQueues._theirs
+a fixed number of files: IndexMaps._maps IndexMaps._writable
+MAX_ROWS stretches of the log that are being indexed: AheadKeys._rows
+MAX_RECORDS records in all rows, with MAX_KEY_BYTES each: KnownRow.*
+maxMappedFiles: MappedFiles._tails MappedFiles._writable MapsByUse.idle MapsByUse.used
+maxMappedFiles, until the next job frees them: MapBudget.unmapped
+index files: MessageIndex._dirty
+files that were there at the start: MessageIndex.ignored_files
+what one tick writes: TimerLog._pending
+files, until the next sync: TimerLog._unsynced
+one such job at a time, with what was left for it since the last: CheckpointJob.* CleaningJob.* EndsBlock.* FlushJob.*
+    IndexJob.* KernelSync.* Progress.* ReadAheadJob.* TimerFlush.* ZeroAheadJob.* _SaveJob.*
+# --- connections: their number and what each keeps is bounded by the server
+one frame; all of them together maxBufferedBytes: Connection._partial
+requests of ours, of one turn: Outbound._out
+requests of ours: Outbound._pending
+maxConnections: MemoryBudget._held OpenSockets.by_address UnreadAnswers._blocked Handshakes._since
+    RemotingServer._unfinished RemotingServer._ring OpenSockets._unidentified OpenSockets._all RemotingServer._writers
+reads of an iteration of the loop, one a connection: Handshakes._ready
+connections of slaves: ReplicationServer._connections Replicas._all
+a few keys of the core's: Session.attributes
+answers; the server stops reading from those who do not read theirs: Session.out
+requests of frames that were counted: RemotingConnection._waiting
+# --- routes of a name server: maxBrokers, maxTopicsPerBroker, maxRoutes; names have at most 255 characters
+MAX_REPLICAS: BrokerSet.addresses
+maxTopicsPerBroker: BrokerSet.topics
+MAX_SENDING: Notifier._sending
+maxBrokers: RouteTable._brokers RouteTable._clusters RouteTable._without_master RouteTable._live
+    RouteTable._keys_by_session
+maxRoutes, which counts what is in it: RouteTable._removed_brokers
+maxBrokers; empty without notifyMinBrokerIdChanged: RouteTable._notices
+maxRoutes: RouteTable._topics
+""")
 
-CLIENTS = BOTH | {
-    # --- as many as the program asks for, or has given
-    "*._interceptors": "given by the program",
-    "*._asked_topics": "topics that the program sends to",
-    "AssignedGroup._filters": "subscriptions of the program",
-    "AssignedGroup.subscriptions": "subscriptions of the program",
-    "GroupConsumer._filters": "subscriptions of the program",
-    "GroupConsumer.subscriptions": "subscriptions of the program",
-    "SubscriptionData.code_set": "the program's own",
-    "SubscriptionData.tags_set": "the program's own",
-    "ClientInstance._members": "clients of the program",
-    "ClientInstance.namesrv": "given by the program",
-    "ClientInstance._fetching": "topics of the program",
-    "ClientInstance._routes": "topics of the program; each route is judged",
-    "ClientInstance._brokers": "brokers of those routes",
-    "Channel._fields": "given by the program",
-    "Remoting._fields": "given by the program",
-    "Targets._more": "given by the program",
-    "Connection._partial": "one frame",
-    "Channel._pending": "requests of ours that wait",
-    "Channel._out": "requests of ours, until they are written",
-    "Remoting._channels": "brokers of routes; idle ones are closed",
-    "RoundAnswers.members": "brokers of routes, for a round",
-    "RoundAnswers.silent": "brokers of routes, for a round",
-    "Remoting._connecting": "brokers that the program talks to",
-    "Remoting._connecting_since": "brokers that the program talks to",
-    "Remoting._retired": "channels that wait for answers to requests of the program",
-    "SilenceWatch._used": "brokers of routes; those without a channel leave while sends wait",
-    "ClientInstance._beats": "heartbeats under way, each of which has a timeout",
-    "SilenceWatch._looked_s": "brokers that are silent now",
-    "Requests._waiting": "requests of the program that wait for a reply",
-    "QueueWatch._listeners": "given by the program",
-    "LoopThread._posted": "calls of the program",
-    "Tasks._tasks": "background work of clients; answers to brokers MAX_ANSWERING_BYTES",
-    "Window._waiting": "sends of the program",
-    "Targets.topics": "topics that the program sends to",
-    "TransactionProducer._threads": "two pools",
-    "TransactionProducer._checkers": "the option concurrency",
-    "TransactionProducer._waiting_checks": "MAX_WAITING_CHECKS, MAX_WAITING_CHECK_BYTES",
-    # --- queues of judged routes
-    "TopicRoute.brokers": "a route's brokers, judged when it comes",
-    "TopicRoute.leaders": "MAX_ROUTE_QUEUES",
-    "PublishTopic._by_queue": "MAX_MADE queues of a judged route",
-    "PublishTopic.targets": "MAX_MADE queues of a judged route",
-    "_Made._made": "MAX_MADE",
-    "Timer._pending": "the queues that rest, and the batches that wait here for another delivery",
-    "Timers._pending": "the queues that rest, and the batches that wait here for another delivery",
-    "PopConsumer._last_pop_ms": "queues of the assignment",
-    "PopConsumer._readers": "queues of the assignment",
-    "PopConsumer._helping": "queues of the assignment",
-    "PopConsumer._helpers": "queues of the assignment",
-    "PushConsumer._leaving": "queues of the assignment",
-    "PushConsumer._readers": "queues of the assignment",
-    "LitePullConsumer._assigned": "queues of the assignment",
-    "LitePullConsumer._paused": "queues of the assignment",
-    "LitePullConsumer._space": "queues of the assignment",
-    "LitePullConsumer._waiters": "callers of poll",
-    "Ordered._giving_up": "queues of the assignment",
-    "Ordered._idle": "queues of the assignment",
-    "Ordered._of": "queues of the assignment",
-    "Ordered._queues": "queues of the assignment",
-    "Ordered._timers": "queues of the assignment",
-    # --- messages on their way to the program: flow control
-    "Assigned.batches": "flow control: messages and bytes of a queue",
-    "LitePullConsumer._ready": "flow control",
-    "Flow._full": "queues of the assignment",
-    "Flow._of_topic": "subscriptions of the program",
-    "Concurrent._returning": "flow control",
-    "Concurrent._returns": "flow control",
-    "OrderedQueue.held": "flow control",
-    "OrderedQueue.running": "the batch size",
-    "OrderedQueue.waiting": "flow control",
-    "PopAcks._single": "brokers of routes",
-    "PopAcks._tasks": "acknowledgements on their way",
-    "PopAcks._waiting": "acknowledgements of one iteration of the loop",
-    "PopConsumer._held": "maxUnacknowledged",
-    "ProcessQueue._sizes": "flow control",
-    "ProcessQueue._pending": "flow control",
-    "_ThreadDelivery._calls": "flow control",
-    "_ThreadDelivery._ended": "flow control",
-    "_ThreadDelivery._callers": "threads",
-    "_ThreadDelivery._threads": "threads",
-    # --- what is remembered of brokers
-    "ConsumeStatistics._topics": "_MAX_TOPICS",
-    "_Topic.samples": "_SAMPLES",
-    "FaultTable._until_ms": "_MAX_BROKERS",
-    "Heartbeats._known": "_MAX_BROKERS",
-    "Heartbeats._supporting": "_MAX_BROKERS",
-    "Heartbeats._versions": "_MAX_BROKERS",
-    "ClientInstance._names": "topics that a name server lists in one answer",
-    "LoopThread._users": "clients of the program",
-    "QueueCalls._damaged": "queues that the program reads",
-    "QueueCalls._moves": "queues that the program reads",
-    "Remoting._silent": "_MAX_SILENT",
-    "Sender._lost": "topics that the program sends to",
-    "_Heard._around": "made at the start",
-}
+CLIENTS = BOTH | named("""
+# --- as many as the program asks for, or has given
+given by the program: *._interceptors ClientInstance.namesrv Channel._fields Remoting._fields Targets._more
+    QueueWatch._listeners
+topics that the program sends to: *._asked_topics Targets.topics
+subscriptions of the program: AssignedGroup._filters AssignedGroup.subscriptions GroupConsumer._filters
+    GroupConsumer.subscriptions
+the program's own: SubscriptionData.code_set SubscriptionData.tags_set
+clients of the program: ClientInstance._members
+topics of the program: ClientInstance._fetching
+topics of the program; each route is judged: ClientInstance._routes
+brokers of those routes: ClientInstance._brokers
+one frame: Connection._partial
+requests of ours that wait: Channel._pending
+requests of ours, until they are written: Channel._out
+brokers of routes; idle ones are closed: Remoting._channels
+brokers of routes, for a round: RoundAnswers.members RoundAnswers.silent
+brokers that the program talks to: Remoting._connecting Remoting._connecting_since
+channels that wait for answers to requests of the program: Remoting._retired
+brokers of routes; those without a channel leave while sends wait: SilenceWatch._used
+heartbeats under way, each of which has a timeout: ClientInstance._beats
+brokers that are silent now: SilenceWatch._looked_s
+requests of the program that wait for a reply: Requests._waiting
+calls of the program: LoopThread._posted
+background work of clients; answers to brokers MAX_ANSWERING_BYTES: Tasks._tasks
+sends of the program: Window._waiting
+two pools: TransactionProducer._threads
+the option concurrency: TransactionProducer._checkers
+MAX_WAITING_CHECKS, MAX_WAITING_CHECK_BYTES: TransactionProducer._waiting_checks
+# --- queues of judged routes
+a route's brokers, judged when it comes: TopicRoute.brokers
+MAX_ROUTE_QUEUES: TopicRoute.leaders
+MAX_MADE queues of a judged route: PublishTopic._by_queue PublishTopic.targets
+MAX_MADE: _Made._made
+the queues that rest, and the batches that wait here for another delivery: Timer._pending Timers._pending
+queues of the assignment: PopConsumer._last_pop_ms PopConsumer._readers PopConsumer._helping PopConsumer._helpers
+    PushConsumer._leaving PushConsumer._readers LitePullConsumer._assigned LitePullConsumer._paused
+    LitePullConsumer._space Ordered._giving_up Ordered._idle Ordered._of Ordered._queues Ordered._timers
+callers of poll: LitePullConsumer._waiters
+# --- messages on their way to the program: flow control
+flow control: messages and bytes of a queue: Assigned.batches
+flow control: LitePullConsumer._ready Concurrent._returning Concurrent._returns OrderedQueue.held OrderedQueue.waiting
+    ProcessQueue._sizes ProcessQueue._pending _ThreadDelivery._calls _ThreadDelivery._ended
+queues of the assignment: Flow._full
+subscriptions of the program: Flow._of_topic
+the batch size: OrderedQueue.running
+brokers of routes: PopAcks._single
+acknowledgements on their way: PopAcks._tasks
+acknowledgements of one iteration of the loop: PopAcks._waiting
+maxUnacknowledged: PopConsumer._held
+threads: _ThreadDelivery._callers _ThreadDelivery._threads
+# --- what is remembered of brokers
+_MAX_TOPICS: ConsumeStatistics._topics
+_SAMPLES: _Topic.samples
+_MAX_BROKERS: FaultTable._until_ms Heartbeats._known Heartbeats._supporting Heartbeats._versions
+topics that a name server lists in one answer: ClientInstance._names
+clients of the program: LoopThread._users
+queues that the program reads: QueueCalls._damaged QueueCalls._moves
+_MAX_SILENT: Remoting._silent
+topics that the program sends to: Sender._lost
+made at the start: _Heard._around
+""")
 
 GLOBALS = {
     "mqspark_server.net.testcertificate.made_certificate": "one a process",
