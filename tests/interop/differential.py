@@ -31,6 +31,10 @@ OUTCOMES = {0, 19, 20, 21, 22, 209, 210}
 WORDED = {0, 19, 20, 21}
 """Codes of answers whose remark is compared: success and the outcomes of a pull."""
 
+OF_ONE_BROKER = {
+    "counter", "timestamp", "lastUpdateTimestamp", "stateVersion", "physicOffset", "phyOffset", "delayTime",
+}  # fmt: skip
+"""Members of JSON bodies that differ between brokers."""
 SETS = {"connectionSet", "consumerIdList", "topicList", "groupList", "subscriptionDataSet"}
 """Members of JSON bodies whose order means nothing."""
 
@@ -125,6 +129,10 @@ class Play:
 
     def ask(self, label: str, code: int, body: bytes = b"", *, on: str = "main", **ext: object) -> Reply:
         return self.note(label, self.quietly(code, body, on=on, **ext))
+
+    def asking(self, code: int, **usual: object) -> Callable[..., Reply]:
+        """``ask`` with these fields, unless it is told of others."""
+        return lambda label, **fields: self.ask(label, code, **(usual | fields))
 
     def tell(self, code: int, body: bytes = b"", *, on: str = "main", **ext: object) -> None:
         """One way."""
@@ -253,15 +261,7 @@ class Play:
         return value
 
     def _member(self, key: str, value: Any) -> Any:
-        if key in (
-            "counter",
-            "timestamp",
-            "lastUpdateTimestamp",
-            "stateVersion",
-            "physicOffset",
-            "phyOffset",
-            "delayTime",
-        ):
+        if key in OF_ONE_BROKER:
             return f"<{key}>"
         if key in SETS and isinstance(value, list):
             return sorted((self._json(each) for each in value), key=str)
@@ -372,12 +372,7 @@ def differences(ours: list[Entry], theirs: list[Entry]) -> list[Finding]:
             elif other.fields.get("remark") and one.fields.get("remark"):
                 names.remove("remark")
         for name in names:
-            if (
-                code is not None
-                and code not in OUTCOMES
-                and name.startswith("ext.")
-                and name not in one.fields
-            ):
+            if code not in {None, *OUTCOMES} and name.startswith("ext.") and name not in one.fields:
                 continue
             for path, value, theirs_value in _unequal(name, one.fields.get(name), other.fields.get(name)):
                 found.append(Finding(one.label, path, value, theirs_value))

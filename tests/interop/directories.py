@@ -1,6 +1,5 @@
 """What a store directory holds, as the broker that serves it says: the same questions to a real one and to ours."""
 
-import json
 import random
 import struct
 import time
@@ -18,12 +17,11 @@ from tests.support.remoting import (
     QUERY_CONSUMER_OFFSET,
     QUERY_MESSAGE,
     SEARCH_OFFSET_BY_TIMESTAMP,
-    SEND_MESSAGE_V2,
     UPDATE_CONSUMER_OFFSET,
     RawConnection,
     Reply,
-    send_fields,
 )
+from tests.support.storefiles import save_table, topic_config
 
 SETTINGS = {
     "brokerName": "moving",
@@ -58,27 +56,11 @@ QUEUES = (
 
 def make_directory(folder: Path) -> Path:
     """A store with the topics, and nothing in it."""
-    config = folder / "store/config"
-    config.mkdir(parents=True)
-    table = {
-        name: {
-            "topicName": name,
-            "readQueueNums": 3,
-            "writeQueueNums": 3,
-            "perm": 6,
-            "topicFilterType": "SINGLE_TAG",
-            "topicSysFlag": 0,
-            "order": False,
-            "attributes": attributes,
-        }
-        for name, attributes in ((PLAIN, {}), (BATCH, {"queue.type": "BatchCQ"}))
-    }
-    version = {"counter": 1, "stateVersion": 0, "timestamp": 1}
-    (config / "topics.json").write_text(json.dumps({"dataVersion": version, "topicConfigTable": table}))
+    kinds: dict[str, dict[str, str]] = {PLAIN: {}, BATCH: {"queue.type": "BatchCQ"}}
+    topics = {name: topic_config(name, 3, attributes=attributes) for name, attributes in kinds.items()}
     groups = {group: {"groupName": group} for group in GROUPS}
-    (config / "subscriptionGroup.json").write_text(
-        json.dumps({"dataVersion": version, "forbiddenTable": {}, "subscriptionGroupTable": groups})
-    )
+    save_table(folder / "store", "topics.json", topicConfigTable=topics)
+    save_table(folder / "store", "subscriptionGroup.json", forbiddenTable={}, subscriptionGroupTable=groups)
     return folder / "store"
 
 
@@ -177,9 +159,7 @@ class Mover:
         if self.sent % 7 == 0 and not batch and sys_flag != 4 and "DELAY" not in properties:
             self.keys.append(f"{topic} {key}")
         properties += f"KEYS\x01{key} common\x02UNIQ_KEY\x01unique-{self.sent}\x02"
-        fields = send_fields(topic, queue_id, properties, a="movers", f=sys_flag, h=self.sent, m=batch)
-        reply = connection.request(SEND_MESSAGE_V2, body, **fields)
-        assert reply.code == 0, (topic, properties, reply)
+        connection.send(topic, body, queue_id, properties, a="movers", f=sys_flag, h=self.sent, m=batch)
 
     def _wait_until_saved(self, broker: Cluster) -> None:
         """Offsets reach the disk by time, and a killed broker loses what did not."""

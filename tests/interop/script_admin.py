@@ -1,7 +1,5 @@
 """Chapters about administration of brokers, and about name servers."""
 
-# ruff: noqa: C408 (fields of a header read best as keyword arguments)
-
 import json
 from collections.abc import Callable
 
@@ -19,29 +17,21 @@ from tests.interop.script_messages import (
     send,
     settled,
 )
+from tests.support.remoting import topic_fields
+from tests.support.storefiles import topic_config
 
 TOPIC_CONFIG, GROUP_CONFIG = 351, 352
 
 
 def topics(play: Play) -> None:
     topic = play.name("Topic")
-    base = dict(
-        topic=topic,
-        defaultTopic="TBW102",
-        readQueueNums=2,
-        writeQueueNums=3,
-        perm=6,
-        topicFilterType="SINGLE_TAG",
-        topicSysFlag=0,
-        order=False,
-    )
+    base: dict[str, object] = {**topic_fields(topic, 2), "writeQueueNums": 3}
     play.ask("config of nothing", TOPIC_CONFIG, topic=topic)
     play.ask("create", CREATE_TOPIC, **base)
     play.ask("config", TOPIC_CONFIG, topic=topic)
     play.ask("create the same again", CREATE_TOPIC, **base)
-    play.ask(
-        "change", CREATE_TOPIC, **(base | {"readQueueNums": 8, "perm": 4, "order": True, "topicSysFlag": 3})
-    )
+    changed = {"readQueueNums": 8, "perm": 4, "order": True, "topicSysFlag": 3}
+    play.ask("change", CREATE_TOPIC, **(base | changed))
     play.ask("config after it", TOPIC_CONFIG, topic=topic)
     for label, fields in {
         "no queues": {"readQueueNums": 0, "writeQueueNums": 0},
@@ -68,8 +58,7 @@ def topics(play: Play) -> None:
     }.items():
         own = {"topic": play.name(f"T-{label}".replace(" ", "-").replace("'", ""))}
         play.ask(f"create: {label}", CREATE_TOPIC, **(base | own | fields))
-        name = str((base | own | fields)["topic"])
-        if name != "None":
+        if (name := (base | own | fields)["topic"]) is not None:
             play.ask(f"config: {label}", TOPIC_CONFIG, topic=name)
     for label, attributes in {
         "one that it has not": "-message.type",
@@ -95,15 +84,10 @@ def topics(play: Play) -> None:
     play.ask("delete a system topic", DELETE_TOPIC, topic="SCHEDULE_TOPIC_XXXX")
     play.ask("config of the deleted", TOPIC_CONFIG, topic=full)
     send(play, "to the deleted", full, defaultTopic="none")
-    body = json.dumps(
-        {
-            "topicConfigList": [
-                {"topicName": play.name(f"L{n}"), "readQueueNums": n, "writeQueueNums": n, "perm": 6}
-                for n in (1, 2)
-            ]
-        }
-    ).encode()
-    play.ask("create a list", 18, body)
+    listed = [
+        {"topicName": play.name(f"L{n}"), "readQueueNums": n, "writeQueueNums": n, "perm": 6} for n in (1, 2)
+    ]
+    play.ask("create a list", 18, json.dumps({"topicConfigList": listed}).encode())
     for number in (1, 2):
         play.ask(f"of the list: {number}", TOPIC_CONFIG, topic=play.name(f"L{number}"))
     play.ask("create an empty list", 18, b'{"topicConfigList":[]}')
@@ -124,18 +108,10 @@ def groups_of(play: Play) -> None:
     create("defaults")
     play.ask("config", GROUP_CONFIG, group=group)
     create(
-        "all fields",
-        consumeEnable=False,
-        consumeBroadcastEnable=False,
-        consumeMessageOrderly=True,
-        retryMaxTimes=3,
-        retryQueueNums=2,
-        brokerId=1,
-        whichBrokerWhenConsumeSlowly=2,
-        notifyConsumerIdsChangedEnable=False,
-        groupSysFlag=1,
-        consumeTimeoutMinute=5,
-    )
+        "all fields", consumeEnable=False, consumeBroadcastEnable=False, consumeMessageOrderly=True, retryMaxTimes=3,
+        retryQueueNums=2, brokerId=1, whichBrokerWhenConsumeSlowly=2, notifyConsumerIdsChangedEnable=False,
+        groupSysFlag=1, consumeTimeoutMinute=5,
+    )  # fmt: skip
     play.ask("config after it", GROUP_CONFIG, group=group)
     create("illegal name", groupName="a b")
     create("no name", groupName=None)
@@ -147,18 +123,14 @@ def groups_of(play: Play) -> None:
     play.ask("config of negative retries", GROUP_CONFIG, group=play.name("negative"))
     for label, body in {"nothing": b"", "no json": b"x", "a list": b"[]", "empty object": b"{}"}.items():
         play.ask(f"create: {label}", CREATE_GROUP, body)
-    play.ask(
-        "list of groups",
-        225,
-        json.dumps(
-            {"groupConfigList": [{"groupName": play.name("g1")}, {"groupName": play.name("g2")}]}
-        ).encode(),
-    )
+    listed = [{"groupName": play.name(name)} for name in ("g1", "g2")]
+    play.ask("list of groups", 225, json.dumps({"groupConfigList": listed}).encode())
     play.ask("of the list", GROUP_CONFIG, group=play.name("g2"))
     group = create_group(play, "eaters")
     for number in range(3):
         send(play, f"message {number}", topic, b"%d" % number)
     settled(play, topic)
+    progress = play.asking(QUERY_OFFSET, consumerGroup=group, topic=topic, queueId=0)
     play.ask("stats of no progress", 208, consumerGroup=group, topic=topic)
     play.quietly(UPDATE_OFFSET, consumerGroup=group, topic=topic, queueId=0, commitOffset=2)
     for label, fields in {
@@ -180,7 +152,7 @@ def groups_of(play: Play) -> None:
     play.ask("queue entries beyond", 321, topic=topic, queueId=0, index=99, count=2)
     other = create_group(play, "copycats")
     play.ask("clone offsets", 314, srcGroup=group, destGroup=other, topic=topic, offline=False)
-    play.ask("offset of the clone", QUERY_OFFSET, consumerGroup=other, topic=topic, queueId=0)
+    progress("offset of the clone", consumerGroup=other)
     for label, fields in {
         "of a queue": {"queueId": 0, "offset": 1},
         "of the same queue by time": {"queueId": 0, "timestamp": 0},
@@ -191,9 +163,9 @@ def groups_of(play: Play) -> None:
         "negative": {"queueId": 0, "offset": -5},
         "queue 9": {"queueId": 9, "offset": 0},
     }.items():
-        ext = dict(topic=topic, group=group, queueId=-1, timestamp=-1, isForce=True) | fields
+        ext = {"topic": topic, "group": group, "queueId": -1, "timestamp": -1, "isForce": True} | fields
         play.ask(f"reset {label}", 222, **ext)
-        play.ask(f"offset after reset {label}", QUERY_OFFSET, consumerGroup=group, topic=topic, queueId=0)
+        progress(f"offset after reset {label}")
     play.ask("reset takes force with the next pull", 11, **pull_fields(group, topic, queueOffset=2))
     play.ask("status without consumers", 223, topic=topic, group=group)
     play.ask("status, unknown topic", 223, topic=play.name("Nowhere"), group=group)
@@ -204,35 +176,16 @@ def groups_of(play: Play) -> None:
     play.ask("an allowed pull", 11, **pull_fields(group, topic, maxMsgNums=1))
     play.ask("forbid unknown topic", 353, group=group, topic=play.name("Nowhere"), readable=False)
     broadcast = create_group(play, "nobroadcast", consumeBroadcastEnable=False)
-    play.ask(
-        "broadcaster",
-        HEARTBEAT,
-        heartbeat("b1", consumers=[consumer_data(broadcast, topic, messageModel="BROADCASTING")]),
-        on="b",
-    )
+    consumer = consumer_data(broadcast, topic, messageModel="BROADCASTING")
+    play.ask("broadcaster", HEARTBEAT, heartbeat("b1", consumers=[consumer]), on="b")
     play.ask("forbidden broadcast", 11, on="b", **pull_fields(broadcast, topic, sysFlag=0, subVersion=1))
     play.ask("delete", 207, groupName=group, cleanOffset=True)
     play.ask("delete again", 207, groupName=group, cleanOffset=True)
     play.ask("config of the deleted", GROUP_CONFIG, group=group)
-    play.ask(
-        "offset of the deleted",
-        QUERY_OFFSET,
-        consumerGroup=group,
-        topic=topic,
-        queueId=0,
-        setZeroIfNotFound=False,
-    )
+    progress("offset of the deleted", setZeroIfNotFound=False)
+    broker = {"brokerName": "diff", "brokerAddr": "a", "clusterName": "c", "brokerId": 0}
     for code in (26, 28, 43, 201, 305, 311, 312, 313, 315, 317, 328, 402, 45, 60, 61, 907, 322):
-        reply = play.quietly(
-            code,
-            statsName="TOPIC_PUT_NUMS",
-            statsKey="none",
-            isOrder="false",
-            brokerName="diff",
-            brokerAddr="a",
-            clusterName="c",
-            brokerId=0,
-        )
+        reply = play.quietly(code, statsName="TOPIC_PUT_NUMS", statsKey="none", isOrder="false", **broker)
         play.fact(f"code {code}", (reply.code, bool(reply.body)))
     for label, body in {
         "": b"defaultTopicQueueNums=8\n",
@@ -250,64 +203,31 @@ def namesrv(play: Play) -> None:
         play.ask(label, code, body, on="ns", **ext)
 
     name, cluster = play.name("fake"), play.name("fakes")
-    wrapper = {
-        "topicConfigSerializeWrapper": {
-            "dataVersion": {"counter": 1, "timestamp": 1_690_000_000_000, "stateVersion": 0},
-            "topicConfigTable": {
-                play.name("Routed"): {
-                    "topicName": play.name("Routed"),
-                    "readQueueNums": 2,
-                    "writeQueueNums": 3,
-                    "perm": 6,
-                    "topicFilterType": "SINGLE_TAG",
-                    "topicSysFlag": 0,
-                    "order": False,
-                }
-            },
-        },
-        "filterServerList": [],
-    }
-    identity = dict(brokerName=name, brokerAddr=f"10.0.0.1:{1000}", clusterName=cluster, brokerId=0)
-    ask("route of nothing", 105, topic=play.name("Routed"))
-    ask(
-        "register",
-        103,
-        json.dumps(wrapper).encode(),
-        haServerAddr="10.0.0.1:1001",
-        compressed=False,
-        bodyCrc32=0,
-        **identity,
-    )
-    ask("route", 105, topic=play.name("Routed"))
-    ask("route, standard json", 105, topic=play.name("Routed"), acceptStandardJsonOnly=True)
-    ask(
-        "register a slave",
-        103,
-        json.dumps(wrapper).encode(),
-        haServerAddr="10.0.0.2:1001",
-        compressed=False,
-        bodyCrc32=0,
-        **(identity | {"brokerId": 1, "brokerAddr": "10.0.0.2:1000"}),
-    )
-    ask("route with a slave", 105, topic=play.name("Routed"))
-    ask(
-        "data version, the same",
-        322,
-        json.dumps({"counter": 1, "timestamp": 1_690_000_000_000, "stateVersion": 0}).encode(),
-        **identity,
-    )
-    ask(
-        "data version, another",
-        322,
-        json.dumps({"counter": 2, "timestamp": 1_690_000_000_000, "stateVersion": 0}).encode(),
-        **identity,
-    )
+    routed, version = play.name("Routed"), {"counter": 1, "timestamp": 1_690_000_000_000, "stateVersion": 0}
+    config = topic_config(routed, 2, writeQueueNums=3)
+    topics = {"dataVersion": version, "topicConfigTable": {routed: config}}
+    wrapper = json.dumps({"topicConfigSerializeWrapper": topics, "filterServerList": []}).encode()
+    identity = {"brokerName": name, "brokerAddr": "10.0.0.1:1000", "clusterName": cluster, "brokerId": 0}
+    slave = identity | {"brokerId": 1, "brokerAddr": "10.0.0.2:1000"}
+
+    def register(label: str, body: bytes = wrapper, **fields: object) -> None:
+        usual = {"haServerAddr": "", "compressed": False, "bodyCrc32": 0, **identity}
+        ask(label, 103, body, **(usual | fields))
+
+    ask("route of nothing", 105, topic=routed)
+    register("register", haServerAddr="10.0.0.1:1001")
+    ask("route", 105, topic=routed)
+    ask("route, standard json", 105, topic=routed, acceptStandardJsonOnly=True)
+    register("register a slave", haServerAddr="10.0.0.2:1001", **slave)
+    ask("route with a slave", 105, topic=routed)
+    for label, counter in {"the same": 1, "another": 2}.items():
+        ask(f"data version, {label}", 322, json.dumps(version | {"counter": counter}).encode(), **identity)
     ask("members", 901, brokerName=name, clusterName=cluster)
     ask("members of nobody", 901, brokerName=play.name("x"), clusterName=cluster)
     ask("topics of the cluster", 224, cluster=cluster)
     ask("topics of no cluster", 224, cluster=play.name("x"))
     ask("wipe the write permission", 205, brokerName=name)
-    ask("route without it", 105, topic=play.name("Routed"))
+    ask("route without it", 105, topic=routed)
     ask("give it back", 327, brokerName=name)
     ask("wipe of nobody", 205, brokerName=play.name("x"))
     ask("put", 100, namespace=play.name("space"), key="k", value="v")
@@ -318,51 +238,17 @@ def namesrv(play: Play) -> None:
     ask("delete", 102, namespace=play.name("space"), key="k")
     ask("delete again", 102, namespace=play.name("space"), key="k")
     ask("get the deleted", 101, namespace=play.name("space"), key="k")
-    ask(
-        "register with a wrong sum",
-        103,
-        json.dumps(wrapper).encode(),
-        haServerAddr="",
-        compressed=False,
-        bodyCrc32=5,
-        **identity,
-    )
-    ask(
-        "register without a name",
-        103,
-        json.dumps(wrapper).encode(),
-        haServerAddr="",
-        compressed=False,
-        bodyCrc32=0,
-        brokerAddr="a:1",
-        clusterName=cluster,
-        brokerId=0,
-    )
-    ask("register a broken body", 103, b"x", haServerAddr="", compressed=False, bodyCrc32=0, **identity)
-    ask(
-        "register a topic",
-        217,
-        json.dumps(
-            {
-                "queueDatas": [
-                    {
-                        "brokerName": name,
-                        "readQueueNums": 1,
-                        "writeQueueNums": 1,
-                        "perm": 6,
-                        "topicSysFlag": 0,
-                    }
-                ]
-            }
-        ).encode(),
-        topic=play.name("Later"),
-    )
+    register("register with a wrong sum", bodyCrc32=5)
+    register("register without a name", brokerName=None, brokerAddr="a:1")
+    register("register a broken body", b"x")
+    queues = {"brokerName": name, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "topicSysFlag": 0}
+    ask("register a topic", 217, json.dumps({"queueDatas": [queues]}).encode(), topic=play.name("Later"))
     ask("route of it", 105, topic=play.name("Later"))
     ask("delete a topic", 216, topic=play.name("Later"))
     ask("route of the deleted", 105, topic=play.name("Later"))
-    ask("delete in a cluster", 216, topic=play.name("Routed"), clusterName=cluster)
+    ask("delete in a cluster", 216, topic=routed, clusterName=cluster)
     ask("delete what is not there", 216, topic=play.name("x"))
-    ask("unregister the slave", 104, **(identity | {"brokerId": 1, "brokerAddr": "10.0.0.2:1000"}))
+    ask("unregister the slave", 104, **slave)
     ask("unregister", 104, **identity)
     ask("unregister again", 104, **identity)
     ask("an unknown code", 9999)

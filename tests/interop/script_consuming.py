@@ -1,7 +1,5 @@
 """Chapters about pulling, offsets, finding messages, and what consumers send back."""
 
-# ruff: noqa: C408 (fields of a header read best as keyword arguments)
-
 import time
 from collections.abc import Callable
 
@@ -38,6 +36,7 @@ def pulls(play: Play) -> None:
         props = properties(TAGS="AB"[number % 2], a=number, UNIQ_KEY=f"P-{number}")
         send(play, f"message {number}", topic, b"%d" % number, props)
     settled(play, topic)
+    progress = play.asking(QUERY_OFFSET, consumerGroup=group, topic=topic, queueId=0)
     for offset in (0, 3, 9, 10, 11, 100, -1, -100, MAX_I64, -MAX_I64):
         pull(play, f"from {offset}", group, topic, queueOffset=offset)
     for count in (1, 5, 10, 32, 33, 1000, MAX_I32, 0, -1, -MAX_I32):
@@ -48,13 +47,13 @@ def pulls(play: Play) -> None:
         pull(play, f"queue {queue_id}", group, topic, queueId=queue_id)
     for flags in range(16):
         pull(play, f"flags {flags:04b}", group, topic, sysFlag=flags, commitOffset=flags)
-        play.ask(f"offset after flags {flags:04b}", QUERY_OFFSET, consumerGroup=group, topic=topic, queueId=0)
+        progress(f"offset after flags {flags:04b}")
     for flags in (0x10, 0x20, 0x100, -1, MAX_I32):
         pull(play, f"flags {flags:#x}", group, topic, sysFlag=flags)
     for offset in (-1, 0, 5, 10, 99, MAX_I64):
         pull(play, f"commit {offset}", group, topic, sysFlag=SUBSCRIPTION | COMMIT, commitOffset=offset)
-        play.ask(f"offset after commit {offset}", QUERY_OFFSET, consumerGroup=group, topic=topic, queueId=0)
-    suspended = dict(sysFlag=SUBSCRIPTION | SUSPEND, queueOffset=10, suspendTimeoutMillis=100)
+        progress(f"offset after commit {offset}")
+    suspended = {"sysFlag": SUBSCRIPTION | SUSPEND, "queueOffset": 10, "suspendTimeoutMillis": 100}
     several: dict[str, dict[str, object]] = {
         **{f"{wait} ms": suspended | {"suspendTimeoutMillis": wait} for wait in (0, 1, 200, -1, -MAX_I64)},
         "in an empty queue": suspended | {"queueId": 1, "queueOffset": 0},
@@ -68,61 +67,23 @@ def pulls(play: Play) -> None:
         play.note(f"suspended {label}", play.collect(ticket))
     pull(play, "empty queue, offset 5", group, topic, queueId=1, queueOffset=5)
     for expression in (
-        "A",
-        "B",
-        "A || B",
-        "A||B",
-        " A ",
-        "C",
-        "",
-        "*",
-        "||",
-        "A|B",
-        "A &&B",
-        "A || ",
-        "*||A",
-        "a",
-        "Ä",
-    ):
+        "A", "B", "A || B", "A||B", " A ", "C", "", "*", "||", "A|B", "A &&B", "A || ", "*||A", "a", "Ä",
+    ):  # fmt: skip
         pull(play, f"tags {expression!r}", group, topic, subscription=expression)
     for count in (1, 2, 4):
         pull(play, f"{count} with tag A", group, topic, subscription="A", maxMsgNums=count)
-        pull(
-            play,
-            f"{count} by sql",
-            group,
-            topic,
-            subscription="a > 3",
-            expressionType="SQL92",
-            maxMsgNums=count,
-        )
+        by_sql = {"subscription": "a > 3", "expressionType": "SQL92"}
+        pull(play, f"{count} by sql", group, topic, maxMsgNums=count, **by_sql)
     pull(play, "no subscription", group, topic, subscription=None)
     pull(play, "no expression type", group, topic, expressionType=None)
     pull(play, "expression type empty", group, topic, expressionType="")
     pull(play, "tag in lower case", group, topic, expressionType="tag")
     pull(play, "unknown expression type", group, topic, expressionType="XPATH")
     for expression in (
-        "a > 3",
-        "a > 3 AND TAGS = 'A'",
-        "a BETWEEN 2 AND 4",
-        "a IN ('1', '2')",
-        "b IS NULL",
-        "b IS NOT NULL",
-        "a > '3'",
-        "TRUE",
-        "FALSE",
-        "a = 5 OR FALSE",
-        "NOT (a > 3)",
-        "a >",
-        "",
-        "SELECT",
-        "a = b",
-        "1 = 1",
-        "a <> 3",
-        "a LIKE '1%'",
-        "a CONTAINS '1'",
-        "TAGS STARTSWITH 'A'",
-    ):
+        "a > 3", "a > 3 AND TAGS = 'A'", "a BETWEEN 2 AND 4", "a IN ('1', '2')", "b IS NULL", "b IS NOT NULL",
+        "a > '3'", "TRUE", "FALSE", "a = 5 OR FALSE", "NOT (a > 3)", "a >", "", "SELECT", "a = b", "1 = 1",
+        "a <> 3", "a LIKE '1%'", "a CONTAINS '1'", "TAGS STARTSWITH 'A'",
+    ):  # fmt: skip
         pull(play, f"sql {expression!r}", group, topic, subscription=expression, expressionType="SQL92")
     pull(play, "sql, no subscription", group, topic, subscription=None, expressionType="SQL92")
     pull(play, "without the subscription flag", group, topic, sysFlag=0)
@@ -134,16 +95,9 @@ def pulls(play: Play) -> None:
     pull(play, "illegal topic", group, "a b$")
     pull(play, "too long a group", play.name("g" * 130), topic)
     for field in (
-        "consumerGroup",
-        "topic",
-        "queueId",
-        "queueOffset",
-        "maxMsgNums",
-        "sysFlag",
-        "commitOffset",
-        "suspendTimeoutMillis",
-        "subVersion",
-    ):
+        "consumerGroup", "topic", "queueId", "queueOffset", "maxMsgNums", "sysFlag", "commitOffset",
+        "suspendTimeoutMillis", "subVersion",
+    ):  # fmt: skip
         play.ask(f"without {field}", PULL, **(pull_fields(group, topic) | {field: None}))
     pull(play, "newer subscription version", group, topic, sysFlag=0, subVersion=MAX_I64)
     for perm in (0, 2, 4):
@@ -158,13 +112,8 @@ def long_polls(play: Play) -> None:
     topic, group = create_topic(play, "Polls", 1), create_group(play, "pollers")
 
     def parked(**fields: object) -> tuple[str, int]:
-        ticket = play.start(
-            11,
-            on="poller",
-            **pull_fields(
-                group, topic, sysFlag=SUBSCRIPTION | SUSPEND, suspendTimeoutMillis=20_000, **fields
-            ),
-        )
+        waits = {"sysFlag": SUBSCRIPTION | SUSPEND, "suspendTimeoutMillis": 20_000}
+        ticket = play.start(PULL, on="poller", **pull_fields(group, topic, **waits, **fields))
         # An answer on the same connection says that the pull before it has been looked at.
         play.quietly(MAX_OFFSET, on="poller", topic=topic, queueId=0)
         time.sleep(0.2)
@@ -215,73 +164,33 @@ def offsets(play: Play) -> None:
         play.ask(f"{what} of queue x", code, topic=topic, queueId="x")
     for committed in ("true", "false", "maybe"):
         play.ask(f"max, committed {committed}", MAX_OFFSET, topic=topic, queueId=0, committed=committed)
-    for what, stamp in (
-        ("0", 0),
-        ("-1", -1),
-        ("before", before_ms - 60_000),
-        ("after", before_ms + 600_000),
-        ("max", MAX_I64),
-    ):
+    search = play.asking(SEARCH_OFFSET, topic=topic, queueId=0, timestamp=0)
+    before, after = before_ms - 60_000, before_ms + 600_000
+    for what, stamp in {"0": 0, "-1": -1, "before": before, "after": after, "max": MAX_I64}.items():
         for boundary in (None, "LOWER", "UPPER", "lower", "x"):
-            play.ask(
-                f"search {what} {boundary}",
-                SEARCH_OFFSET,
-                topic=topic,
-                queueId=0,
-                timestamp=stamp,
-                boundaryType=boundary,
-            )
-        play.ask(f"search {what} in an empty queue", SEARCH_OFFSET, topic=topic, queueId=1, timestamp=stamp)
-    play.ask("search in an unknown topic", SEARCH_OFFSET, topic=nowhere, queueId=0, timestamp=0)
-    play.ask("search in queue 9", SEARCH_OFFSET, topic=topic, queueId=9, timestamp=0)
+            search(f"search {what} {boundary}", timestamp=stamp, boundaryType=boundary)
+        search(f"search {what} in an empty queue", queueId=1, timestamp=stamp)
+    search("search in an unknown topic", topic=nowhere)
+    search("search in queue 9", queueId=9)
+    whose = {"consumerGroup": group, "topic": topic, "queueId": 0}
+    query, update = play.asking(QUERY_OFFSET, **whose), play.asking(UPDATE_OFFSET, **whose, commitOffset=1)
     for queue_id in (0, 1, 9, -1):
         for zero in (None, "true", "false"):
-            play.ask(
-                f"query {queue_id} {zero}",
-                QUERY_OFFSET,
-                consumerGroup=group,
-                topic=topic,
-                queueId=queue_id,
-                setZeroIfNotFound=zero,
-            )
+            query(f"query {queue_id} {zero}", queueId=queue_id, setZeroIfNotFound=zero)
     for offset in (3, 1, 99, 0, -1, MAX_I64):
-        play.ask(
-            f"update to {offset}",
-            UPDATE_OFFSET,
-            consumerGroup=group,
-            topic=topic,
-            queueId=0,
-            commitOffset=offset,
-        )
-        play.ask(f"query after {offset}", QUERY_OFFSET, consumerGroup=group, topic=topic, queueId=0)
-    play.ask("update queue 9", UPDATE_OFFSET, consumerGroup=group, topic=topic, queueId=9, commitOffset=1)
-    play.ask("update queue -1", UPDATE_OFFSET, consumerGroup=group, topic=topic, queueId=-1, commitOffset=1)
-    play.ask(
-        "update unknown topic", UPDATE_OFFSET, consumerGroup=group, topic=nowhere, queueId=0, commitOffset=1
-    )
-    play.ask(
-        "update unknown group", UPDATE_OFFSET, consumerGroup=noone, topic=topic, queueId=0, commitOffset=1
-    )
-    play.ask("update without an offset", UPDATE_OFFSET, consumerGroup=group, topic=topic, queueId=0)
-    play.ask("query unknown topic", QUERY_OFFSET, consumerGroup=group, topic=nowhere, queueId=0)
-    play.ask("query unknown group", QUERY_OFFSET, consumerGroup=noone, topic=topic, queueId=0)
-    play.ask(
-        "query unknown group, no zero",
-        QUERY_OFFSET,
-        consumerGroup=noone,
-        topic=topic,
-        queueId=0,
-        setZeroIfNotFound=False,
-    )
-    play.tell(UPDATE_OFFSET, consumerGroup=group, topic=topic, queueId=1, commitOffset=4)
-    play.until(
-        "one-way update",
-        lambda reply: reply.ext.get("offset") == "4",
-        QUERY_OFFSET,
-        consumerGroup=group,
-        topic=topic,
-        queueId=1,
-    )
+        update(f"update to {offset}", commitOffset=offset)
+        query(f"query after {offset}")
+    update("update queue 9", queueId=9)
+    update("update queue -1", queueId=-1)
+    update("update unknown topic", topic=nowhere)
+    update("update unknown group", consumerGroup=noone)
+    update("update without an offset", commitOffset=None)
+    query("query unknown topic", topic=nowhere)
+    query("query unknown group", consumerGroup=noone)
+    query("query unknown group, no zero", consumerGroup=noone, setZeroIfNotFound=False)
+    second = whose | {"queueId": 1}
+    play.tell(UPDATE_OFFSET, **second, commitOffset=4)
+    play.until("one-way update", lambda reply: reply.ext.get("offset") == "4", QUERY_OFFSET, **second)
 
 
 def finding(play: Play) -> None:
@@ -291,12 +200,12 @@ def finding(play: Play) -> None:
     send(play, "third", topic, b"three", properties(KEYS="  k3   k4 ", TAGS="T"))
     send(play, "key like a unique one", topic, b"four", properties(KEYS="F-1", UNIQ_KEY="F-4"))
 
-    def query(label: str, key: str, **fields: object) -> Reply:
-        ext = dict(topic=topic, key=key, maxNum=32, beginTimestamp=0, endTimestamp=MAX_I64) | fields
-        return play.ask(label, QUERY, **ext)
+    ext = {"topic": topic, "maxNum": 32, "beginTimestamp": 0, "endTimestamp": MAX_I64}
 
-    ext = dict(topic=topic, key="F-1", maxNum=32, beginTimestamp=0, endTimestamp=MAX_I64)
-    play.until("indexed", lambda reply: len(play.records(reply)) == 2, QUERY, **ext)
+    def query(label: str, key: str | None, **fields: object) -> Reply:
+        return play.ask(label, QUERY, **(ext | {"key": key} | fields))
+
+    play.until("indexed", lambda reply: len(play.records(reply)) == 2, QUERY, key="F-1", **ext)
     for key in ("k1", "k2", "k3", "k4", "K1", "k", "", "F-2", "F-4", "nothing", "k1 k2"):
         query(f"key {key!r}", key)
     for unique in ("true", "false", "x"):
@@ -312,7 +221,7 @@ def finding(play: Play) -> None:
     query("of the future", "k2", beginTimestamp=MAX_I64 - 1)
     query("backwards", "k2", beginTimestamp=MAX_I64 - 1, endTimestamp=0)
     query("unknown topic", "k2", topic=play.name("Nowhere"))
-    play.ask("no key", QUERY, topic=topic, maxNum=32, beginTimestamp=0, endTimestamp=MAX_I64)
+    query("no key", None)
     offset = int(first.ext["msgId"][16:], 16)
     play.ask("view", VIEW, topic=topic, offset=offset)
     play.ask("view without topic", VIEW, offset=offset)
@@ -331,21 +240,18 @@ def send_backs(play: Play) -> None:
     ]
     places = [int(reply.ext["msgId"][16:], 16) for reply in ids]
 
-    def back(label: str, place: int, **fields: object) -> None:
-        ext = (
-            dict(
-                offset=place,
-                group=group,
-                delayLevel=1,
-                originTopic=topic,
-                originMsgId="B",
-                unitMode=False,
-                maxReconsumeTimes=None,
-            )
-            | fields
-        )
-        play.ask(label, SEND_BACK, **ext)
+    usual = {"group": group, "delayLevel": 1, "originTopic": topic, "originMsgId": "B", "unitMode": False}
 
+    def back(label: str, place: int, **fields: object) -> None:
+        play.ask(label, SEND_BACK, **(usual | {"offset": place} | fields))
+
+    def until_there(label: str, topic: str, end: str) -> None:
+        play.until(label, lambda reply: reply.ext.get("offset") == end, MAX_OFFSET, topic=topic, queueId=0)
+
+    def place_at(offset: int) -> int:
+        return play.physical(play.quietly(PULL, **pull_fields(group, retry, queueOffset=offset)))
+
+    retry, dead = f"%RETRY%{group}", f"%DLQ%{group}"
     back("level 1", places[0])
     back("to the dead", places[1], delayLevel=-1)
     back("own limit 0", places[2], maxReconsumeTimes=0)
@@ -356,34 +262,17 @@ def send_backs(play: Play) -> None:
     back("no level", places[0], delayLevel=None)
     back("no offset", places[0], offset=None)
     back("no retries wanted", places[0], group=create_group(play, "noretry", retryQueueNums=0))
-    play.ask("retry topic", 351, topic=f"%RETRY%{group}")
-    play.ask("dead letter topic", 351, topic=f"%DLQ%{group}")
-    play.until(
-        "retries are there",
-        lambda reply: reply.ext.get("offset") == "2",
-        MAX_OFFSET,
-        topic=f"%RETRY%{group}",
-        queueId=0,
-    )
-    read_back(play, "retries", f"%RETRY%{group}", 1)
-    read_back(play, "dead letters", f"%DLQ%{group}", 1)
-    retry = play.quietly(11, **pull_fields(group, f"%RETRY%{group}"))
-    place = play.physical(retry)
-    back("the second time", place)
-    play.until(
-        "and there",
-        lambda reply: reply.ext.get("offset") == "3",
-        MAX_OFFSET,
-        topic=f"%RETRY%{group}",
-        queueId=0,
-    )
-    pull(play, "second retry", group, f"%RETRY%{group}", queueOffset=2)
-    place = play.physical(play.quietly(11, **pull_fields(group, f"%RETRY%{group}", queueOffset=2)))
-    back("the last time", place)
-    play.until(
-        "and dead", lambda reply: reply.ext.get("offset") == "3", MAX_OFFSET, topic=f"%DLQ%{group}", queueId=0
-    )
-    read_back(play, "dead at last", f"%DLQ%{group}", 1)
+    play.ask("retry topic", 351, topic=retry)
+    play.ask("dead letter topic", 351, topic=dead)
+    until_there("retries are there", retry, "2")
+    read_back(play, "retries", retry, 1)
+    read_back(play, "dead letters", dead, 1)
+    back("the second time", place_at(0))
+    until_there("and there", retry, "3")
+    pull(play, "second retry", group, retry, queueOffset=2)
+    back("the last time", place_at(2))
+    until_there("and dead", dead, "3")
+    read_back(play, "dead at last", dead, 1)
 
 
 CHAPTERS: dict[str, Callable[[Play], None]] = {

@@ -23,14 +23,9 @@ def frames(play: Play) -> None:
     play.frames("largest length, negative", struct.pack(">i", -1) + b"\xff" * 8)
     play.frames("http", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
     play.frames("binary header cut", struct.pack(">II", 14, 1 << 24 | 10) + b"\0" * 10)
-    whole = {
-        "code": 30,
-        "opaque": 5,
-        "flag": 0,
-        "language": "JAVA",
-        "version": 479,
-        "extFields": {"topic": "SELF_TEST_TOPIC", "queueId": "0"},
-    }
+    self_test = {"topic": "SELF_TEST_TOPIC", "queueId": 0}
+    fields = {"topic": "SELF_TEST_TOPIC", "queueId": "0"}
+    whole = {"code": 30, "opaque": 5, "flag": 0, "language": "JAVA", "version": 479, "extFields": fields}
 
     def headed(label: str, header: str) -> None:
         raw = header.encode()
@@ -42,7 +37,7 @@ def frames(play: Play) -> None:
         "negative opaque": {"opaque": -5},
         "unknown language": {"language": "KLINGON"},
         "language as number": {"language": 9},
-        "numbers as fields": {"extFields": {"topic": "SELF_TEST_TOPIC", "queueId": 0}},
+        "numbers as fields": {"extFields": self_test},
         "unknown members": {"x": {"y": [1]}},
         "null remark": {"remark": None},
         "another flag bit": {"flag": 4},
@@ -55,14 +50,9 @@ def frames(play: Play) -> None:
         headed(f"no {gone}", json.dumps({key: value for key, value in whole.items() if key != gone}))
     headed("no fields", '{"code":305,"opaque":5,"flag":0,"language":"JAVA","version":479}')
     headed("blanks", " " + json.dumps(whole, indent=3).replace(":", " : ") + " \n")
-    two = request_frame(30, 1, {"topic": "SELF_TEST_TOPIC", "queueId": 0}) + request_frame(
-        31, 2, {"topic": "SELF_TEST_TOPIC", "queueId": 0}
-    )
-    play.frames("two in one write", two, 2)
-    play.frames(
-        "an answer that nobody waits for, then a request",
-        request_frame(0, 9, {}, flag=1) + request_frame(30, 1, {"topic": "SELF_TEST_TOPIC", "queueId": 0}),
-    )
+    first = request_frame(30, 1, self_test)
+    play.frames("two in one write", first + request_frame(31, 2, self_test), 2)
+    play.frames("an answer that nobody waits for, then a request", request_frame(0, 9, {}, flag=1) + first)
 
 
 NOT_ASKED = {
@@ -78,17 +68,16 @@ NOT_ASKED = {
 
 def codes(play: Play) -> None:
     """Every request code, and some that are none, without fields and without a body."""
-    for code in sorted(
-        {*map(int, RequestCode), 1, 9, 99, 500, 9999, 32767, 40000, 65535 + 11, 2**31 - 1} - NOT_ASKED
-    ):
-        reply = play.quietly(code)
-        play.fact(
-            f"code {code}",
-            (
-                "unsupported" if reply.code == 3 else "answered",
-                reply.code if reply.code in (0, 3) else "an error",
-            ),
-        )
+    none = {1, 9, 99, 500, 9999, 32767, 40000, 65535 + 11, 2**31 - 1}
+    for code in sorted({*map(int, RequestCode), *none} - NOT_ASKED):
+        answer = play.quietly(code).code
+        how = "unsupported" if answer == 3 else "answered"
+        play.fact(f"code {code}", (how, answer if answer in (0, 3) else "an error"))
+
+
+WRONG = (
+    None, "x", "-1", "2147483648", "9223372036854775808", "1.5", " 1", "+1", "0x1", "TRUE", "\u0661", "a" * 300,
+)  # fmt: skip
 
 
 def mutations(play: Play) -> None:
@@ -109,14 +98,8 @@ def mutations(play: Play) -> None:
         31: where,
         32: where,
         33: {"offset": 0, "topic": topic},
-        36: {
-            "offset": place,
-            "group": group,
-            "originTopic": topic,
-            "delayLevel": 1,
-            "unitMode": False,
-            "maxReconsumeTimes": 3,
-        },
+        36: {"offset": place, "group": group, "originTopic": topic, "delayLevel": 1, "unitMode": False,
+             "maxReconsumeTimes": 3},
         38: {"consumerGroup": group},
         202: {"topic": topic},
         203: {"consumerGroup": group},
@@ -133,39 +116,17 @@ def mutations(play: Play) -> None:
         351: {"topic": topic},
         352: {"group": group},
         370: {"topic": topic, "recallHandle": "x"},
-        200050: whose
-        | {
-            "maxMsgNums": 1,
-            "invisibleTime": 1000,
-            "pollTime": 0,
-            "bornTime": MAX_I64,
-            "initMode": 0,
-            "expType": "TAG",
-            "exp": "*",
-            "order": False,
-        },
+        200050: whose | {"maxMsgNums": 1, "invisibleTime": 1000, "pollTime": 0, "bornTime": MAX_I64, "initMode": 0,
+                         "expType": "TAG", "exp": "*", "order": False},
         200051: whose | {"extraInfo": f"0 {MAX_I64} 1000 0 0 diff 0 0", "offset": 0},
         200052: whose | {"maxMsgNums": 1},
         200053: whose | {"extraInfo": "0 1 1000 0 0 diff 0 0", "offset": 0, "invisibleTime": 1000},
         200054: whose | {"pollTime": 0, "bornTime": MAX_I64},
         200055: whose,
-    }
+    }  # fmt: skip
     for code, ext in right.items():
         for name in ext:
-            for wrong in (
-                None,
-                "x",
-                "-1",
-                "2147483648",
-                "9223372036854775808",
-                "1.5",
-                " 1",
-                "+1",
-                "0x1",
-                "TRUE",
-                "١",  # noqa: RUF001
-                "a" * 300,
-            ):
+            for wrong in WRONG:
                 # Only how it ends: what is in it is for the other chapters.
                 reply = play.quietly(code, b"b" if code == 10 else b"", **(ext | {name: wrong}))
                 # Whether there is a message depends on the time: of a pop, and of a look at what may be popped.

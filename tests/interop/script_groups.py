@@ -13,35 +13,23 @@ LOCK, UNLOCK, CHECK_CLIENT = 41, 42, 46
 def heartbeat(
     client: str, *, producers: list[str] | None = None, consumers: list[dict[str, object]] | None = None
 ) -> bytes:
-    return json.dumps(
-        {
-            "clientID": client,
-            "producerDataSet": [{"groupName": group} for group in producers or []],
-            "consumerDataSet": consumers or [],
-        }
-    ).encode()
+    sets = {
+        "producerDataSet": [{"groupName": group} for group in producers or []],
+        "consumerDataSet": consumers or [],
+    }
+    return json.dumps({"clientID": client, **sets}).encode()
 
 
 def consumer_data(group: str, *topics: str, **fields: object) -> dict[str, object]:
+    every = {
+        "subString": "*", "tagsSet": [], "codeSet": [], "subVersion": 1, "classFilterMode": False,
+        "expressionType": "TAG",
+    }  # fmt: skip
     return {
-        "groupName": group,
-        "consumeType": "CONSUME_PASSIVELY",
-        "messageModel": "CLUSTERING",
-        "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
-        "unitMode": False,
-        "subscriptionDataSet": [
-            {
-                "topic": topic,
-                "subString": "*",
-                "tagsSet": [],
-                "codeSet": [],
-                "subVersion": 1,
-                "classFilterMode": False,
-                "expressionType": "TAG",
-            }
-            for topic in topics
-        ],
-    } | fields
+        "groupName": group, "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
+        "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET", "unitMode": False,
+        "subscriptionDataSet": [{"topic": topic, **every} for topic in topics], **fields,
+    }  # fmt: skip
 
 
 def groups(play: Play) -> None:
@@ -52,17 +40,11 @@ def groups(play: Play) -> None:
     play.ask("list without a group", CONSUMER_LIST)
     play.ask("first heartbeat", HEARTBEAT, heartbeat("c1", consumers=[consumer]), on="one")
     play.ask("list of one", CONSUMER_LIST, consumerGroup=group)
-    play.ask(
-        "second heartbeat",
-        HEARTBEAT,
-        heartbeat("c2", producers=[play.name("makers")], consumers=[consumer]),
-        on="two",
-    )
+    both = heartbeat("c2", producers=[play.name("makers")], consumers=[consumer])
+    play.ask("second heartbeat", HEARTBEAT, both, on="two")
     play.asked("the first is told", CHANGED, on="one")
-    play.fact(
-        "list of two",
-        sorted(json.loads(play.quietly(CONSUMER_LIST, consumerGroup=group).body)["consumerIdList"]),
-    )
+    members = json.loads(play.quietly(CONSUMER_LIST, consumerGroup=group).body)["consumerIdList"]
+    play.fact("list of two", sorted(members))
     play.ask("heartbeat again", HEARTBEAT, heartbeat("c2", consumers=[consumer]), on="two")
     play.ask("connections", 203, consumerGroup=group)
     play.ask("connections of nobody", 203, consumerGroup=play.name("noone"))
@@ -71,22 +53,15 @@ def groups(play: Play) -> None:
     play.ask("pull by subscription on the broker", 11, on="one", **pull_fields(group, topic, sysFlag=0))
     play.ask("older version", 11, on="one", **pull_fields(group, topic, sysFlag=0, subVersion=0))
     play.ask("newer version", 11, on="one", **pull_fields(group, topic, sysFlag=0, subVersion=9))
-    play.ask(
-        "topic not subscribed", 11, on="one", **pull_fields(group, create_topic(play, "Other", 1), sysFlag=0)
-    )
+    other = create_topic(play, "Other", 1)
+    play.ask("topic not subscribed", 11, on="one", **pull_fields(group, other, sysFlag=0))
     play.ask("consumer's topics", 343, group=group)
     play.ask("who consumes", 300, topic=topic)
     play.ask("subscription", 345, group=group, topic=topic)
     play.ask("subscription of another topic", 345, group=group, topic=play.name("Other"))
     play.ask("status of an unknown client", 307, consumerGroup=group, clientId="c9")
-    play.ask(
-        "unregister the second",
-        UNREGISTER,
-        on="two",
-        clientID="c2",
-        consumerGroup=group,
-        producerGroup=play.name("makers"),
-    )
+    leaving = {"clientID": "c2", "consumerGroup": group, "producerGroup": play.name("makers")}
+    play.ask("unregister the second", UNREGISTER, on="two", **leaving)
     play.asked("the first is told again", CHANGED, on="one")
     play.ask("list after it", CONSUMER_LIST, consumerGroup=group)
     play.ask("unregister a stranger", UNREGISTER, clientID="c7", consumerGroup=group)
@@ -95,8 +70,9 @@ def groups(play: Play) -> None:
     play.ask("list still", CONSUMER_LIST, consumerGroup=group)
     play.leave("one")
     play.until(
-        "closed connection leaves", lambda reply: b"c1" not in reply.body, CONSUMER_LIST, consumerGroup=group
+        "closed connection leaves", lambda got: b"c1" not in got.body, CONSUMER_LIST, consumerGroup=group
     )
+    bad_sql = {"topic": topic, "subString": "a >", "expressionType": "SQL92"}
     for label, body in {
         "nothing": b"",
         "no object": b"[]",
@@ -108,15 +84,7 @@ def groups(play: Play) -> None:
         "no group name": b'{"clientID":"c6","consumerDataSet":[{}],"producerDataSet":[]}',
         "producer without name": b'{"clientID":"c6","consumerDataSet":[],"producerDataSet":[{}]}',
         "null sets": b'{"clientID":"c6","consumerDataSet":null,"producerDataSet":null}',
-        "bad sql": heartbeat(
-            "c6",
-            consumers=[
-                consumer_data(
-                    group,
-                    subscriptionDataSet=[{"topic": topic, "subString": "a >", "expressionType": "SQL92"}],
-                )
-            ],
-        ),
+        "bad sql": heartbeat("c6", consumers=[consumer_data(group, subscriptionDataSet=[bad_sql])]),
         "long group": heartbeat("c6", consumers=[consumer_data(play.name("g" * 200), topic)]),
         "illegal group": heartbeat("c6", consumers=[consumer_data("a b$" + play.suffix, topic)]),
         "new group": heartbeat("c6", consumers=[consumer_data(play.name("fresh"), topic)]),
@@ -126,14 +94,12 @@ def groups(play: Play) -> None:
     play.ask("config of the new group", 352, group=play.name("fresh"))
     for label, fields in {
         "right": {"topic": topic, "subString": "a > 1", "expressionType": "SQL92"},
-        "wrong": {"topic": topic, "subString": "a >", "expressionType": "SQL92"},
+        "wrong": bad_sql,
         "tags": {"topic": topic, "subString": "A", "expressionType": "TAG"},
         "none": {},
     }.items():
-        body = json.dumps(
-            {"clientId": "c1", "group": group, "subscriptionData": fields, "namespace": None}
-        ).encode()
-        play.ask(f"check of a filter: {label}", CHECK_CLIENT, body)
+        asked = {"clientId": "c1", "group": group, "subscriptionData": fields, "namespace": None}
+        play.ask(f"check of a filter: {label}", CHECK_CLIENT, json.dumps(asked).encode())
     play.ask("check of nothing", CHECK_CLIENT)
     play.ask("check of no json", CHECK_CLIENT, b"x")
 
@@ -153,13 +119,8 @@ def locks(play: Play) -> None:
             play.note(label, reply)
         else:
             locked = json.loads(reply.body)["lockOKMQSet"]
-            play.fact(
-                label,
-                (
-                    reply.code,
-                    sorted((each["topic"] == topic, each["queueId"], each["brokerName"]) for each in locked),
-                ),
-            )
+            queues = sorted((each["topic"] == topic, each["queueId"], each["brokerName"]) for each in locked)
+            play.fact(label, (reply.code, queues))
 
     lock("two by the first", body("c1", 0, 1))
     lock("again", body("c1", 0, 1))

@@ -1,7 +1,5 @@
 """Chapters about messages that are not for now: delays, timers, transactions; replies; queues given by the broker."""
 
-# ruff: noqa: C408 (fields of a header read best as keyword arguments)
-
 import base64
 import json
 import time
@@ -22,7 +20,9 @@ from tests.interop.script_messages import (
     send,
     send_fields,
     settled,
+    v2_fields,
 )
+from tests.interop.script_pop import note_but
 from tests.support.remoting import Reply
 
 END_TRANSACTION, CHECK_TRANSACTION, RESUME_CHECK, RECALL = 37, 39, 323, 370
@@ -65,10 +65,7 @@ def delays(play: Play) -> None:
         ext = send_fields(play, topic, properties(UNIQ_KEY=f"D-{label}", TAGS="A", **props))
         handles[label] = reply = play.quietly(SEND, label.encode(), **ext)
         # Not where in the system topic: that depends on what others have sent.
-        ext = {
-            name: value for name, value in reply.ext.items() if name not in ("queueOffset", "recallHandle")
-        }
-        play.note(label, Reply(0, reply.code, reply.remark, ext, b"", serialize=reply.serialize))
+        note_but(play, label, reply, "queueOffset", "recallHandle")
     for label in ("tomorrow", "delay of a day", "delay of 1 s"):
         handle = handles[label].ext.get("recallHandle", "")
         parts = base64.urlsafe_b64decode(handle).decode().split(" ")
@@ -88,10 +85,9 @@ def delays(play: Play) -> None:
         "time x": f"v1 {topic} diff x id",
         "beyond the limit": f"v1 {topic} diff 1999999999999 id",
     }.items():
-        encoded = (
-            text if label in ("not base64", "empty") else base64.urlsafe_b64encode(text.encode()).decode()
-        )
-        play.ask(f"recall: {label}", RECALL, topic=topic, recallHandle=encoded)
+        if label not in ("not base64", "empty"):
+            text = base64.urlsafe_b64encode(text.encode()).decode()
+        play.ask(f"recall: {label}", RECALL, topic=topic, recallHandle=text)
 
     def bodies() -> set[str]:
         reply = play.quietly(11, **pull_fields(play.name("readers-none"), topic))
@@ -120,33 +116,19 @@ def transactions(play: Play) -> None:
 
     def half(label: str, **fields: object) -> Reply:
         text = properties(TRAN_MSG="true", PGROUP=group, UNIQ_KEY=f"T-{label}", KEYS="k", TAGS="A")
-        return send(
-            play,
-            f"half {label}",
-            topic,
-            label.encode(),
-            text,
-            sysFlag=4,
-            producerGroup=group,
-            on="tx",
-            **fields,
-        )
+        fields = {"sysFlag": 4, "producerGroup": group, **fields}
+        return send(play, f"half {label}", topic, label.encode(), text, on="tx", **fields)
 
     def end(label: str, reply: Reply, how: int, **fields: object) -> None:
-        ext = (
-            dict(
-                producerGroup=group,
-                tranStateTableOffset=reply.ext["queueOffset"],
-                commitLogOffset=int(reply.ext["msgId"][16:], 16),
-                commitOrRollback=how,
-                fromTransactionCheck=False,
-                msgId=reply.ext["transactionId"],
-                transactionId=reply.ext["transactionId"],
-                topic=topic,
-            )
-            | fields
-        )
-        play.ask(label, END_TRANSACTION, on="tx", **ext)
+        usual = {
+            "producerGroup": group, "tranStateTableOffset": reply.ext["queueOffset"],
+            "commitLogOffset": int(reply.ext["msgId"][16:], 16), "commitOrRollback": how, "fromTransactionCheck": False,
+            "msgId": reply.ext["transactionId"], "transactionId": reply.ext["transactionId"], "topic": topic,
+        }  # fmt: skip
+        play.ask(label, END_TRANSACTION, on="tx", **(usual | fields))
+
+    def until_delivered(label: str, end: str) -> None:
+        play.until(label, lambda reply: reply.ext["offset"] == end, MAX_OFFSET, topic=topic, queueId=0)
 
     committed, rolled = half("committed"), half("rolled back")
     play.fact("offsets", int(rolled.ext["queueOffset"]) - int(committed.ext["queueOffset"]))
@@ -161,49 +143,25 @@ def transactions(play: Play) -> None:
     plain = send(play, "an ordinary message", topic, b"ordinary", on="tx")
     end("of an ordinary message", plain, 8)
     end("rolled back", other, 12)
-    send(
-        play,
-        "half without the flag",
-        topic,
-        b"x",
-        properties(TRAN_MSG="true", PGROUP=group, UNIQ_KEY="T-x"),
-        producerGroup=group,
-        on="tx",
-    )
-    send(
-        play,
-        "half, TRAN_MSG false",
-        topic,
-        b"y",
-        properties(TRAN_MSG="false", PGROUP=group, UNIQ_KEY="T-y"),
-        on="tx",
-    )
-    play.until("delivered", lambda reply: reply.ext["offset"] == "3", MAX_OFFSET, topic=topic, queueId=0)
+    text = properties(TRAN_MSG="true", PGROUP=group, UNIQ_KEY="T-x")
+    send(play, "half without the flag", topic, b"x", text, producerGroup=group, on="tx")
+    text = properties(TRAN_MSG="false", PGROUP=group, UNIQ_KEY="T-y")
+    send(play, "half, TRAN_MSG false", topic, b"y", text, on="tx")
+    until_delivered("delivered", "3")
     settled(play, topic)
     read_back(play, "committed", topic, 1)
     open_half = half("open", bornTimestamp=int(time.time() * 1000))  # of what is old nobody is asked
     while play.records(request := play.next_request(CHECK_TRANSACTION, on="tx"))[0]["body"] != "open":
         pass  # others are undecided, too
     play.fact("the check", sorted(request.ext))
-    play.fact(
-        "it asks for", [request.ext["transactionId"], play.records(request)[0]["properties"]["UNIQ_KEY"]]
-    )
-    checked = int(request.ext["commitLogOffset"])
-    end(
-        "answer to the check",
-        open_half,
-        8,
-        tranStateTableOffset=request.ext["tranStateTableOffset"],
-        commitLogOffset=checked,
-        fromTransactionCheck=True,
-    )
-    play.until(
-        "delivered after the check",
-        lambda reply: reply.ext["offset"] == "4",
-        MAX_OFFSET,
-        topic=topic,
-        queueId=0,
-    )
+    unique = play.records(request)[0]["properties"]["UNIQ_KEY"]
+    play.fact("it asks for", [request.ext["transactionId"], unique])
+    place = {
+        "tranStateTableOffset": request.ext["tranStateTableOffset"],
+        "commitLogOffset": int(request.ext["commitLogOffset"]),
+    }
+    end("answer to the check", open_half, 8, fromTransactionCheck=True, **place)
+    until_delivered("delivered after the check", "4")
     nowhere = open_half.ext["msgId"][:16] + f"{MAX_I64:016X}"
     play.ask("resume: no id", RESUME_CHECK, topic=topic)
     play.ask("resume: not an id", RESUME_CHECK, topic=topic, msgId="none")
@@ -216,30 +174,11 @@ def replies(play: Play) -> None:
     reply_topic = "DiffCluster_REPLY_TOPIC"
 
     def answer(label: str, **props: object) -> tuple[str, int]:
-        fields = {
-            "a": requester,
-            "b": reply_topic,
-            "c": "TBW102",
-            "d": 4,
-            "e": 0,
-            "f": 0,
-            "g": BORN_MS,
-            "h": 0,
-            "j": 0,
-            "k": False,
-            "i": properties(
-                **(
-                    {
-                        "MSG_TYPE": "reply",
-                        "CORRELATION_ID": "c1",
-                        "REPLY_TO_CLIENT": client,
-                        "TTL": 3000,
-                        "UNIQ_KEY": "Q-1",
-                    }
-                    | props
-                )
-            ),
-        }
+        usual = {
+            "MSG_TYPE": "reply", "CORRELATION_ID": "c1", "REPLY_TO_CLIENT": client, "TTL": 3000, "UNIQ_KEY": "Q-1",
+        }  # fmt: skip
+        text = properties(**(usual | props))
+        fields = v2_fields(play, reply_topic, text, producerGroup=requester, batch=None)
         return play.start(SEND_REPLY, label.encode(), on="replier", **fields)
 
     ticket = answer("to the requester")
@@ -258,12 +197,8 @@ def assignments(play: Play) -> None:
     play.ask("member", HEARTBEAT, heartbeat("a1", consumers=[consumer_data(group, topic)]), on="member")
 
     whole = {
-        "topic": topic,
-        "consumerGroup": group,
-        "clientId": "a1",
-        "strategyName": "AVG",
-        "messageModel": "CLUSTERING",
-    }
+        "topic": topic, "consumerGroup": group, "clientId": "a1", "strategyName": "AVG", "messageModel": "CLUSTERING",
+    }  # fmt: skip
     deadline = time.monotonic() + WAIT_S
     while b"queueId" not in play.quietly(QUERY_ASSIGNMENT, json.dumps(whole).encode(), on="member").body:
         # RocketMQ asks a name server, which it tells of its topics after its first ten seconds.
@@ -276,12 +211,10 @@ def assignments(play: Play) -> None:
             play.note(label, reply)
         else:
             found = json.loads(reply.body).get("messageQueueAssignments") or []
-            play.fact(
-                label,
-                sorted(
-                    (str(each.get("mode")), (each.get("messageQueue") or {}).get("queueId")) for each in found
-                ),
+            queues = (
+                (str(each.get("mode")), (each.get("messageQueue") or {}).get("queueId")) for each in found
             )
+            play.fact(label, sorted(queues))
 
     query("pull by default")
     query("a stranger", clientId="a9")

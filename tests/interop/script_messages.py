@@ -1,14 +1,14 @@
 """Chapters about sending, pulling and finding messages."""
 
-# ruff: noqa: C408 (fields of a header read best as keyword arguments)
-
 import re
 import struct
 import time
 import zlib
 from collections.abc import Callable
+from typing import Any
 
 from tests.interop.differential import Play
+from tests.support import remoting
 from tests.support.remoting import Reply
 
 BORN_MS = 1_690_000_000_000
@@ -20,48 +20,22 @@ PULL, LITE_PULL = 11, 361
 MAX_OFFSET = 30
 
 COMMIT, SUSPEND, SUBSCRIPTION, CLASS_FILTER = 1, 2, 4, 8
+AS_BATCH: dict[str, Any] = {"code": SEND_BATCH, "batch": True}
 
-_V2 = dict(
-    producerGroup="a",
-    topic="b",
-    defaultTopic="c",
-    defaultTopicQueueNums="d",
-    queueId="e",
-    sysFlag="f",
-    bornTimestamp="g",
-    flag="h",
-    properties="i",
-    reconsumeTimes="j",
-    unitMode="k",
-    maxReconsumeTimes="l",
-    batch="m",
-    bname="n",
+_V2_FIELDS = (
+    "producerGroup topic defaultTopic defaultTopicQueueNums queueId sysFlag bornTimestamp flag properties "
+    "reconsumeTimes unitMode maxReconsumeTimes batch bname"
 )
+_V2 = dict(zip(_V2_FIELDS.split(), "abcdefghijklmn", strict=True))
 
 
 def properties(**pairs: object) -> str:
     return "".join(f"{name}\x01{value}\x02" for name, value in pairs.items())
 
 
-def topic_fields(topic: str, queues: int, **fields: object) -> dict[str, object]:
-    return (
-        dict(
-            topic=topic,
-            defaultTopic="TBW102",
-            readQueueNums=queues,
-            writeQueueNums=queues,
-            perm=6,
-            topicFilterType="SINGLE_TAG",
-            topicSysFlag=0,
-            order=False,
-        )
-        | fields
-    )
-
-
 def create_topic(play: Play, stem: str, queues: int = 4, **fields: object) -> str:
     topic = play.name(stem)
-    reply = play.quietly(CREATE_TOPIC, **topic_fields(topic, queues, **fields))
+    reply = play.quietly(CREATE_TOPIC, **{**remoting.topic_fields(topic, queues), **fields})
     assert reply.code == 0, reply
     return topic
 
@@ -76,33 +50,22 @@ def create_group(play: Play, stem: str, **fields: object) -> str:
 
 
 def _json(value: object) -> str:
-    return (
-        str(value).lower()
-        if isinstance(value, bool)
-        else f'"{value}"'
-        if isinstance(value, str)
-        else str(value)
-    )
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else str(value)
 
 
 def send_fields(play: Play, topic: str, props: str | None, **fields: object) -> dict[str, object]:
-    return (
-        dict(
-            producerGroup=play.name("producers"),
-            topic=topic,
-            defaultTopic="TBW102",
-            defaultTopicQueueNums=4,
-            queueId=0,
-            sysFlag=0,
-            bornTimestamp=BORN_MS,
-            flag=0,
-            properties=props,
-            reconsumeTimes=0,
-            unitMode=False,
-            batch=False,
-        )
-        | fields
-    )
+    return {
+        "producerGroup": play.name("producers"), "topic": topic, "defaultTopic": "TBW102", "defaultTopicQueueNums": 4,
+        "queueId": 0, "sysFlag": 0, "bornTimestamp": BORN_MS, "flag": 0, "properties": props, "reconsumeTimes": 0,
+        "unitMode": False, "batch": False, **fields,
+    }  # fmt: skip
+
+
+def v2_fields(play: Play, topic: str, props: str | None, **fields: object) -> dict[str, object]:
+    """The same for SEND_V2, which has letters for names."""
+    return {_V2.get(name, name): value for name, value in send_fields(play, topic, props, **fields).items()}
 
 
 def send(
@@ -116,9 +79,7 @@ def send(
     on: str = "main",
     **fields: object,
 ) -> Reply:
-    ext = send_fields(play, topic, props, **fields)
-    if code != SEND:
-        ext = {_V2.get(name, name): value for name, value in ext.items()}
+    ext = (send_fields if code == SEND else v2_fields)(play, topic, props, **fields)
     reply = play.ask(label, code, body, on=on, **ext)
     diverted = re.search("DELAY|TIMER_|TRAN_MSG", props or "") or int(str(fields.get("sysFlag", 0))) & 4
     if reply.code == 0 and not diverted:
@@ -132,33 +93,18 @@ def batch_body(*members: tuple[bytes, str], flag: int = 0) -> bytes:
     items = []
     for body, props in members:
         text = props.encode()
-        size = 22 + len(body) + len(text)
-        items.append(
-            struct.pack(">IIIiI", size, 0, zlib.crc32(body) & 0x7FFFFFFF, flag, len(body))
-            + body
-            + struct.pack(">H", len(text))
-            + text
-        )
+        size, crc = 22 + len(body) + len(text), zlib.crc32(body) & 0x7FFFFFFF
+        items += [
+            struct.pack(">IIIiI", size, 0, crc, flag, len(body)),
+            body,
+            struct.pack(">H", len(text)),
+            text,
+        ]
     return b"".join(items)
 
 
 def pull_fields(group: str, topic: str, **fields: object) -> dict[str, object]:
-    return (
-        dict(
-            consumerGroup=group,
-            topic=topic,
-            queueId=0,
-            queueOffset=0,
-            maxMsgNums=32,
-            sysFlag=SUBSCRIPTION,
-            commitOffset=0,
-            suspendTimeoutMillis=500,
-            subscription="*",
-            subVersion=0,
-            expressionType="TAG",
-        )
-        | fields
-    )
+    return {**remoting.pull_fields(topic, 0, 0, group=group), "suspendTimeoutMillis": 500, **fields}
 
 
 def pull(
@@ -185,9 +131,8 @@ def read_back(play: Play, label: str, topic: str, queues: int = 4) -> None:
         play.fact(f"{label}: end of {queue_id}", end)
         offset = 0
         while offset < end:
-            reply = pull(
-                play, f"{label}: {queue_id} from {offset}", group, topic, queueId=queue_id, queueOffset=offset
-            )
+            what = f"{label}: {queue_id} from {offset}"
+            reply = pull(play, what, group, topic, queueId=queue_id, queueOffset=offset)
             if reply.code:
                 break
             offset = int(reply.ext["nextBeginOffset"])
@@ -211,12 +156,8 @@ def sends(play: Play) -> None:
     send(play, "no value", topic, props="a\x01\x02b\x02UNIQ_KEY\x01U-4\x02")
     send(play, "two value marks", topic, props="a\x01b\x01c\x02UNIQ_KEY\x01U-5\x02")
     send(play, "unicode", topic, "größe 🚀".encode(), props=properties(größe="übergroß", UNIQ_KEY="U-6"))
-    send(
-        play,
-        "the broker's own properties",
-        topic,
-        props=properties(MSG_REGION="x", TRACE_ON="false", CLUSTER="c", UNIQ_KEY="U-7"),
-    )
+    of_broker = properties(MSG_REGION="x", TRACE_ON="false", CLUSTER="c", UNIQ_KEY="U-7")
+    send(play, "the broker's own properties", topic, props=of_broker)
     send(play, "pop check point", topic, props=properties(POP_CK="0 1 2", UNIQ_KEY="U-8"))
     send(play, "wait false", topic, props=properties(WAIT="false", UNIQ_KEY="U-9"))
     twice = "UNIQ_KEY\x01U-20\x02TAGS\x01A\x02UNIQ_KEY\x01\x02TAGS\x01\x02"
@@ -242,15 +183,7 @@ def sends(play: Play) -> None:
     # Not 0x10 and 0x20: they damage RocketMQ's log.
     for bit in (0x4, 0xC, 0x40, 0x80):
         send(play, f"system flag {bit:#x}", elsewhere, sysFlag=bit)
-    play.tell(
-        SEND_V2,
-        b"one way",
-        **{
-            _V2[k]: v
-            for k, v in send_fields(play, topic, "UNIQ_KEY\x01U-10\x02", queueId=2).items()
-            if k in _V2
-        },
-    )
+    play.tell(SEND_V2, b"one way", **v2_fields(play, topic, "UNIQ_KEY\x01U-10\x02", queueId=2))
     play.until("one way arrived", lambda reply: reply.ext["offset"] != "0", 30, topic=topic, queueId=2)
     read_back(play, "sends", topic)
 
@@ -258,51 +191,39 @@ def sends(play: Play) -> None:
 def batches(play: Play) -> None:
     topic = create_topic(play, "Batches", 1)
     two = batch_body((b"one", properties(TAGS="A", UNIQ_KEY="M-1")), (b"two", properties(KEYS="k")))
-    send(play, "two", topic, two, code=SEND_BATCH, batch=True)
+    send(play, "two", topic, two, **AS_BATCH)
     send(play, "by code 310", topic, two, batch=True)
     send(play, "by code 10", topic, two, code=SEND, batch=True)
-    send(play, "no properties of its own", topic, two, None, code=SEND_BATCH, batch=True)
-    send(play, "flags of members", topic, batch_body((b"f", ""), flag=9), code=SEND_BATCH, batch=True, flag=3)
-    send(play, "one member", topic, batch_body((b"one", "")), code=SEND_BATCH, batch=True)
+    send(play, "no properties of its own", topic, two, None, **AS_BATCH)
+    send(play, "flags of members", topic, batch_body((b"f", ""), flag=9), **AS_BATCH, flag=3)
+    send(play, "one member", topic, batch_body((b"one", "")), **AS_BATCH)
     send(
-        play,
-        "unended properties",
-        topic,
-        batch_body((b"one", "a\x01b"), (b"two", "c\x01d\x02")),
-        code=SEND_BATCH,
-        batch=True,
+        play, "unended properties", topic, batch_body((b"one", "a\x01b"), (b"two", "c\x01d\x02")), **AS_BATCH
     )
-    send(
-        play,
-        "hundred",
-        topic,
-        batch_body(*[(b"%d" % n, "") for n in range(100)]),
-        code=SEND_BATCH,
-        batch=True,
-    )
-    send(play, "nothing", topic, b"", code=SEND_BATCH, batch=True)
-    send(play, "cut", topic, two[:-3], code=SEND_BATCH, batch=True)
-    send(play, "trailing bytes", topic, two + b"xyz", code=SEND_BATCH, batch=True)
+    send(play, "hundred", topic, batch_body(*[(b"%d" % n, "") for n in range(100)]), **AS_BATCH)
+    send(play, "nothing", topic, b"", **AS_BATCH)
+    send(play, "cut", topic, two[:-3], **AS_BATCH)
+    send(play, "trailing bytes", topic, two + b"xyz", **AS_BATCH)
     elsewhere = create_topic(play, "OddBatches")
-    send(play, "wrong inner length", elsewhere, b"\x00\x00\x00\x05" + two[4:], code=SEND_BATCH, batch=True)
-    send(play, "negative length", elsewhere, b"\xff\xff\xff\xff" + two[4:], code=SEND_BATCH, batch=True)
-    send(play, "not a batch", topic, b"hello", code=SEND_BATCH, batch=True)
-    send(play, "empty member", topic, batch_body((b"", "")), code=SEND_BATCH, batch=True)
+    send(play, "wrong inner length", elsewhere, b"\x00\x00\x00\x05" + two[4:], **AS_BATCH)
+    send(play, "negative length", elsewhere, b"\xff\xff\xff\xff" + two[4:], **AS_BATCH)
+    send(play, "not a batch", topic, b"hello", **AS_BATCH)
+    send(play, "empty member", topic, batch_body((b"", "")), **AS_BATCH)
     timely = create_topic(play, "TimedMembers", 1)
     for label, timed in {
         "delayed member": properties(DELAY=1),
         "timer member": properties(TIMER_DELAY_MS=500),
     }.items():
-        send(play, label, timely, batch_body((b"x", timed)), code=SEND_BATCH, batch=True)
+        send(play, label, timely, batch_body((b"x", timed)), **AS_BATCH)
     play.ends[timely, 0] = 2
     read_back(play, "timed members", timely, 1)
-    send(play, "delayed batch", topic, two, properties(DELAY=1, UNIQ_KEY="U-1"), code=SEND_BATCH, batch=True)
-    send(play, "prepared batch", elsewhere, two, properties(TRAN_MSG="true"), code=SEND_BATCH, batch=True)
-    send(play, "transactional flag", topic, two, code=SEND_BATCH, batch=True, sysFlag=4)
-    send(play, "too large in sum", topic, batch_body(*[(b"x" * 30_000, "")] * 3), code=SEND_BATCH, batch=True)
-    send(play, "retry topic", play.name("%RETRY%nobody"), two, code=SEND_BATCH, batch=True)
-    send(play, "long topic", play.name("L" * 130), two, code=SEND_BATCH, batch=True)
-    send(play, "no such queue", topic, two, code=SEND_BATCH, batch=True, queueId=9)
+    send(play, "delayed batch", topic, two, properties(DELAY=1, UNIQ_KEY="U-1"), **AS_BATCH)
+    send(play, "prepared batch", elsewhere, two, properties(TRAN_MSG="true"), **AS_BATCH)
+    send(play, "transactional flag", topic, two, **AS_BATCH, sysFlag=4)
+    send(play, "too large in sum", topic, batch_body(*[(b"x" * 30_000, "")] * 3), **AS_BATCH)
+    send(play, "retry topic", play.name("%RETRY%nobody"), two, **AS_BATCH)
+    send(play, "long topic", play.name("L" * 130), two, **AS_BATCH)
+    send(play, "no such queue", topic, two, **AS_BATCH, queueId=9)
     read_back(play, "batches", topic, 1)
 
 
@@ -316,39 +237,14 @@ def wrong_sends(play: Play) -> None:
     for size in (32_600, 32_700, 32_767, 33_000):
         send(play, f"{size} bytes of properties", topic, props=properties(a="x" * size))
     # Not rmq_sys_wheel_timer and rmq_sys_REVIVE_LOG_*: what is sent there stops RocketMQ's timer and its POP.
-    for stem in (
-        "a b",
-        "a/b",
-        "a.b",
-        "ü",
-        "a:b",
-        "a%b",
-        "a|b",
-        "$a",
-        "a-b_c",
-        "<x>",
-        "TBW102",
-        "",
-        " ",
-        "a\n",
-        "\u0000",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-        "SCHEDULE_TOPIC_XXXX",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "RMQ_SYS_TRACE_TOPIC",
-        "BenchmarkTest",
-        "rmq_sys_anything",
-        "RMQ_SYS_SELF",
-        "DiffCluster",
-        "diff",
-        "DefaultCluster_REPLY_TOPIC",
-        "%DLQ%nobody",
-        "CID_RMQ_SYS_x",
-        "DiffCluster_REPLY_TOPIC",
-    ):
+    stems = (
+        "a b", "a/b", "a.b", "ü", "a:b", "a%b", "a|b", "$a", "a-b_c", "<x>", "TBW102", "", " ", "a\n",
+        "\u0000", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "RMQ_SYS_TRACE_TOPIC", "BenchmarkTest",
+        "rmq_sys_anything", "RMQ_SYS_SELF", "DiffCluster", "diff", "DefaultCluster_REPLY_TOPIC", "%DLQ%nobody",
+        "CID_RMQ_SYS_x", "DiffCluster_REPLY_TOPIC",
+    )  # fmt: skip
+    for stem in stems:
         send(play, f"topic {stem!r}", stem)
     for length in (126, 127, 128, 200, 254, 255, 256, 1000):
         send(play, f"topic of {length}", play.name("T" * (length - len(play.name("")))))
@@ -398,17 +294,18 @@ def batch_queues(play: Play) -> None:
     three = batch_body(
         *[(b"%d" % number, properties(TAGS="A", UNIQ_KEY=f"M-{number}")) for number in range(3)]
     )
-    batch = dict(code=SEND_BATCH, batch=True)
-    send(play, "three", topic, three, properties(UNIQ_KEY="B-1", TAGS="A"), **batch)
+    send(play, "three", topic, three, properties(UNIQ_KEY="B-1", TAGS="A"), **AS_BATCH)
     send(play, "one by itself", topic, b"single", properties(UNIQ_KEY="B-2", TAGS="B"))
-    send(play, "two more", topic, three[: len(three) // 3 * 2], properties(UNIQ_KEY="B-3", TAGS="A"), **batch)
     send(
         play,
-        "cut",
-        create_topic(play, "CutBatches", 1, attributes="+queue.type=BatchCQ"),
-        three[:-1],
-        **batch,
+        "two more",
+        topic,
+        three[: len(three) // 3 * 2],
+        properties(UNIQ_KEY="B-3", TAGS="A"),
+        **AS_BATCH,
     )
+    elsewhere = create_topic(play, "CutBatches", 1, attributes="+queue.type=BatchCQ")
+    send(play, "cut", elsewhere, three[:-1], **AS_BATCH)
     deadline = time.monotonic() + 30
     while play.quietly(MAX_OFFSET, topic=topic, queueId=0).ext["offset"] != "6":
         assert time.monotonic() < deadline
@@ -424,9 +321,8 @@ def batch_queues(play: Play) -> None:
     for stamp in (0, 2**62):
         play.ask(f"search {stamp}", 29, topic=topic, queueId=0, timestamp=stamp)
     play.ask("stats", 202, topic=topic)
-    play.ask(
-        "to an ordinary queue", CREATE_TOPIC, **topic_fields(topic, 1, attributes="+queue.type=SimpleCQ")
-    )
+    ordinary = remoting.topic_fields(topic, 1, attributes="+queue.type=SimpleCQ")
+    play.ask("to an ordinary queue", CREATE_TOPIC, **ordinary)
 
 
 CHAPTERS: dict[str, Callable[[Play], None]] = {

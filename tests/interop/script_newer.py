@@ -14,7 +14,7 @@ from tests.interop.script_messages import (
     send,
     settled,
 )
-from tests.interop.script_pop import POP
+from tests.interop.script_pop import POP, pop_fields
 
 GROUP_CONFIG = 352
 UPDATE_COLD, REMOVE_COLD, COLD_INFO, READ_MODE = 2001, 2002, 2003, 2004
@@ -27,25 +27,11 @@ def priorities(play: Play) -> None:
     topic = create_topic(play, "Priority", QUEUES, attributes="+message.type=PRIORITY")
     plain = create_topic(play, "NoPriority", QUEUES)
     values = (
-        "0",
-        "3",
-        "7",
-        "8",
-        "99",
-        "2147483647",
-        "2147483648",
-        "-1",
-        "-0",
-        "+2",
-        "007",
-        "1.0",
-        "x",
-        " 1",
-    )
+        "0", "3", "7", "8", "99", "2147483647", "2147483648", "-1", "-0", "+2", "007", "1.0", "x", " 1",
+    )  # fmt: skip
     for number, value in enumerate(values):
-        send(
-            play, f"priority {value!r}", topic, props=properties(UNIQ_KEY=f"P-{number}", **{PRIORITY: value})
-        )
+        text = properties(UNIQ_KEY=f"P-{number}", **{PRIORITY: value})
+        send(play, f"priority {value!r}", topic, props=text)
     send(play, "in another topic", plain, props=properties(UNIQ_KEY="P-a", **{PRIORITY: "5"}))
     others = {
         "a sharding key": {"__SHARDINGKEY": "k"},
@@ -71,10 +57,7 @@ def priority_pops(play: Play) -> None:
         settled(play, topic, queue_id)
     for turn in range(9):
         time.sleep(0.05)  # RocketMQ's broker may answer a pop before it lets go of the queue
-        reply = play.in_time(
-            POP, consumerGroup=group, topic=topic, queueId=-1, maxMsgNums=1, invisibleTime=60_000, pollTime=0,
-            initMode=0, expType="TAG", exp="*", order=False,
-        )  # fmt: skip
+        reply = play.in_time(POP, **pop_fields(group, topic, maxMsgNums=1))
         popped = [(record["properties"]["UNIQ_KEY"], record["queue"]) for record in play.records(reply)]
         play.fact(f"pop {turn}", [reply.code, reply.ext["restNum"], popped])
 

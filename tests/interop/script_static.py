@@ -6,6 +6,7 @@ from collections.abc import Callable
 from tests.interop.differential import Play
 from tests.interop.script_consuming import QUERY_OFFSET, UPDATE_OFFSET
 from tests.interop.script_messages import DELETE_TOPIC, MAX_OFFSET, create_group, pull_fields, send
+from tests.support.remoting import topic_fields
 
 STATIC_TOPIC, TOPIC_CONFIG, PULL = 513, 351, 11
 SEARCH, MIN_OFFSET = 29, 31
@@ -22,20 +23,7 @@ def part(queue_id: int, logic: int = 0, gen: int = 0, **fields: object) -> Part:
 def put(play: Play, label: str, topic: str, hosted: dict[int, list[Part]], **fields: object) -> None:
     detail = {"topic": topic, "bname": BROKER, "scope": "__global__", "totalQueues": 2, "epoch": 2000, "dirty": False,
               "currIdMap": {}, "hostedQueues": hosted} | fields  # fmt: skip
-    play.ask(
-        label,
-        STATIC_TOPIC,
-        json.dumps(detail).encode(),
-        topic=topic,
-        defaultTopic="TBW102",
-        readQueueNums=3,
-        writeQueueNums=3,
-        perm=6,
-        topicFilterType="SINGLE_TAG",
-        topicSysFlag=0,
-        order=False,
-        force=False,
-    )
+    play.ask(label, STATIC_TOPIC, json.dumps(detail).encode(), **topic_fields(topic, 3), force=False)
 
 
 def static_topics(play: Play) -> None:

@@ -17,14 +17,8 @@ from tests.interop.jars import Jars
 from tests.interop.rocketmq import rocketmq_broker
 from tests.support.clusters import Cluster, mqspark_broker
 from tests.support.processes import free_port, mqspark_command, set_options
-from tests.support.remoting import (
-    GET_MAX_OFFSET,
-    GET_MIN_OFFSET,
-    SEND_MESSAGE_V2,
-    RawConnection,
-    send_fields,
-)
-from tests.support.storefiles import segments_of
+from tests.support.remoting import GET_MAX_OFFSET, GET_MIN_OFFSET, RawConnection
+from tests.support.storefiles import save_table, segments_of, topic_config
 
 TOPIC, QUEUES = "Compacted", (0, 1)
 SIZES = {"compactionMappedFileSize": 1 << 16, "compactionCqMappedFileSize": 4600}
@@ -48,22 +42,8 @@ Records = dict[int, bytes]
 
 
 def make_directory(folder: Path) -> Path:
-    config = folder / "store/config"
-    config.mkdir(parents=True)
-    topic = {
-        "topicName": TOPIC,
-        "readQueueNums": len(QUEUES),
-        "writeQueueNums": len(QUEUES),
-        "perm": 6,
-        "topicFilterType": "SINGLE_TAG",
-        "topicSysFlag": 0,
-        "order": False,
-        "attributes": {"cleanup.policy": "COMPACTION"},
-    }
-    version = {"counter": 1, "stateVersion": 0, "timestamp": 1}
-    (config / "topics.json").write_text(
-        json.dumps({"dataVersion": version, "topicConfigTable": {TOPIC: topic}})
-    )
+    topic = topic_config(TOPIC, len(QUEUES), attributes={"cleanup.policy": "COMPACTION"})
+    save_table(folder / "store", "topics.json", topicConfigTable={TOPIC: topic})
     return folder / "store"
 
 
@@ -73,8 +53,7 @@ def fill(broker: Cluster, rng: random.Random, count: int) -> None:
             for queue_id in QUEUES:
                 body = b"value %d" % number + rng.randbytes(rng.choice([10, 300, 900]))
                 properties = f"TAGS\x01{rng.choice('AB')}\x02KEYS\x01k{rng.randrange(KEYS)}\x02"
-                reply = connection.request(SEND_MESSAGE_V2, body, **send_fields(TOPIC, queue_id, properties))
-                assert reply.code == 0, reply
+                connection.send(TOPIC, body, queue_id, properties)
 
 
 def view(broker: Cluster) -> dict[int, Records]:

@@ -1,6 +1,5 @@
 """One store directory, served in turn by mqspark's store and by an unmodified RocketMQ broker."""
 
-import json
 import os
 import random
 import signal
@@ -18,15 +17,9 @@ from tests.interop.jars import Jars
 from tests.interop.rocketmq import rocketmq_broker, rocketmq_namesrv
 from tests.support.clusters import Cluster, mqspark_broker
 from tests.support.processes import free_port
-from tests.support.remoting import (
-    GET_MAX_OFFSET,
-    GET_MIN_OFFSET,
-    SEND_MESSAGE_V2,
-    RawConnection,
-    send_fields,
-)
+from tests.support.remoting import GET_MAX_OFFSET, GET_MIN_OFFSET, RawConnection
 from tests.support.store_tools import checkpoint, crash, drain, flush, leave
-from tests.support.storefiles import segments_of
+from tests.support.storefiles import save_table, segments_of, topic_config
 
 SIZES = {"mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 2000}
 QUEUES = [(topic, queue_id) for topic in ("Ours", "Mixed") for queue_id in range(3)]
@@ -90,32 +83,13 @@ def send(broker: Cluster, count: int) -> None:
     with RawConnection(broker.broker) as connection:
         for number in range(count):
             topic, queue_id = QUEUES[number % len(QUEUES)]
-            fields = send_fields(topic, queue_id, "TAGS\x01red\x02")
-            reply = connection.request(SEND_MESSAGE_V2, b"from java %d" % number * 20, **fields)
-            assert reply.code == 0, reply
+            connection.send(topic, b"from java %d" % number * 20, queue_id, "TAGS\x01red\x02")
 
 
 def new_directory(folder: Path) -> Path:
     root = folder / "broker" / "store"
-    (root / "config").mkdir(parents=True)
-    table: dict[str, object] = {
-        topic: {
-            "topicName": topic,
-            "readQueueNums": 3,
-            "writeQueueNums": 3,
-            "perm": 6,
-            "topicFilterType": "SINGLE_TAG",
-            "topicSysFlag": 0,
-            "order": False,
-            "attributes": {},
-        }
-        for topic in ("Ours", "Mixed")
-    }
-    (root / "config" / "topics.json").write_text(
-        json.dumps(
-            {"dataVersion": {"counter": 1, "stateVersion": 0, "timestamp": 1}, "topicConfigTable": table}
-        )
-    )
+    topics = {topic: topic_config(topic, 3, attributes={}) for topic in ("Ours", "Mixed")}
+    save_table(root, "topics.json", topicConfigTable=topics)
     return root
 
 
@@ -258,12 +232,7 @@ def test_every_kind_of_message_moves_back_and_forth(
             broker = mqspark_broker(folder, namesrv, SETTINGS, stop_signal=_stop_signal(kill))
         else:
             broker = rocketmq_broker(
-                jars,
-                folder,
-                namesrv,
-                settings=SETTINGS,
-                stop_signal=_stop_signal(kill),
-                registered=False,
+                jars, folder, namesrv, settings=SETTINGS, stop_signal=_stop_signal(kill), registered=False
             )
         with broker as cluster:
             before = mover.view(cluster)

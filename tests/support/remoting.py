@@ -186,6 +186,12 @@ class RawConnection:
         assert reply.opaque == self._opaque, f"expected reply {self._opaque}, got {reply.opaque}"
         return reply
 
+    def send(self, topic: str, body: bytes, queue_id: int = 0, properties: str = "", **more: object) -> Reply:
+        """A message that has to be taken. ``more``: other fields, by their letters."""
+        reply = self.request(SEND_MESSAGE_V2, body, **send_fields(topic, queue_id, properties, **more))
+        assert reply.code == 0, (topic, properties, reply)
+        return reply
+
     def pull(
         self, topic: str, queue_id: int, offset: int, *, group: str = "readers", count: int = 32
     ) -> Reply:

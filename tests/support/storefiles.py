@@ -1,13 +1,30 @@
-"""What a store directory has on disk, as tests look at it: the segments, the log in them, its records."""
+"""What a store directory has on disk, as tests look at it, or write it: segments, records, the table of topics."""
 
 from __future__ import annotations
 
+import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 BLANK_MAGIC = 0xCBD43194
 """Written here once more, independent of what is tested."""
+
+
+def topic_config(name: str, queues: int, **more: object) -> dict[str, object]:
+    """As brokers keep it, and as they tell it to name servers."""
+    return {
+        "topicName": name, "readQueueNums": queues, "writeQueueNums": queues, "perm": 6, "topicSysFlag": 0,
+        "topicFilterType": "SINGLE_TAG", "order": False, **more,
+    }  # fmt: skip
+
+
+def save_table(store: Path, name: str, **tables: Mapping[str, object]) -> None:
+    """Write a file of ``config/``, as of a broker that has saved it once."""
+    path = store / "config" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    version = {"counter": 1, "stateVersion": 0, "timestamp": 1}
+    path.write_text(json.dumps({"dataVersion": version, **tables}))
 
 
 def segments_of(store: Path) -> list[Path]:
