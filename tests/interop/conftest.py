@@ -9,15 +9,20 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.interop import jars as jar_cache
 from tests.interop.driver import JSON_FIRST, Driver, JavaDriver, Program, java_driver
 from tests.interop.jars import HERE, Jars
+from tests.interop.proxy import fetch_grpc_client, grpc_driver
 from tests.interop.rocketmq import EITHER, PATIENT, SOON, either_cluster, rocketmq_cluster
 from tests.support.clusters import Cluster, mqspark_cluster
 from tests.support.maven import or_skip
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 HEADERS_VARIABLE = "MQSPARK_INTEROP_HEADERS"
 """ROCKETMQ: the Java client has binary headers in every test, by hand."""
@@ -84,6 +89,30 @@ def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Prog
             return running.enter_context(program.running(tmp_path_factory.mktemp("driver")))
 
         yield driver
+
+
+@pytest.fixture(scope="module")
+def grpc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    """The driver around RocketMQ's gRPC client for Java."""
+    jars = or_skip(fetch_grpc_client)
+    with grpc_driver(jars, tmp_path_factory.mktemp("grpc")) as driver:
+        yield driver
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator["SparkSession"]:
+    from pyspark.sql import SparkSession
+
+    import pyspark_pymq
+    from tests.spark.conftest import SETTINGS as SPARK
+    from tests.spark.conftest import stop_session
+
+    running = SparkSession.getActiveSession()
+    session = running or SparkSession.builder.config(map=SPARK | pyspark_pymq.tuned_settings()).getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    if running is None:  # else it is that of the tests of Spark, in the same process
+        stop_session(session)
 
 
 @pytest.fixture

@@ -96,6 +96,19 @@ class JavaDriver(Driver):
 
     error = JavaError
 
+    def push(self, namesrv: str, topic: str, group: str, **settings: Any) -> int:
+        """The handle of a push consumer, by default one that gets all messages from the first on."""
+        usual = {"model": "CLUSTERING", "expression": "*", "from": "CONSUME_FROM_FIRST_OFFSET"}
+        started = self.call("push.start", namesrv=namesrv, topic=topic, group=group, **(usual | settings))
+        return int(started["handle"])
+
+    def take(self, consumer: int, count: int, timeout_ms: int = 30_000) -> list[dict[str, Any]]:
+        """What its listener was given: ``count`` messages, or those that came within the time."""
+        taken: list[dict[str, Any]] = self.call(
+            "push.take", handle=consumer, count=count, timeout_ms=timeout_ms
+        )
+        return taken
+
     def mqadmin(self, *arguments: str) -> str:
         """What the mqadmin command printed. A stack trace or error text on stderr fails the caller."""
         result = self.call("mqadmin", arguments=list(arguments))

@@ -13,16 +13,7 @@ from functools import partial
 
 from tests.interop import jars
 from tests.interop.class_archives import rocketmq_classes, spark_classes
-from tests.interop.other_clients import (
-    CPP,
-    GO,
-    GO_TLS,
-    GRPC_GO,
-    GRPC_JS,
-    GRPC_PYTHON,
-    JS,
-    agent_programs,
-)
+from tests.interop.other_clients import CPP, GO, GO_TLS, GRPC_GO, GRPC_JS, GRPC_PYTHON, JS, agent_programs
 from tests.interop.proxy import fetch_grpc_client, fetch_proxy
 from tests.spark.delta_jars import fetch_delta_jars
 from tests.support.maven import ToolMissing

@@ -12,10 +12,12 @@ from tests.interop.driver import Driver, body_of, message
 from tests.interop.topics import QUEUES, create_group, max_offset
 from tests.support.clusters import Cluster
 from tests.support.remoting import PULL_MESSAGE, QUERY_CONSUMER_OFFSET, ask, pull_fields
+from tests.support.waiting import eventually
 
 SEND_OK = 0
 FIRST = "CONSUME_FROM_FIRST_OFFSET"
 TAKE_TIMEOUT_MS = 45_000
+COMPRESSED_BIT = 0x1
 
 
 def start(driver: Driver, what: str, cluster: Cluster, group: str, **settings: Any) -> int:
@@ -38,6 +40,13 @@ def send(driver: Driver, producer: int, topic: str, body: bytes, **fields: Any) 
     )
     assert sent["status"] == SEND_OK, sent
     return sent
+
+
+def send_all(driver: Driver, cluster: Cluster, topic: str, given: list[bytes], **fields: Any) -> None:
+    """By a producer of its own."""
+    with started(driver, "producer", cluster, "one-sender") as producer:
+        for body in given:
+            send(driver, producer, topic, body, **fields)
 
 
 def take(
@@ -89,3 +98,26 @@ def our_consumer(
     )  # fmt: skip
     consumer.subscribe(topic)
     return consumer
+
+
+def committed(cluster: Cluster, group: str, topic: str) -> int:
+    """The sum of the group's offsets."""
+    return sum(group_offset(cluster, group, topic, queue) or 0 for queue in range(QUEUES))
+
+
+def check_compressed(cluster: Cluster, topic: str, group: str, large: list[bytes]) -> None:
+    """Our consumer gets these bodies, which have come compressed."""
+    got: list[MessageExt] = []
+    with our_consumer(cluster, topic, create_group(cluster, group), got.append):
+        eventually(lambda: len(got) == len(large), "all at our consumer")
+    assert sorted(one.body for one in got) == sorted(large)
+    assert all(one.sys_flag & COMPRESSED_BIT for one in got)
+
+
+def check_order(received: list[dict[str, Any]], failures: int) -> None:
+    """30 numbers with the keys 0, 1 and 2: those of a key in one queue and in order; 7 has failed so often."""
+    for key in range(3):
+        of_key = [one for one in received if one["properties"]["key"] == str(key)]
+        expected = [n for number in range(key, 30, 3) for n in [number] * (1 + failures * (number == 7))]
+        assert [int(body_of(one)) for one in of_key] == expected
+        assert len({one["queue_id"] for one in of_key}) == 1

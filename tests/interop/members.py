@@ -5,14 +5,7 @@ import time
 from collections import Counter
 from typing import Any, Protocol
 
-from mqspark import (
-    ClientOptions,
-    ConsumeFromWhere,
-    Message,
-    MessageExt,
-    Producer,
-    PushConsumer,
-)
+from mqspark import ClientOptions, ConsumeFromWhere, Message, MessageExt, Producer, PushConsumer
 from mqspark.client.consumer.consumer_settings import AVERAGELY
 from mqspark.client.hooks.hooks import ConsumeContext, Interceptor, SendContext
 from tests.interop.driver import JavaDriver, body_of, message

@@ -6,12 +6,15 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from tests.interop import jars as jar_cache
 from tests.interop.driver import Driver, running
 from tests.interop.jars import HERE, Jars
-from tests.interop.rocketmq import java_command
-from tests.support.clusters import Cluster, brokers_known_to, write_conf
-from tests.support.processes import HOST, free_port, process, tail, wait_for_start
+from tests.interop.rocketmq import PATIENT, either_cluster, java_command
+from tests.support.clusters import Cluster, brokers_known_to, mqspark_cluster, write_conf
+from tests.support.maven import or_skip
+from tests.support.processes import HOST, free_port, process, set_options, tail, wait_for_start
 from tests.support.waiting import eventually
 
 STARTED = "rocketmq-proxy startup successfully"
@@ -68,6 +71,26 @@ def running_proxy(
     }
     with _proxy(jars, folder, values, (), options, heap_mib) as (grpc, remoting, pid):
         yield Proxy(cluster, grpc, remoting, folder, pid)
+
+
+@contextmanager
+def unproxied(folder: Path, settings: Mapping[str, object]) -> Iterator[Proxy]:
+    """Our broker's own service; remoting clients have its name server."""
+    with mqspark_cluster(folder, *set_options(settings)) as cluster:
+        yield Proxy(cluster, cluster.grpc, cluster.namesrv, folder, cluster.broker_pid)
+
+
+@contextmanager
+def served(request: pytest.FixtureRequest, folder: Path, settings: Mapping[str, object]) -> Iterator[Proxy]:
+    """By the fixture's parameter a cluster of that kind with RocketMQ's proxy before it; ``without``: ours has none."""
+    if request.param == "without":
+        with unproxied(folder, settings) as running:
+            yield running
+        return
+    jars = or_skip(fetch_proxy)
+    with either_cluster(request, folder / "cluster", settings, PATIENT) as cluster:
+        with running_proxy(jars, folder / "proxy", cluster) as running:
+            yield running
 
 
 @contextmanager

@@ -39,25 +39,14 @@ def java_command(
 
     Servers start without TLS unless ``options`` say otherwise: each would make two RSA keys, which takes seconds.
     """
+    collector = "-XX:+UseSerialGC" if heap_mib < LARGE_HEAP_MIB else "-XX:+UseG1GC"
     return [
-        "java",
-        f"-Xms{heap_mib}m",
-        f"-Xmx{heap_mib}m",
-        "-XX:+UseSerialGC" if heap_mib < LARGE_HEAP_MIB else "-XX:+UseG1GC",
-        "-XX:-UsePerfData",
-        "-Dtls.server.mode=disabled",
-        f"-Duser.home={folder}",
-        f"-Djava.io.tmpdir={folder}",
-        "-Djava.net.preferIPv4Stack=true",
+        "java", f"-Xms{heap_mib}m", f"-Xmx{heap_mib}m", collector, "-XX:-UsePerfData", "-Dtls.server.mode=disabled",
+        f"-Duser.home={folder}", f"-Djava.io.tmpdir={folder}", "-Djava.net.preferIPv4Stack=true",
         f"-Drmq.logback.configurationFile={HERE / 'java' / 'logback.xml'}",
         f"-Dinterop.log.file={folder / 'rocketmq.log'}",
-        *with_classes_of(jars.class_archive(main_class)),
-        *options,
-        "-cp",
-        jars.classpath,
-        main_class,
-        *arguments,
-    ]
+        *with_classes_of(jars.class_archive(main_class)), *options, "-cp", jars.classpath, main_class, *arguments,
+    ]  # fmt: skip
 
 
 @contextmanager
@@ -69,9 +58,8 @@ def rocketmq_namesrv(
     port = values["listenPort"]
     conf = write_conf(folder / "namesrv.conf", values)
     command = java_command(
-        jars, NAMESRV, folder, "-c", str(conf),
-        heap_mib=128, options=["-XX:TieredStopAtLevel=1", *options],
-    )  # fmt: skip
+        jars, NAMESRV, folder, "-c", str(conf), heap_mib=128, options=["-XX:TieredStopAtLevel=1", *options]
+    )
     address = f"{HOST}:{port}"
     log = folder / "namesrv.out"
     with process(command, log, env={"ROCKETMQ_HOME": str(folder)}) as child:
@@ -143,15 +131,9 @@ def rocketmq_broker(
     }
     port = int(str(values["listenPort"]))
     conf = write_conf(folder / "broker.conf", values)
-    command = java_command(
-        jars,
-        BROKER,
-        folder,
-        "-c",
-        str(conf),
-        heap_mib=heap_mib,
-        options=[*(["-XX:TieredStopAtLevel=1"] if heap_mib < LARGE_HEAP_MIB else []), *options],
-    )
+    compiler = ["-XX:TieredStopAtLevel=1"] if heap_mib < LARGE_HEAP_MIB else []
+    options = [*compiler, *options]
+    command = java_command(jars, BROKER, folder, "-c", str(conf), heap_mib=heap_mib, options=options)
     log = folder / "broker.out"
     with process(command, log, env={"ROCKETMQ_HOME": str(folder)}, stop_signal=stop_signal) as child:
         name = str(values["brokerName"])
@@ -181,13 +163,7 @@ def rocketmq_controller(
     folder.mkdir(parents=True)
     conf = write_conf(folder / "controller.conf", values)
     command = java_command(
-        jars,
-        CONTROLLER,
-        folder,
-        "-c",
-        str(conf),
-        heap_mib=256,
-        options=["-XX:TieredStopAtLevel=1"],
+        jars, CONTROLLER, folder, "-c", str(conf), heap_mib=256, options=["-XX:TieredStopAtLevel=1"]
     )
     log = folder / "controller.out"
     with process(command, log, env={"ROCKETMQ_HOME": str(folder)}, stop_signal=signal.SIGKILL) as child:

@@ -164,10 +164,7 @@ def popped(broker: Cluster, topic: str, group: str) -> dict[bytes, dict[str, obj
 
 
 def pop_and_lose(
-    namesrv: str,
-    start_master: Callable[[], AbstractContextManager[Cluster]],
-    slave: Cluster,
-    other: Cluster,
+    namesrv: str, start_master: Callable[[], AbstractContextManager[Cluster]], slave: Cluster, other: Cluster
 ) -> None:
     """What an acting slave hands out, and nobody acknowledges, comes again through the broker that has its check
     points; what is acknowledged does not."""

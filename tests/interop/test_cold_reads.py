@@ -12,7 +12,7 @@ from tests.interop.driver import JavaDriver, body_of
 from tests.interop.rocketmq import EITHER, either_cluster
 from tests.interop.topics import create_group, create_topic
 from tests.support.clusters import Cluster
-from tests.support.remoting import SEND_MESSAGE_V2, RawConnection, send_fields
+from tests.support.remoting import RawConnection
 
 Name = Callable[[str], str]
 
@@ -39,8 +39,7 @@ def fill(cluster: Cluster, topic: str, count: int) -> Counter[bytes]:
     bodies = [b"%04d" % number * (KIB // 4) for number in range(count)]
     with RawConnection(cluster.broker) as connection:
         for body in bodies:
-            reply = connection.request(SEND_MESSAGE_V2, body, **send_fields(topic, g=int(time.time() * 1000)))
-            assert reply.code == 0, reply
+            connection.send(topic, body, g=int(time.time() * 1000))
     return Counter(bodies)
 
 
@@ -58,15 +57,12 @@ def test_a_push_consumer_gets_its_share_of_each_period(java: JavaDriver, cold: C
     sent = fill(cold, topic, 60)
     time.sleep(1)
     began = time.monotonic()
-    started = java.call(
-        "push.start", namesrv=cold.namesrv, topic=topic, group=group, model="CLUSTERING", expression="*",
-        pull_batch=8, **{"from": "CONSUME_FROM_FIRST_OFFSET"},
-    )  # fmt: skip
-    first = java.call("push.take", handle=started["handle"], count=1, timeout_ms=30_000)
+    started = java.push(cold.namesrv, topic, group, pull_batch=8)
+    first = java.take(started, 1)
     assert group in shown(cold)
-    rest = java.call("push.take", handle=started["handle"], count=60 - len(first), timeout_ms=55_000)
+    rest = java.take(started, 60 - len(first), timeout_ms=55_000)
     took_s = time.monotonic() - began
-    java.call("push.stop", handle=started["handle"])
+    java.call("push.stop", handle=started)
     assert Counter(body_of(message) for message in [*first, *rest]) == sent
     assert took_s > 8, "60 KiB at 10 KiB, and what one pull is more, in five seconds"
 
@@ -80,15 +76,12 @@ def test_a_threshold_of_its_own_lets_a_group_read_all(java: JavaDriver, cold: Cl
     )
     assert "success" in printed, printed
     time.sleep(1)
-    started = java.call(
-        "push.start", namesrv=cold.namesrv, topic=topic, group=group, model="CLUSTERING", expression="*",
-        pull_batch=8, **{"from": "CONSUME_FROM_FIRST_OFFSET"},
-    )  # fmt: skip
-    first = java.call("push.take", handle=started["handle"], count=1, timeout_ms=30_000)
+    started = java.push(cold.namesrv, topic, group, pull_batch=8)
+    first = java.take(started, 1)
     began = time.monotonic()
-    rest = java.call("push.take", handle=started["handle"], count=60 - len(first), timeout_ms=30_000)
+    rest = java.take(started, 60 - len(first))
     took_s = time.monotonic() - began
-    java.call("push.stop", handle=started["handle"])
+    java.call("push.stop", handle=started)
     assert Counter(body_of(message) for message in [*first, *rest]) == sent
     assert took_s < 3
     printed = java.mqadmin("getColdDataFlowCtrInfo", "-b", cold.broker)

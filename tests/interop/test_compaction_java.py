@@ -40,19 +40,11 @@ def test_the_last_value_of_each_key(java: JavaDriver, tmp_path: Path) -> None:
         eventually(
             lambda: broker.call(lambda: store.offsets.log_bounds(TOPIC, 0)[0]) > 2 * OLD, "the log expired"
         )
-        handle = java.call(
-            "push.start",
-            namesrv=broker.namesrv,
-            topic=TOPIC,
-            group="from-the-first",
-            expression="*",
-            model="CLUSTERING",
-            **{"from": "CONSUME_FROM_FIRST_OFFSET"},
-        )["handle"]
+        handle = java.push(broker.namesrv, TOPIC, "from-the-first")
         found: dict[str, bytes] = {}
 
         def takes() -> bool:
-            for message in java.call("push.take", handle=handle, count=32, timeout_ms=1_000):
+            for message in java.take(handle, 32, timeout_ms=1_000):
                 found[message["properties"]["KEYS"]] = max(
                     found.get(message["properties"]["KEYS"], b""), body_of(message), key=_number
                 )

@@ -119,10 +119,7 @@ def test_order_is_kept_while_queues_move_between_our_consumer_and_javas(
     with Producer(cluster.namesrv, group=name("py-producer"), send_timeout_ms=30_000) as producer, ours:
         send(producer, 40)
         eventually(lambda: len(inbox.messages) == 40, "all to the only member")
-        theirs = java.call(
-            "push.start", namesrv=cluster.namesrv, topic=topic, group=group, model="CLUSTERING", expression="*",
-            orderly=True, **{"from": "CONSUME_FROM_FIRST_OFFSET"},
-        )["handle"]  # fmt: skip
+        theirs = java.push(cluster.namesrv, topic, group, orderly=True)
 
         def java_owns() -> set[int]:
             return {queue[2] for queue in java.call("push.queues", handle=theirs, topic=topic)}
@@ -141,7 +138,7 @@ def test_order_is_kept_while_queues_move_between_our_consumer_and_javas(
         from_java: list[dict[str, object]] = []
 
         def all_there() -> bool:
-            from_java.extend(java.call("push.take", handle=theirs, count=1, timeout_ms=200))
+            from_java.extend(java.take(theirs, 1, timeout_ms=200))
             seen = {body_of(got) for got in from_java} | set(inbox.bodies())
             return len(seen) == sum(sent.values())
 
@@ -230,7 +227,7 @@ def test_tools_look_into_javas_consumer_through_our_broker(
     )  # fmt: skip
 
     def take(count: int) -> list[bytes]:
-        got = java.call("push.take", handle=theirs["handle"], count=count, timeout_ms=30_000)
+        got = java.take(theirs["handle"], count)
         return sorted(map(body_of, got))
 
     def admin(*arguments: str) -> str:
@@ -310,10 +307,7 @@ def test_a_namespace_is_javas_too(java: JavaDriver, cluster: Cluster, name: Name
     topic, group, options = name("Space"), name("space"), ClientOptions(namespace="Team")
     create_topic(cluster, f"Team%{topic}")
     inbox = Inbox()
-    theirs = java.call(
-        "push.start", namesrv=cluster.namesrv, topic=topic, group=name("java-space"), model="CLUSTERING",
-        expression="*", namespace="Team", **{"from": "CONSUME_FROM_FIRST_OFFSET"},
-    )["handle"]  # fmt: skip
+    theirs = java.push(cluster.namesrv, topic, name("java-space"), namespace="Team")
     producer = java.call("producer.start", namesrv=cluster.namesrv, group="java-producer", namespace="Team")
     java.call("producer.send", handle=producer["handle"], mode="sync", message=message(topic, b"theirs"))
     consumer = PushConsumer(cluster.namesrv, group=group, listener=inbox, consume_from=FIRST, options=options)
@@ -324,7 +318,7 @@ def test_a_namespace_is_javas_too(java: JavaDriver, cluster: Cluster, name: Name
     ):
         ours.send(Message.of(topic, b"ours"))
         eventually(lambda: len(inbox.messages) == 2, "both messages")
-        received = java.call("push.take", handle=theirs, count=2, timeout_ms=30_000)
+        received = java.take(theirs, 2)
     assert {got["topic"] for got in received} == {topic} == {got.topic for got in inbox.messages}
     assert {body_of(got) for got in received} == {b"ours", b"theirs"} == set(inbox.bodies())
     java.call("push.stop", handle=theirs)
@@ -355,11 +349,8 @@ def test_in_order_what_never_succeeds_becomes_a_dead_letter(
             letters = read_all(cluster, f"%DLQ%{group}", name("dlq"), 3)
         bodies = [got.body for got in inbox.messages]
     else:
-        theirs = java.call(
-            "push.start", namesrv=cluster.namesrv, topic=topic, group=group, model="CLUSTERING", expression="*",
-            orderly=True, failures=9, max_reconsume=1, **{"from": "CONSUME_FROM_FIRST_OFFSET"},
-        )["handle"]  # fmt: skip
-        received = java.call("push.take", handle=theirs, count=6, timeout_ms=60_000)
+        theirs = java.push(cluster.namesrv, topic, group, orderly=True, failures=9, max_reconsume=1)
+        received = java.take(theirs, 6, timeout_ms=60_000)
         letters = read_all(cluster, f"%DLQ%{group}", name("dlq"), 3)
         java.call("push.stop", handle=theirs)
         bodies = list(map(body_of, received))

@@ -17,10 +17,14 @@ from tests.interop.driver import Driver, Program, body_of, message
 from tests.interop.handles import (
     SEND_OK,
     bodies,
+    check_compressed,
+    check_order,
+    committed,
     counted,
     group_offset,
     our_consumer,
     send,
+    send_all,
     start,
     started,
     stored,
@@ -34,7 +38,6 @@ from tests.support.waiting import eventually
 
 Name = Callable[[str], str]
 
-COMPRESSED_BIT = 0x1
 CONSUMERS, RUNNING_INFO = 38, 307
 
 
@@ -47,12 +50,6 @@ def push(
     cpp: Driver, cluster: Cluster, topic: str, group: str, expression: str = "*", **settings: Any
 ) -> int:
     return start(cpp, "push", cluster, group, subscriptions={topic: expression}, **settings)
-
-
-def send_all(cpp: Driver, cluster: Cluster, topic: str, given: list[bytes], **fields: Any) -> None:
-    with started(cpp, "producer", cluster, "cpp-sender") as producer:
-        for body in given:
-            send(cpp, producer, topic, body, **fields)
 
 
 @pytest.mark.parametrize("mode", ["sync", "async", "oneway", "orderly", "oneway_orderly"])
@@ -105,11 +102,7 @@ def test_large_bodies_travel_compressed(cpp: Driver, soon: Cluster, name: Name) 
     consumer = push(cpp, soon, topic, create_group(soon, name("cpp-large")))
     send_all(cpp, soon, topic, large)
     assert counted(take(cpp, consumer, 2)) == Counter(large)
-    got: list[MessageExt] = []
-    with our_consumer(soon, topic, create_group(soon, name("our-large")), got.append):
-        eventually(lambda: len(got) == 2, "both at our consumer")
-    assert sorted(one.body for one in got) == sorted(large)
-    assert all(one.sys_flag & COMPRESSED_BIT for one in got)
+    check_compressed(soon, topic, name("our-large"), large)
 
 
 def test_an_unknown_topic_is_made_by_the_first_send(cpp: Driver, soon: Cluster, name: Name) -> None:
@@ -130,10 +123,7 @@ def test_tags_and_offsets(cpp: Driver, soon: Cluster, name: Name) -> None:
     assert not take(cpp, consumer, 1, 300)
     ids = {(one.queue_id, one.queue_offset): one.message_id for one in stored(soon, topic)}
     assert all(ids[one["queue_id"], one["queue_offset"]] == one["msg_id"] for one in received)
-    eventually(
-        lambda: sum(group_offset(soon, group, topic, queue) or 0 for queue in range(QUEUES)) >= 36,
-        "its offsets are committed",
-    )
+    eventually(lambda: committed(soon, group, topic) >= 36, "its offsets are committed")
 
 
 @pytest.mark.slow("the first retry is due after ten seconds")
@@ -165,13 +155,7 @@ def test_in_order(cpp: Driver, soon: Cluster, name: Name) -> None:
             made = message(topic, b"%d" % number, properties={"key": str(number % 3), **failing})
             cpp.call("producer.send", handle=producer, mode="orderly", shard=number % 3, message=made)
     received = take(cpp, push(cpp, soon, topic, group, orderly=True), 31)
-    for key in "012":
-        of_key = [one for one in received if one["properties"]["key"] == key]
-        expected = list(range(int(key), 30, 3))
-        if key == "1":
-            expected[2:3] = [7, 7]
-        assert [int(body_of(one)) for one in of_key] == expected
-        assert len({one["queue_id"] for one in of_key}) == 1
+    check_order(received, 1)
 
 
 def test_every_broadcast_consumer_gets_everything(cpp: Driver, soon: Cluster, name: Name) -> None:

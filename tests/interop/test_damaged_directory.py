@@ -20,13 +20,7 @@ from tests.interop.topics import dispatched
 from tests.support import storefiles
 from tests.support.clusters import Cluster, mqspark_broker
 from tests.support.processes import free_port
-from tests.support.remoting import (
-    GET_MAX_OFFSET,
-    GET_MIN_OFFSET,
-    SEND_MESSAGE_V2,
-    RawConnection,
-    log_end,
-)
+from tests.support.remoting import GET_MAX_OFFSET, GET_MIN_OFFSET, RawConnection, log_end
 from tests.support.store_tools import copy_store
 
 pytestmark = pytest.mark.slow("real brokers start at every stop; tests/crash has our side of it")
@@ -54,11 +48,7 @@ def theirs(jars: Jars) -> Run:
 
 def send(broker: Cluster, body: bytes) -> None:
     with RawConnection(broker.broker) as connection:
-        reply = connection.request(
-            SEND_MESSAGE_V2, body, a="p", b=PLAIN, c="TBW102", d=4, e=QUEUE[1], f=0, g=1_700_000_000_000, h=0,
-            i="", j=0, k=False, m=False,
-        )  # fmt: skip
-        assert reply.code == 0, reply
+        connection.send(PLAIN, body, QUEUE[1])
 
 
 class Contents:

@@ -16,7 +16,7 @@ from tests.interop.jars import Jars
 from tests.interop.rocketmq import rocketmq_broker, rocketmq_namesrv
 from tests.interop.topics import create_topic
 from tests.support.clusters import Cluster, mqspark_broker
-from tests.support.remoting import GET_MAX_OFFSET, SEND_MESSAGE_V2, RawConnection, send_fields
+from tests.support.remoting import GET_MAX_OFFSET, RawConnection
 
 SETTINGS = {
     "brokerName": "moving",
@@ -45,9 +45,7 @@ def send(broker: Cluster, names: Iterator[int], maker: str) -> dict[bytes, int]:
         ):
             body = b"%s %d" % (maker.encode(), next(names))
             due_ms[body] = time.time_ns() // 1_000_000 + delay_ms
-            fields = send_fields(TOPIC, 0, properties, g=due_ms[body])
-            reply = connection.request(SEND_MESSAGE_V2, body, **fields)
-            assert reply.code == 0, reply
+            connection.send(TOPIC, body, 0, properties, g=due_ms[body])
     return due_ms
 
 

@@ -35,16 +35,7 @@ def push(java: JavaDriver, cluster: Cluster, topic: str, group: str, **options: 
     create_group(cluster, group)
     # So that the consumer finds it at once and not with its next look, 20 s later.
     create_topic(cluster, f"%RETRY%{group}", 1)
-    started = java.call(
-        "push.start",
-        namesrv=cluster.namesrv,
-        group=group,
-        topic=topic,
-        expression="*",
-        model="CLUSTERING",
-        **{"from": "CONSUME_FROM_FIRST_OFFSET", **options},
-    )
-    return int(started["handle"])
+    return java.push(cluster.namesrv, topic, group, **options)
 
 
 def wait_for_route(java: JavaDriver, producer: int, topic: str) -> None:
@@ -60,8 +51,7 @@ def wait_for_route(java: JavaDriver, producer: int, topic: str) -> None:
 
 
 def take(java: JavaDriver, consumer: int, count: int, timeout_ms: int = WAIT_MS) -> list[dict[str, Any]]:
-    taken: list[dict[str, Any]] = java.call("push.take", handle=consumer, count=count, timeout_ms=timeout_ms)
-    return taken
+    return java.take(consumer, count, timeout_ms)
 
 
 def properties_of(received: dict[str, Any]) -> dict[str, str]:

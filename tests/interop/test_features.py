@@ -338,10 +338,7 @@ def test_our_delays_timers_and_recall(java: JavaDriver, cluster: Cluster, name: 
         received[got.body] = got
 
     consumer = PushConsumer(
-        cluster.namesrv,
-        group=group,
-        listener=listen,
-        consume_from=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        cluster.namesrv, group=group, listener=listen, consume_from=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
     )
     consumer.subscribe(topic)
     with consumer, Producer(cluster.namesrv, group=name("late"), send_timeout_ms=30_000) as producer:

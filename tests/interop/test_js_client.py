@@ -7,9 +7,19 @@ from typing import Any
 
 import pytest
 
-from mqspark.message import MessageExt
 from tests.interop.driver import Driver, DriverError, Program, body_of
-from tests.interop.handles import bodies, counted, group_offset, our_consumer, send, started, stored, take
+from tests.interop.handles import (
+    bodies,
+    check_compressed,
+    committed,
+    counted,
+    group_offset,
+    send,
+    send_all,
+    started,
+    stored,
+    take,
+)
 from tests.interop.other_clients import JS
 from tests.interop.topics import QUEUES, create_group, create_topic, max_offset
 from tests.support.clusters import Cluster
@@ -17,19 +27,12 @@ from tests.support.waiting import eventually
 
 Name = Callable[[str], str]
 
-COMPRESSED_BIT = 0x1
 TOPIC_NOT_EXIST = 17
 
 
 @pytest.fixture(scope="module")
 def js(drivers: Callable[[Program], Driver]) -> Driver:
     return drivers(JS)
-
-
-def send_all(js: Driver, cluster: Cluster, topic: str, given: list[bytes], **fields: Any) -> None:
-    with started(js, "producer", cluster, "js-sender") as producer:
-        for body in given:
-            send(js, producer, topic, body, **fields)
 
 
 def test_every_field_of_a_message_arrives(js: Driver, soon: Cluster, name: Name) -> None:
@@ -61,11 +64,7 @@ def test_large_bodies_travel_compressed(js: Driver, soon: Cluster, name: Name) -
     with started(js, "push", soon, group, topic=topic, expression="*") as consumer:
         send_all(js, soon, topic, large)
         assert counted(take(js, consumer, 2)) == Counter(large)
-    got: list[MessageExt] = []
-    with our_consumer(soon, topic, create_group(soon, name("our-large")), got.append):
-        eventually(lambda: len(got) == 2, "both at our consumer")
-    assert sorted(one.body for one in got) == sorted(large)
-    assert all(one.sys_flag & COMPRESSED_BIT for one in got)
+    check_compressed(soon, topic, name("our-large"), large)
 
 
 def test_an_unknown_topic_is_an_error(js: Driver, soon: Cluster, name: Name) -> None:
@@ -92,10 +91,7 @@ def test_tags_and_where_a_group_goes_on(js: Driver, soon: Cluster, name: Name) -
             send(js, producer, topic, b"%d" % number, tags="ABCD"[number % 4])
     with started(js, "push", soon, group, topic=topic, expression="A || C") as consumer:
         assert {int(body_of(one)) for one in take(js, consumer, 20)} == set(range(0, 40, 2))
-        eventually(
-            lambda: sum(group_offset(soon, group, topic, queue) or 0 for queue in range(QUEUES)) >= 39,
-            "its offsets are committed",
-        )
+        eventually(lambda: committed(soon, group, topic) >= 39, "its offsets are committed")
     send_all(js, soon, topic, bodies("later", 4), tags="C")
     with started(js, "push", soon, group, topic=topic, expression="A || C") as consumer:
         received = {one["msg_id"]: one for one in take(js, consumer, 4) + take(js, consumer, 1, 300)}

@@ -18,14 +18,13 @@ from mqspark.record.record import decode_records
 from tests.interop.directories import log_bytes
 from tests.interop.driver import Driver, JavaDriver
 from tests.interop.jars import Jars
-from tests.interop.proxy import Proxy, fetch_grpc_client, fetch_proxy, grpc_driver, running_proxy
-from tests.interop.rocketmq import EITHER, either_cluster, rocketmq_broker
+from tests.interop.proxy import Proxy, served
+from tests.interop.rocketmq import EITHER, rocketmq_broker
 from tests.interop.test_pop import MOVING
 from tests.interop.topics import create_group, create_topic
-from tests.support.clusters import Cluster, mqspark_broker, mqspark_cluster
-from tests.support.maven import or_skip
-from tests.support.processes import free_port, set_options
-from tests.support.remoting import GET_MAX_OFFSET, SEND_MESSAGE_V2, RawConnection, send_fields
+from tests.support.clusters import Cluster, mqspark_broker
+from tests.support.processes import free_port
+from tests.support.remoting import GET_MAX_OFFSET, RawConnection
 from tests.support.waiting import eventually
 
 Name = Callable[[str], str]
@@ -41,24 +40,8 @@ pytestmark = pytest.mark.slow(
 @pytest.fixture(params=["without", *EITHER], scope="module")
 def proxy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
     """Before our broker and a real one; ``without``: our broker, which needs none."""
-    folder = tmp_path_factory.mktemp("lite")
-    if request.param == "without":
-        with mqspark_cluster(folder, *set_options(SETTINGS)) as cluster:
-            yield Proxy(cluster, cluster.grpc, cluster.namesrv, folder, cluster.broker_pid)
-        return
-    jars = or_skip(fetch_proxy)
-    with (
-        either_cluster(request, folder / "cluster", SETTINGS) as cluster,
-        running_proxy(jars, folder / "proxy", cluster) as running,
-    ):
+    with served(request, tmp_path_factory.mktemp("lite"), SETTINGS) as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def grpc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
-    jars = or_skip(fetch_grpc_client)
-    with grpc_driver(jars, tmp_path_factory.mktemp("grpc")) as driver:
-        yield driver
 
 
 class LiteClients:
@@ -177,9 +160,8 @@ class LiteReader:
         for number in range(SENT_A_ROUND):
             for name in LITE_TOPICS:
                 body = f"{turn}-{name}-{number}".encode()
-                fields = send_fields(PARENT, 0, f"__LITE_TOPIC\x01{name}\x02", g=int(time.time() * 1000))
-                reply = connection.request(SEND_MESSAGE_V2, body, **fields)
-                assert reply.code == 0, reply
+                text = f"__LITE_TOPIC\x01{name}\x02"
+                connection.send(PARENT, body, 0, text, g=int(time.time() * 1000))
                 self.sent[name].append(body)
 
     def subscribe(self, connection: RawConnection) -> None:

@@ -76,11 +76,8 @@ def test_one_cluster_of_both_kinds(java: JavaDriver, mixed: Mixed) -> None:
     for broker in (ours, theirs):
         printed = java.mqadmin("updateSubGroup", "-b", broker.broker, "-g", "mixed-readers", "-n", namesrv)
         assert "success" in printed
-    consumer = java.call(
-        "push.start", namesrv=namesrv, topic="Mixed", group="mixed-readers", model="CLUSTERING", expression="*",
-        **{"from": "CONSUME_FROM_FIRST_OFFSET"},
-    )["handle"]  # fmt: skip
-    received = java.call("push.take", handle=consumer, count=80, timeout_ms=30_000)
+    consumer = java.push(namesrv, "Mixed", "mixed-readers")
+    received = java.take(consumer, 80)
     assert Counter(map(body_of, received)) == Counter(b"m-%d" % number for number in range(80))
     assert Counter(one["broker"] for one in received) == {"broker-python": 40, "broker-java": 40}
 

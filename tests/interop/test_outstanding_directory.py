@@ -19,7 +19,7 @@ from tests.interop.test_pop import MOVING, Hands, send_raw
 from tests.interop.topics import dispatched
 from tests.support.clusters import Cluster, mqspark_broker
 from tests.support.processes import free_port
-from tests.support.remoting import GET_MAX_OFFSET, SEND_MESSAGE_V2, RawConnection, Reply
+from tests.support.remoting import GET_MAX_OFFSET, RawConnection, Reply
 from tests.support.waiting import eventually
 
 SETTINGS = MOVING | {
@@ -37,12 +37,7 @@ def send(
     connection: RawConnection, topic: str, body: bytes, properties: dict[str, str], flag: int = 0
 ) -> Reply:
     text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
-    reply = connection.request(
-        SEND_MESSAGE_V2, body, a="tx", b=topic, c="TBW102", d=1, e=0, f=flag, g=int(time.time() * 1000),
-        h=0, i=text, j=0, k=False, m=False,
-    )  # fmt: skip
-    assert reply.code == 0, reply
-    return reply
+    return connection.send(topic, body, 0, text, a="tx", d=1, f=flag, g=int(time.time() * 1000))
 
 
 def messages(cluster: Cluster, topic: str) -> list[MessageExt]:

@@ -22,7 +22,7 @@ from tests.interop.rocketmq import rocketmq_broker
 from tests.interop.topics import create_group, create_topic
 from tests.support.clusters import Cluster, mqspark_broker
 from tests.support.processes import free_port
-from tests.support.remoting import SEND_MESSAGE_V2, RawConnection, send_fields
+from tests.support.remoting import RawConnection
 from tests.support.waiting import eventually
 
 Name = Callable[[str], str]
@@ -44,30 +44,20 @@ def pop_group(java: JavaDriver, cluster: Cluster, topic: str, group: str, share:
 
 
 def popper(java: JavaDriver, cluster: Cluster, topic: str, group: str, **settings: Any) -> int:
-    started = java.call(
-        "push.start", namesrv=cluster.namesrv, topic=topic, group=group, model="CLUSTERING", expression="*",
-        server_assigns=True, **{"from": "CONSUME_FROM_FIRST_OFFSET"}, **settings,
-    )  # fmt: skip
-    return int(started["handle"])
+    return java.push(cluster.namesrv, topic, group, server_assigns=True, **settings)
 
 
 def send(java: JavaDriver, cluster: Cluster, topic: str, count: int, prefix: str = "m") -> list[bytes]:
     handle = java.call("producer.start", namesrv=cluster.namesrv, group="pop-producer")["handle"]
     java.call(
-        "producer.send_many",
-        handle=handle,
-        mode="sync",
-        topic=topic,
-        tags="TagA",
-        prefix=prefix,
-        count=count,
+        "producer.send_many", handle=handle, mode="sync", topic=topic, tags="TagA", prefix=prefix, count=count
     )
     java.call("producer.stop", handle=handle)
     return [f"{prefix}-{number}".encode() for number in range(count)]
 
 
 def take(java: JavaDriver, handle: int, count: int) -> Counter[bytes]:
-    received = java.call("push.take", handle=handle, count=count, timeout_ms=55_000)
+    received = java.take(handle, count, timeout_ms=55_000)
     return Counter(body_of(message) for message in received)
 
 
@@ -82,9 +72,7 @@ def test_all_is_consumed_once_by_two(java: JavaDriver, cluster: Cluster, name: N
     after = send(java, cluster, topic, 100, "after")
     while sum(received.values()) < 200 and time.monotonic() < deadline:
         for handle in (one, two):
-            received += Counter(
-                body_of(message) for message in java.call("push.take", handle=handle, count=1, timeout_ms=200)
-            )
+            received += Counter(body_of(message) for message in java.take(handle, 1, timeout_ms=200))
     progress = java.mqadmin("consumerProgress", "-n", cluster.namesrv, "-g", group)
     for handle in (one, two):
         java.call("push.stop", handle=handle)
@@ -147,7 +135,7 @@ def test_our_consumer_beside_the_java_one(java: JavaDriver, cluster: Cluster, na
         wanted = Counter(sent)
         deadline = time.monotonic() + 60
         while sum(received.values()) < len(sent) + fails and time.monotonic() < deadline:
-            messages = java.call("push.take", handle=theirs, count=1, timeout_ms=200)
+            messages = java.take(theirs, 1, timeout_ms=200)
             with lock:
                 received.update(body_of(message) for message in messages)
     java.call("push.stop", handle=theirs)
@@ -237,8 +225,7 @@ class Hands:
 
 def send_raw(connection: RawConnection, bodies: set[bytes]) -> None:
     for body in sorted(bodies):
-        reply = connection.request(SEND_MESSAGE_V2, body, **send_fields(TOPIC, g=int(time.time() * 1000)))
-        assert reply.code == 0, reply
+        connection.send(TOPIC, body, g=int(time.time() * 1000))
 
 
 def saved_offsets(store: Path, topic: str, group: str) -> dict[str, int]:

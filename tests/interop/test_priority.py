@@ -23,10 +23,8 @@ from tests.support.clusters import Cluster, mqspark_broker
 from tests.support.processes import free_port
 from tests.support.remoting import (
     GET_MAX_OFFSET,
-    SEND_MESSAGE_V2,
     UPDATE_AND_CREATE_TOPIC,
     RawConnection,
-    send_fields,
     topic_fields,
 )
 from tests.support.waiting import eventually
@@ -58,10 +56,8 @@ def priority_topic(cluster: Cluster, topic: str, queues: int = QUEUES) -> str:
 
 
 def send(connection: RawConnection, topic: str, priority: object, body: bytes = b"m") -> dict[str, str]:
-    fields = send_fields(topic, 0, f"{PRIORITY}\x01{priority}\x02", g=int(time.time() * 1000))
-    reply = connection.request(SEND_MESSAGE_V2, body, **fields)
-    assert reply.code == 0, reply
-    return reply.ext
+    text = f"{PRIORITY}\x01{priority}\x02"
+    return connection.send(topic, body, 0, text, g=int(time.time() * 1000)).ext
 
 
 def pop(
@@ -115,7 +111,7 @@ def test_java_sends_and_pops_by_priority(java: JavaDriver, cluster: Cluster, nam
     java.call("producer.stop", handle=handle)
     time.sleep(0.5)
     consumer = popper(java, cluster, topic, group, threads=1)
-    received = java.call("push.take", handle=consumer, count=6, timeout_ms=30_000)
+    received = java.take(consumer, 6)
     java.call("push.stop", handle=consumer)
     priorities = [one["properties"].get(PRIORITY) for one in received]
     assert priorities.count(None) == 1  # a delayed message has none

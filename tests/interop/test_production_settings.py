@@ -88,8 +88,7 @@ def performed(play: Play) -> list[Entry]:
         answer = play.quietly(GET_TOPIC_CONFIG, topic=topic)
         config = json.loads(answer.body) if answer.body else {}
         play.fact(
-            label,
-            (answer.code, *(config.get(key) for key in ("readQueueNums", "writeQueueNums", "perm"))),
+            label, (answer.code, *(config.get(key) for key in ("readQueueNums", "writeQueueNums", "perm")))
         )
     topic, group = create_topic(play, "Orders", 1), create_group(play, "billing")
     pull(play, "autoCreateSubscriptionGroup: a pull of an unknown group", play.name("strangers"), topic)

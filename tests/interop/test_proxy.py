@@ -8,50 +8,28 @@ invisible times, passes on checks of transactions.
 import base64
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.interop.driven import Client, bodies, message
+from tests.interop import driven
+from tests.interop.driven import Client, Name, bodies, message
 from tests.interop.driver import Driver, DriverError, JavaDriver, body_of
 from tests.interop.driver import message as plain_message
-from tests.interop.proxy import Proxy, fetch_grpc_client, fetch_proxy, grpc_driver, running_proxy
-from tests.interop.rocketmq import EITHER, PATIENT, SOON, either_cluster
+from tests.interop.proxy import Proxy, fetch_proxy, running_proxy, served
+from tests.interop.rocketmq import EITHER, SOON
 from tests.interop.topics import create_group, create_topic, message_count
-from tests.support.clusters import mqspark_cluster
-from tests.support.maven import or_skip
-from tests.support.processes import set_options
 from tests.support.waiting import eventually
 
-Name = Callable[[str], str]
-
-SETTINGS = {**SOON, "recallMessageEnable": "true"}
+SETTINGS = {**SOON, "recallMessageEnable": "true", "enableLmq": True, "enableMultiDispatch": True}
 
 
 @pytest.fixture(params=["without", *EITHER], scope="module")
 def proxy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
-    if request.param == "without":  # our broker's own service; remoting clients have its name server
-        folder = tmp_path_factory.mktemp("unproxied")
-        settings = {**SETTINGS, "enableLmq": True, "enableMultiDispatch": True}
-        with mqspark_cluster(folder, *set_options(settings)) as cluster:
-            yield Proxy(cluster, cluster.grpc, cluster.namesrv, folder, cluster.broker_pid)
-        return
-    jars = or_skip(fetch_proxy)
-    folder = tmp_path_factory.mktemp("proxied")
-    with (
-        either_cluster(request, folder / "cluster", SETTINGS, PATIENT) as cluster,
-        running_proxy(jars, folder / "proxy", cluster) as running,
-    ):
+    with served(request, tmp_path_factory.mktemp("served"), SETTINGS) as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def grpc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
-    jars = or_skip(fetch_grpc_client)
-    with grpc_driver(jars, tmp_path_factory.mktemp("grpc")) as driver:
-        yield driver
 
 
 @pytest.fixture
@@ -100,51 +78,15 @@ def test_what_is_not_acknowledged_comes_again_when_its_time_is_over(client: Clie
 
 
 def test_sql_and_tags_choose_messages(client: Client, name: Name) -> None:
-    cluster = client.proxy.cluster
-    topic = create_topic(cluster, name("Filtered"))
-    client.send(
-        client.producer(topic),
-        *(message(topic, b"m-%d" % n, tag=f"Tag{n % 3}", properties={"n": n}) for n in range(12)),
-    )
-    for kind, expression, numbers in (
-        ("TAG", "Tag0 || Tag2", [n for n in range(12) if n % 3 != 1]),
-        ("SQL92", "n BETWEEN 4 AND 7 AND TAGS <> 'Tag1'", [5, 6]),
-    ):
-        consumer = client.simple(topic, create_group(cluster, name(f"filters-{kind}")), expression, kind)
-        received = client.receive(consumer, len(numbers))
-        client.ack(consumer, *received)
-        assert bodies(received) == Counter(b"m-%d" % n for n in numbers), expression
+    driven.choose(client, name)
 
 
 def test_messages_of_a_group_come_one_after_the_other(client: Client, name: Name) -> None:
-    cluster = client.proxy.cluster
-    topic = create_topic(cluster, name("Fifo"), attributes="+message.type=FIFO")
-    group = create_group(cluster, name("fifo-readers"), consumeMessageOrderly=True)
-    sent = [message(topic, b"%d-%d" % (n % 3, n), group=f"g{n % 3}") for n in range(15)]
-    client.send(client.producer(topic), *sent)
-    consumer = client.push(topic, group, failures=0)
-    taken = client.take(consumer, 15)
-    assert bodies(taken) == Counter(map(body_of, sent))
-    for number in range(3):
-        of_group = [got for got in taken if got["group"] == f"g{number}"]
-        assert [body_of(got) for got in of_group] == [b"%d-%d" % (number, n) for n in range(number, 15, 3)]
+    driven.keep_order(client, name, 15, lambda topic, group: client.take(client.push(topic, group), 15))
 
 
 def test_delayed_messages_come_late_or_are_taken_back(client: Client, name: Name) -> None:
-    cluster = client.proxy.cluster
-    topic = create_topic(cluster, name("Delayed"), attributes="+message.type=DELAY")
-    group = create_group(cluster, name("delayed-readers"))
-    consumer = client.push(topic, group)
-    producer = client.producer(topic)
-    kept, taken_back = client.send(
-        producer, message(topic, b"kept", delay_ms=5_000), message(topic, b"taken back", delay_ms=4_000)
-    )
-    recalled = client.driver.call(
-        "producer.recall", handle=producer, topic=topic, recall_handle=taken_back["recall_handle"]
-    )
-    assert recalled == taken_back["id"]
-    (got,) = client.take(consumer, 1)
-    assert (got["id"], body_of(got)) == (kept["id"], b"kept")
+    got = driven.take_back(client, name, 5_000)
     assert time.time() * 1000 >= got["delivery_timestamp"] > got["born_timestamp"]
 
 
@@ -175,17 +117,7 @@ def test_transactions_are_committed_rolled_back_and_asked_for(client: Client, na
 def test_failures_are_retried_by_the_policy_of_the_group_and_end_as_dead_letters(
     client: Client, name: Name
 ) -> None:
-    cluster = client.proxy.cluster
-    topic = create_topic(cluster, name("Failing"), 1)
-    group = create_group(
-        cluster, name("failing-readers"), retryMaxTimes=2,
-        groupRetryPolicy={"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000, 1000]}},
-    )  # fmt: skip
-    client.send(client.producer(topic), message(topic, b"hopeless", tag="T", properties={"p": "v"}))
-    consumer = client.push(topic, group, failures=9)
-    taken = client.take(consumer, 3)
-    assert [(body_of(got), got["attempt"]) for got in taken] == [(b"hopeless", n) for n in (1, 2, 3)]
-    eventually(lambda: message_count(cluster, f"%DLQ%{group}", 1) == 1, "a dead letter")
+    driven.fail(client, name)
 
 
 def test_in_order_what_never_succeeds_becomes_a_dead_letter_and_the_next_goes_on(
@@ -243,14 +175,7 @@ def test_a_proxy_that_puts_acknowledgements_together(
 
 
 def test_the_highest_priority_comes_first(client: Client, name: Name) -> None:
-    cluster = client.proxy.cluster
-    topic = create_topic(cluster, name("Hurried"), 8, attributes="+message.type=PRIORITY")
-    sent = [message(topic, b"%d" % priority, priority=priority) for priority in (3, 7, 1, 5)]
-    client.send(client.producer(topic), *sent)
-    consumer = client.simple(topic, create_group(cluster, name("hurried-readers")))
-    received = client.receive(consumer, 4)
-    client.ack(consumer, *received)
-    assert [body_of(got) for got in received] == [b"7", b"5", b"3", b"1"]
+    driven.hurry(client, name)
 
 
 def test_refusals_say_what_is_wrong(client: Client, name: Name) -> None:

@@ -190,10 +190,7 @@ def test_a_push_group_reads_its_tags_and_resumes(java: JavaDriver, cluster: Clus
 def test_our_consumer_and_javas_share_one_group(java: JavaDriver, cluster: Cluster, name: Name) -> None:
     topic, group = create_topic(cluster, name("Mixed")), name("mixed-group")
     inbox = Inbox()
-    theirs = java.call(
-        "push.start", namesrv=cluster.namesrv, topic=topic, group=group, model="CLUSTERING", expression="*",
-        **{"from": "CONSUME_FROM_FIRST_OFFSET"},
-    )["handle"]  # fmt: skip
+    theirs = java.push(cluster.namesrv, topic, group)
 
     def java_owns() -> list[int]:
         return [queue[2] for queue in java.call("push.queues", handle=theirs, topic=topic)]
@@ -217,7 +214,7 @@ def test_our_consumer_and_javas_share_one_group(java: JavaDriver, cluster: Clust
         # RocketMQ acknowledges a message before its queue has it.
         eventually(lambda: message_count(cluster, topic) == 200, "200 messages in the queues")
         share = sum(max_offset(cluster, topic, queue_id) for queue_id in java_owns())
-        from_java = java.call("push.take", handle=theirs, count=share, timeout_ms=20_000)
+        from_java = java.take(theirs, share, timeout_ms=20_000)
         eventually(lambda: len(inbox.messages) == 200 - share, "our share")
         assert Counter(map(body_of, from_java)) + inbox.bodies() == Counter(bodies)
 

@@ -138,10 +138,7 @@ def test_consumers_go_on_at_the_slave_when_our_master_dies(
                 rest |= {message.body for message in consumer.poll(1_000)}
         assert read | rest == everything
         assert not read & rest, "it went on where it was"
-        handle = java.call(
-            "push.start", namesrv=first.namesrv, topic=TOPIC, group="java", model="CLUSTERING", expression="*",
-            **{"from": "CONSUME_FROM_FIRST_OFFSET"},
-        )["handle"]  # fmt: skip
-        received = java.call("push.take", handle=handle, count=200, timeout_ms=60_000)
+        handle = java.push(first.namesrv, TOPIC, "java")
+        received = java.take(handle, 200, timeout_ms=60_000)
         assert {body_of(one) for one in received} == everything
         java.call("push.stop", handle=handle)

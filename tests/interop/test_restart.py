@@ -76,10 +76,7 @@ def test_clients_outlive_the_broker(java: JavaDriver, tmp_path: Path) -> None:
         ]
         sending = Sending(java, producer)
         java.mqadmin("updateSubGroup", "-b", broker.broker, "-g", "restart-readers", "-n", namesrv)
-        consumer = java.call(
-            "push.start", namesrv=namesrv, topic=TOPIC, group="restart-readers", model="CLUSTERING", expression="*",
-            **{"from": "CONSUME_FROM_FIRST_OFFSET"},
-        )["handle"]  # fmt: skip
+        consumer = java.push(namesrv, TOPIC, "restart-readers")
         sending.start()
         for blow in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
             sending.await_more(ACKS_PER_LIFE)
@@ -94,7 +91,7 @@ def test_clients_outlive_the_broker(java: JavaDriver, tmp_path: Path) -> None:
         expected, deadline = set(sending.acknowledged), time.monotonic() + 60
         seen: set[bytes] = set()
         while expected - seen and time.monotonic() < deadline:
-            received = java.call("push.take", handle=consumer, count=1, timeout_ms=2000)
+            received = java.take(consumer, 1, timeout_ms=2000)
             seen |= {body_of(one) for one in received}
         assert not expected - seen, (
             f"{len(expected - seen)} of {len(expected)} acknowledged messages never came"

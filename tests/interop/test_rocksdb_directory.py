@@ -25,10 +25,8 @@ from tests.support.remoting import (
     GET_MAX_OFFSET,
     GET_MIN_OFFSET,
     QUERY_CONSUMER_OFFSET,
-    SEND_MESSAGE_V2,
     UPDATE_CONSUMER_OFFSET,
     RawConnection,
-    send_fields,
 )
 from tests.support.storefiles import segments_of
 from tests.support.waiting import eventually
@@ -139,9 +137,7 @@ def send(broker: Cluster, topic: str, numbers: range) -> dict[tuple[str, int], l
         for number in numbers:
             queue_id = number % QUEUES
             body = b"%s %04d " % (topic.encode(), number) * 40
-            fields = send_fields(topic, queue_id, f"KEYS\x01k{number}\x02")
-            reply = connection.request(SEND_MESSAGE_V2, body, **fields)
-            assert reply.code == 0, reply
+            reply = connection.send(topic, body, queue_id, f"KEYS\x01k{number}\x02")
             queue = sent.setdefault((topic, queue_id), [])
             queue.append(body)
             assert int(reply.ext["queueOffset"]) == len(queue) - 1
@@ -272,9 +268,7 @@ def test_each_place_is_recognised(
     with directory.theirs(settings) as broker:
         fill(broker, 30)
         with RawConnection(broker.broker) as connection:
-            fields = send_fields(TOPIC, 0, "INNER_MULTI_DISPATCH\x01%LMQ%one\x02")
-            reply = connection.request(SEND_MESSAGE_V2, b"light", **fields)
-            assert reply.code == 0, reply
+            connection.send(TOPIC, b"light", 0, "INNER_MULTI_DISPATCH\x01%LMQ%one\x02")
     store = OfflineStore(StoreConfig(store_path_root_dir=str(directory.store)))
     texts = [part.text for part in store.in_rocksdb]
     assert len(texts) == len(found), texts

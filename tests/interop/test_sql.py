@@ -47,24 +47,20 @@ def send(
 
 
 def push(java: JavaDriver, cluster: Cluster, topic: str, group: str, sql: str) -> int:
-    started = java.call(
-        "push.start", namesrv=cluster.namesrv, topic=topic, group=group, sql=sql, model="CLUSTERING",
-        **{"from": "CONSUME_FROM_FIRST_OFFSET"},
-    )  # fmt: skip
-    return int(started["handle"])
+    return java.push(cluster.namesrv, topic, group, sql=sql)
 
 
 def test_a_java_push_consumer_by_sql(java: JavaDriver, cluster: Cluster, name: Name) -> None:
     topic = create_topic(cluster, name("Sql"))
     send(java, cluster, topic, FLIGHTS)
     consumer = push(java, cluster, topic, name("sql-group"), SQL)
-    received = java.call("push.take", handle=consumer, count=WANTED.total(), timeout_ms=20_000)
+    received = java.take(consumer, WANTED.total(), timeout_ms=20_000)
     assert Counter(map(body_of, received)) == WANTED
     # Messages sent now meet parked pulls.
     send(java, cluster, topic, FLIGHTS, prefix="later-")
-    received = java.call("push.take", handle=consumer, count=WANTED.total(), timeout_ms=20_000)
+    received = java.take(consumer, WANTED.total(), timeout_ms=20_000)
     assert Counter(map(body_of, received)) == Counter(b"later-" + body for body in WANTED.elements())
-    assert java.call("push.take", handle=consumer, count=1, timeout_ms=500) == []
+    assert java.take(consumer, 1, timeout_ms=500) == []
     java.call("push.stop", handle=consumer)
 
 

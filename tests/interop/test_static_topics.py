@@ -28,7 +28,6 @@ from tests.support.waiting import eventually
 TOPIC = "Static"
 LOGIC = "__syslo__global__"
 NAMES = {"brokerClusterName": "StaticCluster"}
-EVERYTHING = {"model": "CLUSTERING", "expression": "*", "from": "CONSUME_FROM_FIRST_OFFSET"}
 
 pytestmark = pytest.mark.parametrize("java", ["JSON"], ids=["json"], indirect=True)
 
@@ -52,8 +51,8 @@ def test_mqadmin_makes_and_remaps_a_static_topic(java: JavaDriver, tmp_path: Pat
         assert queues == [[TOPIC, LOGIC, 0], [TOPIC, LOGIC, 1]]
         many = {"topic": TOPIC, "mode": "sync", "tags": "T"}
         java.call("producer.send_many", handle=producer, count=10, prefix="a", **many)
-        consumer = java.call("push.start", namesrv=namesrv, topic=TOPIC, group="g", **EVERYTHING)["handle"]
-        first = java.call("push.take", handle=consumer, count=10, timeout_ms=30_000)
+        consumer = java.push(namesrv, TOPIC, "g")
+        first = java.take(consumer, 10)
         printed = java.mqadmin("remappingStaticTopic", "-b", "right", "-t", TOPIC, "-n", namesrv)
         assert ".after" in printed
         route = java.mqadmin("topicRoute", "-t", TOPIC, "-n", namesrv)
@@ -63,7 +62,7 @@ def test_mqadmin_makes_and_remaps_a_static_topic(java: JavaDriver, tmp_path: Pat
         fresh = java.call("producer.start", namesrv=namesrv, group="q")["handle"]
         results = java.call("producer.send_many", handle=fresh, count=10, prefix="b", **many)
         assert {result["queue_offset"] for result in results} == set(range(10_000, 10_005))
-        second = java.call("push.take", handle=consumer, count=10, timeout_ms=60_000)
+        second = java.take(consumer, 10, timeout_ms=60_000)
         assert [sorted(map(body_of, some)) for some in (first, second)] == [
             [b"%s-%d" % (prefix, number) for number in range(10)] for prefix in (b"a", b"b")
         ]
@@ -114,11 +113,9 @@ def test_javas_consumer_goes_on_where_a_query_stopped(java: JavaDriver, tmp_path
         assert read_by_spark(namesrv) == {
             number: [(0, b"1"), (1, b"2"), (10_000, b"3")] for number in range(2)
         }
-        consumer = java.call("push.start", namesrv=namesrv, topic=TOPIC, group="shared", **EVERYTHING)[
-            "handle"
-        ]
+        consumer = java.push(namesrv, TOPIC, "shared")
         send(b"4")
-        received = java.call("push.take", handle=consumer, count=3, timeout_ms=8_000)
+        received = java.take(consumer, 3, timeout_ms=8_000)
         assert [body_of(one) for one in received] == [b"4", b"4"], "nothing that the query had read"
         java.call("push.stop", handle=consumer)
 
@@ -196,7 +193,7 @@ def test_queues_move_between_both_kinds_of_brokers_under_load(
         for broker in brokers:
             for group in ("ours", "javas"):
                 java.mqadmin("updateSubGroup", "-b", broker.broker, "-g", group, "-o", "true", "-n", namesrv)
-        theirs = java.call("push.start", namesrv=namesrv, topic=TOPIC, group="javas", **EVERYTHING)["handle"]
+        theirs = java.push(namesrv, TOPIC, "javas")
         consumer = PushConsumer(
             namesrv,
             group="ours",
@@ -223,7 +220,7 @@ def test_queues_move_between_both_kinds_of_brokers_under_load(
         expected = {number: [b"%d" % each for each in range(len(sent[number]))] for number in numbers}
         assert got == expected, "each once, in order"
         count = sum(map(len, sent.values()))
-        received = java.call("push.take", handle=theirs, count=count, timeout_ms=90_000)
+        received = java.take(theirs, count, timeout_ms=90_000)
         assert {(one["queue_id"], body_of(one)) for one in received} == {
             (number, body) for number, bodies in expected.items() for body in bodies
         }

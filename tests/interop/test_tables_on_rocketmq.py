@@ -6,7 +6,7 @@ what they write.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,11 +46,8 @@ def send(java: JavaDriver, cluster: Cluster, topic: str) -> None:
 
 def received(java: JavaDriver, cluster: Cluster, topic: str, group: str, count: int) -> list[Row]:
     create_group(cluster, group)
-    handle = java.call(
-        "push.start", namesrv=cluster.namesrv, topic=topic, group=group, model="CLUSTERING", expression="*",
-        **{"from": "CONSUME_FROM_FIRST_OFFSET"},
-    )["handle"]  # fmt: skip
-    got = java.call("push.take", handle=handle, count=count, timeout_ms=50_000)
+    handle = java.push(cluster.namesrv, topic, group)
+    got = java.take(handle, count, timeout_ms=50_000)
     java.call("push.stop", handle=handle)
     return sorted((body_of(one), one["keys"], one["tags"]) for one in got)
 
@@ -77,22 +74,6 @@ def test_arrow_and_java(java: JavaDriver, cluster: Cluster, name: Name) -> None:
     assert read() == read(local=False) == sorted(SENT + WRITTEN)
     assert read(tags="a || c") == sorted([row for row in SENT if row[2] == "a"] + WRITTEN)
     assert received(java, cluster, topic, name("arrow-readers"), 2 * COUNT) == sorted(SENT + WRITTEN)
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    from pyspark.sql import SparkSession
-
-    import pyspark_pymq
-    from tests.spark.conftest import SETTINGS as SPARK
-    from tests.spark.conftest import stop_session
-
-    running = SparkSession.getActiveSession()
-    session = running or SparkSession.builder.config(map=SPARK | pyspark_pymq.tuned_settings()).getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-    if running is None:
-        stop_session(session)
 
 
 @pytest.mark.spark

@@ -37,16 +37,8 @@ def test_from_the_first_message(java: JavaDriver, tmp_path: Path) -> None:
         store = broker.apps[0].store
         assert store is not None
         eventually(lambda: broker.call(lambda: store.offsets.log_bounds(TOPIC, 0)[0]) > 50, "the log expired")
-        handle = java.call(
-            "push.start",
-            namesrv=broker.namesrv,
-            topic=TOPIC,
-            group="from-the-first",
-            expression="t",
-            model="CLUSTERING",
-            **{"from": "CONSUME_FROM_FIRST_OFFSET"},
-        )["handle"]
-        got = java.call("push.take", handle=handle, count=COUNT, timeout_ms=50_000)
+        handle = java.push(broker.namesrv, TOPIC, "from-the-first", expression="t")
+        got = java.take(handle, COUNT, timeout_ms=50_000)
         java.call("push.stop", handle=handle)
         assert sorted(body_of(message) for message in got) == sorted(bodies)
         assert {message["properties"]["n"] for message in got} == {str(number) for number in range(COUNT)}

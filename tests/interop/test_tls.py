@@ -90,9 +90,7 @@ def secured(jars: Jars, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
             yield Secured(
                 cluster,
                 TlsSettings(
-                    ca_file=folder / "ca.pem",
-                    cert_file=folder / "client.pem",
-                    key_file=folder / "client.key",
+                    ca_file=folder / "ca.pem", cert_file=folder / "client.pem", key_file=folder / "client.key"
                 ),
             )
 

@@ -128,10 +128,7 @@ def read(cluster: Cluster, topic: str, group: str, count: int, rest_ms: int) -> 
 
 @pytest.mark.parametrize("kind", [JavaProducer, OurProducer], ids=["java", "python"])
 def test_commit_rollback_and_checks(
-    java: JavaDriver,
-    soon: Cluster,
-    name: Name,
-    kind: Callable[[JavaDriver, Cluster, str], Transactional],
+    java: JavaDriver, soon: Cluster, name: Name, kind: Callable[[JavaDriver, Cluster, str], Transactional]
 ) -> None:
     topic, group = create_topic(soon, name("Tx")), name("tx")
     producer = kind(java, soon, group)

@@ -32,22 +32,6 @@ def quick(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield running
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator["SparkSession"]:
-    from pyspark.sql import SparkSession
-
-    import pyspark_pymq
-    from tests.spark.conftest import SETTINGS as SPARK
-    from tests.spark.conftest import stop_session
-
-    running = SparkSession.getActiveSession()
-    session = running or SparkSession.builder.config(map=SPARK | pyspark_pymq.tuned_settings()).getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-    if running is None:  # else it is that of the tests of Spark, in the same process
-        stop_session(session)
-
-
 def test_one_group_in_two_languages(
     java: JavaDriver, quick: Cluster, spark: "SparkSession", name: Callable[[str], str], tmp_path: Path
 ) -> None:
@@ -87,17 +71,8 @@ def test_one_group_in_two_languages(
     # First Spark fails a message; its retry comes to the Java consumer of the group, which fails it as well.
     spark_until(lambda each: each["work"]["retry"] == 1, "5s", "first")
     assert {path.name for path in seen.iterdir()} == {f"m{number}-1" for number in range(6)}
-    consumer = java.call(
-        "push.start",
-        namesrv=quick.namesrv,
-        group=group,
-        topic=topic,
-        expression="*",
-        model="CLUSTERING",
-        failures=2,
-        **{"from": "CONSUME_FROM_FIRST_OFFSET"},
-    )["handle"]
-    (one,) = java.call("push.take", handle=consumer, count=1, timeout_ms=50_000)
+    consumer = java.push(quick.namesrv, topic, group, failures=2)
+    (one,) = java.take(consumer, 1, timeout_ms=50_000)
     assert (body_of(one), one["reconsume_times"], one["topic"]) == (b"m3", 1, topic)
     assert one["properties"]["MQSPARK_FAILED_TEXT"] == "not in Spark"
     java.call("push.stop", handle=consumer)
@@ -110,16 +85,8 @@ def test_one_group_in_two_languages(
     }
     assert (seen / "m3-3").exists()
     # A Java consumer of the dead letters reads the same.
-    undertaker = java.call(
-        "push.start",
-        namesrv=quick.namesrv,
-        group=name("undertaker"),
-        topic=f"%DLQ%{group}",
-        expression="*",
-        model="CLUSTERING",
-        **{"from": "CONSUME_FROM_FIRST_OFFSET"},
-    )["handle"]
-    letter, *_ = java.call("push.take", handle=undertaker, count=1, timeout_ms=50_000)
+    undertaker = java.push(quick.namesrv, f"%DLQ%{group}", name("undertaker"))
+    letter, *_ = java.take(undertaker, 1, timeout_ms=50_000)
     assert (body_of(letter), letter["properties"]["MQSPARK_FAILED_TYPE"]) == (b"m3", "ValueError")
     assert letter["msg_id"] == one["msg_id"]
     java.call("push.stop", handle=undertaker)

@@ -10,18 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.interop.driven import Client, bodies, message
+from tests.interop import driven
+from tests.interop.driven import Client, Name, bodies, message
 from tests.interop.driver import Driver, DriverError, Program, body_of
 from tests.interop.other_clients import GRPC_GO, GRPC_JS, GRPC_PYTHON, GRPC_RUST
-from tests.interop.proxy import Proxy, fetch_proxy, running_proxy
-from tests.interop.rocketmq import EITHER, PATIENT, SOON, either_cluster
-from tests.interop.topics import create_group, create_topic, message_count
-from tests.support.clusters import mqspark_cluster
-from tests.support.maven import or_skip
-from tests.support.processes import set_options
-from tests.support.waiting import eventually
-
-Name = Callable[[str], str]
+from tests.interop.proxy import Proxy, served, unproxied
+from tests.interop.rocketmq import EITHER, SOON
+from tests.interop.topics import create_group, create_topic
 
 LITE = {"enableLmq": "true", "enableMultiDispatch": "true"}
 SETTINGS = {**SOON, **LITE, "recallMessageEnable": "true"}
@@ -31,19 +26,10 @@ PROGRAMS = {"go": GRPC_GO, "js": GRPC_JS, "python": GRPC_PYTHON, "rust": GRPC_RU
 slow = pytest.mark.slow("in each language; the Java and Python clients show it in the fast suite")
 
 
-@pytest.fixture(params=EITHER, scope="module")
+@pytest.fixture(params=["without", *EITHER[1:]], scope="module")
 def proxy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
     """Our broker, which needs no proxy; or RocketMQ's."""
-    folder = tmp_path_factory.mktemp("served")
-    if request.param == "mqspark":
-        with mqspark_cluster(folder, *set_options(SETTINGS)) as cluster:
-            yield Proxy(cluster, cluster.grpc, cluster.namesrv, folder, cluster.broker_pid)
-        return
-    jars = or_skip(fetch_proxy)
-    with (
-        either_cluster(request, folder / "cluster", SETTINGS, PATIENT) as cluster,
-        running_proxy(jars, folder / "proxy", cluster) as running,
-    ):
+    with served(request, tmp_path_factory.mktemp("served"), SETTINGS) as running:
         yield running
 
 
@@ -127,56 +113,29 @@ def test_invisible_times_change(client: Client, name: Name) -> None:
 @slow
 @in_each
 def test_sql_and_tags_choose_messages(client: Client, name: Name) -> None:
-    cluster = client.proxy.cluster
-    topic = create_topic(cluster, name("Filtered"))
-    producer = client.producer(topic)
-    client.send(
-        producer, *(message(topic, b"m-%d" % n, tag=f"Tag{n % 3}", properties={"n": str(n)}) for n in range(12))
-    )  # fmt: skip
-    for kind, expression, numbers in (
-        ("TAG", "Tag0 || Tag2", [n for n in range(12) if n % 3 != 1]),
-        ("SQL92", "n BETWEEN 4 AND 7 AND TAGS <> 'Tag1'", [5, 6]),
-    ):
-        consumer = client.simple(topic, create_group(cluster, name(f"filters-{kind}")), expression, kind)
-        received = client.receive(consumer, len(numbers))
-        client.ack(consumer, *received)
-        assert bodies(received) == Counter(b"m-%d" % n for n in numbers), expression
+    driven.choose(client, name)
 
 
 @slow
 @in_each
 def test_messages_of_a_group_come_one_after_the_other(client: Client, name: Name) -> None:
-    cluster = client.proxy.cluster
-    topic = create_topic(cluster, name("Fifo"), attributes="+message.type=FIFO")
-    group = create_group(cluster, name("fifo-readers"), consumeMessageOrderly=True)
-    sent = [message(topic, b"%d-%d" % (n % 3, n), group=f"g{n % 3}") for n in range(9)]
-    client.send(client.producer(topic), *sent)
-    consumer = client.simple(topic, group)
-    received: list[dict[str, Any]] = []
-    while len(received) < len(sent):
-        some = client.receive(consumer, 1)
-        assert some, f"{len(received)} of {len(sent)} came"
-        client.ack(consumer, *some)
-        received += some
-    assert bodies(received) == Counter(map(body_of, sent))
-    for number in range(3):
-        of_group = [body_of(got) for got in received if got["group"] == f"g{number}"]
-        assert of_group == [b"%d-%d" % (number, n) for n in range(number, 9, 3)]
+    def take(topic: str, group: str) -> list[dict[str, Any]]:
+        consumer = client.simple(topic, group)
+        received: list[dict[str, Any]] = []
+        while len(received) < 9:
+            some = client.receive(consumer, 1)
+            assert some, f"{len(received)} of 9 came"
+            client.ack(consumer, *some)
+            received += some
+        return received
+
+    driven.keep_order(client, name, 9, take)
 
 
 @slow
 @in_those_that_push
 def test_push_consumers_keep_the_order_of_a_group(client: Client, name: Name) -> None:
-    cluster = client.proxy.cluster
-    topic = create_topic(cluster, name("FifoPush"), attributes="+message.type=FIFO")
-    group = create_group(cluster, name("fifo-push-readers"), consumeMessageOrderly=True)
-    sent = [message(topic, b"%d-%d" % (n % 3, n), group=f"g{n % 3}") for n in range(15)]
-    client.send(client.producer(topic), *sent)
-    taken = client.take(client.push(topic, group), 15)
-    assert bodies(taken) == Counter(map(body_of, sent))
-    for number in range(3):
-        of_group = [body_of(got) for got in taken if got["group"] == f"g{number}"]
-        assert of_group == [b"%d-%d" % (number, n) for n in range(number, 15, 3)]
+    driven.keep_order(client, name, 15, lambda topic, group: client.take(client.push(topic, group), 15))
 
 
 @slow
@@ -195,20 +154,7 @@ def test_delayed_messages_come_late(client: Client, name: Name) -> None:
 @slow
 @in_those_that_push
 def test_delayed_messages_are_taken_back(client: Client, name: Name) -> None:
-    cluster = client.proxy.cluster
-    topic = create_topic(cluster, name("Recalled"), attributes="+message.type=DELAY")
-    group = create_group(cluster, name("recalled-readers"))
-    consumer = client.push(topic, group)
-    producer = client.producer(topic)
-    kept, taken_back = client.send(
-        producer, message(topic, b"kept", delay_ms=6_000), message(topic, b"taken back", delay_ms=5_000)
-    )
-    recalled = client.driver.call(
-        "producer.recall", handle=producer, topic=topic, recall_handle=taken_back["recall_handle"]
-    )
-    assert recalled == taken_back["id"]
-    (got,) = client.take(consumer, 1)
-    assert (got["id"], body_of(got)) == (kept["id"], b"kept")
+    driven.take_back(client, name, 6_000)
 
 
 @slow
@@ -236,16 +182,7 @@ def test_transactions_are_committed_rolled_back_and_asked_for(client: Client, na
 def test_failures_are_retried_by_the_policy_of_the_group_and_end_as_dead_letters(
     client: Client, name: Name
 ) -> None:
-    cluster = client.proxy.cluster
-    topic = create_topic(cluster, name("Failing"), 1)
-    group = create_group(
-        cluster, name("failing-readers"), retryMaxTimes=2,
-        groupRetryPolicy={"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000, 1000]}},
-    )  # fmt: skip
-    client.send(client.producer(topic), message(topic, b"hopeless", tag="T", properties={"p": "v"}))
-    taken = client.take(client.push(topic, group, failures=9), 3)
-    assert [(body_of(got), got["attempt"]) for got in taken] == [(b"hopeless", n) for n in (1, 2, 3)]
-    eventually(lambda: message_count(cluster, f"%DLQ%{group}", 1) == 1, "a dead letter")
+    driven.fail(client, name)
 
 
 @slow
@@ -269,15 +206,7 @@ def test_lite_topics_are_read_by_those_who_subscribe(client: Client, name: Name)
 @pytest.mark.parametrize("client", ["go", "python"], indirect=True)
 def test_the_highest_priority_comes_first(client: Client, name: Name) -> None:
     """JavaScript's client sends such messages as normal ones, and Rust's gives none."""
-    cluster = client.proxy.cluster
-    topic = create_topic(cluster, name("Priority"), 8, attributes="+message.type=PRIORITY")
-    group = create_group(cluster, name("priority-readers"))
-    sent = [message(topic, b"%d" % priority, priority=priority) for priority in (3, 7, 1, 5)]
-    client.send(client.producer(topic), *sent)
-    consumer = client.simple(topic, group)
-    received = client.receive(consumer, 4)
-    client.ack(consumer, *received)
-    assert [body_of(got) for got in received] == [b"7", b"5", b"3", b"1"]
+    driven.hurry(client, name)
 
 
 @slow
@@ -298,11 +227,9 @@ def test_tls_as_the_go_client_speaks_it_by_default(
 ) -> None:
     """With the certificate that a broker makes for development, which it does not check."""
     settings = {**SETTINGS, "tls.test.mode.enable": "true", "tls.server.mode": "permissive"}
-    with mqspark_cluster(tmp_path, *set_options(settings)) as cluster:
-        client = Client(
-            drivers(GRPC_GO), Proxy(cluster, cluster.grpc, cluster.namesrv, tmp_path, cluster.broker_pid)
-        )
-        topic, group = create_topic(cluster, "Secret"), create_group(cluster, "secret-readers")
+    with unproxied(tmp_path, settings) as proxy:
+        client = Client(drivers(GRPC_GO), proxy)
+        topic, group = create_topic(proxy.cluster, "Secret"), create_group(proxy.cluster, "secret-readers")
         producer = client.start("producer.start", topics=[topic], tls=True)
         client.send(producer, message(topic, b"m"))
         consumer = client.start(

@@ -1,16 +1,13 @@
 """The unmodified mqadmin before a broker with clients of gRPC (RocketMQ's for Java), which it shows as any others."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.interop.driven import Client, message
 from tests.interop.driver import Driver, JavaDriver, body_of
-from tests.interop.proxy import Proxy, fetch_grpc_client, grpc_driver
+from tests.interop.proxy import unproxied
 from tests.interop.topics import create_group, create_topic
-from tests.support.clusters import mqspark_cluster
-from tests.support.maven import or_skip
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.parametrize("java", ["JSON"], ids=["json"], indirect=True)
@@ -18,22 +15,17 @@ pytestmark = pytest.mark.parametrize("java", ["JSON"], ids=["json"], indirect=Tr
 TOPIC, GROUP = "ToolsOfGrpc", "tools-of-grpc"
 
 
-@pytest.fixture(scope="module")
-def grpc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
-    with grpc_driver(or_skip(fetch_grpc_client), tmp_path_factory.mktemp("grpc")) as driver:
-        yield driver
-
-
 @pytest.mark.slow("two JVMs, and commands of seconds; test_grpc_relays shows the same by our own tools")
 def test_mqadmin_shows_clients_of_grpc(java: JavaDriver, grpc: Driver, tmp_path: Path) -> None:
-    with mqspark_cluster(tmp_path / "tools") as cluster:
+    with unproxied(tmp_path / "tools", {}) as proxy:
+        cluster = proxy.cluster
 
         def admin(*arguments: str) -> str:
             return java.mqadmin(*arguments, "-n", cluster.namesrv)
 
         create_topic(cluster, TOPIC)
         create_group(cluster, GROUP)
-        client = Client(grpc, Proxy(cluster, cluster.grpc, cluster.namesrv, tmp_path, cluster.broker_pid))
+        client = Client(grpc, proxy)
         consumer = client.push(TOPIC, GROUP, "A || B")
         (sent,) = client.send(client.producer(TOPIC), message(TOPIC, b"of grpc", tag="A", keys=["key"]))
         assert [body_of(each) for each in client.take(consumer, 1)] == [b"of grpc"]
