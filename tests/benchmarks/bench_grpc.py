@@ -193,11 +193,7 @@ def java_local(folder: Path) -> Iterator[Side]:
 @contextlib.contextmanager
 def java_cluster(folder: Path) -> Iterator[Side]:
     broker = rocketmq_cluster(
-        jar_cache.fetch(),
-        folder / "cluster",
-        settings=JAVA_BROKER,
-        heap_mib=JAVA_HEAP_MIB,
-        options=COMPILED,
+        jar_cache.fetch(), folder / "cluster", settings=JAVA_BROKER, heap_mib=JAVA_HEAP_MIB, options=COMPILED
     )
     with (
         broker as cluster,

@@ -185,10 +185,7 @@ def test_many_failures_of_one_moment_are_one(monkeypatch: pytest.MonkeyPatch) ->
 @policies
 @pytest.mark.parametrize("code", [None, ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE])
 def test_an_outage_is_bridged_for_the_retry_timeout(
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    policy: SendPolicy,
-    code: int | None,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, policy: SendPolicy, code: int | None
 ) -> None:
     back_at = 200.0
     brokers = Brokers(lambda address, body: code if brokers.now < back_at else ResponseCode.SUCCESS)

@@ -175,10 +175,7 @@ def test_a_read_a_stream_and_a_write(
     [
         pytest.param(SESSIONS[0], "map", id="map"),
         pytest.param(
-            SESSIONS[1],
-            "transform",
-            id="transform",
-            marks=pytest.mark.slow("the map is the fast twin"),
+            SESSIONS[1], "transform", id="transform", marks=pytest.mark.slow("the map is the fast twin")
         ),
     ],
     indirect=["session"],

@@ -27,12 +27,7 @@ from tests.support.scripted import Answer, Scripted, route_of, served
 if not ADMISSION_CONTROL:
     pytest.skip("Spark 4.1 asks for all there is", allow_module_level=True)
 
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadMaxBytes,
-    ReadMaxRows,
-    ReadMinRows,
-)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
 from pyspark_pymq.reading.stream import StreamReader
 

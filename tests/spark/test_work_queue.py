@@ -217,10 +217,7 @@ def test_a_function_of_dataframes(
         work.transform(lambda messages: messages, sink=results, checkpoint=str(tmp_path / "c"))
 
 
-@pytest.mark.parametrize(
-    "with_its_parent",
-    [False, True],
-)
+@pytest.mark.parametrize("with_its_parent", [False, True])
 @pytest.mark.slow("ends many jobs; test_work_calls.py has the fast twin, without Spark")
 def test_messages_that_kill_their_process(
     cluster: DevCluster, topic: str, queue: Queue, tmp_path: Path, with_its_parent: bool

@@ -16,18 +16,7 @@ from typing import Any
 from rocketmq.client import Message, Producer, PullConsumer, PushConsumer
 from rocketmq.exceptions import ProducerSendSyncFailed
 from rocketmq.ffi import dll
-from side import (
-    BATCH,
-    WARM_UP,
-    Clock,
-    Seen,
-    arguments,
-    at_rate,
-    body,
-    in_threads,
-    quantiles_ms,
-    report_drain,
-)
+from side import BATCH, WARM_UP, Clock, Seen, arguments, at_rate, body, in_threads, quantiles_ms, report_drain
 
 with arguments() as asked:
     pass

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mqspark.aio import (
-    AdminClient,
-    ConsumeFromWhere,
-    Message,
-    MessageExt,
-    MessageQueue,
-    Producer,
-)
+from mqspark.aio import AdminClient, ConsumeFromWhere, Message, MessageExt, MessageQueue, Producer
 from mqspark.errors import BrokerError
 from mqspark.protocol.bodies.admin_bodies import ConsumerRunningInfo
 from mqspark.protocol.codes import ResponseCode

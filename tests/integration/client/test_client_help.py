@@ -13,15 +13,7 @@ from typing import Any, cast
 import pytest
 
 import mqspark
-from mqspark import (
-    AdminClient,
-    LitePullConsumer,
-    Message,
-    MessageQueue,
-    Producer,
-    PushConsumer,
-    aio,
-)
+from mqspark import AdminClient, LitePullConsumer, Message, MessageQueue, Producer, PushConsumer, aio
 from mqspark.client.blocking import BlockingClient
 from mqspark.errors import (
     BrokerError,

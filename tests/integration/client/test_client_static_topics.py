@@ -99,11 +99,7 @@ def test_nothing_is_lost_or_reordered_while_queues_move(cluster: Cluster, tool: 
         places.add((message.queue_id, message.queue_offset))
 
     consumer = PushConsumer(
-        cluster.namesrv,
-        group="readers",
-        listener=listen,
-        ordered=True,
-        consume_from=FIRST,
+        cluster.namesrv, group="readers", listener=listen, ordered=True, consume_from=FIRST
     )
     consumer.subscribe(TOPIC)
     senders = [threading.Thread(target=send, args=(number,)) for number in sent]
@@ -183,12 +179,7 @@ def test_a_failed_message_comes_back_wherever_its_queue_is(cluster: Cluster, too
         producer.send(Message.of(TOPIC, b"before"))
         tool.remap(second)
         producer.send(Message.of(TOPIC, b"after"))
-    consumer = PushConsumer(
-        cluster.namesrv,
-        group="failing",
-        listener=listen,
-        consume_from=FIRST,
-    )
+    consumer = PushConsumer(cluster.namesrv, group="failing", listener=listen, consume_from=FIRST)
     consumer.subscribe(TOPIC)
     with consumer:
         eventually(lambda: {(b"before", 1), (b"after", 1)} <= set(seen), "both come again", 60)

@@ -26,31 +26,13 @@ from tests.support.scripted import Answer, Scripted, namesrv, served
 KINDS = ("Producer", "TransactionProducer", "PushConsumer", "PopConsumer", "LitePullConsumer", "AdminClient")
 QUEUE = MessageQueue("T", "a", 0)
 WRONG: tuple[Any, ...] = (
-    None,
-    True,
-    5,
-    -5,
-    1 << 64,
-    10**5_000,
-    1.5,
-    math.nan,
-    "x",
-    "\ud800",
-    b"x",
-    object(),
-    [],
-    [None],
-    ["\ud800"],
-    {"a": None},
-    {None: "a"},
-    (),
-    ("T", "a", 0),
-    QUEUE,
+    None, True, 5, -5, 1 << 64, 10**5_000, 1.5, math.nan, "x", "\ud800", b"x", object(), [], [None], ["\ud800"],
+    {"a": None}, {None: "a"}, (), ("T", "a", 0), QUEUE,
     QUEUE._replace(queue_id="0"),  # type: ignore[arg-type]
     QUEUE._replace(topic=None),  # type: ignore[arg-type]
     QUEUE._replace(queue_id=1 << 40),
     lambda *arguments: None,
-)
+)  # fmt: skip
 RIGHT: dict[str, Any] = {
     "queue": QUEUE,
     "queues": 4,

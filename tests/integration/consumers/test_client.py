@@ -10,23 +10,9 @@ from collections.abc import Iterable
 import pytest
 
 import mqspark
-from mqspark.aio import (
-    AdminClient,
-    LitePullConsumer,
-    Message,
-    MessageExt,
-    MessageQueue,
-    Producer,
-    SendStatus,
-)
+from mqspark.aio import AdminClient, LitePullConsumer, Message, MessageExt, MessageQueue, Producer, SendStatus
 from mqspark.client.remoting.channel import Channel
-from mqspark.errors import (
-    BrokerError,
-    ClientError,
-    ConfigError,
-    InvalidMessage,
-    NoRoute,
-)
+from mqspark.errors import BrokerError, ClientError, ConfigError, InvalidMessage, NoRoute
 from mqspark.protocol.codes import ResponseCode
 from mqspark.testing import Broker
 from tests.integration.client.client_kit import FIRST, by_queue, cached_by, create, send_numbers

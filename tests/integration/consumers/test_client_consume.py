@@ -441,11 +441,7 @@ async def test_the_trace_of_what_a_program_pulls(mq_broker: Broker, mq_topic: st
     await create(mq_broker, trace_topic)
     await send(mq_broker, mq_topic, range(1))
     consumer = LitePullConsumer(
-        mq_broker.namesrv,
-        group=f"pulls-{mq_topic}",
-        consume_from=FIRST,
-        trace=True,
-        trace_topic=trace_topic,
+        mq_broker.namesrv, group=f"pulls-{mq_topic}", consume_from=FIRST, trace=True, trace_topic=trace_topic
     )
     consumer.subscribe(mq_topic)
     async with consumer:

@@ -29,10 +29,7 @@ from mqspark.aio import (
 )
 from mqspark.client.consumer import queuecalls
 from mqspark.client.consumer.queuecalls import QueueCalls
-from mqspark.errors import (
-    BrokerError,
-    ConfigError,
-)
+from mqspark.errors import BrokerError, ConfigError
 from mqspark.protocol import fastjson
 from mqspark.protocol.bodies.admin_bodies import ConsumerRunningInfo
 from mqspark.protocol.bodies.body import decode_body, queue_of

@@ -94,10 +94,7 @@ def test_prometheus_gets_data_for_them(broker: Broker, tmp_path: Path) -> None:
         eventually(lambda: web.get(f"http://{address}/-/ready").status_code == 200, "Prometheus to be ready")
         wanted = {re.split(" (?:==|>) ", expression)[0] for expression in EXPRESSIONS}
         wanted = {each for each in wanted if ONLY_IN_TROUBLE.isdisjoint(NAME.findall(each))}
-        eventually(
-            lambda: all(_has_data(port, each) for each in wanted),
-            lambda: f"data for all of {wanted}",
-        )
+        eventually(lambda: all(_has_data(port, each) for each in wanted), lambda: f"data for all of {wanted}")
         firing = [alert for alert in _ask(port, "alerts")["alerts"] if alert["state"] == "firing"]
         assert not firing, "a sound broker needs nobody"
 

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -318,6 +318,25 @@ def check(nodes: Nodes, sender: Sender, reader: Reader) -> None:
         assert reader.seen[place][0] == body, f"{body!r} was acknowledged at {place}"
 
 
+@contextmanager
+def begun(
+    folder: Path, patience: Mapping[str, int] | None = None, **settings: object
+) -> Iterator[tuple[Nodes, Sender, Reader]]:
+    """All nodes in sync, who sends to them and who reads from them. ``patience``: of the producer, else it has none."""
+    with Partitions({node: folder / node for node in NODES}) as net:
+        nodes = Nodes(folder, net, **settings)
+        try:
+            for node in reversed(NODES):
+                nodes.start(node)
+            eventually(lambda: len(nodes.in_sync()) == len(BROKERS), nodes.in_sync)
+            with Clients(nodes.address("namesrv")) as clients:
+                topic = clients.topic(queues=QUEUES)
+                producer = clients.producer(**(patience or {"retries": 0}))
+                yield nodes, Sender(producer, topic), Reader(nodes, topic)
+        finally:
+            nodes.close()
+
+
 @pytest.mark.slow("rounds of processes; the simulator is the fast twin")
 @pytest.mark.skipif(sys.platform != "linux", reason="needs all of 127.0.0.0/8, /proc and prlimit")
 @pytest.mark.parametrize(
@@ -326,20 +345,8 @@ def check(nodes: Nodes, sender: Sender, reader: Reader) -> None:
 )
 @pytest.mark.timeout(60 + 60 * ROUNDS)
 def test_replicas_keep_their_promises_in_rounds_of_faults(tmp_path: Path, rounds: int) -> None:
-    draws = random.Random(SEED + rounds)
-    with ExitStack() as stack:
-        net = stack.enter_context(Partitions({node: tmp_path / node for node in NODES}))
-        nodes = Nodes(tmp_path, net)
-        stack.callback(nodes.close)
-        for node in reversed(NODES):
-            nodes.start(node)
-        eventually(lambda: len(nodes.in_sync()) == len(BROKERS), nodes.in_sync)
-        clients = stack.enter_context(Clients(nodes.address("namesrv")))
-        topic = clients.topic(queues=QUEUES)
-        sender, reader = (
-            Sender(clients.producer(retries=3, attempt_timeout_ms=1_000), topic),
-            Reader(nodes, topic),
-        )
+    draws, patience = random.Random(SEED + rounds), {"retries": 3, "attempt_timeout_ms": 1_000}
+    with begun(tmp_path, patience) as (nodes, sender, reader):
         with running(sender, reader):
             for number in range(1, rounds + 1):
                 before = len(sender.acked)
@@ -377,16 +384,7 @@ def test_replicas_keep_their_promises_in_rounds_of_faults(tmp_path: Path, rounds
 @pytest.mark.parametrize("way", ["both", "from", "to"])
 def test_a_master_that_is_cut_off_from_its_slaves_only_is_replaced(tmp_path: Path, way: str) -> None:
     """All reach the controller and the clients. The network heals once a message was acknowledged by another one."""
-    with ExitStack() as stack:
-        net = stack.enter_context(Partitions({node: tmp_path / node for node in NODES}))
-        nodes = Nodes(tmp_path, net, controllerHeartBeatTimeoutMills=4_000)
-        stack.callback(nodes.close)
-        for node in reversed(NODES):
-            nodes.start(node)
-        eventually(lambda: len(nodes.in_sync()) == len(BROKERS), nodes.in_sync)
-        clients = stack.enter_context(Clients(nodes.address("namesrv")))
-        topic = clients.topic(queues=QUEUES)
-        sender, reader = Sender(clients.producer(retries=0), topic), Reader(nodes, topic)
+    with begun(tmp_path, controllerHeartBeatTimeoutMills=4_000) as (nodes, sender, reader):
         with running(sender, reader):
             eventually(lambda: len(sender.acked) > 20)
             address = state_of(nodes.direct("controller"))["masterAddress"]
@@ -394,11 +392,11 @@ def test_a_master_that_is_cut_off_from_its_slaves_only_is_replaced(tmp_path: Pat
             slaves = [node for node in BROKERS if node != master]
             away = [(master, each) for each in slaves] if way != "to" else []
             away += [(each, master) for each in slaves] if way != "from" else []
-            net.cut(away)
+            nodes.net.cut(away)
             eventually(lambda: state_of(nodes.direct("controller")).get("masterAddress") != address)
             before = len(sender.acked)
             eventually(lambda: len(sender.acked) > before + 20, "messages that the new master acknowledges")
-            net.mend()
+            nodes.net.mend()
             eventually(lambda: len(nodes.in_sync()) == len(BROKERS), nodes.in_sync)
             assert state_of(nodes.direct("controller"))["masterAddress"] != address, "it moved back by itself"
         check(nodes, sender, reader)
@@ -407,18 +405,9 @@ def test_a_master_that_is_cut_off_from_its_slaves_only_is_replaced(tmp_path: Pat
 @pytest.mark.skipif(sys.platform != "linux", reason="needs all of 127.0.0.0/8 and /proc")
 @pytest.mark.slow("half a minute; the simulator's runs in which the cluster changes are the quick twin")
 def test_an_older_state_of_the_controller_and_other_ports_of_all_brokers(tmp_path: Path) -> None:
-    with ExitStack() as stack:
-        net = stack.enter_context(Partitions({node: tmp_path / node for node in NODES}))
-        nodes = Nodes(tmp_path, net)
-        stack.callback(nodes.close)
-        for node in reversed(NODES):
-            nodes.start(node)
-        eventually(lambda: len(nodes.in_sync()) == len(BROKERS), nodes.in_sync)
+    with begun(tmp_path) as (nodes, sender, reader):
         (state,) = (tmp_path / "controller").rglob("controller.state")
         older = state.read_bytes()
-        clients = stack.enter_context(Clients(nodes.address("namesrv")))
-        topic = clients.topic(queues=QUEUES)
-        sender, reader = Sender(clients.producer(retries=0), topic), Reader(nodes, topic)
 
         def goes_on() -> None:
             eventually(lambda: len(nodes.in_sync()) == len(BROKERS), nodes.in_sync)

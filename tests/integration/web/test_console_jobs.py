@@ -27,11 +27,6 @@ FAILS = (
 )
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
     with Broker() as running:

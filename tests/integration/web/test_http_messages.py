@@ -18,7 +18,7 @@ from mqspark.testing import Broker
 from mqspark_server.web.v1 import storedmessages, tailapi
 from tests.integration.client.client_kit import FIRST
 from tests.integration.web.test_http_api import check_problem
-from tests.support.remoting import SEND_MESSAGE_V2, RawConnection, send_fields
+from tests.support.remoting import RawConnection
 from tests.support.waiting import eventually
 
 COUNT = 10
@@ -333,8 +333,7 @@ def test_a_resend_goes_on_behind_a_dead_letter_that_cannot_be_read(
     assert http.put("/topics/%25DLQ%25readers", json={"writeQueueNums": 1}).status_code == 201
     with RawConnection(broker.apps[0].address, 10.0) as connection:
         for body, sys_flag in ((b"no zlib", COMPRESSED), (b"alive", 0)):
-            fields = send_fields("%DLQ%readers", 0, "RETRY_TOPIC\x01Mourned\x02", f=sys_flag)
-            assert connection.request(SEND_MESSAGE_V2, body, **fields).code == 0
+            connection.send("%DLQ%readers", body, 0, "RETRY_TOPIC\x01Mourned\x02", f=sys_flag)
     wanted = {"topic": "Mourned", "to": "topic"}
     outcome = http.post("/dead-letters/readers/resend", json=wanted).json()
     assert (outcome["matched"], outcome["unreadable"], outcome["resent"]) == (2, 1, 1)

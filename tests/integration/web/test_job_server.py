@@ -31,11 +31,6 @@ pytestmark = pytest.mark.anyio
 HOUR_MS = 3_600_000
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def jobs_file(root: Path, *names: str, **settings: Any) -> JobsFile:
     options = {"store": "/none", "to": "/none", "broker": "b"}
     job = {"run": "archive", "schedule": "0 * * * *", "options": options} | settings

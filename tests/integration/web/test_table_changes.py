@@ -19,11 +19,6 @@ pytestmark = pytest.mark.anyio
 READER = ("reader", "reader-secret")
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def add(directory: TableDirectory, root: Path, name: str, nameserver: str) -> None:
     url = str(root / "places" / name)
     directory.add(new_definition(name, "Orders", nameserver, url, starts={}, is_upsert=False, options={}))

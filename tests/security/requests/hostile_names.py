@@ -92,69 +92,22 @@ LAYOUT = re.compile(
     re.VERBOSE,
 )
 CHANGES = {
-    "os.remove",
-    "os.rename",
-    "os.mkdir",
-    "os.rmdir",
-    "os.truncate",
-    "os.link",
-    "os.symlink",
-    "os.chmod",
-    "os.chown",
-    "os.utime",
-    "os.mkfifo",
-    "os.mknod",
-    "shutil.rmtree",
-    "shutil.move",
-    "shutil.copyfile",
-    "tempfile.mkstemp",
-    "tempfile.mkdtemp",
-}
+    "os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink", "os.chmod",
+    "os.chown", "os.utime", "os.mkfifo", "os.mknod", "shutil.rmtree", "shutil.move", "shutil.copyfile",
+    "tempfile.mkstemp", "tempfile.mkdtemp",
+}  # fmt: skip
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
 def hostile_names(store: Path, outside: Path) -> list[str]:
     return [
-        str(outside),
-        f"{outside}/file",
-        str(store),
-        f"{store}/commitlog",
-        "..",
-        ".",
-        "a/../../b",
-        "../outside",
-        "../../outside",
-        "%RETRY%../outside",
-        "%DLQ%../../outside",
-        "%LMQ%../../outside",
-        "%RETRY%../x+../y",
-        "../config/topics.json",
-        "outside\0",
-        "a\0b",
-        "a\nb\n",
-        "a\x1b[2Jb",
-        "%2e%2e%2foutside",
-        "..%c0%af",
-        "%s%n%x{0}{__class__}",
-        "..\\outside",
-        "C:\\outside",
-        "a@b",
-        "\ud800",
-        "a\udfff",
-        "\u2028",
-        " ",
-        "$HOME",
-        "commitlog",
-        "consumequeue",
-        "config",
-        "lock",
-        "abort",
-        "mqspark.compacted",
-        "x" * 256,
-        "x" * 100_000,
-        "../" * 30_000,
-        "",
-    ]
+        str(outside), f"{outside}/file", str(store), f"{store}/commitlog", "..", ".", "a/../../b", "../outside",
+        "../../outside", "%RETRY%../outside", "%DLQ%../../outside", "%LMQ%../../outside", "%RETRY%../x+../y",
+        "../config/topics.json", "outside\0", "a\0b", "a\nb\n", "a\x1b[2Jb", "%2e%2e%2foutside", "..%c0%af",
+        "%s%n%x{0}{__class__}", "..\\outside", "C:\\outside", "a@b", "\ud800", "a\udfff", "\u2028", " ", "$HOME",
+        "commitlog", "consumequeue", "config", "lock", "abort", "mqspark.compacted", "x" * 256, "x" * 100_000,
+        "../" * 30_000, "",
+    ]  # fmt: skip
 
 
 def frame(code: int, opaque: int, ext: dict[str, str], body: bytes) -> bytes:
@@ -317,12 +270,8 @@ def main() -> None:
         each.mkdir()
     (outside / "file").write_text("precious")
     watch = Watch(store, namesrv)
-    everything = {
-        "enable_lmq": True,
-        "enable_multi_dispatch": True,
-        "enable_consume_queue_ext": True,
-        "timer_wheel_enable": True,
-    }
+    options = ("enable_lmq", "enable_multi_dispatch", "enable_consume_queue_ext", "timer_wheel_enable")
+    everything = dict.fromkeys(options, True)
     bench = Bench(store, store_settings=everything if sys.argv[2] == "everything" else {})
     peer = bench.peer()
     for topic in ("T", "Kept"):

@@ -18,11 +18,7 @@ import pytest
 from mqspark.errors import ProtocolError
 from mqspark.message import MessageQueue
 from mqspark.protocol import fastjson
-from mqspark.protocol.bodies.admin_bodies import (
-    ConsumerOffsetSerializeWrapper,
-    TopicOffset,
-    TopicStatsTable,
-)
+from mqspark.protocol.bodies.admin_bodies import ConsumerOffsetSerializeWrapper, TopicOffset, TopicStatsTable
 from mqspark.protocol.bodies.body import decode_body, encode_body, queue_key
 from mqspark.protocol.bodies.client_bodies import ConsumerData, HeartbeatData, SubscriptionData
 from mqspark.protocol.bodies.topic_bodies import KVTable

@@ -31,10 +31,7 @@ from mqspark.protocol.bodies.topic_bodies import (
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.servers import registration
-from mqspark.protocol.servers.registration import (
-    MAX_REGISTER_BYTES,
-    read_registration,
-)
+from mqspark.protocol.servers.registration import MAX_REGISTER_BYTES, read_registration
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import finished
 from tests.support.clocks import ManualClock

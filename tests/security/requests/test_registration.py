@@ -30,14 +30,7 @@ from mqspark.protocol.connection import MAX_FRAME_BYTES
 from mqspark.testing import Broker
 from tests.support.clocks import ManualClock
 from tests.support.frames import decode_register_body
-from tests.unit.broker_kit import (
-    SEND,
-    Bench,
-    Peer,
-    last_registration,
-    namesrv_peer,
-    send_ext,
-)
+from tests.unit.broker_kit import SEND, Bench, Peer, last_registration, namesrv_peer, send_ext
 
 
 @pytest.fixture

@@ -28,11 +28,6 @@ from tests.support.waiting import eventually_async
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Connected:
     alive = True
 

@@ -92,11 +92,6 @@ class Slow(InstanceMember):
         return ResponseCode.SUCCESS, b"", None
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def test_requests_of_brokers_that_are_being_answered_have_a_bound() -> None:
     client = ClientInstance("127.0.0.1:1", ClientOptions())
     member, channel = Slow(), Channel()

@@ -20,11 +20,7 @@ from mqspark.broker.config import BrokerConfig
 from mqspark.broker.pop import acting_revival
 from mqspark.broker.pull import held_pulls
 from mqspark.broker.statictopic.peers import Question, Talk
-from mqspark.message import (
-    TRANSACTION_COMMIT_TYPE,
-    TRANSACTION_ROLLBACK_TYPE,
-    decode_offset_id,
-)
+from mqspark.message import TRANSACTION_COMMIT_TYPE, TRANSACTION_ROLLBACK_TYPE, decode_offset_id
 from mqspark.protocol.codes import RequestCode as R
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command, encode_request

@@ -34,68 +34,30 @@ def fields(bench_ms: int, number: int, topic: str, group: str) -> dict[str, str]
         **dict.fromkeys(("topic", "b", "originTopic"), topic),
         **dict.fromkeys(("a", "group", "consumerGroup", "producerGroup", "groupName", "srcGroup"), group),
         **dict.fromkeys(("filterGroups", "compareGroup"), group),
-        **dict.fromkeys(
-            ("clientID", "clientId", "name", "key", "statsKey", "attemptId", "transactionId"), f"x{n}"
-        ),
+        **dict.fromkeys(("clientID", "clientId", "name", "key", "statsKey", "attemptId", "transactionId"), f"x{n}"),
         **dict.fromkeys(("k", "m", "readable", "unitMode"), "false"),
-        "destGroup": f"{group}x",
-        "msgId": f"{number:032X}",
-        "maxMsgNums": "32",
-        "sysFlag": "6",
-        "suspendTimeoutMillis": "20000",
-        "subscription": f"tag{n}",
-        "subVersion": "0",
-        "isForce": "true",
-        "order": "true",
-        "statsName": "TOPIC_PUT_NUMS",
-        "invisibleTime": "60000",
-        "pollTime": "60000",
-        "bornTime": str(bench_ms),
-        "expType": "TAG",
-        "exp": f"tag{n}",
-        "extraInfo": f"{n} {bench_ms} 60000 0 0 b-a {n} {n}",
-        "maxNum": "1",
-        "c": "TBW102",
-        "d": "4",
-        "g": "1700000000000",
-        "i": "",
-        "defaultTopic": "TBW102",
-        "readQueueNums": "4",
-        "writeQueueNums": "4",
-        "perm": "6",
-        "topicFilterType": "SINGLE_TAG",
-        "attributes": "",
-        "commitOrRollback": "12",
-        "delayLevel": "1",
-        "brokerName": "b-a",
-        "namespace": f"x{n}",
-        "value": "v",
-        "recallHandle": "x",
-    }
+        "destGroup": f"{group}x", "msgId": f"{number:032X}", "maxMsgNums": "32", "sysFlag": "6",
+        "suspendTimeoutMillis": "20000", "subscription": f"tag{n}", "subVersion": "0", "isForce": "true",
+        "order": "true", "statsName": "TOPIC_PUT_NUMS", "invisibleTime": "60000", "pollTime": "60000",
+        "bornTime": str(bench_ms), "expType": "TAG", "exp": f"tag{n}",
+        "extraInfo": f"{n} {bench_ms} 60000 0 0 b-a {n} {n}", "maxNum": "1", "c": "TBW102", "d": "4",
+        "g": "1700000000000", "i": "", "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4",
+        "perm": "6", "topicFilterType": "SINGLE_TAG", "attributes": "", "commitOrRollback": "12", "delayLevel": "1",
+        "brokerName": "b-a", "namespace": f"x{n}", "value": "v", "recallHandle": "x",
+    }  # fmt: skip
 
 
 def body(number: int, topic: str, group: str) -> bytes:
     document: dict[str, Any] = {
-        "clientID": f"c{number}",
-        "clientId": f"c{number}",
-        "consumerGroup": group,
-        "groupName": group,
-        "topic": topic,
-        "topicName": topic,
-        "mode": "POP",
-        "strategyName": "AVG",
-        "messageModel": "CLUSTERING",
+        "clientID": f"c{number}", "clientId": f"c{number}", "consumerGroup": group, "groupName": group,
+        "topic": topic, "topicName": topic, "mode": "POP", "strategyName": "AVG", "messageModel": "CLUSTERING",
         "mqSet": [{"topic": topic, "brokerName": "b", "queueId": number}],
         "producerDataSet": [{"groupName": group}],
-        "consumerDataSet": [
-            {
-                "groupName": group,
-                "consumeType": "CONSUME_PASSIVELY",
-                "messageModel": "CLUSTERING",
-                "subscriptionDataSet": [{"topic": topic, "subString": f"tag{number}"}],
-            }
-        ],
-    }
+        "consumerDataSet": [{
+            "groupName": group, "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
+            "subscriptionDataSet": [{"topic": topic, "subString": f"tag{number}"}],
+        }],
+    }  # fmt: skip
     return json.dumps(document).encode()
 
 

@@ -169,44 +169,22 @@ def forge(bench: Bench, body: object, tag: str = "ck", queue_id: int = 0) -> Non
 
 
 def check_point(bench: Bench, **more: object) -> dict[str, object]:
-    return {
-        "t": "T",
-        "c": "CG",
-        "q": 0,
-        "so": 0,
-        "pt": bench.clock.now_ms(),
-        "bn": "b-a",
-        "n": 1,
-        "d": [0],
-        "bm": 0,
-        "it": 60_000,
-        **more,
-    }
+    usual = {"t": "T", "c": "CG", "q": 0, "so": 0, "bn": "b-a", "n": 1, "d": [0], "bm": 0, "it": 60_000}
+    return usual | {"pt": bench.clock.now_ms()} | more
 
 
 def test_forged_check_points_stop_no_redelivery(bench: Bench) -> None:
     put(bench, "a", "b")
     forever = 1 << 55
     junk: list[object] = [
-        check_point(bench, it=forever),
-        check_point(bench, pt=forever),
-        check_point(bench, pt=10**30),
-        check_point(bench, it=-5),
-        check_point(bench, q=-1),
-        check_point(bench, q=1 << 40),
-        check_point(bench, so=-1),
-        check_point(bench, so=1 << 62),
-        check_point(bench, n=-1),
-        check_point(bench, n=1 << 30),
-        check_point(bench, d=[1 << 62], n=1),
-        check_point(bench, d=[-3], n=1),
-        check_point(bench, d="x", n=1),
-        check_point(bench, t=None),
-        check_point(bench, t="T" * 60_000),
-        b"",
-        b"\xff\xfe",
-        b"[" * 15_000,
-        b"9" * 10_000,
+        *(check_point(bench, pt=time_ms) for time_ms in (forever, 10**30)),
+        *(check_point(bench, it=time_ms) for time_ms in (forever, -5)),
+        *(check_point(bench, q=queue_id) for queue_id in (-1, 1 << 40)),
+        *(check_point(bench, so=start) for start in (-1, 1 << 62)),
+        *(check_point(bench, n=count) for count in (-1, 1 << 30)),
+        *(check_point(bench, d=offsets, n=1) for offsets in ([1 << 62], [-3], "x")),
+        *(check_point(bench, t=topic) for topic in (None, "T" * 60_000)),
+        *(b"", b"\xff\xfe", b"[" * 15_000, b"9" * 10_000),
     ]
     for queue_id in range(bench.broker.state.config.revive_queue_num):
         for body in junk:
