@@ -198,19 +198,6 @@ class Ledger:
         self._budget.bytes -= self.bytes
         self.entries = self.bytes = 0
 
-    def validate(self) -> None:
-        """Compare with what is in the maps and sets. A ledger without any keeps the books of an owner. Raises
-        AssertionError; for tests, like every ``validate``."""
-        if not self._maps:
-            return
-        for each in self._maps:
-            each.validate_order()
-        entries = [size for each in self._maps for size in each.sizes()]
-        require(
-            (self.entries, self.bytes) == (len(entries), sum(entries)),
-            f"{self.name}: {self.entries} entries of {self.bytes} bytes, there are {len(entries)} of {sum(entries)}",
-        )
-
 
 class BoundedMap(dict[K, V]):
     """``table[key] = value`` weighs, and raises TableFull and changes nothing when there is no room; ``del`` frees. A
@@ -411,18 +398,6 @@ class BoundedMap(dict[K, V]):
         self.update(other)
         return self
 
-    def validate_order(self) -> None:
-        if self._order is not None:
-            require(list(self._order) == sorted(self), f"{self._ledger.name}: the keys are not in order")  # type: ignore[type-var]
-
-    def sizes(self) -> Iterator[int]:
-        """The sizes of all entries, and of those of the maps in them."""
-        for key, value in self.items():
-            yield self.size_of(key, value)
-            inner = (value,) if isinstance(value, BoundedMap) else getattr(value, "bounded", ())
-            for each in inner:
-                yield from each.sizes()
-
 
 class BoundedSet(BoundedMap[K, None]):
     """The same of keys alone, in their order."""
@@ -542,12 +517,6 @@ class Tables:
     def __iter__(self) -> Iterator[Bounded]:
         """Includes the memos of the process."""
         return iter((*self._tables, *MEMOS))
-
-
-def require(holds: bool, what: str) -> None:
-    """Raise AssertionError unless an invariant holds: for the ``validate`` methods of state machines."""
-    if not holds:
-        raise AssertionError(what)
 
 
 def text_bytes(*texts: str | bytes | None) -> int:

@@ -375,22 +375,6 @@ class BrokerCore:
                 "the flush did not finish in time",
             )
 
-    def validate(self) -> None:
-        """Check the invariants of all tables, of clients, locks, parked requests, POP and timers. For tests: it visits
-        everything."""
-        state = self.state
-        pulls = self.pulls
-        for part in (state.clients, state.filters, state.locks, pulls.parked, pulls.held):
-            part.validate()
-        for table in self.bounds.ledgers:
-            table.validate()
-        self.pop.validate()
-        self.services.lite.validate()
-        self.services.schemas.validate()
-        self.timers.validate()
-        if self.role.acting is not None:
-            self.role.acting.validate()
-
     # --- blocking work ---
 
     def jobs(self) -> list[Job]:

@@ -170,10 +170,6 @@ class MessageStore:
         self.reads.begin()
         return report
 
-    def validate(self) -> None:
-        """Check the invariants of the log and of the queues. Raises AssertionError; for tests: it visits everything."""
-        self.data.validate()
-
     def close(self) -> None:
         """Flush all, write a checkpoint, remove ``abort``, unlock. A poisoned store keeps ``abort``, so that
         the next start recovers.

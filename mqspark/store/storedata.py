@@ -103,12 +103,6 @@ class StoreData:
     def tables(self) -> tuple[QueueTable, BatchTable]:
         return self.table, self.batch_table
 
-    def validate(self) -> None:
-        """Check the invariants of the log and of the queues. Raises AssertionError; for tests: it visits everything."""
-        self.log.validate()
-        for table in self.tables:
-            table.validate()
-
     def unmap_job(self, *, idle: bool) -> UnmapJob | None:
         """Frees what is used no more. ``idle``: also the maps of files that were not read since the last such job."""
         unmapped = [each.unmapped for each in self._budgets]

@@ -17,6 +17,7 @@ from mqspark.broker.timer import timers
 from mqspark.message import encode_recall_handle
 from mqspark.protocol.codes import RequestCode
 from tests.support.draws import draws
+from tests.support.invariants import validate
 from tests.unit.broker_kit import SEND, Bench, send_ext
 
 LEVELS = "1s 3s 10s"
@@ -167,7 +168,7 @@ class Delays(RuleBasedStateMachine):
 
     @invariant()
     def agrees_with_itself(self) -> None:
-        self.bench.broker.validate()
+        validate(self.bench.broker)
 
     @invariant()
     def check(self) -> None:

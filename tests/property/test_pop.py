@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mqspark.protocol.command import Command
+from tests.support.invariants import validate
 from tests.unit.broker_kit import Bench, Peer
 from tests.unit.pop_kit import (
     ACK,
@@ -206,7 +207,7 @@ class Pops(RuleBasedStateMachine):
     @invariant()
     def the_broker_agrees_with_itself(self) -> None:
         if self.bench is not None:
-            self.bench.broker.validate()
+            validate(self.bench.broker)
 
     @invariant()
     def who_waits_gets_what_there_is(self) -> None:

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from mqspark.protocol.command import Command
 from mqspark.protocol.receipts import parse_order_counts
+from tests.support.invariants import validate
 from tests.unit.broker_kit import Bench, Peer
 from tests.unit.pop_kit import (
     ACK,
@@ -198,7 +199,7 @@ class OrderedPops(RuleBasedStateMachine):
     @invariant()
     def the_broker_agrees_with_itself(self) -> None:
         if self.bench is not None:
-            self.bench.broker.validate()
+            validate(self.bench.broker)
 
     @invariant()
     def who_waits_gets_what_there_is(self) -> None:

@@ -40,6 +40,7 @@ from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from tests.support.clocks import ManualClock
 from tests.support.draws import draws
+from tests.support.invariants import validate
 from tests.unit.broker_kit import Bench, Peer
 
 GROUP = "G"
@@ -123,7 +124,7 @@ class Group(RuleBasedStateMachine):
     @invariant()
     def the_brokers_agree_with_themselves(self) -> None:
         for bench in self.benches.values():
-            bench.broker.validate()
+            validate(bench.broker)
 
     # --- what happens ---
 

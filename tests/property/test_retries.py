@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mqspark.message import MessageExt
+from tests.support.invariants import validate
 from tests.unit.broker.send.test_retry import configure, give_back
 from tests.unit.broker_kit import SEND, Bench, send_ext
 
@@ -124,7 +125,7 @@ class Retries(RuleBasedStateMachine):
     @invariant()
     def the_broker_agrees_with_itself(self) -> None:
         if hasattr(self, "bench"):
-            self.bench.broker.validate()
+            validate(self.bench.broker)
 
     @invariant()
     def nothing_comes_early_or_unasked(self) -> None:

@@ -17,6 +17,7 @@ from mqspark.protocol.connection import MAX_STEPS, REFUSALS_A_STEP, Connection
 from mqspark.protocol.headers.client_headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from mqspark.protocol.layouts import HeaderLayouts
 from mqspark.protocol.session import Session
+from tests.support.invariants import validate
 from tests.unit.broker_kit import SEND, Bench, send_ext
 
 KEY = "7F0000010BAD18B4AAC2{:012X}"
@@ -67,7 +68,7 @@ class Side:
                     topic.up_to_4k,
                     topic.counted,
                 )
-        self.bench.broker.validate()
+        validate(self.bench.broker)
         self.bench.close()
         for part in ("commitlog", "consumequeue"):
             for path in sorted((self.directory / part).rglob("*")):
@@ -95,7 +96,7 @@ class Two:
         """After a frame that ends its connection. Of the frames before it in the same read, either side may have
         handled some: nobody was promised that they are."""
         for side in self.sides:
-            side.bench.broker.validate()
+            validate(side.bench.broker)
             side.bench.close()
 
     def end(self) -> None:

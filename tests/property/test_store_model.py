@@ -17,6 +17,7 @@ from mqspark.record.record import PendingRecord
 from mqspark.store import GetStatus, MessageStore, StoreReader
 from tests.support.clocks import ManualClock
 from tests.support.draws import draws
+from tests.support.invariants import validate
 from tests.support.store_tools import (
     BORN_HOST,
     checkpoint,
@@ -226,7 +227,7 @@ class StoreLife(RuleBasedStateMachine):
     def all_visible_is_served(self) -> None:
         if not hasattr(self, "store"):
             return
-        self.store.validate()
+        validate(self.store)
         for key in itertools.product(TOPICS, range(2)):
             messages = self.written.get(key, [])
             served = drain(self.store, *key)

@@ -26,6 +26,7 @@ from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import CheckTransactionStateRequestHeader
 from mqspark.record.batchitems import encode_batch
+from tests.support.invariants import validate
 from tests.unit.broker.transaction.test_broker_transactions import COMMIT, ROLLBACK, Kit
 from tests.unit.broker_kit import SEND, send_ext
 
@@ -86,7 +87,7 @@ class Transactions(RuleBasedStateMachine):
     @invariant()
     def the_broker_agrees_with_itself(self) -> None:
         if hasattr(self, "kit"):
-            self.kit.broker.validate()
+            validate(self.kit.broker)
 
     @invariant()
     def agree(self) -> None:

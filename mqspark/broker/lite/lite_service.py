@@ -160,8 +160,3 @@ class LiteService:
         if queue is None:
             raise Refusal(ResponseCode.ILLEGAL_OPERATION, f"{name[:80]!r} is not a name of a lite topic")
         return queue
-
-    def validate(self) -> None:
-        self.clients.validate()
-        self.pops.parked.validate()
-        self.watch.parked.validate()

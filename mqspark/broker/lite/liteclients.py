@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
-from mqspark.base.bounded import BoundedMap, BoundedSet, Ledger, require, weigh
+from mqspark.base.bounded import BoundedMap, BoundedSet, Ledger, weigh
 from mqspark.base.config import Limit
 from mqspark.base.logs import printable, sparing
 from mqspark.broker.state.litenames import flag, is_exclusive, is_wildcard, most_events, parent_and_lite
@@ -586,27 +586,6 @@ class LiteClients:
 
     def clients_of(self, group: str) -> list[LiteClient]:
         return [client for client in self._clients.values() if client.group == group]
-
-    def validate(self) -> None:
-        """Check that the tables agree. For tests."""
-        clients = self._clients.values()
-        pairs = {
-            (queue, client.client_id): place
-            for queue, groups in self._by_queue.items()
-            for readers in groups.values()
-            for place, client in enumerate(readers)
-        }
-        wanted = {
-            (queue, client.client_id): place for client in clients for queue, place in client.queues.items()
-        }
-        require(pairs == wanted, "the tables of lite subscriptions differ")
-        readers = [each for groups in self._wildcards.values() for each in groups.values()]
-        places = {client.client_id: place for each in readers for place, client in enumerate(each)}
-        wanted_places = {client.client_id: client.place for client in clients if client.place >= 0}
-        require(places == wanted_places, "the clients that read all lite topics differ")
-        events = {(queue, client.group): client for client in clients for queue in client.events}
-        require(events == self._holders, "the events and their holders differ")
-        require(sum(len(client.events) for client in clients) == len(events), "a group has an event twice")
 
 
 def _names_bytes(client: LiteClient) -> int:

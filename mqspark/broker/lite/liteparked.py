@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import Generic, TypeVar
 
-from mqspark.base.bounded import BoundedSet, Ledger, require, weigh
+from mqspark.base.bounded import BoundedSet, Ledger, weigh
 from mqspark.base.config import Limit
 from mqspark.broker.lite.liteclients import LiteClients
 from mqspark.broker.state.slots import LongPoll
@@ -124,8 +124,3 @@ class LiteParked(Generic[W]):
                 self.remove(waiter)
                 if not waiter.is_refused():
                     yield waiter
-
-    def validate(self) -> None:
-        parked = [waiter for waiting in self._waiting.values() for waiter in waiting]
-        require(set(parked) == set(self._all), "what is held is not what waits")
-        require(set(parked) <= set(self._deadlines), "a request is never found")

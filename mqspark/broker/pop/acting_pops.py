@@ -202,7 +202,3 @@ class ActingPops:
         self._log.revival = None
         self._log.clear()
         self.kept_acks.clear()
-
-    def validate(self) -> None:
-        for part in (self._pops.parked, self._offsets):
-            part.validate()

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import field
 
-from mqspark.base.bounded import BoundedMap, Ledger, require, weigh
+from mqspark.base.bounded import BoundedMap, Ledger, weigh
 from mqspark.base.config import Limit
 from mqspark.base.names import sound_only
 from mqspark.broker.state.state import BrokerState
@@ -223,17 +223,6 @@ class PopOrder:
             if key in self._infos and not self.is_blocked(*key):
                 freed.append(key)
         return freed
-
-    def validate(self) -> None:
-        """Check that every blocked queue has a time at which it is looked at again."""
-        times = set(self._free)
-        for key, free_ms in self._free_at.items():
-            require((free_ms, key) in times, f"{key} is not in the heap for {free_ms}")
-        now_ms = self._state.clock.now_ms()
-        for key, info in self._infos.items():
-            visible_ms = info.visible_ms()
-            if visible_ms is not None and visible_ms > now_ms:
-                require(key in self._free_at, f"{key} is blocked forever")
 
     def _changed(self, key: _Key, info: _Info) -> None:
         self.generation += 1

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from itertools import chain, islice
 from typing import Generic, TypeVar
 
-from mqspark.base.bounded import BoundedMap, Ledger, require, text_bytes
+from mqspark.base.bounded import BoundedMap, Ledger, text_bytes
 from mqspark.base.clock import Clock
 from mqspark.base.config import Bound
 from mqspark.base.shares import NOBODY
@@ -128,24 +128,6 @@ class ParkedPops(Generic[W]):
         if first:
             waiters.move_to_end(waiter, last=False)
         self._slots.enter(waiter, self._clock.monotonic_ms())
-
-    def validate(self) -> None:
-        """Check that messages of a topic and of its retry topics find their waiters, and that each is found in time."""
-        parked: list[W] = []
-        for key, queues in self._waiting.items():
-            require(bool(queues), f"nobody waits for {key}")
-            require(key[1] in self._groups.get(key[0], ()), f"{key} is not found by its topic")
-            for name in (retry_topic_v1(*key), retry_topic_v2(*key)):
-                require(name in self._retries, f"{key} is not found by {name}")
-            for queue_id, waiters in queues.items():
-                require(bool(waiters), f"nobody waits for queue {queue_id} of {key}")
-                parked += waiters
-        pairs = {(topic, group) for topic, groups in self._groups.items() for group in groups}
-        require(
-            pairs == self._waiting.keys(), f"{pairs} are found by their topics, {self._waiting.keys()} wait"
-        )
-        self._slots.validate(parked)
-        self._requests.validate(parked)
 
     def interested(self, topic: str) -> list[tuple[str, str, bool]]:
         """The waiters that a message in ``topic`` may concern: (topic, group, whether the topic is their retry

@@ -139,10 +139,6 @@ class PopService:
     def end_turn(self) -> None:
         self.pops.end_turn()
 
-    def validate(self) -> None:
-        for part in (self.pops.parked, self._watch.parked, self._offsets, self._order, self._revival):
-            part.validate()
-
     def progress(self, progress: StoreProgress) -> None:
         if self._answers.waiting:
             self._answers.release(progress.acked)

@@ -15,7 +15,7 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from mqspark.base.bounded import BoundedMap, Ledger, require
+from mqspark.base.bounded import BoundedMap, Ledger
 from mqspark.base.config import Limit
 from mqspark.base.logs import sparing
 from mqspark.base.propertystring import find_property
@@ -224,19 +224,6 @@ class PopRevival:
             since_ms = store.offsets.store_timestamp_at(topic, queue_id, done) if records else -1
             found.append((records, max(0, now_ms - since_ms) if since_ms > 0 else 0))
         return found
-
-    def validate(self) -> None:
-        """Check that every open check point comes up in time, and that none is read twice."""
-        for queue in self._queues:
-            due = {(offset, key) for _, offset, key in queue.by_time}
-            for key, check_point in queue.open.items():
-                is_away = (queue.queue_id, check_point.revive_offset) in self._away
-                require(is_away or (check_point.revive_offset, key) in due, f"{key} never comes up")
-                require(check_point.revive_offset < queue.next_offset, f"{key} has not been read yet")
-            require(
-                not queue.early_acks.keys() & queue.open.keys(),
-                "an acknowledgement waits for an open check point",
-            )
 
     # --- reading ---
 

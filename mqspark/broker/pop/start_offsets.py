@@ -6,7 +6,6 @@ bring the messages back after a crash. In the meantime the next pop continues fr
 
 from __future__ import annotations
 
-from mqspark.base.bounded import require
 from mqspark.broker.state.state import BrokerState
 from mqspark.message import RETRY_PREFIX
 from mqspark.protocol.headers.client_headers import INIT_MIN
@@ -95,11 +94,6 @@ class PopOffsets:
         if not ahead.steps or not is_durable:
             ahead.is_void = True
             del self._ahead[step.key]
-
-    def validate(self) -> None:
-        """What is ahead of its check points has check points that are under way."""
-        for key, ahead in self._ahead.items():
-            require(ahead.steps > 0 and not ahead.is_void, f"{key} is ahead of nothing")
 
     def void(self, group: str, topic: str, queue_id: int) -> None:
         """The offset is set from elsewhere: pending steps commit nothing."""

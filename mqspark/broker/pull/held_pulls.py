@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from mqspark.base.bounded import Ledger, require
+from mqspark.base.bounded import Ledger
 from mqspark.base.clock import Clock
 from mqspark.broker.pull.parked_pulls import MAX_PARKED_BYTES, Pull
 from mqspark.broker.state.selection import HeldRequests
@@ -56,9 +56,3 @@ class HeldPulls:
             self._requests.release(pull)
             found.append(pull)
         return found
-
-    def validate(self) -> None:
-        """Check that the longest waiting pulls come first."""
-        times = [pull.deadline_ms for pull in self._held]
-        require(times == sorted(times), "a held pull waits behind a later one")
-        self._requests.validate(self._held)

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from itertools import chain, islice
 
-from mqspark.base.bounded import Ledger, require
+from mqspark.base.bounded import Ledger
 from mqspark.base.clock import Clock
 from mqspark.base.config import Bound
 from mqspark.base.shares import NOBODY
@@ -128,21 +128,6 @@ class ParkedPulls:
         self._requests.hold(pull)
         self._waiting.setdefault(pull.topic, {}).setdefault(pull.queue_id, {})[pull] = None
         self._slots.enter(pull, self._clock.monotonic_ms())
-
-    def validate(self) -> None:
-        """Check that every pull waits for a later message of its queue, is found in time, and is counted once."""
-        parked: list[Pull] = []
-        for topic, queues in self._waiting.items():
-            require(bool(queues), f"nobody waits for {topic}")
-            for queue_id, pulls in queues.items():
-                require(bool(pulls), f"nobody waits for queue {queue_id} of {topic}")
-                parked += pulls
-                for pull in pulls:
-                    require(
-                        (pull.topic, pull.queue_id) == (topic, queue_id), f"{pull.topic} waits for {topic}"
-                    )
-        self._slots.validate(parked)
-        self._requests.validate(parked)
 
     def waiting(self, topic: str, queue_id: int) -> int:
         """How many wait for messages of a queue."""

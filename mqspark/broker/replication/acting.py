@@ -209,9 +209,6 @@ class ActingMaster:
         """Other brokers have stored more: answer those who wait for that."""
         self._pops.release()
 
-    def validate(self) -> None:
-        self._pops.validate()
-
     def as_dict(self) -> dict[str, object]:
         """The state for the health report."""
         return {

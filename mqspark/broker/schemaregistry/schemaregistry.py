@@ -391,9 +391,6 @@ class SchemaRegistry:
     def _now_ms(self) -> int:
         return self._state.clock.monotonic_ms()
 
-    def validate(self) -> None:
-        self.subjects.validate()
-
 
 def _is_certain(subject: str, schema_id: int) -> None:
     """What is not in the own records is not there."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mqspark.base.bounded import BoundedMap, Ledger, require, text_bytes
+from mqspark.base.bounded import BoundedMap, Ledger, text_bytes
 from mqspark.base.config import Bound
 from mqspark.base.shares import NOBODY
 from mqspark.broker.schemaregistry.schemarecords import (
@@ -243,14 +243,6 @@ class Subjects:
                 self._referrers[referred].remove(schema.id)
                 if not self._referrers[referred]:
                     del self._referrers[referred]
-
-    def validate(self) -> None:
-        """For tests: it visits everything."""
-        places = {place for each in self._places.values() for place in each}
-        require(places == self._versions.keys(), "each version has its place at its schema")
-        numbers = {(subject, number) for subject, each in self._numbers.items() for number in each}
-        require(numbers == self._versions.keys(), "each version is in the list of its subject")
-        require(self._places.keys() == self._schemas.keys(), "each schema has versions")
 
 
 def _stored(content: SchemaRecord) -> StoredSchema:

@@ -11,12 +11,11 @@ Facts: docs/rocketmq/broker.md#clients-and-groups.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
 from types import MappingProxyType
 
-from mqspark.base.bounded import CODE_BYTES, CONTAINER_BYTES, BoundedMap, BoundedSet, Ledger, require, weigh
+from mqspark.base.bounded import CODE_BYTES, CONTAINER_BYTES, BoundedMap, BoundedSet, Ledger, weigh
 from mqspark.base.clock import Clock
 from mqspark.base.config import Limit
 from mqspark.base.logs import printable
@@ -353,22 +352,6 @@ class ClientGroups:
         done = 0
         for name in (*self._producers, *self._consumers):
             done = yield from self._remove(name, lambda member: member.last_seen_ms < oldest_ms, done)
-
-    def validate(self) -> None:
-        """Check that no group is empty, and that a lost connection finds its members."""
-        tables = [(group.name, group.members) for group in self._consumers.values()]
-        for name, members in (*tables, *self._producers.items()):
-            require(bool(members), f"group {name} has no members")
-            for client_id, member in members.items():
-                known = self._groups_of.get(member.session.id, ())
-                require(name in known, f"connection {member.session.id} of {client_id} is not one of {name}")
-        counted = Counter(
-            client_id for _, members in (*tables, *self._producers.items()) for client_id in members
-        )
-        held = {client_id: holder.memberships for client_id, holder in self._holders.items()}
-        require(held == counted, f"client ids {held} have the memberships {counted}")
-        for session_id, names in self._groups_of.items():
-            require(bool(names), f"connection {session_id} has no groups")
 
     # --- inside ---
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from mqspark.base.bounded import BoundedMap, Ledger, require, weigh
+from mqspark.base.bounded import BoundedMap, Ledger, weigh
 from mqspark.base.clock import Clock
 from mqspark.base.config import Limit
 from mqspark.broker.config import BrokerConfig
@@ -70,10 +70,6 @@ class QueueLocks:
     def _end_if_empty(self, group: str) -> None:
         if not self._holders[group]:
             del self._holders[group]
-
-    def validate(self) -> None:
-        """Check that no group is without a lock."""
-        require(all(self._holders.values()), "a group holds nothing")
 
     def renew_all(self, is_alive: Callable[[str, str], bool]) -> None:
         """Renew the locks of every holder for which ``is_alive(group, client_id)``. For code that moves the clock

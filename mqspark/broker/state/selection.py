@@ -7,12 +7,11 @@ for tags) and in work. The reader continues where the last get ended.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from operator import attrgetter
 from typing import Generic, Protocol, TypeVar
 
-from mqspark.base.bounded import CODE_BYTES, BoundedMap, BoundedSet, Ledger, require
+from mqspark.base.bounded import CODE_BYTES, BoundedMap, BoundedSet, Ledger
 from mqspark.errors import InvalidMessage
 from mqspark.filter.sql import SqlFilter, filter_bytes
 from mqspark.protocol.session import Session
@@ -100,15 +99,6 @@ class HeldRequests(Generic[R]):
                 self._filters.replace(id(wanted), (wanted, uses - 1))
             else:
                 del self._filters[id(wanted)]
-
-    def validate(self, requests: Iterable[R]) -> None:
-        """Raises AssertionError unless these are held."""
-        there = Counter(map(id, requests))
-        require(there == Counter(map(id, self.requests)), "what is held is not what waits")
-        filters = Counter(id(each.wanted) for each in self.requests if each.wanted is not None)
-        require(
-            filters == {key: uses for key, (_, uses) in self._filters.items()}, "the filters held are others"
-        )
 
 
 def wanted_bytes(wanted: Wanted) -> int:

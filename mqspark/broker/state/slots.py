@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from mqspark.base.bounded import require
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import encode_response
 from mqspark.protocol.session import Session
@@ -98,16 +97,3 @@ class Slots(Generic[W]):
                     yield request
             if not slot:
                 self._slots.pop(number, None)
-
-    def validate(self, waiting: list[W]) -> None:
-        """Raises AssertionError unless each of these, and no other, is found in time."""
-        for number, slot in self._slots.items():
-            require(bool(slot), f"nobody is in slot {number}")
-            require(all(each.slot == number for each in slot), f"a request is in slot {number}")
-            require(
-                all(number * SLOT_MS < each.deadline_ms + SLOT_MS for each in slot), "a request is found late"
-            )
-        require(
-            sorted(map(id, waiting)) == sorted(id(each) for slot in self._slots.values() for each in slot),
-            "those who wait are not those who are found",
-        )

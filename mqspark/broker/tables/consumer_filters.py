@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from mqspark.base.bounded import CONTAINER_BYTES, BoundedMap, Ledger, require, weigh
+from mqspark.base.bounded import CONTAINER_BYTES, BoundedMap, Ledger, weigh
 from mqspark.base.clock import Clock
 from mqspark.base.config import Limit
 from mqspark.base.names import sound_only
@@ -123,9 +123,6 @@ class ConsumerFilters:
                 done += 1
                 if done % CLEANED_AT_ONCE == 0:
                     yield
-
-    def validate(self) -> None:
-        require(all(self._table.values()), "a topic has no filters")
 
     def _positions(self, topic: str, group: str) -> BloomFilterData:
         found = self._bloom.positions(f"{group}#{topic}".encode(errors="replace"))

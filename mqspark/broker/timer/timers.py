@@ -34,7 +34,6 @@ from itertools import pairwise
 
 import numpy as np
 
-from mqspark.base.bounded import require
 from mqspark.base.clock import NEVER_MS
 from mqspark.base.config import Limit
 from mqspark.base.logs import sparing
@@ -835,35 +834,6 @@ class TimerService:
         is_enqueued = self._queue_offset >= self._store.offsets.max_offset(TIMER_TOPIC, 0)
         behind_ms = self._clock.now_ms() - self._read_tick * self._precision_ms
         return is_enqueued and (not self._read_tick or behind_ms < 2 * self._precision_ms)
-
-    def validate(self) -> None:
-        """Check the wheel, the timer log and the progress between them. Raises AssertionError; for tests."""
-        if self._is_broken:
-            return
-        log_end = self._timer_log.position
-        self._wheel.validate(log_end)
-        for slot in self._wheel.used(1):
-            self._validate_chain(int(slot["tick"]), int(slot["first"]), int(slot["last"]))
-        end = self._store.offsets.max_offset(TIMER_TOPIC, 0)
-        require(self._queue_offset <= max(end, 0), f"{self._queue_offset} of {end} messages are enqueued")
-        require(self._new_floors.items() <= self._floors.items(), "a new floor is not the floor of its tick")
-        require(all(floor <= log_end for floor in self._floors.values()), "a floor is after the timer log")
-        marks = [position for position, _, _ in self._undurable]
-        require(marks == sorted(marks), "checkpoints wait out of order")
-        for _, checkpoint, _ in self._undurable:
-            require(checkpoint.log_position <= log_end, "a checkpoint is ahead of the timer log")
-            require(checkpoint.queue_offset <= max(end, 0), "a checkpoint is ahead of the queue")
-        for walk in (self._walk, self._ahead):
-            reads_on = walk is None or walk.cursor == NONE or walk.cursor >= walk.floor
-            require(reads_on, "a slot is read beyond what was delivered")
-
-    def _validate_chain(self, tick: int, first: int, at: int) -> None:
-        while at != NONE and at >= first:
-            record = self._timer_log.record(at)
-            require(record is not None, f"tick {tick} has no record at {at}")
-            if record is not None:
-                require(record.previous < at, f"the chain of tick {tick} does not go back at {at}")
-                at = record.previous
 
     def snapshot(self) -> dict[int, int]:
         """Messages in the wheel by how long they wait at most, in s (TimerMetrics.getTimerDistList)."""

@@ -20,7 +20,6 @@ from collections.abc import Iterable
 from mmap import MADV_NORMAL, MADV_RANDOM, mmap
 from pathlib import Path
 
-from mqspark.base.bounded import require
 from mqspark.base.config import INT64_MAX
 from mqspark.errors import MessageTooLarge, NotNow, StoreCorrupt
 from mqspark.record.recordlayout import (
@@ -513,27 +512,6 @@ class CommitLog:
         ahead, end = self._ahead, self.segments[-1].end
         is_near, is_worth_it = end - self.position < ahead, 2 * ahead <= self.segment_bytes
         return is_near and is_worth_it and self._next is None and not is_beyond(end, self.segment_bytes)
-
-    def validate(self) -> None:
-        """Check the invariants of segments and positions. Raises AssertionError; for tests."""
-        for segment in self.segments:
-            require(segment.start % self.segment_bytes == 0, f"a segment starts at {segment.start}")
-            require(segment.end == segment.start + self.segment_bytes, f"a segment ends at {segment.end}")
-        starts = [segment.start for segment in self.segments]
-        require(starts == sorted(set(starts)), f"segments are out of order: {starts}")
-        require(self.durable <= self.written <= self.position, "more is durable or written than was appended")
-        if self._fd < 0:
-            return
-        active = self.segments[-1]
-        require(active.start <= self.written, "the end of an earlier segment is not written")
-        require(self.position <= active.end, "the position is behind the active segment")
-        waiting = sum(map(len, self.pending))
-        was_dropped = not self.pending and self.room_end < 0
-        require(
-            was_dropped or waiting == self.position - self.written,
-            f"{waiting} bytes wait, positions say {self.position - self.written}",
-        )
-        require(self.room_end <= self._allocated_end, "room ends where nothing is allocated")
 
     def extend_room(self) -> list[Job]:
         """Reserve the next step of the active segment, and have the next one made. Returns jobs for another thread."""

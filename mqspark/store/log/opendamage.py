@@ -16,8 +16,6 @@ import bisect
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from mqspark.base.bounded import require
-
 MAX_RANGES = 1_000
 """Further damage is joined with the range before it, or the first one: more is read again than has to be."""
 MAX_SUSPECTS = 100
@@ -68,7 +66,8 @@ class OpenDamage:
 
     def add(self, low: int, high: int, *, is_led_into: bool) -> None:
         """Note that [low, high) holds no valid record."""
-        require(0 <= low < high, f"the range {low} to {high} is empty")
+        if not 0 <= low < high:
+            raise AssertionError(f"the range {low} to {high} is empty")
         touching = [each for each in self._ranges if each.low <= high and low <= each.high]
         if not touching and len(self._ranges) >= MAX_RANGES:
             touching = [self._ranges[max(bisect.bisect(self._ranges, (low,)) - 1, 0)]]

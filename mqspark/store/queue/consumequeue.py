@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from mqspark.base.bounded import require
 from mqspark.base.names import path_below
 from mqspark.errors import StoreCorrupt
 from mqspark.message import SCHEDULE_TOPIC
@@ -401,27 +400,6 @@ class ConsumeQueue:
             else:
                 return offset
         return end
-
-    def validate(self) -> None:
-        """Check the invariants of offsets and files. Raises AssertionError; for tests."""
-        require(
-            0 <= self.min_offset <= self.max_offset <= self.next_offset,
-            f"{self!r} with next offset {self.next_offset}: its offsets are out of order",
-        )
-        require(len(self.entries) % self._entry_bytes == 0, f"{self!r} has a part of an entry")
-        require(
-            not self.entries or self.max_offset < self.next_offset, f"{self!r} has entries without offsets"
-        )
-        require(
-            self._tail_end < 0
-            or (self.max_offset * self._entry_bytes - self._tail_at) % self._file_bytes == 0,
-            f"{self!r} goes on at byte {self._tail_at} of its file",
-        )
-        starts = self.file_starts
-        require(starts == sorted(set(starts)), f"files of {self!r} are out of order: {starts}")
-        require(
-            not any(start % self._file_bytes for start in starts), f"a file of {self!r} starts inside one"
-        )
 
     # --- recovery -------------------------------------------------------------------------------------------
 

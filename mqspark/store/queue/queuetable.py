@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from mqspark.base.bounded import Ledger, require, text_bytes
+from mqspark.base.bounded import Ledger, text_bytes
 from mqspark.base.config import INT32_MAX
 from mqspark.base.keyorder import KeyOrder
 from mqspark.base.names import path_below
@@ -200,17 +200,6 @@ class QueueTable(Unsynced):
     def used_queues(self) -> int:
         """Number of queues that ever got a message."""
         return sum(1 for queue in self.queues.values() if queue.file_starts)
-
-    def validate(self) -> None:
-        """Check the queues and their keys. Raises AssertionError; for tests."""
-        for key, queue in self.queues.items():
-            require(key == queue.key, f"{queue!r} is in the table as {key}")
-            queue.validate()
-        require(list(self.light_names()) == sorted(self.light), "the light queues are not in order")
-        require(list(self.in_order) == sorted(self.queues), "the keys of the queues are not in order")
-        hidden = [queue for queues in self.hidden.values() for queue in queues]
-        visible = set(map(id, self.queues.values()))
-        require(not any(id(queue) in visible for queue in hidden), "a deleted queue is visible")
 
     def hide_topics(self, topics: Set[str]) -> None:
         """Hide the queues of these topics at once; their files stay until ``remove_topic``."""

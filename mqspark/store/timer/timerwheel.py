@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mqspark.base.bounded import require
 from mqspark.errors import StoreCorrupt
 from mqspark.store.disk.files import FileLayer
 
@@ -318,17 +317,6 @@ class TimerWheel:
     @property
     def is_dirty(self) -> bool:
         return bool(self._dirty)
-
-    def validate(self, log_end: int) -> None:
-        """Check the slots against each other and the end of the timer log. Raises AssertionError; for tests."""
-        used = np.flatnonzero(self._slots["tick"])
-        slots = self._slots[used]
-        require(len(used) == self.used_count, f"{self.used_count} slots are counted, {len(used)} are used")
-        require(_digest(slots) == self._digest, "the digest is not that of the slots")
-        require(_sum_of_messages(slots) == self._messages, "the messages of the slots are counted wrong")
-        require(bool((slots["tick"] % SLOTS == used).all()), "a tick is in the slot of another one")
-        require(bool((slots["first"] <= slots["last"]).all()), "a chain begins after its end")
-        require(bool((slots["last"] < log_end).all()), "a chain ends after the timer log")
 
     def put_back(self, pages: Snapshot) -> None:
         """Mark pages as changed again after a failed write."""

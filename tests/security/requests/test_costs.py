@@ -42,6 +42,7 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.headers.cluster_headers import RegisterBrokerRequestHeader
 from mqspark.store.offsets import QueueOffsets
 from tests.support.frames import encode_register_body
+from tests.support.invariants import validate
 from tests.support.pace import ProcessorTime
 from tests.support.remoting import heartbeat_body, subscription
 from tests.support.store_tools import complete
@@ -458,7 +459,7 @@ def test_of_parked_pops_a_tick_looks_at_few(tmp_path: Path) -> None:
         assert before - parked.count <= EXAMINED_AT_ONCE
     bench.broker.turn()
     assert (heard(peers), parked.count) == (count, 0)
-    parked.validate()
+    validate(parked)
     bench.close()
 
 
@@ -498,7 +499,7 @@ def crowded(tmp_path: Path) -> tuple[Bench, Peer]:
 
 
 def left(bench: Bench) -> int:
-    bench.broker.validate()
+    validate(bench.broker)
     clients = bench.broker.state.clients
     return len(clients.producers()) + len(list(clients.consumers()))
 
@@ -707,7 +708,7 @@ def test_subscriptions_of_one_heartbeat_are_read_between_turns(tmp_path: Path) -
     group = bench.broker.state.clients.consumer("CG")
     assert group is not None
     assert len(group.subscriptions) == len(subscriptions)
-    bench.broker.validate()
+    validate(bench.broker)
 
 
 @pytest.mark.parametrize(

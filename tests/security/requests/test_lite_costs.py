@@ -20,6 +20,7 @@ from mqspark.broker.lite.liteclients import (
     LiteClients,
 )
 from mqspark.protocol.codes import RequestCode as R
+from tests.support.invariants import validate
 from tests.unit.broker.lite.test_broker_lite import (
     GROUP,
     PARENT,
@@ -41,7 +42,7 @@ MANY = 3 * QUEUES_AT_ONCE
 def bench(tmp_path: Path) -> Iterator[Bench]:
     bench = started(tmp_path)
     yield bench
-    bench.broker.validate()
+    validate(bench.broker)
     bench.close()
 
 
@@ -97,7 +98,7 @@ def test_a_message_looks_at_few_of_the_clients_that_have_no_room_for_it(
     looks = counted(monkeypatch, "_may_hold")
     send(peer, "all")
     assert 0 < len(looks) <= CANDIDATES
-    bench.broker.validate()
+    validate(bench.broker)
 
 
 def test_a_second_message_of_a_queue_looks_at_no_client(

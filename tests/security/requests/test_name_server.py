@@ -36,6 +36,7 @@ from mqspark.protocol.session import Session
 from mqspark.protocol.slices import finished
 from tests.support.clocks import ManualClock
 from tests.support.frames import encode_register_body
+from tests.support.invariants import validate
 from tests.support.pace import ProcessorTime
 from tests.unit.broker_kit import Peer, namesrv_peer
 
@@ -298,7 +299,7 @@ def test_a_namespace_fits_into_an_answer(letter: str) -> None:
         assert ask(peer, RequestCode.DELETE_KV_CONFIG, {"namespace": ORDER_TOPICS, "key": f"k{n}"}).code == 0
     body = register(peer, plain("orders", "bills")).body
     assert decode_body(KVTable, body).table == {"k0": "short"}
-    core.kv.ledger.validate()
+    validate(core.kv.ledger)
 
 
 def test_cached_routes_have_a_bound_in_bytes() -> None:

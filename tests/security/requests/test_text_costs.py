@@ -13,6 +13,7 @@ import pytest
 from mqspark.base.logs import without_secrets
 from mqspark.broker.pop import revive
 from mqspark.filter.sql import compile_sql
+from tests.support.invariants import validate
 from tests.support.pace import ProcessorTime
 from tests.unit.broker.pop.test_poprevive import put_record
 from tests.unit.broker_kit import Bench
@@ -59,7 +60,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     put(bench, "a")
     pop(bench, bench.peer())
     yield bench
-    bench.broker.validate()
+    validate(bench.broker)
 
 
 def test_acknowledgements_that_wait_are_not_counted_for_each_new_one(

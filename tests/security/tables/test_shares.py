@@ -28,6 +28,7 @@ from mqspark.protocol.connection import Connection
 from mqspark.protocol.dispatch import Handler, dispatch, ok
 from mqspark.protocol.session import Session
 from mqspark.store.oldermessages import NotAtHand
+from tests.support.invariants import validate
 from tests.support.remoting import heartbeat_body, subscription, topic_fields
 from tests.unit import pop_kit
 from tests.unit.auth_kit import ROOT, SignedPeer, allow, authority
@@ -99,7 +100,7 @@ def greedy(tmp_path: Path, store_settings: dict[str, Any], **settings: int) -> I
     for topic in ("T", "U"):
         assert make_topic(root, topic).code == 0
     yield Greed(bench, root, *users, audited)
-    bench.broker.validate()
+    validate(bench.broker)
     bench.close()
 
 
@@ -416,7 +417,7 @@ def test_half_messages(greed: Greed, ids: str) -> None:
     assert end(greed.mallory, prepared[0], TRANSACTION_COMMIT_TYPE, 0).code == 0
     assert end(greed.mallory, prepared[1], TRANSACTION_ROLLBACK_TYPE, 1).code == 0
     assert [half(greed.mallory, f"later{number}").code for number in range(3)] == [0, 0, BUSY]
-    greed.bench.broker.validate()
+    validate(greed.bench.broker)
 
 
 def test_half_messages_that_are_given_up(greed: Greed) -> None:
@@ -672,7 +673,7 @@ def test_the_share_leaves_room_for_others_by_default() -> None:
 def pair(tmp_path: Path) -> Iterator[Pair]:
     pair = Pair(tmp_path, max_table_share_per_user=1)
     yield pair
-    pair.slave.broker.validate()
+    validate(pair.slave.broker)
     pair.close()
 
 

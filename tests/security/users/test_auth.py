@@ -24,6 +24,7 @@ from mqspark.protocol.session import CERTIFICATE_NAME, Session
 from mqspark.protocol.signature import Signer
 from tests.security.users.conftest import Guarded
 from tests.support.clocks import ManualClock
+from tests.support.invariants import validate
 from tests.support.store_tools import complete
 from tests.unit.auth_kit import ROOT, SECRET, SignedPeer, allow, authority
 from tests.unit.broker_kit import Bench, Peer, pull_ext, send_ext
@@ -551,7 +552,7 @@ def test_a_client_id_is_its_users(guarded: Guarded) -> None:
     assert clients.producer_session("10.0.0.1@7") is alice.peer.session
     assert beat(again, producer="pa", consumer="g") == 0, "the same user comes back on another connection"
     assert clients.producer_session("10.0.0.1@7") is again.peer.session
-    clients.validate()
+    validate(clients)
     again.peer.disconnect()
     alice.peer.disconnect()
     while guarded.bench.broker.work():
@@ -559,7 +560,7 @@ def test_a_client_id_is_its_users(guarded: Guarded) -> None:
     assert clients.producer_session("10.0.0.1@7") is None
     assert beat(mallory, producer="pa") == 0, "nobody is there any longer"
     assert leave(mallory, "pa") == 0
-    clients.validate()
+    validate(clients)
 
 
 def test_authentication_cannot_be_switched_off_by_a_request(guarded: Guarded) -> None:

@@ -23,6 +23,7 @@ from mqspark.protocol.session import Session
 from mqspark.testing import Broker
 from mqspark_server.web.api import described_api
 from tests.support.clocks import ManualClock
+from tests.support.invariants import validate
 from tests.unit.auth_kit import ROOT, SECRET, SignedPeer, allow, authority
 from tests.unit.broker_kit import Bench, Peer, send_ext
 from tests.unit.controller_kit import ControllerBench
@@ -93,7 +94,7 @@ def test_a_broker_does_nothing_for_a_user_without_rights(tmp_path: Path) -> None
     assert len(bench.broker.handlers) > 100
     refuses_all(nobody, bench.broker.handlers, stored.ext["msgId"], {R.READ_SCHEMAS, R.CHANGE_SCHEMAS})
     assert bench.store.log.position == end
-    bench.broker.validate()
+    validate(bench.broker)
 
 
 def nobody_at(bench: Bench) -> SignedPeer:

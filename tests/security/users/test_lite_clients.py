@@ -12,6 +12,7 @@ import pytest
 from mqspark.protocol.codes import RequestCode as R
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
+from tests.support.invariants import validate
 from tests.support.remoting import topic_fields
 from tests.unit.auth_kit import ROOT, SignedPeer, allow, authority
 from tests.unit.broker_kit import Bench, send_ext
@@ -71,7 +72,7 @@ def lite(tmp_path: Path) -> Iterator[Lite]:
         allow(bench.broker.authority, name, f"Topic:P{letter} Sub", f"Group:G{letter} Sub")
         peers.append(SignedPeer(bench.peer(), name))
     yield Lite(bench, root, *peers)
-    bench.broker.validate()
+    validate(bench.broker)
 
 
 def test_messages_of_another_topic_are_not_popped_under_the_id_of_its_client(lite: Lite) -> None:

@@ -11,6 +11,7 @@ from mqspark.base.bounded import BoundedMap, Ledger, Tables, weigh
 from mqspark.base.config import Limit
 from mqspark.base.shares import Holders
 from mqspark.errors import TableFull
+from tests.support.invariants import sizes, validate
 
 
 @dataclass
@@ -34,7 +35,7 @@ class Room:
 
     @property
     def figures(self) -> tuple[int, int]:
-        self.ledger.validate()
+        validate(self.ledger)
         return self.ledger.entries, self.ledger.bytes
 
     def held(self, user: str) -> tuple[int, int]:
@@ -117,7 +118,7 @@ def test_maps_in_maps_weigh_themselves() -> None:
     assert room.figures[0] == 2
     room.ledger.free(1, 0)
     with pytest.raises(AssertionError):
-        room.ledger.validate()
+        validate(room.ledger)
     room.ledger.free(-1, 0)
     inner.clear()
     assert room.figures == alone
@@ -131,7 +132,7 @@ def test_sets_weigh_their_keys() -> None:
     names.add("b", "eve")
     names.add("b" * 100)
     assert (list(names), room.held("eve")[0]) == (["b", "b" * 100], 1)
-    small, large = names.sizes()
+    small, large = sizes(names)
     assert large - small == 99
     names.discard("b")
     names.discard("b")

@@ -8,6 +8,7 @@ import pytest
 
 from mqspark.base.bounded import BoundedMap, Ledger
 from mqspark.base.keyorder import BLOCK_KEYS, KeyOrder
+from tests.support.invariants import validate
 
 
 @pytest.mark.parametrize("how", ["ascending", "descending", "shuffled"])
@@ -76,7 +77,7 @@ def test_a_table_keeps_its_keys_in_order_whatever_is_done_to_it() -> None:
     table: BoundedMap[str, int] = ledger.map(in_order=True)
 
     def keys() -> list[str]:
-        ledger.validate()
+        validate(ledger)
         return list(table.in_order)
 
     table["b"] = 1
@@ -106,9 +107,9 @@ def test_a_value_without_a_size_changes_neither_the_table_nor_its_order() -> Non
         table.keep("a", None)
     with pytest.raises(TypeError):
         table.keep("b", None)
-    ledger.validate()
+    validate(ledger)
     assert list(table.in_order) == ["b"]
     with pytest.raises(TypeError):
         table.refill({"d": "x", "c": "y", "e": None})
-    ledger.validate()
+    validate(ledger)
     assert list(table.in_order) == ["c", "d"]

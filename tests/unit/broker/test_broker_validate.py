@@ -1,4 +1,4 @@
-"""``validate`` of a broker's state machines: silent while all is well, an AssertionError when a table and its account
+"""``validate`` of a broker: silent while all is well, an AssertionError when a table and its account
 differ. Property tests call it after every step."""
 
 from __future__ import annotations
@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.base.bounded import Ledger, require
+from mqspark.base.bounded import Ledger
 from mqspark.broker.broker import BrokerCore
 from mqspark.message import MessageQueue
 from mqspark.protocol.bodies.client_bodies import ConsumerData, SubscriptionData
 from mqspark.store.timer.timerlog import RECORD_BYTES
 from mqspark.store.timer.timerwheel import Slot, TimerWheel
+from tests.support.invariants import validate
 from tests.unit.broker_kit import SEND, Bench, send_ext
 from tests.unit.pop_kit import POP, pop, pop_ext, put
 
@@ -38,7 +39,7 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def test_a_broker_agrees_with_itself(bench: Bench) -> None:
-    bench.broker.validate()
+    validate(bench.broker)
     assert bench.broker.pulls.parked.count == 1
     assert all(
         ledger.entries
@@ -74,7 +75,7 @@ MISTAKES: list[tuple[Callable[[BrokerCore], None], str]] = [
 def test_a_mistake_is_found(bench: Bench, mistake: Callable[[BrokerCore], None], text: str) -> None:
     mistake(bench.broker)
     with pytest.raises(AssertionError, match=text):
-        bench.broker.validate()
+        validate(bench.broker)
 
 
 def a_slot_too_many(wheel: TimerWheel, slot: Slot) -> None:
@@ -108,7 +109,7 @@ def test_a_mistake_in_the_wheel_is_found(
     for _ in range(2):
         assert bench.peer().ask(SEND, send_ext("T", 0, "TIMER_DELAY_MS\x0130000\x02"), b"later").code == 0
     bench.run_for(0)
-    bench.broker.validate()
+    validate(bench.broker)
     wheel = bench.broker.timers.files.wheel
     (row,) = wheel.used(1)
     slot = wheel.get(int(row["tick"]))
@@ -116,7 +117,7 @@ def test_a_mistake_in_the_wheel_is_found(
     assert slot.messages == 2
     mistake(wheel, slot)
     with pytest.raises(AssertionError, match=text):
-        bench.broker.validate()
+        validate(bench.broker)
 
 
 @pytest.mark.parametrize(
@@ -127,10 +128,4 @@ def test_an_account_that_differs_is_found(bench: Bench, name: str) -> None:
     assert isinstance(ledger, Ledger)
     ledger.note(100)
     with pytest.raises(AssertionError, match=f"{name}: {ledger.entries} entries of {ledger.bytes} bytes"):
-        bench.broker.validate()
-
-
-def test_require() -> None:
-    require(True, "all is well")
-    with pytest.raises(AssertionError, match="it does not hold"):
-        require(False, "it does not hold")
+        validate(bench.broker)

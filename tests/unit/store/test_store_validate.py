@@ -12,6 +12,7 @@ from mqspark.store.disk.files import OsFiles
 from mqspark.store.log.commitlog import CommitLog
 from mqspark.store.queue.consumequeue import ENTRY_BYTES
 from mqspark.store.queue.queuetable import QueueTable
+from tests.support.invariants import validate
 from tests.support.store_tools import flush, opened, put
 
 
@@ -55,11 +56,11 @@ def moved(name: str, by: int) -> Callable[[CommitLog], None]:
     ],
 )
 def test_a_log(log: CommitLog, damage: Callable[[CommitLog], object], says: str) -> None:
-    log.validate()
+    validate(log)
     assert len(log.segments) == 2
     damage(log)
     with pytest.raises(AssertionError, match=says):
-        log.validate()
+        validate(log)
 
 
 def a_wrong_key(table: QueueTable) -> None:
@@ -83,20 +84,20 @@ def hidden_and_visible(table: QueueTable) -> None:
     ],
 )
 def test_a_table(table: QueueTable, damage: Callable[[QueueTable], object], says: str) -> None:
-    table.validate()
+    validate(table)
     damage(table)
     with pytest.raises(AssertionError, match=says):
-        table.validate()
+        validate(table)
 
 
 def test_a_store_asks_its_parts(tmp_path: Path) -> None:
     store = opened(tmp_path)
     put(store, "T", 0, b"1")
-    store.validate()
+    validate(store)
     flush(store)
-    store.validate()
+    validate(store)
     store.close()
-    store.validate()
+    validate(store)
 
 
 def test_queues_of_a_topic_and_light_queues_are_found_without_a_walk_over_all(tmp_path: Path) -> None:
@@ -108,7 +109,7 @@ def test_queues_of_a_topic_and_light_queues_are_found_without_a_walk_over_all(tm
     for name in ("%LMQ%b", "%LMQ%a"):
         table.create(name, 0)
     table.create("%Z", 0)
-    table.validate()
+    validate(table)
     assert table.keys_of("Orders") == [("Orders", 0), ("Orders", 2), ("Orders", 10)]
     assert table.keys_of("Order") == []
     seen = table.light_names()
@@ -118,4 +119,4 @@ def test_queues_of_a_topic_and_light_queues_are_found_without_a_walk_over_all(tm
     assert [*table.light_names()] == ["%LMQ%a"]
     assert len(table.queues) == 1_501
     assert sorted(table.hidden) == ["%LMQ%b", "Orders", "T0001"]
-    table.validate()
+    validate(table)

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from mqspark.base.bounded import BoundedMap, Ledger, require
+from mqspark.base.bounded import BoundedMap, Ledger
 from mqspark.base.clock import Clock
 from mqspark.base.config import Bound
 from mqspark.base.logs import sparing
@@ -234,13 +234,3 @@ class Renewals:
             del self._clients[held.client]
         self._due.pop(held, None)
         self._again.pop(held, None)
-
-    def validate(self) -> None:
-        """Raises AssertionError; for tests."""
-        self.ledger.validate()
-        waiting = {*self._due, *self._again}
-        idle = {held for held in self._held.values() if held.under_way is None}
-        require(idle <= waiting, "a receipt is never renewed")
-        require(waiting <= set(self._held.values()), "a receipt is renewed that nobody has")
-        pairs = {(client, place) for client, places in self._clients.items() for place in places}
-        require(pairs == self._held.keys(), "the clients' receipts are not those that are held")

@@ -14,6 +14,7 @@ from mqspark.protocol.command import Command
 from mqspark.record.record import decode_records
 from mqspark_server.web.families import Families
 from mqspark_server.web.trafficmetrics import consumers
+from tests.support.invariants import validate
 from tests.unit.broker_kit import Bench, Peer, send_ext
 
 PARENT, GROUP = "Parent", "LG"
@@ -32,7 +33,7 @@ def started(directory: Path, **settings: int) -> Bench:
 def bench(tmp_path: Path) -> Iterator[Bench]:
     bench = started(tmp_path)
     yield bench
-    bench.broker.validate()
+    validate(bench.broker)
 
 
 def group(bench: Bench, name: str, **attributes: str) -> None:

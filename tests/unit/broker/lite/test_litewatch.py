@@ -15,6 +15,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark_server.web.families import Families
 from mqspark_server.web.trafficmetrics import traffic
+from tests.support.invariants import validate
 from tests.unit.broker.lite.test_broker_lite import (
     GROUP,
     PARENT,
@@ -34,7 +35,7 @@ from tests.unit.broker_kit import Bench, Peer, expire_segments
 def bench(tmp_path: Path) -> Iterator[Bench]:
     bench = started(tmp_path)
     yield bench
-    bench.broker.validate()
+    validate(bench.broker)
     bench.close()
 
 
@@ -152,7 +153,7 @@ def test_answered_notifications_are_forgotten_however_long_they_would_have_waite
         watch(bench, peer, poll_ms=1_000_000_000)
         if (waiter := parked.first("c1")) is not None:
             parked.remove(waiter)
-        parked.validate()
+        validate(parked)
     watch(bench, peer)
     assert len(parked) == 1
     assert remembered() - before <= 2 * len(parked) + FEW_DEADLINES + 1
@@ -366,7 +367,7 @@ def test_a_lite_topic_goes_with_its_last_message(tmp_path: Path, forever: bool) 
     assert list(state.store.table.light) == [f"%LMQ%${PARENT}$new"]
     assert state.offsets.pending_reset(GROUP, queue, 0) is None
     assert state.offsets.query(GROUP, queue, 0) == -1
-    bench.broker.validate()
+    validate(bench.broker)
     bench.close()
 
 

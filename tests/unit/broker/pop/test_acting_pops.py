@@ -18,6 +18,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.header import to_ext
 from mqspark.record.record import Parts, decode_records
+from tests.support.invariants import validate
 from tests.unit.broker.replication.test_acting import ACTING, HA, Pair, acting_of
 from tests.unit.broker.replication.test_follower import make_master
 from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
@@ -44,7 +45,7 @@ INVISIBLE_MS = 20_000
 def pair(tmp_path: Path) -> Iterator[Pair]:
     pair = Pair(tmp_path)
     yield pair
-    pair.slave.broker.validate()
+    validate(pair.slave.broker)
     pair.close()
 
 
@@ -219,7 +220,7 @@ def live(other: Bench, of: Bench | None, ms: int) -> list[str]:
             of.broker.turn()
             (answer,) = (each for each in peer.heard() if each.opaque == opaque)
             peers.answered(number, answer)
-        other.broker.pop.validate()
+        validate(other.broker.pop)
     return asked
 
 

@@ -19,6 +19,7 @@ from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.command import Command
 from mqspark.record.batchitems import encode_items
 from mqspark.record.record import Parts, PendingRecord, parts_at
+from tests.support.invariants import validate
 from tests.unit.broker.test_queues import batch_topic
 from tests.unit.broker_kit import SEND, Bench, send_ext
 from tests.unit.pop_kit import ACK, INVISIBLE_MS, POP, ack_ext, pass_time, pop, pop_ext, put
@@ -365,7 +366,7 @@ def test_a_large_inner_batch_is_revived_in_steps(bench: Bench, monkeypatch: pyte
     bench.run_for(5_000, 1_000)
     assert revival.ticks == [REVIVES_A_TICK, REVIVES_A_TICK, REVIVES_A_TICK // 2]
     assert revival.copied() == [str(number) for number in range(count)]
-    bench.broker.validate()
+    validate(bench.broker)
     bench.broker.state.offsets.commit("CG", "B", 0, count)
     bench.run_jobs()
     bench.crash()

@@ -11,6 +11,7 @@ from mqspark.broker.pop.watch import PopWatchProcessor
 from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode
 from mqspark.record.record import decode_records
+from tests.support.invariants import validate
 from tests.unit.broker_kit import Bench
 from tests.unit.pop_kit import INVISIBLE_MS, POP, pass_time, pop, pop_ext, put, settle
 
@@ -77,7 +78,7 @@ def test_many_parked_notifications_look_at_a_bounded_number_of_queues_in_a_turn(
     assert max(answered) <= 2
     assert sum(answered) == count
     assert len(peer.heard()) == (count if is_over else 0)
-    bench.broker.validate()
+    validate(bench.broker)
     bench.close()
 
 

@@ -13,6 +13,7 @@ from mqspark.broker.state.slots import LOOK_MS, SLOT_MS
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.session import Session
 from tests.support.clocks import ManualClock
+from tests.support.invariants import validate
 from tests.unit.broker_kit import PULL, SEND, Bench, pull_ext, send_ext
 
 
@@ -34,13 +35,13 @@ def test_only_those_whose_time_is_up_are_examined() -> None:
     clock.advance(100)
     assert parked.expired(1) == [first], "of all, one is examined"
     assert parked.count == 1_000
-    parked.validate()
+    validate(parked)
     clock.advance(15_000 + 1_000 + SLOT_MS)
     taken = []
     while due := parked.expired(64):
         assert len(due) <= 64
         taken += due
-        parked.validate()
+        validate(parked)
     slots = [-(-pull.deadline_ms // SLOT_MS) for pull in taken]
     assert slots == sorted(slots), "within a slot in any order"
     assert (len(taken), parked.count) == (1_000, 0)
@@ -54,7 +55,7 @@ def test_nobody_waits_longer_than_a_slot_more(wait_ms: int) -> None:
     began_ms = clock.monotonic_ms()
     pull = parked_until(parked, session, began_ms + wait_ms)
     while not parked.expired():
-        parked.validate()
+        validate(parked)
         clock.advance(1 if wait_ms < 10_000 else 5)
         assert clock.monotonic_ms() - began_ms <= wait_ms + SLOT_MS + 5
     assert clock.monotonic_ms() >= pull.deadline_ms
@@ -71,7 +72,7 @@ def test_pulls_of_closed_connections_are_dropped_however_long_they_would_wait() 
     clock.advance(LOOK_MS + SLOT_MS)
     assert [pull.session for pull in parked.expired()] == [gone] * 10
     assert parked.count == 10
-    parked.validate()
+    validate(parked)
 
 
 def test_behind_many_of_closed_connections_nobody_waits_for_another_tick(tmp_path: Path) -> None:
@@ -138,7 +139,7 @@ def test_of_many_that_wait_for_one_queue_few_leave_it_at_once(tmp_path: Path) ->
     answers = [each for each in peer.heard() if each.code == ResponseCode.SUCCESS]
     assert len(answers) == 1 + count - parked.count
     assert parked.count == -(-count // 5)
-    parked.validate()
+    validate(parked)
     bench.close()
 
 
@@ -157,13 +158,13 @@ def test_a_topics_pulls_leave_without_a_look_at_others(monkeypatch: pytest.Monke
     late.deadline_ms = clock.monotonic_ms() + 1_000
     parked.park(late)
     slices += leaving
-    parked.validate()
+    validate(parked)
     assert [len(each) <= 8 for each in slices] == [True] * 4
     assert sum(map(len, slices)) == 10
     assert {(pull.topic, pull.group) for each in slices for pull in each} == {("T", "G1")}
     assert late in parked.requests
     assert sum(map(len, parked.leaving(None, "T"))) == 21
-    parked.validate()
+    validate(parked)
     assert parked.count == 30
 
 

@@ -32,6 +32,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.slices import finished
 from mqspark.record.record import Parts
 from mqspark.store.timer.timerfiles import TimerCheckpoint
+from tests.support.invariants import validate
 from tests.unit.broker.replication.test_follower import connected, make_master, make_slave, pieces
 from tests.unit.broker.replication.test_slave_metadata import copy_log, next_request, one_round
 from tests.unit.broker_kit import SEND, Bench, send_ext
@@ -84,7 +85,7 @@ class Pair:
                     is_record = message.topic.startswith("rmq_sys_REVIVE_LOG_")
                     place = RevivePlace("b-b", message.queue_id or 0) if is_record else None
                     bridge.stored(message.position, message.place or place)
-            bridge.ledger.validate()
+            validate(bridge.ledger)
 
     def return_master(self) -> Bench:
         """The master starts again, and talks to its slave before it goes online."""

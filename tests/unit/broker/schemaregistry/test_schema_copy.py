@@ -14,6 +14,7 @@ from mqspark.message import SCHEMAS_TOPIC
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.schemas.schemaprefix import encode_prefix
+from tests.support.invariants import validate
 from tests.support.remoting import topic_fields
 from tests.unit.broker_kit import Bench, send_ext
 from tests.unit.registry_kit import RegistryBench
@@ -64,7 +65,7 @@ class Pair:
         self.copy = copy
 
     def close(self) -> None:
-        self.bench.broker.validate()
+        validate(self.bench.broker)
         self.keeper.close()
         self.bench.close()
 

@@ -30,6 +30,7 @@ from mqspark.schemas.parsedschema import Reference
 from mqspark.store.compaction.compacted import DELETE_RETENTION_MS, LOOK_MS
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.tools.compactor import Compactor, CompactTask, TopicToCompact
+from tests.support.invariants import validate
 from tests.support.store_tools import QuickFiles
 from tests.unit.auth_kit import ROOT, SignedPeer, allow, authority
 from tests.unit.broker.replication.test_follower import STORE, Link, pieces
@@ -44,7 +45,7 @@ CHANGE, READ = RequestCode.CHANGE_SCHEMAS, RequestCode.READ_SCHEMAS
 def bench(tmp_path: Path) -> Iterator[RegistryBench]:
     made = RegistryBench(tmp_path / "store")
     yield made
-    made.broker.validate()
+    validate(made.broker)
 
 
 def body_of(schema: str) -> bytes:
@@ -302,7 +303,7 @@ def test_one_user_fills_no_table(tmp_path: Path) -> None:
         told(maker.ask(CHANGE, header_of("delete_subject", "T0-value", options=options)))
         told(maker.ask(CHANGE, header_of("delete_subject", "T1-value", options=options)))
     assert registered_by(maker, 21) == 200
-    bench.broker.validate()
+    validate(bench.broker)
 
 
 def test_so_many_changes_wait_and_no_more(bench: RegistryBench) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mqspark.broker.schemaregistry import schemaanswers
+from tests.support.invariants import validate
 from tests.unit.registry_kit import BREAKING, FIRST, SECOND, VALUE, RegistryBench, field, record
 
 
@@ -17,7 +18,7 @@ from tests.unit.registry_kit import BREAKING, FIRST, SECOND, VALUE, RegistryBenc
 def bench(tmp_path: Path) -> Iterator[RegistryBench]:
     made = RegistryBench(tmp_path / "store")
     yield made
-    made.broker.validate()
+    validate(made.broker)
 
 
 def test_a_schema_has_one_id_in_all_subjects(bench: RegistryBench) -> None:

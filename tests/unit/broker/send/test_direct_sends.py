@@ -16,6 +16,7 @@ from mqspark.message import MAX_PROPERTIES_BYTES, PRIORITY
 from mqspark.protocol.codes import ResponseCode
 from mqspark.store.messages.append import PlainMessage
 from tests.support.extension_examples import KeysRequired
+from tests.support.invariants import validate
 from tests.unit.auth_kit import authority
 from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
 from tests.unit.test_extensions import having
@@ -70,7 +71,7 @@ def test_what_is_stored_is_what_a_request_stores(tmp_path: Path) -> None:
         for name in ("topic", "body", "properties", "born_timestamp_ms", "born_host", "sys_flag", "flag"):
             assert getattr(each, name) == getattr(by_request, name), name
     assert bench.broker.state.stats.put_messages == 4
-    bench.broker.validate()
+    validate(bench.broker)
     bench.close()
 
 

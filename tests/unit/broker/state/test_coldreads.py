@@ -18,6 +18,7 @@ from mqspark.broker.state.coldreads import FORGET_MS, PERIOD_MS, ColdReads
 from mqspark.protocol import fastjson
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.store.disk.residency import PAGE_BYTES, are_resident
+from tests.support.invariants import validate
 from tests.unit.broker.group.test_broker_clients import heartbeat
 from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
 
@@ -39,7 +40,7 @@ def bench_of(path: Path, *, store: dict[str, Any] | None = None, **settings: Any
 def bench(tmp_path: Path) -> Iterator[Bench]:
     bench = bench_of(tmp_path, cg_cold_read_threshold=20 * KIB)
     yield bench
-    bench.broker.validate()
+    validate(bench.broker)
 
 
 def pull(peer: Peer, offset: int = 0, group: str = "CG", **more: Any) -> int:
@@ -103,7 +104,7 @@ def test_a_pull_consumer_waits_and_then_gets_one_message(bench: Bench) -> None:
     bench.broker.turn()
     assert peer.heard() == []
     assert len(bench.broker.pulls.held) == 1
-    bench.broker.validate()
+    validate(bench.broker)
     bench.clock.advance(HOLD_MS - 1)
     bench.broker.tick()
     assert peer.heard() == []
@@ -196,7 +197,7 @@ def test_thresholds_are_bounded(tmp_path: Path) -> None:
     body = "".join(f"group-{number}=1\n" for number in range(500)).encode()
     answer = bench.peer().ask(RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG, None, body)
     assert answer.code == ResponseCode.SYSTEM_BUSY, answer
-    bench.broker.validate()
+    validate(bench.broker)
 
 
 # --- thresholds that move ---
@@ -214,7 +215,7 @@ class Strategy:
         for group, bytes_ in groups.items():
             self.reads.served(group, bytes_)
         pass_a_period(self.bench)
-        self.bench.broker.validate()
+        validate(self.bench.broker)
         table = self.reads.info().config_table
         return {name.removesuffix("||adaptive"): threshold for name, threshold in table.items()}
 

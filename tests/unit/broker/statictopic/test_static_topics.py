@@ -11,6 +11,7 @@ from mqspark.protocol import fastjson
 from mqspark.protocol.bodies.body import decode_body, encode_body
 from mqspark.protocol.bodies.topic_bodies import TopicConfigAndQueueMapping
 from mqspark.protocol.codes import RequestCode, ResponseCode
+from tests.support.invariants import validate
 from tests.support.remoting import topic_fields
 from tests.unit.broker_kit import last_registration, namesrv_peer, pull_ext, send_ext
 from tests.unit.static_kit import TOPIC, Pair, mapping, part
@@ -99,7 +100,7 @@ def test_a_deleted_topic_has_no_mapping(pair: Pair) -> None:
     assert pair.ask("b-a", RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": TOPIC}).code == 0
     bench = pair.sides["b-a"].bench
     assert not bench.broker.state.mappings.table
-    bench.broker.validate()
+    validate(bench.broker)
     assert bench.broker.state.mappings.ledger.bytes == 0
 
 
@@ -391,7 +392,7 @@ def test_a_broker_that_does_not_answer_is_waited_for_and_no_longer(remapped: Pai
     (answer,) = side.peer.heard()
     assert (answer.code, answer.remark) == (ERROR, "the other broker did not answer in 3000 ms")
     side.bench.broker.state.peers.failed(number, "late")
-    side.bench.broker.validate()
+    validate(side.bench.broker)
     assert side.bench.broker.state.peers.ledger.bytes == 0
 
 

@@ -17,6 +17,7 @@ from mqspark.filter.bloom import BloomFilter, murmur3
 from mqspark.protocol.bodies.client_bodies import SubscriptionData
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.slices import finished
+from tests.support.invariants import validate
 from tests.support.remoting import heartbeat_body, subscription
 from tests.unit.broker_kit import Bench, Peer
 
@@ -95,7 +96,7 @@ def test_a_filter_lives_with_its_group_and_is_saved(tmp_path: Path) -> None:
     assert filters(bench)["T@CG"]["deadTime"] == born_ms + 1_000
     peer.disconnect()
     assert all(each["dead"] for each in filters(bench).values())
-    bench.broker.validate()
+    validate(bench.broker)
     bench.close()
 
     bench.open()
@@ -105,7 +106,7 @@ def test_a_filter_lives_with_its_group_and_is_saved(tmp_path: Path) -> None:
     bench.clock.advance(DAY_MS)
     finished(bench.broker.state.filters.clean())
     assert set(filters(bench)) == {"U@CG"}
-    bench.broker.validate()
+    validate(bench.broker)
 
 
 def test_who_was_there_when_the_broker_stopped_is_gone_when_it_starts(tmp_path: Path) -> None:
@@ -164,4 +165,4 @@ def test_a_full_table_refuses_silently_and_keeps_what_it_has(tmp_path: Path) -> 
     assert table.find("D", "CG") is None
     assert table.ledger.refused
     assert table.ledger.bytes <= 2_000
-    table.validate()
+    validate(table)

@@ -13,6 +13,7 @@ import pytest
 
 from mqspark.store.timer.timerlog import RECORD_BYTES
 from tests.support.draws import some
+from tests.support.invariants import validate
 from tests.support.storefiles import segments_of
 from tests.unit.broker_kit import SEND, Bench, send_ext
 from tests.unit.timer_kit import DAY_MS, WHEEL, bodies, send
@@ -129,7 +130,7 @@ def test_an_end_while_messages_are_read_again_costs_none(
         assert not {body for body, count in found.items() if count > 1}.intersection(
             delivered + sent if lost else delivered
         )
-        bench.broker.timers.validate()
+        validate(bench.broker.timers)
         bench.close()
 
 

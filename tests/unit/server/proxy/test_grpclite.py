@@ -18,6 +18,7 @@ from mqspark_server.proxy.grpcstatus import GrpcRefusal
 from mqspark_server.proxy.methods.grpclite import sync_lite_subscription
 from mqspark_server.proxy.methods.grpcreceipts import ack_message
 from mqspark_server.proxy.methods.telemetry import asked_by_broker, notify_client_termination
+from tests.support.invariants import validate
 from tests.unit.broker_kit import SEND, Bench, send_ext
 from tests.unit.proxy_kit import ProxyBench
 
@@ -31,7 +32,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     state.topics.put(TopicConfig(topic_name="P", perm=6, attributes={"message.type": "LITE"}))
     state.subscriptions.put(SubscriptionGroupConfig(group_name="G", attributes={"lite.bind.topic": "P"}))
     yield bench
-    bench.broker.validate()
+    validate(bench.broker)
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from mqspark_server.proxy.methods.grpcreceipts import (
     forward_to_dead_letters,
 )
 from mqspark_server.proxy.methods.grpcreceiving import receive_message
+from tests.support.invariants import validate
 from tests.unit.broker_kit import SEND, Bench, send_ext
 from tests.unit.proxy_kit import Context, ProxyBench, as_response, settled
 
@@ -36,7 +37,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     for name in ("T", "Other"):
         bench.broker.state.topics.put(TopicConfig(topic_name=name, read_queue_nums=1, write_queue_nums=1))
     yield bench
-    bench.broker.validate()
+    validate(bench.broker)
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from mqspark_server.proxy.clients.renewals import (
 )
 from mqspark_server.proxy.content.receipthandles import ReceiptHandle
 from mqspark_server.proxy.grpcstatus import GrpcRefusal
+from tests.support.invariants import validate
 
 pytestmark = pytest.mark.anyio
 
@@ -82,7 +83,18 @@ class Bench:
     async def pass_ms(self, ms: int) -> None:
         self.clock.advance(ms)
         await self.renewals.renew_due()
-        self.renewals.validate()
+        self.validate()
+
+    def validate(self) -> None:
+        """What is held, what is due and whose it is agree."""
+        renewals = self.renewals
+        validate(renewals.ledger)
+        waiting = {*renewals._due, *renewals._again}
+        assert waiting <= set(renewals._held.values()), "a receipt is renewed that nobody has"
+        idle = {held for held in renewals._held.values() if held.under_way is None}
+        assert idle <= waiting, "a receipt is never renewed"
+        pairs = {(client, place) for client, places in renewals._clients.items() for place in places}
+        assert pairs == renewals._held.keys(), "the clients' receipts are not those that are held"
 
 
 @pytest.fixture
@@ -136,7 +148,7 @@ async def test_a_renewal_that_is_under_way_ends_before_the_receipt_is_used(bench
     bench.broker.until.set()
     assert (await taking).receipt.pop_time_ms == bench.clock.now_ms()
     await renewing
-    bench.renewals.validate()
+    bench.validate()
 
 
 async def test_what_a_gone_client_had_is_given_back_at_once(bench: Bench) -> None:
@@ -148,7 +160,7 @@ async def test_what_a_gone_client_had_is_given_back_at_once(bench: Bench) -> Non
     assert bench.renewals.held_by(CLIENT) == 0
     assert bench.renewals.held_by(ANOTHER) == 1
     await bench.take(stays, client=ANOTHER)
-    bench.renewals.validate()
+    bench.validate()
 
 
 @pytest.mark.parametrize("failures", [1, MOST_FAILURES, MOST_FAILURES + 1])
@@ -214,7 +226,7 @@ async def test_a_message_that_comes_again_has_one_receipt(bench: Bench) -> None:
     second = bench.hold()
     assert len(bench.renewals) == 1
     assert (await bench.take(second)).receipt == second.receipt
-    bench.renewals.validate()
+    bench.validate()
 
 
 async def test_receipts_are_bounded() -> None:
@@ -225,7 +237,7 @@ async def test_receipts_are_bounded() -> None:
     with pytest.raises(TableFull):
         collections.deque(map(bench.hold, range(4, 100)), maxlen=0)
     assert not bench.renewals.has_room(1)
-    bench.renewals.validate()
+    bench.validate()
 
 
 async def test_nothing_is_renewed_for_a_client_that_is_gone(bench: Bench) -> None:

@@ -19,6 +19,7 @@ from mqspark_server.proxy.content.grpcacks import SingleAck, ack_response, ackno
 from mqspark_server.proxy.grpcstatus import OK, GrpcRefusal
 from mqspark_server.proxy.methods.grpcreceipts import ack_at_once, ack_message
 from tests.support.grpcclients import receive_request, resource
+from tests.support.invariants import validate
 from tests.unit.broker_kit import SEND, Bench, send_ext
 from tests.unit.proxy_kit import Context, ProxyBench, settled
 
@@ -32,7 +33,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     bench = Bench(tmp_path)
     bench.broker.state.topics.put(TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=2))
     yield bench
-    bench.broker.validate()
+    validate(bench.broker)
 
 
 @pytest.fixture
