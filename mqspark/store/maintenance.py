@@ -5,10 +5,7 @@ Must not know who runs the jobs.
 
 from __future__ import annotations
 
-from mqspark.base.clock import Clock
 from mqspark.store.compaction.compactedend import CompactedEnd
-from mqspark.store.config import StoreConfig
-from mqspark.store.disk.damage import Note
 from mqspark.store.disk.directory import StoreDirectory
 from mqspark.store.disk.diskjobs import Job
 from mqspark.store.disk.notes.beginnote import BeginNote
@@ -34,8 +31,6 @@ class Maintenance:
 
     def __init__(
         self,
-        config: StoreConfig,
-        clock: Clock,
         data: StoreData,
         condition: Condition,
         pipeline: CommitPipeline,
@@ -45,9 +40,8 @@ class Maintenance:
         checkpoints: Checkpoints,
         topics: TopicDeletion,
         compacted_end: CompactedEnd,
-        note: Note,
     ) -> None:
-        self._clock = clock
+        self._clock = clock = data.clock
         self._data = data
         self._condition = condition
         self._pipeline = pipeline
@@ -60,14 +54,11 @@ class Maintenance:
         self.begin_note = BeginNote(data.paths.begin, data.files)
         self.wall_time = WallTime(clock, data.paths.wall_time, data.files)
         """Whether the clock may decide what is too old."""
-        self.compact_duty = CompactDuty(config, clock)
-        self.cleaner = Cleaner(
-            config, clock, data, condition, self.compact_duty, self.wall_time, self.begin_note
-        )
-        self.scrub = Scrub(config, clock, data, pipeline, note)
+        self.compact_duty = CompactDuty(data.config, clock)
+        self.cleaner = Cleaner(data, condition, self.compact_duty, self.wall_time, self.begin_note)
+        self.scrub = Scrub(data, pipeline)
         """Compares log and queues in the background. It stays here after its last job."""
         self.cut_back = CutBack(
-            clock,
             data,
             pipeline,
             condition,

@@ -5,9 +5,7 @@ Must not know what is done with the store afterwards.
 
 from __future__ import annotations
 
-from mqspark.base.clock import Clock
 from mqspark.store.compaction.compacted import CompactedQueues
-from mqspark.store.config import StoreConfig
 from mqspark.store.disk.damage import Damage, Damages, Outcome
 from mqspark.store.disk.directory import StoreDirectory
 from mqspark.store.disk.files import disk_full_as_typed
@@ -28,8 +26,6 @@ class Opening:
 
     def __init__(
         self,
-        config: StoreConfig,
-        clock: Clock,
         data: StoreData,
         directory: StoreDirectory,
         member: MemberNote,
@@ -39,7 +35,6 @@ class Opening:
         damages: Damages,
     ) -> None:
         """Read what the last process has noted. Raises StoreCorrupt, OSError."""
-        self._config = config
         self._data = data
         self._directory = directory
         self._member = member
@@ -55,7 +50,7 @@ class Opening:
         self._synced = directory.note.load()
         self._checkpoint = upkeep.checkpoints.load()
         damages.clear()
-        problem = Checkpoint.problem(paths.checkpoint, paths.mark, files, clock.now_ms())
+        problem = Checkpoint.problem(paths.checkpoint, paths.mark, files, data.clock.now_ms())
         if problem is not None:
             self._heal_checkpoint(f"{problem}; more of the log was read instead")
 
@@ -99,7 +94,8 @@ class Opening:
         self._compacted.leave_out(deleted)
 
     def _recovery(self) -> Recovery:
-        config, data, checkpoints = self._config, self._data, self._upkeep.checkpoints
+        data, checkpoints = self._data, self._upkeep.checkpoints
+        config = data.config
         return Recovery(
             data.log,
             data.table,

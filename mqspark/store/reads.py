@@ -15,7 +15,6 @@ from mqspark.base.logs import sparing
 from mqspark.errors import StoreUnreadable, TooManyAlike
 from mqspark.record.record import Parts, parts_at
 from mqspark.store.compaction.compacted import CompactedQueues
-from mqspark.store.config import StoreConfig
 from mqspark.store.index.keys import Sought
 from mqspark.store.messages.commit import CommitPipeline
 from mqspark.store.messages.fetch import Fetcher, GetResult, GetStatus
@@ -36,14 +35,13 @@ class Reads:
 
     def __init__(
         self,
-        config: StoreConfig,
         data: StoreData,
         fetcher: Fetcher,
         compacted: CompactedQueues,
         offsets: QueueOffsets,
         pipeline: CommitPipeline,
     ) -> None:
-        self._config = config
+        self._config = data.config
         self._log = data.log
         self.fetcher = fetcher
         self.compacted = compacted

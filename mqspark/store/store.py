@@ -80,10 +80,9 @@ class MessageStore:
         """The file layer, also for other files kept in the directory."""
         self.damages = Damages()
         """Damage found since the store was opened."""
-        note = self.damages.note
 
         # What is stored.
-        self.data = data = StoreData(config, clock, files, note)
+        self.data = data = StoreData(config, clock, files, self.damages.note)
         self.paths, self.log, self.log_damage = data.paths, data.log, data.damage
         self.table, self.batch_table, self.index = data.table, data.batch_table, data.index
 
@@ -93,36 +92,31 @@ class MessageStore:
         self.directory = directory = StoreDirectory(data.paths, files, condition.poison)
         self.member = member = MemberNote(data.paths.member, files, condition.distrust)
         """The note of a replica in controller mode, which opens it."""
-        self.appender = appender = Appender(config, clock, data, store_host, condition, unsettled)
-        self.pipeline = pipeline = CommitPipeline(
-            config, clock, data, appender, condition, unsettled, directory.note
-        )
+        self.appender = appender = Appender(data, store_host, condition, unsettled)
+        self.pipeline = pipeline = CommitPipeline(data, appender, condition, unsettled, directory.note)
 
         # How it is read.
-        compacted = CompactedQueues(data.paths.root, files, clock.monotonic_ms, data.deleted, note)
+        compacted = CompactedQueues(data.paths.root, files, clock.monotonic_ms, data.deleted, data.note)
         self.offsets = QueueOffsets(data, compacted)
-        fetcher = Fetcher(config, clock, data, pipeline, EntryHealer(data, pipeline, condition, note))
-        self.reads = reads = Reads(config, data, fetcher, compacted, self.offsets, pipeline)
+        fetcher = Fetcher(data, pipeline, EntryHealer(data, pipeline, condition))
+        self.reads = reads = Reads(data, fetcher, compacted, self.offsets, pipeline)
 
         # How it is kept in order, and ends.
-        checkpoints = Checkpoints(config, clock, data, condition, pipeline)
-        self._topics = TopicDeletion(data, condition, pipeline, compacted, reads, checkpoints, note)
+        checkpoints = Checkpoints(data, condition, pipeline)
+        self._topics = TopicDeletion(data, condition, pipeline, compacted, reads, checkpoints)
         self.deletions = self._topics.deletions
-        compacted_end = CompactedEnd(
-            data.paths.root, files, compacted, self.offsets.stored_bounds, data.log, note
-        )
+        compacted_end = CompactedEnd(data, compacted, self.offsets.stored_bounds)
         self.upkeep = upkeep = Maintenance(
-            config, clock, data, condition, pipeline, directory, member, reads, checkpoints,
-            self._topics, compacted_end, note,
-        )  # fmt: skip
+            data, condition, pipeline, directory, member, reads, checkpoints, self._topics, compacted_end
+        )
         self.status = StoreStatus(data, condition, pipeline, reads, upkeep)
 
         # How it follows other replicas.
         self.copy = LogCopy(
-            config, data, appender, pipeline, condition, unsettled, checkpoints, upkeep.begin_note, upkeep.cut_back
+            data, appender, pipeline, condition, unsettled, checkpoints, upkeep.begin_note, upkeep.cut_back
         )  # fmt: skip
         """The log as a copy of another broker's, once ``copy.follow`` was called."""
-        self.mender = LogMender(config, data, fetcher, condition, note)
+        self.mender = LogMender(data, fetcher, condition)
         """Puts bytes of another replica in the place of damaged ones."""
 
     def serve_older(self, older: OlderMessages) -> None:
@@ -133,11 +127,6 @@ class MessageStore:
         """Apply changes of ``config`` to the values that are cached beside it."""
         self.appender.max_body_bytes = self.config.max_message_size
         self.log.set_read_ahead(self.config.data_read_ahead_enable)
-
-    @property
-    def descriptors(self) -> int:
-        """The most descriptors that the files of this store use."""
-        return self.data.descriptors
 
     @property
     def ledgers(self) -> tuple[Ledger, Ledger]:
@@ -154,8 +143,7 @@ class MessageStore:
         self.directory.lock()
         try:
             opening = Opening(
-                self.config, self.clock, self.data, self.directory, self.member, self.reads.compacted, self.deletions,
-                self.upkeep, self.damages,
+                self.data, self.directory, self.member, self.reads.compacted, self.deletions, self.upkeep, self.damages,
             )  # fmt: skip
             report = opening.recover()
         except BaseException:

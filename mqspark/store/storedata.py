@@ -34,7 +34,11 @@ class StoreData:
     """Log, queues and index of one store. Two of them never have one directory."""
 
     def __init__(self, config: StoreConfig, clock: Clock, files: FileLayer, note: Note) -> None:
+        self.config = config
+        self.clock = clock
         self.files = files
+        self.note = note
+        """Called with damage of which operators learn."""
         self.paths = paths = config.paths
         log_budget, budget = self._budgets = MapBudget(config.max_mapped_bytes).halves()
         # A map keeps one descriptor. Half of the descriptors are for maps; the rest is more than a checkpoint

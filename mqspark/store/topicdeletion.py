@@ -11,7 +11,6 @@ from mqspark.base.logs import printable
 from mqspark.errors import InvalidMessage
 from mqspark.store.compaction.compacted import CompactedQueues
 from mqspark.store.disk.configfile import ConfigFile
-from mqspark.store.disk.damage import Note
 from mqspark.store.disk.diskjobs import run_here
 from mqspark.store.disk.files import disk_full_as_typed
 from mqspark.store.disk.layout import is_storable_topic
@@ -37,7 +36,6 @@ class TopicDeletion:
         compacted: CompactedQueues,
         reads: Reads,
         checkpoints: Checkpoints,
-        note: Note,
     ) -> None:
         self._data = data
         self._condition = condition
@@ -46,7 +44,7 @@ class TopicDeletion:
         self._reads = reads
         self._checkpoints = checkpoints
         file = ConfigFile(data.paths.deletions, data.files, condition.distrust)
-        self.deletions = Deletions(file, data.files, self._remove, note, data.deleted)
+        self.deletions = Deletions(file, data.files, self._remove, data.note, data.deleted)
         """The deleted topics. While it is behind, its job has to be run."""
         for table in data.tables:
             table.before_create = self._finish

@@ -330,7 +330,7 @@ class BrokerApp(ProcessApp):
         store = self.store = MessageStore(
             self.store_config, self.clock, store_host=encode_host(own_ip, self.config.listen_port)
         )
-        reserved = store.descriptors
+        reserved = store.data.descriptors
         if self.http_url is not None:
             reserved += self.settings.server.http_max_connections
         PROCESS.reserve(reserved)

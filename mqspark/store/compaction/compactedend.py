@@ -6,14 +6,12 @@ A log loses its end in a power failure, or when it is a copy and differs from it
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from mqspark.base.logs import sparing
 from mqspark.errors import StoreLocked
 from mqspark.store.compaction.compacted import COMPACT_LOCK, CompactedQueues
-from mqspark.store.disk.damage import Damage, Note, Outcome
-from mqspark.store.disk.files import FileLayer
-from mqspark.store.log.commitlog import CommitLog
+from mqspark.store.disk.damage import Damage, Outcome
+from mqspark.store.storedata import StoreData
 
 _log = sparing(__name__)
 
@@ -24,19 +22,16 @@ class CompactedEnd:
 
     def __init__(
         self,
-        root: Path,
-        files: FileLayer,
+        data: StoreData,
         compacted: CompactedQueues,
         bounds: Callable[[str, int], tuple[int, int] | None],
-        log: CommitLog,
-        note: Note,
     ) -> None:
-        self._lock = root / COMPACT_LOCK
-        self._files = files
+        self._lock = data.paths.root / COMPACT_LOCK
+        self._files = data.files
         self._compacted = compacted
         self._bounds = bounds
-        self._log = log
-        self._note = note
+        self._log = data.log
+        self._note = data.note
         self._lock_fd = -1
 
     def heal(self) -> None:

@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from mqspark.base.clock import Clock
 from mqspark.base.crc import crc32 as full_crc32
 from mqspark.base.propertystring import item, joined
 from mqspark.errors import DiskFull, InvalidMessage, MessageTooLarge
@@ -46,7 +45,6 @@ from mqspark.record.record import (
     topic_field,
 )
 from mqspark.record.recordlayout import BLANK_BYTES, HEADS, HEADS_OF_RUNS, HOST_BYTES
-from mqspark.store.config import StoreConfig
 from mqspark.store.index.aheadkeys import KeyForm
 from mqspark.store.messages.condition import Condition
 from mqspark.store.messages.members import Common, queue_entries
@@ -142,14 +140,12 @@ class Appender:
 
     def __init__(
         self,
-        config: StoreConfig,
-        clock: Clock,
         data: StoreData,
         store_host: bytes,
         condition: Condition,
         unsettled: Unsettled,
     ) -> None:
-        self._clock = clock
+        self._clock = data.clock
         self._log = data.log
         self._table = data.table
         self._queues = data.table.queues
@@ -157,7 +153,7 @@ class Appender:
         self._batch_queues = data.batch_table.batch_queues
         self._levels = data.levels
         self._ahead = data.indexer.ahead if data.indexer is not None else None
-        self._property_crc = config.enabled_append_prop_crc
+        self._property_crc = data.config.enabled_append_prop_crc
         self._store_host = store_host
         self._flags = STORE_HOST_V6 if len(store_host) == 20 else 0
         self._flags_v6 = self._flags | BORN_HOST_V6
@@ -168,7 +164,7 @@ class Appender:
         """Flags, size and packers of heads of runs, by the length of the born host."""
         self._condition = condition
         self._unsettled = unsettled
-        self.max_body_bytes = config.max_message_size
+        self.max_body_bytes = data.config.max_message_size
         self.now_ms = 0
         """Store time of everything pending: that of the first put after a commit."""
         self._dirty = unsettled.dirty

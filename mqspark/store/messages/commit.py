@@ -8,10 +8,9 @@ Must not know how messages are encoded, and who waits for them.
 
 from __future__ import annotations
 
-from mqspark.base.clock import Clock
 from mqspark.base.config import INT64_MAX
 from mqspark.errors import is_shortage
-from mqspark.store.config import FlushDiskType, StoreConfig
+from mqspark.store.config import FlushDiskType
 from mqspark.store.disk.diskjobs import FlushJob, StoreProgress
 from mqspark.store.disk.notes.durable import DurableNote
 from mqspark.store.messages.append import Appender
@@ -38,22 +37,20 @@ class CommitPipeline:
 
     def __init__(
         self,
-        config: StoreConfig,
-        clock: Clock,
         data: StoreData,
         appender: Appender,
         condition: Condition,
         unsettled: Unsettled,
         note: DurableNote,
     ) -> None:
-        self._clock = clock
+        self._clock = data.clock
         self._files = data.files
         self._log = data.log
         self._appender = appender
         self._condition = condition
         self._unsettled = unsettled
         self._note = note
-        self._sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._sync = data.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._written_store_ms = 0
         self._durable_store_ms = 0
         self._groups: list[tuple[int, Group]] = []

@@ -16,10 +16,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from mqspark.base.clock import Clock
 from mqspark.record.record import Parts, Verdict, check_record, parts_at
 from mqspark.record.recordlayout import MAGIC_V1, MIN_RECORD_BYTES, SIZE, columns, fields, record_size
-from mqspark.store.config import StoreConfig
 from mqspark.store.disk.files import usable_memory_bytes
 from mqspark.store.log.commitlog import MAX_COPY_BYTES, Segment
 from mqspark.store.messages.coldness import Coldness
@@ -90,16 +88,9 @@ class Fetcher:
     """Reads one open store, as far as consumers may see it. ``healer`` corrects entries that do not lead to their
     records; the places at which no record is found after all become suspect (``OpenDamage.suspect``)."""
 
-    def __init__(
-        self,
-        config: StoreConfig,
-        clock: Clock,
-        data: StoreData,
-        pipeline: CommitPipeline,
-        healer: EntryHealer,
-    ) -> None:
-        self._config = config
-        self._clock = clock
+    def __init__(self, data: StoreData, pipeline: CommitPipeline, healer: EntryHealer) -> None:
+        self._config = data.config
+        self._clock = data.clock
         self._deleted = data.deleted
         self._healer = healer
         self._damage = data.damage
@@ -108,7 +99,7 @@ class Fetcher:
         self._batch_queues = data.batch_table.batch_queues
         self._pipeline = pipeline
         self._memory_bytes = usable_memory_bytes()
-        self._coldness = Coldness(config, data.log, self._memory_bytes)
+        self._coldness = Coldness(data.config, data.log, self._memory_bytes)
         self.damaged_reads = 0
         """Number of records skipped because they do not match their queue entry or their CRC."""
         self.damaged: dict[int, int] = {}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from mqspark.record.record import CheckedRecord, Verdict, check_record, tags_code
 from mqspark.record.recordlayout import MAGIC_V1, MAGIC_V2, fields
-from mqspark.store.disk.damage import Damage, Note, Outcome
+from mqspark.store.disk.damage import Damage, Outcome
 from mqspark.store.messages.commit import CommitPipeline
 from mqspark.store.messages.condition import Condition
 from mqspark.store.queue.consumequeue import ENTRY, ENTRY_BYTES, FILLER_SIZE, ConsumeQueue
@@ -30,12 +30,12 @@ _MAX_GIVEN_UP = 1000
 class EntryHealer:
     """Corrects nothing while the store is read-only."""
 
-    def __init__(self, data: StoreData, pipeline: CommitPipeline, condition: Condition, note: Note) -> None:
+    def __init__(self, data: StoreData, pipeline: CommitPipeline, condition: Condition) -> None:
         self._log = data.log
         self._levels = data.levels
         self._pipeline = pipeline
         self._condition = condition
-        self._note = note
+        self._note = data.note
         self._left_bytes = 0
         """Bytes that the current call may still walk."""
         self._given_up: dict[tuple[str, int, int], None] = {}

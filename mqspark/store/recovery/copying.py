@@ -25,7 +25,6 @@ from mqspark.record.recordlayout import (
     SIZE_MAGIC,
     store_time_ms,
 )
-from mqspark.store.config import StoreConfig
 from mqspark.store.disk.layout import is_storable_topic
 from mqspark.store.disk.notes.checkpoint import Checkpoint
 from mqspark.store.log.commitlog import MAX_COPY_BYTES
@@ -63,12 +62,7 @@ class LogCopier(Recovery):
     """Appends to an open store."""
 
     def __init__(
-        self,
-        config: StoreConfig,
-        data: StoreData,
-        appender: Appender,
-        pipeline: CommitPipeline,
-        unsettled: Unsettled,
+        self, data: StoreData, appender: Appender, pipeline: CommitPipeline, unsettled: Unsettled
     ) -> None:
         super().__init__(
             data.log,
@@ -77,9 +71,9 @@ class LogCopier(Recovery):
             data.levels,
             clean=True,
             verify_crc=True,
-            verify_property_crc=config.verify_property_crc,
+            verify_property_crc=data.config.verify_property_crc,
             batch_table=data.batch_table,
-            multi_dispatch=config.multi_dispatch,
+            multi_dispatch=data.config.multi_dispatch,
         )
         self._appender = appender
         self._pipeline = pipeline

@@ -22,8 +22,7 @@ from mqspark.record.recordlayout import (
     MIN_RECORD_BYTES,
     SIZE_MAGIC,
 )
-from mqspark.store.config import StoreConfig
-from mqspark.store.disk.damage import Damage, Note, Outcome
+from mqspark.store.disk.damage import Damage, Outcome
 from mqspark.store.disk.notes.checkpoint import Checkpoint
 from mqspark.store.log.commitlog import MAX_COPY_BYTES
 from mqspark.store.log.scan import read_run
@@ -86,14 +85,7 @@ class _Entries(Recovery):
 class LogMender:
     """The mender of one open store. Belongs to the store's thread; blocking for a write and a sync where it heals."""
 
-    def __init__(
-        self,
-        config: StoreConfig,
-        data: StoreData,
-        fetcher: Fetcher,
-        condition: Condition,
-        note: Note,
-    ) -> None:
+    def __init__(self, data: StoreData, fetcher: Fetcher, condition: Condition) -> None:
         self._log = data.log
         self._table = data.table
         self._batch_table = data.batch_table
@@ -103,9 +95,9 @@ class LogMender:
         self._deleted = data.deleted
         self._fetcher = fetcher
         self._condition = condition
-        self._note = note
-        self._verify_property_crc = config.verify_property_crc
-        self._multi_dispatch = config.multi_dispatch
+        self._note = data.note
+        self._verify_property_crc = data.config.verify_property_crc
+        self._multi_dispatch = data.config.multi_dispatch
         self.healed_bytes = 0
         self._healed_to = -1
         """The end of the last piece."""

@@ -24,14 +24,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mqspark.base.clock import Clock
 from mqspark.base.config import INT64_MAX
 from mqspark.base.names import path_below
 from mqspark.errors import MQError
 from mqspark.message import SCHEDULE_TOPIC
 from mqspark.record.record import Verdict, check_record
-from mqspark.store.config import StoreConfig
-from mqspark.store.disk.damage import Damage, Note, Outcome
+from mqspark.store.disk.damage import Damage, Outcome
 from mqspark.store.disk.files import FileLayer
 from mqspark.store.disk.layout import file_name
 from mqspark.store.disk.notes.checkpoint import Checkpoint
@@ -179,19 +177,17 @@ class _Slice(Recovery):
 class Scrub:
     """The scrub of one open store. Belongs to the store's thread, except ``run`` of its jobs."""
 
-    def __init__(
-        self, config: StoreConfig, clock: Clock, data: StoreData, pipeline: CommitPipeline, note: Note
-    ) -> None:
-        self._config = config
+    def __init__(self, data: StoreData, pipeline: CommitPipeline) -> None:
+        self._config = data.config
         self._data = data
         self._log = data.log
         self._private = self._private_log()
         self._table = data.table
         self._levels = data.levels
         self._files = data.files
-        self._note = note
-        self._clock = clock
-        self._rate = config.scrub_bytes_per_second
+        self._note = data.note
+        self._clock = data.clock
+        self._rate = data.config.scrub_bytes_per_second
         self._pipeline = pipeline
         self._damage = data.damage
         self._deleted = data.deleted

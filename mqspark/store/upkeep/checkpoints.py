@@ -16,9 +16,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 
-from mqspark.base.clock import Clock
 from mqspark.errors import DiskFull, is_shortage
-from mqspark.store.config import StoreConfig
 from mqspark.store.disk.diskjobs import CheckpointJob
 from mqspark.store.disk.filesystemsync import FilesystemSync, filesystem_sync
 from mqspark.store.disk.notes.checkpoint import Checkpoint
@@ -37,26 +35,19 @@ COUNTED_QUEUES = 2048
 class Checkpoints:
     """Call ``load``, then ``begin`` whenever ``is_due``. One job at a time."""
 
-    def __init__(
-        self,
-        config: StoreConfig,
-        clock: Clock,
-        data: StoreData,
-        condition: Condition,
-        pipeline: CommitPipeline,
-    ) -> None:
+    def __init__(self, data: StoreData, condition: Condition, pipeline: CommitPipeline) -> None:
         """A checkpoint that could not be written poisons the store, except for lack of space, descriptors,
         memory or permissions."""
         self._paths = data.paths
         self._files = data.files
-        self._clock = clock
+        self._clock = data.clock
         self._data = data
         self._pipeline = pipeline
         self._condition = condition
         self._tables = data.tables
         self.ends = EndsFile(data.paths.ends, data.files, *data.tables)
         self._block: EndsBlock | None = None
-        self._config = config
+        self._config = data.config
         self._job: CheckpointJob | None = None
         self._before = Checkpoint()
         self._filesystem: FilesystemSync | None = None

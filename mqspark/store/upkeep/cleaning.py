@@ -23,9 +23,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from mqspark.base.clock import Clock
 from mqspark.errors import is_shortage
-from mqspark.store.config import StoreConfig
 from mqspark.store.disk.diskjobs import PreparedJob
 from mqspark.store.disk.files import FileLayer
 from mqspark.store.disk.notes.archivednote import ARCHIVED, decode_archived
@@ -64,8 +62,6 @@ class Cleaner:
 
     def __init__(
         self,
-        config: StoreConfig,
-        clock: Clock,
         data: StoreData,
         condition: Condition,
         compaction: CompactDuty,
@@ -73,7 +69,7 @@ class Cleaner:
         begin_note: BeginNote,
     ) -> None:
         self._begin_note = begin_note
-        self._config = config
+        self._config = data.config
         self._wall_time = wall_time
         self._compaction = compaction
         self._condition = condition
@@ -82,7 +78,7 @@ class Cleaner:
         self._tables = data.tables
         self._index = data.index if data.indexer is not None else None
         self._files = data.files
-        self._clock = clock
+        self._clock = data.clock
         self._next_ms = 0
         self._asked_runs = 0
         self._unlinked_next: list[Path] = []

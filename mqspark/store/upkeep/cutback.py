@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from mqspark.base.clock import Clock
 from mqspark.base.logs import sparing
 from mqspark.errors import NotNow
 from mqspark.record.recordlayout import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, SIZE_MAGIC
@@ -74,7 +73,6 @@ class CutBack:
 
     def __init__(
         self,
-        clock: Clock,
         data: StoreData,
         pipeline: CommitPipeline,
         condition: Condition,
@@ -86,7 +84,7 @@ class CutBack:
         compacted_end: CompactedEnd,
         scrub: Scrub,
     ) -> None:
-        self._clock = clock
+        self._clock = data.clock
         self.data = data
         self._pipeline = pipeline
         self._condition = condition

@@ -8,7 +8,6 @@ from __future__ import annotations
 from mqspark.errors import InvalidMessage, NotNow, StoreReadOnly
 from mqspark.record.record import Verdict, check_record
 from mqspark.record.recordlayout import BLANK_MAGIC, SIZE_MAGIC
-from mqspark.store.config import StoreConfig
 from mqspark.store.disk.notes.beginnote import BeginNote
 from mqspark.store.messages.append import Appender
 from mqspark.store.messages.commit import CommitPipeline
@@ -26,7 +25,6 @@ class LogCopy:
 
     def __init__(
         self,
-        config: StoreConfig,
         data: StoreData,
         appender: Appender,
         pipeline: CommitPipeline,
@@ -36,7 +34,6 @@ class LogCopy:
         begin_note: BeginNote,
         cut_back: CutBack,
     ) -> None:
-        self._config = config
         self._data = data
         self._log = data.log
         self._tables = data.tables
@@ -53,7 +50,7 @@ class LogCopy:
         """From now on only ``append`` adds to the log."""
         self._log.hold()
         self._condition.is_copy = True
-        self._copier = LogCopier(self._config, self._data, self._appender, self._pipeline, self._unsettled)
+        self._copier = LogCopier(self._data, self._appender, self._pipeline, self._unsettled)
 
     def begin_at(self, position: int) -> None:
         """Let the empty log begin at ``position``. Raises InvalidMessage when no segment can begin there,
