@@ -22,7 +22,6 @@ from mqspark.base.bounded import Bounded
 from mqspark.base.clock import Clock
 from mqspark.base.config import ForeignKeys, no_foreign_keys
 from mqspark.base.shares import Shares
-from mqspark.broker.admin.processors import admin_handlers
 from mqspark.broker.admin.runtime import runtime_table
 from mqspark.broker.brokerbounds import BrokerBounds
 from mqspark.broker.brokerrequests import ACK, BrokerRequests
@@ -172,8 +171,9 @@ class BrokerCore:
         )  # fmt: skip
         self.pulls = requests.pulls
         self._at_hand = _AtHand.of(role, shared, self.pop, self.pulls)
-        admin = self._admin_handlers(foreign_keys, shell_settings or {})
-        requests.serve(admin, more_handlers, extensions, authority)
+        requests.serve(
+            self.runtime_info, foreign_keys, shell_settings or {}, more_handlers, extensions, authority
+        )
         self.serve(requests.handlers)
 
         # What limits and watches it.
@@ -182,20 +182,6 @@ class BrokerCore:
         self.bounds = BrokerBounds(state, authority, self._bounded())
         self.tables = self.bounds.tables
         self._is_quiet = False
-
-    def _admin_handlers(
-        self, foreign_keys: ForeignKeys, shell_settings: Mapping[str, str]
-    ) -> dict[int, Handler]:
-        return admin_handlers(
-            self.state,
-            self.runtime_info,
-            self._settings_changed,
-            self.requests.changes,
-            self._topic_gone,
-            foreign_keys,
-            shell_settings,
-            self.role.knows_topics,
-        )
 
     def _bounded(self) -> Iterator[Bounded]:
         """All that peers can grow."""
@@ -315,10 +301,6 @@ class BrokerCore:
         self.services.arrived(arrivals)
         if self.store.appender.put_count != puts:  # for example a check point that a pop's answer waits for
             self.progress(self.store.pipeline.commit())
-
-    def _topic_gone(self, topic: str) -> None:
-        self.pulls.topic_gone(topic)
-        self.pop.topic_gone(topic)
 
     def older_fetched(self, key: Hashable, queues: Sequence[tuple[str, int]]) -> None:
         """The data that ``NotAtHand`` named ``key`` was fetched, or cannot be read: handle the requests that wait for
@@ -465,9 +447,3 @@ class BrokerCore:
     def delay_problem(self) -> str | None:
         """Why due delayed or timed messages are not delivered; None if they are."""
         return self.services.delays.problem or self.timers.problem
-
-    def _settings_changed(self) -> None:
-        """UPDATE_BROKER_CONFIG has changed the settings objects."""
-        self.requests.refresh_settings()
-        self.store.refresh_settings()
-        self.state.topics.follow_auto_create_setting()

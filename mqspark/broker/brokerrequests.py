@@ -5,10 +5,20 @@ Must not know connections.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from mqspark.base.config import ForeignKeys
+from mqspark.broker.admin.coldadmin import ColdAdminProcessor
+from mqspark.broker.admin.connections import ConnectionsProcessor
+from mqspark.broker.admin.groupadmin import GroupAdminProcessor
+from mqspark.broker.admin.housekeeping import HousekeepingProcessor
+from mqspark.broker.admin.inspection import InspectionProcessor
+from mqspark.broker.admin.lags import LagProcessor
 from mqspark.broker.admin.relays import RelayProcessor
+from mqspark.broker.admin.settingsadmin import SettingsProcessor
+from mqspark.broker.admin.topicadmin import TopicAdminProcessor
+from mqspark.broker.admin.unsupported import UnsupportedProcessor
 from mqspark.broker.brokerservices import BrokerServices
 from mqspark.broker.brokertables import BrokerTables
 from mqspark.broker.changeanswers import ChangeAnswers
@@ -93,14 +103,18 @@ class BrokerRequests:
 
     def serve(
         self,
-        admin: Mapping[int, Handler],
+        runtime_info: Callable[[], dict[str, str]],
+        foreign_keys: ForeignKeys,
+        shell_settings: Mapping[str, str],
         more: Mapping[int, Handler],
         extensions: Extensions | None,
         authority: Authority | None,
     ) -> None:
-        """``admin``: the handlers of tools. ``more``: those of the shell."""
+        """``runtime_info``: the table of code 28. ``more``: the handlers of the shell. The others are parameters of
+        ``BrokerCore``."""
         state = self._state
-        handlers = merged(self._role.govern(self._plain(admin)), more)
+        plain = merged(self._own(), self._of_tools(runtime_info, foreign_keys, shell_settings))
+        handlers = merged(self._role.govern(plain), more)
         if state.store.reads.older is not None:
             handlers = self.waiting_reads.wrap(handlers)
         if extensions is not None:
@@ -108,8 +122,7 @@ class BrokerRequests:
             user_name = authority.user_name if authority is not None else _nobody
             self.hooks = BrokerHooks(extensions, state.store, state.config.broker_name, user_name)
             handlers = self.hooks.around(handlers)
-        plain = self._services.pop.handlers
-        is_plain = authority is None and handlers.get(ACK) is plain[ACK]
+        is_plain = authority is None and handlers.get(ACK) is self._services.pop.handlers[ACK]
         handlers = state.stats.rpc.timed(handlers, _UNTIMED)
         self.plain_ack = handlers[ACK] if is_plain else None
         if authority is not None:
@@ -121,10 +134,31 @@ class BrokerRequests:
             state.subscriptions.limited_user = authority.limited_user
         self.handlers = handlers
 
-    def _plain(self, admin: Mapping[int, Handler]) -> dict[int, Handler]:
+    def _of_tools(
+        self,
+        runtime_info: Callable[[], dict[str, str]],
+        foreign_keys: ForeignKeys,
+        shell_settings: Mapping[str, str],
+    ) -> dict[int, Handler]:
+        """The handlers of administration requests (AdminBrokerProcessor)."""
+        state, changes = self._state, self.changes
+        return merged(
+            TopicAdminProcessor(state, changes.changed, changes.remapped, self._topic_gone).handlers,
+            GroupAdminProcessor(state, changes.changed).handlers,
+            SettingsProcessor(
+                state, self.refresh_settings, changes.keep_settings, foreign_keys, shell_settings
+            ).handlers,
+            InspectionProcessor(state, runtime_info).handlers,
+            LagProcessor(state).handlers,
+            ConnectionsProcessor(state).handlers,
+            HousekeepingProcessor(state, changes.changed, self._role.knows_topics).handlers,
+            ColdAdminProcessor(state).handlers,
+            UnsupportedProcessor(state).handlers,
+        )
+
+    def _own(self) -> dict[int, Handler]:
         state, acks, services = self._state, self._acks, self._services
         return merged(
-            admin,
             self._lookups.handlers,
             MembershipProcessor(state).handlers,
             self.pulls.handlers,
@@ -146,7 +180,13 @@ class BrokerRequests:
         self.pulls.answer_resets(group, topic)
         self._services.lite.was_reset(group, topic)
 
+    def _topic_gone(self, topic: str) -> None:
+        self.pulls.topic_gone(topic)
+        self._services.pop.topic_gone(topic)
+
     def refresh_settings(self) -> None:
         """Apply changes of the settings to the values that are cached beside them."""
         self.sends.refresh_settings()
         self.overload.refresh_settings()
+        self._state.store.refresh_settings()
+        self._state.topics.follow_auto_create_setting()

@@ -20,16 +20,3 @@ class KeepSettings(Protocol):
     settings file."""
 
     def __call__(self, session: Session, command: Command, values: Mapping[str, Any]) -> bytes | None: ...
-
-
-class Changes(Protocol):
-    """How the changes of operators are answered."""
-
-    def changed(self, session: Session, command: Command, *, topics: bool) -> None:
-        """``AnswerWhenSafe``."""
-
-    def remapped(self, session: Session, command: Command, topic: str) -> None:
-        """The mapping of a static topic was changed: answers once that, and where its old queues end, is safe."""
-
-    def keep_settings(self, session: Session, command: Command, values: Mapping[str, Any]) -> bytes | None:
-        """``KeepSettings``."""

@@ -17,7 +17,7 @@ _log = sparing(__name__)
 
 
 class CompactedEnd:
-    """Lets the compacted queues of one store end with its log. ``root``: the directory of the store. ``bounds``: the
+    """Lets the compacted queues of one store end with its log. ``bounds``: the
     offsets of a queue that the log has, shown or not; None for an unknown queue."""
 
     def __init__(
